@@ -1,0 +1,164 @@
+//! Turns requests for memory into blocks, within a hard limit, for tensors whose lifetimes nobody knows.
+//!
+//! A traced program needs none of this: its offsets are planned. Eager ops allocate as they run and free by
+//! reference count, and what they need is a limit that holds, figures that are honest, and a name for every
+//! byte.
+//!
+//! | implementation | memory from | for |
+//! | --- | --- | --- |
+//! | [`BestFit`] | one region, reserved once, split and coalesced | eager mode |
+//! | [`System`] | the program's own allocator, block by block | comparison, tools that watch `malloc` |
+//! | [`Debug`](struct@Debug) | another allocator, with guard bytes and poison | finding the kernel that writes past its end |
+//!
+//! What is not here: access to the bytes. A [`Block`] may live on a device that the host cannot read, so it
+//! hands out an address and leaves the unsafe part to the kernel that knows what lies there.
+
+mod best_fit;
+mod block;
+mod debug;
+mod growth;
+mod region;
+mod system;
+mod tally;
+
+pub use best_fit::{BestFit, ReserveError};
+pub use block::{AllocatorId, Block, Lease};
+pub use debug::{Damage, DamageKind, Debug};
+pub use growth::{Growth, GrowthWatch};
+pub use system::System;
+
+use std::fmt;
+
+use crate::{Bytes, Holder, OutOfMemory, Owner};
+
+/// The least alignment of any block: a cache line, and the width of the widest vector register.
+pub const MIN_ALIGN: usize = 64;
+
+/// Hands out blocks of memory within a limit and knows who holds them.
+///
+/// ```
+/// use plimsoll_device::{Allocator, BestFit, Bytes, Owner};
+///
+/// let memory = BestFit::new(Bytes::mib(1))?;
+/// let block = memory.allocate(Bytes::kib(4), 64, Owner::here("matmul"))?;
+/// assert_eq!(memory.stats().in_use, Bytes::kib(4));
+/// memory.release(block)?;
+///
+/// let refused = memory.allocate(Bytes(Bytes::mib(1).0 + 1), 64, Owner::here("matmul")).unwrap_err();
+/// assert!(refused.to_string().starts_with("out of memory: matmul at "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Allocator: Send + Sync {
+    /// Gives a block of at least `bytes` bytes with unspecified contents, at an address that is a multiple
+    /// of `align` and of [`MIN_ALIGN`]. An `align` that is no power of two is raised to the next one.
+    ///
+    /// # Errors
+    /// Refuses at once, without waiting, when the block does not fit.
+    fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory>;
+
+    /// Takes a block back.
+    ///
+    /// # Errors
+    /// A block of another allocator is handed back inside the error. A block whose surroundings were
+    /// overwritten is released all the same, and the damage reported.
+    fn release(&self, block: Block) -> Result<(), ReleaseError>;
+
+    /// The figures as of now.
+    fn stats(&self) -> Stats;
+
+    /// Lets the peak start again from what is in use now.
+    fn reset_peak(&self);
+
+    /// The `n` owners that hold most, largest first; equal ones in the order of their op and line.
+    fn holders(&self, n: usize) -> Vec<Holder>;
+
+    /// Looks for memory written outside its block: what was found at releases, and what live blocks show.
+    ///
+    /// Only [`Debug`](struct@Debug) can see damage; the others always return nothing.
+    #[must_use]
+    fn check(&self) -> Vec<Damage> {
+        Vec::new()
+    }
+}
+
+/// An allocator whose blocks the host can read and write.
+///
+/// # Safety
+/// From its allocation to its release, a block's address is that of as many bytes as were asked for, readable
+/// and writable by any thread, and shared with no other block; the allocator itself leaves them alone.
+pub unsafe trait HostMemory: Allocator {}
+
+/// An allocator's figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stats {
+    /// What all live blocks take, rounding up to alignment included.
+    pub in_use: Bytes,
+    /// The most that was in use at once since the start or the last reset.
+    pub peak: Bytes,
+    /// What was taken from the operating system and may be resident; never less than what is in use.
+    pub reserved: Bytes,
+    /// The most that may be in use.
+    pub limit: Bytes,
+    /// The largest request that would be met.
+    pub largest_free: Bytes,
+    /// The part of the free memory that lies outside the largest free block, from 0 (one hole) towards 1.
+    pub fragmentation: f64,
+    /// How many blocks are live.
+    pub blocks: usize,
+}
+
+impl Stats {
+    /// Figures with the fragmentation that follows from them.
+    pub fn new(
+        in_use: Bytes,
+        peak: Bytes,
+        reserved: Bytes,
+        limit: Bytes,
+        largest_free: Bytes,
+        blocks: usize,
+    ) -> Stats {
+        let free = limit.saturating_sub(in_use);
+        let outside = free.saturating_sub(largest_free);
+        let fragmentation = if free == Bytes::ZERO { 0.0 } else { outside.0 as f64 / free.0 as f64 };
+        Stats { in_use, peak, reserved, limit, largest_free, fragmentation, blocks }
+    }
+
+    /// The limit less what is in use.
+    pub fn free(&self) -> Bytes {
+        self.limit.saturating_sub(self.in_use)
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stats { in_use, peak, reserved, limit, largest_free, fragmentation, blocks } = self;
+        let percent = fragmentation * 100.0;
+        write!(
+            f,
+            "{in_use} of {limit} in use by {blocks} blocks, peak {peak}, reserved {reserved}, \
+             largest free {largest_free}, fragmentation {percent:.0} %"
+        )
+    }
+}
+
+/// Why a release did not go as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// The block came from another allocator, which still counts it; here it is back.
+    #[error("a block of {} bytes was released to an allocator that did not give it; release it where it came from", block.len())]
+    Foreign {
+        /// The block, still live.
+        block: Block,
+    },
+    /// The block is released, but somebody wrote where they should not have.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+}
+
+/// The alignment that a block gets: a power of two, at least [`MIN_ALIGN`]; none if there is no such number.
+fn effective_align(align: usize) -> Option<usize> {
+    align.max(MIN_ALIGN).checked_next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests;

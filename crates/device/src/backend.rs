@@ -1,0 +1,156 @@
+//! What a backend must offer: a kernel for every op, with its scratch declared before it runs.
+//!
+//! A kernel allocates nothing. What it needs beside its operands it declares for given types, the caller hands it
+//! over, and it is planned like any tensor.
+
+use std::fmt;
+
+use plimsoll_graph::{DType, Op, Type};
+
+/// Every operand starts at a multiple of this many bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// A value in device memory.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    /// What is there.
+    pub ty: &'a Type,
+    /// Where: an address of the device, aligned to [`ALIGNMENT`].
+    pub ptr: *mut u8,
+}
+
+/// One kernel call: an op over operands that exist.
+///
+/// An output shares its address with an input only where the op's in-place rule allows it.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    /// What is computed.
+    pub op: &'a Op,
+    /// What is read.
+    pub inputs: &'a [Operand<'a>],
+    /// What is written.
+    pub outputs: &'a [Operand<'a>],
+    /// Scratch of at least the declared bytes, aligned to [`ALIGNMENT`], with any content.
+    pub scratch: *mut u8,
+    /// The bytes of scratch given.
+    pub scratch_bytes: usize,
+}
+
+/// A type that Rust and the device hold in the same bytes.
+///
+/// # Safety
+/// `DTYPE` must name exactly the representation of `Self`, and any bit pattern the engine writes must be valid.
+pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// The element type it stands for.
+    const DTYPE: DType;
+}
+
+// SAFETY: each pair names the same representation; Bool is held as u8 and has no Rust type of its own here.
+unsafe impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+// SAFETY: as above.
+unsafe impl Element for f64 {
+    const DTYPE: DType = DType::F64;
+}
+// SAFETY: as above.
+unsafe impl Element for half::bf16 {
+    const DTYPE: DType = DType::BF16;
+}
+// SAFETY: as above.
+unsafe impl Element for half::f16 {
+    const DTYPE: DType = DType::F16;
+}
+// SAFETY: as above.
+unsafe impl Element for i64 {
+    const DTYPE: DType = DType::I64;
+}
+// SAFETY: as above.
+unsafe impl Element for i32 {
+    const DTYPE: DType = DType::I32;
+}
+// SAFETY: as above.
+unsafe impl Element for u8 {
+    const DTYPE: DType = DType::U8;
+}
+
+impl Operand<'_> {
+    /// The elements as a slice.
+    ///
+    /// # Safety
+    /// The memory must be the CPU's, hold the elements of `ty`, live and unwritten for `'s`; `T` must have the size of
+    /// `ty`'s elements.
+    pub unsafe fn slice<'s, T: Element>(&self) -> &'s [T] {
+        debug_assert_eq!(size_of::<T>(), self.ty.dtype.bytes());
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast::<T>(), self.ty.elements()) }
+    }
+
+    /// The elements as a slice to write.
+    ///
+    /// # Safety
+    /// As for [`Operand::slice`], and nothing else may reach the memory for `'s`: not where an input shares the
+    /// address; kernels that may run in place work on pointers.
+    pub unsafe fn slice_mut<'s, T: Element>(&self) -> &'s mut [T] {
+        debug_assert_eq!(size_of::<T>(), self.ty.dtype.bytes());
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.cast::<T>(), self.ty.elements()) }
+    }
+}
+
+impl Call<'_> {
+    /// The scratch as bytes.
+    ///
+    /// # Safety
+    /// The memory must be the CPU's, and nothing else may reach it for `'s`.
+    pub unsafe fn scratch<'s>(&self) -> &'s mut [u8] {
+        if self.scratch_bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.scratch, self.scratch_bytes) }
+    }
+
+    /// Whether an output is written over an input.
+    pub fn in_place(&self, output: usize, input: usize) -> bool {
+        self.outputs[output].ptr == self.inputs[input].ptr
+    }
+}
+
+/// A kernel refused its operands' values: an index out of range, say. The outputs hold nothing of use then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{op}: {why}")]
+pub struct Fault {
+    /// The op's name.
+    pub op: &'static str,
+    /// What was wrong, where, and what to do.
+    pub why: String,
+}
+
+/// A backend has no kernel for an op on these types.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{device} has no kernel for {op} on {types}")]
+pub struct Unsupported {
+    /// The device's name.
+    pub device: String,
+    /// The op's name.
+    pub op: &'static str,
+    /// The input types.
+    pub types: String,
+}
+
+/// A device that runs ops.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// The device's name, as it stands in logs: `cpu`.
+    fn name(&self) -> &str;
+
+    /// The bytes of scratch that [`Backend::run`] needs for these types, or that there is no kernel for them.
+    fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported>;
+
+    /// Runs a kernel to its end. Allocates nothing but the text of a fault.
+    ///
+    /// # Safety
+    /// Operands and scratch must be live memory of this device, of the sizes their types and [`Backend::scratch`]
+    /// say, and disjoint but for the sharing that the op's in-place rule allows.
+    unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault>;
+}

@@ -1,0 +1,20 @@
+//! What a backend must offer.
+
+pub mod backend;
+
+mod bytes;
+mod owner;
+
+pub mod allocator;
+mod ledger;
+mod oom;
+pub mod process;
+
+pub use allocator::{
+    Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Growth, GrowthWatch, HostMemory,
+    Lease, ReleaseError, ReserveError, Stats, System,
+};
+pub use bytes::{Bytes, ParseBytesError};
+pub use ledger::{Kind, Ledger, LedgerError, Row};
+pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
+pub use owner::{Owner, Site};

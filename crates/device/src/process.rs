@@ -1,0 +1,198 @@
+//! Turns what the operating system says of this process into figures: memory, processors, processor time.
+//!
+//! The contract is kept in the system's own figures, not in ours, so this is where a run is judged. Everything
+//! is read from Linux's `/proc` and control groups; elsewhere the answer is 'unknown'.
+
+use std::fs;
+use std::num::NonZero;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Bytes;
+
+/// The most that was ever resident at once (`VmHWM`): the figure that a memory budget is held to.
+///
+/// ```
+/// use plimsoll_device::process;
+///
+/// if let (Some(peak), Some(now)) = (process::peak_resident(), process::resident()) {
+///     println!("{now} resident, {peak} at most");
+/// }
+/// ```
+pub fn peak_resident() -> Option<Bytes> {
+    status("VmHWM")
+}
+
+/// What is resident now (`VmRSS`).
+pub fn resident() -> Option<Bytes> {
+    status("VmRSS")
+}
+
+/// The address space in use (`VmSize`), resident or not.
+pub fn virtual_size() -> Option<Bytes> {
+    status("VmSize")
+}
+
+/// The number of processors that this process may use: affinity and control-group quota respected; at least 1.
+pub fn allowed_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// The memory that the machine has.
+pub fn physical_memory() -> Option<Bytes> {
+    field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")
+}
+
+/// The least memory limit of the control groups that this process is in, if any has one.
+pub fn cgroup_memory_limit() -> Option<Bytes> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    cgroup_limit_under(Path::new("/sys/fs/cgroup"), &groups)
+}
+
+/// What this process can have at most: the machine's memory or the control group's limit, whichever is less.
+pub fn memory_limit() -> Option<Bytes> {
+    [physical_memory(), cgroup_memory_limit()].into_iter().flatten().min()
+}
+
+/// The processor time that all threads of this process, ended ones included, have taken so far.
+pub fn cpu_time() -> Option<Duration> {
+    clock::process_cpu_time()
+}
+
+fn status(name: &str) -> Option<Bytes> {
+    field(&fs::read_to_string("/proc/self/status").ok()?, name)
+}
+
+/// A field like `VmRSS:     1234 kB`, in which the kernel's kB are 1024 bytes.
+fn field(text: &str, name: &str) -> Option<Bytes> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let (number, unit) = value.trim().split_once(' ')?;
+    (unit == "kB").then_some(Bytes::kib(number.parse().ok()?))
+}
+
+/// The least limit of the groups and all groups above them.
+///
+/// `groups` is the text of `/proc/self/cgroup`: `0::/path` for version 2, `4:memory:/path` for version 1. In a
+/// container the path may be that of the host and not exist here; then the container's own root is what counts.
+fn cgroup_limit_under(root: &Path, groups: &str) -> Option<Bytes> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or(""), parts.next().unwrap_or("/"));
+        let (mounts, file): (&[&str], _) = if controllers.is_empty() {
+            (&["", "unified"], "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            (&["memory"], "memory.limit_in_bytes")
+        } else {
+            (&[], "")
+        };
+        let path = Path::new(path.trim_start_matches('/'));
+        mounts.iter().flat_map(move |mount| {
+            path.ancestors().filter_map(move |group| read_limit(&root.join(mount).join(group).join(file)))
+        })
+    });
+    limits.min()
+}
+
+fn read_limit(file: &Path) -> Option<Bytes> {
+    // Version 2 writes `max` where there is no limit, version 1 the largest multiple of a page.
+    const NO_LIMIT: u64 = 1 << 62;
+    let limit: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    (limit < NO_LIMIT).then_some(Bytes(limit))
+}
+
+/// The C library's clock, which counts nanoseconds where `/proc/self/stat` counts hundredths of a second. The
+/// standard library links it in any case.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod clock {
+    use std::ffi::{c_int, c_long};
+    use std::time::Duration;
+
+    #[repr(C)]
+    struct Timespec {
+        seconds: i64,
+        nanoseconds: c_long,
+    }
+
+    unsafe extern "C" {
+        fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+    }
+
+    const CLOCK_PROCESS_CPUTIME_ID: c_int = 2;
+
+    pub fn process_cpu_time() -> Option<Duration> {
+        let mut time = Timespec { seconds: 0, nanoseconds: 0 };
+        // SAFETY: The pointer is to a value laid out as `struct timespec` of 64-bit Linux, alive for the call.
+        let rc = unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+        let (seconds, nanoseconds) = (time.seconds.try_into().ok()?, time.nanoseconds.try_into().ok()?);
+        (rc == 0).then_some(Duration::new(seconds, nanoseconds))
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+mod clock {
+    pub fn process_cpu_time() -> Option<std::time::Duration> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_field_is_read_in_the_kernels_kilobytes() {
+        let text = "Name:\tx\nVmHWMX:\t1 kB\nVmHWM:\t    1234 kB\nThreads:\t3\n";
+        assert_eq!(field(text, "VmHWM"), Some(Bytes(1234 * 1024)));
+        assert_eq!(field(text, "VmRSS"), None);
+        assert_eq!(field(text, "Threads"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn touched_pages_become_resident_and_raise_the_peak() {
+        let (before, size) = (resident().unwrap(), 64 << 20);
+        let pages = vec![1u8; size];
+        assert!(pages.iter().step_by(4096).all(|&byte| byte == 1));
+        let (now, peak, all) = (resident().unwrap(), peak_resident().unwrap(), virtual_size().unwrap());
+        // Other tests of this process come and go, so only half of it is asked for.
+        assert!(now.0 + (size as u64 / 2) >= before.0 + size as u64, "{before} to {now}");
+        assert!(peak >= Bytes(size as u64) && all >= Bytes(size as u64));
+        assert!(physical_memory().unwrap() > Bytes(size as u64));
+        assert!(memory_limit().unwrap() <= physical_memory().unwrap());
+    }
+
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[test]
+    fn processor_time_passes_while_there_is_work() {
+        let (before, start) = (cpu_time().unwrap(), Instant::now());
+        let mut sum = 0u64;
+        while cpu_time().unwrap() < before + Duration::from_millis(5) {
+            sum = std::hint::black_box(sum.wrapping_mul(31) + 7);
+            assert!(start.elapsed() < Duration::from_secs(30), "no processor time passes");
+        }
+        assert!(allowed_cpus() >= 1);
+    }
+
+    #[test]
+    fn the_least_limit_up_the_tree_of_groups_counts() {
+        let root = std::env::temp_dir().join(format!("plimsoll-cgroup-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("a/memory.max", "5000\n");
+        write("a/b/memory.max", "max\n");
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/x/memory.limit_in_bytes", "7000\n");
+        let limit = |groups: &str| cgroup_limit_under(&root, groups);
+        assert_eq!(limit("0::/a/b\n"), Some(Bytes(5000)));
+        assert_eq!(limit("0::/elsewhere\n"), None);
+        assert_eq!(limit("3:cpu,memory:/x/of/the/host\n2:pids:/\n0::/\n"), Some(Bytes(7000)));
+        assert_eq!(limit("4:memory:/\n"), None);
+        assert_eq!(limit("4:memory:/x\n0::/a\n"), Some(Bytes(5000)));
+        assert_eq!(limit("nonsense"), None);
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,231 @@
+//! Turns a graph into the same graph with its gradient: reverse-mode, graph to graph.
+//!
+//! Walks the nodes backwards, asks each op's rule for the gradients of its inputs, and adds up what arrives at a
+//! value from several users. The result is ordinary nodes, so it can be differentiated again.
+
+use crate::error::{Error, Result};
+use crate::graph::{Node, NodeId, Phase, ValueId};
+use crate::methods::TensorOps;
+use crate::op::Keep;
+use crate::trace::{Sym, Trace};
+use crate::{Site, Type};
+
+/// What a gradient rule sees: its node, the gradients that arrived at the outputs, and which inputs want one.
+///
+/// A rule may read only the values its [`Keep`] declares; liveness relies on it, so reading another is an error.
+pub struct Backward<'a> {
+    trace: &'a Trace,
+    node: &'a Node,
+    keep: Keep,
+    input_types: &'a [Type],
+    output_types: &'a [Type],
+    grads: &'a [Option<Sym>],
+    wants: &'a [bool],
+}
+
+impl Backward<'_> {
+    /// The value of input `i`.
+    pub fn input(&self, i: usize) -> Result<Sym> {
+        self.declared(self.keep.inputs, i, "input")?;
+        Ok(self.trace.value(self.node.inputs[i]))
+    }
+
+    /// The value of output `i`.
+    pub fn output(&self, i: usize) -> Result<Sym> {
+        self.declared(self.keep.outputs, i, "output")?;
+        Ok(self.trace.value(self.node.outputs[i]))
+    }
+
+    /// The type of input `i`; types need not be kept.
+    pub fn input_type(&self, i: usize) -> &Type {
+        &self.input_types[i]
+    }
+
+    /// The type of output `i`.
+    pub fn output_type(&self, i: usize) -> &Type {
+        &self.output_types[i]
+    }
+
+    /// The number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.input_types.len()
+    }
+
+    /// The gradient that arrived at output `i`, or zeros where none did.
+    pub fn grad(&self, i: usize) -> Result<Sym> {
+        match &self.grads[i] {
+            Some(g) => Ok(g.clone()),
+            None => self.full(&self.output_types[i], 0.0),
+        }
+    }
+
+    /// The gradient that arrived at output `i`, if any did.
+    pub fn try_grad(&self, i: usize) -> Option<&Sym> {
+        self.grads[i].as_ref()
+    }
+
+    /// Whether the gradient of input `i` is needed.
+    pub fn wants(&self, i: usize) -> bool {
+        self.wants[i]
+    }
+
+    /// A constant of this trace.
+    pub fn full(&self, ty: &Type, value: f64) -> Result<Sym> {
+        let op = crate::ops::Full { ty: ty.clone(), value: value.into() };
+        Ok(self.trace.push(op.into(), &[], self.node.site)?.remove(0))
+    }
+
+    /// Appends an op of the backward pass.
+    pub fn push(&self, op: impl Into<crate::Op>, inputs: &[&Sym]) -> Result<Vec<Sym>> {
+        Ok(self.trace.push(op.into(), inputs, self.node.site)?.into_vec())
+    }
+
+    /// The user's line that made the node.
+    pub fn site(&self) -> Site {
+        self.node.site
+    }
+
+    /// The error of an op that cannot be differentiated.
+    pub fn no_gradient(&self, why: &str) -> Error {
+        Error::NoGradient { op: self.node.op.name(), site: self.node.site, why: why.into() }
+    }
+
+    fn declared(&self, bits: u32, i: usize, what: &str) -> Result<()> {
+        if bits >> i & 1 == 1 {
+            return Ok(());
+        }
+        let op = self.node.op.name();
+        Err(Error::Internal(format!("the gradient rule of {op} reads {what} {i}, which it does not keep")))
+    }
+}
+
+/// Adds to the trace the gradients of `target` (weighted by `seed`, by default ones) with respect to `wrt`.
+///
+/// An entry is `None` where the target does not depend on that value through differentiable ops.
+///
+/// ```
+/// use plimsoll_graph::{DType, TensorOps, Trace, Type, gradient};
+/// let trace = Trace::new();
+/// let x = trace.input("x", Type::new(DType::F32, [4]));
+/// let y = x.mul(&x)?.sum(&[], false)?;
+/// let dx = gradient(&y, None, &[&x])?;
+/// assert_eq!(dx[0].as_ref().map(|g| g.shape().to_string()), Some("[4]".into()));
+/// # Ok::<(), plimsoll_graph::Error>(())
+/// ```
+#[track_caller]
+pub fn gradient(target: &Sym, seed: Option<&Sym>, wrt: &[&Sym]) -> Result<Vec<Option<Sym>>> {
+    gradients(&[(target, seed)], wrt, Site::here())
+}
+
+/// [`gradient`] of a sum of several targets, each with its seed.
+pub fn gradients(
+    targets: &[(&Sym, Option<&Sym>)],
+    wrt: &[&Sym],
+    site: Site,
+) -> Result<Vec<Option<Sym>>> {
+    let Some((first, _)) = targets.first() else { return Ok(vec![None; wrt.len()]) };
+    let trace = first.trace().clone();
+    let n_values = trace.lock().values().len();
+    let n_nodes = trace.lock().nodes().len();
+    // A value is on a path when it is one of `wrt` or computed, through float values, from one.
+    let mut on_path = vec![false; n_values];
+    for s in wrt {
+        if !s.ty().dtype.is_float() {
+            let why = format!("{s:?} is not a floating-point value");
+            return Err(Error::NoPath { site, why });
+        }
+        on_path[s.id().index()] = true;
+    }
+    {
+        let graph = trace.lock();
+        for node in graph.nodes() {
+            if node.inputs.iter().any(|v| on_path[v.index()]) {
+                for v in &node.outputs {
+                    on_path[v.index()] |= graph.ty(*v).dtype.is_float();
+                }
+            }
+        }
+    }
+    let mut grads: Vec<Option<Sym>> = vec![None; n_values];
+    for (target, seed) in targets {
+        let seed = match seed {
+            Some(s) if s.ty() == target.ty() => (*s).clone(),
+            Some(s) => {
+                let why = format!("the seed is {} where the target is {}", s.ty(), target.ty());
+                return Err(Error::NoPath { site, why });
+            }
+            None => {
+                let op = crate::ops::Full { ty: target.ty().clone(), value: 1.0.into() };
+                trace.push(op.into(), &[], site)?.remove(0)
+            }
+        };
+        accumulate(&mut grads[target.id().index()], seed, site)?;
+    }
+    let phase = trace.lock().set_phase(Phase::Backward);
+    let result = backward(&trace, n_nodes, &on_path, &mut grads);
+    trace.lock().set_phase(phase);
+    result?;
+    Ok(wrt.iter().map(|s| grads[s.id().index()].clone()).collect())
+}
+
+fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option<Sym>]) -> Result<()> {
+    for index in (0..n_nodes).rev() {
+        let node = {
+            let graph = trace.lock();
+            let node = graph.node(NodeId(index as u32));
+            let arrived = node.outputs.iter().any(|v| grads[v.index()].is_some());
+            let wanted = node.inputs.iter().any(|v| on_path[v.index()]);
+            if !(arrived && wanted) {
+                continue;
+            }
+            node.clone()
+        };
+        // Gradient nodes are filed under the layer whose gradient they are.
+        trace.lock().set_scope(&node.scope);
+        let types = |ids: &[ValueId]| -> Vec<Type> {
+            let graph = trace.lock();
+            ids.iter().map(|&v| graph.ty(v).clone()).collect()
+        };
+        let (input_types, output_types) = (types(&node.inputs), types(&node.outputs));
+        let wants: Vec<bool> = node.inputs.iter().map(|v| on_path[v.index()]).collect();
+        let out_grads: Vec<Option<Sym>> = node.outputs.iter().map(|v| grads[v.index()].clone()).collect();
+        let at = Backward {
+            trace,
+            node: &node,
+            keep: node.op.keep(),
+            input_types: &input_types,
+            output_types: &output_types,
+            grads: &out_grads,
+            wants: &wants,
+        };
+        let input_grads = node.op.gradient(&at)?;
+        if input_grads.len() != node.inputs.len() {
+            let op = node.op.name();
+            return Err(Error::Internal(format!("the gradient rule of {op} gives a wrong number of gradients")));
+        }
+        for ((grad, &v), ty) in input_grads.into_iter().zip(&node.inputs).zip(&input_types) {
+            let Some(grad) = grad else { continue };
+            if grad.ty() != ty {
+                let op = node.op.name();
+                return Err(Error::Internal(format!("the gradient rule of {op} gives {} for {ty}", grad.ty())));
+            }
+            if on_path[v.index()] {
+                accumulate(&mut grads[v.index()], grad, node.site)?;
+            }
+        }
+    }
+    trace.lock().set_scope("");
+    Ok(())
+}
+
+fn accumulate(slot: &mut Option<Sym>, grad: Sym, site: Site) -> Result<()> {
+    let sum = match slot.take() {
+        None => grad,
+        Some(before) => {
+            let op = crate::ops::Binary::Add;
+            before.trace().push(op.into(), &[&before, &grad], site)?.remove(0)
+        }
+    };
+    *slot = Some(sum);
+    Ok(())
+}

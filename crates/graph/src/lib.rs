@@ -1,0 +1,37 @@
+//! Turns model code into graphs and graphs into their gradients.
+//!
+//! Read in this order: what a value is ([`DType`], [`Shape`], [`Type`]), what an op is ([`Op`], the files under
+//! `ops/`), what can be called ([`TensorOps`]), what is recorded ([`Graph`], [`Trace`]), how it is differentiated
+//! ([`gradient()`]), what it means ([`reference`]) and how it is improved ([`passes`]).
+//!
+//! What is not here: devices, memory, kernels. Nothing in this crate holds a tensor's bytes.
+
+mod dtype;
+mod scalar;
+mod shape;
+mod site;
+
+mod error;
+mod op;
+pub mod ops;
+
+mod graph;
+mod methods;
+mod trace;
+
+mod gradient;
+pub mod passes;
+
+pub mod example;
+pub mod reference;
+
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use gradient::{Backward, gradient, gradients};
+pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
+pub use methods::TensorOps;
+pub use op::{Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
+pub use scalar::Scalar;
+pub use shape::{Shape, Type};
+pub use site::Site;
+pub use trace::{Sym, Trace};

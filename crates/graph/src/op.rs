@@ -1,0 +1,297 @@
+//! The closed set of ops: one enum, one rule each, one table of all of them.
+//!
+//! An op's file under `ops/` holds, top to bottom, its formula, shape rule, in-place rule, cost, gradient, reference
+//! meaning and tests. This file only ties them together; to add an op is to write its file and add its line here.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::example::{Dice, Example};
+use crate::gradient::Backward;
+use crate::reference::Array;
+use crate::trace::Sym;
+use crate::{Type, ops};
+
+/// The types of an op's outputs.
+pub type Types = SmallVec<[Type; 2]>;
+
+/// What an op costs, before any device is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes read and written at least once.
+    pub bytes: f64,
+}
+
+/// What an op's gradient rule reads of its operands, as bit sets: bit i for input i or output i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// The inputs whose values the gradient needs.
+    pub inputs: u32,
+    /// The outputs whose values the gradient needs.
+    pub outputs: u32,
+}
+
+impl Keep {
+    /// Nothing: the gradient needs types only.
+    pub const NOTHING: Keep = Keep { inputs: 0, outputs: 0 };
+
+    /// These inputs.
+    pub const fn inputs(bits: u32) -> Keep {
+        Keep { inputs: bits, outputs: 0 }
+    }
+
+    /// These outputs.
+    pub const fn outputs(bits: u32) -> Keep {
+        Keep { inputs: 0, outputs: bits }
+    }
+
+    /// These inputs and outputs.
+    pub const fn both(inputs: u32, outputs: u32) -> Keep {
+        Keep { inputs, outputs }
+    }
+}
+
+/// What every op must say of itself.
+pub trait Rule {
+    /// The name people see.
+    fn name(&self) -> &'static str;
+
+    /// Output types from input types, or what does not fit.
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
+
+    /// Pairs (output, input): the output may be written over the input, element for element.
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        SmallVec::new()
+    }
+
+    /// Whether output 0 is the bytes of input 0 under another shape: no kernel runs.
+    fn is_view(&self) -> bool {
+        false
+    }
+
+    /// Work and traffic; by default one operation an output element, and every operand passed once.
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        Cost { flops: outputs.first().map_or(0, |t| t.elements()) as f64, bytes: traffic(inputs, outputs) }
+    }
+
+    /// What the gradient rule keeps of the forward pass.
+    fn keep(&self) -> Keep {
+        Keep::NOTHING
+    }
+
+    /// The gradients of the inputs from those of the outputs: one entry an input, `None` where none flows.
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        Err(at.no_gradient("no rule is defined for it"))
+    }
+
+    /// The op's meaning, in f64.
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array>;
+
+    /// Ways to call it, for tests: every attribute and dtype that matters appears in one of them.
+    fn examples(dice: &mut Dice) -> Vec<Example>
+    where
+        Self: Sized;
+}
+
+/// Bytes of all operands, each counted once.
+pub fn traffic(inputs: &[&Type], outputs: &[&Type]) -> f64 {
+    inputs.iter().chain(outputs).map(|t| t.bytes() as f64).sum()
+}
+
+/// A row of the table of all ops.
+pub struct OpDef {
+    /// The variant's name in [`Op`].
+    pub name: &'static str,
+    /// The section of the table it stands in.
+    pub section: &'static str,
+    /// What it computes, one line.
+    pub formula: &'static str,
+    /// Ways to call it.
+    pub examples: fn(&mut Dice) -> Vec<Example>,
+}
+
+macro_rules! op_table {
+    ($( $section:literal { $( $(#[doc = $doc:literal])+ $name:ident, )+ } )+) => {
+        /// An op with its attributes.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Op {
+            $( $( $(#[doc = $doc])+ $name(ops::$name), )+ )+
+        }
+
+        /// All ops, in sections.
+        pub const OPS: &[OpDef] = &[
+            $( $( OpDef {
+                name: stringify!($name),
+                section: $section,
+                formula: concat!($($doc),+),
+                examples: <ops::$name as Rule>::examples,
+            }, )+ )+
+        ];
+
+        impl Op {
+            fn rule(&self) -> &dyn DynRule {
+                match self { $( $( Op::$name(rule) => rule, )+ )+ }
+            }
+
+            /// The name of the variant, as in [`OPS`].
+            pub fn variant(&self) -> &'static str {
+                match self { $( $( Op::$name(_) => stringify!($name), )+ )+ }
+            }
+        }
+
+        $( $( impl From<ops::$name> for Op {
+            fn from(rule: ops::$name) -> Op { Op::$name(rule) }
+        } )+ )+
+    };
+}
+
+op_table! {
+    "elementwise" {
+        /// y = f(x), element by element: arithmetic with a scalar, exp, tanh, relu, gelu and so on.
+        Unary,
+        /// y = a ∘ b, element by element, with broadcasting: add, sub, mul, div, pow, max, min, and, or.
+        Binary,
+        /// y = a ? b, element by element, as a truth value: eq, ne, lt, le, gt, ge.
+        Compare,
+        /// y = c ? a : b, element by element, with broadcasting.
+        Select,
+        /// y = x in another element type.
+        Cast,
+        /// dx = dy where y > 0, else slope · dy: the gradient of relu and leaky relu.
+        ReluGrad,
+        /// y = max(x, 0) and one bit an element that says where x > 0.
+        ReluMask,
+        /// dx = dy where the bit is set, else 0.
+        ReluMaskGrad,
+        /// Several elementwise ops in one pass over memory.
+        Fused,
+    }
+    "shape" {
+        /// y = value everywhere.
+        Full,
+        /// y[i] = i along one axis.
+        Iota,
+        /// y = x repeated along axes of length 1.
+        Broadcast,
+        /// The same elements under another shape; no copy.
+        Reshape,
+        /// y = x with its axes in another order.
+        Transpose,
+        /// y = x[start..stop step s] along each axis.
+        Slice,
+        /// y = x with a value added before, after and between the elements of each axis.
+        Pad,
+        /// y = the inputs one after the other along one axis.
+        Concat,
+        /// The pieces of x along one axis.
+        Split,
+    }
+    "reduce" {
+        /// y = sum, mean, max, min or product of x over axes.
+        Reduce,
+        /// dx[i] = dy · product of all other elements: the gradient of a product, exact at zeros.
+        ProdGrad,
+        /// y = the index of the largest element along one axis, the first of equals.
+        ArgMax,
+    }
+    "matmul" {
+        /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
+        MatMul,
+    }
+}
+
+/// The object-safe part of [`Rule`].
+trait DynRule {
+    fn name(&self) -> &'static str;
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]>;
+    fn is_view(&self) -> bool;
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost;
+    fn keep(&self) -> Keep;
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>>;
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array>;
+}
+
+impl<R: Rule> DynRule for R {
+    fn name(&self) -> &'static str {
+        Rule::name(self)
+    }
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        Rule::infer(self, inputs)
+    }
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        Rule::in_place(self)
+    }
+    fn is_view(&self) -> bool {
+        Rule::is_view(self)
+    }
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        Rule::cost(self, inputs, outputs)
+    }
+    fn keep(&self) -> Keep {
+        Rule::keep(self)
+    }
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        Rule::gradient(self, at)
+    }
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        Rule::reference(self, inputs, outputs)
+    }
+}
+
+impl Op {
+    /// The name people see: `conv`, `exp`.
+    pub fn name(&self) -> &'static str {
+        self.rule().name()
+    }
+
+    /// Output types from input types, or what does not fit.
+    pub fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        self.rule().infer(inputs)
+    }
+
+    /// Pairs (output, input): the output may be written over the input.
+    pub fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        self.rule().in_place()
+    }
+
+    /// Whether output 0 is input 0 under another shape.
+    pub fn is_view(&self) -> bool {
+        self.rule().is_view()
+    }
+
+    /// Work and traffic for given operands.
+    pub fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        self.rule().cost(inputs, outputs)
+    }
+
+    /// What the gradient rule reads.
+    pub fn keep(&self) -> Keep {
+        self.rule().keep()
+    }
+
+    /// The gradients of the inputs from those of the outputs.
+    pub fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        self.rule().gradient(at)
+    }
+
+    /// The op's meaning, in f64.
+    pub fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        self.rule().reference(inputs, outputs)
+    }
+
+    /// The error for inputs this op does not take.
+    pub fn mismatch(&self, inputs: &[&Type], why: String, site: crate::Site) -> Error {
+        Error::Shape { op: self.name(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,52 @@
+//! Every op in its family's file: formula, shape rule, in-place rule, cost, gradient, reference meaning, examples.
+
+mod unary;
+mod binary;
+mod cast;
+mod relu;
+mod fused;
+mod layout;
+mod split;
+mod reduce;
+mod matmul;
+
+pub use binary::{Binary, Compare, Select};
+pub use cast::Cast;
+pub use fused::{Arg, Chain, ElementOp, Fused, Step};
+pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
+pub use matmul::{MatMul, MatMulDims};
+pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
+pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};
+pub use split::{Concat, Split};
+pub use unary::Unary;
+
+use crate::{DType, Type};
+
+/// Checks the number of inputs.
+pub(crate) fn arity<'a, const N: usize>(inputs: &[&'a Type]) -> Result<[&'a Type; N], String> {
+    <[&Type; N]>::try_from(inputs).map_err(|_| format!("it takes {N} inputs and was given {}", inputs.len()))
+}
+
+/// Checks that a value is floating point.
+pub(crate) fn float(ty: &Type) -> Result<(), String> {
+    if ty.dtype.is_float() {
+        return Ok(());
+    }
+    Err(format!("it takes floating-point values, not {}; cast them first", ty.dtype))
+}
+
+/// Checks that two values have one element type.
+pub(crate) fn same_dtype(a: &Type, b: &Type) -> Result<DType, String> {
+    if a.dtype == b.dtype {
+        return Ok(a.dtype);
+    }
+    Err(format!("the element types {} and {} differ; cast one of them", a.dtype, b.dtype))
+}
+
+/// Checks that an axis exists.
+pub(crate) fn axis_of(ty: &Type, axis: usize) -> Result<usize, String> {
+    if axis < ty.shape.rank() {
+        return Ok(axis);
+    }
+    Err(format!("axis {axis} does not exist in shape {}", ty.shape))
+}

@@ -1,0 +1,1 @@
+//! Turns a graph into a better graph that computes the same bits.
