@@ -4,36 +4,8 @@
 //! so that naming one costs an allocation nothing.
 
 use std::fmt;
-use std::panic::Location;
 
-/// A line of source code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Site {
-    /// The file, as the compiler was given it.
-    pub file: &'static str,
-    /// The line, counted from one.
-    pub line: u32,
-}
-
-impl Site {
-    /// The line of the caller; of its caller in turn where that one is `#[track_caller]`.
-    #[track_caller]
-    pub fn here() -> Site {
-        Site::from(Location::caller())
-    }
-}
-
-impl From<&'static Location<'static>> for Site {
-    fn from(location: &'static Location<'static>) -> Site {
-        Site { file: location.file(), line: location.line() }
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
-    }
-}
+pub use plimsoll_graph::Site;
 
 /// Who asked for a block of memory: which op, at which line.
 ///

@@ -31,6 +31,7 @@ pub use gradient::{Backward, gradient, gradients};
 pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
 pub use methods::TensorOps;
 pub use op::{Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
+pub use ops::{GatherOps, LossOps, NormOps, SoftmaxOps};
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
 pub use site::Site;

@@ -202,6 +202,54 @@ op_table! {
         /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
         MatMul,
     }
+    "softmax and loss" {
+        /// y = exp(x) / Σ exp(x) along one axis.
+        Softmax,
+        /// dx = y (dy - Σ y dy) along one axis.
+        SoftmaxGrad,
+        /// y = x - log Σ exp(x) along one axis.
+        LogSoftmax,
+        /// dx = dy - exp(y) Σ dy along one axis.
+        LogSoftmaxGrad,
+        /// loss = log Σ exp(x) - x[label] a sample, and log Σ exp(x).
+        CrossEntropy,
+        /// dx = dloss (softmax(x) - one-hot label).
+        CrossEntropyGrad,
+        /// loss = Σ t (log Σ exp(x) - x) a sample, and log Σ exp(x).
+        DenseCrossEntropy,
+        /// dx = dloss (softmax(x) Σ t - t).
+        DenseCrossEntropyGrad,
+    }
+    "norm" {
+        /// y = γ (x - mean) / √(var + ε) + β over the last axes, and mean, rstd.
+        LayerNorm,
+        /// dx, dγ, dβ of layer norm.
+        LayerNormGrad,
+        /// y = γ x / √(mean of x² + ε) over the last axis, and rstd.
+        RmsNorm,
+        /// dx, dγ of RMS norm.
+        RmsNormGrad,
+        /// y = γ (x - mean) / √(var + ε) + β over positions and groups of channels, and mean, rstd.
+        GroupNorm,
+        /// dx, dγ, dβ of group norm.
+        GroupNormGrad,
+        /// y = γ (x - mean) / √(var + ε) + β over the batch, and mean, var, rstd.
+        BatchNorm,
+        /// dx, dγ, dβ of batch norm.
+        BatchNormGrad,
+    }
+    "gather" {
+        /// y = the slices of x along one axis that indices name.
+        Gather,
+        /// y = the sum of the slices of x that have the same index.
+        ScatterAdd,
+        /// y = 1 at the place an index names, 0 elsewhere.
+        OneHot,
+        /// y = the elements of x that indices name along one axis.
+        TakeAlong,
+        /// y = the sum of the elements of x that have the same index along one axis.
+        PutAlongAdd,
+    }
 }
 
 /// The object-safe part of [`Rule`].

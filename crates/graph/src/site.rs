@@ -3,31 +3,37 @@
 use std::fmt;
 use std::panic::Location;
 
-/// A place in the user's source.
+/// A line of source code.
 ///
 /// ```
 /// use plimsoll_graph::Site;
 /// assert!(Site::here().to_string().contains(".rs:"));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Site(&'static Location<'static>);
+pub struct Site {
+    /// The file, as the compiler was given it.
+    pub file: &'static str,
+    /// The line, counted from one.
+    pub line: u32,
+}
 
 impl Site {
-    /// The line that called the function in which this is called, as far as `#[track_caller]` reaches.
+    /// The line of the caller; of its caller in turn where that one is `#[track_caller]`.
     #[track_caller]
     pub fn here() -> Site {
-        Site(Location::caller())
+        Site::from(Location::caller())
     }
+}
 
-    /// The standard library's form of it.
-    pub fn location(self) -> &'static Location<'static> {
-        self.0
+impl From<&'static Location<'static>> for Site {
+    fn from(location: &'static Location<'static>) -> Site {
+        Site { file: location.file(), line: location.line() }
     }
 }
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.0.file(), self.0.line())
+        write!(f, "{}:{}", self.file, self.line)
     }
 }
 

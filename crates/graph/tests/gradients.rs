@@ -7,7 +7,7 @@ use plimsoll_graph::reference::{Array, interpret};
 use plimsoll_graph::{Error, Graph, OPS, Site, Sym, TensorOps, Trace, gradients};
 
 /// Ops through which no gradient flows, on purpose; everything else must pass the comparison below.
-const WITHOUT_GRADIENT: &[&str] = &["Compare", "ArgMax", "Fused", "Full", "Iota", "ProdGrad"];
+const WITHOUT_GRADIENT: &[&str] = &["Compare", "ArgMax", "Fused", "Full", "Iota", "ProdGrad", "OneHot"];
 
 /// A weighted sum of all float outputs, so that every output's gradient is different and none is hidden.
 fn traced(example: &Example) -> (Trace, Vec<Sym>, Vec<Sym>, Vec<Sym>) {

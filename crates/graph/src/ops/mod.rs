@@ -9,6 +9,11 @@ mod layout;
 mod split;
 mod reduce;
 mod matmul;
+mod composed;
+mod softmax;
+mod loss;
+mod norm;
+mod gather;
 
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
@@ -18,6 +23,12 @@ pub use matmul::{MatMul, MatMulDims};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
 pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};
 pub use split::{Concat, Split};
+pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
+pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
+pub use norm::{
+    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm, RmsNormGrad,
+};
+pub use softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, SoftmaxOps};
 pub use unary::Unary;
 
 use crate::{DType, Type};

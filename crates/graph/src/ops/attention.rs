@@ -1,0 +1,399 @@
+//! Scaled-dot-product attention, forward and backward, from which no backend need ever hold the T by T matrix.
+//!
+//! Layout: q `[B, Tq, H, D]`, k `[B, Tk, Hkv, D]`, v `[B, Tk, Hkv, Dv]`: heads stand beside their features, so that a
+//! projection's result is reshaped and not transposed. Hkv divides H; query head h reads key head h / (H / Hkv).
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::error::Result;
+use crate::example::{Dice, Domain, Example};
+use crate::gradient::Backward;
+use crate::methods::TensorOps;
+use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::reference::Array;
+use crate::trace::Sym;
+use crate::{DType, Scalar, Site, Type, ops};
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionDims {
+    /// Samples.
+    pub batch: usize,
+    /// Query positions.
+    pub tq: usize,
+    /// Key positions.
+    pub tk: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Features of a query and a key.
+    pub d: usize,
+    /// Features of a value.
+    pub dv: usize,
+}
+
+impl AttentionDims {
+    /// The sizes for given operands, or what does not fit.
+    pub fn new(q: &Type, k: &Type, v: &Type) -> Result<AttentionDims, String> {
+        ops::float(q)?;
+        ops::same_dtype(q, k)?;
+        ops::same_dtype(q, v)?;
+        let axes = |what: &str, t: &Type| {
+            <[usize; 4]>::try_from(&*t.shape)
+                .map_err(|_| format!("{what} are [batch, positions, heads, features], not {}", t.shape))
+        };
+        let [batch, tq, heads, d] = axes("queries", q)?;
+        let [bk, tk, kv_heads, dk] = axes("keys", k)?;
+        let [bv, tv, hv, dv] = axes("values", v)?;
+        if bk != batch || bv != batch {
+            return Err(format!("the batches of {}, {} and {} differ", q.shape, k.shape, v.shape));
+        }
+        if dk != d {
+            return Err(format!("queries {} and keys {} have different features", q.shape, k.shape));
+        }
+        if tv != tk || hv != kv_heads {
+            return Err(format!("keys {} and values {} differ in positions or heads", k.shape, v.shape));
+        }
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(format!("the {heads} heads of queries cannot be shared out to {kv_heads} heads of keys"));
+        }
+        Ok(AttentionDims { batch, tq, tk, heads, kv_heads, d, dv })
+    }
+
+    /// Query heads that read one key head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// The number of keys that query `i` sees.
+    pub fn visible(&self, i: usize, causal: bool) -> usize {
+        if causal { (i + 1 + self.tk).saturating_sub(self.tq).min(self.tk) } else { self.tk }
+    }
+
+    fn check_mask(&self, q: &Type, mask: &Type) -> Result<(), String> {
+        ops::same_dtype(q, mask)?;
+        let whole = [self.batch, self.heads, self.tq, self.tk];
+        let fits = mask.shape.len() == 4
+            && mask.shape.iter().zip(whole).take(3).all(|(&n, whole)| n == whole || n == 1)
+            && mask.shape[3] == self.tk;
+        if fits {
+            return Ok(());
+        }
+        Err(format!("a mask of {} cannot be repeated to {whole:?}, [batch, heads, queries, keys]", mask.shape))
+    }
+
+    /// Multiplications of one product of all queries with all keys that are seen.
+    fn pairs(&self, causal: bool) -> f64 {
+        let seen: usize = (0..self.tq).map(|i| self.visible(i, causal)).sum();
+        (self.batch * self.heads) as f64 * seen as f64
+    }
+
+    fn lse_type(&self, q: &Type) -> Type {
+        Type::new(q.dtype.accumulator(), [self.batch, self.heads, self.tq])
+    }
+}
+
+/// o = softmax(scale · q kᵀ + mask) v for every head, and the log of each softmax's sum.
+///
+/// Inputs: q, k, v and, with `mask`, an additive mask `[B or 1, H or 1, Tq or 1, Tk]`. Outputs: o `[B, Tq, H, Dv]`, lse
+/// `[B, H, Tq]` in the accumulator's type, which is kept for the gradient alone. With `causal`, query i sees the keys
+/// j ≤ i + (Tk - Tq): the last query sees all. A query that sees no key gives zeros (and lse = -∞).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// Whether later keys are hidden.
+    pub causal: bool,
+    /// Whether a mask is added.
+    pub mask: bool,
+    /// What the products are multiplied by, as a rule 1/√D.
+    pub scale: Scalar,
+}
+
+impl Attention {
+    /// scale · q·k + mask of one head, for one query, as far as it sees.
+    fn scores(&self, d: &AttentionDims, inputs: &[&Array], b: usize, h: usize, i: usize) -> Vec<f64> {
+        let score = |j: usize| {
+            let dot: f64 = (0..d.d).map(|f| inputs[0].at(&[b, i, h, f]) * inputs[1].at(&[b, j, h / d.group(), f])).sum();
+            let mask = if self.mask { inputs[3].broadcast_at(&[b, h, i, j]) } else { 0.0 };
+            self.scale.0 * dot + mask
+        };
+        (0..d.visible(i, self.causal)).map(score).collect()
+    }
+
+    fn n_inputs(&self) -> usize {
+        3 + usize::from(self.mask)
+    }
+
+    fn split<'a>(&self, inputs: &[&'a Type]) -> Result<(AttentionDims, Vec<&'a Type>), String> {
+        let n = self.n_inputs();
+        if inputs.len() < n {
+            return Err(format!("it takes at least {n} inputs and was given {}", inputs.len()));
+        }
+        let dims = AttentionDims::new(inputs[0], inputs[1], inputs[2])?;
+        if self.mask {
+            dims.check_mask(inputs[0], inputs[3])?;
+        }
+        Ok((dims, inputs[n..].to_vec()))
+    }
+}
+
+/// The sizes of an attention whose operands are arrays.
+fn array_dims(inputs: &[&Array]) -> AttentionDims {
+    let (q, k, v) = (&inputs[0].shape, &inputs[1].shape, &inputs[2].shape);
+    AttentionDims { batch: q[0], tq: q[1], tk: k[1], heads: q[2], kv_heads: k[2], d: q[3], dv: v[3] }
+}
+
+/// ln Σ exp(s), -∞ where there is nothing to add up.
+fn log_sum_exp(scores: &[f64]) -> f64 {
+    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return most;
+    }
+    most + scores.iter().map(|s| (s - most).exp()).sum::<f64>().ln()
+}
+
+/// exp(score - lse), 0 where the query sees nothing.
+fn probability(score: f64, lse: f64) -> f64 {
+    if lse == f64::NEG_INFINITY { 0.0 } else { (score - lse).exp() }
+}
+
+impl Rule for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let (dims, rest) = self.split(inputs)?;
+        if !rest.is_empty() {
+            return Err(format!("it takes {} inputs and was given {}", self.n_inputs(), inputs.len()));
+        }
+        let q = inputs[0];
+        Ok(smallvec![q.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]), dims.lse_type(q)])
+    }
+
+    /// A query's result depends on no other query, so o may take q's place.
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        smallvec![(0, 0)]
+    }
+
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        let flops = AttentionDims::new(inputs[0], inputs[1], inputs[2])
+            .map_or(0.0, |d| d.pairs(self.causal) * (2 * (d.d + d.dv) + 8) as f64);
+        Cost { flops, bytes: traffic(inputs, outputs) }
+    }
+
+    fn keep(&self) -> Keep {
+        Keep::both(if self.mask { 15 } else { 7 }, 3)
+    }
+
+    /// See [`AttentionGrad`].
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        if at.try_grad(1).is_some() {
+            return Err(at.no_gradient("its log-sum-exp is kept for the gradient alone; compute it with log and exp"));
+        }
+        if self.mask && at.wants(3) {
+            return Err(at.no_gradient(
+                "its mask is taken as constant; add a learned bias to the scores with matmul and softmax instead",
+            ));
+        }
+        let mut inputs = (0..self.n_inputs()).map(|i| at.input(i)).collect::<Result<Vec<Sym>>>()?;
+        inputs.extend([at.output(0)?, at.output(1)?, at.grad(0)?]);
+        let grads = at.push(AttentionGrad(*self), &inputs.iter().collect::<Vec<_>>())?;
+        let mut grads: Vec<Option<Sym>> = grads.into_iter().map(Some).collect();
+        grads.resize(self.n_inputs(), None);
+        Ok(grads)
+    }
+
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        let d = array_dims(inputs);
+        let lse = Array::from_fn(&outputs[1].shape, |i| log_sum_exp(&self.scores(&d, inputs, i[0], i[1], i[2])));
+        let o = Array::from_fn(&outputs[0].shape, |i| {
+            let [b, t, h, f] = [i[0], i[1], i[2], i[3]];
+            let sum = lse.at(&[b, h, t]);
+            let scores = self.scores(&d, inputs, b, h, t).into_iter().enumerate();
+            scores.map(|(j, s)| probability(s, sum) * inputs[2].at(&[b, j, h / d.group(), f])).sum()
+        });
+        vec![o, lse]
+    }
+
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        cases(dice).into_iter().map(|(op, inputs, _)| Example::new(op, inputs)).collect()
+    }
+}
+
+/// Attentions with their inputs: every combination of causal and masked, more and fewer keys than queries.
+fn cases(dice: &mut Dice) -> Vec<(Attention, Vec<(Type, Domain)>, AttentionDims)> {
+    let mut cases = Vec::new();
+    for flags in 0..8 {
+        let (causal, mask) = (flags & 1 == 1, flags & 2 == 2);
+        let kv_heads = dice.range(1, 3);
+        let heads = kv_heads * if flags & 4 == 4 { 2 } else { 1 };
+        // One case is longer than a tile of any backend, the others are small.
+        let most = if flags == 5 { 80 } else { 9 };
+        let (batch, tq, tk) = (dice.range(1, 3), dice.range(most - 7, most), dice.range(most - 7, most));
+        let (d, dv) = (dice.range(1, 20), dice.range(1, 20));
+        let f32s = |shape: [usize; 4]| (Type::new(DType::F32, shape), Domain::Normal);
+        let mut inputs = vec![f32s([batch, tq, heads, d]), f32s([batch, tk, kv_heads, d]), f32s([batch, tk, kv_heads, dv])];
+        if mask {
+            let one_or = |dice: &mut Dice, n: usize| if dice.range(0, 2) == 0 { 1 } else { n };
+            inputs.push(f32s([one_or(dice, batch), one_or(dice, heads), one_or(dice, tq), tk]));
+        }
+        let op = Attention { causal, mask, scale: Scalar(1.0 / (d as f64).sqrt()) };
+        cases.push((op, inputs, AttentionDims { batch, tq, tk, heads, kv_heads, d, dv }));
+    }
+    cases
+}
+
+/// The gradients of q, k and v. Inputs: q, k, v, the mask where there is one, o, lse, do.
+///
+/// With P = exp(scale · q kᵀ + mask - lse), computed again, and δ = Σ o ∘ do over the features:
+/// dv = Pᵀ do, dS = P ∘ (do vᵀ - δ), dq = scale · dS k, dk = scale · dSᵀ q.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionGrad(
+    /// The attention whose gradient it is.
+    pub Attention,
+);
+
+impl Rule for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention_grad"
+    }
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let (dims, rest) = self.0.split(inputs)?;
+        let [o, lse, d_o] = ops::arity(&rest)?;
+        let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
+        let o_type = q.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]);
+        if *o != o_type || *d_o != o_type || *lse != dims.lse_type(q) {
+            return Err(format!("{o}, {lse} and {d_o} are not the results {o_type} and {} and a gradient", dims.lse_type(q)));
+        }
+        Ok(smallvec![q.clone(), k.clone(), v.clone()])
+    }
+
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        let flops = AttentionDims::new(inputs[0], inputs[1], inputs[2])
+            .map_or(0.0, |d| d.pairs(self.0.causal) * (2 * (3 * d.d + 2 * d.dv) + 8) as f64);
+        Cost { flops, bytes: traffic(inputs, outputs) }
+    }
+
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        Err(at.no_gradient("attention is differentiated once only; write it with matmul and softmax for a second time"))
+    }
+
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        let d = array_dims(inputs);
+        let [o, lse, d_o] = [0, 1, 2].map(|i| inputs[self.0.n_inputs() + i]);
+        let mut grads: Vec<Array> =
+            outputs.iter().map(|t| Array::new(t.shape.clone(), vec![0.0; t.elements()])).collect();
+        let mut add = |which: usize, index: [usize; 4], value: f64| {
+            let offset = grads[which].offset(&index);
+            grads[which].data[offset] += value;
+        };
+        for b in 0..d.batch {
+            for h in 0..d.heads {
+                let hk = h / d.group();
+                for i in 0..d.tq {
+                    let delta: f64 = (0..d.dv).map(|f| o.at(&[b, i, h, f]) * d_o.at(&[b, i, h, f])).sum();
+                    for (j, score) in self.0.scores(&d, inputs, b, h, i).into_iter().enumerate() {
+                        let p = probability(score, lse.at(&[b, h, i]));
+                        let dp: f64 = (0..d.dv).map(|f| d_o.at(&[b, i, h, f]) * inputs[2].at(&[b, j, hk, f])).sum();
+                        let ds = p * (dp - delta) * self.0.scale.0;
+                        (0..d.dv).for_each(|f| add(2, [b, j, hk, f], p * d_o.at(&[b, i, h, f])));
+                        for f in 0..d.d {
+                            add(0, [b, i, h, f], ds * inputs[1].at(&[b, j, hk, f]));
+                            add(1, [b, j, hk, f], ds * inputs[0].at(&[b, i, h, f]));
+                        }
+                    }
+                }
+            }
+        }
+        grads
+    }
+
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        let examples = cases(dice).into_iter().map(|(op, mut inputs, dims)| {
+            let o = inputs[0].0.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]);
+            let lse = dims.lse_type(&inputs[0].0);
+            let wide = 1 << (inputs.len() + 1);
+            inputs.extend([(o.clone(), Domain::Normal), (lse, Domain::Positive), (o, Domain::Normal)]);
+            Example::new(AttentionGrad(op), inputs).wide(wide)
+        });
+        examples.collect()
+    }
+}
+
+/// Attention over sequences.
+///
+/// ```
+/// use plimsoll_graph::{AttentionOps, DType, TensorOps, Trace, Type};
+/// let trace = Trace::new();
+/// // Two samples of 8 positions, 4 heads of 16 features each.
+/// let [q, k, v] = ["q", "k", "v"].map(|name| trace.input(name, Type::new(DType::F32, [2, 8, 4, 16])));
+/// let o = q.attention(&k, &v, None, true, None)?;
+/// assert_eq!(o.shape().to_string(), "[2, 8, 4, 16]");
+/// # Ok::<(), plimsoll_graph::Error>(())
+/// ```
+pub trait AttentionOps: TensorOps {
+    /// softmax(scale · q kᵀ + mask) v, with this value `[B, Tq, H, D]` as q, k `[B, Tk, Hkv, D]`, v `[B, Tk, Hkv, Dv]`.
+    ///
+    /// The additive mask (−∞ hides a key) is `[B or 1, H or 1, Tq or 1, Tk]`; leading axes may be left out. With `causal`
+    /// query i sees the keys j ≤ i + (Tk − Tq). The scale is 1/√D where none is given.
+    #[track_caller]
+    fn attention(
+        &self,
+        k: &Self,
+        v: &Self,
+        mask: Option<&Self>,
+        causal: bool,
+        scale: Option<f64>,
+    ) -> Result<Self, Self::Error> {
+        let site = Site::here();
+        let features = self.shape().last().copied().unwrap_or(1).max(1);
+        let scale = Scalar(scale.unwrap_or(1.0 / (features as f64).sqrt()));
+        let op = Attention { causal, mask: mask.is_some(), scale };
+        let Some(mask) = mask else { return self.emit_one(op, &[self, k, v], site) };
+        let missing = 4usize.saturating_sub(mask.shape().rank());
+        let whole = std::iter::repeat_n(1, missing).chain(mask.shape().iter().copied()).collect::<crate::Shape>();
+        self.emit_one(op, &[self, k, v, &mask.reshape(whole)?], site)
+    }
+}
+
+impl<T: TensorOps> AttentionOps for T {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_that_sees_no_key_gives_zeros() {
+        let op = Attention { causal: true, mask: false, scale: Scalar(1.0) };
+        let dims = AttentionDims { batch: 1, tq: 3, tk: 2, heads: 1, kv_heads: 1, d: 1, dv: 1 };
+        assert_eq!([0, 1, 2].map(|i| dims.visible(i, true)), [0, 1, 2]);
+        let (q, k) = (Array::new([1, 3, 1, 1], vec![1.0; 3]), Array::new([1, 2, 1, 1], vec![1.0, 2.0]));
+        let types = [Type::new(DType::F32, [1, 3, 1, 1]), Type::new(DType::F32, [1, 1, 3])];
+        let out = op.reference(&[&q, &k, &k], &types);
+        assert_eq!(out[0].data[..2], [0.0, 1.0]);
+        assert_eq!(out[1].data[0], f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_named() {
+        let t = |shape: [usize; 4]| Type::new(DType::F32, shape);
+        let op = Attention { causal: false, mask: true, scale: Scalar(1.0) };
+        let infer = |q, k, v, mask: [usize; 4]| op.infer(&[&t(q), &t(k), &t(v), &t(mask)]).unwrap_err();
+        let error = infer([2, 3, 4, 8], [2, 5, 3, 8], [2, 5, 3, 8], [1, 1, 3, 5]);
+        assert!(error.contains("4 heads") && error.contains("3 heads"), "{error}");
+        let error = infer([2, 3, 4, 8], [2, 5, 4, 8], [2, 5, 4, 8], [1, 1, 3, 4]);
+        assert!(error.contains("[1, 1, 3, 4]") && error.contains("[2, 4, 3, 5]"), "{error}");
+    }
+
+    #[test]
+    fn the_gradient_of_a_mask_is_refused_with_a_way_out() {
+        let trace = crate::Trace::new();
+        let q = trace.input("q", Type::new(DType::F32, [1, 2, 1, 4]));
+        let mask = trace.input("mask", Type::new(DType::F32, [2, 2]));
+        let y = q.attention(&q, &q, Some(&mask), false, None).unwrap();
+        let error = crate::gradient(&y, None, &[&mask]).unwrap_err().to_string();
+        assert!(error.contains("attention") && error.contains("softmax"), "{error}");
+    }
+}

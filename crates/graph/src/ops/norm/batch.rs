@@ -1,0 +1,160 @@
+//! Batch norm in training: statistics of each channel over all other axes, channels last.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
+use crate::error::Result;
+use crate::example::{Dice, Domain, Example};
+use crate::gradient::Backward;
+use crate::op::{Cost, Keep, Rule, Types};
+use crate::ops::composed::through;
+use crate::reference::Array;
+use crate::trace::Sym;
+use crate::{DType, Scalar, Shape, Type, ops};
+
+/// y = γ (x - mean) rstd + β with rstd = 1/√(var + ε), mean and biased variance of each channel over the batch.
+/// Inputs: x `[.., C]`, γ, β `[C]`. Outputs: y, mean, var, rstd `[C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchNorm {
+    /// ε, added to the variance.
+    pub eps: Scalar,
+}
+
+/// The gradient of batch norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchNormGrad;
+
+/// The shape of γ and the statistics, or what does not fit.
+fn channels(x: &Type) -> Result<Shape, String> {
+    ops::float(x)?;
+    let Some(&channels) = x.shape.last() else {
+        return Err("it takes a last axis of channels, and a scalar has none".into());
+    };
+    view(&x.shape).check(x)?;
+    Ok([channels].into())
+}
+
+fn view(x: &Shape) -> View {
+    let channels = x.last().copied().unwrap_or(1);
+    let rows = x[..x.rank().saturating_sub(1)].iter().product();
+    View { x: [rows, channels].into(), stats: [1, channels].into(), scale: [1, channels].into() }
+}
+
+impl Rule for BatchNorm {
+    fn name(&self) -> &'static str {
+        "batch_norm"
+    }
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let [x, gamma, beta] = ops::arity(inputs)?;
+        let channels = channels(x)?;
+        check_wide("gamma and beta", x, &channels, &[gamma, beta])?;
+        Ok(smallvec![x.clone(), gamma.clone(), gamma.clone(), gamma.clone()])
+    }
+
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        smallvec![(0, 0)]
+    }
+
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        // x passes twice: once for the statistics, once to be normalised.
+        let Cost { flops, bytes } = forward_cost(inputs, outputs);
+        Cost { flops, bytes: bytes + inputs[0].bytes() as f64 }
+    }
+
+    fn keep(&self) -> Keep {
+        Keep::both(0b11, 0b1010)
+    }
+
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        let (mean, rstd) = (at.output(1)?, at.output(3)?);
+        let grads = at.push(BatchNormGrad, &[&at.input(0)?, &at.input(1)?, &mean, &rstd, &at.grad(0)?])?;
+        let stats = Statistics {
+            mean: Some(&mean),
+            rstd: &rstd,
+            dmean: at.try_grad(1),
+            dvar: at.try_grad(2),
+            drstd: at.try_grad(3),
+        };
+        let dx = view(&at.input_type(0).shape).statistics_part(at, grads[0].clone(), stats)?;
+        Ok(vec![Some(dx), Some(grads[1].clone()), Some(grads[2].clone())])
+    }
+
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        let f = view(&inputs[0].shape).forward(inputs[0], inputs[1], Some(inputs[2]), self.eps);
+        [f.y, f.mean, f.var, f.rstd].into_iter().zip(outputs).map(|(a, ty)| shaped(a, ty)).collect()
+    }
+
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        let mut examples = Vec::new();
+        for x in [
+            Type::new(DType::F32, [2, dice.range(2, 6), dice.range(2, 6), dice.range(1, 40)]),
+            Type::new(DType::F32, [dice.range(2, 300), dice.range(1, 5)]),
+            Type::new(DType::F32, [dice.range(2, 9), 64]),
+        ] {
+            let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
+            let inputs = vec![(x, Domain::Normal), (scale.clone(), Domain::Normal), (scale, Domain::Normal)];
+            examples.push(Example::new(BatchNorm { eps: Scalar(1e-1) }, inputs).wide(0b110));
+        }
+        examples
+    }
+}
+
+impl Rule for BatchNormGrad {
+    fn name(&self) -> &'static str {
+        "batch_norm_grad"
+    }
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
+        let channels = channels(x)?;
+        check_wide("gamma, mean and rstd", x, &channels, &[gamma, mean, rstd])?;
+        check_dy(x, dy)?;
+        Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
+    }
+
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        smallvec![(0, 4), (0, 0)]
+    }
+
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        // x and dy pass twice: once for the sums, once for dx.
+        let Cost { flops, bytes } = backward_cost(inputs, outputs);
+        Cost { flops, bytes: bytes + 2.0 * inputs[0].bytes() as f64 }
+    }
+
+    fn keep(&self) -> Keep {
+        Keep::inputs(0b11111)
+    }
+
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        let view = view(&at.input_type(0).shape);
+        through(at, |i| Ok(view.backward_ops(&i[0], &i[1], Some(&i[2]), &i[3], &i[4])?.into()))
+    }
+
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| inputs[i]);
+        let grads = view(&x.shape).backward(x, gamma, Some(mean), rstd, dy);
+        grads.into_iter().zip(outputs).map(|(g, ty)| shaped(g, ty)).collect()
+    }
+
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        let mut examples = Vec::new();
+        for x in [
+            Type::new(DType::F32, [2, dice.range(1, 6), dice.range(1, 6), dice.range(1, 40)]),
+            Type::new(DType::F32, [dice.range(1, 300), dice.range(1, 5)]),
+            Type::new(DType::F32, [dice.range(1, 9), 64]),
+        ] {
+            let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
+            let inputs = vec![
+                (x.clone(), Domain::Normal),
+                (scale.clone(), Domain::Normal),
+                (scale.clone(), Domain::Normal),
+                (scale, Domain::Positive),
+                (x, Domain::Normal),
+            ];
+            examples.push(Example::new(BatchNormGrad, inputs).wide(0b1110));
+        }
+        examples
+    }
+}

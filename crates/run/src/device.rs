@@ -1,0 +1,178 @@
+//! A device as a value: kernels, memory and a record of what was placed on it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use plimsoll_cpu::Cpu;
+use plimsoll_device::backend::Backend;
+use plimsoll_device::{Allocator, BestFit, Bytes, Growth, GrowthWatch, HostMemory, process};
+use plimsoll_graph::Site;
+
+use crate::error::Result;
+
+/// Where ops run and tensors live. Clones are the same device.
+///
+/// ```
+/// use plimsoll_run::{Device, Tensor, TensorOps};
+/// let device = Device::cpu_with(2, "64MiB".parse().unwrap())?;
+/// let y = device.scope(|| Tensor::from_slice(&[1.0f32, 2.0], [2])?.exp())?;
+/// assert_eq!(y.device().map(|d| d.name().to_string()), Some("cpu".into()));
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    memory: Arc<dyn Allocator>,
+    placements: Mutex<Option<Vec<Placement>>>,
+    growth: Mutex<GrowthWatch>,
+}
+
+/// One line of the placement log: which op ran where, asked for by which line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The op's name.
+    pub op: &'static str,
+    /// The device's name.
+    pub device: String,
+    /// The line that asked for it.
+    pub site: Site,
+}
+
+/// The placement log keeps at most this many lines, the newest; a log must not become the leak it helps to find.
+const LOGGED_PLACEMENTS: usize = 100_000;
+
+/// What a device's memory holds now and held at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes in use.
+    pub current: Bytes,
+    /// The most that were in use since the start or the last reset.
+    pub peak: Bytes,
+    /// Bytes the device has taken from the system.
+    pub reserved: Bytes,
+    /// The hard limit.
+    pub limit: Bytes,
+}
+
+thread_local! {
+    static SCOPES: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Device {
+    /// The CPU with all the threads this process may use, its memory limited by the machine's.
+    pub fn cpu() -> Result<Device> {
+        let memory = BestFit::with_machine_limit()?;
+        Ok(Device::new(Arc::new(Cpu::new(process::allowed_cpus())), Arc::new(memory)))
+    }
+
+    /// The CPU with a number of threads and a hard limit on the bytes of its tensors.
+    pub fn cpu_with(threads: usize, limit: Bytes) -> Result<Device> {
+        Ok(Device::new(Arc::new(Cpu::new(threads)), Arc::new(BestFit::new(limit)?)))
+    }
+
+    /// The CPU over memory of one's own: a debug allocator, say.
+    pub fn cpu_over(threads: usize, memory: impl HostMemory + 'static) -> Device {
+        Device::new(Arc::new(Cpu::new(threads)), Arc::new(memory))
+    }
+
+    fn new(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
+        let growth = Mutex::new(GrowthWatch::default());
+        Device(Arc::new(Inner { backend, memory, placements: Mutex::new(None), growth }))
+    }
+
+    /// The best device of this machine.
+    pub fn best() -> Result<Device> {
+        Device::current()
+    }
+
+    /// The innermost device scope of this thread, or the process's own CPU device.
+    pub fn current() -> Result<Device> {
+        static DEFAULT: OnceLock<Device> = OnceLock::new();
+        if let Some(device) = SCOPES.with_borrow(|scopes| scopes.last().cloned()) {
+            return Ok(device);
+        }
+        if let Some(device) = DEFAULT.get() {
+            return Ok(device.clone());
+        }
+        // Two threads may both make one; the first to arrive is kept and the other is dropped unused.
+        let device = Device::cpu()?;
+        Ok(DEFAULT.get_or_init(|| device).clone())
+    }
+
+    /// Runs `body` with this as the current device: tensors made in it live here.
+    pub fn scope<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                SCOPES.with_borrow_mut(|scopes| {
+                    scopes.pop();
+                });
+            }
+        }
+        SCOPES.with_borrow_mut(|scopes| scopes.push(self.clone()));
+        let _leave = Leave;
+        body()
+    }
+
+    /// Its name: `cpu`.
+    pub fn name(&self) -> &str {
+        self.0.backend.name()
+    }
+
+    /// Bytes in use, peak, reserved and limit.
+    pub fn memory_info(&self) -> MemoryInfo {
+        let stats = self.0.memory.stats();
+        MemoryInfo { current: stats.in_use, peak: stats.peak, reserved: stats.reserved, limit: stats.limit }
+    }
+
+    /// Sets the peak back to what is in use now.
+    pub fn reset_peak(&self) {
+        self.0.memory.reset_peak();
+    }
+
+    /// Ends a step of an eager loop and names what has grown in each of the last few steps, with its source line.
+    pub fn mark_step(&self) -> Vec<Growth> {
+        let mut growth = self.0.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        growth.mark_step(&*self.0.memory)
+    }
+
+    /// Starts (or restarts) the placement log, or ends it.
+    pub fn log_placement(&self, on: bool) {
+        *self.0.placements.lock().unwrap_or_else(PoisonError::into_inner) = on.then(Vec::new);
+    }
+
+    /// What ran where since the log was started, the newest 100,000 lines.
+    pub fn placements(&self) -> Vec<Placement> {
+        self.0.placements.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    pub(crate) fn placed(&self, op: &'static str, site: Site) {
+        if let Some(log) = &mut *self.0.placements.lock().unwrap_or_else(PoisonError::into_inner) {
+            if log.len() >= LOGGED_PLACEMENTS {
+                log.drain(..LOGGED_PLACEMENTS / 2);
+            }
+            log.push(Placement { op, device: self.name().into(), site });
+        }
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.0.backend
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<dyn Allocator> {
+        &self.0.memory
+    }
+
+    pub(crate) fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, {}", self.0.backend, self.0.memory.stats())
+    }
+}

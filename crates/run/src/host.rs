@@ -1,0 +1,164 @@
+//! Turns host data into tensors and back.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use plimsoll_device::backend::Element;
+use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::tensor::{Buffer, Tensor};
+
+impl Tensor {
+    /// A tensor on the current device with a copy of the elements.
+    #[track_caller]
+    pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
+        let site = Site::here();
+        let shape = shape.into();
+        if data.len() != shape.elements() {
+            return Err(Error::Length { given: data.len(), shape, site });
+        }
+        let ty = Type::new(T::DTYPE, shape);
+        Tensor::filled(ty, site, |bytes| {
+            // SAFETY: `T` is a plain element type without padding; its bytes can be read.
+            let source = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), size_of_val(data)) };
+            bytes.copy_from_slice(source);
+        })
+    }
+
+    /// A tensor of truth values.
+    #[track_caller]
+    pub fn from_bools(data: &[bool], shape: impl Into<Shape>) -> Result<Tensor> {
+        let site = Site::here();
+        let shape = shape.into();
+        if data.len() != shape.elements() {
+            return Err(Error::Length { given: data.len(), shape, site });
+        }
+        Tensor::filled(Type::new(DType::Bool, shape), site, |bytes| {
+            bytes.iter_mut().zip(data).for_each(|(byte, &truth)| *byte = u8::from(truth));
+        })
+    }
+
+    /// A tensor of any element type, each element rounded from an f64.
+    #[track_caller]
+    pub fn from_f64(data: &[f64], ty: Type) -> Result<Tensor> {
+        let site = Site::here();
+        if data.len() != ty.elements() {
+            return Err(Error::Length { given: data.len(), shape: ty.shape, site });
+        }
+        let dtype = ty.dtype;
+        Tensor::filled(ty, site, |bytes| {
+            for (slot, &x) in bytes.chunks_exact_mut(dtype.bytes()).zip(data) {
+                match dtype {
+                    DType::F32 => slot.copy_from_slice(&(x as f32).to_ne_bytes()),
+                    DType::F64 => slot.copy_from_slice(&x.to_ne_bytes()),
+                    DType::BF16 => slot.copy_from_slice(&bf16::from_f64(x).to_ne_bytes()),
+                    DType::F16 => slot.copy_from_slice(&f16::from_f64(x).to_ne_bytes()),
+                    DType::I64 => slot.copy_from_slice(&(x as i64).to_ne_bytes()),
+                    DType::I32 => slot.copy_from_slice(&(x as i32).to_ne_bytes()),
+                    DType::U8 => slot[0] = x as u8,
+                    DType::Bool => slot[0] = u8::from(x != 0.0),
+                }
+            }
+        })
+    }
+
+    /// A tensor on the current device with one value everywhere.
+    #[track_caller]
+    pub fn full(ty: Type, value: f64) -> Result<Tensor> {
+        let site = Site::here();
+        let anchor = Tensor::filled(Type::new(DType::U8, [0]), site, |_| ())?;
+        anchor.emit_one(plimsoll_graph::ops::Full { ty, value: value.into() }, &[], site)
+    }
+
+    /// A tensor of zeros on the current device.
+    #[track_caller]
+    pub fn zeros(ty: Type) -> Result<Tensor> {
+        Tensor::full(ty, 0.0)
+    }
+
+    /// The elements, copied to the host.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let site = Site::here();
+        if self.dtype() != T::DTYPE {
+            return Err(Error::ElementType { actual: self.dtype(), asked: T::DTYPE, site });
+        }
+        let buffer = self.buffer(site)?;
+        // SAFETY: the buffer holds this many initialised elements of `T`, aligned, and is not written while shared.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.ptr().cast::<T>(), self.ty().elements()) }.to_vec())
+    }
+
+    /// The elements of any type as f64, copied to the host.
+    #[track_caller]
+    pub fn to_f64(&self) -> Result<Vec<f64>> {
+        let site = Site::here();
+        let bytes = self.bytes(site)?;
+        Ok(bytes.chunks_exact(self.dtype().bytes()).map(|slot| element(self.dtype(), slot)).collect())
+    }
+
+    /// The only element of a tensor that has one, as f64.
+    #[track_caller]
+    pub fn item(&self) -> Result<f64> {
+        let site = Site::here();
+        if self.ty().elements() != 1 {
+            let why = format!("asks for the one element of {}", self.ty());
+            return Err(Error::Signature { site, why });
+        }
+        Ok(element(self.dtype(), self.bytes(site)?))
+    }
+
+    /// The raw bytes, copied to the host: for comparing bits.
+    #[track_caller]
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        Ok(self.bytes(Site::here())?.to_vec())
+    }
+
+    /// A copy with bytes of its own.
+    #[track_caller]
+    pub fn copy(&self) -> Result<Tensor> {
+        let site = Site::here();
+        let device = self.buffer(site)?.device().clone();
+        let source = self.bytes(site)?;
+        device.scope(|| Tensor::filled(self.ty().clone(), site, |bytes| bytes.copy_from_slice(source)))
+    }
+
+    pub(crate) fn bytes(&self, site: Site) -> Result<&[u8]> {
+        let buffer = self.buffer(site)?;
+        // SAFETY: the buffer lives as long as this tensor, is initialised and not written while shared.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.ptr(), self.ty().bytes()) })
+    }
+
+    /// A new tensor whose bytes are written once by `fill`.
+    pub(crate) fn filled(ty: Type, site: Site, fill: impl FnOnce(&mut [u8])) -> Result<Tensor> {
+        let device = Device::current()?;
+        let buffer = Buffer::new(&device, ty.bytes(), "tensor", site)?;
+        // SAFETY: the buffer is fresh and nobody else knows it; it is zeroed first so that the slice is initialised.
+        let bytes = unsafe {
+            buffer.ptr().write_bytes(0, ty.bytes());
+            std::slice::from_raw_parts_mut(buffer.ptr(), ty.bytes())
+        };
+        fill(bytes);
+        Ok(Tensor::eager(ty, Arc::new(buffer)))
+    }
+}
+
+fn element(dtype: DType, slot: &[u8]) -> f64 {
+    let wide = |n: usize| {
+        let mut bytes = [0u8; 8];
+        bytes[..n].copy_from_slice(&slot[..n]);
+        bytes
+    };
+    let two = || [slot[0], slot[1]];
+    let four = || [slot[0], slot[1], slot[2], slot[3]];
+    match dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes(four())),
+        DType::F64 => f64::from_ne_bytes(wide(8)),
+        DType::BF16 => bf16::from_ne_bytes(two()).to_f64(),
+        DType::F16 => f16::from_ne_bytes(two()).to_f64(),
+        DType::I64 => i64::from_ne_bytes(wide(8)) as f64,
+        DType::I32 => f64::from(i32::from_ne_bytes(four())),
+        DType::U8 | DType::Bool => f64::from(slot[0]),
+    }
+}
