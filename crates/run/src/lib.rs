@@ -8,6 +8,7 @@ mod device;
 mod host;
 mod tensor;
 
+mod sketch;
 mod tape;
 mod tracing;
 
@@ -21,6 +22,7 @@ pub use device::{Device, MemoryInfo, Placement};
 pub use error::{Error, Result};
 pub use function::{Function, function};
 pub use plimsoll_graph::TensorOps;
+pub use sketch::Sketch;
 pub use step::{Step, StepResult};
 pub use tape::Tape;
 pub use tensor::Tensor;

@@ -1,0 +1,186 @@
+//! `plimsoll bench`: training steps of the reference cases, measured as `cpu_torch.py` measures its own.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use plimsoll::Result;
+use plimsoll::device::process;
+use plimsoll::prelude::*;
+use serde::Serialize;
+
+/// Arguments of `plimsoll bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to train.
+    case: Case,
+    /// How long to measure, after three steps of warm-up.
+    #[arg(long, default_value_t = 8.0)]
+    seconds: f64,
+    /// Threads.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// One JSON line instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The reference cases: f32, cross-entropy, Adam at 1e-3.
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum Case {
+    /// 784-1024-1024-10, batch 128.
+    Mlp,
+    /// Four 3 × 3 convolutions, 32 × 32 images, batch 64.
+    Cnn,
+    /// ResNet-18, 32 × 32 images, batch 64.
+    Resnet18,
+    /// U-Net of base 32 and depth 4, 128 × 128 images, batch 4.
+    Unet,
+    /// Transformer of width 256, 4 layers, 4 heads, 128 tokens, batch 8.
+    Gpt,
+    /// Two recurrent layers of 256, 64 tokens, batch 16.
+    Lstm,
+}
+
+/// What a case is made of.
+struct Setup {
+    batch: usize,
+    input: Type,
+    labels: Type,
+    /// Classes of the labels, and of the inputs where those are tokens.
+    classes: usize,
+}
+
+impl Case {
+    fn name(self) -> &'static str {
+        match self {
+            Case::Mlp => "mlp",
+            Case::Cnn => "cnn",
+            Case::Resnet18 => "resnet18",
+            Case::Unet => "unet",
+            Case::Gpt => "gpt",
+            Case::Lstm => "lstm",
+        }
+    }
+
+    fn setup(self) -> Setup {
+        let images = |batch: usize, shape: &[usize], labels: &[usize], classes: usize| Setup {
+            batch,
+            input: Type::new(DType::F32, [&[batch], shape].concat()),
+            labels: Type::new(DType::I64, [&[batch], labels].concat()),
+            classes,
+        };
+        let tokens = |batch: usize, length: usize| Setup {
+            batch,
+            input: Type::new(DType::I64, [batch, length]),
+            labels: Type::new(DType::I64, [batch, length]),
+            classes: 1000,
+        };
+        match self {
+            Case::Mlp => images(128, &[784], &[], 10),
+            Case::Cnn | Case::Resnet18 => images(64, &[32, 32, 3], &[], 10),
+            Case::Unet => images(4, &[128, 128, 3], &[128, 128], 2),
+            Case::Gpt => tokens(8, 128),
+            Case::Lstm => tokens(16, 64),
+        }
+    }
+
+    fn model(self, net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
+        let x = &x[0];
+        match self {
+            Case::Mlp => zoo::mlp(net, x, &[1024, 1024, 10]),
+            Case::Cnn => zoo::cnn(net, x, &[32, 64], 10),
+            Case::Resnet18 => zoo::resnet18(net, x, 10),
+            Case::Unet => zoo::unet(net, x, 32, 4, 2),
+            Case::Gpt => zoo::gpt(net, x, zoo::Gpt { vocabulary: 1000, width: 256, layers: 4, heads: 4 }),
+            Case::Lstm => zoo::lstm(net, x, 1000, 256, 2),
+        }
+    }
+}
+
+/// The line that is printed.
+#[derive(Serialize)]
+struct Line {
+    engine: String,
+    case: &'static str,
+    batch: usize,
+    params: usize,
+    threads: usize,
+    steps: usize,
+    /// Steps a second: median and best.
+    steps_s: f64,
+    best_steps_s: f64,
+    /// CPU milliseconds a step, over all threads.
+    cpu_ms: f64,
+    /// The process's highest resident set (VmHWM), in MiB.
+    peak_mib: f64,
+    arena_bytes: u64,
+    state_bytes: u64,
+    loss: f64,
+}
+
+/// Measures a case and prints the line.
+pub fn run(args: &Args) -> Result<()> {
+    let limit = process::memory_limit().unwrap_or(Bytes::gib(8));
+    let line = Device::cpu_with(args.threads.max(1), limit)?.scope(|| measure(args))?;
+    if args.json {
+        println!("{}", serde_json::json!(line));
+    } else {
+        println!(
+            "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} steps of {} samples, {} parameters",
+            line.case, line.steps_s, line.best_steps_s, line.cpu_ms, line.peak_mib, line.loss, line.steps, line.batch, line.params
+        );
+    }
+    Ok(())
+}
+
+fn measure(args: &Args) -> Result<Line> {
+    let case = args.case;
+    let Setup { batch, input, labels, classes } = case.setup();
+    let mut training = Training::new(
+        move |net, x| case.model(net, x),
+        mean_cross_entropy,
+        Adam::new(1e-3),
+        std::slice::from_ref(&input),
+        labels.clone(),
+        0,
+    )?;
+    let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
+    let indices = |ty: &Type, stream: u32| {
+        let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
+        drawn.clamp(0.0, classes as f64 - 1.0)?.cast(DType::I64)
+    };
+    let x = match input.dtype {
+        DType::I64 => indices(&input, 1)?,
+        _ => key.random_normal(input, 1, 0.0, 1.0)?,
+    };
+    let y = indices(&labels, 2)?;
+    for _ in 0..3 {
+        training.step(&[&x], &y)?;
+    }
+    let (mut times, mut loss) = (Vec::with_capacity(1 << 16), 0.0);
+    let (start, cpu) = (Instant::now(), process::cpu_time());
+    while start.elapsed().as_secs_f64() < args.seconds || times.len() < 5 {
+        let step = Instant::now();
+        loss = training.step(&[&x], &y)?;
+        times.push(step.elapsed().as_secs_f64());
+    }
+    let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
+    let steps = times.len();
+    times.sort_by(f64::total_cmp);
+    let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
+    Ok(Line {
+        engine: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
+        case: case.name(),
+        batch,
+        params: training.n_trained(),
+        threads: args.threads.max(1),
+        steps,
+        steps_s: round(1.0 / times[steps / 2], 3),
+        best_steps_s: round(1.0 / times[0], 3),
+        cpu_ms: round(spent / steps as f64 * 1e3, 3),
+        peak_mib: round(process::peak_resident().map_or(0.0, |b| b.get() as f64 / (1 << 20) as f64), 1),
+        arena_bytes: training.arena_bytes().get(),
+        state_bytes: training.state_bytes().get(),
+        loss: round(loss, 4),
+    })
+}

@@ -1,0 +1,38 @@
+//! A decoder-only transformer with pre-norm blocks.
+
+use plimsoll_graph::TensorOps;
+use plimsoll_run::{Result, Tensor};
+
+use crate::{Init, Layers, Net};
+
+/// A transformer's sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpt {
+    /// Tokens there are.
+    pub vocabulary: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Heads of each attention.
+    pub heads: usize,
+}
+
+/// Logits `[B, T, V]` for token indices `[B, T]`.
+pub fn gpt(net: &mut Net, tokens: &Tensor, size: Gpt) -> Result<Tensor> {
+    let Gpt { vocabulary, width, layers, heads } = size;
+    let length = tokens.shape().last().copied().unwrap_or(0);
+    let position = net.scope("position", |net| net.param("table", [length, width], Init::Normal(1.0)))?;
+    let mut x = net.embedding("token", tokens, vocabulary, width)?.add(&position)?;
+    for layer in 0..layers {
+        x = net.scope(&format!("block{}", layer + 1), |net| {
+            let y = net.layer_norm("norm1", &x)?;
+            let x = x.add(&net.causal_attention("attention", &y, heads)?)?;
+            let y = net.layer_norm("norm2", &x)?;
+            let y = net.dense("up", &y, 4 * width, true)?.gelu_tanh()?;
+            x.add(&net.dense("down", &y, width, true)?)
+        })?;
+    }
+    let x = net.layer_norm("norm", &x)?;
+    net.dense("out", &x, vocabulary, false)
+}

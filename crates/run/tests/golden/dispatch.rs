@@ -1,0 +1,236 @@
+//! Turns a case's op name into a method call, on eager tensors, traced ones or values of a graph alike.
+//!
+//! Ops are called by the method of their name. What only passes or gradients make (activations inside of a product,
+//! relu with its mask, a fused chain, the transposes of picking) is emitted as an op.
+
+use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
+use plimsoll_graph::{
+    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, PoolOps, RecurrentOps, ResizeOps, Scalar,
+    Shape, Site, SoftmaxOps, TensorOps, Type,
+};
+
+use crate::case::{Attrs, Case};
+
+/// The outputs of a case's op for inputs `x`; `float` is the element type under test.
+pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>, T::Error> {
+    let a = &case.attrs;
+    if let Some(y) = elementwise(&case.op, a, x) {
+        return Ok(vec![y?]);
+    }
+    let bias = x.get(2);
+    Ok(vec![match &case.op[..] {
+        "cast" => x[0].cast(a.dtype("to", float))?,
+        "relu_mask" => x[0].emit_one(ops::ReluMask, &[&x[0]], Site::here())?,
+        "fused" => return Ok(x[0].emit(chain(&x[0]).into(), &x.iter().collect::<Vec<_>>(), Site::here())?.to_vec()),
+        "exp_log" => x[0].exp()?.mul(&x[1].log()?)?,
+
+        "full_like" => x[0].full_like(Type::new(a.dtype("dtype", float), shape(a)), a.get("value"))?,
+        "iota_like" => x[0].iota_like(Type::new(a.dtype("dtype", float), shape(a)), a.get("axis"))?,
+        "broadcast" => x[0].broadcast(shape(a))?,
+        "sum_to" => x[0].sum_to(&shape(a))?,
+        "reshape" => x[0].reshape(shape(a))?,
+        "flatten" => x[0].flatten(a.get("first"))?,
+        "transpose" => x[0].transpose(&a.get::<Vec<usize>>("order"))?,
+        "narrow" => x[0].narrow(a.get("axis"), a.get("start"), a.get("stop"))?,
+        "slice" => x[0].slice(&a.get::<Vec<(usize, usize, usize, usize)>>("ranges"))?,
+        "pad" => x[0].pad(&a.get::<Vec<(usize, usize)>>("padding"), a.get("value"))?,
+        "concat" => T::concat(&x.iter().collect::<Vec<_>>(), a.get("axis"))?,
+        "split" => return Ok(x[0].split(a.get("axis"), &a.get::<Vec<usize>>("sizes"))?.to_vec()),
+
+        "sum" => x[0].sum(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
+        "mean" => x[0].mean(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
+        "max" => x[0].max(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
+        "min" => x[0].min(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
+        "prod" => x[0].prod(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
+        "argmax" => x[0].argmax(a.get("axis"))?,
+
+        "matmul" => x[0].matmul(&x[1])?,
+        "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,
+        "matmul_act" => {
+            let op = ops::MatMul { ta: a.get("ta"), tb: a.get("tb"), bias: bias.is_some(), act: Some(activation(a)) };
+            x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
+        }
+
+        "conv2d" => x[0].conv2d(&x[1], bias, geometry(a))?,
+        "conv1d" => x[0].conv1d(&x[1], bias, geometry(a))?,
+        "depthwise_conv2d" => x[0].depthwise_conv2d(&x[1], bias, geometry(a))?,
+        "conv_transpose2d" => x[0].conv_transpose2d(&x[1], bias, geometry(a), a.get("extra"))?,
+        "conv2d_act" => {
+            let ConvGeometry { stride, pad, dilation, groups } = geometry::<2>(a);
+            let pad = [0, 1].map(|axis| {
+                pad.resolve(axis, x[0].shape()[axis + 1], x[1].shape()[axis], stride[axis], dilation[axis])
+            });
+            let op = ops::Conv { stride, pad, dilation, groups, bias: bias.is_some(), act: Some(activation(a)) };
+            x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
+        }
+        "max_pool2d" => x[0].max_pool2d(a.get("window"), a.get("stride"), a.padding())?,
+        "avg_pool2d" => x[0].avg_pool2d(a.get("window"), a.get("stride"), a.padding(), a.get("count_pad"))?,
+        "max_pool1d" => {
+            let ([window], [stride]) = (a.get("window"), a.get("stride"));
+            x[0].max_pool1d(window, stride, a.padding())?
+        }
+        "avg_pool1d" => {
+            let ([window], [stride]) = (a.get("window"), a.get("stride"));
+            x[0].avg_pool1d(window, stride, a.padding(), a.get("count_pad"))?
+        }
+        "global_avg_pool2d" => x[0].global_avg_pool2d()?,
+        "global_max_pool2d" => x[0].global_max_pool2d()?,
+        "resize2d" => x[0].resize2d(a.get("out"), mode(a), a.get("align"))?,
+        "upsample2d" => x[0].upsample2d(a.get("factor"), mode(a))?,
+
+        "gather" => x[0].gather(&x[1], a.get("axis"))?,
+        "embedding" => x[0].embedding(&x[1])?,
+        "one_hot" => x[0].one_hot(a.get("depth"), a.dtype("dtype", float))?,
+        "take_along" => x[0].take_along(&x[1], a.get("axis"))?,
+        "scatter_add" => {
+            let op = ops::ScatterAdd { axis: a.get("axis"), length: a.get("length") };
+            x[0].emit_one(op, &[&x[0], &x[1]], Site::here())?
+        }
+        "put_along_add" => {
+            let op = ops::PutAlongAdd { axis: a.get("axis"), length: a.get("length") };
+            x[0].emit_one(op, &[&x[0], &x[1]], Site::here())?
+        }
+
+        "softmax" => x[0].softmax(a.get("axis"))?,
+        "log_softmax" => x[0].log_softmax(a.get("axis"))?,
+        "softmax_cross_entropy" => x[0].softmax_cross_entropy(&x[1])?,
+        "dense_softmax_cross_entropy" => x[0].dense_softmax_cross_entropy(&x[1])?,
+        "sigmoid_cross_entropy" => x[0].sigmoid_cross_entropy(&x[1])?,
+        "mse" => x[0].mse(&x[1])?,
+
+        "layer_norm" => x[0].layer_norm(&x[1], &x[2], a.get("eps"))?,
+        "rms_norm" => x[0].rms_norm(&x[1], a.get("eps"))?,
+        "group_norm" => x[0].group_norm(&x[1], &x[2], a.get("groups"), a.get("eps"))?,
+        "batch_norm" => {
+            let (y, mean, var) = x[0].batch_norm(&x[1], &x[2], a.get("eps"))?;
+            return Ok(vec![y, mean, var]);
+        }
+        "batch_norm_inference" => x[0].batch_norm_inference(&x[1], &x[2], &x[3], &x[4], a.get("eps"))?,
+
+        "attention" => x[0].attention(&x[1], &x[2], x.get(3), a.get("causal"), a.number("scale"))?,
+        "lstm" => {
+            let (y, h, c) = x[0].lstm(&x[1], &x[2], &x[3], &x[4], &x[5])?;
+            return Ok(vec![y, h, c]);
+        }
+        "gru" => {
+            let (y, h) = x[0].gru(&x[1], &x[2], &x[3], &x[4], &x[5])?;
+            return Ok(vec![y, h]);
+        }
+        other => panic!("no method is known for {other}"),
+    }])
+}
+
+/// The methods of one, two or three operands that need nothing else.
+fn elementwise<T: TensorOps>(op: &str, a: &Attrs, x: &[T]) -> Option<Result<T, T::Error>> {
+    let unary: Option<fn(&T) -> Result<T, T::Error>> = match op {
+        "neg" => Some(T::neg),
+        "abs" => Some(T::abs),
+        "sign" => Some(T::sign),
+        "floor" => Some(T::floor),
+        "exp" => Some(T::exp),
+        "log" => Some(T::log),
+        "sqrt" => Some(T::sqrt),
+        "rsqrt" => Some(T::rsqrt),
+        "square" => Some(T::square),
+        "reciprocal" => Some(T::reciprocal),
+        "sin" => Some(T::sin),
+        "cos" => Some(T::cos),
+        "tanh" => Some(T::tanh),
+        "sigmoid" => Some(T::sigmoid),
+        "erf" => Some(T::erf),
+        "relu" => Some(T::relu),
+        "gelu" => Some(T::gelu),
+        "gelu_tanh" => Some(T::gelu_tanh),
+        "silu" => Some(T::silu),
+        "softplus" => Some(T::softplus),
+        "not" => Some(T::not),
+        "is_finite" => Some(T::is_finite),
+        _ => None,
+    };
+    let binary: Option<fn(&T, &T) -> Result<T, T::Error>> = match op {
+        "add" => Some(T::add),
+        "sub" => Some(T::sub),
+        "mul" => Some(T::mul),
+        "div" => Some(T::div),
+        "pow" => Some(T::pow),
+        "maximum" => Some(T::maximum),
+        "minimum" => Some(T::minimum),
+        "and" => Some(T::and),
+        "or" => Some(T::or),
+        "equal" => Some(T::equal),
+        "not_equal" => Some(T::not_equal),
+        "less" => Some(T::less),
+        "less_equal" => Some(T::less_equal),
+        "greater" => Some(T::greater),
+        "greater_equal" => Some(T::greater_equal),
+        _ => None,
+    };
+    let scalar: Option<fn(&T, f64) -> Result<T, T::Error>> = match op {
+        "add_scalar" => Some(T::add_scalar),
+        "mul_scalar" => Some(T::mul_scalar),
+        "rsub_scalar" => Some(T::rsub_scalar),
+        "rdiv_scalar" => Some(T::rdiv_scalar),
+        "pow_scalar" => Some(T::pow_scalar),
+        "leaky_relu" => Some(T::leaky_relu),
+        _ => None,
+    };
+    match op {
+        "clamp" => return Some(x[0].clamp(a.get("low"), a.get("high"))),
+        "select" => return Some(x[0].select(&x[1], &x[2])),
+        _ => {}
+    }
+    unary
+        .map(|f| f(&x[0]))
+        .or_else(|| binary.map(|f| f(&x[0], &x[1])))
+        .or_else(|| scalar.map(|f| f(&x[0], a.scalar())))
+}
+
+fn shape(a: &Attrs) -> Shape {
+    Shape::from(&a.get::<Vec<usize>>("shape")[..])
+}
+
+fn geometry<const AXES: usize>(a: &Attrs) -> ConvGeometry<AXES> {
+    let axes = |name: &str| <[usize; AXES]>::try_from(a.get::<Vec<usize>>(name)).unwrap_or_else(|v| panic!("{name}: {v:?}"));
+    let groups = a.number("groups").map_or(1, |g| g as usize);
+    ConvGeometry { stride: axes("stride"), pad: a.padding(), dilation: axes("dilation"), groups }
+}
+
+fn mode(a: &Attrs) -> ResizeMode {
+    match a.text("mode") {
+        Some("nearest") => ResizeMode::Nearest,
+        _ => ResizeMode::Bilinear,
+    }
+}
+
+fn activation(a: &Attrs) -> Unary {
+    match a.text("act") {
+        Some("relu") => Unary::Relu,
+        Some("gelu") => Unary::Gelu,
+        Some("gelu_tanh") => Unary::GeluTanh,
+        Some("tanh") => Unary::Tanh,
+        Some("sigmoid") => Unary::Sigmoid,
+        Some("silu") => Unary::Silu,
+        Some("leaky_relu") => Unary::LeakyRelu(Scalar(0.125)),
+        other => panic!("no activation is called {other:?}"),
+    }
+}
+
+/// t = tanh(x + row), p = t · column; outputs: p > 0.125 ? one : t, and p.
+fn chain<T: TensorOps>(x: &T) -> Fused {
+    let step = |op, args: &[Arg]| Step { op, args: args.into(), dtype: x.dtype() };
+    Fused::new(Chain {
+        shape: x.shape().clone(),
+        n_inputs: 4,
+        steps: vec![
+            step(ElementOp::Binary(Binary::Add), &[Arg::Input(0), Arg::Input(1)]),
+            step(ElementOp::Unary(Unary::Tanh), &[Arg::Step(0)]),
+            step(ElementOp::Binary(Binary::Mul), &[Arg::Step(1), Arg::Input(2)]),
+            Step {
+                dtype: DType::Bool,
+                ..step(ElementOp::Compare(Compare::Gt), &[Arg::Step(2), Arg::Const(Scalar(0.125))])
+            },
+            step(ElementOp::Select, &[Arg::Step(3), Arg::Input(3), Arg::Step(1)]),
+        ],
+        outputs: vec![4, 2],
+    })
+}

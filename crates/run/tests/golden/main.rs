@@ -1,0 +1,101 @@
+//! Every op against PyTorch: values and gradients, eager and traced, in every float type, on one and two threads.
+//!
+//! The golden files are made by `make.py`, beside this file, which also says what is in them.
+
+use std::collections::BTreeSet;
+
+use plimsoll_graph::ops::{Binary, Compare, ReduceKind, Unary};
+use plimsoll_graph::{OPS, Op, Rule};
+use plimsoll_run::Device;
+
+mod case;
+mod check;
+mod dispatch;
+mod random;
+
+use case::Case;
+
+/// The golden files.
+const FILES: &[&str] =
+    &["elementwise", "layout", "reduce", "matmul", "conv", "pool", "gather", "loss", "norm", "sequence", "second"];
+
+/// Runs all cases of a file and names what is wrong.
+fn check(file: &str) {
+    let devices = [1, 2].map(|threads| Device::cpu_with(threads, "64MiB".parse().unwrap()).unwrap());
+    let cases = Case::read(file);
+    assert!(!cases.is_empty(), "{file} is empty");
+    report(cases.iter().flat_map(|case| {
+        case.dtypes().into_iter().flat_map(|dtype| check::compare(case, dtype, &devices)).collect::<Vec<_>>()
+    }));
+}
+
+fn report(wrong: impl Iterator<Item = String>) {
+    let wrong: Vec<String> = wrong.collect();
+    let shown = wrong.iter().take(60).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} results are wrong:\n{shown}", wrong.len());
+}
+
+macro_rules! golden_tests {
+    ($( $test:ident: $file:literal; )+) => {
+        $( #[test]
+        fn $test() {
+            check($file);
+        } )+
+
+        #[test]
+        fn every_golden_file_has_a_test() {
+            assert_eq!(FILES, [$($file),+]);
+        }
+    };
+}
+
+golden_tests! {
+    elementwise_ops_are_those_of_pytorch: "elementwise";
+    moving_elements_is_that_of_pytorch: "layout";
+    reductions_are_those_of_pytorch: "reduce";
+    matrix_products_are_those_of_pytorch: "matmul";
+    convolutions_are_those_of_pytorch: "conv";
+    pooling_and_resizing_are_those_of_pytorch: "pool";
+    picking_by_index_is_that_of_pytorch: "gather";
+    softmax_and_losses_are_those_of_pytorch: "loss";
+    norms_are_those_of_pytorch: "norm";
+    attention_and_recurrent_layers_are_those_of_pytorch: "sequence";
+    second_derivatives_are_those_of_pytorch: "second";
+}
+
+#[test]
+fn the_reference_interpreter_agrees_with_pytorch() {
+    let cases: Vec<Case> = FILES.iter().flat_map(|file| Case::read(file)).collect();
+    // The interpreter does not round floats, so cases about rounding are not for it.
+    report(cases.iter().filter(|case| !case.exact).flat_map(check::compare_reference));
+}
+
+/// All ops that the cases and their gradients emit.
+fn emitted() -> Vec<Op> {
+    let cases: Vec<Case> = FILES.iter().flat_map(|file| Case::read(file)).collect();
+    let graphs = cases.iter().map(|case| check::graph(case).unwrap_or_else(|e| panic!("{}: {e}", case.name)));
+    graphs.flat_map(|graph| graph.nodes().iter().map(|node| node.op.clone()).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn every_op_of_the_table_is_in_a_golden_case() {
+    let emitted = emitted();
+    let seen: BTreeSet<&str> = emitted.iter().map(Op::variant).chain(random::OPS.iter().copied()).collect();
+    let missing: Vec<&str> = OPS.iter().map(|def| def.name).filter(|name| !seen.contains(name)).collect();
+    assert!(missing.is_empty(), "no golden case emits {missing:?}");
+}
+
+#[test]
+fn every_function_of_one_and_two_elements_is_in_a_golden_case() {
+    let emitted = emitted();
+    let seen: BTreeSet<&str> = emitted.iter().map(Op::name).collect();
+    let reduce = |kind: &ReduceKind| {
+        let op = plimsoll_graph::ops::Reduce { kind: *kind, axes: Default::default(), keep: false };
+        op.name()
+    };
+    let names = Unary::all().iter().map(|f| f.name()).collect::<Vec<_>>();
+    let names = names.into_iter().chain(Binary::ALL.iter().map(|f| f.name()));
+    let names = names.chain(Compare::ALL.iter().map(|f| f.name())).chain(ReduceKind::ALL.iter().map(reduce));
+    let missing: Vec<&str> = names.filter(|name| !seen.contains(name)).collect();
+    assert!(missing.is_empty(), "no golden case calls {missing:?}");
+}
