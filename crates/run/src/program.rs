@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::layout::{Span, aligned, assign};
+use crate::layout::{Span, assign};
 use crate::order::early_updates;
 
 /// Where a slot's bytes are.
@@ -214,7 +214,7 @@ impl<'a> Builder<'a> {
             .map(|slot| Span { start: slot.start, end: slot.end + 1, bytes: slot.bytes })
             .chain(scratch.iter().map(|&(step, bytes)| Span { start: step, end: step + 1, bytes }))
             .collect();
-        let (offsets, arena_bytes) = assign(&spans);
+        let (offsets, arena_bytes) = assign(&spans)?;
         let mut offset = offsets.into_iter();
         for slot in self.slots.iter_mut().filter(|slot| slot.place.is_none()) {
             slot.place = offset.next().map(Place::Arena);
@@ -245,7 +245,7 @@ impl<'a> Builder<'a> {
             };
             Ok(Move { from: self.place(from)?, to, bytes })
         });
-        Ok((instructions, moves.collect::<Result<_>>()?, arena_bytes.max(aligned(1))))
+        Ok((instructions, moves.collect::<Result<_>>()?, arena_bytes.max(1)))
     }
 
     fn place(&self, slot: usize) -> Result<Place> {

@@ -1,0 +1,65 @@
+//! A steady-state training step performs no heap allocation.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::{DType, Type};
+use plimsoll_nn::{Adam, Training, mean_cross_entropy, zoo};
+use plimsoll_run::{Device, Tensor};
+
+/// The system's allocator, counting what it is asked for.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn a_steady_step_allocates_nothing() {
+    let device = Device::cpu_with(2, Bytes::mib(512)).unwrap();
+    device.scope(|| {
+        let images = Type::new(DType::F32, [4, 16, 16, 3]);
+        let pixels = Type::new(DType::I64, [4, 16, 16]);
+        let tokens = Type::new(DType::I64, [4, 16]);
+        let gpt = zoo::Gpt { vocabulary: 50, width: 32, layers: 2, heads: 4 };
+        type Model = Box<dyn Fn(&mut plimsoll_nn::Net, &[Tensor]) -> plimsoll_run::Result<Tensor>>;
+        let cases: Vec<(&str, Model, Type, Type)> = vec![
+            ("unet", Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)), images.clone(), pixels),
+            ("resnet18", Box::new(|net, x| zoo::resnet18(net, &x[0], 10)), images, Type::new(DType::I64, [4])),
+            ("gpt", Box::new(move |net, x| zoo::gpt(net, &x[0], gpt)), tokens.clone(), tokens.clone()),
+            ("lstm", Box::new(|net, x| zoo::lstm(net, &x[0], 50, 32, 2)), tokens.clone(), tokens),
+        ];
+        for (name, model, input, labels) in cases {
+            let inputs = [input.clone()];
+            let mut training =
+                Training::new(model, mean_cross_entropy, Adam::new(1e-3), &inputs, labels.clone(), 1).unwrap();
+            let x = Tensor::full(input, 1.0).unwrap();
+            let y = Tensor::full(labels, 1.0).unwrap();
+            for _ in 0..2 {
+                training.step(&[&x], &y).unwrap();
+            }
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            for _ in 0..3 {
+                training.step(&[&x], &y).unwrap();
+            }
+            let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            assert_eq!(made, 0, "{name}: {made} heap allocations in three steps");
+        }
+    });
+}
