@@ -120,8 +120,7 @@ struct Line {
 
 /// Measures a case and prints the line.
 pub fn run(args: &Args) -> Result<()> {
-    let limit = process::memory_limit().unwrap_or(Bytes::gib(8));
-    let line = Device::cpu_with(args.threads.max(1), limit)?.scope(|| measure(args))?;
+    let line = Device::cpu_threads(args.threads)?.scope(|| measure(args))?;
     if args.json {
         println!("{}", serde_json::json!(line));
     } else {

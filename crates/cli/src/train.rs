@@ -40,8 +40,7 @@ fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
 /// Trains and prints loss, accuracy and memory.
 pub fn run(args: &Args) -> Result<()> {
     let threads = args.threads.unwrap_or_else(process::allowed_cpus);
-    let limit = process::memory_limit().unwrap_or(Bytes::gib(4));
-    Device::cpu_with(threads, limit)?.scope(|| train(args))
+    Device::cpu_threads(threads)?.scope(|| train(args))
 }
 
 fn train(args: &Args) -> Result<()> {

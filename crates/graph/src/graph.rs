@@ -151,6 +151,13 @@ impl Graph {
         std::mem::replace(&mut self.phase, phase)
     }
 
+    /// Gives a value the name and line it had before a pass changed how it is made.
+    pub(crate) fn rename(&mut self, id: ValueId, name: &str, site: Site) {
+        let info = &mut self.values[id.index()];
+        info.name = name.into();
+        info.site = site;
+    }
+
     /// The nodes in order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

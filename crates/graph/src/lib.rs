@@ -23,6 +23,7 @@ mod gradient;
 pub mod passes;
 
 pub mod example;
+pub mod philox;
 pub mod reference;
 
 pub use dtype::DType;
@@ -31,7 +32,9 @@ pub use gradient::{Backward, gradient, gradients};
 pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
 pub use methods::TensorOps;
 pub use op::{Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
+pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{GatherOps, LossOps, NormOps, SoftmaxOps};
+pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
 pub use site::Site;

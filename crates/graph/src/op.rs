@@ -202,6 +202,28 @@ op_table! {
         /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
         MatMul,
     }
+    "spatial" {
+        /// y = act(x ∗ w + bias) over images, channels last: strided, padded, dilated, grouped.
+        Conv,
+        /// dx of y = x ∗ w: the transposed convolution.
+        ConvGradInput,
+        /// dw of y = x ∗ w.
+        ConvGradFilter,
+        /// y = the largest element of every window, and a byte that says which.
+        MaxPool,
+        /// dx = dy at the places that the bytes name.
+        MaxPoolGrad,
+        /// y = x at the places that the bytes name.
+        MaxPoolGather,
+        /// y = the mean of every window.
+        AvgPool,
+        /// dx = the shares of dy of all windows an element is in.
+        AvgPoolGrad,
+        /// y = images at another size, by the nearest pixel or bilinear.
+        Resize,
+        /// dx of a resize.
+        ResizeGrad,
+    }
     "softmax and loss" {
         /// y = exp(x) / Σ exp(x) along one axis.
         Softmax,
@@ -249,6 +271,28 @@ op_table! {
         TakeAlong,
         /// y = the sum of the elements of x that have the same index along one axis.
         PutAlongAdd,
+    }
+    "sequence" {
+        /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.
+        Attention,
+        /// dq, dk, dv of attention, from o and the log-sums.
+        AttentionGrad,
+        /// A long short-term memory over a sequence, with its gates and cells for the gradient.
+        Lstm,
+        /// dx, dw, du, dbias, dh₀, dc₀ of a long short-term memory.
+        LstmGrad,
+        /// A gated recurrent unit over a sequence, with its gates for the gradient.
+        Gru,
+        /// dx, dw, du, dbias, dbias_u, dh₀ of a gated recurrent unit.
+        GruGrad,
+    }
+    "random" {
+        /// y evenly spread over [low, high), from a counter-based generator.
+        Uniform,
+        /// y normally distributed, from a counter-based generator.
+        Normal,
+        /// y = x / (1 - rate) where a random draw keeps it, else 0.
+        Dropout,
     }
 }
 

@@ -111,13 +111,17 @@ mod tests {
         assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
         assert_eq!(philox4x32([ones; 4], [ones; 2]), [0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd]);
         let pi = [0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344];
-        assert_eq!(philox4x32(pi, [0xa4093822, 0x299f31d0]), [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]);
+        assert_eq!(
+            philox4x32(pi, [0xa4093822, 0x299f31d0]),
+            [0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1]
+        );
     }
 
     #[test]
     fn nothing_above_32_bits_of_a_coordinate_is_lost() {
         let block = |key: [i64; 3]| Source::new(key, 3).block(0, 0);
-        let keys = [[1, 2, 3], [1 + (1 << 40), 2, 3], [1, 2 + (1 << 32), 3], [1, 2, 3 + (1 << 32)], [-1, 2, 3]];
+        let keys =
+            [[1, 2, 3], [1 + (1 << 40), 2, 3], [1, 2 + (1 << 32), 3], [1, 2, 3 + (1 << 32)], [-1, 2, 3]];
         for (i, &a) in keys.iter().enumerate() {
             for &b in &keys[i + 1..] {
                 assert_ne!(block(a), block(b), "{a:?} {b:?}");

@@ -64,8 +64,12 @@ thread_local! {
 impl Device {
     /// The CPU with all the threads this process may use, its memory limited by the machine's.
     pub fn cpu() -> Result<Device> {
-        let memory = BestFit::with_machine_limit()?;
-        Ok(Device::new(Arc::new(Cpu::new(process::allowed_cpus())), Arc::new(memory)))
+        Device::cpu_threads(process::allowed_cpus())
+    }
+
+    /// The CPU with a number of threads, its memory limited by the machine's.
+    pub fn cpu_threads(threads: usize) -> Result<Device> {
+        Ok(Device::new(Arc::new(Cpu::new(threads)), Arc::new(BestFit::with_machine_limit()?)))
     }
 
     /// The CPU with a number of threads and a hard limit on the bytes of its tensors.

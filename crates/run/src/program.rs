@@ -170,7 +170,8 @@ impl<'a> Builder<'a> {
     }
 
     fn new_slot(&mut self, v: ValueId, start: usize, place: Option<Place>) {
-        let (bytes, end) = (self.graph.ty(v).bytes(), self.last_use[v.index()]);
+        // A value that nothing reads lives through the step that writes it all the same.
+        let (bytes, end) = (self.graph.ty(v).bytes(), self.last_use[v.index()].max(start));
         self.slot_of[v.index()] = Some(self.slots.len());
         self.slots.push(Slot { bytes, start, end, place });
     }

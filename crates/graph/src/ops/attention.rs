@@ -3,6 +3,10 @@
 //! Layout: q `[B, Tq, H, D]`, k `[B, Tk, Hkv, D]`, v `[B, Tk, Hkv, Dv]`: heads stand beside their features, so that a
 //! projection's result is reshaped and not transposed. Hkv divides H; query head h reads key head h / (H / Hkv).
 
+mod grad;
+
+pub use grad::AttentionGrad;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::error::Result;
@@ -56,7 +60,9 @@ impl AttentionDims {
             return Err(format!("keys {} and values {} differ in positions or heads", k.shape, v.shape));
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(format!("the {heads} heads of queries cannot be shared out to {kv_heads} heads of keys"));
+            return Err(format!(
+                "the {heads} heads of queries cannot be shared out to {kv_heads} heads of keys"
+            ));
         }
         Ok(AttentionDims { batch, tq, tk, heads, kv_heads, d, dv })
     }
@@ -80,7 +86,10 @@ impl AttentionDims {
         if fits {
             return Ok(());
         }
-        Err(format!("a mask of {} cannot be repeated to {whole:?}, [batch, heads, queries, keys]", mask.shape))
+        Err(format!(
+            "a mask of {} cannot be repeated to {whole:?}, [batch, heads, queries, keys]",
+            mask.shape
+        ))
     }
 
     /// Multiplications of one product of all queries with all keys that are seen.
@@ -113,7 +122,8 @@ impl Attention {
     /// scale · q·k + mask of one head, for one query, as far as it sees.
     fn scores(&self, d: &AttentionDims, inputs: &[&Array], b: usize, h: usize, i: usize) -> Vec<f64> {
         let score = |j: usize| {
-            let dot: f64 = (0..d.d).map(|f| inputs[0].at(&[b, i, h, f]) * inputs[1].at(&[b, j, h / d.group(), f])).sum();
+            let dot: f64 =
+                (0..d.d).map(|f| inputs[0].at(&[b, i, h, f]) * inputs[1].at(&[b, j, h / d.group(), f])).sum();
             let mask = if self.mask { inputs[3].broadcast_at(&[b, h, i, j]) } else { 0.0 };
             self.scale.0 * dot + mask
         };
@@ -189,7 +199,9 @@ impl Rule for Attention {
     /// See [`AttentionGrad`].
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         if at.try_grad(1).is_some() {
-            return Err(at.no_gradient("its log-sum-exp is kept for the gradient alone; compute it with log and exp"));
+            return Err(
+                at.no_gradient("its log-sum-exp is kept for the gradient alone; compute it with log and exp")
+            );
         }
         if self.mask && at.wants(3) {
             return Err(at.no_gradient(
@@ -206,7 +218,8 @@ impl Rule for Attention {
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let d = array_dims(inputs);
-        let lse = Array::from_fn(&outputs[1].shape, |i| log_sum_exp(&self.scores(&d, inputs, i[0], i[1], i[2])));
+        let lse =
+            Array::from_fn(&outputs[1].shape, |i| log_sum_exp(&self.scores(&d, inputs, i[0], i[1], i[2])));
         let o = Array::from_fn(&outputs[0].shape, |i| {
             let [b, t, h, f] = [i[0], i[1], i[2], i[3]];
             let sum = lse.at(&[b, h, t]);
@@ -221,8 +234,11 @@ impl Rule for Attention {
     }
 }
 
+/// An attention, its inputs and its sizes.
+type Case = (Attention, Vec<(Type, Domain)>, AttentionDims);
+
 /// Attentions with their inputs: every combination of causal and masked, more and fewer keys than queries.
-fn cases(dice: &mut Dice) -> Vec<(Attention, Vec<(Type, Domain)>, AttentionDims)> {
+fn cases(dice: &mut Dice) -> Vec<Case> {
     let mut cases = Vec::new();
     for flags in 0..8 {
         let (causal, mask) = (flags & 1 == 1, flags & 2 == 2);
@@ -233,7 +249,11 @@ fn cases(dice: &mut Dice) -> Vec<(Attention, Vec<(Type, Domain)>, AttentionDims)
         let (batch, tq, tk) = (dice.range(1, 3), dice.range(most - 7, most), dice.range(most - 7, most));
         let (d, dv) = (dice.range(1, 20), dice.range(1, 20));
         let f32s = |shape: [usize; 4]| (Type::new(DType::F32, shape), Domain::Normal);
-        let mut inputs = vec![f32s([batch, tq, heads, d]), f32s([batch, tk, kv_heads, d]), f32s([batch, tk, kv_heads, dv])];
+        let mut inputs = vec![
+            f32s([batch, tq, heads, d]),
+            f32s([batch, tk, kv_heads, d]),
+            f32s([batch, tk, kv_heads, dv]),
+        ];
         if mask {
             let one_or = |dice: &mut Dice, n: usize| if dice.range(0, 2) == 0 { 1 } else { n };
             inputs.push(f32s([one_or(dice, batch), one_or(dice, heads), one_or(dice, tq), tk]));
@@ -242,84 +262,6 @@ fn cases(dice: &mut Dice) -> Vec<(Attention, Vec<(Type, Domain)>, AttentionDims)
         cases.push((op, inputs, AttentionDims { batch, tq, tk, heads, kv_heads, d, dv }));
     }
     cases
-}
-
-/// The gradients of q, k and v. Inputs: q, k, v, the mask where there is one, o, lse, do.
-///
-/// With P = exp(scale · q kᵀ + mask - lse), computed again, and δ = Σ o ∘ do over the features:
-/// dv = Pᵀ do, dS = P ∘ (do vᵀ - δ), dq = scale · dS k, dk = scale · dSᵀ q.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionGrad(
-    /// The attention whose gradient it is.
-    pub Attention,
-);
-
-impl Rule for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention_grad"
-    }
-
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let (dims, rest) = self.0.split(inputs)?;
-        let [o, lse, d_o] = ops::arity(&rest)?;
-        let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
-        let o_type = q.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]);
-        if *o != o_type || *d_o != o_type || *lse != dims.lse_type(q) {
-            return Err(format!("{o}, {lse} and {d_o} are not the results {o_type} and {} and a gradient", dims.lse_type(q)));
-        }
-        Ok(smallvec![q.clone(), k.clone(), v.clone()])
-    }
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = AttentionDims::new(inputs[0], inputs[1], inputs[2])
-            .map_or(0.0, |d| d.pairs(self.0.causal) * (2 * (3 * d.d + 2 * d.dv) + 8) as f64);
-        Cost { flops, bytes: traffic(inputs, outputs) }
-    }
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Err(at.no_gradient("attention is differentiated once only; write it with matmul and softmax for a second time"))
-    }
-
-    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
-        let d = array_dims(inputs);
-        let [o, lse, d_o] = [0, 1, 2].map(|i| inputs[self.0.n_inputs() + i]);
-        let mut grads: Vec<Array> =
-            outputs.iter().map(|t| Array::new(t.shape.clone(), vec![0.0; t.elements()])).collect();
-        let mut add = |which: usize, index: [usize; 4], value: f64| {
-            let offset = grads[which].offset(&index);
-            grads[which].data[offset] += value;
-        };
-        for b in 0..d.batch {
-            for h in 0..d.heads {
-                let hk = h / d.group();
-                for i in 0..d.tq {
-                    let delta: f64 = (0..d.dv).map(|f| o.at(&[b, i, h, f]) * d_o.at(&[b, i, h, f])).sum();
-                    for (j, score) in self.0.scores(&d, inputs, b, h, i).into_iter().enumerate() {
-                        let p = probability(score, lse.at(&[b, h, i]));
-                        let dp: f64 = (0..d.dv).map(|f| d_o.at(&[b, i, h, f]) * inputs[2].at(&[b, j, hk, f])).sum();
-                        let ds = p * (dp - delta) * self.0.scale.0;
-                        (0..d.dv).for_each(|f| add(2, [b, j, hk, f], p * d_o.at(&[b, i, h, f])));
-                        for f in 0..d.d {
-                            add(0, [b, i, h, f], ds * inputs[1].at(&[b, j, hk, f]));
-                            add(1, [b, j, hk, f], ds * inputs[0].at(&[b, i, h, f]));
-                        }
-                    }
-                }
-            }
-        }
-        grads
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        let examples = cases(dice).into_iter().map(|(op, mut inputs, dims)| {
-            let o = inputs[0].0.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]);
-            let lse = dims.lse_type(&inputs[0].0);
-            let wide = 1 << (inputs.len() + 1);
-            inputs.extend([(o.clone(), Domain::Normal), (lse, Domain::Positive), (o, Domain::Normal)]);
-            Example::new(AttentionGrad(op), inputs).wide(wide)
-        });
-        examples.collect()
-    }
 }
 
 /// Attention over sequences.
@@ -353,7 +295,8 @@ pub trait AttentionOps: TensorOps {
         let op = Attention { causal, mask: mask.is_some(), scale };
         let Some(mask) = mask else { return self.emit_one(op, &[self, k, v], site) };
         let missing = 4usize.saturating_sub(mask.shape().rank());
-        let whole = std::iter::repeat_n(1, missing).chain(mask.shape().iter().copied()).collect::<crate::Shape>();
+        let whole =
+            std::iter::repeat_n(1, missing).chain(mask.shape().iter().copied()).collect::<crate::Shape>();
         self.emit_one(op, &[self, k, v, &mask.reshape(whole)?], site)
     }
 }

@@ -32,7 +32,13 @@ impl Rule for Cast {
     }
 
     fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        vec![inputs[0].clone()]
+        let settle = |x: &f64| match self.0 {
+            DType::Bool => f64::from(*x != 0.0),
+            DType::U8 => x.trunc().clamp(0.0, 255.0),
+            DType::I64 | DType::I32 => x.trunc(),
+            _ => *x,
+        };
+        vec![Array::new(inputs[0].shape.clone(), inputs[0].data.iter().map(settle).collect())]
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {

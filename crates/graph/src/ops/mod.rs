@@ -9,19 +9,40 @@ mod layout;
 mod split;
 mod reduce;
 mod matmul;
+mod attention;
+mod recurrent;
+mod random;
+mod window;
+mod conv;
+mod conv_grad;
+mod conv_methods;
+mod pool;
+mod max_pool;
+mod avg_pool;
+mod resize;
 mod composed;
 mod softmax;
 mod loss;
 mod norm;
 mod gather;
 
+pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
+pub use avg_pool::{AvgPool, AvgPoolGrad};
+pub use conv::Conv;
+pub use conv_grad::{ConvGradFilter, ConvGradInput};
+pub use conv_methods::{ConvGeometry, ConvOps, Padding};
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
 pub use matmul::{MatMul, MatMulDims};
+pub use max_pool::{MaxPool, MaxPoolGather, MaxPoolGrad};
+pub use pool::PoolOps;
+pub use random::{Dropout, Normal, RandomOps, Uniform};
+pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
 pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};
+pub use resize::{Resize, ResizeAxis, ResizeGrad, ResizeMode, ResizeOps};
 pub use split::{Concat, Split};
 pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
 pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
@@ -30,6 +51,7 @@ pub use norm::{
 };
 pub use softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, SoftmaxOps};
 pub use unary::Unary;
+pub use window::WindowAxis;
 
 use crate::{DType, Type};
 

@@ -36,7 +36,9 @@ fn check_values(ty: &Type) -> Result<(), String> {
     ops::float(ty)?;
     let sample = sample_elements(ty);
     if sample > SAMPLE_ELEMENTS {
-        return Err(format!("a sample of {sample} elements is more than the {SAMPLE_ELEMENTS} that one counter numbers"));
+        return Err(format!(
+            "a sample of {sample} elements is more than the {SAMPLE_ELEMENTS} that one counter numbers"
+        ));
     }
     Ok(())
 }
@@ -87,7 +89,9 @@ impl Rule for Uniform {
         check_values(&self.ty)?;
         let (low, high) = (self.low.0, self.high.0);
         if !(low.is_finite() && high.is_finite() && low <= high) {
-            return Err(format!("its bounds {low} and {high} are not an interval; give finite ones, the lower first"));
+            return Err(format!(
+                "its bounds {low} and {high} are not an interval; give finite ones, the lower first"
+            ));
         }
         Ok(smallvec![self.ty.clone()])
     }
@@ -145,7 +149,9 @@ impl Rule for Normal {
         check_values(&self.ty)?;
         let (mean, std) = (self.mean.0, self.std.0);
         if !(mean.is_finite() && std.is_finite() && std >= 0.0) {
-            return Err(format!("there is no normal distribution of mean {mean} and standard deviation {std}"));
+            return Err(format!(
+                "there is no normal distribution of mean {mean} and standard deviation {std}"
+            ));
         }
         Ok(smallvec![self.ty.clone()])
     }
@@ -210,7 +216,10 @@ impl Rule for Dropout {
         check_key(key)?;
         check_values(x)?;
         if !(0.0..1.0).contains(&self.rate.0) {
-            return Err(format!("a rate of {} is not in 0 ≤ rate < 1; it is the share of elements that go", self.rate));
+            return Err(format!(
+                "a rate of {} is not in 0 ≤ rate < 1; it is the share of elements that go",
+                self.rate
+            ));
         }
         Ok(smallvec![x.clone()])
     }
@@ -245,7 +254,10 @@ impl Rule for Dropout {
         for rate in [0.0, 0.1, 0.5, 0.9] {
             for shape in shapes(dice) {
                 let op = Dropout { rate: Scalar(rate), stream: dice.range(0, 9) as u32 };
-                examples.push(Example::new(op, vec![(Type::new(DType::F32, shape), Domain::Normal), key_input()]));
+                examples.push(Example::new(
+                    op,
+                    vec![(Type::new(DType::F32, shape), Domain::Normal), key_input()],
+                ));
             }
         }
         examples
@@ -337,7 +349,11 @@ mod tests {
     #[test]
     fn the_share_of_dropped_elements_is_the_rate() {
         let x = Array::new([1000, 7], vec![1.0; 7000]);
-        let y = draw(&Dropout { rate: Scalar(0.3), stream: 0 }, &[&x, &Array::new([3], vec![1.0, 0.0, 0.0])], 1000);
+        let y = draw(
+            &Dropout { rate: Scalar(0.3), stream: 0 },
+            &[&x, &Array::new([3], vec![1.0, 0.0, 0.0])],
+            1000,
+        );
         let dropped = y.iter().filter(|&&y| y == 0.0).count() as f64 / 7000.0;
         assert!((dropped - 0.3).abs() < 0.02, "{dropped}");
         assert!(y.iter().all(|&y| y == 0.0 || (y - 1.0 / 0.7).abs() < 1e-12));

@@ -1,8 +1,42 @@
 //! Turns a graph into a better graph that computes the same bits.
+//!
+//! Read in the order they run: [`share`] (equal nodes once), [`compact`] (bits instead of values for relu),
+//! [`fold_tails`] (bias and activation into products), [`fuse`] (elementwise chains), [`remove_dead`]. Every pass
+//! keeps names, source lines, scopes and phases, the order of inputs and outputs, and the order of what it does not
+//! touch: that order is the order of execution.
+
+mod compact;
+mod dead;
+mod fuse;
+mod rewrite;
+pub mod sample;
+mod share;
+mod tail;
+
+pub use compact::compact;
+pub use dead::remove_dead;
+pub use fuse::fuse;
+pub use share::share;
+pub use tail::fold_tails;
 
 use crate::{Graph, Result};
 
 /// Runs all passes.
+///
+/// ```
+/// use plimsoll_graph::{DType, TensorOps, Trace, Type, passes::optimize};
+/// let trace = Trace::new();
+/// let x = trace.input("x", Type::new(DType::F32, [4]));
+/// let y = x.exp()?.add_scalar(1.0)?.log()?;
+/// let graph = optimize(&trace.finish(&[&y])?)?;
+/// assert_eq!(graph.nodes().len(), 1);
+/// # Ok::<(), plimsoll_graph::Error>(())
+/// ```
 pub fn optimize(graph: &Graph) -> Result<Graph> {
-    Ok(graph.clone())
+    let graph = remove_dead(graph)?;
+    let graph = share(&graph)?;
+    let graph = compact(&graph)?;
+    let graph = fold_tails(&graph)?;
+    let graph = fuse(&graph)?;
+    remove_dead(&graph)
 }

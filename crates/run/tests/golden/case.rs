@@ -85,7 +85,8 @@ impl Input {
 impl Case {
     /// The cases of a file beside this one.
     pub fn read(file: &str) -> Vec<Case> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file).with_extension("json");
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file).with_extension("json");
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
@@ -105,7 +106,10 @@ impl Case {
 
 /// The element type of a name.
 fn named(name: &str) -> DType {
-    DType::ALL.into_iter().find(|d| d.name() == name).unwrap_or_else(|| panic!("no element type is called {name}"))
+    DType::ALL
+        .into_iter()
+        .find(|d| d.name() == name)
+        .unwrap_or_else(|| panic!("no element type is called {name}"))
 }
 
 /// The attributes of an op, by name.

@@ -5,8 +5,8 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, PoolOps, RecurrentOps, ResizeOps, Scalar,
-    Shape, Site, SoftmaxOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, PoolOps, RecurrentOps,
+    ResizeOps, Scalar, Shape, Site, SoftmaxOps, TensorOps, Type,
 };
 
 use crate::case::{Attrs, Case};
@@ -21,7 +21,9 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
     Ok(vec![match &case.op[..] {
         "cast" => x[0].cast(a.dtype("to", float))?,
         "relu_mask" => x[0].emit_one(ops::ReluMask, &[&x[0]], Site::here())?,
-        "fused" => return Ok(x[0].emit(chain(&x[0]).into(), &x.iter().collect::<Vec<_>>(), Site::here())?.to_vec()),
+        "fused" => {
+            return Ok(x[0].emit(chain(&x[0]).into(), &x.iter().collect::<Vec<_>>(), Site::here())?.to_vec());
+        }
         "exp_log" => x[0].exp()?.mul(&x[1].log()?)?,
 
         "full_like" => x[0].full_like(Type::new(a.dtype("dtype", float), shape(a)), a.get("value"))?,
@@ -47,7 +49,12 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,
         "matmul_act" => {
-            let op = ops::MatMul { ta: a.get("ta"), tb: a.get("tb"), bias: bias.is_some(), act: Some(activation(a)) };
+            let op = ops::MatMul {
+                ta: a.get("ta"),
+                tb: a.get("tb"),
+                bias: bias.is_some(),
+                act: Some(activation(a)),
+            };
             x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
         }
 
@@ -60,7 +67,8 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             let pad = [0, 1].map(|axis| {
                 pad.resolve(axis, x[0].shape()[axis + 1], x[1].shape()[axis], stride[axis], dilation[axis])
             });
-            let op = ops::Conv { stride, pad, dilation, groups, bias: bias.is_some(), act: Some(activation(a)) };
+            let op =
+                ops::Conv { stride, pad, dilation, groups, bias: bias.is_some(), act: Some(activation(a)) };
             x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
         }
         "max_pool2d" => x[0].max_pool2d(a.get("window"), a.get("stride"), a.padding())?,
@@ -190,7 +198,9 @@ fn shape(a: &Attrs) -> Shape {
 }
 
 fn geometry<const AXES: usize>(a: &Attrs) -> ConvGeometry<AXES> {
-    let axes = |name: &str| <[usize; AXES]>::try_from(a.get::<Vec<usize>>(name)).unwrap_or_else(|v| panic!("{name}: {v:?}"));
+    let axes = |name: &str| {
+        <[usize; AXES]>::try_from(a.get::<Vec<usize>>(name)).unwrap_or_else(|v| panic!("{name}: {v:?}"))
+    };
     let groups = a.number("groups").map_or(1, |g| g as usize);
     ConvGeometry { stride: axes("stride"), pad: a.padding(), dilation: axes("dilation"), groups }
 }

@@ -16,8 +16,19 @@ mod random;
 use case::Case;
 
 /// The golden files.
-const FILES: &[&str] =
-    &["elementwise", "layout", "reduce", "matmul", "conv", "pool", "gather", "loss", "norm", "sequence", "second"];
+const FILES: &[&str] = &[
+    "elementwise",
+    "layout",
+    "reduce",
+    "matmul",
+    "conv",
+    "pool",
+    "gather",
+    "loss",
+    "norm",
+    "sequence",
+    "second",
+];
 
 /// Runs all cases of a file and names what is wrong.
 fn check(file: &str) {

@@ -24,10 +24,16 @@ fn uniform_and_normal_values_have_their_distributions_in_every_float_type() -> R
         let uniform = key(3, 0).random_uniform(ty.clone(), 1, -1.0, 2.0)?.to_f64()?;
         let (mean, var) = moments(&uniform);
         // Over 20,000 draws the standard errors are 0.006 and 0.005, and four times that is a margin.
-        assert!((mean - 0.5).abs() < 0.025 && (var - 0.75).abs() < 0.02, "{dtype}: mean {mean}, variance {var}");
+        assert!(
+            (mean - 0.5).abs() < 0.025 && (var - 0.75).abs() < 0.02,
+            "{dtype}: mean {mean}, variance {var}"
+        );
         assert!(uniform.iter().all(|x| (-1.0..=2.0).contains(x)), "{dtype}");
         let (mean, var) = moments(&key(3, 0).random_normal(ty, 2, 0.5, 2.0)?.to_f64()?);
-        assert!((mean - 0.5).abs() < 0.06 && (var - 4.0).abs() < 0.16, "{dtype}: mean {mean}, variance {var}");
+        assert!(
+            (mean - 0.5).abs() < 0.06 && (var - 4.0).abs() < 0.16,
+            "{dtype}: mean {mean}, variance {var}"
+        );
     }
     Ok(())
 }
@@ -38,7 +44,8 @@ fn a_traced_draw_has_the_bits_of_an_eager_one_and_of_its_parts() -> Result<()> {
         let ty = |samples: usize| Type::new(dtype, [samples, 9]);
         let draw = |key: &Tensor, samples: usize| {
             let x = Tensor::full(ty(samples), 1.0)?;
-            let noise = [key.random_uniform(ty(samples), 1, 0.0, 1.0)?, key.random_normal(ty(samples), 2, 0.0, 1.0)?];
+            let noise =
+                [key.random_uniform(ty(samples), 1, 0.0, 1.0)?, key.random_normal(ty(samples), 2, 0.0, 1.0)?];
             Ok(Vec::from([noise[0].clone(), noise[1].clone(), x.dropout(0.25, key, 3)?]))
         };
         let eager = draw(&key(1, 0), 10)?;

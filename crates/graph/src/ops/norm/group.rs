@@ -36,7 +36,7 @@ fn parts(x: &Type, groups: usize) -> Result<(Shape, Shape), String> {
         return Err(format!("it takes samples and channels, [N, .., C], not {}", x.shape));
     }
     let channels = x.shape[x.shape.rank() - 1];
-    if groups == 0 || channels % groups != 0 {
+    if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(format!(
             "the {channels} channels of {} cannot be split into {groups} equal groups",
             x.shape

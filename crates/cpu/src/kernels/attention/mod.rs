@@ -1,0 +1,138 @@
+//! Attention in tiles of queries by keys, from which the whole matrix of scores is never formed.
+//!
+//! A tile of scores is held transposed, keys by queries. So the queries of a tile are transposed once, keys and
+//! values are used as they lie, the maximum and the sum of the softmax run along vectors of queries, and no product
+//! of the forward or backward pass needs another transposition.
+//!
+//! Letters, here and in the files beside this one: D features of a query or key, Dv of a value.
+
+mod backward;
+mod forward;
+mod tile;
+
+use plimsoll_device::backend::{Call, Fault};
+use plimsoll_graph::ops::{self, AttentionDims};
+use plimsoll_graph::{Scalar, Type};
+
+use super::Kernel;
+use super::real::{Real, Stored, with_stored};
+use super::small_matmul::LANES;
+use crate::Cpu;
+use crate::gemm::Shared;
+
+/// Queries of a tile.
+const QUERIES: usize = 64;
+/// Keys of a tile. Fewer than queries, so that a causal attention computes little that nobody sees.
+const KEYS: usize = 32;
+
+/// The attention as both passes see it.
+#[derive(Clone, Copy)]
+struct Problem<T> {
+    dims: AttentionDims,
+    causal: bool,
+    scale: f64,
+    q: Shared<T>,
+    k: Shared<T>,
+    v: Shared<T>,
+    mask: Mask<T>,
+}
+
+/// An additive mask and its distances; a distance is 0 along an axis of length 1.
+#[derive(Clone, Copy)]
+struct Mask<T> {
+    data: Shared<T>,
+    batch: usize,
+    head: usize,
+    query: usize,
+}
+
+impl<T: Stored> Problem<T> {
+    fn new(op: &ops::Attention, call: &Call<'_>) -> Result<Problem<T>, Fault> {
+        let ty = |i: usize| call.inputs[i].ty;
+        let dims = AttentionDims::new(ty(0), ty(1), ty(2)).map_err(|why| Fault { op: "attention", why })?;
+        let pointer = |i: usize| Shared(call.inputs[i].ptr.cast::<T>());
+        let mut mask = Mask { data: Shared(std::ptr::null_mut()), batch: 0, head: 0, query: 0 };
+        if op.mask {
+            let shape = &ty(3).shape;
+            let stride = |axis: usize| if shape[axis] == 1 { 0 } else { shape[axis + 1..].iter().product() };
+            mask = Mask { data: pointer(3), batch: stride(0), head: stride(1), query: stride(2) };
+        }
+        let Scalar(scale) = op.scale;
+        Ok(Problem { dims, causal: op.causal, scale, q: pointer(0), k: pointer(1), v: pointer(2), mask })
+    }
+
+    /// The place of query (or result) `i` of a head, for rows of `width` features.
+    fn query_row(&self, b: usize, i: usize, h: usize, width: usize) -> usize {
+        ((b * self.dims.tq + i) * self.dims.heads + h) * width
+    }
+
+    /// The place of key (or value) `j` of a head.
+    fn key_row(&self, b: usize, j: usize, h: usize, width: usize) -> usize {
+        ((b * self.dims.tk + j) * self.dims.kv_heads + h) * width
+    }
+
+    /// How the scores of queries from `i` on and keys from `j` on are changed before the softmax.
+    fn bias(&self, b: usize, h: usize, i: usize, j: usize) -> tile::Bias<T> {
+        let d = &self.dims;
+        // Query i sees the keys below i + 1 + tk - tq; counted from key j.
+        let limit = (i + 1 + d.tk) as isize - (d.tq + j) as isize;
+        let m = &self.mask;
+        let place = b * m.batch + h * m.head + i * m.query + j;
+        tile::Bias {
+            limit: if self.causal { limit } else { isize::MAX / 2 },
+            mask: if m.data.get().is_null() { std::ptr::null() } else { m.data.get().wrapping_add(place) },
+            mask_stride: m.query,
+        }
+    }
+
+    /// Keys that any of the queries up to `last` sees.
+    fn keys_seen(&self, last: usize) -> usize {
+        self.dims.visible(last, self.causal)
+    }
+}
+
+/// Features rounded up to whole vectors.
+fn padded(features: usize) -> usize {
+    features.next_multiple_of(LANES)
+}
+
+impl Kernel for ops::Attention {
+    fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
+        let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
+        with_stored!(inputs[0].dtype, T => forward::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads())
+    }
+
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise; the types are the op's.
+        with_stored!(call.inputs[0].ty.dtype, T => unsafe {
+            forward::run(cpu, &Problem::<T>::new(self, call)?, call);
+        });
+        Ok(())
+    }
+}
+
+impl Kernel for ops::AttentionGrad {
+    fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
+        let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
+        with_stored!(inputs[0].dtype, T => backward::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads())
+    }
+
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise; the types are the op's.
+        with_stored!(call.inputs[0].ty.dtype, T => unsafe {
+            backward::run(cpu, &Problem::<T>::new(&self.0, call)?, call);
+        });
+        Ok(())
+    }
+}
+
+/// A product of the tiles, both operands by row.
+#[inline(always)]
+fn product<E: Real>(
+    (m, n, k): (usize, usize, usize),
+    (a, lda): (*const E, usize),
+    (b, ldb): (*const E, usize),
+    (c, ldc): (*mut E, usize),
+) -> super::small_matmul::Product<E> {
+    super::small_matmul::Product { m, n, k, a, lda, a_by_column: false, b, ldb, c, ldc, accumulate: false }
+}

@@ -1,0 +1,289 @@
+//! What is done to one tile beside its products: fetch it, change its scores, take the softmax, store results.
+//!
+//! A tile of scores has [`KEYS`] rows at most, each of [`QUERIES`] numbers, of which the first `width` (a multiple of
+//! sixteen) are computed.
+
+use std::ops::Range;
+
+use super::super::real::{Real, Stored};
+use super::super::small_matmul::LANES;
+use super::QUERIES;
+use crate::simd::{Level, multiversion};
+
+/// What changes the scores of a tile before the softmax.
+#[derive(Clone, Copy)]
+pub(super) struct Bias<T> {
+    /// Query q of the tile sees the keys below `limit + q`.
+    pub limit: isize,
+    /// The mask's element of the tile's first query and key, or null.
+    pub mask: *const T,
+    /// Elements from one query's row of the mask to the next; 0 where all queries share one.
+    pub mask_stride: usize,
+}
+
+impl<T> Bias<T> {
+    /// The first query, in whole vectors, that may see a key of the tile.
+    pub(super) fn first_query(&self) -> usize {
+        let first = usize::try_from(1 - self.limit).unwrap_or(0);
+        first / LANES * LANES
+    }
+}
+
+/// The running softmax of a tile of queries.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax<E> {
+    /// The largest score so far.
+    pub most: *mut E,
+    /// The sum of exp(score - most) so far.
+    pub sum: *mut E,
+    /// What results so far must be multiplied by.
+    pub rescale: *mut E,
+}
+
+/// What the backward pass knows of a tile of queries.
+#[derive(Clone, Copy)]
+pub(super) struct Saved<E> {
+    /// The log of the softmax's sum, +∞ where the query sees nothing.
+    pub lse: *const E,
+    /// Σ o ∘ do.
+    pub delta: *const E,
+}
+
+#[inline(always)]
+unsafe fn lanes<'a, E>(p: *mut E, at: usize) -> &'a mut [E; LANES] {
+    // SAFETY: the caller has sixteen numbers there that nobody else uses.
+    unsafe { &mut *p.add(at).cast::<[E; LANES]>() }
+}
+
+/// Sixteen scores of key `j`, from query `first` on: scaled, with the mask, and -∞ where the key is hidden.
+#[inline(always)]
+unsafe fn biased<L: Level, T: Stored>(
+    scores: &[T::Compute; LANES],
+    scale: T::Compute,
+    bias: &Bias<T>,
+    (j, first, queries): (usize, usize, usize),
+) -> [T::Compute; LANES] {
+    let mut out = *scores;
+    out.iter_mut().for_each(|s| *s *= scale);
+    if !bias.mask.is_null() {
+        for (q, s) in out.iter_mut().enumerate().take(queries.saturating_sub(first)) {
+            // SAFETY: the mask has a row for every query of the tile, or one for all.
+            *s += unsafe { *bias.mask.add((first + q) * bias.mask_stride + j) }.get();
+        }
+    }
+    let hidden = j as isize - bias.limit - first as isize + 1;
+    if hidden > 0 {
+        out.iter_mut().take(hidden as usize).for_each(|s| *s = -T::Compute::INFINITY);
+    }
+    out
+}
+
+multiversion! {
+    /// Copies `n` rows of `width` features to rows of `ld`, the rest zeros.
+    pub(super) fn fetch<L; T: Stored>(
+        from: *const T,
+        stride: usize,
+        n: usize,
+        width: usize,
+        to: *mut T::Compute,
+        ld: usize,
+    ) {
+        for i in 0..n {
+            // SAFETY: the caller has `n` rows at both places.
+            let (src, dst) = unsafe {
+                let src = std::slice::from_raw_parts(from.wrapping_add(i * stride), width);
+                (src, std::slice::from_raw_parts_mut(to.add(i * ld), ld))
+            };
+            dst[..width].iter_mut().zip(src).for_each(|(y, x)| *y = x.get());
+            dst[width..].fill(T::Compute::ZERO);
+        }
+    }
+
+    /// Transposes `n` rows of `width` features (rows of `ld`) to `width` rows of queries, the rest of `queries` zeros.
+    pub(super) fn transpose<L; E: Real>(from: *const E, ld: usize, n: usize, width: usize, to: *mut E, queries: usize) {
+        for first in (0..queries).step_by(LANES) {
+            for f in (0..width).step_by(LANES) {
+                let mut block = [[E::ZERO; LANES]; LANES];
+                for (i, row) in block.iter_mut().enumerate().take(n.saturating_sub(first)) {
+                    // SAFETY: rows are padded to whole vectors.
+                    *row = unsafe { from.add((first + i) * ld + f).cast::<[E; LANES]>().read() };
+                }
+                for g in 0..LANES.min(width - f) {
+                    // SAFETY: the caller has `width` rows of `QUERIES` numbers.
+                    let row = unsafe { lanes(to, (f + g) * QUERIES + first) };
+                    for i in 0..LANES {
+                        row[i] = block[i][g];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a softmax over no keys.
+    pub(super) fn begin<L; E: Real>(softmax: Softmax<E>, width: usize) {
+        for q in (0..width).step_by(LANES) {
+            // SAFETY: the caller has `width` numbers in each.
+            unsafe {
+                *lanes(softmax.most, q) = [-E::INFINITY; LANES];
+                *lanes(softmax.sum, q) = [E::ZERO; LANES];
+            }
+        }
+    }
+
+    /// Turns the scores of `keys` keys into exp(score - most) and brings the running softmax up to date.
+    pub(super) fn softmax<L; T: Stored>(
+        scores: *mut T::Compute,
+        keys: usize,
+        queries: usize,
+        scale: T::Compute,
+        bias: &Bias<T>,
+        state: Softmax<T::Compute>,
+    ) {
+        for first in (bias.first_query()..queries).step_by(LANES) {
+            // SAFETY: the caller has `keys` rows of whole vectors, and the state of every query.
+            unsafe {
+                let before = *lanes(state.most, first);
+                let mut most = before;
+                for j in 0..keys {
+                    let row = lanes(scores, j * QUERIES + first);
+                    let s = biased::<L, T>(row, scale, bias, (j, first, queries));
+                    for q in 0..LANES {
+                        most[q] = if s[q] > most[q] { s[q] } else { most[q] };
+                    }
+                    *row = s;
+                }
+                // A query that has seen nothing yet: any finite number in place of -∞ keeps 0 from becoming NaN.
+                let mut base = most;
+                for m in &mut base {
+                    *m = if *m == -T::Compute::INFINITY { T::Compute::ZERO } else { *m };
+                }
+                let mut sum = [T::Compute::ZERO; LANES];
+                for j in 0..keys {
+                    let row = lanes(scores, j * QUERIES + first);
+                    for q in 0..LANES {
+                        let p = (row[q] - base[q]).exp::<L>();
+                        row[q] = p;
+                        sum[q] += p;
+                    }
+                }
+                let (total, rescale) = (lanes(state.sum, first), lanes(state.rescale, first));
+                for q in 0..LANES {
+                    rescale[q] = (before[q] - base[q]).exp::<L>();
+                    total[q] = total[q] * rescale[q] + sum[q];
+                }
+                *lanes(state.most, first) = most;
+            }
+        }
+    }
+
+    /// Multiplies each query's row of results by its factor.
+    pub(super) fn rescale<L; E: Real>(results: *mut E, ld: usize, queries: Range<usize>, factors: *const E) {
+        for q in queries {
+            // SAFETY: the caller has a row and a factor for every query.
+            let (row, factor) = unsafe { (std::slice::from_raw_parts_mut(results.add(q * ld), ld), *factors.add(q)) };
+            if factor != E::ONE {
+                row.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+    }
+
+    /// Divides each query's results by its sum and stores them; writes the log-sums.
+    pub(super) fn finish<L; T: Stored>(
+        results: *const T::Compute,
+        ld: usize,
+        size: (usize, usize),
+        state: Softmax<T::Compute>,
+        out: (*mut T, usize),
+        lse: *mut T::Compute,
+    ) {
+        let ((queries, width), (out, stride)) = (size, out);
+        for q in 0..queries {
+            // SAFETY: the caller has a row, a state and a place for every query.
+            unsafe {
+                let (most, sum) = (*state.most.add(q), *state.sum.add(q));
+                let none = sum == T::Compute::ZERO;
+                let factor = if none { T::Compute::ZERO } else { T::Compute::ONE / sum };
+                *lse.add(q) = if none { -T::Compute::INFINITY } else { most + sum.ln::<L>() };
+                let row = std::slice::from_raw_parts(results.add(q * ld), width);
+                let out = std::slice::from_raw_parts_mut(out.add(q * stride), width);
+                out.iter_mut().zip(row).for_each(|(y, &x)| *y = T::put(x * factor));
+            }
+        }
+    }
+
+    /// Σ a ∘ b over the features of each query, in sixteen partial sums.
+    pub(super) fn row_dots<L; T: Stored>(
+        a: *const T,
+        b: *const T,
+        stride: usize,
+        size: (usize, usize),
+        out: *mut T::Compute,
+    ) {
+        let (queries, width) = size;
+        for q in 0..queries {
+            // SAFETY: the caller has a row of both for every query.
+            let (a, b) = unsafe {
+                let at = q * stride;
+                (std::slice::from_raw_parts(a.add(at), width), std::slice::from_raw_parts(b.add(at), width))
+            };
+            let mut sums = [T::Compute::ZERO; LANES];
+            let (wholes_a, wholes_b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+            let (rest_a, rest_b) = (wholes_a.remainder(), wholes_b.remainder());
+            for (x, y) in wholes_a.zip(wholes_b) {
+                (0..LANES).for_each(|l| sums[l] += x[l].get() * y[l].get());
+            }
+            rest_a.iter().zip(rest_b).enumerate().for_each(|(l, (x, y))| sums[l] += x.get() * y.get());
+            let mut sum = T::Compute::ZERO;
+            sums.iter().for_each(|&s| sum += s);
+            // SAFETY: the caller has a place for every query.
+            unsafe { *out.add(q) = sum };
+        }
+    }
+
+    /// Turns scores into probabilities p and do·v into p (do·v - δ) scale: the gradient of the scores.
+    pub(super) fn score_grads<L; T: Stored>(
+        scores: *mut T::Compute,
+        grads: *mut T::Compute,
+        size: (usize, usize),
+        scale: T::Compute,
+        bias: &Bias<T>,
+        saved: Saved<T::Compute>,
+    ) {
+        let (keys, queries) = size;
+        for first in (bias.first_query()..queries).step_by(LANES) {
+            // SAFETY: the caller has `keys` rows of whole vectors in both, and the saved values of every query.
+            unsafe {
+                let lse = *saved.lse.add(first).cast::<[T::Compute; LANES]>();
+                let delta = *saved.delta.add(first).cast::<[T::Compute; LANES]>();
+                for j in 0..keys {
+                    let (row, grad) = (lanes(scores, j * QUERIES + first), lanes(grads, j * QUERIES + first));
+                    let s = biased::<L, T>(row, scale, bias, (j, first, queries));
+                    for q in 0..LANES {
+                        let p = (s[q] - lse[q]).exp::<L>();
+                        row[q] = p;
+                        grad[q] = p * (grad[q] - delta[q]) * scale;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores `n` rows of `width` features.
+    pub(super) fn store<L; T: Stored>(
+        from: *const T::Compute,
+        ld: usize,
+        n: usize,
+        width: usize,
+        to: *mut T,
+        stride: usize,
+    ) {
+        for i in 0..n {
+            // SAFETY: the caller has `n` rows at both places.
+            let (src, dst) = unsafe {
+                let src = std::slice::from_raw_parts(from.add(i * ld), width);
+                (src, std::slice::from_raw_parts_mut(to.wrapping_add(i * stride), width))
+            };
+            dst.iter_mut().zip(src).for_each(|(y, &x)| *y = T::put(x));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The large products of a recurrence, over all steps at once.
+
+use super::super::real::Real;
+use crate::Cpu;
+use crate::gemm::{Batch, Epilogue, Operand, Shape, gemm, gemm_f64, gemm_scratch_bytes};
+
+/// A matrix in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<E> {
+    pub data: *const E,
+    /// Numbers from one stored row to the next.
+    pub ld: usize,
+    /// Whether the product uses its transpose.
+    pub transposed: bool,
+}
+
+impl<E> Matrix<E> {
+    pub(super) fn plain(data: *const E, ld: usize) -> Matrix<E> {
+        Matrix { data, ld, transposed: false }
+    }
+
+    pub(super) fn transposed(data: *const E, ld: usize) -> Matrix<E> {
+        Matrix { data, ld, transposed: true }
+    }
+
+    /// As the product's operand of `rows` by `cols`.
+    unsafe fn operand<'a>(&self, rows: usize, cols: usize) -> Operand<'a, E> {
+        let (rows, cols) = if self.transposed { (cols, rows) } else { (rows, cols) };
+        let n = if rows * cols == 0 { 0 } else { (rows - 1) * self.ld + cols };
+        let data = if n == 0 {
+            &[][..]
+        } else {
+            // SAFETY: the caller has a matrix of that size.
+            unsafe { std::slice::from_raw_parts(self.data, n) }
+        };
+        // An empty matrix has no distance between rows; one that passes the check is as good as any.
+        Operand { data, ld: self.ld.max(cols), transposed: self.transposed }
+    }
+}
+
+/// A type of which large products are computed.
+pub(super) trait Large: Real {
+    /// Bytes of scratch for a product.
+    fn scratch(cpu: &Cpu, shape: Shape) -> usize;
+
+    /// C (rows of `shape.n`) = A B + bias.
+    ///
+    /// # Safety
+    /// Operands have the shape, C does not overlap them, and the scratch has the declared bytes.
+    unsafe fn multiply(
+        cpu: &Cpu,
+        shape: Shape,
+        a: Matrix<Self>,
+        b: Matrix<Self>,
+        c: *mut Self,
+        ldc: usize,
+        bias: Option<*const Self>,
+        scratch: *mut u8,
+    );
+}
+
+unsafe fn output<'a, E>(shape: Shape, c: *mut E, ldc: usize) -> &'a mut [E] {
+    if shape.m * shape.n == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller has C of that shape.
+    unsafe { std::slice::from_raw_parts_mut(c, (shape.m - 1) * ldc + shape.n) }
+}
+
+impl Large for f32 {
+    fn scratch(cpu: &Cpu, shape: Shape) -> usize {
+        gemm_scratch_bytes::<f32>(cpu.isa(), shape, cpu.threads())
+    }
+
+    unsafe fn multiply(
+        cpu: &Cpu,
+        shape: Shape,
+        a: Matrix<f32>,
+        b: Matrix<f32>,
+        c: *mut f32,
+        ldc: usize,
+        bias: Option<*const f32>,
+        scratch: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
+            let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
+            let epilogue = Epilogue { bias, ..Epilogue::NONE };
+            let scratch = std::slice::from_raw_parts_mut(scratch, Self::scratch(cpu, shape));
+            gemm(cpu.pool(), cpu.isa(), shape, a, b, output(shape, c, ldc), ldc, &epilogue, scratch);
+        }
+    }
+}
+
+impl Large for f64 {
+    fn scratch(_: &Cpu, _: Shape) -> usize {
+        0
+    }
+
+    unsafe fn multiply(
+        cpu: &Cpu,
+        shape: Shape,
+        a: Matrix<f64>,
+        b: Matrix<f64>,
+        c: *mut f64,
+        ldc: usize,
+        bias: Option<*const f64>,
+        _: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
+            let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
+            gemm_f64(cpu.pool(), shape, Batch::ONE, a, b, output(shape, c, ldc), ldc, false, bias);
+        }
+    }
+}

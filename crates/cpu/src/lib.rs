@@ -1,0 +1,88 @@
+//! The CPU backend: kernels over a shared thread pool, chosen for the machine at run time.
+//!
+//! Results do not depend on the number of threads: work is split by shapes alone, and partial sums are added in a
+//! fixed order.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_device::backend::{Backend, Call, Fault, Unsupported};
+use plimsoll_graph::{Op, Type};
+
+pub mod conv;
+pub mod gemm;
+pub mod isa;
+pub mod pool;
+
+mod kernels;
+mod math;
+mod simd;
+
+use isa::Isa;
+use pool::Pool;
+
+/// The CPU as a device.
+///
+/// ```
+/// use plimsoll_cpu::Cpu;
+/// use plimsoll_device::backend::Backend;
+/// assert_eq!(Cpu::new(2).name(), "cpu");
+/// ```
+#[derive(Clone)]
+pub struct Cpu {
+    pool: Arc<Pool>,
+    isa: Isa,
+}
+
+impl Cpu {
+    /// A CPU device with a pool of its own of this many threads (at least one).
+    pub fn new(threads: usize) -> Cpu {
+        Cpu { pool: Arc::new(Pool::new(threads.max(1))), isa: Isa::detect() }
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The thread pool, shared by all clones.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The instruction set the kernels use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cpu ({} threads, {:?})", self.threads(), self.isa)
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported> {
+        match kernels::kernel(op) {
+            Some(kernel) => Ok(kernel.scratch(self, inputs, outputs)),
+            None => Err(Unsupported {
+                device: self.name().into(),
+                op: op.name(),
+                types: inputs.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+
+    unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
+        match kernels::kernel(call.op) {
+            // SAFETY: the caller's promise, passed on.
+            Some(kernel) => unsafe { kernel.run(self, call) },
+            None => Err(Fault { op: call.op.name(), why: "the CPU has no kernel for it".into() }),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Builds the new graph of a pass: what stays is copied with its name, line, scope and phase.
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Node, ValueId};
+use crate::op::Op;
+
+/// A graph under reconstruction: the old one, the new one, and which new value stands for which old one.
+pub(super) struct Rewrite<'a> {
+    pub(super) old: &'a Graph,
+    new: Graph,
+    map: Vec<Option<ValueId>>,
+}
+
+impl<'a> Rewrite<'a> {
+    /// Starts with the inputs, in their order.
+    pub(super) fn new(old: &'a Graph) -> Rewrite<'a> {
+        let mut rewrite = Rewrite { old, new: Graph::default(), map: vec![None; old.values().len()] };
+        for &v in old.inputs() {
+            let info = old.info(v);
+            rewrite.map[v.index()] = Some(rewrite.new.input(&info.name, info.ty.clone(), info.site));
+        }
+        rewrite
+    }
+
+    /// The new value of an old one.
+    pub(super) fn at(&self, old: ValueId) -> Result<ValueId> {
+        let missing = || Error::Internal(format!("a pass reads %{} before it is made", old.0));
+        self.map[old.index()].ok_or_else(missing)
+    }
+
+    /// Appends a node unchanged.
+    pub(super) fn keep(&mut self, node: &Node) -> Result<()> {
+        let outputs: SmallVec<[Option<ValueId>; 2]> = node.outputs.iter().map(|&v| Some(v)).collect();
+        self.replace(node, node.op.clone(), &node.inputs, &outputs)?;
+        Ok(())
+    }
+
+    /// Appends an op in a node's place: same line, scope and phase. Its inputs are old values; each of its outputs
+    /// takes an old value's place and name, or is new.
+    pub(super) fn replace(
+        &mut self,
+        like: &Node,
+        op: Op,
+        inputs: &[ValueId],
+        stands_for: &[Option<ValueId>],
+    ) -> Result<SmallVec<[ValueId; 2]>> {
+        let inputs = inputs.iter().map(|&v| self.at(v)).collect::<Result<SmallVec<[ValueId; 8]>>>()?;
+        self.push(like, op, &inputs, stands_for)
+    }
+
+    /// Like [`Rewrite::replace`] with inputs that are new values.
+    pub(super) fn push(
+        &mut self,
+        like: &Node,
+        op: Op,
+        inputs: &[ValueId],
+        stands_for: &[Option<ValueId>],
+    ) -> Result<SmallVec<[ValueId; 2]>> {
+        self.new.set_scope(&like.scope);
+        let phase = self.new.set_phase(like.phase);
+        let made = self.new.push(op, inputs, like.site);
+        self.new.set_phase(phase);
+        let made = made?;
+        for (&new, old) in made.iter().zip(stands_for) {
+            if let Some(old) = old {
+                let info = self.old.info(*old);
+                self.new.rename(new, &info.name, info.site);
+                self.map[old.index()] = Some(new);
+            }
+        }
+        Ok(made)
+    }
+
+    /// Lets an old value be another old value's new one.
+    pub(super) fn alias(&mut self, old: ValueId, same_as: ValueId) {
+        self.map[old.index()] = self.map[same_as.index()];
+    }
+
+    /// The new graph, with the outputs in their order.
+    pub(super) fn finish(mut self) -> Result<Graph> {
+        let outputs = self.old.outputs().iter().map(|&v| self.at(v)).collect::<Result<Vec<ValueId>>>()?;
+        self.new.set_scope("");
+        self.new.set_outputs(outputs);
+        Ok(self.new)
+    }
+}
+
+/// For every value, the nodes that read it, in order; a node that reads it twice stands there twice.
+pub(super) fn readers(graph: &Graph) -> Vec<Vec<usize>> {
+    let mut readers = vec![Vec::new(); graph.values().len()];
+    for (i, node) in graph.nodes().iter().enumerate() {
+        for v in &node.inputs {
+            readers[v.index()].push(i);
+        }
+    }
+    readers
+}
+
+/// For every value, whether it leaves the graph.
+pub(super) fn leaving(graph: &Graph) -> Vec<bool> {
+    let mut leaves = vec![false; graph.values().len()];
+    graph.outputs().iter().for_each(|v| leaves[v.index()] = true);
+    leaves
+}

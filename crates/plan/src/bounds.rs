@@ -1,0 +1,188 @@
+//! Finds what no plan can beat: the bytes of the largest working set, and the time that missing bytes must cost.
+//!
+//! Both hold for plans that first run the ops in the given order, which is how the planner's schedules look.
+
+use crate::dense::Dense;
+
+/// What must be there while each op first runs, and what may be missing then.
+pub(crate) struct Bounds {
+    /// For each op, bytes that must be there: residents, operands, scratch, and what cannot be made again.
+    must: Vec<u64>,
+    /// For each op, bytes that are there in a plan without replays.
+    live: Vec<u64>,
+    /// For each op, the scratch that is part of `must`.
+    scratch: Vec<u64>,
+    /// Transients that can be made again, cheapest byte first: (price of a byte, bytes, op made, op last used).
+    items: Vec<Item>,
+}
+
+struct Item {
+    ns_per_byte: f64,
+    bytes: u64,
+    made: u32,
+    last: u32,
+}
+
+impl Bounds {
+    pub fn new(dense: &Dense) -> Bounds {
+        let ops = dense.ops as usize;
+        let mut last: Vec<u32> = dense.producer.clone();
+        for op in 0..dense.ops {
+            dense.ins.of(op).iter().for_each(|&t| last[t as usize] = op);
+        }
+        let mut must_change = vec![0i64; ops + 1];
+        let mut live_change = vec![0i64; ops + 1];
+        let mut items = Vec::new();
+        let host = dense.copy_ns.is_some();
+        for t in 0..dense.tensors() as usize {
+            let bytes = dense.size[t];
+            let producer = dense.producer[t];
+            if dense.keep[t] {
+                last[t] = dense.ops;
+            }
+            let end = (last[t] as usize).max(producer as usize + 1);
+            let first = producer as usize + 1;
+            live_change[first.min(ops)] += bytes as i64;
+            live_change[end] -= bytes as i64;
+            let outs: u64 = dense.outs.of(producer).iter().map(|&t| dense.size[t as usize]).sum();
+            let again = dense.replay_until[producer as usize];
+            // A drop at op `s` is made good after `s`, so only before `again` does dropping help.
+            let until = if dense.keep[t] { first } else { end.min((again as usize).max(first)) };
+            let until = if host && !dense.keep[t] { end } else { until };
+            must_change[until.min(ops)] += bytes as i64;
+            must_change[end] -= bytes as i64;
+            if until > first && bytes > 0 {
+                let ns = if host { 0 } else { dense.ns[producer as usize] };
+                let ns_per_byte = ns as f64 / outs as f64;
+                items.push(Item { ns_per_byte, bytes, made: producer, last: until as u32 });
+            }
+        }
+        items.sort_by(|a, b| a.ns_per_byte.total_cmp(&b.ns_per_byte).then(a.made.cmp(&b.made)));
+        let (must, live) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
+        let mut bounds = Bounds { must, live, scratch: dense.scratch.clone(), items };
+        let (mut must, mut live) = (0i64, 0i64);
+        let bytes = |t: &u32| dense.size[*t as usize];
+        for op in 0..dense.ops {
+            must += must_change[op as usize];
+            live += live_change[op as usize];
+            // Operands that are live past this op are in the sums already; those that end here are not.
+            let across = |t: &&u32| last[**t as usize] > op;
+            let pinned = |t: &&u32| {
+                let again = dense.replay_until[dense.producer[**t as usize] as usize];
+                across(t) && (dense.keep[**t as usize] || (!host && op >= again))
+            };
+            let ins = dense.ins.of(op);
+            let outs: u64 = dense.outs.of(op).iter().map(bytes).sum();
+            let shared = dense.pairs.of(op).chunks_exact(2).filter(|pair| last[pair[0] as usize] == op);
+            let own = outs + dense.scratch[op as usize];
+            let own = own - shared.map(|pair| bytes(&pair[1])).sum::<u64>();
+            let all: u64 = ins.iter().map(bytes).sum();
+            let in_must: u64 = ins.iter().filter(pinned).map(bytes).sum();
+            let in_live: u64 = ins.iter().filter(across).map(bytes).sum();
+            // A pair may be shared in the least plan even if the input is wanted later and made again then.
+            let may_share: u64 = dense.pairs.of(op).chunks_exact(2).map(|pair| bytes(&pair[1])).sum();
+            let least = outs.saturating_sub(may_share) + dense.scratch[op as usize];
+            bounds.must.push(dense.resident_bytes + must as u64 + all - in_must + least);
+            bounds.live.push(dense.resident_bytes + live as u64 + all - in_live + own);
+        }
+        bounds
+    }
+
+    /// The bytes that must be there while op `position` runs.
+    pub fn must(&self, position: usize) -> u64 {
+        self.must[position]
+    }
+
+    /// The scratch among them.
+    pub fn scratch(&self, position: usize) -> u64 {
+        self.scratch[position]
+    }
+
+    /// No plan is smaller than this, and the op that makes it so.
+    pub fn floor(&self) -> (u64, u32) {
+        let worst = (0..self.must.len()).max_by_key(|&op| (self.must[op], std::cmp::Reverse(op)));
+        worst.map_or((0, 0), |op| (self.must[op], op as u32))
+    }
+
+    /// No plan within `budget` adds less time than this; `None` if none exists.
+    ///
+    /// At each op the bytes over the budget must be missing, and each of them that is wanted later costs at least
+    /// its share of its producer's time: a fractional knapsack, at the op where it is dearest.
+    pub fn extra_ns(&self, budget: u64) -> Option<u64> {
+        if self.floor().0 > budget {
+            return None;
+        }
+        let (mut starts, mut ends): (Vec<u32>, Vec<u32>) =
+            ((0..self.items.len() as u32).collect(), Vec::new());
+        ends.extend(&starts);
+        starts.sort_by_key(|&i| self.items[i as usize].made);
+        ends.sort_by_key(|&i| self.items[i as usize].last);
+        let mut sums = Sums::new(self.items.len());
+        let (mut next_start, mut next_end) = (0, 0);
+        let mut worst = 0f64;
+        for op in 0..self.live.len() as u32 {
+            while next_start < starts.len() && self.items[starts[next_start] as usize].made < op {
+                let item = &self.items[starts[next_start] as usize];
+                sums.add(
+                    starts[next_start] as usize,
+                    item.bytes as i64,
+                    item.bytes as f64 * item.ns_per_byte,
+                );
+                next_start += 1;
+            }
+            while next_end < ends.len() && self.items[ends[next_end] as usize].last <= op {
+                let item = &self.items[ends[next_end] as usize];
+                sums.add(
+                    ends[next_end] as usize,
+                    -(item.bytes as i64),
+                    -(item.bytes as f64 * item.ns_per_byte),
+                );
+                next_end += 1;
+            }
+            let over = self.live[op as usize].saturating_sub(budget);
+            if over > 0 {
+                worst = worst.max(sums.cheapest(over, |i| self.items[i].ns_per_byte));
+            }
+        }
+        // Times are whole, so the bound may be rounded up; but sums of rounded products err in the last places, and a
+        // bound must not.
+        Some((worst * (1.0 - 1e-9) - 1e-3).ceil().max(0.0) as u64)
+    }
+}
+
+/// Prefix sums of bytes and times over items in the order of their price.
+struct Sums {
+    bytes: Vec<i64>,
+    ns: Vec<f64>,
+}
+
+impl Sums {
+    fn new(items: usize) -> Sums {
+        let size = items.next_power_of_two() + 1;
+        Sums { bytes: vec![0; size], ns: vec![0.0; size] }
+    }
+
+    fn add(&mut self, item: usize, bytes: i64, ns: f64) {
+        let mut at = item + 1;
+        while at < self.bytes.len() {
+            self.bytes[at] += bytes;
+            self.ns[at] += ns;
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// The least time for which `bytes` can be missing.
+    fn cheapest(&self, bytes: u64, ns_per_byte: impl Fn(usize) -> f64) -> f64 {
+        let (mut at, mut left, mut ns) = (0, bytes as i64, 0.0);
+        let mut step = self.bytes.len() - 1;
+        while step > 0 {
+            if at + step < self.bytes.len() && self.bytes[at + step] <= left {
+                at += step;
+                left -= self.bytes[at];
+                ns += self.ns[at];
+            }
+            step /= 2;
+        }
+        if left > 0 && at + 1 < self.bytes.len() { ns + left as f64 * ns_per_byte(at) } else { ns }
+    }
+}

@@ -1,0 +1,184 @@
+//! Refuses problems that contradict themselves, before anything is planned.
+
+use crate::problem::{Home, OpId, Problem, TensorId};
+use thiserror::Error;
+
+/// Why a problem makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProblemError {
+    /// An op names a tensor that is not there.
+    #[error("{op} names {tensor}, but there are only {tensors} tensors")]
+    NoSuchTensor {
+        /// The op.
+        op: OpId,
+        /// What it named.
+        tensor: TensorId,
+        /// How many there are.
+        tensors: usize,
+    },
+    /// An op reads a tensor that no earlier op has written.
+    #[error("{op} reads {tensor} before any op has written it")]
+    ReadBeforeWrite {
+        /// The op.
+        op: OpId,
+        /// What it reads.
+        tensor: TensorId,
+    },
+    /// A tensor is written twice, or a resident or a view is written at all.
+    #[error(
+        "{op} writes {tensor}, which is resident, a view or already written; use `updates` for residents"
+    )]
+    BadWrite {
+        /// The op.
+        op: OpId,
+        /// What it writes.
+        tensor: TensorId,
+    },
+    /// An op updates a tensor that is not resident.
+    #[error("{op} updates {tensor}, which is not resident")]
+    BadUpdate {
+        /// The op.
+        op: OpId,
+        /// What it updates.
+        tensor: TensorId,
+    },
+    /// An in-place pair is not (a read, a written tensor).
+    #[error(
+        "{op} has an in-place pair ({read}, {written}) that is not one of its reads and one of its writes"
+    )]
+    BadInPlace {
+        /// The op.
+        op: OpId,
+        /// The first of the pair.
+        read: TensorId,
+        /// The second of the pair.
+        written: TensorId,
+    },
+    /// An op has no algorithm.
+    #[error("{op} has no algorithm")]
+    NoAlgorithm {
+        /// The op.
+        op: OpId,
+    },
+    /// A view leaves its tensor, or is a view of a view.
+    #[error("{tensor} is a view that does not lie inside one tensor with bytes of its own")]
+    BadView {
+        /// The view.
+        tensor: TensorId,
+    },
+    /// An alignment is not a power of two.
+    #[error("{tensor} has alignment {alignment}, which is not a power of two")]
+    BadAlignment {
+        /// The tensor.
+        tensor: TensorId,
+        /// Its alignment.
+        alignment: u64,
+    },
+    /// The scratch alignment is not a power of two.
+    #[error("the scratch alignment {alignment} is not a power of two")]
+    BadScratchAlignment {
+        /// The alignment.
+        alignment: u64,
+    },
+    /// More of a tensor or algorithm shrinks with the batch than there is.
+    #[error("{tensor} has {batch_bytes} bytes that follow the batch but only {bytes} bytes")]
+    BadBatchBytes {
+        /// The tensor.
+        tensor: TensorId,
+        /// What was said to follow the batch.
+        batch_bytes: u64,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The sums of bytes or times leave 63 bits.
+    #[error("the step's bytes or nanoseconds add up to more than 2^63")]
+    TooLarge,
+    /// An output or a tensor that someone reads is never written.
+    #[error("output {tensor} is never written")]
+    NeverWritten {
+        /// The output.
+        tensor: TensorId,
+    },
+}
+
+impl Problem {
+    /// Checks that every tensor is written once before it is read, and that views, pairs and sizes make sense.
+    pub fn check(&self) -> Result<(), ProblemError> {
+        self.check_tensors()?;
+        let mut written = vec![false; self.tensors.len()];
+        for (index, op) in self.ops.iter().enumerate() {
+            let op_id = OpId(index as u32);
+            let known = |&tensor: &TensorId| match tensor.index() < self.tensors.len() {
+                true => Ok(()),
+                false => Err(ProblemError::NoSuchTensor { op: op_id, tensor, tensors: self.tensors.len() }),
+            };
+            op.reads.iter().chain(&op.writes).chain(&op.updates).try_for_each(known)?;
+            for &tensor in &op.reads {
+                let (root, _) = self.root(tensor);
+                if self.tensors[root.index()].home != Home::Resident && !written[root.index()] {
+                    return Err(ProblemError::ReadBeforeWrite { op: op_id, tensor });
+                }
+            }
+            for &tensor in &op.writes {
+                let t = &self.tensors[tensor.index()];
+                if t.home == Home::Resident || t.view.is_some() || written[tensor.index()] {
+                    return Err(ProblemError::BadWrite { op: op_id, tensor });
+                }
+                written[tensor.index()] = true;
+            }
+            for &tensor in &op.updates {
+                let t = &self.tensors[tensor.index()];
+                if t.home != Home::Resident || t.view.is_some() {
+                    return Err(ProblemError::BadUpdate { op: op_id, tensor });
+                }
+            }
+            for &(read, write) in &op.in_place {
+                if !op.reads.contains(&read) || !op.writes.contains(&write) {
+                    return Err(ProblemError::BadInPlace { op: op_id, read, written: write });
+                }
+            }
+            if op.algorithms.is_empty() {
+                return Err(ProblemError::NoAlgorithm { op: op_id });
+            }
+        }
+        let missing = |(i, t): (usize, &crate::problem::Tensor)| {
+            (t.home == Home::Output && t.view.is_none() && !written[i]).then_some(TensorId(i as u32))
+        };
+        match self.tensors.iter().enumerate().find_map(missing) {
+            Some(tensor) => Err(ProblemError::NeverWritten { tensor }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_tensors(&self) -> Result<(), ProblemError> {
+        if !self.scratch_alignment.is_power_of_two() {
+            return Err(ProblemError::BadScratchAlignment { alignment: self.scratch_alignment });
+        }
+        let mut total: u128 = 0;
+        for (index, t) in self.tensors.iter().enumerate() {
+            let tensor = TensorId(index as u32);
+            if !t.alignment.is_power_of_two() {
+                return Err(ProblemError::BadAlignment { tensor, alignment: t.alignment });
+            }
+            if t.batch_bytes > t.bytes {
+                let (batch_bytes, bytes) = (t.batch_bytes, t.bytes);
+                return Err(ProblemError::BadBatchBytes { tensor, batch_bytes, bytes });
+            }
+            total += u128::from(t.bytes) + 2 * u128::from(t.alignment);
+            if let Some(view) = t.view {
+                let inside = self.tensors.get(view.of.index()).is_some_and(|root| {
+                    root.view.is_none()
+                        && view.offset.checked_add(t.bytes).is_some_and(|end| end <= root.bytes)
+                });
+                if !inside {
+                    return Err(ProblemError::BadView { tensor });
+                }
+            }
+        }
+        for algorithm in self.ops.iter().flat_map(|op| &op.algorithms) {
+            // Replays multiply times, so leave them room.
+            total += u128::from(algorithm.scratch) + 256 * u128::from(algorithm.ns);
+        }
+        if total >= 1 << 63 { Err(ProblemError::TooLarge) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,196 @@
+//! Turns a problem and an order into the flat arrays the solvers work on.
+//!
+//! Ops are numbered by their position in the order and transient tensors by their first appearance; residents
+//! and views are gone: residents are a constant, and a view's uses are uses of the tensor behind it.
+
+use crate::problem::{Home, OpId, Problem, TensorId};
+
+/// Lists of numbers, one list an index, in one allocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lists {
+    start: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Lists {
+    pub fn new(lists: impl Iterator<Item = Vec<u32>>) -> Lists {
+        let mut all = Lists { start: vec![0], items: Vec::new() };
+        for list in lists {
+            all.items.extend(list);
+            all.start.push(all.items.len() as u32);
+        }
+        all
+    }
+
+    #[inline]
+    pub fn of(&self, index: u32) -> &[u32] {
+        &self.items[self.start[index as usize] as usize..self.start[index as usize + 1] as usize]
+    }
+}
+
+/// A problem in a given order, in the solvers' numbering.
+#[derive(Clone, Debug)]
+pub(crate) struct Dense {
+    /// Number of ops.
+    pub ops: u32,
+    /// Position in the order -> the problem's op.
+    pub op_id: Vec<OpId>,
+    /// Transient -> the problem's tensor.
+    pub tensor_id: Vec<TensorId>,
+    /// Transient bytes, padded.
+    pub size: Vec<u64>,
+    /// Transient alignment.
+    pub alignment: Vec<u64>,
+    /// The op that makes each transient.
+    pub producer: Vec<u32>,
+    /// Whether each transient must be there at the end.
+    pub keep: Vec<bool>,
+    /// Transients each op reads, each once.
+    pub ins: Lists,
+    /// Transients each op writes.
+    pub outs: Lists,
+    /// In-place pairs of each op, flattened: read, written, read, written. No tensor is in two pairs.
+    pub pairs: Lists,
+    /// The chosen algorithm of each op.
+    pub algorithm: Vec<u32>,
+    /// Time of each op with it.
+    pub ns: Vec<u64>,
+    /// Scratch of each op with it, padded.
+    pub scratch: Vec<u64>,
+    /// Each op may be replayed just before any op up to this one; its own position if never.
+    pub replay_until: Vec<u32>,
+    /// Bytes of all residents, packed, padded.
+    pub resident_bytes: u64,
+    /// Time to copy each transient over the link, if there is one.
+    pub copy_ns: Option<Vec<u64>>,
+}
+
+impl Dense {
+    /// Numbers `problem` in the order `order`, with the first algorithm of every op.
+    pub fn new(problem: &Problem, order: &[OpId]) -> Dense {
+        const NONE: u32 = u32::MAX;
+        let mut number = vec![NONE; problem.tensors.len()];
+        let mut dense = Dense {
+            ops: order.len() as u32,
+            op_id: order.to_vec(),
+            tensor_id: Vec::new(),
+            size: Vec::new(),
+            alignment: Vec::new(),
+            producer: Vec::new(),
+            keep: Vec::new(),
+            ins: Lists::default(),
+            outs: Lists::default(),
+            pairs: Lists::default(),
+            algorithm: vec![0; order.len()],
+            ns: order.iter().map(|o| problem.ops[o.index()].algorithms[0].ns).collect(),
+            scratch: Vec::new(),
+            replay_until: Vec::new(),
+            resident_bytes: resident_offsets(problem).1,
+            copy_ns: None,
+        };
+        for (position, op) in order.iter().enumerate() {
+            for &tensor in &problem.ops[op.index()].writes {
+                let t = &problem.tensors[tensor.index()];
+                number[tensor.index()] = dense.size.len() as u32;
+                dense.tensor_id.push(tensor);
+                dense.size.push(t.padded_bytes());
+                dense.alignment.push(t.alignment);
+                dense.producer.push(position as u32);
+                dense.keep.push(t.home == Home::Output);
+            }
+        }
+        let op = |o: &OpId| &problem.ops[o.index()];
+        dense.ins = Lists::new(order.iter().map(|o| {
+            let roots = op(o).reads.iter().map(|&t| number[problem.root(t).0.index()]);
+            let mut list: Vec<u32> = roots.filter(|&t| t != NONE).collect();
+            list.sort_unstable();
+            list.dedup();
+            list
+        }));
+        dense.outs =
+            Lists::new(order.iter().map(|o| op(o).writes.iter().map(|t| number[t.index()]).collect()));
+        dense.pairs = Lists::new(order.iter().map(|o| {
+            let mut list: Vec<u32> = Vec::new();
+            for &(read, written) in &op(o).in_place {
+                let (root, inside) = problem.root(read);
+                let (r, w) = (number[root.index()], number[written.index()]);
+                // A smaller tensor in a larger one's place would hold the whole place; equal sizes share freely.
+                let fits = r != NONE && inside == 0 && dense.size[r as usize] == dense.size[w as usize];
+                let stricter = r != NONE && dense.alignment[w as usize] > dense.alignment[r as usize];
+                if fits && !stricter && !list.contains(&r) && !list.contains(&w) {
+                    list.extend([r, w]);
+                }
+            }
+            list
+        }));
+        dense.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
+        dense.replay_until = replay_limits(problem, order);
+        if let Some(link) = problem.link {
+            let bytes = |t: &TensorId| link.ns(problem.tensors[t.index()].bytes);
+            dense.copy_ns = Some(dense.tensor_id.iter().map(bytes).collect());
+        }
+        dense
+    }
+
+    /// Lets an op (by position) use another of its algorithms.
+    pub fn choose(&mut self, problem: &Problem, position: u32, algorithm: u32) {
+        let op = self.op_id[position as usize];
+        self.algorithm[position as usize] = algorithm;
+        self.ns[position as usize] = problem.ops[op.index()].algorithms[algorithm as usize].ns;
+        self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
+    }
+
+    /// Number of transients.
+    pub fn tensors(&self) -> u32 {
+        self.size.len() as u32
+    }
+
+    /// Time of all ops, each run once.
+    pub fn base_ns(&self) -> u64 {
+        self.ns.iter().sum()
+    }
+}
+
+/// Scratch of an algorithm, rounded up.
+pub(crate) fn padded_scratch(problem: &Problem, op: OpId, algorithm: u32) -> u64 {
+    let bytes = problem.ops[op.index()].algorithms[algorithm as usize].scratch;
+    bytes.next_multiple_of(problem.scratch_alignment)
+}
+
+/// Where residents lie (the strictest alignment first, so that nothing is lost), and where they end.
+pub(crate) fn resident_offsets(problem: &Problem) -> (Vec<(TensorId, u64)>, u64) {
+    let own = |(i, t): (usize, &crate::problem::Tensor)| {
+        (t.home == Home::Resident && t.view.is_none()).then_some(TensorId(i as u32))
+    };
+    let mut ids: Vec<TensorId> = problem.tensors.iter().enumerate().filter_map(own).collect();
+    ids.sort_by_key(|t| std::cmp::Reverse(problem.tensors[t.index()].alignment));
+    let mut end = 0u64;
+    let mut places = Vec::with_capacity(ids.len());
+    for id in ids {
+        let t = &problem.tensors[id.index()];
+        places.push((id, end));
+        end += t.padded_bytes();
+    }
+    places.sort_unstable();
+    // Transients begin at a place that suits them all, so that offsets can be searched from zero.
+    let widest =
+        problem.tensors.iter().map(|t| t.alignment).max().unwrap_or(1).max(problem.scratch_alignment);
+    let transients = problem.ops.iter().any(|op| !op.writes.is_empty());
+    (places, if transients { end.next_multiple_of(widest) } else { end })
+}
+
+/// The last position before which each op may be replayed: state it reads must still be as it was promised.
+fn replay_limits(problem: &Problem, order: &[OpId]) -> Vec<u32> {
+    let mut next_update = vec![order.len() as u32; problem.tensors.len()];
+    let mut limit = vec![0; order.len()];
+    for (position, id) in order.iter().enumerate().rev() {
+        let op = &problem.ops[id.index()];
+        for t in &op.updates {
+            next_update[t.index()] = position as u32;
+        }
+        let state = op.reads.iter().map(|&t| next_update[problem.root(t).0.index()]).min();
+        let useful = op.replayable && !op.writes.is_empty();
+        limit[position] = if useful { state.unwrap_or(order.len() as u32) } else { position as u32 };
+    }
+    limit
+}

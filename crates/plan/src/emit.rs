@@ -1,0 +1,99 @@
+//! Turns a schedule and offsets into the steps of a plan.
+
+use crate::dense::{Dense, resident_offsets};
+use crate::lifespan::{Act, Lifespans};
+use crate::place::Places;
+use crate::plan::{Placed, Step};
+use crate::problem::{Home, Problem, TensorId};
+
+/// The parts of a plan that say what runs where.
+pub(crate) struct Emitted {
+    pub residents: Vec<Placed>,
+    pub outputs: Vec<Placed>,
+    pub steps: Vec<Step>,
+    pub arena_bytes: u64,
+    pub host_bytes: u64,
+    pub ns: u64,
+    pub replays: u64,
+    pub offloads: u64,
+}
+
+/// Writes the steps of `acts`, whose buffers are `spans` at `places`.
+pub(crate) fn emit(
+    problem: &Problem,
+    dense: &Dense,
+    acts: &[Act],
+    spans: &Lifespans,
+    places: &Places,
+) -> Emitted {
+    let (residents, _) = resident_offsets(problem);
+    let mut at = vec![0u64; problem.tensors.len()];
+    let mut arena_bytes = 0;
+    for &(tensor, offset) in &residents {
+        at[tensor.index()] = offset;
+        arena_bytes = arena_bytes.max(offset + problem.tensors[tensor.index()].padded_bytes());
+    }
+    for (b, buffer) in spans.buffers.iter().enumerate() {
+        arena_bytes = arena_bytes.max(places.offsets[b] + buffer.size);
+    }
+    let mut all = Emitted {
+        residents: residents.iter().map(|&(tensor, offset)| Placed { tensor, offset }).collect(),
+        outputs: Vec::new(),
+        steps: Vec::with_capacity(acts.len()),
+        arena_bytes,
+        host_bytes: 0,
+        ns: 0,
+        replays: 0,
+        offloads: 0,
+    };
+    let mut ran = vec![false; dense.ops as usize];
+    let mut host: Vec<u64> = vec![0; dense.tensors() as usize];
+    for (time, act) in acts.iter().enumerate() {
+        let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
+        let offset = |k: usize| places.offsets[operands[k] as usize];
+        match *act {
+            Act::Run(position) => {
+                let id = dense.op_id[position as usize];
+                let op = &problem.ops[id.index()];
+                let (ins, outs) = (dense.ins.of(position), dense.outs.of(position));
+                for (k, &t) in ins.iter().enumerate() {
+                    at[dense.tensor_id[t as usize].index()] = offset(k);
+                }
+                let find = |t: &TensorId| {
+                    let (root, inside) = problem.root(*t);
+                    at[root.index()] + inside
+                };
+                let reads = op.reads.iter().map(find).collect();
+                let writes: Vec<u64> = (0..outs.len()).map(|k| offset(ins.len() + k)).collect();
+                let has_scratch = dense.scratch[position as usize] > 0;
+                let scratch = if has_scratch { offset(ins.len() + outs.len()) } else { 0 };
+                let replay = std::mem::replace(&mut ran[position as usize], true);
+                let algorithm = dense.algorithm[position as usize];
+                all.steps.push(Step::Run { op: id, algorithm, replay, reads, writes, scratch });
+                all.ns += dense.ns[position as usize];
+                all.replays += u64::from(replay);
+            }
+            Act::Store(t) => {
+                let unit = dense.alignment[t as usize];
+                host[t as usize] = all.host_bytes.next_multiple_of(unit);
+                all.host_bytes = host[t as usize] + dense.size[t as usize];
+                let (tensor, from, to) = (dense.tensor_id[t as usize], offset(0), host[t as usize]);
+                all.steps.push(Step::Offload { tensor, from, to });
+                all.offloads += 1;
+                all.ns += dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
+            }
+            Act::Load(t) => {
+                let (tensor, from, to) = (dense.tensor_id[t as usize], host[t as usize], offset(0));
+                all.steps.push(Step::Prefetch { tensor, from, to });
+                all.ns += dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
+            }
+        }
+    }
+    for (t, &tensor) in dense.tensor_id.iter().enumerate() {
+        if problem.tensors[tensor.index()].home == Home::Output {
+            let offset = places.offsets[spans.last[t] as usize];
+            all.outputs.push(Placed { tensor, offset });
+        }
+    }
+    all
+}

@@ -1,0 +1,358 @@
+//! Plans a step for a fixed row of budgets, so that more bytes never plan a slower step.
+//!
+//! A search that starts anew for every budget is not monotone: it may be luckier with less. So the searches are
+//! done at rungs that depend only on the step, and a request takes the fastest schedule of all rungs at or below
+//! its budget; a larger budget chooses from more. Rungs that cannot be faster than what is at hand, by the lower
+//! bound, are not searched, which changes nothing in the outcome.
+//!
+//! A rung is searched from nothing at its own budget, then its schedule climbs to just below the next rung in
+//! small treads, at each of which the schedule of the last is improved with the bytes gained.
+
+use crate::bounds::Bounds;
+use crate::dense::{Dense, padded_scratch};
+use crate::lifespan::{Act, lifespans};
+use crate::place::{Places, place};
+use crate::plan::Exactness;
+use crate::problem::{OpId, Problem};
+use crate::recompute::improve::improve;
+use crate::recompute::repair::{Repair, Score};
+use crate::recompute::state::{Frozen, State};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How much lower each rung is than the one above.
+const RUNG: f64 = 0.92;
+/// How much higher each tread of a rung is than the one below; all of them reach the next rung.
+const TREAD: f64 = 1.0026;
+const TREADS: u32 = 32;
+
+/// How hard to search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Work for each rung.
+    pub rung: u64,
+    /// Work for each tread.
+    pub tread: u64,
+    /// Work for each attempt to find the floor.
+    pub floor: u64,
+    /// Every so many treads are searched: fewer in long steps, whose tensors are small beside the budget.
+    stride: usize,
+    /// With how many prices first schedules are looked for.
+    scores: usize,
+}
+
+impl Effort {
+    /// `level` 1 plans steps of up to 5,000 ops in about a second.
+    pub fn new(ops: u32, level: u32) -> Effort {
+        let rung = (1200 * u64::from(ops)).clamp(20_000, 900_000) * u64::from(level.max(1));
+        let floor = (200 * u64::from(ops)).clamp(20_000, 500_000);
+        let long = ops > 20_000;
+        let (stride, scores) = if long { (8, 1) } else { (1, 3) };
+        Effort { rung, tread: rung / 40 * stride as u64, floor, stride, scores }
+    }
+}
+
+/// A schedule that was found.
+pub(crate) struct Entry {
+    /// The budget it was searched for.
+    pub budget: u64,
+    pub ns: u64,
+    pub live: u64,
+    pub dense: Arc<Dense>,
+    pub acts: Vec<Act>,
+    packed: Option<Places>,
+}
+
+impl Entry {
+    fn new(state: &mut State, dense: &Arc<Dense>, budget: u64) -> Entry {
+        let ns = dense.base_ns() + state.extra_ns;
+        let live = state.peak() as u64;
+        Entry { budget, ns, live, dense: dense.clone(), acts: state.acts(), packed: None }
+    }
+
+    /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
+    pub fn places(&mut self, scratch_alignment: u64) -> &Places {
+        let (dense, acts, enough) = (&self.dense, &self.acts, self.budget.max(self.live));
+        // Without a budget of its own the lowest packing is wanted.
+        let enough = if enough == u64::MAX { self.live } else { enough };
+        self.packed.get_or_insert_with(|| {
+            let spans = lifespans(dense, acts, scratch_alignment);
+            place(&spans, dense.resident_bytes, enough)
+        })
+    }
+
+    /// The bytes its buffers take once they have offsets.
+    pub fn arena(&mut self, scratch_alignment: u64) -> u64 {
+        self.places(scratch_alignment).height
+    }
+}
+
+/// A step in one order, and the schedules found for it so far.
+pub(crate) struct Ladder {
+    pub problem: Arc<Problem>,
+    exactness: Exactness,
+    host_budget: u64,
+    effort: Effort,
+    /// With the first algorithm of every op.
+    plain: Arc<Dense>,
+    pub bounds: Bounds,
+    /// The least time of all ops.
+    pub least_ns: u64,
+    pub unlimited_live: u64,
+    /// By rung: `None` if not searched yet, empty if nothing was found.
+    rungs: Vec<Option<Vec<Entry>>>,
+    floor: Option<Floor>,
+    /// When to stop improving, if ever. Rungs searched after it are only started.
+    pub deadline: Option<Instant>,
+}
+
+/// The schedule that takes least.
+struct Floor {
+    entry: Entry,
+    frozen: Frozen,
+}
+
+impl Ladder {
+    pub fn new(
+        problem: Arc<Problem>,
+        order: &[OpId],
+        exactness: Exactness,
+        host_budget: u64,
+        effort: Effort,
+    ) -> Ladder {
+        let plain = Arc::new(Dense::new(&problem, order));
+        // The bound must hold whatever algorithms are chosen.
+        let mut least = Dense::clone(&plain);
+        for (position, op) in order.iter().enumerate() {
+            let ways = allowed(&problem, *op, exactness);
+            least.ns[position] =
+                ways.iter().map(|&w| problem.ops[op.index()].algorithms[w as usize].ns).min().unwrap_or(0);
+            least.scratch[position] =
+                ways.iter().map(|&w| padded_scratch(&problem, *op, w)).min().unwrap_or(0);
+        }
+        if host_budget == 0 {
+            least.copy_ns = None;
+        }
+        let mut ladder = Ladder {
+            problem,
+            exactness,
+            host_budget,
+            effort,
+            bounds: Bounds::new(&least),
+            least_ns: least.base_ns(),
+            unlimited_live: 0,
+            plain,
+            rungs: Vec::new(),
+            floor: None,
+            deadline: None,
+        };
+        let top = Entry::new(&mut State::new(&ladder.plain), &ladder.plain, u64::MAX);
+        ladder.unlimited_live = top.live;
+        ladder.rungs.push(Some(vec![top]));
+        ladder
+    }
+
+    /// The budget of a rung; rung 0 is the step without replays, the last one is the floor.
+    fn rung_budget(&self, rung: usize) -> u64 {
+        let lowest = self.floor.as_ref().map_or(0, |floor| floor.entry.live);
+        ((self.unlimited_live as f64 * RUNG.powi(rung as i32)) as u64).max(lowest)
+    }
+
+    /// The bytes of the step without replays, packed.
+    pub fn unlimited_bytes(&mut self) -> u64 {
+        let alignment = self.problem.scratch_alignment;
+        self.rungs[0].as_mut().and_then(|r| r.first_mut()).map_or(0, |e| e.arena(alignment))
+    }
+
+    /// The least time that any plan of this ladder can have within `budget`.
+    pub fn bound_ns(&self, budget: u64) -> Option<u64> {
+        self.bounds.extra_ns(budget).map(|extra| self.least_ns + extra)
+    }
+
+    /// The fastest schedule that fits `budget` and is faster than `faster_than`.
+    pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Entry> {
+        let alignment = self.problem.scratch_alignment;
+        let mut best: Option<(usize, usize)> = None;
+        let mut best_ns = faster_than;
+        if self.floor_bytes() > budget {
+            return None;
+        }
+        let mut rung = 0;
+        let lowest = self.floor.as_ref().map_or(u64::MAX, |floor| floor.entry.live);
+        while rung == 0 || self.rung_budget(rung - 1) > lowest {
+            // Schedules of this rung have less than the rung above.
+            let ceiling = if rung == 0 { u64::MAX } else { self.rung_budget(rung - 1) };
+            let hopeless = self.bound_ns(ceiling.min(budget)).is_none_or(|bound| bound >= best_ns);
+            if rung > 0 && hopeless {
+                break;
+            }
+            if rung == 0 || self.rung_budget(rung) <= budget {
+                self.search(rung);
+                let entries = self.rungs[rung].as_mut().map_or(&mut [][..], |r| &mut r[..]);
+                for (k, entry) in entries.iter_mut().enumerate().rev() {
+                    let known = rung == 0 || entry.budget <= budget;
+                    if known && entry.ns < best_ns && entry.live <= budget && entry.arena(alignment) <= budget
+                    {
+                        best = Some((rung, k));
+                        best_ns = entry.ns;
+                    }
+                }
+            }
+            rung += 1;
+        }
+        match best {
+            Some((rung, k)) => self.rungs[rung].as_mut().map(|r| &mut r[k]),
+            None => self.floor.as_mut().map(|floor| &mut floor.entry).filter(|entry| entry.ns < faster_than),
+        }
+    }
+
+    /// The schedule that takes least.
+    pub fn floor_entry(&mut self) -> Option<&mut Entry> {
+        self.floor_bytes();
+        self.floor.as_mut().map(|floor| &mut floor.entry)
+    }
+
+    /// The least budget for which a schedule is found.
+    pub fn floor_bytes(&mut self) -> u64 {
+        if self.floor.is_none() {
+            self.floor = Some(self.find_floor());
+        }
+        let alignment = self.problem.scratch_alignment;
+        let top = self.unlimited_bytes();
+        self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment)).min(top)
+    }
+
+    /// Halves the interval between what is impossible and what was found, then presses what was found lower.
+    fn find_floor(&mut self) -> Floor {
+        let bound = self.bounds.floor().0;
+        let (mut low, mut at) = (bound, bound);
+        let fresh = State::new(&self.plain);
+        let mut best = (fresh.freeze(), self.plain.clone());
+        let mut live = self.unlimited_live;
+        while low < live && live - low > live / 32 {
+            match self.start(at, self.effort.floor) {
+                Some(found) => {
+                    live = found.0.thaw(&found.1).peak() as u64;
+                    best = found;
+                }
+                None => low = at + 1,
+            }
+            at = (low as f64 * live as f64).sqrt() as u64;
+            at = at.clamp(low, live.max(low));
+        }
+        let (frozen, dense) = best;
+        let mut state = frozen.thaw(&dense);
+        let mut repair = Repair::new(&state, live, self.host_budget, 3);
+        let (mut fails, mut step) = (0, 64);
+        while fails < 6 && live > bound && !self.is_late() {
+            improve(&mut state, &mut repair, self.effort.floor / 8);
+            repair.budget = (live - live / step - 1).max(bound) as i64;
+            let score = Score { gap: [0.0, 0.5, 1.0][fails % 3], noise: 0.3 };
+            if repair.run(&mut state, score, 8 * dense.base_ns(), self.effort.floor) {
+                repair.give_back(&mut state, u64::MAX / 4);
+                live = state.peak() as u64;
+            } else {
+                state.undo_to(0);
+                fails += 1;
+                step *= 2;
+            }
+            state.keep_changes();
+            repair.budget = live as i64;
+        }
+        let entry = Entry::new(&mut state, &dense, live);
+        Floor { entry, frozen: state.freeze() }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// The dense step for a budget: an op whose working set is over it takes the fastest algorithm that fits.
+    fn lean(&self, budget: u64) -> Arc<Dense> {
+        let mut dense: Option<Dense> = None;
+        for (position, &op) in self.plain.op_id.iter().enumerate() {
+            let need = self.bounds.must(position) - self.bounds.scratch(position);
+            if need + self.plain.scratch[position] <= budget {
+                continue;
+            }
+            let ways = allowed(&self.problem, op, self.exactness);
+            let fits = |w: &&u32| need + padded_scratch(&self.problem, op, **w) <= budget;
+            let time = |w: &&u32| self.problem.ops[op.index()].algorithms[**w as usize].ns;
+            if let Some(&way) = ways.iter().filter(fits).min_by_key(time) {
+                let dense = dense.get_or_insert_with(|| Dense::clone(&self.plain));
+                dense.choose(&self.problem, position as u32, way);
+            }
+        }
+        dense.map_or_else(|| self.plain.clone(), Arc::new)
+    }
+
+    /// The best first schedule for a budget.
+    fn start(&self, budget: u64, work: u64) -> Option<(Frozen, Arc<Dense>)> {
+        let dense = self.lean(budget);
+        let fresh = State::new(&dense);
+        let limit = 8 * dense.base_ns();
+        let mut best: Option<State> = None;
+        for gap in [0.5, 0.0, 1.0].into_iter().take(self.effort.scores) {
+            let mut state = fresh.clone();
+            let mut repair = Repair::new(&state, budget, self.host_budget, 1);
+            let limit = best.as_ref().map_or(limit, |b| 2 * b.extra_ns);
+            if repair.run(&mut state, Score { gap, noise: 0.0 }, limit, work) {
+                repair.give_back(&mut state, u64::MAX / 4);
+                if best.as_ref().is_none_or(|b| state.extra_ns < b.extra_ns) {
+                    best = Some(state);
+                }
+            }
+        }
+        Some((best?.freeze(), dense))
+    }
+
+    /// The best first schedule for a rung: at least the floor's.
+    fn start_rung(&self, budget: u64) -> Option<(Frozen, Arc<Dense>)> {
+        let floor = self.floor.as_ref()?;
+        let found = self.start(budget, 2 * self.effort.floor);
+        let extra = |found: &(Frozen, Arc<Dense>)| found.1.base_ns() + found.0.thaw(&found.1).extra_ns;
+        match found {
+            Some(found) if extra(&found) <= floor.entry.ns => Some(found),
+            _ => Some((floor.frozen.clone(), floor.entry.dense.clone())),
+        }
+    }
+
+    /// Searches a rung, if that has not been done.
+    fn search(&mut self, rung: usize) {
+        if self.rungs.len() <= rung {
+            self.rungs.resize_with(rung + 1, || None);
+        }
+        if self.rungs[rung].is_some() {
+            return;
+        }
+        let budget = self.rung_budget(rung);
+        let mut entries = Vec::new();
+        if let Some((frozen, dense)) = self.start_rung(budget) {
+            let mut state = frozen.thaw(&dense);
+            let mut repair = Repair::new(&state, budget, self.host_budget, 7);
+            if !self.is_late() {
+                improve(&mut state, &mut repair, self.effort.rung);
+            }
+            entries.push(Entry::new(&mut state, &dense, budget));
+            let treads = (1..TREADS).step_by(self.effort.stride);
+            for tread in treads.take_while(|_| !self.is_late()) {
+                let budget = (budget as f64 * TREAD.powi(tread as i32)) as u64;
+                repair.budget = budget as i64;
+                let before = state.extra_ns;
+                repair.give_back(&mut state, self.effort.tread);
+                improve(&mut state, &mut repair, self.effort.tread);
+                if state.extra_ns < before {
+                    entries.push(Entry::new(&mut state, &dense, budget));
+                }
+            }
+        }
+        self.rungs[rung] = Some(entries);
+    }
+}
+
+/// The algorithms of an op that the exactness allows.
+fn allowed(problem: &Problem, op: OpId, exactness: Exactness) -> Vec<u32> {
+    let ways = &problem.ops[op.index()].algorithms;
+    let ok = |w: &u32| *w == 0 || exactness > Exactness::Bitwise || ways[*w as usize].same_bits;
+    (0..ways.len() as u32).filter(ok).collect()
+}

@@ -1,0 +1,46 @@
+//! Turns a problem and a budget into a verified plan.
+//!
+//! A [`Problem`] is a training step as the planner sees it: tensors with bytes and ops with times. [`plan`] finds the
+//! fastest [`Plan`] it can that keeps to a byte budget, or says in an [`Infeasible`] why there is none; [`verify`]
+//! checks any plan against its problem and shares no code with what made it.
+//!
+//! The modules stand in the order in which data passes them:
+//!
+//! ```text
+//! trace ─► problem ─► order ─► recompute (under a ladder of budgets, for each split) ─► lifespan ─► pack ─► plan ─► verify
+//! ```
+//!
+//! What is not here: tensors' values, ops' meaning, devices.
+
+pub mod check;
+pub mod problem;
+pub mod trace;
+
+pub mod split;
+
+mod dense;
+mod lifespan;
+mod order;
+
+mod bounds;
+mod ladder;
+mod recompute;
+
+pub mod csv;
+pub mod pack;
+mod place;
+
+mod emit;
+pub mod infeasible;
+pub mod plan;
+pub mod planner;
+pub mod text;
+
+pub mod verify;
+
+pub use check::ProblemError;
+pub use infeasible::Infeasible;
+pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
+pub use planner::{PlanError, Planner, plan};
+pub use problem::{Algorithm, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use verify::{Fault, verify};

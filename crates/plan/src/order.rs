@@ -1,0 +1,244 @@
+//! Finds an order of a step's ops that holds less at once.
+//!
+//! Any order that keeps every op after what it reads, and every read of a state on its side of the state's updates,
+//! gives the same bits. Program order is the first candidate; the others are lists made by a rule: run at once
+//! whatever frees more than it takes (which is how an update comes to run as soon as its gradient is complete, so
+//! that gradients never all live at once), or always run what adds least. The best is then polished around its peak.
+
+use crate::dense::Dense;
+use crate::lifespan::{Act, lifespans, profile};
+use crate::problem::{OpId, Problem};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// An order must save this share of the peak to be taken instead of program order, because program order is what
+/// people expect to see in a plan.
+const WORTH: f64 = 0.995;
+
+/// The orders worth planning, the best alone if it is clearly better than program order.
+pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
+    let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
+    let before = dependencies(problem);
+    let lists = [list(problem, &before, Rule::FreeAtOnce), list(problem, &before, Rule::AddLeast)];
+    let mut best = program.clone();
+    let mut least = peak(problem, &program);
+    let wanted = (least as f64 * WORTH) as u64;
+    for order in lists {
+        let peak = peak(problem, &order);
+        if peak < least.min(wanted) {
+            (least, best) = (peak, order);
+        }
+    }
+    // Polishing looks at whole orders, so its trials are few in long steps.
+    let trials = (400_000 / problem.ops.len().max(1)).min(200);
+    let polished = polish(problem, &before, best.clone(), trials);
+    if peak(problem, &polished) < least.min(wanted) { vec![polished] } else { vec![best] }
+}
+
+/// For each op, the ops that must run before it.
+fn dependencies(problem: &Problem) -> Vec<Vec<u32>> {
+    let mut producer: Vec<Option<u32>> = vec![None; problem.tensors.len()];
+    let mut updater: Vec<Option<u32>> = vec![None; problem.tensors.len()];
+    let mut readers: Vec<Vec<u32>> = vec![Vec::new(); problem.tensors.len()];
+    let mut before: Vec<Vec<u32>> = Vec::with_capacity(problem.ops.len());
+    for (index, op) in problem.ops.iter().enumerate() {
+        let mut list: Vec<u32> = Vec::new();
+        for &t in &op.reads {
+            let root = problem.root(t).0.index();
+            list.extend(producer[root]);
+            list.extend(updater[root]);
+            readers[root].push(index as u32);
+        }
+        for &t in &op.updates {
+            list.extend(updater[t.index()]);
+            list.extend(readers[t.index()].drain(..).filter(|&r| r != index as u32));
+            updater[t.index()] = Some(index as u32);
+        }
+        op.writes.iter().for_each(|t| producer[t.index()] = Some(index as u32));
+        list.sort_unstable();
+        list.dedup();
+        before.push(list);
+    }
+    before
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Rule {
+    FreeAtOnce,
+    AddLeast,
+}
+
+/// Lists the ops by a rule; equal ops in program order.
+fn list(problem: &Problem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
+    let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
+    let dense = Dense::new(problem, &program);
+    let mut uses = vec![0u32; dense.tensors() as usize];
+    for op in 0..dense.ops {
+        dense.ins.of(op).iter().for_each(|&t| uses[t as usize] += 1);
+    }
+    let mut after: Vec<Vec<u32>> = vec![Vec::new(); before.len()];
+    let mut missing: Vec<u32> = before.iter().map(|b| b.len() as u32).collect();
+    for (op, list) in before.iter().enumerate() {
+        list.iter().for_each(|&b| after[b as usize].push(op as u32));
+    }
+    // What an op adds changes only when one of its inputs loses a user, and then only downwards, so a stale entry
+    // is never too good: entries are pushed again when they improve.
+    let adds = |op: u32, uses: &[u32]| -> i64 {
+        let size = |t: &u32| dense.size[*t as usize] as i64;
+        let made: i64 = dense
+            .outs
+            .of(op)
+            .iter()
+            .filter(|t| uses[**t as usize] > 0 || dense.keep[**t as usize])
+            .map(size)
+            .sum();
+        let gone = |t: &&u32| uses[**t as usize] == 1 && !dense.keep[**t as usize];
+        made - dense.ins.of(op).iter().filter(gone).map(size).sum::<i64>()
+    };
+    let key = |op: u32, uses: &[u32]| match (rule, adds(op, uses)) {
+        (Rule::FreeAtOnce, added) if added <= 0 => (0, op),
+        (Rule::FreeAtOnce, _) => (1, op),
+        (Rule::AddLeast, added) => (added, op),
+    };
+    let mut users: Vec<Vec<u32>> = vec![Vec::new(); dense.tensors() as usize];
+    for op in 0..dense.ops {
+        dense.ins.of(op).iter().for_each(|&t| users[t as usize].push(op));
+    }
+    let mut ready = BinaryHeap::new();
+    let mut done = vec![false; before.len()];
+    ready.extend((0..dense.ops).filter(|&op| missing[op as usize] == 0).map(|op| Reverse(key(op, &uses))));
+    let mut order = Vec::with_capacity(before.len());
+    while let Some(Reverse((_, op))) = ready.pop() {
+        if std::mem::replace(&mut done[op as usize], true) {
+            continue;
+        }
+        order.push(OpId(op));
+        for &t in dense.ins.of(op) {
+            uses[t as usize] -= 1;
+            if uses[t as usize] == 1 {
+                let last =
+                    users[t as usize].iter().filter(|&&u| !done[u as usize] && missing[u as usize] == 0);
+                last.for_each(|&u| ready.push(Reverse(key(u, &uses))));
+            }
+        }
+        for &next in &after[op as usize] {
+            missing[next as usize] -= 1;
+            if missing[next as usize] == 0 {
+                ready.push(Reverse(key(next, &uses)));
+            }
+        }
+    }
+    order
+}
+
+/// The most that an order holds at once, without replays.
+fn peak(problem: &Problem, order: &[OpId]) -> u64 {
+    held(problem, order).into_iter().max().unwrap_or(0)
+}
+
+fn held(problem: &Problem, order: &[OpId]) -> Vec<u64> {
+    let dense = Dense::new(problem, order);
+    let acts: Vec<Act> = (0..dense.ops).map(Act::Run).collect();
+    let spans = lifespans(&dense, &acts, problem.scratch_alignment);
+    profile(&spans.buffers, acts.len())
+}
+
+/// Moves ops near the peak out of its way, as long as the peak falls.
+fn polish(problem: &Problem, before: &[Vec<u32>], mut order: Vec<OpId>, trials: usize) -> Vec<OpId> {
+    let mut memory = held(problem, &order);
+    let mut least = memory.iter().copied().max().unwrap_or(0);
+    let mut left = trials;
+    'again: loop {
+        let Some(at) = memory.iter().position(|&m| m == least) else { return order };
+        // Ops before the peak are put off past it, ops after it are run ahead of it, nearest first.
+        for distance in 0..24usize {
+            for later in [true, false] {
+                let from = if later { at.checked_sub(distance) } else { Some(at + distance + 1) };
+                let Some(from) = from.filter(|&f| f < order.len()) else { continue };
+                if left == 0 {
+                    return order;
+                }
+                let to = if later { at + 1 } else { at };
+                let Some(trial) = moved(before, &order, from, to) else { continue };
+                left -= 1;
+                let held = held(problem, &trial);
+                let peak = held.iter().copied().max().unwrap_or(0);
+                if peak < least {
+                    (order, memory, least) = (trial, held, peak);
+                    continue 'again;
+                }
+            }
+        }
+        return order;
+    }
+}
+
+/// The order with the op at `from` moved to `to`, if nothing depends on its staying.
+fn moved(before: &[Vec<u32>], order: &[OpId], from: usize, to: usize) -> Option<Vec<OpId>> {
+    let op = order[from];
+    let (low, high) = (from.min(to), from.max(to).min(order.len() - 1));
+    let needs = |a: OpId, b: OpId| before[a.index()].contains(&b.0);
+    let blocked = match from < to {
+        true => order[from + 1..=high].iter().any(|&other| needs(other, op)),
+        false => order[low..from].iter().any(|&other| needs(op, other)),
+    };
+    if blocked || low == high {
+        return None;
+    }
+    let mut trial = order.to_vec();
+    trial.remove(from);
+    trial.insert(if from < to { high } else { low }, op);
+    Some(trial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Op, Tensor};
+
+    /// Four gradients, then four updates: in program order all gradients live at once.
+    fn updates_at_the_end() -> Problem {
+        let mut p = Problem::new(1);
+        let weights: Vec<_> = (0..4).map(|i| p.tensor(Tensor::resident(format!("w{i}"), 64))).collect();
+        let grads: Vec<_> = (0..4).map(|i| p.tensor(Tensor::transient(format!("g{i}"), 1024))).collect();
+        (0..4).for_each(|i| _ = p.op(Op::new(format!("backward{i}"), &[weights[i]], &[grads[i]], 10)));
+        for i in 0..4 {
+            let mut sgd = Op::new(format!("sgd{i}"), &[grads[i]], &[], 1);
+            sgd.updates = vec![weights[i]];
+            p.op(sgd);
+        }
+        p
+    }
+
+    #[test]
+    fn an_update_runs_as_soon_as_its_gradient_is_complete() {
+        let problem = updates_at_the_end();
+        let order = &candidates(&problem)[0];
+        assert_eq!(peak(&problem, order), 1024);
+        let names: Vec<&str> = order.iter().map(|op| problem.ops[op.index()].name.as_str()).collect();
+        assert_eq!(names[..4], ["backward0", "sgd0", "backward1", "sgd1"]);
+    }
+
+    #[test]
+    fn a_reader_of_the_old_weight_stays_before_its_update() {
+        let mut problem = updates_at_the_end();
+        let late = problem.tensor(Tensor::output("late", 64));
+        // Reads weight 0 before its update, in program order.
+        problem.ops.insert(4, Op::new("reader", &[crate::TensorId(0)], &[late], 5));
+        let order = &candidates(&problem)[0];
+        let at = |name: &str| order.iter().position(|op| problem.ops[op.index()].name == name);
+        assert!(at("reader") < at("sgd0"));
+    }
+
+    #[test]
+    fn program_order_stays_where_nothing_is_gained() {
+        let mut p = Problem::new(1);
+        let mut last = p.tensor(Tensor::resident("w", 64));
+        for i in 0..5 {
+            let next = p.tensor(Tensor::transient(format!("x{i}"), 512));
+            p.op(Op::new(format!("op{i}"), &[last], &[next], 10));
+            last = next;
+        }
+        assert_eq!(candidates(&p)[0], (0..5).map(OpId).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,254 @@
+//! Turns a problem and a request into a plan, or into the reasons why there is none.
+//!
+//! The levers are tried together: for each number of micro-batches that could still be faster, by its lower bound,
+//! the fastest schedule that fits; then the fastest of all.
+
+use crate::check::ProblemError;
+use crate::emit::emit;
+use crate::infeasible::{Infeasible, explain};
+use crate::ladder::{Effort, Entry, Ladder};
+use crate::lifespan::lifespans;
+use crate::plan::{Exactness, Figures, Plan, Request};
+use crate::problem::{OpId, Phase, Problem};
+use crate::split::{candidates, split};
+use crate::verify::{Fault, verify};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Why there is no plan.
+#[derive(Debug, Error)]
+pub enum PlanError {
+    /// The problem contradicts itself.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// Nothing fits the budget.
+    #[error(transparent)]
+    Infeasible(Box<Infeasible>),
+    /// The planner made a plan that its own verifier refuses.
+    #[error(
+        "the planner made a plan that does not hold ({0}); this is a defect of the planner, please report it"
+    )]
+    Defect(#[from] Fault),
+}
+
+/// Plans a step.
+///
+/// ```
+/// use plimsoll_plan::{Op, Problem, Request, Tensor, plan};
+/// let mut step = Problem::new(1);
+/// let a = step.tensor(Tensor::transient("a", 1024));
+/// let b = step.tensor(Tensor::transient("b", 1024));
+/// let c = step.tensor(Tensor::output("c", 1024));
+/// step.op(Op::new("make a", &[], &[a], 10));
+/// step.op(Op::new("make b", &[a], &[b], 10));
+/// step.op(Op::new("make c", &[b], &[c], 10));
+/// let plan = plan(&step, &Request::within(2048)).unwrap();
+/// assert_eq!(plan.figures.arena_bytes, 2048);
+/// assert_eq!(plan.figures.predicted_ns, 30);
+/// ```
+pub fn plan(problem: &Problem, request: &Request) -> Result<Plan, PlanError> {
+    Planner::new(problem, request)?.plan(request.budget)
+}
+
+/// Plans one step for several budgets; what was searched for one serves the next.
+pub struct Planner {
+    problem: Arc<Problem>,
+    request: Request,
+    families: Vec<Family>,
+    /// When to stop searching, if the request says so.
+    deadline: Option<Instant>,
+}
+
+/// The step in one order, split into some number of micro-batches.
+struct Family {
+    micro_batches: u32,
+    /// A bound on its time, without looking at memory.
+    least_ns: u64,
+    /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
+    ladder: Option<Option<Ladder>>,
+    order: Option<Vec<OpId>>,
+}
+
+/// A split step of more ops than this is not considered.
+const MOST_OPS: usize = 60_000;
+
+impl Planner {
+    /// Prepares to plan `problem`; the request's budget is not looked at.
+    pub fn new(problem: &Problem, request: &Request) -> Result<Planner, ProblemError> {
+        problem.check()?;
+        let problem = Arc::new(problem.clone());
+        let mut families = Vec::new();
+        for order in crate::order::candidates(&problem) {
+            let least_ns = least_ns(&problem, 1);
+            families.push(Family { micro_batches: 1, least_ns, ladder: None, order: Some(order) });
+        }
+        let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
+        let needed = if coupled { Exactness::Approximate } else { Exactness::Reassociated };
+        if request.exactness >= needed {
+            let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
+            for k in candidates(&problem, most) {
+                let least_ns = least_ns(&problem, u64::from(k));
+                families.push(Family { micro_batches: k, least_ns, ladder: None, order: None });
+            }
+        }
+        let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+        Ok(Planner { problem, request: request.clone(), families, deadline })
+    }
+
+    /// The least budget for which there is a plan.
+    pub fn floor_bytes(&mut self) -> u64 {
+        let floors: Vec<u64> =
+            (0..self.families.len()).filter_map(|f| Some(self.ladder(f)?.floor_bytes())).collect();
+        floors.into_iter().min().unwrap_or(0)
+    }
+
+    /// The bytes of the step without recomputation, offload and split.
+    pub fn unlimited_bytes(&mut self) -> u64 {
+        self.ladder(0).map_or(0, Ladder::unlimited_bytes)
+    }
+
+    fn ladder(&mut self, family: usize) -> Option<&mut Ladder> {
+        let family = &mut self.families[family];
+        if family.ladder.is_none() {
+            let problem = match family.micro_batches {
+                1 => Some(self.problem.clone()),
+                k => split(&self.problem, k).map(|split| Arc::new(split.problem)),
+            };
+            let (request, deadline) = (&self.request, self.deadline);
+            family.ladder = Some(problem.map(|problem| {
+                let order =
+                    family.order.take().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
+                let effort = Effort::new(order.len() as u32, request.effort);
+                let mut ladder = Ladder::new(problem, &order, request.exactness, request.host_budget, effort);
+                ladder.deadline = deadline;
+                ladder
+            }));
+        }
+        family.ladder.as_mut().and_then(Option::as_mut)
+    }
+
+    /// Plans the step within `budget` bytes.
+    pub fn plan(&mut self, budget: u64) -> Result<Plan, PlanError> {
+        let mut best: Option<usize> = None;
+        let mut best_ns = u64::MAX;
+        for f in 0..self.families.len() {
+            if self.families[f].least_ns >= best_ns {
+                continue;
+            }
+            let Some(ladder) = self.ladder(f) else { continue };
+            if ladder.bound_ns(budget).is_none_or(|bound| bound >= best_ns) {
+                continue;
+            }
+            if let Some(entry) = ladder.fastest(budget, best_ns) {
+                best_ns = entry.ns;
+                best = Some(f);
+            }
+        }
+        let Some(f) = best else {
+            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
+        };
+        let micro_batches = self.families[f].micro_batches;
+        let host_budget = self.request.host_budget;
+        let unlimited_ns = self.problem.unlimited_ns();
+        let unlimited_bytes = self.unlimited_bytes();
+        let Some(ladder) = self.ladder(f) else {
+            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
+        };
+        let floor_bytes = ladder.floor_bytes();
+        let bound_bytes = ladder.bounds.floor().0;
+        let lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
+        let problem = ladder.problem.clone();
+        let Some(entry) = ladder.fastest(budget, u64::MAX) else {
+            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
+        };
+        let mut plan = write(&problem, entry, micro_batches);
+        plan.budget = budget;
+        plan.host_budget = host_budget;
+        plan.figures = Figures {
+            unlimited_ns,
+            unlimited_bytes,
+            floor_bytes,
+            bound_bytes,
+            lower_bound_ns: lower_bound_ns.min(plan.figures.predicted_ns),
+            ..plan.figures
+        };
+        verify(&problem, &plan)?;
+        Ok(plan)
+    }
+
+    fn refusal(&mut self, budget: u64) -> Infeasible {
+        let mut least: Option<(u64, usize)> = None;
+        for f in 0..self.families.len() {
+            if let Some(ladder) = self.ladder(f) {
+                let floor = ladder.floor_bytes();
+                least = Some(least.map_or((floor, f), |l| l.min((floor, f))));
+            }
+        }
+        let f = least.map_or(0, |l| l.1);
+        let (problem, request) = (self.problem.clone(), self.request.clone());
+        let bound =
+            self.families.iter_mut().filter_map(|f| f.ladder.as_ref()?.as_ref()).map(|l| l.bounds.floor().0);
+        let bound = bound.min().unwrap_or(0);
+        match self.ladder(f) {
+            Some(ladder) => explain(&problem, &request, budget, bound, ladder),
+            None => Infeasible::empty(budget),
+        }
+    }
+}
+
+/// A bound on the time of a step split into `k`, without looking at memory.
+fn least_ns(problem: &Problem, k: u64) -> u64 {
+    let time = |op: &crate::problem::Op| {
+        let times = if op.phase == Phase::Each { k } else { 1 };
+        let one = |a: &crate::problem::Algorithm| match op.phase {
+            Phase::Each => a.ns - a.batch_ns.min(a.ns) + a.batch_ns / k,
+            Phase::Once => a.ns,
+        };
+        times * op.algorithms.iter().map(one).min().unwrap_or(0)
+    };
+    problem.ops.iter().map(time).sum()
+}
+
+/// Writes a schedule as a plan, without the figures that need a ladder.
+fn write(problem: &Problem, entry: &mut Entry, micro_batches: u32) -> Plan {
+    let alignment = problem.scratch_alignment;
+    entry.places(alignment);
+    let spans = lifespans(&entry.dense, &entry.acts, alignment);
+    let live_bytes = entry.live;
+    let dense = entry.dense.clone();
+    let acts = entry.acts.clone();
+    let emitted = emit(problem, &dense, &acts, &spans, entry.places(alignment));
+    let rounded = |(position, op): (usize, &OpId)| {
+        let way = dense.algorithm[position];
+        way > 0 && !problem.ops[op.index()].algorithms[way as usize].same_bits
+    };
+    let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
+    let exactness = match (micro_batches > 1, dense.op_id.iter().enumerate().any(rounded)) {
+        (true, _) if coupled => Exactness::Approximate,
+        (false, false) => Exactness::Bitwise,
+        _ => Exactness::Reassociated,
+    };
+    Plan {
+        budget: 0,
+        host_budget: 0,
+        micro_batches,
+        exactness,
+        residents: emitted.residents,
+        outputs: emitted.outputs,
+        steps: emitted.steps,
+        figures: Figures {
+            predicted_ns: emitted.ns,
+            unlimited_ns: 0,
+            lower_bound_ns: 0,
+            arena_bytes: emitted.arena_bytes,
+            live_bytes: live_bytes.min(emitted.arena_bytes),
+            unlimited_bytes: 0,
+            floor_bytes: 0,
+            bound_bytes: 0,
+            host_bytes: emitted.host_bytes,
+            recomputed_ops: emitted.replays,
+            offloaded_tensors: emitted.offloads,
+        },
+    }
+}

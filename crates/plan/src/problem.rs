@@ -1,0 +1,304 @@
+//! Says what a training step needs, as plain data: tensors with bytes, ops with times.
+//!
+//! A `Problem` is all the planner ever sees. It is in single-assignment form: a transient tensor is written by
+//! exactly one op, and an op that changes a resident tensor (a parameter, a running mean) lists it under
+//! `updates`. The order of `ops` is a valid order of execution and defines which version of a resident each op
+//! is promised: the one left by the updates that stand before it.
+//!
+//! What is not here: values, shapes, what an op computes. The planner could not use them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Names a tensor by its position in [`Problem::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TensorId(pub u32);
+
+/// Names an op by its position in [`Problem::ops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OpId(pub u32);
+
+impl TensorId {
+    /// The position in [`Problem::tensors`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl OpId {
+    /// The position in [`Problem::ops`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for TensorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t{}", self.0)
+    }
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "op{}", self.0)
+    }
+}
+
+/// Where a tensor lives during the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// There before the step, there after it, at one place all the while: parameters, optimizer state, inputs.
+    Resident,
+    /// Made in the step, gone after its last use.
+    Transient,
+    /// Made in the step and still there when it ends: the loss, a gradient someone asked for.
+    Output,
+}
+
+/// What a tensor is for, so that a refusal can say who holds the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A trained weight.
+    Parameter,
+    /// A gradient of a parameter, or its accumulator.
+    Gradient,
+    /// State of the optimizer.
+    Optimizer,
+    /// What the forward pass leaves for the backward pass, and everything in between.
+    Activation,
+    /// A staged input batch.
+    Input,
+    /// Anything else.
+    Other,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Parameter => "parameters",
+            Kind::Gradient => "gradients",
+            Kind::Optimizer => "optimizer state",
+            Kind::Activation => "activations",
+            Kind::Input => "input",
+            Kind::Other => "other",
+        })
+    }
+}
+
+/// Says that a tensor is a part of another one's bytes and has none of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// The tensor whose bytes these are. It is not a view itself.
+    pub of: TensorId,
+    /// Where in it the view begins.
+    pub offset: u64,
+}
+
+/// One value of the step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// What people call it.
+    pub name: String,
+    /// Its bytes at the full batch.
+    pub bytes: u64,
+    /// How many of those bytes shrink in proportion when the batch is split.
+    #[serde(default)]
+    pub batch_bytes: u64,
+    /// Its offset must be a multiple of this; also what its bytes are rounded up to. A power of two.
+    pub alignment: u64,
+    /// Where it lives.
+    pub home: Home,
+    /// What it is for.
+    pub kind: Kind,
+    /// Whose bytes it shares, if it is a view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<View>,
+}
+
+impl Tensor {
+    /// A transient activation of `bytes` bytes, aligned to 64.
+    pub fn transient(name: impl Into<String>, bytes: u64) -> Tensor {
+        let (home, kind) = (Home::Transient, Kind::Activation);
+        Tensor { name: name.into(), bytes, batch_bytes: 0, alignment: 64, home, kind, view: None }
+    }
+
+    /// A resident parameter of `bytes` bytes, aligned to 64.
+    pub fn resident(name: impl Into<String>, bytes: u64) -> Tensor {
+        Tensor { home: Home::Resident, kind: Kind::Parameter, ..Tensor::transient(name, bytes) }
+    }
+
+    /// An output of `bytes` bytes, aligned to 64.
+    pub fn output(name: impl Into<String>, bytes: u64) -> Tensor {
+        Tensor { home: Home::Output, ..Tensor::transient(name, bytes) }
+    }
+
+    /// Its bytes rounded up to its alignment: what it takes in the arena.
+    pub fn padded_bytes(&self) -> u64 {
+        self.bytes.next_multiple_of(self.alignment.max(1))
+    }
+}
+
+/// One way to run an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Algorithm {
+    /// Bytes it needs beside its operands while it runs, at the full batch.
+    pub scratch: u64,
+    /// How many of those shrink in proportion when the batch is split.
+    #[serde(default)]
+    pub batch_scratch: u64,
+    /// Predicted nanoseconds at the full batch.
+    pub ns: u64,
+    /// How many of those shrink in proportion when the batch is split; the rest is paid by every micro-batch.
+    #[serde(default)]
+    pub batch_ns: u64,
+    /// Whether it gives the same bits as the op's first algorithm. Always true of the first.
+    pub same_bits: bool,
+}
+
+impl Algorithm {
+    /// An algorithm without scratch.
+    pub fn of_ns(ns: u64) -> Algorithm {
+        Algorithm { scratch: 0, batch_scratch: 0, ns, batch_ns: 0, same_bits: true }
+    }
+}
+
+/// When an op runs if the batch is split into micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Once for each micro-batch: forward and backward.
+    Each,
+    /// Once a step, after the last micro-batch: the update.
+    Once,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Op {
+    /// What people call it.
+    pub name: String,
+    /// The tensors it reads.
+    pub reads: Vec<TensorId>,
+    /// The transient tensors and outputs it makes.
+    pub writes: Vec<TensorId>,
+    /// Pairs (read, written): the written tensor may take the place of the read one if nobody needs that later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_place: Vec<(TensorId, TensorId)>,
+    /// Resident tensors it changes, once a step, however often it is replayed. What it writes may depend on the
+    /// old value only if the tensor is listed under `reads` too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updates: Vec<TensorId>,
+    /// The ways to run it; the first is the one it would take without a budget.
+    pub algorithms: Vec<Algorithm>,
+    /// Whether it may run again and gives the same bits again.
+    pub replayable: bool,
+    /// When it runs if the batch is split.
+    pub phase: Phase,
+    /// Whether splitting the batch changes its meaning beyond rounding (batch statistics).
+    #[serde(default)]
+    pub couples_samples: bool,
+}
+
+impl Op {
+    /// A replayable op with one algorithm of `ns` nanoseconds and no scratch.
+    pub fn new(name: impl Into<String>, reads: &[TensorId], writes: &[TensorId], ns: u64) -> Op {
+        Op {
+            name: name.into(),
+            reads: reads.to_vec(),
+            writes: writes.to_vec(),
+            in_place: Vec::new(),
+            updates: Vec::new(),
+            algorithms: vec![Algorithm::of_ns(ns)],
+            replayable: true,
+            phase: Phase::Each,
+            couples_samples: false,
+        }
+    }
+}
+
+/// The link between device and host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its speed, either way, in bytes a second.
+    pub bytes_per_second: u64,
+}
+
+impl Link {
+    /// Nanoseconds to copy `bytes` over the link, rounded up.
+    pub fn ns(&self, bytes: u64) -> u64 {
+        let speed = u128::from(self.bytes_per_second.max(1));
+        u64::try_from((u128::from(bytes) * 1_000_000_000).div_ceil(speed)).unwrap_or(u64::MAX)
+    }
+}
+
+/// A training step, as the planner sees it.
+///
+/// ```
+/// use plimsoll_plan::{Op, Problem, Tensor};
+/// let mut step = Problem::new(1);
+/// let weight = step.tensor(Tensor::resident("weight", 256));
+/// let hidden = step.tensor(Tensor::transient("hidden", 1024));
+/// let loss = step.tensor(Tensor::output("loss", 4));
+/// step.op(Op::new("matmul", &[weight], &[hidden], 500));
+/// step.op(Op::new("mean", &[hidden], &[loss], 100));
+/// assert!(step.check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Samples in the full batch.
+    pub batch: u64,
+    /// The tensors.
+    pub tensors: Vec<Tensor>,
+    /// The ops, in an order that works.
+    pub ops: Vec<Op>,
+    /// What every scratch offset must be a multiple of, and what scratch bytes are rounded up to. A power of two.
+    pub scratch_alignment: u64,
+    /// How fast a sum over micro-batches grows, in bytes of the sum a second.
+    pub accumulate_bytes_per_second: u64,
+    /// The way to host memory, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+}
+
+impl Problem {
+    /// An empty step for a batch of `batch` samples.
+    pub fn new(batch: u64) -> Problem {
+        Problem {
+            batch,
+            tensors: Vec::new(),
+            ops: Vec::new(),
+            scratch_alignment: 64,
+            accumulate_bytes_per_second: 5_000_000_000,
+            link: None,
+        }
+    }
+
+    /// Adds a tensor and names it.
+    pub fn tensor(&mut self, tensor: Tensor) -> TensorId {
+        self.tensors.push(tensor);
+        TensorId(self.tensors.len() as u32 - 1)
+    }
+
+    /// Adds an op at the end of the order and names it.
+    pub fn op(&mut self, op: Op) -> OpId {
+        self.ops.push(op);
+        OpId(self.ops.len() as u32 - 1)
+    }
+
+    /// The tensor whose bytes `id` uses (itself unless it is a view), and where in them it begins.
+    pub fn root(&self, id: TensorId) -> (TensorId, u64) {
+        match self.tensors[id.index()].view {
+            Some(view) => (view.of, view.offset),
+            None => (id, 0),
+        }
+    }
+
+    /// Nanoseconds of all ops, each run once with its first algorithm.
+    pub fn unlimited_ns(&self) -> u64 {
+        self.ops.iter().map(|op| op.algorithms.first().map_or(0, |a| a.ns)).sum()
+    }
+}

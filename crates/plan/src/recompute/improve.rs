@@ -1,0 +1,98 @@
+//! Makes a schedule that fits faster: frees a part of it, repairs it another way, keeps it if that was better.
+
+use super::repair::{Repair, Score};
+use super::state::{Again, State};
+
+/// Improves `state`, which fits, until `work` is used up or nothing has helped for long.
+pub(crate) fn improve(state: &mut State, repair: &mut Repair, work: u64) {
+    let end = repair.work + state.work + work;
+    let mut pairs = collect(state);
+    let mut in_vain = 0;
+    while repair.work + state.work < end && in_vain < 200 + 20 * pairs.len() && !pairs.is_empty() {
+        in_vain += 1;
+        state.keep_changes();
+        let before_ns = state.extra_ns;
+        let pick = pairs[repair.chance.below(pairs.len())];
+        let kind = repair.chance.below(4);
+        free(state, repair, &pairs, pick, kind);
+        let score = Score {
+            gap: [0.0, 0.5, 1.0][repair.chance.below(3)],
+            noise: [0.0, 0.3, 1.0][repair.chance.below(3)],
+        };
+        let fits = repair.run(state, score, before_ns + before_ns / 10 + 1, work);
+        if fits {
+            give_back_near(state, repair);
+        }
+        // Equal times are taken too: they are how the search leaves a plain.
+        if fits && state.extra_ns <= before_ns {
+            if state.extra_ns < before_ns {
+                in_vain = 0;
+            }
+            pairs = collect(state);
+            repair.work += u64::from(state.dense.ops) / 16;
+        } else {
+            state.undo_to(0);
+        }
+    }
+    state.keep_changes();
+}
+
+fn collect(state: &State) -> Vec<(u32, Again)> {
+    (0..state.dense.ops).flat_map(|stage| state.again(stage).iter().map(move |&what| (stage, what))).collect()
+}
+
+/// Removes some pairs that have to do with `pick`.
+fn free(state: &mut State, repair: &mut Repair, pairs: &[(u32, Again)], pick: (u32, Again), kind: usize) {
+    match kind {
+        // The pair itself, and perhaps some of its stage.
+        0 => state.remove(pick.0, pick.1),
+        1 => {
+            let list: Vec<Again> = state.again(pick.0).to_vec();
+            for what in list {
+                if what == pick.1 || repair.chance.below(2) == 0 {
+                    state.remove(pick.0, what);
+                }
+            }
+        }
+        // A window of stages.
+        2 => {
+            let width = 1 + repair.chance.below(state.dense.ops as usize / 20 + 2) as u32;
+            for &(stage, what) in pairs.iter().filter(|p| p.0.abs_diff(pick.0) <= width) {
+                if repair.chance.below(4) > 0 {
+                    state.remove(stage, what);
+                }
+            }
+        }
+        // All replays of ops near this one.
+        _ => {
+            let width = 1 + repair.chance.below(state.dense.ops as usize / 40 + 2) as u32;
+            for &(stage, what) in pairs.iter().filter(|p| p.1.abs_diff(pick.1) <= width) {
+                if repair.chance.below(4) > 0 {
+                    state.remove(stage, what);
+                }
+            }
+        }
+    }
+}
+
+/// Tries to do without what was inserted, dearest first.
+fn give_back_near(state: &mut State, repair: &mut Repair) {
+    let mut fresh: Vec<(u64, u32, Again)> = Vec::new();
+    for &(stage, what, inserted) in state.changes(0) {
+        if inserted && state.has(stage, what) {
+            fresh.push((state.ns(what), stage, what));
+        }
+    }
+    fresh.sort_by(|a, b| b.cmp(a));
+    fresh.dedup();
+    for (_, stage, what) in fresh {
+        if !state.may_go(stage, what, repair.budget) {
+            continue;
+        }
+        let before = state.checkpoint();
+        state.remove(stage, what);
+        if state.peak() > repair.budget {
+            state.undo_to(before);
+        }
+    }
+}

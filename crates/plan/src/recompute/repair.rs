@@ -1,0 +1,275 @@
+//! Makes a schedule fit: at the worst stage, drops what costs least to have again, until nothing is over.
+//!
+//! A tensor that is held across the worst stage is dropped there and made again just before its next use, with
+//! whatever chain of replays that takes. An input that is not held at that time is held on if that fits, and made
+//! again too if it does not. A chain that makes something anew early may save making it later: those later
+//! replays are given back where there is room.
+
+use super::state::{Again, State};
+
+/// How the price of a drop is weighed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Score {
+    /// Exponent of the length of the gap (in stages) that the drop frees.
+    pub gap: f64,
+    /// How much chance changes a price, as a share of it.
+    pub noise: f64,
+}
+
+/// A small deterministic source of chance.
+#[derive(Clone)]
+pub(crate) struct Chance(pub u64);
+
+impl Chance {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// Between 0 and 1.
+    pub fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// The tools of repair, kept between calls so that nothing is allocated anew.
+pub(crate) struct Repair {
+    pub budget: i64,
+    pub host_budget: u64,
+    pub chance: Chance,
+    /// Work done so far, in tensors and ops looked at.
+    pub work: u64,
+    stamp: u32,
+    seen: Vec<u32>,
+    stack: Vec<u32>,
+    chain: Vec<u32>,
+    candidates: Vec<(f64, u32, u32)>,
+}
+
+const CHAIN_LIMIT: usize = 400;
+
+impl Repair {
+    pub fn new(state: &State, budget: u64, host_budget: u64, seed: u64) -> Repair {
+        Repair {
+            budget: budget as i64,
+            host_budget,
+            chance: Chance(seed),
+            work: 0,
+            stamp: 0,
+            seen: vec![0; state.dense.ops as usize],
+            stack: Vec::new(),
+            chain: Vec::new(),
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Collects in `self.chain` what to make again in `stage` so that `t` is there; returns the time that takes, or
+    /// `None` if it cannot be done.
+    fn chain(&mut self, state: &State, stage: u32, t: u32) -> Option<u64> {
+        self.stamp += 1;
+        self.chain.clear();
+        self.stack.clear();
+        let dense = state.dense;
+        let mut ns = self.want(state, stage, t)?;
+        while let Some(op) = self.stack.pop() {
+            self.work += 1;
+            self.chain.push(op);
+            ns += dense.ns[op as usize];
+            if self.chain.len() > CHAIN_LIMIT {
+                return None;
+            }
+            for &t in dense.ins.of(op) {
+                if self.seen[dense.producer[t as usize] as usize] == self.stamp || state.is_held(t, stage) {
+                    continue;
+                }
+                let made = state.made_before(t, stage);
+                let last = state.last_use_before(t, made, stage);
+                let room = self.budget - dense.size[t as usize] as i64;
+                if state.settled_peak_in(last.max(made + 1), stage) > room {
+                    ns += self.want(state, stage, t)?;
+                }
+            }
+        }
+        Some(ns)
+    }
+
+    /// Has `t` made again in `stage`: by its producer, whose turn comes later, or by a load, whose time is returned.
+    fn want(&mut self, state: &State, stage: u32, t: u32) -> Option<u64> {
+        let producer = state.dense.producer[t as usize];
+        let load = state.dense.ops + t;
+        let replay = state.may(stage, producer);
+        if self.host_budget > 0 && state.may(stage, load) {
+            let room = state.host_bytes + state.dense.size[t as usize] <= self.host_budget;
+            let ns = state.ns(load);
+            if (room || state.is_offloaded(t)) && (!replay || ns < state.dense.ns[producer as usize]) {
+                self.chain.push(load);
+                return Some(ns);
+            }
+        }
+        if !replay {
+            return None;
+        }
+        self.seen[producer as usize] = self.stamp;
+        self.stack.push(producer);
+        Some(0)
+    }
+
+    /// Drops `t` between `stage` and its next use `next`; the chain must have been found just before.
+    fn apply(&mut self, state: &mut State, next: u32) {
+        let chain = std::mem::take(&mut self.chain);
+        for &what in &chain {
+            // Two inputs may have wanted the same tensor in two ways.
+            if state.may(next, what) {
+                state.insert(next, what);
+            }
+        }
+        for &what in &chain {
+            self.give_back_after(state, next, what);
+        }
+        self.chain = chain;
+    }
+
+    /// Tries to do without the next making of `what` after `stage`, now that it is made in `stage`.
+    fn give_back_after(&mut self, state: &mut State, stage: u32, what: Again) {
+        loop {
+            let load;
+            let outs = match what.checked_sub(state.dense.ops) {
+                None => state.dense.outs.of(what),
+                Some(t) => {
+                    load = [t];
+                    &load
+                }
+            };
+            let after = outs.iter().filter_map(|&t| state.made_after(t, stage)).min();
+            let Some(later) = after.filter(|&later| state.has(later, what)) else { return };
+            let worst = state.peak_in(stage, later).max(self.budget);
+            if !state.may_go(later, what, worst) {
+                return;
+            }
+            let before = state.checkpoint();
+            state.remove(later, what);
+            if state.peak_in(stage, later) > worst {
+                state.undo_to(before);
+                return;
+            }
+        }
+    }
+
+    /// Drops what costs least at the worst stages until nothing is over the budget. Gives up (and leaves the
+    /// state as it is) if nothing helps or the time added exceeds `limit_ns`.
+    pub fn run(&mut self, state: &mut State, score: Score, limit_ns: u64, work: u64) -> bool {
+        let end = self.work + state.work + work;
+        while state.peak() > self.budget {
+            if self.work + state.work > end || state.extra_ns > limit_ns {
+                return false;
+            }
+            let stage = state.worst_stage();
+            if !self.relieve(state, stage, score, limit_ns) {
+                return false;
+            }
+        }
+        state.extra_ns <= limit_ns
+    }
+
+    /// Drops tensors at `stage` until it fits; false if it could not be made any lower.
+    fn relieve(&mut self, state: &mut State, stage: u32, score: Score, limit_ns: u64) -> bool {
+        let dense = state.dense;
+        let start = state.peak_in(stage, stage);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        self.work += u64::from(dense.tensors()) / 64;
+        for t in 0..dense.tensors() {
+            if dense.producer[t as usize] > stage || dense.size[t as usize] == 0 {
+                continue;
+            }
+            let Some(&last) = state.used(t).last() else { continue };
+            if last <= stage || dense.producer[t as usize] > stage {
+                continue;
+            }
+            let Some(next) = state.next_use(t, stage) else { continue };
+            if next >= dense.ops {
+                continue;
+            }
+            if let Some(price) = self.price(state, t, stage, next, score, start - self.budget) {
+                candidates.push((price, t, next));
+            }
+        }
+        candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut lowered = false;
+        for k in 0..candidates.len() {
+            let now = state.peak_in(stage, stage);
+            let over = now - self.budget;
+            if over <= 0 || state.extra_ns > limit_ns {
+                break;
+            }
+            let (price, t, next) = candidates[k];
+            if state.next_use(t, stage) != Some(next) {
+                continue;
+            }
+            // Earlier drops may have made this one dearer; then it waits for its turn in the next round.
+            let Some(fresh) = self.price(state, t, stage, next, score, over) else { continue };
+            if lowered && fresh > price * 1.5 && fresh > candidates.get(k + 1).map_or(f64::MAX, |c| c.0) * 1.2
+            {
+                continue;
+            }
+            let before = state.checkpoint();
+            self.apply(state, next);
+            if state.peak_in(stage, stage) >= now {
+                state.undo_to(before);
+            } else {
+                lowered = true;
+            }
+        }
+        self.candidates = candidates;
+        lowered
+    }
+
+    /// The price of dropping `t`, which is held after `stage` until `next`. Leaves the chain in `self.chain`.
+    fn price(
+        &mut self,
+        state: &State,
+        t: u32,
+        stage: u32,
+        next: u32,
+        score: Score,
+        over: i64,
+    ) -> Option<f64> {
+        let ns = self.chain(state, next, t)?;
+        let made = state.made_before(t, stage);
+        let last = state.last_use_before(t, made, stage + 1);
+        let gap = f64::from(next - last);
+        let bytes = (state.dense.size[t as usize] as i64).min(over.max(1)) as f64;
+        let price = ns as f64 / (bytes * gap.powf(score.gap));
+        Some(price * (1.0 + score.noise * (self.chance.share() - 0.5)))
+    }
+
+    /// Tries to do without each replay, dearest first, until `work` is used up.
+    pub fn give_back(&mut self, state: &mut State, work: u64) {
+        let end = self.work + state.work + work;
+        let mut pairs: Vec<(u64, u32, Again)> = Vec::new();
+        for stage in 0..state.dense.ops {
+            pairs.extend(state.again(stage).iter().map(|&what| (state.ns(what), stage, what)));
+        }
+        pairs.sort_by(|a, b| b.cmp(a));
+        for (_, stage, what) in pairs {
+            if self.work + state.work > end {
+                return;
+            }
+            if !state.may_go(stage, what, self.budget) {
+                continue;
+            }
+            let before = state.checkpoint();
+            state.remove(stage, what);
+            if state.peak() > self.budget {
+                state.undo_to(before);
+            }
+        }
+    }
+}

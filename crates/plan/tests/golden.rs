@@ -1,0 +1,88 @@
+//! Plans as text: what a small step looks like without and with a tight budget.
+
+use plimsoll_plan::text::write_plan;
+use plimsoll_plan::{Op, PlanError, Problem, Request, Tensor, TensorId, plan};
+
+/// Three layers forward and backward, every activation 1024 bytes.
+fn step() -> Problem {
+    let mut step = Problem::new(4);
+    let weight = step.tensor(Tensor::resident("w", 256));
+    let a = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("a", 1024) });
+    let b = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("b", 1024) });
+    let c = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("c", 1024) });
+    step.op(Op::new("fa", &[weight], &[a], 10));
+    step.op(Op::new("fb", &[a, weight], &[b], 20));
+    step.op(Op::new("fc", &[b, weight], &[c], 30));
+    let mut gradient: Option<TensorId> = None;
+    for (name, value) in [("c", c), ("b", b), ("a", a)] {
+        let g = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient(format!("g{name}"), 1024) });
+        let reads: Vec<TensorId> = [value].into_iter().chain(gradient).collect();
+        step.op(Op::new(format!("b{name}"), &reads, &[g], 40));
+        gradient = Some(g);
+    }
+    let loss = step.tensor(Tensor::output("norm", 4));
+    step.op(Op::new("norm", &[gradient.unwrap_or(a)], &[loss], 5));
+    step
+}
+
+fn check(budget: u64, expected: &str) {
+    let step = step();
+    let plan = plan(&step, &Request::within(budget)).unwrap();
+    assert_eq!(write_plan(&step, &plan), expected);
+}
+
+#[test]
+fn without_pressure_every_op_runs_once() {
+    check(1 << 20, UNLIMITED);
+}
+
+#[test]
+fn under_pressure_the_cheapest_activation_is_made_again() {
+    check(256 + 3 * 1024, TIGHT);
+}
+
+#[test]
+fn a_refusal_names_the_floor_who_holds_it_and_ways_out() {
+    let Err(PlanError::Infeasible(refusal)) = plan(&step(), &Request::within(2048)) else {
+        unreachable!("2048 bytes cannot do")
+    };
+    assert_eq!(refusal.to_string(), REFUSAL);
+}
+
+const UNLIMITED: &str = "\
+budget 1048576 arena 4352 live 4352
+floor 3328 bound 3328 unlimited 4352
+ns 185 lower bound 185 unlimited 185
+bitwise micro-batches 1 host 0
+resident w@0
+run fa w@0 -> a@256
+run fb a@256 w@0 -> b@1280
+run fc b@1280 w@0 -> c@2304
+run bc c@2304 -> gc@3328
+run bb b@1280 gc@3328 -> gb@2304
+run ba a@256 gb@2304 -> ga@1280
+run norm ga@1280 -> norm@256
+output norm@256
+";
+
+const TIGHT: &str = "\
+budget 3328 arena 3328 live 3328
+floor 3328 bound 3328 unlimited 4352
+ns 195 lower bound 195 unlimited 185
+bitwise micro-batches 1 host 0
+resident w@0
+run fa w@0 -> a@1280
+run fb a@1280 w@0 -> b@256
+run fc b@256 w@0 -> c@1280
+run bc c@1280 -> gc@2304
+run bb b@256 gc@2304 -> gb@1280
+replay fa w@0 -> a@256
+run ba a@256 gb@1280 -> ga@2304
+run norm ga@2304 -> norm@256
+output norm@256
+";
+
+const REFUSAL: &str = "budget 2 KiB cannot hold this step: floor is 3.25 KiB at op3 (bc); held there: \
+    activations 3 KiB, parameters 256 B; largest: b 1 KiB, c 1 KiB, gc 1 KiB, w 256 B; raising the budget to 3328 \
+    would fit, or reduce the batch to 2 (floor 1.75 KiB), or allow reassociated results and 2 micro-batches (floor \
+    1.81 KiB)";

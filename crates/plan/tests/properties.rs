@@ -1,0 +1,117 @@
+//! Random steps and random budgets: what the planner promises must hold for all of them.
+
+mod common;
+
+use common::{Chance, random_step};
+use plimsoll_plan::{Exactness, Link, PlanError, Planner, Request, plan, split::split, verify};
+
+#[test]
+fn random_steps_under_random_budgets_verify_and_stay_within() {
+    let mut planned = 0;
+    for seed in 0..60 {
+        let mut chance = Chance(seed);
+        let step = random_step(2 + chance.below(14) as usize, seed);
+        step.check().unwrap();
+        let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+        let unlimited = planner.plan(u64::MAX / 4).unwrap();
+        assert_eq!(unlimited.figures.predicted_ns, step.unlimited_ns());
+        assert_eq!(unlimited.figures.recomputed_ops, 0);
+        let top = unlimited.figures.arena_bytes;
+        for _ in 0..4 {
+            let budget = planner.floor_bytes() + chance.below(top - planner.floor_bytes() + 1);
+            let plan = planner.plan(budget).unwrap();
+            verify(&step, &plan).unwrap();
+            assert!(plan.figures.arena_bytes <= budget);
+            assert!(plan.figures.live_bytes <= plan.figures.arena_bytes);
+            assert!(plan.figures.lower_bound_ns <= plan.figures.predicted_ns);
+            assert!(plan.figures.bound_bytes <= plan.figures.arena_bytes);
+            assert_eq!(plan.exactness, Exactness::Bitwise);
+            planned += 1;
+        }
+    }
+    assert_eq!(planned, 240);
+}
+
+#[test]
+fn more_budget_is_never_slower() {
+    for seed in 100..112 {
+        let step = random_step(14, seed);
+        let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+        let floor = planner.floor_bytes();
+        let top = planner.plan(u64::MAX / 4).unwrap().figures.arena_bytes;
+        let mut last = u64::MAX;
+        for k in 0..50 {
+            let budget = floor + (top - floor) * k / 49;
+            let figures = planner.plan(budget).unwrap().figures;
+            assert!(figures.arena_bytes <= budget);
+            assert!(figures.predicted_ns <= last, "seed {seed}: {budget} bytes are slower than fewer");
+            last = figures.predicted_ns;
+        }
+        assert_eq!(last, step.unlimited_ns());
+    }
+}
+
+#[test]
+fn a_planner_that_has_planned_before_plans_the_same() {
+    let step = random_step(12, 7);
+    let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+    let floor = planner.floor_bytes();
+    for extra in [5000, 0, 2000, 9000] {
+        let fresh = plan(&step, &Request::within(floor + extra)).unwrap();
+        assert_eq!(fresh, planner.plan(floor + extra).unwrap());
+    }
+}
+
+#[test]
+fn the_floor_runs_and_one_byte_less_is_refused() {
+    for seed in 200..220 {
+        let step = random_step(8, seed);
+        let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+        let floor = planner.floor_bytes();
+        assert_eq!(planner.plan(floor).unwrap().figures.floor_bytes, floor);
+        match planner.plan(floor - 1) {
+            Err(PlanError::Infeasible(refusal)) => {
+                assert_eq!(refusal.floor_bytes, floor);
+                assert!(refusal.bound_bytes <= floor);
+                let held: u64 = refusal.held.iter().map(|h| h.1).sum::<u64>() + refusal.scratch_bytes;
+                assert!(held > 0 && held <= floor);
+                assert!(refusal.to_string().contains(&floor.to_string()));
+            }
+            other => unreachable!("a byte below the floor was planned: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn micro_batches_lower_the_floor_and_verify() {
+    for seed in 300..308 {
+        let step = random_step(8, seed);
+        let bitwise = Planner::new(&step, &Request::within(0)).unwrap().floor_bytes();
+        let request =
+            Request { exactness: Exactness::Reassociated, max_micro_batches: 4, ..Request::within(0) };
+        let mut planner = Planner::new(&step, &request).unwrap();
+        let floor = planner.floor_bytes();
+        assert!(floor <= bitwise);
+        let plan = planner.plan(floor).unwrap();
+        let parts = split(&step, plan.micro_batches).unwrap();
+        verify(&parts.problem, &plan).unwrap();
+        assert!(plan.figures.arena_bytes <= floor);
+    }
+}
+
+#[test]
+fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
+    let mut offloaded = 0;
+    for seed in 400..412 {
+        let mut step = random_step(10, seed);
+        step.link = Some(Link { bytes_per_second: 100_000_000_000 });
+        let request = Request { host_budget: 20_000, ..Request::within(0) };
+        let mut planner = Planner::new(&step, &request).unwrap();
+        let floor = planner.floor_bytes();
+        let plan = planner.plan(floor).unwrap();
+        verify(&step, &plan).unwrap();
+        assert!(plan.figures.host_bytes <= 20_000);
+        offloaded += plan.figures.offloaded_tensors;
+    }
+    assert!(offloaded > 0);
+}
