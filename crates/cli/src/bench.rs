@@ -126,7 +126,15 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         println!(
             "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} steps of {} samples, {} parameters",
-            line.case, line.steps_s, line.best_steps_s, line.cpu_ms, line.peak_mib, line.loss, line.steps, line.batch, line.params
+            line.case,
+            line.steps_s,
+            line.best_steps_s,
+            line.cpu_ms,
+            line.peak_mib,
+            line.loss,
+            line.steps,
+            line.batch,
+            line.params
         );
     }
     Ok(())

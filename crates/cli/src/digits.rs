@@ -23,7 +23,8 @@ pub fn test() -> Digits {
 }
 
 fn part(records: &[u8]) -> Digits {
-    let images = records.chunks_exact(RECORD).flat_map(|r| r[1..].iter().map(|&p| f32::from(p) / 16.0)).collect();
+    let images =
+        records.chunks_exact(RECORD).flat_map(|r| r[1..].iter().map(|&p| f32::from(p) / 16.0)).collect();
     let labels = records.chunks_exact(RECORD).map(|r| i64::from(r[0])).collect();
     Digits { images, labels }
 }

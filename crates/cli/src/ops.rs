@@ -1,6 +1,5 @@
 //! `plimsoll ops`: the table of all ops, as text, markdown or JSON.
 
-use plimsoll::Result;
 use plimsoll::graph::OPS;
 
 /// Arguments of `plimsoll ops`.
@@ -15,28 +14,29 @@ pub struct Args {
 }
 
 /// Prints the table.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &Args) {
     if args.json {
         let rows: Vec<_> = OPS
             .iter()
             .map(|op| serde_json::json!({"name": op.name, "section": op.section, "formula": op.formula.trim()}))
             .collect();
         println!("{}", serde_json::Value::Array(rows));
-        return Ok(());
+        return;
     }
     if args.markdown {
         print!("{}", page());
-        return Ok(());
+        return;
     }
     for op in OPS {
         println!("{:12} {:18} {}", op.section, op.name, op.formula.trim());
     }
-    Ok(())
 }
 
 /// The page docs/ops.md.
 fn page() -> String {
-    let mut page = String::from("# The ops\n\nMade by `plimsoll ops --markdown` from the table that drives the tests.\n");
+    let mut page = String::from(
+        "# The ops\n\nMade by `plimsoll ops --markdown` from the table that drives the tests.\n",
+    );
     let mut section = "";
     for op in OPS {
         if op.section != section {

@@ -48,8 +48,14 @@ fn train(args: &Args) -> Result<()> {
     let batch = args.batch as usize;
     let images = Type::new(DType::F32, [batch, 8, 8, 1]);
     let labels = Type::new(DType::I64, [batch]);
-    let mut training =
-        Training::new(model, mean_cross_entropy, Adam::new(args.lr), std::slice::from_ref(&images), labels, args.seed)?;
+    let mut training = Training::new(
+        model,
+        mean_cross_entropy,
+        Adam::new(args.lr),
+        std::slice::from_ref(&images),
+        labels,
+        args.seed,
+    )?;
     let params = training.params().to_vec();
     let predict = function(|arguments| {
         let (x, values) = (&arguments[..1], &arguments[1..]);
@@ -106,7 +112,8 @@ fn train(args: &Args) -> Result<()> {
 }
 
 fn gather(data: &Digits, chosen: &[usize]) -> Result<(Tensor, Tensor)> {
-    let images: Vec<f32> = chosen.iter().flat_map(|&i| data.images[i * 64..(i + 1) * 64].iter().copied()).collect();
+    let images: Vec<f32> =
+        chosen.iter().flat_map(|&i| data.images[i * 64..(i + 1) * 64].iter().copied()).collect();
     let labels: Vec<i64> = chosen.iter().map(|&i| data.labels[i]).collect();
     Ok((Tensor::from_slice(&images, [chosen.len(), 8, 8, 1])?, Tensor::from_slice(&labels, [chosen.len()])?))
 }

@@ -69,7 +69,7 @@ pub(crate) fn log<L: Level>(x: f32) -> f32 {
     let e = e as f32 - if subnormal { 23.0 } else { 0.0 };
     let s = (m - 1.0) / (m + 1.0);
     let ss = s * s;
-    let tail = poly::<L, 3>(ss, [3.333_334_3e-1, 1.999_431_1e-1, 1.479_337_1e-1]);
+    let tail = poly::<L, 3>(ss, [3.333_334_3e-1, 1.999_431_1e-1, 1.479_337e-1]);
     let twice = s + s;
     let y = L::fma(e, -2.121_944_4e-4, L::fma(twice * ss, tail, twice));
     let y = L::fma(e, 0.693_359_4, y);
@@ -125,7 +125,7 @@ pub(crate) fn erf<L: Level>(x: f32) -> f32 {
     let c = [
         1.790_192e-4,
         -1.129_536_6,
-        -6.333_011_7e-1,
+        -6.333_012e-1,
         -1.083_325_3e-1,
         2.515_474_7e-2,
         -4.185_028e-3,
@@ -200,11 +200,8 @@ fn quarter_turns<L: Level>(x: f32) -> (f32, u32) {
 fn sin_cos_near<L: Level>(r: f32) -> (f32, f32) {
     let s = r * r;
     let sin = L::fma(r * s, poly::<L, 3>(s, [-1.666_666_5e-1, 8.332_746e-3, -1.958_748e-4]), r);
-    let cos = L::fma(
-        s * s,
-        poly::<L, 3>(s, [4.166_666_5e-2, -1.388_830_3e-3, 2.454_772_9e-5]),
-        L::fma(s, -0.5, 1.0),
-    );
+    let cos =
+        L::fma(s * s, poly::<L, 3>(s, [4.166_666_5e-2, -1.388_830_3e-3, 2.454_773e-5]), L::fma(s, -0.5, 1.0));
     (sin, cos)
 }
 

@@ -17,13 +17,8 @@ const FENCE: u8 = 0xA5;
 
 impl Memory {
     fn new(bytes: usize) -> Memory {
-        let mut words = vec![u64::from_ne_bytes([FENCE; 8]); (bytes + 2 * ALIGNMENT).div_ceil(8) + 8];
-        let start = words.as_mut_ptr().align_offset(ALIGNMENT / 8 * 8) * 8;
-        let start = if (words.as_ptr() as usize + start) % ALIGNMENT == 0 {
-            start
-        } else {
-            ALIGNMENT - words.as_ptr() as usize % ALIGNMENT
-        };
+        let words = vec![u64::from_ne_bytes([FENCE; 8]); (bytes + 2 * ALIGNMENT).div_ceil(8) + 8];
+        let start = (words.as_ptr() as usize).next_multiple_of(ALIGNMENT) - words.as_ptr() as usize;
         Memory { words, start, bytes }
     }
 
@@ -87,7 +82,8 @@ fn run(cpu: &Cpu, example: &Example, values: &[Array], share: bool) -> Vec<(Type
     let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
     let output_types = example.op.infer(&input_types).unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
     let output_types: Vec<&Type> = output_types.iter().collect();
-    let scratch_bytes = cpu.scratch(&example.op, &input_types, &output_types).unwrap_or_else(|e| panic!("{e}"));
+    let scratch_bytes =
+        cpu.scratch(&example.op, &input_types, &output_types).unwrap_or_else(|e| panic!("{e}"));
     let mut inputs: Vec<Memory> = input_types.iter().map(|ty| Memory::new(ty.bytes())).collect();
     for ((memory, ty), array) in inputs.iter_mut().zip(&input_types).zip(values) {
         write(memory, ty, array);
@@ -147,14 +143,23 @@ fn check(example: &Example, dice: &mut Dice, computed_in: DType) {
     for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
         for (i, (&got, &want)) in got.iter().zip(&want.data).enumerate() {
             let error = (got - want).abs() / (1.0 + want.abs());
-            let near = error <= tolerance(ty.dtype, computed_in) || (got == want) || (got.is_nan() && want.is_nan());
-            assert!(near, "{:?} on {input_types:?} output {o} element {i}: {got} but should be {want}", example.op);
+            let near =
+                error <= tolerance(ty.dtype, computed_in) || (got == want) || (got.is_nan() && want.is_nan());
+            assert!(
+                near,
+                "{:?} on {input_types:?} output {o} element {i}: {got} but should be {want}",
+                example.op
+            );
         }
     }
     for (threads, share) in [(2, false), (3, false), (1, true), (2, true)] {
         let many = run(&Cpu::new(threads), example, &values, share);
         for (o, (a, b)) in one.iter().zip(&many).enumerate() {
-            assert!(a.2 == b.2, "{:?} output {o}: other bits on {threads} threads, in place: {share}", example.op);
+            assert!(
+                a.2 == b.2,
+                "{:?} output {o}: other bits on {threads} threads, in place: {share}",
+                example.op
+            );
         }
     }
 }

@@ -31,16 +31,8 @@ pub enum DType {
 
 impl DType {
     /// All of them, in declaration order.
-    pub const ALL: [DType; 8] = [
-        DType::F32,
-        DType::F64,
-        DType::BF16,
-        DType::F16,
-        DType::I64,
-        DType::I32,
-        DType::U8,
-        DType::Bool,
-    ];
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8, DType::Bool];
     /// The floating-point ones: those that have gradients.
     pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::BF16, DType::F16];
 

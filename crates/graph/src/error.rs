@@ -37,7 +37,9 @@ pub enum Error {
         why: String,
     },
     /// Values of two traces met in one op.
-    #[error("{op} at {site}: its inputs belong to different traces; pass values into a function as arguments")]
+    #[error(
+        "{op} at {site}: its inputs belong to different traces; pass values into a function as arguments"
+    )]
     ForeignValue {
         /// The op's name.
         op: &'static str,

@@ -78,7 +78,8 @@ impl Domain {
             Domain::Byte => (0..n).map(|_| dice.range(0, 256) as f64).collect(),
             Domain::Key => vec![42.0, 7.0, 3.0],
             Domain::Distinct => {
-                let mut v: Vec<f64> = (0..n).map(|i| (i as f64 + 0.5 - n as f64 / 2.0) * 4.0 / n as f64).collect();
+                let mut v: Vec<f64> =
+                    (0..n).map(|i| (i as f64 + 0.5 - n as f64 / 2.0) * 4.0 / n as f64).collect();
                 for i in (1..n).rev() {
                     v.swap(i, dice.range(0, i + 1));
                 }
@@ -139,6 +140,10 @@ impl Example {
             let dtype = if self.wide >> i & 1 == 1 { dtype.accumulator() } else { dtype };
             (if ty.dtype.is_float() { ty.with_dtype(dtype) } else { ty.clone() }, *domain)
         };
-        Example { op: self.op.clone(), inputs: self.inputs.iter().enumerate().map(change).collect(), wide: self.wide }
+        Example {
+            op: self.op.clone(),
+            inputs: self.inputs.iter().enumerate().map(change).collect(),
+            wide: self.wide,
+        }
     }
 }

@@ -118,11 +118,7 @@ pub fn gradient(target: &Sym, seed: Option<&Sym>, wrt: &[&Sym]) -> Result<Vec<Op
 }
 
 /// [`gradient`] of a sum of several targets, each with its seed.
-pub fn gradients(
-    targets: &[(&Sym, Option<&Sym>)],
-    wrt: &[&Sym],
-    site: Site,
-) -> Result<Vec<Option<Sym>>> {
+pub fn gradients(targets: &[(&Sym, Option<&Sym>)], wrt: &[&Sym], site: Site) -> Result<Vec<Option<Sym>>> {
     let Some((first, _)) = targets.first() else { return Ok(vec![None; wrt.len()]) };
     let trace = first.trace().clone();
     let n_values = trace.lock().values().len();
@@ -201,13 +197,18 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
         let input_grads = node.op.gradient(&at)?;
         if input_grads.len() != node.inputs.len() {
             let op = node.op.name();
-            return Err(Error::Internal(format!("the gradient rule of {op} gives a wrong number of gradients")));
+            return Err(Error::Internal(format!(
+                "the gradient rule of {op} gives a wrong number of gradients"
+            )));
         }
         for ((grad, &v), ty) in input_grads.into_iter().zip(&node.inputs).zip(&input_types) {
             let Some(grad) = grad else { continue };
             if grad.ty() != ty {
                 let op = node.op.name();
-                return Err(Error::Internal(format!("the gradient rule of {op} gives {} for {ty}", grad.ty())));
+                return Err(Error::Internal(format!(
+                    "the gradient rule of {op} gives {} for {ty}",
+                    grad.ty()
+                )));
             }
             if on_path[v.index()] {
                 accumulate(&mut grads[v.index()], grad, node.site)?;

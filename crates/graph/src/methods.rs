@@ -357,7 +357,13 @@ pub trait TensorOps: Clone + Sized {
 
     /// The matrix product with operands transposed at will and a bias added.
     #[track_caller]
-    fn matmul_with(&self, other: &Self, bias: Option<&Self>, ta: bool, tb: bool) -> Result<Self, Self::Error> {
+    fn matmul_with(
+        &self,
+        other: &Self,
+        bias: Option<&Self>,
+        ta: bool,
+        tb: bool,
+    ) -> Result<Self, Self::Error> {
         let op = MatMul { ta, tb, bias: bias.is_some(), act: None };
         match bias {
             Some(bias) => self.emit_one(op, &[self, other, bias], Site::here()),

@@ -43,7 +43,8 @@ impl Array {
     /// The element that a broadcast of this array to a larger shape has at an index of that shape.
     pub fn broadcast_at(&self, index: &[usize]) -> f64 {
         let tail = &index[index.len() - self.shape.rank()..];
-        let offset = tail.iter().zip(self.shape.iter()).fold(0, |o, (&i, &n)| o * n + if n == 1 { 0 } else { i });
+        let offset =
+            tail.iter().zip(self.shape.iter()).fold(0, |o, (&i, &n)| o * n + if n == 1 { 0 } else { i });
         self.data[offset]
     }
 }

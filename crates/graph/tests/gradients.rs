@@ -8,8 +8,18 @@ use plimsoll_graph::{Error, Graph, OPS, Site, Sym, TensorOps, Trace, gradients};
 
 /// Ops through which no gradient flows, on purpose; everything else must pass the comparison below.
 const WITHOUT_GRADIENT: &[&str] = &[
-    "Compare", "ArgMax", "Fused", "Full", "Iota", "ProdGrad", "OneHot", "AttentionGrad", "LstmGrad",
-    "GruGrad", "Uniform", "Normal",
+    "Compare",
+    "ArgMax",
+    "Fused",
+    "Full",
+    "Iota",
+    "ProdGrad",
+    "OneHot",
+    "AttentionGrad",
+    "LstmGrad",
+    "GruGrad",
+    "Uniform",
+    "Normal",
 ];
 
 /// Ops whose outputs from this one on are kept for their gradient alone, which gives none for them.
@@ -26,7 +36,12 @@ fn traced(example: &Example) -> (Trace, Vec<Sym>, Vec<Sym>, Vec<Sym>) {
     let outputs: Vec<Sym> = outputs
         .unwrap_or_else(|e| panic!("{:?}: {e}", example.op))
         .into_iter()
-        .take(SAVED_OUTPUTS.iter().find(|saved| saved.0 == example.op.variant()).map_or(usize::MAX, |saved| saved.1))
+        .take(
+            SAVED_OUTPUTS
+                .iter()
+                .find(|saved| saved.0 == example.op.variant())
+                .map_or(usize::MAX, |saved| saved.1),
+        )
         .filter(|s| s.dtype().is_float())
         .collect();
     let seeds = outputs.iter().map(|s| trace.input("seed", s.ty().clone())).collect();
@@ -42,9 +57,8 @@ fn weighted(graph: &Graph, values: &[Array], seeds: &[Array]) -> f64 {
 fn check(example: &Example, dice: &mut Dice) -> bool {
     let (trace, inputs, outputs, seeds) = traced(example);
     let targets: Vec<(&Sym, Option<&Sym>)> = outputs.iter().zip(seeds.iter().map(Some)).collect();
-    let varies = |i: usize| {
-        inputs[i].dtype().is_float() && !CONSTANT_INPUTS.contains(&(example.op.variant(), i))
-    };
+    let varies =
+        |i: usize| inputs[i].dtype().is_float() && !CONSTANT_INPUTS.contains(&(example.op.variant(), i));
     let wrt: Vec<&Sym> = (0..inputs.len()).filter(|&i| varies(i)).map(|i| &inputs[i]).collect();
     if outputs.is_empty() || wrt.is_empty() {
         return false;
@@ -77,7 +91,11 @@ fn check(example: &Example, dice: &mut Dice) -> bool {
             let numeric = (at(h) - at(-h)) / (2.0 * h);
             let analytic = grad.as_ref().map_or(0.0, |g| g.data[e]);
             let error = (numeric - analytic).abs() / (1.0 + numeric.abs().max(analytic.abs()));
-            assert!(error < 1e-5, "{:?} input {i} element {e}: {analytic} but numerically {numeric}", example.op);
+            assert!(
+                error < 1e-5,
+                "{:?} input {i} element {e}: {analytic} but numerically {numeric}",
+                example.op
+            );
         }
     }
     true

@@ -36,7 +36,9 @@ impl Init {
 
 /// A number for a name: FNV-1a, folded to 32 bits.
 fn stream(name: &str) -> u32 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (hash ^ (hash >> 32)) as u32
 }
 
@@ -48,7 +50,8 @@ mod tests {
     #[test]
     fn equal_names_and_seeds_start_equal_and_others_do_not() {
         let ty = Type::new(DType::F32, [64]);
-        let draw = |name: &str, seed| Init::Uniform(0.5).draw(name, &ty, seed).unwrap().to_vec::<f32>().unwrap();
+        let draw =
+            |name: &str, seed| Init::Uniform(0.5).draw(name, &ty, seed).unwrap().to_vec::<f32>().unwrap();
         assert_eq!(draw("a", 1), draw("a", 1));
         assert_ne!(draw("a", 1), draw("b", 1));
         assert_ne!(draw("a", 1), draw("a", 2));

@@ -111,7 +111,8 @@ impl Net {
         let path = self.path_of(name);
         if let Some(&i) = self.index.get(&path) {
             if self.params[i].ty != ty {
-                let why = format!("asks for parameter {path} as {ty}, which is {} elsewhere", self.params[i].ty);
+                let why =
+                    format!("asks for parameter {path} as {ty}, which is {} elsewhere", self.params[i].ty);
                 return Err(Error::Signature { site: plimsoll_graph::Site::here(), why });
             }
             return Ok(self.values[i].clone());

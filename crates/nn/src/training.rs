@@ -49,7 +49,8 @@ impl Training {
         seed: u64,
     ) -> Result<Training> {
         let params = Net::discover(inputs, &model)?;
-        let values = params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
+        let values =
+            params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
         Training::with_values(model, loss, adam, inputs, labels, params, values)
     }
 
@@ -88,7 +89,8 @@ impl Training {
             let (size, root) = adam.sizes(&t)?;
             let mut new: Vec<Tensor> = state.to_vec();
             for (j, (&i, g)) in trained.iter().zip(&grads).enumerate() {
-                let [p, m, v] = adam.update(&state[i], g, &state[n + j], &state[n + k + j], (&size, &root))?;
+                let [p, m, v] =
+                    adam.update(&state[i], g, &state[n + j], &state[n + k + j], (&size, &root))?;
                 (new[i], new[n + j], new[n + k + j]) = (p, m, v);
             }
             for (i, update) in net.updates().into_iter().enumerate() {

@@ -41,14 +41,20 @@ fn a_steady_step_allocates_nothing() {
         type Model = Box<dyn Fn(&mut plimsoll_nn::Net, &[Tensor]) -> plimsoll_run::Result<Tensor>>;
         let cases: Vec<(&str, Model, Type, Type)> = vec![
             ("unet", Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)), images.clone(), pixels),
-            ("resnet18", Box::new(|net, x| zoo::resnet18(net, &x[0], 10)), images, Type::new(DType::I64, [4])),
+            (
+                "resnet18",
+                Box::new(|net, x| zoo::resnet18(net, &x[0], 10)),
+                images,
+                Type::new(DType::I64, [4]),
+            ),
             ("gpt", Box::new(move |net, x| zoo::gpt(net, &x[0], gpt)), tokens.clone(), tokens.clone()),
             ("lstm", Box::new(|net, x| zoo::lstm(net, &x[0], 50, 32, 2)), tokens.clone(), tokens),
         ];
         for (name, model, input, labels) in cases {
             let inputs = [input.clone()];
             let mut training =
-                Training::new(model, mean_cross_entropy, Adam::new(1e-3), &inputs, labels.clone(), 1).unwrap();
+                Training::new(model, mean_cross_entropy, Adam::new(1e-3), &inputs, labels.clone(), 1)
+                    .unwrap();
             let x = Tensor::full(input, 1.0).unwrap();
             let y = Tensor::full(labels, 1.0).unwrap();
             for _ in 0..2 {

@@ -47,9 +47,16 @@ fn losses(
     };
     let values = params.iter().enumerate().map(start).collect();
     let inputs = [input.clone()];
-    let mut training =
-        Training::with_values(model, mean_cross_entropy, Adam::new(1e-3), &inputs, target.clone(), params, values)
-            .unwrap();
+    let mut training = Training::with_values(
+        model,
+        mean_cross_entropy,
+        Adam::new(1e-3),
+        &inputs,
+        target.clone(),
+        params,
+        values,
+    )
+    .unwrap();
     let mut losses = Vec::new();
     for step in 0..steps {
         let x = match input.dtype {
@@ -76,11 +83,13 @@ fn case(name: &str, steps: u64) -> Vec<f64> {
             steps,
         ),
         "gpt" => losses(|net, x| zoo::gpt(net, &x[0], gpt), i64s(&[4, 16]), i64s(&[4, 16]), 50, steps),
-        "lstm" => losses(|net, x| zoo::lstm(net, &x[0], 50, 24, 2), i64s(&[4, 12]), i64s(&[4, 12]), 50, steps),
+        "lstm" => {
+            losses(|net, x| zoo::lstm(net, &x[0], 50, 24, 2), i64s(&[4, 12]), i64s(&[4, 12]), 50, steps)
+        }
         _ => losses(
-            |net, x| zoo::unet(net, &x[0], 8, 3, 2),
-            f32s(&[2, 16, 16, 3]),
-            i64s(&[2, 16, 16]),
+            |net, x| zoo::unet(net, &x[0], 6, 3, 2),
+            f32s(&[3, 16, 16, 3]),
+            i64s(&[3, 16, 16]),
             2,
             steps,
         ),
@@ -88,7 +97,8 @@ fn case(name: &str, steps: u64) -> Vec<f64> {
 }
 
 fn check(name: &str) {
-    let golden: BTreeMap<String, Vec<f64>> = serde_json::from_str(include_str!("training/losses.json")).unwrap();
+    let golden: BTreeMap<String, Vec<f64>> =
+        serde_json::from_str(include_str!("training/losses.json")).unwrap();
     let ours = case(name, golden[name].len() as u64);
     for (step, (ours, torch)) in ours.iter().zip(&golden[name]).enumerate() {
         let difference = (ours - torch).abs() / torch.abs();

@@ -20,11 +20,8 @@ use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How much lower each rung is than the one above.
-const RUNG: f64 = 0.92;
-/// How much higher each tread of a rung is than the one below; all of them reach the next rung.
+/// How much higher each tread of a rung is than the one below; after the last comes the next rung.
 const TREAD: f64 = 1.0026;
-const TREADS: u32 = 32;
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +32,16 @@ pub(crate) struct Effort {
     pub tread: u64,
     /// Work for each attempt to find the floor.
     pub floor: u64,
+    /// How many treads a rung has.
+    treads: u32,
     /// Every so many treads are searched: fewer in long steps, whose tensors are small beside the budget.
     stride: usize,
     /// With how many prices first schedules are looked for.
     scores: usize,
+    /// The floor is looked for until this share of it is left open.
+    open: u64,
+    /// After so many failures to press the floor lower it is left where it is.
+    fails: usize,
 }
 
 impl Effort {
@@ -47,8 +50,9 @@ impl Effort {
         let rung = (1200 * u64::from(ops)).clamp(20_000, 900_000) * u64::from(level.max(1));
         let floor = (200 * u64::from(ops)).clamp(20_000, 500_000);
         let long = ops > 20_000;
-        let (stride, scores) = if long { (8, 1) } else { (1, 3) };
-        Effort { rung, tread: rung / 40 * stride as u64, floor, stride, scores }
+        let (treads, stride, scores, open, fails) = if long { (126, 20, 1, 4, 0) } else { (32, 1, 3, 32, 6) };
+        let rung = if long { rung / 2 } else { rung };
+        Effort { rung, tread: rung / 40 * stride.min(8) as u64, floor, treads, stride, scores, open, fails }
     }
 }
 
@@ -155,7 +159,8 @@ impl Ladder {
     /// The budget of a rung; rung 0 is the step without replays, the last one is the floor.
     fn rung_budget(&self, rung: usize) -> u64 {
         let lowest = self.floor.as_ref().map_or(0, |floor| floor.entry.live);
-        ((self.unlimited_live as f64 * RUNG.powi(rung as i32)) as u64).max(lowest)
+        ((self.unlimited_live as f64 * TREAD.powf(-f64::from(self.effort.treads) * rung as f64)) as u64)
+            .max(lowest)
     }
 
     /// The bytes of the step without replays, packed.
@@ -229,7 +234,7 @@ impl Ladder {
         let fresh = State::new(&self.plain);
         let mut best = (fresh.freeze(), self.plain.clone());
         let mut live = self.unlimited_live;
-        while low < live && live - low > live / 32 {
+        while low < live && live - low > live / self.effort.open {
             match self.start(at, self.effort.floor) {
                 Some(found) => {
                     live = found.0.thaw(&found.1).peak() as u64;
@@ -244,7 +249,7 @@ impl Ladder {
         let mut state = frozen.thaw(&dense);
         let mut repair = Repair::new(&state, live, self.host_budget, 3);
         let (mut fails, mut step) = (0, 64);
-        while fails < 6 && live > bound && !self.is_late() {
+        while fails < self.effort.fails && live > bound && !self.is_late() {
             improve(&mut state, &mut repair, self.effort.floor / 8);
             repair.budget = (live - live / step - 1).max(bound) as i64;
             let score = Score { gap: [0.0, 0.5, 1.0][fails % 3], noise: 0.3 };
@@ -334,7 +339,7 @@ impl Ladder {
                 improve(&mut state, &mut repair, self.effort.rung);
             }
             entries.push(Entry::new(&mut state, &dense, budget));
-            let treads = (1..TREADS).step_by(self.effort.stride);
+            let treads = (1..self.effort.treads).step_by(self.effort.stride);
             for tread in treads.take_while(|_| !self.is_late()) {
                 let budget = (budget as f64 * TREAD.powi(tread as i32)) as u64;
                 repair.budget = budget as i64;

@@ -259,7 +259,7 @@ impl Replay<'_> {
 
     /// The end of a range, if it is inside the budget.
     fn end(&self, offset: u64, bytes: u64, budget: u64) -> Result<u64, Fault> {
-        let end = offset.checked_add(bytes).unwrap_or(u64::MAX);
+        let end = offset.saturating_add(bytes);
         if end > budget {
             return Err(Fault::PastBudget { step: self.step, end, budget });
         }

@@ -25,6 +25,7 @@
 pub use plimsoll_device as device;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
+pub use plimsoll_plan as plan;
 pub use plimsoll_run as run;
 
 pub use plimsoll_run::{Error, Result};

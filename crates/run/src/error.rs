@@ -32,7 +32,9 @@ pub enum Error {
         site: Site,
     },
     /// The bytes of a traced value were asked for; it has none until the function runs.
-    #[error("{ty} at {site} is being traced and has no value yet; return it from the function and read it there")]
+    #[error(
+        "{ty} at {site} is being traced and has no value yet; return it from the function and read it there"
+    )]
     Traced {
         /// The value's type.
         ty: Type,

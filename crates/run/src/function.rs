@@ -70,10 +70,13 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
         }
         let compiled = self.compiled(inputs, site)?;
         let program = &compiled.program;
-        let arena = Buffer::new(&compiled.device, program.arena_bytes(), "function", program.site().unwrap_or(site))?;
+        let arena =
+            Buffer::new(&compiled.device, program.arena_bytes(), "function", program.site().unwrap_or(site))?;
         let results = program
             .result_types()
-            .map(|ty| Ok((ty.clone(), Arc::new(Buffer::new(&compiled.device, ty.bytes(), "function", site)?))))
+            .map(|ty| {
+                Ok((ty.clone(), Arc::new(Buffer::new(&compiled.device, ty.bytes(), "function", site)?)))
+            })
             .collect::<Result<Vec<(Type, Arc<Buffer>)>>>()?;
         let arguments = inputs
             .iter()
@@ -108,8 +111,11 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             return Ok(hit);
         }
         let tracing = Tracing::new();
-        let arguments: Vec<Tensor> =
-            types.iter().enumerate().map(|(i, ty)| tracing.argument(&format!("argument {i}"), ty.clone())).collect();
+        let arguments: Vec<Tensor> = types
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| tracing.argument(&format!("argument {i}"), ty.clone()))
+            .collect();
         let results = device.scope(|| (self.body)(&arguments))?;
         let graph = finish(&tracing, &results, site)?;
         let program = Program::new(passes::optimize(&graph)?, &device, &[])?;
@@ -123,7 +129,11 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
 }
 
 /// The graph of a trace that returned these tensors; eager ones among them are captured.
-pub(crate) fn finish(tracing: &Arc<Tracing>, results: &[Tensor], site: Site) -> Result<plimsoll_graph::Graph> {
+pub(crate) fn finish(
+    tracing: &Arc<Tracing>,
+    results: &[Tensor],
+    site: Site,
+) -> Result<plimsoll_graph::Graph> {
     let syms = results.iter().map(|t| tracing.lift(t, "return", site)).collect::<Result<Vec<_>>>()?;
     Ok(tracing.trace().finish(&syms.iter().collect::<Vec<_>>())?)
 }

@@ -25,6 +25,7 @@ pub(crate) fn assign(spans: &[Span]) -> Result<(Vec<usize>, usize)> {
             alignment: ALIGNMENT as u64,
         })
         .collect();
-    let packing = pack(&buffers, &Options::default()).map_err(|e| Error::Internal(format!("packing failed: {e}")))?;
+    let packing =
+        pack(&buffers, &Options::default()).map_err(|e| Error::Internal(format!("packing failed: {e}")))?;
     Ok((packing.offsets.into_iter().map(|o| o as usize).collect(), packing.height as usize))
 }

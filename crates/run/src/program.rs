@@ -106,8 +106,10 @@ impl Program {
         for instruction in &self.instructions {
             let node = self.graph.node(instruction.node);
             let operand = |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
-            let inputs: SmallVec<[Operand<'_>; 24]> = node.inputs.iter().zip(&instruction.inputs).map(operand).collect();
-            let outputs: SmallVec<[Operand<'_>; 8]> = node.outputs.iter().zip(&instruction.outputs).map(operand).collect();
+            let inputs: SmallVec<[Operand<'_>; 24]> =
+                node.inputs.iter().zip(&instruction.inputs).map(operand).collect();
+            let outputs: SmallVec<[Operand<'_>; 8]> =
+                node.outputs.iter().zip(&instruction.outputs).map(operand).collect();
             let call = Call {
                 op: &node.op,
                 inputs: &inputs,
@@ -116,7 +118,8 @@ impl Program {
                 scratch_bytes: instruction.scratch_bytes,
             };
             // SAFETY: the caller's promise, and slots that live at once are disjoint by construction.
-            unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site: node.site })?;
+            unsafe { device.backend().run(&call) }
+                .map_err(|fault| Error::Fault { fault, site: node.site })?;
         }
         for m in &self.moves {
             // SAFETY: both ends hold this many bytes; a move between the same bytes is legal with `copy`.
@@ -182,7 +185,8 @@ impl<'a> Builder<'a> {
     }
 
     fn slot(&self, v: ValueId) -> Result<usize> {
-        self.slot_of[v.index()].ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", v.0)))
+        self.slot_of[v.index()]
+            .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", v.0)))
     }
 
     fn build(mut self, device: &Device) -> Result<(Vec<Instruction>, Vec<Move>, usize)> {
@@ -201,7 +205,8 @@ impl<'a> Builder<'a> {
                     None => self.new_slot(node.outputs[o], step, None),
                 }
             }
-            let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| self.graph.ty(v)).collect() };
+            let types =
+                |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| self.graph.ty(v)).collect() };
             let bytes = device.backend().scratch(&node.op, &types(&node.inputs), &types(&node.outputs))?;
             if bytes > 0 {
                 scratch.push((step, bytes));

@@ -74,14 +74,22 @@ impl Step {
         let state = state.into_iter().map(|t| own(t, site)).collect::<Result<Vec<Tensor>>>()?;
         let tracing = Tracing::new();
         let name = |kind: &str, i: usize| format!("{kind} {i}");
-        let traced_state: Vec<Tensor> =
-            state.iter().enumerate().map(|(i, t)| tracing.argument(&name("state", i), t.ty().clone())).collect();
-        let traced_inputs: Vec<Tensor> =
-            inputs.iter().enumerate().map(|(i, ty)| tracing.argument(&name("input", i), ty.clone())).collect();
-        let StepResult { state: new_state, outputs } = device.scope(|| body(&traced_state, &traced_inputs))?;
+        let traced_state: Vec<Tensor> = state
+            .iter()
+            .enumerate()
+            .map(|(i, t)| tracing.argument(&name("state", i), t.ty().clone()))
+            .collect();
+        let traced_inputs: Vec<Tensor> = inputs
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| tracing.argument(&name("input", i), ty.clone()))
+            .collect();
+        let StepResult { state: new_state, outputs } =
+            device.scope(|| body(&traced_state, &traced_inputs))?;
         let types = |tensors: &[Tensor]| tensors.iter().map(|t| t.ty().clone()).collect::<Vec<Type>>();
         if types(&new_state) != types(&state) {
-            let why = format!("returns a state of {:?} where it was given {:?}", types(&new_state), types(&state));
+            let why =
+                format!("returns a state of {:?} where it was given {:?}", types(&new_state), types(&state));
             return Err(Error::Signature { site, why });
         }
         let n_state = state.len();
@@ -92,7 +100,12 @@ impl Step {
         let outputs = program
             .result_types()
             .skip(n_state)
-            .map(|ty| Ok(Tensor::eager(ty.clone(), Arc::new(Buffer::new(&device, ty.bytes(), "step output", site)?))))
+            .map(|ty| {
+                Ok(Tensor::eager(
+                    ty.clone(),
+                    Arc::new(Buffer::new(&device, ty.bytes(), "step output", site)?),
+                ))
+            })
             .collect::<Result<Vec<Tensor>>>()?;
         let arena = Buffer::new(&device, program.arena_bytes(), "step arena", site)?;
         let captured = tracing.captured();
@@ -103,7 +116,17 @@ impl Step {
         arguments.extend(captured.iter().map(pointer).collect::<Result<Vec<_>>>()?);
         let mut results = state_pointers;
         results.extend(outputs.iter().map(pointer).collect::<Result<Vec<_>>>()?);
-        Ok(Step { program, device, state, n_inputs: inputs.len(), outputs, captured, arena, arguments, results })
+        Ok(Step {
+            program,
+            device,
+            state,
+            n_inputs: inputs.len(),
+            outputs,
+            captured,
+            arena,
+            arguments,
+            results,
+        })
     }
 
     /// Runs the step once: the state is updated, the outputs are overwritten.
@@ -117,7 +140,10 @@ impl Step {
         let n_state = self.state.len();
         for (i, (input, ty)) in inputs.iter().zip(self.program.argument_types().skip(n_state)).enumerate() {
             if input.ty() != ty {
-                return Err(Error::Signature { site, why: format!("gives {} as input {i} to a step of {ty}", input.ty()) });
+                return Err(Error::Signature {
+                    site,
+                    why: format!("gives {} as input {i} to a step of {ty}", input.ty()),
+                });
             }
             let buffer = input.buffer(site)?;
             if !buffer.device().same(&self.device) {

@@ -6,7 +6,9 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use plimsoll_graph::{Error as GraphError, Graph, NodeId, Op, Site, Sym, TensorOps, Trace, ValueId, gradients};
+use plimsoll_graph::{
+    Error as GraphError, Graph, NodeId, Op, Site, Sym, TensorOps, Trace, ValueId, gradients,
+};
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result};
@@ -91,7 +93,10 @@ impl Tape {
         let grads = self.try_gradient_at(target, wrt, site)?;
         let missing = |i: usize| GraphError::NoPath {
             site,
-            why: format!("the target does not depend on tensor {i} ({}); watch it before it is used", wrt[i].ty()),
+            why: format!(
+                "the target does not depend on tensor {i} ({}); watch it before it is used",
+                wrt[i].ty()
+            ),
         };
         grads.into_iter().enumerate().map(|(i, grad)| grad.ok_or_else(|| missing(i).into())).collect()
     }
@@ -110,7 +115,9 @@ impl Tape {
             return Ok(grads.into_iter().map(|g| g.map(|sym| Tensor::traced(sym, tracing))).collect());
         }
         if std::mem::replace(&mut self.record.borrow_mut().paused, true) {
-            return Err(GraphError::Internal("a tape was asked for a gradient while giving one".into()).into());
+            return Err(
+                GraphError::Internal("a tape was asked for a gradient while giving one".into()).into()
+            );
         }
         let result = self.replay(target, wrt, site);
         self.record.borrow_mut().paused = false;
@@ -122,7 +129,8 @@ impl Tape {
         let (trace, mut values, mut kept) = {
             let mut record = self.record.borrow_mut();
             if record.spent {
-                let why = "this tape has given its gradients; use Tape::persistent() to ask more than once".into();
+                let why =
+                    "this tape has given its gradients; use Tape::persistent() to ask more than once".into();
                 return Err(Error::Signature { site, why });
             }
             if self.persistent {
@@ -137,7 +145,8 @@ impl Tape {
             let Some(id) = tensor.id() else {
                 return Err(GraphError::ForeignValue { op: "gradient", site }.into());
             };
-            let value = *values.entry(id).or_insert_with(|| trace.lock().input("", tensor.ty().clone(), site));
+            let value =
+                *values.entry(id).or_insert_with(|| trace.lock().input("", tensor.ty().clone(), site));
             Ok(trace.value(value))
         };
         let n_forward = trace.lock().nodes().len();
@@ -154,7 +163,8 @@ impl Tape {
             if node.outputs.iter().all(|v| last_use[v.index()].is_none()) {
                 continue;
             }
-            let missing = |v: &ValueId| GraphError::Internal(format!("the tape did not keep %{} for {}", v.0, node.op));
+            let missing =
+                |v: &ValueId| GraphError::Internal(format!("the tape did not keep %{} for {}", v.0, node.op));
             let inputs = node
                 .inputs
                 .iter()
@@ -210,7 +220,7 @@ impl Record {
             let value = t.id().and_then(|id| self.values.get(&id));
             value.is_some_and(|v| self.tracked[v.index()])
         };
-        if !inputs.iter().any(|t| follows(t)) {
+        if !inputs.iter().any(follows) {
             return Ok(());
         }
         let mut ids = Vec::with_capacity(inputs.len());
@@ -257,7 +267,9 @@ pub(crate) fn follows(tensors: &[&Tensor]) -> bool {
     ACTIVE.with_borrow(|tapes| {
         tapes.iter().filter_map(Weak::upgrade).any(|tape| {
             let record = tape.borrow();
-            let tracked = |t: &&Tensor| t.id().and_then(|id| record.values.get(&id)).is_some_and(|v| record.tracked[v.index()]);
+            let tracked = |t: &&Tensor| {
+                t.id().and_then(|id| record.values.get(&id)).is_some_and(|v| record.tracked[v.index()])
+            };
             !record.paused && !record.spent && tensors.iter().any(tracked)
         })
     })

@@ -131,7 +131,8 @@ impl TensorOps for Tensor {
         let traced = inputs.iter().copied().chain([self]).find_map(Tensor::tracing);
         if let Some(tracing) = traced {
             let tracing = tracing.clone();
-            let syms = inputs.iter().map(|t| tracing.lift(t, op.name(), site)).collect::<Result<Vec<Sym>>>()?;
+            let syms =
+                inputs.iter().map(|t| tracing.lift(t, op.name(), site)).collect::<Result<Vec<Sym>>>()?;
             let outputs = tracing.trace().push(op, &syms.iter().collect::<Vec<_>>(), site)?;
             return Ok(outputs.into_iter().map(|sym| Tensor::traced(sym, &tracing)).collect());
         }

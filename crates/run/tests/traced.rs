@@ -149,7 +149,10 @@ fn a_step_updates_its_state_in_place_and_a_clone_keeps_what_it_saw() {
     let bytes = start.to_bytes().unwrap();
     let mut step = Step::compile(vec![start.clone()], &[Type::new(DType::F32, [8])], |state, inputs| {
         let new = state[0].mul(&inputs[0])?;
-        Ok(StepResult { state: vec![new.clone()], outputs: vec![new.sum(&[], false)?, state[0].clone(), new] })
+        Ok(StepResult {
+            state: vec![new.clone()],
+            outputs: vec![new.sum(&[], false)?, state[0].clone(), new],
+        })
     })
     .unwrap();
     let half = Tensor::full(Type::new(DType::F32, [8]), 0.5).unwrap();

@@ -108,6 +108,5 @@ pub(crate) fn kernel(op: &Op) -> Option<&dyn Kernel> {
         Op::Uniform(k) => Some(k),
         Op::Normal(k) => Some(k),
         Op::Dropout(k) => Some(k),
-        _ => None,
     }
 }

@@ -354,9 +354,9 @@ mod tests {
         let (source, grid) =
             (Source::new([42, 7, first], 3), Grid::new(&Type::new(DType::F32, [samples, sample])));
         let mut out = vec![f32::NAN; 3 * samples * sample];
-        let n = samples * sample;
+        let (n, base) = (samples * sample, out.as_mut_ptr());
         for task in 0..grid.tasks() {
-            let at = |i: usize| Shared(out.as_ptr().cast_mut().wrapping_add(i * n));
+            let at = |i: usize| Shared(base.wrapping_add(i * n));
             uniform_task(Isa::detect(), &source, &grid, task, -1.0, 2.0, at(0));
             normal_task(Isa::detect(), &source, &grid, task, 0.0, 1.0, at(1));
             dropout_task(Isa::detect(), &source, &grid, task, 1 << 23, 2.0, at(0), at(2));

@@ -188,7 +188,8 @@ impl Rule for Binary {
         for dtype in [DType::I32, DType::I64] {
             for f in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Max, Binary::Min] {
                 let ty = Type::new(dtype, [3, 5]);
-                examples.push(Example::new(f, vec![(ty.clone(), Domain::Index(90)), (ty, Domain::Index(90))]));
+                examples
+                    .push(Example::new(f, vec![(ty.clone(), Domain::Index(90)), (ty, Domain::Index(90))]));
             }
         }
         examples
@@ -275,7 +276,8 @@ impl Rule for Compare {
             for dtype in [DType::F32, DType::I64, DType::I32, DType::U8] {
                 let (a, b) = operand_shapes(dice).swap_remove(dice.range(0, 5));
                 // Few values, so that equal ones meet.
-                let inputs = vec![(Type::new(dtype, a), Domain::Index(4)), (Type::new(dtype, b), Domain::Index(4))];
+                let inputs =
+                    vec![(Type::new(dtype, a), Domain::Index(4)), (Type::new(dtype, b), Domain::Index(4))];
                 examples.push(Example::new(f, inputs));
             }
         }
@@ -337,8 +339,11 @@ impl Rule for Select {
             let domain = if dtype == DType::F32 { Domain::Normal } else { Domain::Truth };
             for (a, b) in operand_shapes(dice) {
                 let c = if dice.range(0, 2) == 0 { a.clone() } else { b.clone() };
-                let inputs =
-                    vec![(Type::new(DType::Bool, c), Domain::Truth), (Type::new(dtype, a), domain), (Type::new(dtype, b), domain)];
+                let inputs = vec![
+                    (Type::new(DType::Bool, c), Domain::Truth),
+                    (Type::new(dtype, a), domain),
+                    (Type::new(dtype, b), domain),
+                ];
                 examples.push(Example::new(Select, inputs));
             }
         }

@@ -119,8 +119,14 @@ impl Rule for Fused {
                 return Err(format!("step {i} of its chain reads what is not there"));
             }
         }
-        let output = |&s: &u16| chain.steps.get(usize::from(s)).map(|step| Type::new(step.dtype, &chain.shape));
-        chain.outputs.iter().map(output).collect::<Option<Types>>().ok_or_else(|| "an output of its chain does not exist".into())
+        let output =
+            |&s: &u16| chain.steps.get(usize::from(s)).map(|step| Type::new(step.dtype, &chain.shape));
+        chain
+            .outputs
+            .iter()
+            .map(output)
+            .collect::<Option<Types>>()
+            .ok_or_else(|| "an output of its chain does not exist".into())
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

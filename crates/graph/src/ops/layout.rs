@@ -35,7 +35,9 @@ impl Rule for Full {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        DType::ALL.map(|d| Example::new(Full { ty: Type::new(d, [dice.range(1, 9)]), value: Scalar(1.0) }, vec![])).into()
+        DType::ALL
+            .map(|d| Example::new(Full { ty: Type::new(d, [dice.range(1, 9)]), value: Scalar(1.0) }, vec![]))
+            .into()
     }
 }
 
@@ -69,7 +71,11 @@ impl Rule for Iota {
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let ty = |d| Type::new(d, [2, dice.clone().range(1, 9), 3]);
         let dtypes = [DType::F32, DType::I64, DType::I32, DType::BF16, DType::F16, DType::F64, DType::U8];
-        dtypes.into_iter().enumerate().map(|(i, d)| Example::new(Iota { ty: ty(d), axis: i % 3 }, vec![])).collect()
+        dtypes
+            .into_iter()
+            .enumerate()
+            .map(|(i, d)| Example::new(Iota { ty: ty(d), axis: i % 3 }, vec![]))
+            .collect()
     }
 }
 
@@ -105,7 +111,10 @@ impl Rule for Broadcast {
         let mut examples: Vec<Example> = [&[c][..], &[1, c], &[n, 1], &[]]
             .map(|from| Example::new(Broadcast([n, c].into()), f32s(from)))
             .into();
-        examples.push(Example::new(Broadcast([2, n, c].into()), vec![(Type::new(DType::I64, [c]), Domain::Index(9))]));
+        examples.push(Example::new(
+            Broadcast([2, n, c].into()),
+            vec![(Type::new(DType::I64, [c]), Domain::Index(9))],
+        ));
         examples
     }
 }
@@ -147,7 +156,10 @@ impl Rule for Reshape {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let (n, c) = (dice.range(1, 5), dice.range(1, 9));
-        vec![Example::new(Reshape([n * c, 2].into()), vec![(Type::new(DType::F32, [n, 2, c]), Domain::Normal)])]
+        vec![Example::new(
+            Reshape([n * c, 2].into()),
+            vec![(Type::new(DType::F32, [n, 2, c]), Domain::Normal)],
+        )]
     }
 }
 
@@ -165,7 +177,12 @@ impl Rule for Transpose {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..x.shape.rank()) {
-            return Err(format!("{:?} is not an order of the {} axes of {}", self.0.as_slice(), x.shape.rank(), x.shape));
+            return Err(format!(
+                "{:?} is not an order of the {} axes of {}",
+                self.0.as_slice(),
+                x.shape.rank(),
+                x.shape
+            ));
         }
         Ok(smallvec![x.with_shape(self.0.iter().map(|&axis| x.shape[axis]).collect::<Shape>())])
     }
@@ -191,7 +208,9 @@ impl Rule for Transpose {
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut shape = || [dice.range(1, 6), dice.range(1, 20), dice.range(1, 20)];
         let mut examples: Vec<Example> = [[0, 2, 1], [2, 1, 0], [1, 2, 0], [1, 0, 2]]
-            .map(|p| Example::new(Transpose(p[..].into()), vec![(Type::new(DType::F32, shape()), Domain::Normal)]))
+            .map(|p| {
+                Example::new(Transpose(p[..].into()), vec![(Type::new(DType::F32, shape()), Domain::Normal)])
+            })
             .into();
         for dtype in [DType::I64, DType::U8] {
             let x = (Type::new(dtype, [3, 5]), Domain::Index(90));
@@ -233,12 +252,20 @@ impl Rule for Slice {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
         if self.0.len() != x.shape.rank() {
-            return Err(format!("{} ranges were given for the {} axes of {}", self.0.len(), x.shape.rank(), x.shape));
+            return Err(format!(
+                "{} ranges were given for the {} axes of {}",
+                self.0.len(),
+                x.shape.rank(),
+                x.shape
+            ));
         }
         for (axis, r) in self.0.iter().enumerate() {
             if r.start > r.stop || r.stop > x.shape[axis] || r.step == 0 {
                 let (start, stop, step) = (r.start, r.stop, r.step);
-                return Err(format!("{start}..{stop} step {step} is not a range of axis {axis} of {}", x.shape));
+                return Err(format!(
+                    "{start}..{stop} step {step} is not a range of axis {axis} of {}",
+                    x.shape
+                ));
             }
         }
         Ok(smallvec![x.with_shape(self.0.iter().map(|r| r.length()).collect::<Shape>())])
@@ -268,7 +295,9 @@ impl Rule for Slice {
             SliceAxis { start, stop: dice.range(start + 1, n + 1), step }
         };
         let mut examples = Vec::new();
-        for (dtype, domain) in [(DType::F32, Domain::Normal), (DType::F32, Domain::Normal), (DType::I64, Domain::Index(9))] {
+        for (dtype, domain) in
+            [(DType::F32, Domain::Normal), (DType::F32, Domain::Normal), (DType::I64, Domain::Index(9))]
+        {
             let ranges = smallvec![range(dice, 5, 2), range(dice, 9, 3), range(dice, 12, 1)];
             examples.push(Example::new(Slice(ranges), vec![(Type::new(dtype, [5, 9, 12]), domain)]));
         }
@@ -304,7 +333,12 @@ impl Rule for Pad {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
         if self.axes.len() != x.shape.rank() {
-            return Err(format!("{} paddings were given for the {} axes of {}", self.axes.len(), x.shape.rank(), x.shape));
+            return Err(format!(
+                "{} paddings were given for the {} axes of {}",
+                self.axes.len(),
+                x.shape.rank(),
+                x.shape
+            ));
         }
         let length = |(p, &n): (&PadAxis, &usize)| p.low + n + n.saturating_sub(1) * p.inner + p.high;
         Ok(smallvec![x.with_shape(self.axes.iter().zip(x.shape.iter()).map(length).collect::<Shape>())])
@@ -333,10 +367,17 @@ impl Rule for Pad {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
-        for (dtype, domain, inner) in [(DType::F32, Domain::Normal, 0), (DType::F32, Domain::Normal, 2), (DType::I32, Domain::Index(9), 1)] {
+        for (dtype, domain, inner) in [
+            (DType::F32, Domain::Normal, 0),
+            (DType::F32, Domain::Normal, 2),
+            (DType::I32, Domain::Index(9), 1),
+        ] {
             let mut axis = |inner| PadAxis { low: dice.range(0, 3), high: dice.range(0, 3), inner };
             let axes = smallvec![axis(0), axis(inner), axis(inner)];
-            examples.push(Example::new(Pad { axes, value: Scalar(2.0) }, vec![(Type::new(dtype, [2, 3, 5]), domain)]));
+            examples.push(Example::new(
+                Pad { axes, value: Scalar(2.0) },
+                vec![(Type::new(dtype, [2, 3, 5]), domain)],
+            ));
         }
         examples
     }

@@ -53,7 +53,10 @@ impl MatMul {
         }
         let (batch_a, batch_b) = (&a.shape[..ra - 2], &b.shape[..rb - 2]);
         if !(batch_a == batch_b || batch_a.is_empty() || batch_b.is_empty()) {
-            return Err(format!("the batches of {} and {} differ; broadcast one of them first", a.shape, b.shape));
+            return Err(format!(
+                "the batches of {} and {} differ; broadcast one of them first",
+                a.shape, b.shape
+            ));
         }
         let pair = |s: &Shape, t: bool| {
             let (r, c) = (s[s.rank() - 2], s[s.rank() - 1]);
@@ -85,7 +88,13 @@ impl Rule for MatMul {
         let (a, b) = match (self.bias, inputs) {
             (false, [a, b]) => (*a, *b),
             (true, [a, b, _]) => (*a, *b),
-            _ => return Err(format!("it takes {} inputs and was given {}", 2 + usize::from(self.bias), inputs.len())),
+            _ => {
+                return Err(format!(
+                    "it takes {} inputs and was given {}",
+                    2 + usize::from(self.bias),
+                    inputs.len()
+                ));
+            }
         };
         ops::float(a)?;
         ops::same_dtype(a, b)?;
@@ -97,7 +106,9 @@ impl Rule for MatMul {
             }
         }
         if let Some(act) = self.act {
-            act.result(a.dtype).and_then(|r| if r == a.dtype { Ok(()) } else { Err("its activation must keep the type".into()) })?;
+            act.result(a.dtype).and_then(|r| {
+                if r == a.dtype { Ok(()) } else { Err("its activation must keep the type".into()) }
+            })?;
         }
         let longer = if d.a_shared { b } else { a };
         let mut shape = Shape::from(&longer.shape[..longer.shape.rank() - 2]);
@@ -107,7 +118,8 @@ impl Rule for MatMul {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = self.dims(inputs[0], inputs[1]).map_or(0.0, |d| 2.0 * (d.batch * d.m * d.n) as f64 * d.k as f64);
+        let flops =
+            self.dims(inputs[0], inputs[1]).map_or(0.0, |d| 2.0 * (d.batch * d.m * d.n) as f64 * d.k as f64);
         Cost { flops, bytes: traffic(inputs, outputs) }
     }
 
@@ -163,7 +175,8 @@ impl Rule for MatMul {
         let k = if self.ta { a.shape[a.shape.rank() - 2] } else { a.shape[a.shape.rank() - 1] };
         vec![Array::from_fn(&outputs[0].shape, |i| {
             let (batch, r, c) = (&i[..rank - 2], i[rank - 2], i[rank - 1]);
-            let mut sum: f64 = (0..k).map(|j| at(a, batch, r, j, self.ta) * at(b, batch, j, c, self.tb)).sum();
+            let mut sum: f64 =
+                (0..k).map(|j| at(a, batch, r, j, self.ta) * at(b, batch, j, c, self.tb)).sum();
             if self.bias {
                 sum += inputs[2].data[c];
             }
@@ -201,7 +214,9 @@ impl MatMul {
         let dy = at.grad(0)?;
         match self.act {
             None => Ok(dy),
-            Some(Unary::Relu) => Ok(at.push(ReluGrad { slope: Scalar(0.0) }, &[&at.output(0)?, &dy])?.remove(0)),
+            Some(Unary::Relu) => {
+                Ok(at.push(ReluGrad { slope: Scalar(0.0) }, &[&at.output(0)?, &dy])?.remove(0))
+            }
             Some(act) => {
                 // Activations whose slope the output does not tell: compute the sum once more.
                 let plain = MatMul { act: None, ..*self };

@@ -1,55 +1,56 @@
 //! Every op in its family's file: formula, shape rule, in-place rule, cost, gradient, reference meaning, examples.
 
-mod unary;
+mod attention;
+mod avg_pool;
 mod binary;
 mod cast;
-mod relu;
-mod fused;
-mod layout;
-mod split;
-mod reduce;
-mod matmul;
-mod attention;
-mod recurrent;
-mod random;
-mod window;
+mod composed;
 mod conv;
 mod conv_grad;
 mod conv_methods;
-mod pool;
-mod max_pool;
-mod avg_pool;
-mod resize;
-mod composed;
-mod softmax;
-mod loss;
-mod norm;
+mod fused;
 mod gather;
+mod layout;
+mod loss;
+mod matmul;
+mod max_pool;
+mod norm;
+mod pool;
+mod random;
+mod recurrent;
+mod reduce;
+mod relu;
+mod resize;
+mod softmax;
+mod split;
+mod unary;
+mod window;
 
 pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
+pub use avg_pool::{AvgPool, AvgPoolGrad};
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
-pub use avg_pool::{AvgPool, AvgPoolGrad};
 pub use conv::Conv;
 pub use conv_grad::{ConvGradFilter, ConvGradInput};
 pub use conv_methods::{ConvGeometry, ConvOps, Padding};
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
+pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
+pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
 pub use matmul::{MatMul, MatMulDims};
 pub use max_pool::{MaxPool, MaxPoolGather, MaxPoolGrad};
+pub use norm::{
+    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm,
+    RmsNormGrad,
+};
 pub use pool::PoolOps;
 pub use random::{Dropout, Normal, RandomOps, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
 pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};
 pub use resize::{Resize, ResizeAxis, ResizeGrad, ResizeMode, ResizeOps};
-pub use split::{Concat, Split};
-pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
-pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
-pub use norm::{
-    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm, RmsNormGrad,
-};
 pub use softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, SoftmaxOps};
+pub use split::{Concat, Split};
 pub use unary::Unary;
 pub use window::WindowAxis;
 

@@ -193,7 +193,8 @@ impl Rule for ProdGrad {
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Err(at.no_gradient("the second derivative of a product is not defined here; write it with exp and log"))
+        Err(at
+            .no_gradient("the second derivative of a product is not defined here; write it with exp and log"))
     }
 
     fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
@@ -201,7 +202,8 @@ impl Rule for ProdGrad {
         vec![Array::from_fn(&x.shape, |i| {
             let mut product = dy.broadcast_at(i);
             for_each_index(&x.shape, |j| {
-                let same_group = i.iter().zip(j).enumerate().all(|(axis, (a, b))| self.axes.contains(&axis) || a == b);
+                let same_group =
+                    i.iter().zip(j).enumerate().all(|(axis, (a, b))| self.axes.contains(&axis) || a == b);
                 if same_group && i != j {
                     product *= x.at(j);
                 }

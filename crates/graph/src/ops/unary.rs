@@ -164,7 +164,9 @@ impl Unary {
             Unary::Not if dtype == DType::Bool => Ok(DType::Bool),
             Unary::Not => Err(format!("it takes truth values, not {dtype}; compare first")),
             Unary::IsFinite if dtype.is_float() => Ok(DType::Bool),
-            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Square | Unary::Relu if dtype.is_index() => Ok(dtype),
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Square | Unary::Relu if dtype.is_index() => {
+                Ok(dtype)
+            }
             Unary::AddScalar(s) | Unary::MulScalar(s) | Unary::RsubScalar(s) if dtype.is_index() => {
                 if s.0.fract() == 0.0 {
                     Ok(dtype)
@@ -172,7 +174,9 @@ impl Unary {
                     Err(format!("{dtype} elements cannot take the fractional scalar {s}; cast them first"))
                 }
             }
-            Unary::Clamp(low, high) if low.0 > high.0 => Err(format!("the bounds {low} and {high} are in the wrong order")),
+            Unary::Clamp(low, high) if low.0 > high.0 => {
+                Err(format!("the bounds {low} and {high} are in the wrong order"))
+            }
             Unary::Clamp(..) if dtype.is_index() => Ok(dtype),
             _ if dtype.is_float() => Ok(dtype),
             _ => Err(format!("it takes floating-point values, not {dtype}; cast them first")),
@@ -287,7 +291,9 @@ impl Rule for Unary {
                 let y = y()?;
                 g.mul(&y.mul(&y.rsub_scalar(1.0)?)?)?
             }
-            Unary::Erf => g.mul(&x()?.square()?.neg()?.exp()?)?.mul_scalar(std::f64::consts::FRAC_2_SQRT_PI)?,
+            Unary::Erf => {
+                g.mul(&x()?.square()?.neg()?.exp()?)?.mul_scalar(std::f64::consts::FRAC_2_SQRT_PI)?
+            }
             Unary::Relu => at.push(ops::ReluGrad { slope: Scalar(0.0) }, &[&at.output(0)?, &dy])?.remove(0),
             Unary::LeakyRelu(slope) => {
                 let sign = if slope.0 >= 0.0 { at.output(0)? } else { at.input(0)? };
@@ -296,7 +302,8 @@ impl Rule for Unary {
             Unary::Gelu => {
                 // Φ(x) + x φ(x)
                 let x = x()?;
-                let cdf = x.mul_scalar(std::f64::consts::FRAC_1_SQRT_2)?.erf()?.add_scalar(1.0)?.mul_scalar(0.5)?;
+                let cdf =
+                    x.mul_scalar(std::f64::consts::FRAC_1_SQRT_2)?.erf()?.add_scalar(1.0)?.mul_scalar(0.5)?;
                 let pdf = x.square()?.mul_scalar(-0.5)?.exp()?.mul_scalar(0.398_942_280_401_432_7)?;
                 g.mul(&cdf.add(&x.mul(&pdf)?)?)?
             }
@@ -347,7 +354,8 @@ impl Rule for Unary {
             })
             .collect();
         for dtype in [DType::I32, DType::I64] {
-            let kinds = [Unary::Neg, Unary::Square, Unary::AddScalar(Scalar(3.0)), Unary::MulScalar(Scalar(-2.0))];
+            let kinds =
+                [Unary::Neg, Unary::Square, Unary::AddScalar(Scalar(3.0)), Unary::MulScalar(Scalar(-2.0))];
             examples.extend(kinds.map(|f| Example::new(f, vec![(Type::new(dtype, [7]), Domain::Index(50))])));
         }
         examples
@@ -383,7 +391,8 @@ mod tests {
 
     #[test]
     fn erf_has_the_tabulated_values() {
-        let table = [(0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497149), (2.4, 0.9993114861033549)];
+        let table =
+            [(0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497149), (2.4, 0.9993114861033549)];
         for (x, want) in table.into_iter().chain([(2.6, 0.9997639655834707), (-4.0, -0.9999999845827421)]) {
             assert!((erf(x) - want).abs() < 1e-14, "erf({x}) = {}", erf(x));
         }

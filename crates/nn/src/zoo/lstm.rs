@@ -5,7 +5,13 @@ use plimsoll_run::{Result, Tensor};
 use crate::{Layers, Net};
 
 /// Logits `[B, T, V]` for token indices `[B, T]`: an embedding, stacked recurrent layers, a dense layer.
-pub fn lstm(net: &mut Net, tokens: &Tensor, vocabulary: usize, width: usize, layers: usize) -> Result<Tensor> {
+pub fn lstm(
+    net: &mut Net,
+    tokens: &Tensor,
+    vocabulary: usize,
+    width: usize,
+    layers: usize,
+) -> Result<Tensor> {
     let mut x = net.embedding("token", tokens, vocabulary, width)?;
     for layer in 0..layers {
         x = net.lstm(&format!("lstm{}", layer + 1), &x, width)?;

@@ -25,7 +25,14 @@ fn block(net: &mut Net, x: &Tensor, channels: usize, stride: usize) -> Result<Te
     y.add(&skip)?.relu()
 }
 
-fn conv_norm(net: &mut Net, name: &str, x: &Tensor, channels: usize, window: usize, stride: usize) -> Result<Tensor> {
+fn conv_norm(
+    net: &mut Net,
+    name: &str,
+    x: &Tensor,
+    channels: usize,
+    window: usize,
+    stride: usize,
+) -> Result<Tensor> {
     let conv = Conv2d { channels, window, stride, pad: window / 2, bias: false };
     let x = net.conv2d(&format!("conv{name}"), x, conv)?;
     net.batch_norm(&format!("norm{name}"), &x)

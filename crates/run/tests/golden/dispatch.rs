@@ -14,8 +14,8 @@ use crate::case::{Attrs, Case};
 /// The outputs of a case's op for inputs `x`; `float` is the element type under test.
 pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>, T::Error> {
     let a = &case.attrs;
-    if let Some(y) = elementwise(&case.op, a, x) {
-        return Ok(vec![y?]);
+    if let Some(y) = elementwise(&case.op, a, x)? {
+        return Ok(vec![y]);
     }
     let bias = x.get(2);
     Ok(vec![match &case.op[..] {
@@ -128,69 +128,57 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
     }])
 }
 
-/// The methods of one, two or three operands that need nothing else.
-fn elementwise<T: TensorOps>(op: &str, a: &Attrs, x: &[T]) -> Option<Result<T, T::Error>> {
-    let unary: Option<fn(&T) -> Result<T, T::Error>> = match op {
-        "neg" => Some(T::neg),
-        "abs" => Some(T::abs),
-        "sign" => Some(T::sign),
-        "floor" => Some(T::floor),
-        "exp" => Some(T::exp),
-        "log" => Some(T::log),
-        "sqrt" => Some(T::sqrt),
-        "rsqrt" => Some(T::rsqrt),
-        "square" => Some(T::square),
-        "reciprocal" => Some(T::reciprocal),
-        "sin" => Some(T::sin),
-        "cos" => Some(T::cos),
-        "tanh" => Some(T::tanh),
-        "sigmoid" => Some(T::sigmoid),
-        "erf" => Some(T::erf),
-        "relu" => Some(T::relu),
-        "gelu" => Some(T::gelu),
-        "gelu_tanh" => Some(T::gelu_tanh),
-        "silu" => Some(T::silu),
-        "softplus" => Some(T::softplus),
-        "not" => Some(T::not),
-        "is_finite" => Some(T::is_finite),
-        _ => None,
-    };
-    let binary: Option<fn(&T, &T) -> Result<T, T::Error>> = match op {
-        "add" => Some(T::add),
-        "sub" => Some(T::sub),
-        "mul" => Some(T::mul),
-        "div" => Some(T::div),
-        "pow" => Some(T::pow),
-        "maximum" => Some(T::maximum),
-        "minimum" => Some(T::minimum),
-        "and" => Some(T::and),
-        "or" => Some(T::or),
-        "equal" => Some(T::equal),
-        "not_equal" => Some(T::not_equal),
-        "less" => Some(T::less),
-        "less_equal" => Some(T::less_equal),
-        "greater" => Some(T::greater),
-        "greater_equal" => Some(T::greater_equal),
-        _ => None,
-    };
-    let scalar: Option<fn(&T, f64) -> Result<T, T::Error>> = match op {
-        "add_scalar" => Some(T::add_scalar),
-        "mul_scalar" => Some(T::mul_scalar),
-        "rsub_scalar" => Some(T::rsub_scalar),
-        "rdiv_scalar" => Some(T::rdiv_scalar),
-        "pow_scalar" => Some(T::pow_scalar),
-        "leaky_relu" => Some(T::leaky_relu),
-        _ => None,
-    };
-    match op {
-        "clamp" => return Some(x[0].clamp(a.get("low"), a.get("high"))),
-        "select" => return Some(x[0].select(&x[1], &x[2])),
-        _ => {}
-    }
-    unary
-        .map(|f| f(&x[0]))
-        .or_else(|| binary.map(|f| f(&x[0], &x[1])))
-        .or_else(|| scalar.map(|f| f(&x[0], a.scalar())))
+/// The result of an elementwise op, if it is one.
+fn elementwise<T: TensorOps>(op: &str, attrs: &Attrs, inputs: &[T]) -> Result<Option<T>, T::Error> {
+    let (x, y) = (&inputs[0], inputs.get(1).unwrap_or(&inputs[0]));
+    Ok(Some(match op {
+        "neg" => x.neg()?,
+        "abs" => x.abs()?,
+        "sign" => x.sign()?,
+        "floor" => x.floor()?,
+        "exp" => x.exp()?,
+        "log" => x.log()?,
+        "sqrt" => x.sqrt()?,
+        "rsqrt" => x.rsqrt()?,
+        "square" => x.square()?,
+        "reciprocal" => x.reciprocal()?,
+        "sin" => x.sin()?,
+        "cos" => x.cos()?,
+        "tanh" => x.tanh()?,
+        "sigmoid" => x.sigmoid()?,
+        "erf" => x.erf()?,
+        "relu" => x.relu()?,
+        "gelu" => x.gelu()?,
+        "gelu_tanh" => x.gelu_tanh()?,
+        "silu" => x.silu()?,
+        "softplus" => x.softplus()?,
+        "not" => x.not()?,
+        "is_finite" => x.is_finite()?,
+        "add" => x.add(y)?,
+        "sub" => x.sub(y)?,
+        "mul" => x.mul(y)?,
+        "div" => x.div(y)?,
+        "pow" => x.pow(y)?,
+        "maximum" => x.maximum(y)?,
+        "minimum" => x.minimum(y)?,
+        "and" => x.and(y)?,
+        "or" => x.or(y)?,
+        "equal" => x.equal(y)?,
+        "not_equal" => x.not_equal(y)?,
+        "less" => x.less(y)?,
+        "less_equal" => x.less_equal(y)?,
+        "greater" => x.greater(y)?,
+        "greater_equal" => x.greater_equal(y)?,
+        "add_scalar" => x.add_scalar(attrs.scalar())?,
+        "mul_scalar" => x.mul_scalar(attrs.scalar())?,
+        "rsub_scalar" => x.rsub_scalar(attrs.scalar())?,
+        "rdiv_scalar" => x.rdiv_scalar(attrs.scalar())?,
+        "pow_scalar" => x.pow_scalar(attrs.scalar())?,
+        "leaky_relu" => x.leaky_relu(attrs.scalar())?,
+        "clamp" => x.clamp(attrs.get("low"), attrs.get("high"))?,
+        "select" => x.select(y, &inputs[2])?,
+        _ => return Ok(None),
+    }))
 }
 
 fn shape(a: &Attrs) -> Shape {

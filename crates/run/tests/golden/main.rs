@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use plimsoll_graph::example::{Dice, Domain};
 use plimsoll_graph::ops::{Binary, Compare, ReduceKind, Unary};
-use plimsoll_graph::{OPS, Op, Rule};
-use plimsoll_run::Device;
+use plimsoll_graph::{DType, LossOps, NormOps, OPS, Op, Padding, PoolOps, Rule, TensorOps, Type};
+use plimsoll_run::{Device, Result, Tensor, function};
 
 mod case;
 mod check;
@@ -79,6 +80,30 @@ fn the_reference_interpreter_agrees_with_pytorch() {
     let cases: Vec<Case> = FILES.iter().flat_map(|file| Case::read(file)).collect();
     // The interpreter does not round floats, so cases about rounding are not for it.
     report(cases.iter().filter(|case| !case.exact).flat_map(check::compare_reference));
+}
+
+#[test]
+fn outputs_that_nothing_reads_overwrite_nothing() -> Result<()> {
+    // Forward only: window places, statistics and log-sum-exp have no reader, and lie beside values that have.
+    let body = |x: &[Tensor]| {
+        let image = x[0].sum(&[0], true)?;
+        let pooled = image.max_pool2d([2, 2], [2, 2], Padding::Valid)?;
+        let normal = pooled.layer_norm(&x[1], &x[1], 1e-5)?;
+        let loss = normal.reshape([4, 8])?.softmax_cross_entropy(&x[2])?;
+        let all = [&image, &pooled, &normal].map(|y| y.sum(&[], false));
+        let [image, pooled, normal] = all;
+        Ok(vec![loss.add(&image?)?.add(&pooled?)?.add(&normal?)?])
+    };
+    let mut dice = Dice::new(1);
+    let mut normals = |shape: &[usize]| {
+        let ty = Type::new(DType::F32, shape);
+        Tensor::from_f64(&Domain::Normal.fill(&ty, &mut dice).data, ty)
+    };
+    let arguments = [normals(&[2, 4, 4, 8])?, normals(&[8])?, Tensor::from_slice(&[0i64, 7, 3, 3], [4])?];
+    let eager = body(&arguments)?[0].to_bytes()?;
+    let traced = function(body).call(&arguments.iter().collect::<Vec<_>>())?;
+    assert_eq!(eager, traced[0].to_bytes()?);
+    Ok(())
 }
 
 /// All ops that the cases and their gradients emit.

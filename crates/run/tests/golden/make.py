@@ -6,11 +6,13 @@ computed in double precision on one thread, so a second run writes the same file
 A case is an op with attributes, its inputs, its outputs, and the gradients of its inputs for the sum of all outputs
 times random seeds. A case of the second derivative takes as outputs the gradients of its squared outputs times inner
 seeds, and differentiates those; the square gives linear ops a second derivative to be wrong in. Leaves are in
-Plimsoll's layouts (channels last, filters HWIO, recurrent weights input-major) and are turned into PyTorch's inside of
+Plimsoll's layouts (channels last, filters HWIO,
+                    recurrent weights input-major) and are turned into PyTorch's inside of
 the differentiated function, so that autograd turns the gradients back.
 
 All float inputs and seeds have at most eight significant bits: f32, f64, f16 and bf16 hold them exactly, and the same
-answers hold for all four. Answers have ten digits, enough to tell f64 from f32; cases about rounding itself are "exact"
+answers hold for all four. Answers have ten digits,
+enough to tell f64 from f32; cases about rounding itself are "exact"
 and have all.
 
 The kinds of an input: "float" is in the element type under test, "wide" in its accumulator's type (f32 where the data
@@ -307,12 +309,15 @@ L = "layout"
 
 for dtype in ("float", *(k for k in TORCH if k not in ("f32", "f64", "bf16", "f16"))):
     out = TORCH.get(dtype, torch.float64)
-    case(L, "full_like", [normal(2, grad=False)], lambda x: torch.full((3, 4), 1, dtype=out), shape=[3, 4], value=1, dtype=dtype)
+    case(L, "full_like", [normal(2, grad=False)], lambda x: torch.full((3, 4), 1, dtype=out), shape=[3, 4], value=1,
+         dtype=dtype)
     if dtype != "bool":
         case(L, "iota_like", [normal(2, grad=False)], lambda x: torch.arange(3).reshape(3, 1).expand(3, 4).to(out),
              shape=[3, 4], axis=0, dtype=dtype)
-case(L, "full_like", [normal(2, grad=False)], lambda x: torch.full((5,), -0.375), shape=[5], value=-0.375, dtype="float")
-case(L, "iota_like", [normal(2, grad=False)], lambda x: torch.arange(4.0).expand(3, 4), shape=[3, 4], axis=1, dtype="float")
+case(L, "full_like", [normal(2, grad=False)], lambda x: torch.full((5,), -0.375), shape=[5], value=-0.375,
+     dtype="float")
+case(L, "iota_like", [normal(2, grad=False)], lambda x: torch.arange(4.0).expand(3, 4), shape=[3, 4], axis=1,
+     dtype="float")
 for a, b in [((1, 5), (3, 5)), ((5,), (2, 3, 5)), ((2, 1, 3), (2, 4, 3)), ((), (2, 3)), ((3, 1), (3, 18))]:
     case(L, "broadcast", [normal(*a)], lambda x: x.expand(b), shape=list(b))
     case(L, "sum_to", [normal(*b)], lambda x: x.sum_to_size(a), shape=list(a))
@@ -322,7 +327,8 @@ for shape, order in [((3, 5), (1, 0)), ((2, 3, 5), (0, 2, 1)), ((2, 3, 5), (2, 0
                      ((2, 3, 4, 5), (0, 2, 1, 3)), ((2, 1, 4, 3), (3, 2, 1, 0)), ((9, 17), (1, 0))]:
     case(L, "transpose", [normal(*shape)], lambda x: x.permute(order), order=list(order))
 case(L, "narrow", [normal(4, 6)], lambda x: x[:, 1:4], axis=1, start=1, stop=4)
-for ranges in [[[0, 1, 3, 1]], [[1, 0, 9, 2]], [[0, 1, 4, 2], [1, 2, 9, 3]], [[2, 4, 5, 1]], [[0, 0, 4, 3], [2, 1, 5, 2]]]:
+for ranges in [[[0, 1, 3, 1]], [[1, 0, 9, 2]], [[0, 1, 4, 2], [1, 2, 9, 3]], [[2, 4, 5, 1]],
+               [[0, 0, 4, 3], [2, 1, 5, 2]]]:
     def sliced(x):
         at = [slice(None)] * 3
         for axis, start, stop, step in ranges:
@@ -333,7 +339,8 @@ for ranges in [[[0, 1, 3, 1]], [[1, 0, 9, 2]], [[0, 1, 4, 2], [1, 2, 9, 3]], [[2
 for pads, value in [([[1, 2], [0, 3]], 0.0), ([[0, 1], [2, 0]], -1.5), ([[0, 0], [0, 0]], 0.0)]:
     flat = [n for pair in reversed(pads) for n in pair]
     case(L, "pad", [normal(3, 4)], lambda x: F.pad(x, flat, value=value), padding=pads, value=value)
-for axis, shapes in [(0, [(2, 3), (4, 3), (1, 3)]), (-1, [(2, 3), (2, 5)]), (1, [(2, 1, 4), (2, 3, 4), (2, 2, 4)]), (0, [(2, 2)])]:
+for axis, shapes in [(0, [(2, 3), (4, 3), (1, 3)]), (-1, [(2, 3), (2, 5)]), (1, [(2, 1, 4), (2, 3, 4), (2, 2, 4)]),
+                     (0, [(2, 2)])]:
     case(L, "concat", [normal(*s) for s in shapes], lambda *x: torch.cat(x, axis), axis=axis)
 for axis, sizes, shape in [(0, [1, 3, 2], (6, 4)), (-1, [5, 1], (3, 6)), (1, [2, 2, 2], (2, 6, 3))]:
     case(L, "split", [normal(*shape)], lambda x: torch.split(x, sizes, axis), axis=axis, sizes=sizes)
@@ -344,7 +351,8 @@ for kind in ("i64", "i32", "u8", "bool"):
     case(L, "reshape", [x], lambda x: x.reshape(5, 3), shape=[5, 3])
     case(L, "transpose", [x], lambda x: x.t(), order=[1, 0])
     case(L, "slice", [x], lambda x: x[:, 1:5:2], ranges=[[1, 1, 5, 2]])
-    case(L, "pad", [x], lambda x: F.pad(x.to(torch.int64), (1, 2), value=1).to(x.dtype), padding=[[0, 0], [1, 2]], value=1)
+    case(L, "pad", [x], lambda x: F.pad(x.to(torch.int64), (1, 2), value=1).to(x.dtype), padding=[[0, 0], [1, 2]],
+         value=1)
     case(L, "concat", [x, x], lambda x, y: torch.cat([x, y], 1), axis=1)
     case(L, "split", [x], lambda x: torch.split(x, [2, 3], 1), axis=1, sizes=[2, 3])
 
@@ -352,12 +360,19 @@ for kind in ("i64", "i32", "u8", "bool"):
 
 R = "reduce"
 
+
+def prod(x, dim, keepdim):
+    """The product over several axes, which PyTorch takes one at a time: they are made one first."""
+    kept = [a for a in range(x.dim()) if a not in dim]
+    return x.permute(kept + list(dim)).flatten(len(kept)).prod(-1)
+
+
 REDUCE = {
     "sum": (normal, torch.sum),
     "mean": (normal, torch.mean),
     "max": (distinct, torch.amax),
     "min": (distinct, torch.amin),
-    "prod": (normal, lambda x, dim, keepdim: x.permute([a for a in range(3) if a not in dim] + list(dim)).flatten(3 - len(dim)).prod(-1)),
+    "prod": (normal, prod),
 }
 for op, (domain, f) in REDUCE.items():
     for i, axes in enumerate([[0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]]):
@@ -375,14 +390,18 @@ for op, (domain, f) in REDUCE.items():
         case(R, op, [distinct(120, 2)], lambda x: f(x, dim=[0], keepdim=False), axes=[0], keep=False)
     if op not in ("mean", "prod"):
         for kind in ("i64", "i32"):
-            case(R, op, [few(3, 5, kind=kind, limit=9)], lambda x: f(x, dim=[1], keepdim=False).to(x.dtype), axes=[1], keep=False)
+            case(R, op, [few(3, 5, kind=kind, limit=9)], lambda x: f(x, dim=[1], keepdim=False).to(x.dtype),
+                 axes=[1], keep=False)
 for op, f in (("max", torch.amax), ("min", torch.amin)):
-    case(R, op, [these([1.0, 3.0, 3.0, 1.0], [2.0, 2.0, 2.0, 2.0])], lambda x: f(x, dim=1), axes=[1], keep=False, note="tie")
-case(R, "prod", [these([1.5, 0.0, 2.0], [0.0, 3.0, 0.0], [2.0, 3.0, -4.0])], lambda x: x.prod(1), axes=[1], keep=False, note="zeros")
+    case(R, op, [these([1.0, 3.0, 3.0, 1.0], [2.0, 2.0, 2.0, 2.0])], lambda x: f(x, dim=1), axes=[1], keep=False,
+         note="tie")
+case(R, "prod", [these([1.5, 0.0, 2.0], [0.0, 3.0, 0.0], [2.0, 3.0, -4.0])], lambda x: x.prod(1), axes=[1],
+     keep=False, note="zeros")
 case(R, "prod", [few(3, 4, kind="i64", limit=5)], lambda x: x.prod(1), axes=[1], keep=False)
 for axis in (0, 1, -1):
     case(R, "argmax", [distinct(3, 4, 5)], lambda x: x.argmax(axis), axis=axis)
-    case(R, "argmax", [these([[1, 5, 2], [7, 0, 3]], [[4, 3, 9], [6, 8, 2]], kind="i64")], lambda x: x.argmax(axis), axis=axis)
+    case(R, "argmax", [these([[1, 5, 2], [7, 0, 3]], [[4, 3, 9], [6, 8, 2]], kind="i64")], lambda x: x.argmax(axis),
+         axis=axis)
 
 # ---- matmul ----
 
@@ -420,11 +439,13 @@ for ta in (False, True):
             inputs += [normal(5)] if ta == tb else []
             case(M, "matmul_with", inputs, product(ta, tb), ta=ta, tb=tb)
 for ta, tb, (m, n, k) in [(False, False, (17, 35, 9)), (True, False, (7, 18, 11)), (False, True, (9, 17, 12))]:
-    case(M, "matmul_with", [matrix(m, k, ta, ()), matrix(k, n, tb, ()), normal(n)], product(ta, tb), ta=ta, tb=tb, note="tiles")
+    case(M, "matmul_with", [matrix(m, k, ta, ()), matrix(k, n, tb, ()), normal(n)], product(ta, tb), ta=ta, tb=tb,
+         note="tiles")
 case(M, "matmul_with", [normal(1, 1), normal(1, 1)], product(False, False), ta=False, tb=False, note="one")
 for i, act in enumerate(ACTS):
     ta, tb = i % 2 == 1, i % 3 == 1
-    case(M, "matmul_act", [matrix(3, 4, ta, ()), matrix(4, 5, tb, ()), normal(5)], product(ta, tb, act), ta=ta, tb=tb, act=act)
+    case(M, "matmul_act", [matrix(3, 4, ta, ()), matrix(4, 5, tb, ()), normal(5)], product(ta, tb, act), ta=ta,
+         tb=tb, act=act)
     case(M, "matmul_act", [matrix(3, 4, ta, (2,)), matrix(4, 5, tb, ())], product(ta, tb, act), ta=ta, tb=tb, act=act)
 
 # ---- convolution ----
@@ -560,9 +581,11 @@ def pool(kind, window, stride, pad, count_pad=True):
 
 def pool_cases(shape, window, stride, pad):
     d = f"{len(window)}d"
-    case(P, f"max_pool{d}", [distinct(*shape)], pool("max", window, stride, pad), window=window, stride=stride, pad=pad)
+    case(P, f"max_pool{d}", [distinct(*shape)], pool("max", window, stride, pad), window=window, stride=stride,
+         pad=pad)
     for count_pad in (True, False):
-        case(P, f"avg_pool{d}", [normal(*shape)], pool("avg", window, stride, pad, count_pad), window=window, stride=stride,
+        case(P, f"avg_pool{d}", [normal(*shape)], pool("avg", window, stride, pad, count_pad), window=window,
+             stride=stride,
              pad=pad, count_pad=count_pad)
 
 
@@ -576,8 +599,10 @@ pool_cases((2, 9, 3), [3], [2], "same")
 pool_cases((1, 8, 2), [2], [2], "valid")
 case(P, "max_pool2d", [these([[[1.0], [2.0], [2.0]], [[2.0], [1.0], [2.0]], [[0.0], [2.0], [2.0]]])],
      pool("max", [2, 2], [1, 1], "valid"), window=[2, 2], stride=[1, 1], pad="valid", note="tie")
-case(P, "global_avg_pool2d", [normal(2, 3, 4, 5)], lambda x: F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1).flatten(1))
-case(P, "global_max_pool2d", [distinct(2, 3, 4, 5)], lambda x: F.adaptive_max_pool2d(x.permute(0, 3, 1, 2), 1).flatten(1))
+case(P, "global_avg_pool2d", [normal(2, 3, 4, 5)],
+     lambda x: F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1).flatten(1))
+case(P, "global_max_pool2d", [distinct(2, 3, 4, 5)],
+     lambda x: F.adaptive_max_pool2d(x.permute(0, 3, 1, 2), 1).flatten(1))
 
 
 def resize(out, mode, align):
@@ -586,7 +611,8 @@ def resize(out, mode, align):
 
 
 for mode, align in (("nearest", False), ("bilinear", False), ("bilinear", True)):
-    for shape, out in [((2, 3, 4, 3), [6, 8]), ((1, 5, 6, 2), [3, 4]), ((1, 4, 3, 2), [7, 5]), ((1, 4, 4, 2), [1, 6]), ((1, 3, 5, 1), [3, 5])]:
+    for shape, out in [((2, 3, 4, 3), [6, 8]), ((1, 5, 6, 2), [3, 4]), ((1, 4, 3, 2), [7, 5]),
+                       ((1, 4, 4, 2), [1, 6]), ((1, 3, 5, 1), [3, 5])]:
         case(P, "resize2d", [normal(*shape)], resize(out, mode, align), out=out, mode=mode, align=align)
 for mode in ("nearest", "bilinear"):
     case(P, "upsample2d", [normal(1, 3, 2, 3)], resize([6, 4], mode, False), factor=2, mode=mode)
@@ -610,7 +636,8 @@ for kind in ("i64", "i32"):
     case(G, "scatter_add", [normal(2, 3, 4), index(5, 2, 3, kind=kind)],
          lambda x, i: torch.zeros(5, 4).index_add(0, i.flatten(), x.reshape(6, 4)), axis=0, length=5)
     for dtype in ("float", "i64", "i32", "u8", "bool"):
-        case(G, "one_hot", [index(5, 2, 3, kind=kind)], lambda i: F.one_hot(i.long(), 5).to(TORCH.get(dtype, torch.float64)),
+        case(G, "one_hot", [index(5, 2, 3, kind=kind)],
+             lambda i: F.one_hot(i.long(), 5).to(TORCH.get(dtype, torch.float64)),
              depth=5, dtype=dtype)
     for axis in (0, 1, -1):
         shape = [2, 3, 4]
@@ -618,13 +645,15 @@ for kind in ("i64", "i32"):
         shape[axis] = 5
         case(G, "take_along", [normal(2, 3, 4), index(limit, *shape, kind=kind)],
              lambda x, i: torch.take_along_dim(x, i.long(), axis), axis=axis)
+        shape = [2, 3, 4]
+        shape[axis] = 5
         case(G, "put_along_add", [normal(2, 3, 4), index(5, 2, 3, 4, kind=kind)],
-             lambda x, i: torch.zeros([5 if a == axis % 3 else n for a, n in enumerate(x.shape)]).scatter_add(axis, i.long(), x),
-             axis=axis % 3, length=5)
+             lambda x, i: torch.zeros(shape).scatter_add(axis, i.long(), x), axis=axis % 3, length=5)
 for kind in ("i64", "i32", "u8", "bool"):
     limit = 2 if kind == "bool" else 90
     case(G, "gather", [few(4, 3, kind=kind, limit=limit), index(4, 6)], gather(0), axis=0)
-    case(G, "take_along", [few(4, 3, kind=kind, limit=limit), index(3, 4, 2)], lambda x, i: torch.take_along_dim(x, i, 1), axis=1)
+    case(G, "take_along", [few(4, 3, kind=kind, limit=limit), index(3, 4, 2)], lambda x,
+         i: torch.take_along_dim(x, i, 1), axis=1)
 
 # ---- softmax and losses ----
 
@@ -639,17 +668,22 @@ extremes = these([100.0, -100.0, 99.0, 0.0], [-200.0, -200.0, -201.0, -250.0], [
 case(S, "softmax", [extremes], lambda x: x.softmax(-1), axis=-1, note="edges")
 case(S, "log_softmax", [extremes], lambda x: x.log_softmax(-1), axis=-1, note="edges")
 for kind in ("i64", "i32"):
-    case(S, "softmax_cross_entropy", [normal(5, 7), index(7, 5, kind=kind)], lambda x, t: F.cross_entropy(x, t.long(), reduction="none"))
+    case(S, "softmax_cross_entropy", [normal(5, 7), index(7, 5, kind=kind)], lambda x,
+         t: F.cross_entropy(x, t.long(), reduction="none"))
     case(S, "softmax_cross_entropy", [normal(2, 3, 6), index(6, 2, 3, kind=kind)],
          lambda x, t: F.cross_entropy(x.movedim(-1, 1), t.long(), reduction="none"))
-case(S, "softmax_cross_entropy", [normal(3, 70, scale=4.0), index(70, 3)], lambda x, t: F.cross_entropy(x, t, reduction="none"))
-case(S, "softmax_cross_entropy", [extremes, these(1, 3, 0, kind="i64")], lambda x, t: F.cross_entropy(x, t, reduction="none"), note="edges")
-case(S, "dense_softmax_cross_entropy", [normal(5, 7), positive(5, 7)], lambda x, t: F.cross_entropy(x, t, reduction="none"))
+case(S, "softmax_cross_entropy", [normal(3, 70, scale=4.0), index(70, 3)], lambda x,
+     t: F.cross_entropy(x, t, reduction="none"))
+case(S, "softmax_cross_entropy", [extremes, these(1, 3, 0, kind="i64")], lambda x,
+     t: F.cross_entropy(x, t, reduction="none"), note="edges")
+case(S, "dense_softmax_cross_entropy", [normal(5, 7), positive(5, 7)], lambda x,
+     t: F.cross_entropy(x, t, reduction="none"))
 case(S, "dense_softmax_cross_entropy", [normal(2, 3, 6), positive(2, 3, 6)],
      lambda x, t: F.cross_entropy(x.movedim(-1, 1), t.movedim(-1, 1), reduction="none"))
 bce = lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none")
 case(S, "sigmoid_cross_entropy", [normal(4, 6), positive(4, 6)], bce)
-case(S, "sigmoid_cross_entropy", [these(0.0, 0.0, 60.0, -60.0, 100.0), these(0.25, 1.0, 1.0, 1.0, 0.0)], bce, note="edges")
+case(S, "sigmoid_cross_entropy", [these(0.0, 0.0, 60.0, -60.0, 100.0), these(0.25, 1.0, 1.0, 1.0, 0.0)], bce,
+     note="edges")
 case(S, "mse", [normal(4, 6), normal(4, 6)], F.mse_loss)
 
 # ---- norms ----
@@ -658,7 +692,8 @@ N = "norm"
 
 for shape, axes in [((4, 8), 1), ((2, 3, 5), 1), ((2, 3, 5), 2), ((3, 40), 1)]:
     tail = shape[-axes:]
-    case(N, "layer_norm", [normal(*shape), wide(*tail), wide(*tail)], lambda x, g, b: F.layer_norm(x, tail, g, b, 1e-5), eps=1e-5)
+    case(N, "layer_norm", [normal(*shape), wide(*tail), wide(*tail)], lambda x, g,
+         b: F.layer_norm(x, tail, g, b, 1e-5), eps=1e-5)
 case(N, "layer_norm", [normal(3, 8), wide(8), wide(8)], lambda x, g, b: F.layer_norm(x, (8,), g, b, 0.125), eps=0.125)
 for shape in [(4, 8), (2, 3, 5), (3, 40)]:
     case(N, "rms_norm", [normal(*shape), wide(shape[-1])], lambda x, g: F.rms_norm(x, shape[-1:], g, 1e-5), eps=1e-5)
@@ -675,9 +710,11 @@ for shape in [(6, 5), (2, 3, 4, 5), (2, 3, 18)]:
     case(N, "batch_norm_inference",
          [normal(*shape), wide(channels), wide(channels), wide(channels), positive(channels, kind="wide")],
          lambda x, g, b, m, v: (x - m) / (v + 1e-3).sqrt() * g + b, eps=1e-3)
-    case(N, "batch_norm_inference", [normal(*shape), wide(channels), wide(channels), normal(channels, kind="wide", grad=False),
+    case(N, "batch_norm_inference", [normal(*shape), wide(channels), wide(channels),
+                                     normal(channels, kind="wide", grad=False),
                                      lambda gen: (*positive(channels, kind="wide")(gen)[:2], False)],
-         lambda x, g, b, m, v: F.batch_norm(x.movedim(-1, 1), m, v, g, b, False, 0.1, 1e-3).movedim(1, -1), eps=1e-3, note="constant")
+         lambda x, g, b, m, v: F.batch_norm(x.movedim(-1, 1), m, v, g, b, False, 0.1, 1e-3).movedim(1, -1), eps=1e-3,
+         note="constant")
 
 # ---- sequences ----
 
@@ -710,8 +747,10 @@ for causal in (False, True):
     case(Q, "attention", qkv(2, 4, 4, 2, 2, 6, 6), attention(causal), causal=causal)
     case(Q, "attention", qkv(1, 3, 5, 2, 2, 4, 7), attention(causal), causal=causal)
     case(Q, "attention", qkv(1, 4, 4, 4, 2, 3, 5), attention(causal, 0.25), causal=causal, scale=0.25)
-    case(Q, "attention", [*qkv(2, 3, 4, 2, 1, 5, 5), normal(2, 2, 3, 4, grad=False)], attention(causal), causal=causal)
-    case(Q, "attention", [*qkv(2, 3, 4, 2, 2, 5, 5), normal(2, 1, 1, 4, grad=False)], attention(causal), causal=causal)
+    case(Q, "attention", [*qkv(2, 3, 4, 2, 1, 5, 5), normal(2, 2, 3, 4, grad=False)], attention(causal),
+         causal=causal)
+    case(Q, "attention", [*qkv(2, 3, 4, 2, 2, 5, 5), normal(2, 1, 1, 4, grad=False)], attention(causal),
+         causal=causal)
     case(Q, "attention", [*qkv(1, 3, 4, 2, 2, 5, 5), hiding], attention(causal), causal=causal, note="hiding")
     case(Q, "attention", qkv(1, 20, 20, 1, 1, 5, 6), attention(causal), causal=causal, note="tiles")
 
@@ -724,17 +763,22 @@ def recurrent(module, x, w, u, biases, states):
 
 
 for b, t, i, h in [(2, 4, 3, 5), (1, 1, 2, 3), (3, 3, 6, 4)]:
-    case(Q, "lstm", [normal(b, t, i), normal(i, 4 * h, scale=0.5), normal(h, 4 * h, scale=0.5), normal(4 * h), normal(b, h), normal(b, h)],
-         lambda x, w, u, bias, h0, c0: recurrent(torch.nn.LSTM(i, h, batch_first=True), x, w, u, [bias, torch.zeros(4 * h)], [h0, c0]))
-    case(Q, "gru", [normal(b, t, i), normal(i, 3 * h, scale=0.5), normal(h, 3 * h, scale=0.5), normal(3 * h), normal(3 * h), normal(b, h)],
-         lambda x, w, u, bias, bias_u, h0: recurrent(torch.nn.GRU(i, h, batch_first=True), x, w, u, [bias, bias_u], [h0]))
+    case(Q, "lstm", [normal(b, t, i), normal(i, 4 * h, scale=0.5), normal(h, 4 * h, scale=0.5), normal(4 * h),
+                     normal(b, h), normal(b, h)],
+         lambda x, w, u, bias, h0, c0: recurrent(torch.nn.LSTM(i, h, batch_first=True), x, w, u,
+                                                 [bias, torch.zeros(4 * h)], [h0, c0]))
+    case(Q, "gru", [normal(b, t, i), normal(i, 3 * h, scale=0.5), normal(h, 3 * h, scale=0.5), normal(3 * h),
+                    normal(3 * h), normal(b, h)],
+         lambda x, w, u, bias, bias_u, h0: recurrent(torch.nn.GRU(i, h, batch_first=True), x, w, u, [bias, bias_u],
+                                                     [h0]))
 
 # ---- second derivatives ----
 
 D = "second"
 
 # The square of a root has no second derivative: sqrt is left out.
-for op in ("tanh", "exp", "log", "rsqrt", "sigmoid", "erf", "sin", "gelu", "gelu_tanh", "silu", "softplus", "square", "reciprocal"):
+for op in ("tanh", "exp", "log", "rsqrt", "sigmoid", "erf", "sin", "gelu", "gelu_tanh", "silu", "softplus", "square",
+           "reciprocal"):
     domain, f = UNARY[op]
     case(D, op, [domain(2, 5)], f, derivative=2)
 case(D, "pow_scalar", [positive(2, 5)], lambda x: x**3, derivative=2, s=3.0)
@@ -743,20 +787,24 @@ for op in ("mul", "div", "pow"):
     case(D, op, [positive(2, 5), positive(5)], f, derivative=2)
 case(D, "exp_log", [normal(2, 5), positive(2, 5)], lambda x, y: x.exp() * y.log(), derivative=2)
 case(D, "matmul_with", [normal(3, 4), normal(5, 4), normal(5)], product(False, True), derivative=2, ta=False, tb=True)
-case(D, "matmul_act", [normal(3, 4), normal(4, 5), normal(5)], product(False, False, "tanh"), derivative=2, ta=False, tb=False, act="tanh")
+case(D, "matmul_act", [normal(3, 4), normal(4, 5), normal(5)], product(False, False, "tanh"), derivative=2, ta=False,
+     tb=False, act="tanh")
 case(D, "conv2d", [normal(1, 4, 5, 2), normal(3, 3, 2, 3)], conv([2, 1], "same", [1, 1], 1), derivative=2,
      stride=[2, 1], pad="same", dilation=[1, 1], groups=1)
 case(D, "softmax", [normal(3, 5)], lambda x: x.softmax(-1), derivative=2, axis=-1)
 case(D, "log_softmax", [normal(3, 5)], lambda x: x.log_softmax(-1), derivative=2, axis=-1)
-case(D, "softmax_cross_entropy", [normal(4, 5), index(5, 4)], lambda x, t: F.cross_entropy(x, t, reduction="none"), derivative=2)
-case(D, "layer_norm", [normal(3, 6), wide(6), wide(6)], lambda x, g, b: F.layer_norm(x, (6,), g, b, 1e-3), derivative=2, eps=1e-3)
+case(D, "softmax_cross_entropy", [normal(4, 5), index(5, 4)], lambda x, t: F.cross_entropy(x, t, reduction="none"),
+     derivative=2)
+case(D, "layer_norm", [normal(3, 6), wide(6), wide(6)], lambda x, g, b: F.layer_norm(x, (6,), g, b, 1e-3),
+     derivative=2, eps=1e-3)
 case(D, "rms_norm", [normal(3, 6), wide(6)], lambda x, g: F.rms_norm(x, (6,), g, 1e-3), derivative=2, eps=1e-3)
 case(D, "group_norm", [normal(2, 3, 4), wide(4), wide(4)],
      lambda x, g, b: F.group_norm(x.movedim(-1, 1), 2, g, b, 1e-3).movedim(1, -1), derivative=2, groups=2, eps=1e-3)
 case(D, "batch_norm", [normal(5, 3), wide(3), wide(3)],
      lambda x, g, b: [F.batch_norm(x, None, None, g, b, True, 0.1, 1e-3), x.mean(0), x.var(0, unbiased=False)],
      derivative=2, eps=1e-3)
-case(D, "dense_softmax_cross_entropy", [normal(4, 5), positive(4, 5)], lambda x, t: F.cross_entropy(x, t, reduction="none"), derivative=2)
+case(D, "dense_softmax_cross_entropy", [normal(4, 5), positive(4, 5)], lambda x,
+     t: F.cross_entropy(x, t, reduction="none"), derivative=2)
 case(D, "sigmoid_cross_entropy", [normal(3, 4), positive(3, 4)], bce, derivative=2)
 case(D, "mse", [normal(3, 4), normal(3, 4)], F.mse_loss, derivative=2)
 case(D, "relu", [normal(3, 5)], torch.relu, derivative=2)
@@ -769,14 +817,19 @@ case(D, "max", [distinct(3, 5)], lambda x: x.amax(1), derivative=2, axes=[1], ke
 case(D, "slice", [normal(3, 5)], lambda x: x[:, 1:5:2], derivative=2, ranges=[[1, 1, 5, 2]])
 case(D, "concat", [normal(3, 2), normal(3, 3)], lambda x, y: torch.cat([x, y], 1), derivative=2, axis=1)
 case(D, "split", [normal(3, 5)], lambda x: torch.split(x, [2, 3], 1), derivative=2, axis=1, sizes=[2, 3])
-case(D, "conv_transpose2d", [normal(1, 3, 3, 2), normal(2, 2, 3, 2)], transposed([2, 2], "valid", [1, 1], 1, [0, 0]), derivative=2,
+case(D, "conv_transpose2d", [normal(1, 3, 3, 2), normal(2, 2, 3, 2)], transposed([2, 2], "valid", [1, 1], 1, [0, 0]),
+     derivative=2,
      stride=[2, 2], pad="valid", dilation=[1, 1], groups=1, extra=[0, 0])
-case(D, "max_pool2d", [distinct(1, 4, 4, 2)], pool("max", [2, 2], [2, 2], "valid"), derivative=2, window=[2, 2], stride=[2, 2], pad="valid")
-case(D, "avg_pool2d", [normal(1, 4, 4, 2)], pool("avg", [3, 3], [1, 1], "same"), derivative=2, window=[3, 3], stride=[1, 1], pad="same",
+case(D, "max_pool2d", [distinct(1, 4, 4, 2)], pool("max", [2, 2], [2, 2], "valid"), derivative=2, window=[2, 2],
+     stride=[2, 2], pad="valid")
+case(D, "avg_pool2d", [normal(1, 4, 4, 2)], pool("avg", [3, 3], [1, 1], "same"), derivative=2, window=[3, 3],
+     stride=[1, 1], pad="same",
      count_pad=True)
-case(D, "resize2d", [normal(1, 2, 3, 2)], resize([4, 5], "bilinear", False), derivative=2, out=[4, 5], mode="bilinear", align=False)
+case(D, "resize2d", [normal(1, 2, 3, 2)], resize([4, 5], "bilinear", False), derivative=2, out=[4, 5],
+     mode="bilinear", align=False)
 case(D, "gather", [normal(4, 3), index(4, 5)], gather(0), derivative=2, axis=0)
-case(D, "take_along", [normal(3, 4), index(4, 3, 5)], lambda x, i: torch.take_along_dim(x, i, 1), derivative=2, axis=1)
+case(D, "take_along", [normal(3, 4), index(4, 3, 5)], lambda x, i: torch.take_along_dim(x, i, 1), derivative=2,
+     axis=1)
 
 # ---- files ----
 

@@ -90,7 +90,6 @@ pub(super) struct Plan<'a> {
     pub(super) readings: SmallVec<[Reading; 16]>,
     pub(super) places: SmallVec<[Place; 64]>,
     pub(super) work: SmallVec<[Work; 64]>,
-    pub(super) n_registers: usize,
     pub(super) n_blocks: usize,
 }
 
@@ -189,10 +188,7 @@ impl<'a> Plan<'a> {
                 false => Reading::Register(i),
             })
             .collect();
-        Ok((
-            Plan { program, inputs, outputs, layout, readings, places, work, n_registers, n_blocks },
-            longest,
-        ))
+        Ok((Plan { program, inputs, outputs, layout, readings, places, work, n_blocks }, longest))
     }
 
     /// Decides how inputs are read, once it is known whether tiles are parts of rows or several rows.
