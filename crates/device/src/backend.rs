@@ -139,10 +139,24 @@ pub struct Unsupported {
     pub types: String,
 }
 
+/// How fast a device is, roughly: what times are predicted from before anything has been timed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Floating-point operations a second.
+    pub flops: f64,
+    /// Bytes read and written a second.
+    pub bytes: f64,
+    /// Seconds that any call takes, however small.
+    pub call: f64,
+}
+
 /// A device that runs ops.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// The device's name, as it stands in logs: `cpu`.
     fn name(&self) -> &str;
+
+    /// How fast it is, roughly.
+    fn speed(&self) -> Speed;
 
     /// The bytes of scratch that [`Backend::run`] needs for these types, or that there is no kernel for them.
     fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported>;

@@ -1,7 +1,7 @@
 //! Turns a problem and a budget into a verified plan.
 //!
-//! A [`Problem`] is a training step as the planner sees it: tensors with bytes and ops with times. [`plan`] finds the
-//! fastest [`Plan`] it can that keeps to a byte budget, or says in an [`Infeasible`] why there is none; [`verify`]
+//! A [`Problem`] is a training step as the planner sees it: tensors with bytes and ops with times. [`plan()`] finds the
+//! fastest [`Plan`] it can that keeps to a byte budget, or says in an [`Infeasible`] why there is none; [`verify()`]
 //! checks any plan against its problem and shares no code with what made it.
 //!
 //! The modules stand in the order in which data passes them:
