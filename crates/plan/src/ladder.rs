@@ -235,12 +235,15 @@ impl Ladder {
         let mut best = (fresh.freeze(), self.plain.clone());
         let mut live = self.unlimited_live;
         while low < live && live - low > live / self.effort.open {
-            match self.start(at, self.effort.floor) {
-                Some(found) => {
-                    live = found.0.thaw(&found.1).peak() as u64;
-                    best = found;
+            let found = self.start(at, self.effort.floor).map(|f| (f.0.thaw(&f.1).peak() as u64, f));
+            match found {
+                Some((peak, schedule)) if peak < live => {
+                    live = peak;
+                    best = schedule;
                 }
-                None => low = at + 1,
+                // Nothing, or nothing lower (a step whose transients weigh nothing has nothing to give): the interval
+                // closes from below, so that the search ends.
+                _ => low = at + 1,
             }
             at = (low as f64 * live as f64).sqrt() as u64;
             at = at.clamp(low, live.max(low));

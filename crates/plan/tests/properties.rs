@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Chance, random_step};
-use plimsoll_plan::{Exactness, Link, PlanError, Planner, Request, plan, split::split, verify};
+use plimsoll_plan::{Exactness, Link, Op, PlanError, Planner, Problem, Request, Tensor, plan, split::split, verify};
 
 #[test]
 fn random_steps_under_random_budgets_verify_and_stay_within() {
@@ -114,4 +114,14 @@ fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
         offloaded += plan.figures.offloaded_tensors;
     }
     assert!(offloaded > 0);
+}
+
+#[test]
+fn a_step_whose_transients_weigh_nothing_is_planned_at_once() {
+    let mut step = Problem::new(1);
+    let weight = step.tensor(Tensor::resident("weight", 64));
+    let result = step.tensor(Tensor::output("result", 0));
+    step.op(Op::new("exp", &[weight], &[result], 10));
+    let plan = plan(&step, &Request::within(64)).unwrap();
+    assert_eq!((plan.figures.arena_bytes, plan.figures.recomputed_ops), (64, 0));
 }

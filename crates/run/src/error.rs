@@ -78,6 +78,15 @@ pub enum Error {
     #[error(transparent)]
     Reserve(#[from] ReserveError),
 
+    /// No plan keeps to the line.
+    #[error("no plan fits: {refusal}")]
+    Infeasible {
+        /// The least that would do, where, and ways out; its bytes count arguments and arena.
+        refusal: Box<plimsoll_plan::Infeasible>,
+        /// The bytes of the arguments alone: state, inputs.
+        residents: plimsoll_device::Bytes,
+    },
+
     // === The engine ===
     /// The device has no kernel for an op.
     #[error(transparent)]

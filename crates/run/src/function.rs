@@ -6,7 +6,7 @@ use plimsoll_graph::{Site, TensorOps, Type, passes};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::program::Program;
+use crate::program::{Line, Program};
 use crate::tape;
 use crate::tensor::{Buffer, Tensor};
 use crate::tracing::Tracing;
@@ -118,7 +118,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             .collect();
         let results = device.scope(|| (self.body)(&arguments))?;
         let graph = finish(&tracing, &results, site)?;
-        let program = Program::new(passes::optimize(&graph)?, &device, &[])?;
+        let program = Program::new(passes::optimize(&graph)?, &device, &[], Line::Fastest)?;
         let compiled = Arc::new(Compiled { types, device, program, captured: tracing.captured() });
         if cache.len() >= self.capacity {
             cache.remove(0);

@@ -13,7 +13,7 @@ mod tape;
 mod tracing;
 
 mod function;
-mod layout;
+mod lower;
 mod order;
 mod program;
 mod step;

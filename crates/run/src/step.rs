@@ -11,9 +11,12 @@ use plimsoll_graph::{Site, TensorOps, Type, passes};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::function::finish;
-use crate::program::Program;
+use crate::program::{Line, Program};
 use crate::tensor::{Buffer, Tensor};
 use crate::tracing::Tracing;
+
+/// A step without a line takes the least memory that is predicted to cost at most this much time over the fastest plan.
+const LEAN: f64 = 1.01;
 
 /// What the body of a step gives back.
 pub struct StepResult {
@@ -96,7 +99,7 @@ impl Step {
         let results: Vec<Tensor> = new_state.into_iter().chain(outputs).collect();
         let graph = passes::optimize(&finish(&tracing, &results, site)?)?;
         let replaces: Vec<Option<usize>> = (0..results.len()).map(|r| (r < n_state).then_some(r)).collect();
-        let program = Program::new(graph, &device, &replaces)?;
+        let program = Program::new(graph, &device, &replaces, Line::Lean(LEAN))?;
         let outputs = program
             .result_types()
             .skip(n_state)

@@ -1,0 +1,288 @@
+//! Turns a graph into the planner's problem, and a plan into instructions.
+//!
+//! Arguments become residents, so that the planner knows which version of a parameter each op is promised. An op that
+//! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
+//! Results have bytes of their own outside the arena and weigh nothing in the problem.
+
+use plimsoll_device::backend::{ALIGNMENT, Speed};
+use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_plan as plan;
+use plimsoll_plan::{Home, Kind, Phase, Plan, Problem, Tensor, TensorId};
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::order::early_updates;
+use crate::program::{Instruction, Place};
+
+/// A graph as the planner's problem, with the way back.
+pub(crate) struct Lowered<'a> {
+    graph: &'a Graph,
+    /// What the planner sees.
+    pub(crate) problem: Problem,
+    /// What each op of the problem does.
+    sources: Vec<Source>,
+    /// For each value, the one whose bytes it uses: itself unless it is a view.
+    roots: Vec<ValueId>,
+    /// Where the bytes of each root are.
+    locations: Vec<Option<Location>>,
+    /// Copies before the first op and after the last.
+    first: Vec<Instruction>,
+    last: Vec<Instruction>,
+}
+
+/// Where bytes are, and the tensor that stands for them in the problem.
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    tensor: TensorId,
+    /// `None` for what the plan places.
+    fixed: Option<Place>,
+}
+
+enum Source {
+    Run(NodeId),
+    Copy { from: Location, to: Location, bytes: usize },
+}
+
+impl<'a> Lowered<'a> {
+    /// Lowers a graph. `replaces[r] = Some(a)` says that result `r` is the new value of argument `a`.
+    pub(crate) fn new(graph: &'a Graph, replaces: &[Option<usize>], device: &Device) -> Result<Lowered<'a>> {
+        let mut problem = Problem::new(1);
+        problem.scratch_alignment = ALIGNMENT as u64;
+        let locations = vec![None; graph.values().len()];
+        let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lowered = Lowered { graph, problem, sources, roots: roots(graph), locations, first, last };
+        let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
+        for (a, &v) in graph.inputs().iter().enumerate() {
+            let kind = if overwritten.contains(&v) { Kind::Parameter } else { Kind::Input };
+            lowered.locate(v, Home::Resident, kind, graph.ty(v).bytes(), Some(Place::Argument(a)));
+        }
+        let order = early_updates(graph, &overwritten);
+        lowered.updates_in_place(replaces, &order);
+        let commits = lowered.results(replaces)?;
+        let speed = device.backend().speed();
+        let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
+        for &id in &order {
+            let node = graph.node(id);
+            if !node.op.is_view() {
+                let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
+                lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, speed)?;
+            }
+        }
+        for (from, to, bytes) in commits {
+            let from = match from {
+                From::Aside(location) => location,
+                From::Root(root) => lowered.location(root)?,
+            };
+            lowered.copy(from, to, bytes);
+        }
+        Ok(lowered)
+    }
+
+    /// Finds the new values of arguments that their makers can write over the old ones: nobody else reads the old value
+    /// any more, it is no result, and the op's in-place rule allows it.
+    fn updates_in_place(&mut self, replaces: &[Option<usize>], order: &[NodeId]) {
+        let graph = self.graph;
+        let mut step_of = vec![0; graph.nodes().len()];
+        order.iter().enumerate().for_each(|(step, id)| step_of[id.index()] = step);
+        let mut last_read = vec![0; graph.values().len()];
+        for (i, node) in graph.nodes().iter().enumerate() {
+            for v in &node.inputs {
+                let root = self.roots[v.index()].index();
+                last_read[root] = last_read[root].max(step_of[i]);
+            }
+        }
+        for (r, &v) in graph.outputs().iter().enumerate() {
+            let Some(a) = replaces.get(r).copied().flatten() else { continue };
+            let (new, old) = (self.roots[v.index()], graph.inputs()[a]);
+            let Some((maker, o)) = graph.info(new).producer else { continue };
+            let node = graph.node(maker);
+            let allowed = node.op.in_place().into_iter().any(|(out, i)| {
+                out == o && self.roots[node.inputs[i].index()] == old && self.alone(node, i)
+            });
+            let leaves = graph.outputs().iter().any(|w| self.roots[w.index()] == old);
+            let fits = graph.ty(new).bytes() == graph.ty(old).bytes();
+            if allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()] {
+                self.locations[new.index()] = self.locations[old.index()];
+            }
+        }
+    }
+
+    /// Gives every result its place. What must be copied into an argument after the last op is returned.
+    fn results(&mut self, replaces: &[Option<usize>]) -> Result<Vec<(From, Location, usize)>> {
+        let graph = self.graph;
+        let mut commits = Vec::new();
+        for (r, &v) in graph.outputs().iter().enumerate() {
+            let (root, bytes) = (self.roots[v.index()], graph.ty(v).bytes());
+            let argument = graph.info(root).producer.is_none();
+            let present = self.locations[root.index()].and_then(|l| l.fixed);
+            let Some(a) = replaces.get(r).copied().flatten() else {
+                let to = Place::Result(r);
+                match present {
+                    // An argument's old value leaves before anything is written, all else after everything is.
+                    Some(from) if argument => self.first.push(Instruction::Copy { from, to, bytes }),
+                    Some(from) => self.last.push(Instruction::Copy { from, to, bytes }),
+                    None => {
+                        self.locate(root, Home::Output, Kind::Other, 0, Some(to));
+                    }
+                }
+                continue;
+            };
+            let to = self.location(graph.inputs()[a])?;
+            match present {
+                Some(place) if Some(place) == to.fixed => {}
+                Some(place) if argument => {
+                    // One argument's old value becomes another's new one: put aside before either is written.
+                    let from = Location { fixed: Some(place), ..self.location(root)? };
+                    let name = self.graph.info(root).name.clone();
+                    let aside = self.problem.tensor(Tensor { kind: Kind::Other, ..Tensor::transient(name, bytes as u64) });
+                    let aside = Location { tensor: aside, fixed: None };
+                    self.copy(from, aside, bytes);
+                    commits.push((From::Aside(aside), to, bytes));
+                }
+                _ => commits.push((From::Root(root), to, bytes)),
+            }
+        }
+        Ok(commits)
+    }
+
+    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, speed: Speed) -> Result<()> {
+        let graph = self.graph;
+        let mut op = plan::Op::new(name(node), &[], &[], 0);
+        for v in &node.inputs {
+            let tensor = self.location(self.roots[v.index()])?.tensor;
+            if !op.reads.contains(&tensor) {
+                op.reads.push(tensor);
+            }
+        }
+        for (o, &v) in node.outputs.iter().enumerate() {
+            let location = match self.locations[v.index()] {
+                Some(location) => location,
+                None => {
+                    let kind = if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
+                }
+            };
+            if let Some(Place::Argument(_)) = location.fixed {
+                op.updates.push(location.tensor);
+                op.replayable = false;
+                continue;
+            }
+            op.writes.push(location.tensor);
+            for (_, i) in node.op.in_place().into_iter().filter(|&(out, _)| out == o && location.fixed.is_none()) {
+                let input = self.location(self.roots[node.inputs[i].index()])?;
+                let same = graph.ty(node.inputs[i]).dtype == graph.ty(v).dtype && graph.ty(node.inputs[i]).elements() == graph.ty(v).elements();
+                if input.fixed.is_none() && same && self.alone(node, i) {
+                    op.in_place.push((input.tensor, location.tensor));
+                }
+            }
+        }
+        let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+        let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
+        let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
+        let cost = node.op.cost(&inputs, &outputs);
+        let seconds = (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call;
+        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
+        op.phase = phase;
+        self.problem.op(op);
+        self.sources.push(Source::Run(id));
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Location, to: Location, bytes: usize) {
+        let mut op = plan::Op::new("copy", &[from.tensor], &[], 0);
+        match to.fixed {
+            Some(_) => op.updates.push(to.tensor),
+            None => op.writes.push(to.tensor),
+        }
+        op.replayable = to.fixed.is_none();
+        op.phase = Phase::Once;
+        self.problem.op(op);
+        self.sources.push(Source::Copy { from, to, bytes });
+    }
+
+    fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
+        let info = self.graph.info(v);
+        let alignment = ALIGNMENT as u64;
+        let tensor = Tensor { name: info.name.clone(), bytes: bytes as u64, batch_bytes: 0, alignment, home, kind, view: None };
+        let location = Location { tensor: self.problem.tensor(tensor), fixed };
+        self.locations[v.index()] = Some(location);
+        location
+    }
+
+    fn location(&self, root: ValueId) -> Result<Location> {
+        self.locations[root.index()].ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
+    }
+
+    /// Whether input `i` may be written over without harm to the node's other inputs.
+    fn alone(&self, node: &Node, i: usize) -> bool {
+        let root = |j: usize| self.roots[node.inputs[j].index()];
+        (0..node.inputs.len())
+            .all(|j| j == i || root(j) != root(i) || (node.inputs[j] == node.inputs[i] && elementwise(&node.op)))
+    }
+
+    /// The instructions of a plan, and the bytes of their arena (the residents' excepted, which have their own).
+    pub(crate) fn instructions(mut self, plan: &Plan) -> Result<(Vec<Instruction>, usize)> {
+        let resident = |p: &plan::Placed| p.offset + self.problem.tensors[p.tensor.index()].padded_bytes();
+        let base = plan.residents.iter().map(resident).max().unwrap_or(0);
+        let mut instructions = std::mem::take(&mut self.first);
+        for step in &plan.steps {
+            let plan::Step::Run { op, reads, writes, scratch, .. } = step else {
+                return Err(Error::Internal("a plan for the CPU copies to the host".into()));
+            };
+            let planned = &self.problem.ops[op.index()];
+            let place = |location: Location| match location.fixed {
+                Some(place) => Ok(place),
+                None => {
+                    let known = planned.reads.iter().zip(reads).chain(planned.writes.iter().zip(writes));
+                    let offset = known.into_iter().find(|(t, _)| **t == location.tensor).map(|(_, offset)| *offset);
+                    let offset = offset.and_then(|offset| offset.checked_sub(base));
+                    offset.map(|o| Place::Arena(o as usize)).ok_or_else(|| Error::Internal("a plan misses an operand".into()))
+                }
+            };
+            instructions.push(match &self.sources[op.index()] {
+                Source::Copy { from, to, bytes } => Instruction::Copy { from: place(*from)?, to: place(*to)?, bytes: *bytes },
+                Source::Run(id) => {
+                    let node = self.graph.node(*id);
+                    let at = |v: &ValueId| place(self.location(self.roots[v.index()])?);
+                    let scratch_bytes = planned.algorithms.first().map_or(0, |a| a.scratch) as usize;
+                    let scratch = if scratch_bytes > 0 { scratch.saturating_sub(base) as usize } else { 0 };
+                    Instruction::Run {
+                        node: *id,
+                        inputs: node.inputs.iter().map(at).collect::<Result<_>>()?,
+                        outputs: node.outputs.iter().map(at).collect::<Result<_>>()?,
+                        scratch: Place::Arena(scratch),
+                        scratch_bytes,
+                    }
+                }
+            });
+        }
+        instructions.append(&mut self.last);
+        Ok((instructions, plan.figures.arena_bytes.saturating_sub(base) as usize))
+    }
+}
+
+/// Where a late copy comes from.
+enum From {
+    Root(ValueId),
+    Aside(Location),
+}
+
+/// For each value, the one whose bytes it uses.
+fn roots(graph: &Graph) -> Vec<ValueId> {
+    let mut roots: Vec<ValueId> = (0..graph.values().len() as u32).map(ValueId).collect();
+    for node in graph.nodes().iter().filter(|node| node.op.is_view()) {
+        roots[node.outputs[0].index()] = roots[node.inputs[0].index()];
+    }
+    roots
+}
+
+/// What people call a node: its layer's path and its op.
+fn name(node: &Node) -> String {
+    if node.scope.is_empty() { node.op.name().into() } else { format!("{}/{}", node.scope, node.op.name()) }
+}
+
+/// Whether an op reads element i of each input for element i of its outputs only.
+fn elementwise(op: &Op) -> bool {
+    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::ReluGrad(_) | Op::Fused(_))
+}
