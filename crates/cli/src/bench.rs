@@ -19,6 +19,9 @@ pub struct Args {
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// The line: the most that the process may take (`400MiB`, or plain bytes).
+    #[arg(long)]
+    memory: Option<Bytes>,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -115,6 +118,13 @@ struct Line {
     peak_mib: f64,
     arena_bytes: u64,
     state_bytes: u64,
+    /// Of the whole process: what is planned, and the least for which there is a plan.
+    planned_bytes: u64,
+    floor_bytes: u64,
+    micro_batches: u32,
+    recomputed_ops: u64,
+    plan_seconds: f64,
+    predicted_ms: f64,
     loss: f64,
 }
 
@@ -143,14 +153,9 @@ pub fn run(args: &Args) -> Result<()> {
 fn measure(args: &Args) -> Result<Line> {
     let case = args.case;
     let Setup { batch, input, labels, classes } = case.setup();
-    let mut training = Training::new(
-        move |net, x| case.model(net, x),
-        mean_cross_entropy,
-        Adam::new(1e-3),
-        std::slice::from_ref(&input),
-        labels.clone(),
-        0,
-    )?;
+    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
+    recipe.memory = args.memory;
+    let mut training = Training::new(move |net, x| case.model(net, x), recipe, 0)?;
     let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
     let indices = |ty: &Type, stream: u32| {
         let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
@@ -172,7 +177,7 @@ fn measure(args: &Args) -> Result<Line> {
         times.push(step.elapsed().as_secs_f64());
     }
     let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
-    let steps = times.len();
+    let (steps, info) = (times.len(), *training.info());
     times.sort_by(f64::total_cmp);
     let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
     Ok(Line {
@@ -188,6 +193,12 @@ fn measure(args: &Args) -> Result<Line> {
         peak_mib: round(process::peak_resident().map_or(0.0, |b| b.get() as f64 / (1 << 20) as f64), 1),
         arena_bytes: training.arena_bytes().get(),
         state_bytes: training.state_bytes().get(),
+        planned_bytes: info.planned.get(),
+        floor_bytes: info.floor.get(),
+        micro_batches: 1,
+        recomputed_ops: info.recomputed_ops,
+        plan_seconds: round(info.plan_seconds, 3),
+        predicted_ms: round(info.predicted_seconds * 1e3, 3),
         loss: round(loss, 4),
     })
 }

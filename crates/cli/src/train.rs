@@ -23,6 +23,9 @@ pub struct Args {
     /// Threads; by default as many as this process may use.
     #[arg(long)]
     threads: Option<usize>,
+    /// The line: the most that the process may take (`20MiB`, or plain bytes).
+    #[arg(long)]
+    memory: Option<Bytes>,
     /// Where all randomness starts.
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -48,20 +51,16 @@ fn train(args: &Args) -> Result<()> {
     let batch = args.batch as usize;
     let images = Type::new(DType::F32, [batch, 8, 8, 1]);
     let labels = Type::new(DType::I64, [batch]);
-    let mut training = Training::new(
-        model,
-        mean_cross_entropy,
-        Adam::new(args.lr),
-        std::slice::from_ref(&images),
-        labels,
-        args.seed,
-    )?;
+    let mut recipe = Recipe::cross_entropy(Adam::new(args.lr), images, labels);
+    recipe.memory = args.memory;
+    let mut training = Training::new(model, recipe, args.seed)?;
     let params = training.params().to_vec();
     let predict = function(|arguments| {
         let (x, values) = (&arguments[..1], &arguments[1..]);
         let mut net = Net::bound(&params, values, false);
         Ok(vec![model(&mut net, x)?.argmax(-1)?])
     });
+    let plan = *training.info();
     if !args.json {
         println!(
             "digits: {} to train, {} to test; {} parameters; state {}, activations and scratch {}",
@@ -70,6 +69,11 @@ fn train(args: &Args) -> Result<()> {
             training.n_trained(),
             training.state_bytes(),
             training.arena_bytes()
+        );
+        let line = args.memory.map_or("none".into(), |line| line.to_string());
+        println!(
+            "line {line}; planned {:#} for the whole process, {} ops run twice; the least is {:#}",
+            plan.planned, plan.recomputed_ops, plan.floor
         );
     }
     let mut order: Vec<usize> = (0..train.labels.len()).collect();
@@ -84,18 +88,18 @@ fn train(args: &Args) -> Result<()> {
         }
         let seconds = start.elapsed().as_secs_f64();
         let (loss, speed) = (sum / f64::from(steps.max(1)), f64::from(steps) * batch as f64 / seconds);
-        let everything: Vec<usize> = (0..test.labels.len()).collect();
-        let (x, y) = gather(&test, &everything)?;
-        let arguments: Vec<&Tensor> = std::iter::once(&x).chain(training.values()).collect();
-        let predicted = predict.call(&arguments)?.remove(0);
-        let accuracy = predicted.equal(&y)?.cast(DType::F32)?.mean(&[], false)?.item()?;
+        let accuracy = accuracy(&test, batch, |x| {
+            let arguments: Vec<&Tensor> = std::iter::once(x).chain(training.values()).collect();
+            Ok(predict.call(&arguments)?.remove(0))
+        })?;
         let memory = Device::current()?.memory_info();
         let resident = process::peak_resident().unwrap_or(Bytes(0));
         if args.json {
             let line = serde_json::json!({
                 "epoch": epoch, "loss": loss, "test_accuracy": accuracy, "samples_s": speed,
                 "tensor_bytes": memory.current.get(), "tensor_peak_bytes": memory.peak.get(),
-                "resident_peak_bytes": resident.get(),
+                "resident_peak_bytes": resident.get(), "planned_bytes": plan.planned.get(),
+                "floor_bytes": plan.floor.get(), "recomputed_ops": plan.recomputed_ops,
             });
             println!("{line}");
         } else {
@@ -109,6 +113,17 @@ fn train(args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The share of digits that are predicted right, a batch at a time: no more memory than a step has.
+fn accuracy(data: &Digits, batch: usize, predict: impl Fn(&Tensor) -> Result<Tensor>) -> Result<f64> {
+    let everything: Vec<usize> = (0..data.labels.len()).collect();
+    let mut right = 0.0;
+    for chosen in everything.chunks(batch) {
+        let (x, y) = gather(data, chosen)?;
+        right += predict(&x)?.equal(&y)?.cast(DType::F32)?.sum(&[], false)?.item()?;
+    }
+    Ok(right / everything.len() as f64)
 }
 
 fn gather(data: &Digits, chosen: &[usize]) -> Result<(Tensor, Tensor)> {

@@ -18,4 +18,4 @@ pub use adam::Adam;
 pub use init::Init;
 pub use layers::{Conv2d, Layers};
 pub use net::{Net, Param};
-pub use training::{Loss, Training, mean_cross_entropy};
+pub use training::{Loss, Recipe, Training, mean_cross_entropy};

@@ -2,7 +2,7 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{LossOps, TensorOps, Type};
-use plimsoll_run::{Result, Step, StepResult, Tape, Tensor};
+use plimsoll_run::{Result, Step, StepInfo, StepResult, Tape, Tensor};
 
 use smallvec::SmallVec;
 
@@ -16,14 +16,37 @@ pub fn mean_cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     logits.softmax_cross_entropy(labels)?.mean(&[], false)
 }
 
+/// How a model is trained.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// What is made smaller.
+    pub loss: Loss,
+    /// How.
+    pub adam: Adam,
+    /// The types of the model's inputs.
+    pub inputs: Vec<Type>,
+    /// The type of the labels.
+    pub labels: Type,
+    /// The line: the most that the process may take, as the system counts it.
+    pub memory: Option<Bytes>,
+}
+
+impl Recipe {
+    /// Adam on the mean cross-entropy, one input, no line.
+    pub fn cross_entropy(adam: Adam, input: Type, labels: Type) -> Recipe {
+        Recipe { loss: mean_cross_entropy, adam, inputs: vec![input], labels, memory: None }
+    }
+}
+
 /// A model in training: forward, loss, backward and update are one program over state that it owns.
 ///
 /// ```
 /// use plimsoll_graph::{DType, Type};
-/// use plimsoll_nn::{Adam, Layers, Training, mean_cross_entropy};
+/// use plimsoll_nn::{Adam, Layers, Recipe, Training};
 /// use plimsoll_run::Tensor;
 /// let (x, y) = (Type::new(DType::F32, [4, 2]), Type::new(DType::I64, [4]));
-/// let mut training = Training::new(|net, x| net.dense("out", &x[0], 2, true), mean_cross_entropy, Adam::new(0.1), &[x], y, 42)?;
+/// let recipe = Recipe::cross_entropy(Adam::new(0.1), x, y);
+/// let mut training = Training::new(|net, x| net.dense("out", &x[0], 2, true), recipe, 42)?;
 /// let x = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.0, 0.1, 0.9, 0.8, 0.2], [4, 2])?;
 /// let y = Tensor::from_slice(&[1i64, 0, 1, 0], [4])?;
 /// let first = training.step(&[&x], &y)?;
@@ -42,28 +65,23 @@ impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     pub fn new(
         model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
-        loss: Loss,
-        adam: Adam,
-        inputs: &[Type],
-        labels: Type,
+        recipe: Recipe,
         seed: u64,
     ) -> Result<Training> {
-        let params = Net::discover(inputs, &model)?;
+        let params = Net::discover(&recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
-        Training::with_values(model, loss, adam, inputs, labels, params, values)
+        Training::with_values(model, recipe, params, values)
     }
 
     /// Traces and compiles with given values of the parameters, in the order [`Net::discover`] lists them.
     pub fn with_values(
         model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
-        loss: Loss,
-        adam: Adam,
-        inputs: &[Type],
-        labels: Type,
+        recipe: Recipe,
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
+        let Recipe { loss, adam, inputs, labels, memory } = recipe;
         let trained: Vec<usize> = (0..params.len()).filter(|&i| params[i].trained).collect();
         let (n, k) = (params.len(), trained.len());
         let mut state = values;
@@ -73,9 +91,9 @@ impl Training {
             }
         }
         state.push(Tensor::zeros(Adam::counter())?);
-        let types: Vec<Type> = inputs.iter().cloned().chain([labels]).collect();
+        let types: Vec<Type> = inputs.into_iter().chain([labels]).collect();
         // State: parameters, first moments, second moments, step counter.
-        let step = Step::compile(state, &types, |state, inputs| {
+        let step = Step::compile_within(memory, state, &types, |state, inputs| {
             let (labels, inputs) = inputs.split_last().ok_or_else(no_labels)?;
             let wrt: Vec<&Tensor> = trained.iter().map(|&i| &state[i]).collect();
             let tape = Tape::new();
@@ -124,6 +142,11 @@ impl Training {
     /// The number of trained elements.
     pub fn n_trained(&self) -> usize {
         self.params.iter().filter(|p| p.trained).map(|p| p.ty.elements()).sum()
+    }
+
+    /// What was planned for a step.
+    pub fn info(&self) -> &StepInfo {
+        self.step.info()
     }
 
     /// Bytes that activations, gradients and scratch share.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Training, mean_cross_entropy, zoo};
+use plimsoll_nn::{Adam, Recipe, Training, zoo};
 use plimsoll_run::{Device, Tensor};
 
 /// The system's allocator, counting what it is asked for.
@@ -51,10 +51,8 @@ fn a_steady_step_allocates_nothing() {
             ("lstm", Box::new(|net, x| zoo::lstm(net, &x[0], 50, 32, 2)), tokens.clone(), tokens),
         ];
         for (name, model, input, labels) in cases {
-            let inputs = [input.clone()];
-            let mut training =
-                Training::new(model, mean_cross_entropy, Adam::new(1e-3), &inputs, labels.clone(), 1)
-                    .unwrap();
+            let recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
+            let mut training = Training::new(model, recipe, 1).unwrap();
             let x = Tensor::full(input, 1.0).unwrap();
             let y = Tensor::full(labels, 1.0).unwrap();
             for _ in 0..2 {

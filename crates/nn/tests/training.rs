@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Init, Net, Training, mean_cross_entropy, zoo};
+use plimsoll_nn::{Adam, Init, Net, Recipe, Training, zoo};
 use plimsoll_run::{Device, Result, Tensor};
 
 const BATCHES: u64 = 4;
@@ -46,17 +46,8 @@ fn losses(
         Init::Uniform(bound) | Init::Normal(bound) => uniform(i as u64 + 1, &p.ty, bound),
     };
     let values = params.iter().enumerate().map(start).collect();
-    let inputs = [input.clone()];
-    let mut training = Training::with_values(
-        model,
-        mean_cross_entropy,
-        Adam::new(1e-3),
-        &inputs,
-        target.clone(),
-        params,
-        values,
-    )
-    .unwrap();
+    let recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), target.clone());
+    let mut training = Training::with_values(model, recipe, params, values).unwrap();
     let mut losses = Vec::new();
     for step in 0..steps {
         let x = match input.dtype {

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Chance, random_step};
-use plimsoll_plan::{Exactness, Link, Op, PlanError, Planner, Problem, Request, Tensor, plan, split::split, verify};
+use plimsoll_plan::{
+    Exactness, Link, Op, PlanError, Planner, Problem, Request, Tensor, plan, split::split, verify,
+};
 
 #[test]
 fn random_steps_under_random_budgets_verify_and_stay_within() {

@@ -37,6 +37,8 @@ pub mod prelude {
         AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
         RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
     };
-    pub use plimsoll_nn::{Adam, Conv2d, Init, Layers, Net, Training, mean_cross_entropy, zoo};
-    pub use plimsoll_run::{Device, Function, MemoryInfo, Sketch, Step, StepResult, Tape, Tensor, function};
+    pub use plimsoll_nn::{Adam, Conv2d, Init, Layers, Net, Recipe, Training, mean_cross_entropy, zoo};
+    pub use plimsoll_run::{
+        Device, Function, MemoryInfo, Sketch, Step, StepInfo, StepResult, Tape, Tensor, function,
+    };
 }

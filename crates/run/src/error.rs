@@ -1,7 +1,7 @@
 //! What can go wrong when ops run.
 
 use plimsoll_device::backend::{Fault, Unsupported};
-use plimsoll_device::{OutOfMemory, ReserveError};
+use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
 /// An error of the run stage.
@@ -79,12 +79,18 @@ pub enum Error {
     Reserve(#[from] ReserveError),
 
     /// No plan keeps to the line.
-    #[error("no plan fits: {refusal}")]
+    #[error(
+        "a line of {asked} cannot be kept: the least is {least:#}, of which {elsewhere:#} lie outside the arena; {refusal}"
+    )]
     Infeasible {
-        /// The least that would do, where, and ways out; its bytes count arguments and arena.
+        /// The bytes asked for, of the process as the system counts it.
+        asked: Bytes,
+        /// The least that would do.
+        least: Bytes,
+        /// What the process takes beside the arena: the program, state, inputs.
+        elsewhere: Bytes,
+        /// The planner's own answer: where, who holds what there, ways out. Its bytes are of state, inputs and arena.
         refusal: Box<plimsoll_plan::Infeasible>,
-        /// The bytes of the arguments alone: state, inputs.
-        residents: plimsoll_device::Bytes,
     },
 
     // === The engine ===

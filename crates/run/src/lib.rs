@@ -23,6 +23,6 @@ pub use error::{Error, Result};
 pub use function::{Function, function};
 pub use plimsoll_graph::TensorOps;
 pub use sketch::Sketch;
-pub use step::{Step, StepResult};
+pub use step::{Step, StepInfo, StepResult};
 pub use tape::Tape;
 pub use tensor::Tensor;

@@ -65,7 +65,8 @@ impl<'a> Lowered<'a> {
         for &id in &order {
             let node = graph.node(id);
             if !node.op.is_view() {
-                let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
+                let update =
+                    first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
                 lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, speed)?;
             }
         }
@@ -97,9 +98,10 @@ impl<'a> Lowered<'a> {
             let (new, old) = (self.roots[v.index()], graph.inputs()[a]);
             let Some((maker, o)) = graph.info(new).producer else { continue };
             let node = graph.node(maker);
-            let allowed = node.op.in_place().into_iter().any(|(out, i)| {
-                out == o && self.roots[node.inputs[i].index()] == old && self.alone(node, i)
-            });
+            let allowed =
+                node.op.in_place().into_iter().any(|(out, i)| {
+                    out == o && self.roots[node.inputs[i].index()] == old && self.alone(node, i)
+                });
             let leaves = graph.outputs().iter().any(|w| self.roots[w.index()] == old);
             let fits = graph.ty(new).bytes() == graph.ty(old).bytes();
             if allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()] {
@@ -135,7 +137,9 @@ impl<'a> Lowered<'a> {
                     // One argument's old value becomes another's new one: put aside before either is written.
                     let from = Location { fixed: Some(place), ..self.location(root)? };
                     let name = self.graph.info(root).name.clone();
-                    let aside = self.problem.tensor(Tensor { kind: Kind::Other, ..Tensor::transient(name, bytes as u64) });
+                    let aside = self
+                        .problem
+                        .tensor(Tensor { kind: Kind::Other, ..Tensor::transient(name, bytes as u64) });
                     let aside = Location { tensor: aside, fixed: None };
                     self.copy(from, aside, bytes);
                     commits.push((From::Aside(aside), to, bytes));
@@ -159,7 +163,8 @@ impl<'a> Lowered<'a> {
             let location = match self.locations[v.index()] {
                 Some(location) => location,
                 None => {
-                    let kind = if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    let kind =
+                        if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
                     self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
                 }
             };
@@ -169,9 +174,12 @@ impl<'a> Lowered<'a> {
                 continue;
             }
             op.writes.push(location.tensor);
-            for (_, i) in node.op.in_place().into_iter().filter(|&(out, _)| out == o && location.fixed.is_none()) {
+            for (_, i) in
+                node.op.in_place().into_iter().filter(|&(out, _)| out == o && location.fixed.is_none())
+            {
                 let input = self.location(self.roots[node.inputs[i].index()])?;
-                let same = graph.ty(node.inputs[i]).dtype == graph.ty(v).dtype && graph.ty(node.inputs[i]).elements() == graph.ty(v).elements();
+                let same = graph.ty(node.inputs[i]).dtype == graph.ty(v).dtype
+                    && graph.ty(node.inputs[i]).elements() == graph.ty(v).elements();
                 if input.fixed.is_none() && same && self.alone(node, i) {
                     op.in_place.push((input.tensor, location.tensor));
                 }
@@ -204,21 +212,31 @@ impl<'a> Lowered<'a> {
     fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
         let info = self.graph.info(v);
         let alignment = ALIGNMENT as u64;
-        let tensor = Tensor { name: info.name.clone(), bytes: bytes as u64, batch_bytes: 0, alignment, home, kind, view: None };
+        let tensor = Tensor {
+            name: info.name.clone(),
+            bytes: bytes as u64,
+            batch_bytes: 0,
+            alignment,
+            home,
+            kind,
+            view: None,
+        };
         let location = Location { tensor: self.problem.tensor(tensor), fixed };
         self.locations[v.index()] = Some(location);
         location
     }
 
     fn location(&self, root: ValueId) -> Result<Location> {
-        self.locations[root.index()].ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
+        self.locations[root.index()]
+            .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
     }
 
     /// Whether input `i` may be written over without harm to the node's other inputs.
     fn alone(&self, node: &Node, i: usize) -> bool {
         let root = |j: usize| self.roots[node.inputs[j].index()];
-        (0..node.inputs.len())
-            .all(|j| j == i || root(j) != root(i) || (node.inputs[j] == node.inputs[i] && elementwise(&node.op)))
+        (0..node.inputs.len()).all(|j| {
+            j == i || root(j) != root(i) || (node.inputs[j] == node.inputs[i] && elementwise(&node.op))
+        })
     }
 
     /// The instructions of a plan, and the bytes of their arena (the residents' excepted, which have their own).
@@ -235,13 +253,18 @@ impl<'a> Lowered<'a> {
                 Some(place) => Ok(place),
                 None => {
                     let known = planned.reads.iter().zip(reads).chain(planned.writes.iter().zip(writes));
-                    let offset = known.into_iter().find(|(t, _)| **t == location.tensor).map(|(_, offset)| *offset);
+                    let offset =
+                        known.into_iter().find(|(t, _)| **t == location.tensor).map(|(_, offset)| *offset);
                     let offset = offset.and_then(|offset| offset.checked_sub(base));
-                    offset.map(|o| Place::Arena(o as usize)).ok_or_else(|| Error::Internal("a plan misses an operand".into()))
+                    offset
+                        .map(|o| Place::Arena(o as usize))
+                        .ok_or_else(|| Error::Internal("a plan misses an operand".into()))
                 }
             };
             instructions.push(match &self.sources[op.index()] {
-                Source::Copy { from, to, bytes } => Instruction::Copy { from: place(*from)?, to: place(*to)?, bytes: *bytes },
+                Source::Copy { from, to, bytes } => {
+                    Instruction::Copy { from: place(*from)?, to: place(*to)?, bytes: *bytes }
+                }
                 Source::Run(id) => {
                     let node = self.graph.node(*id);
                     let at = |v: &ValueId| place(self.location(self.roots[v.index()])?);

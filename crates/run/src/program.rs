@@ -45,8 +45,8 @@ pub(crate) enum Line {
     Fastest,
     /// The least that is predicted to cost at most this factor of the fastest plan's time.
     Lean(f64),
-    /// At most this many bytes of arena.
-    Arena(Bytes),
+    /// At most `line` bytes, of which `elsewhere` are taken by other things than the arena.
+    Within { line: Bytes, elsewhere: Bytes },
 }
 
 /// A compiled graph.
@@ -61,7 +61,12 @@ pub(crate) struct Program {
 impl Program {
     /// Compiles a graph for a device. `replaces[r] = Some(a)` says that result `r` is the new value of argument `a` and
     /// is written there.
-    pub(crate) fn new(graph: Graph, device: &Device, replaces: &[Option<usize>], line: Line) -> Result<Program> {
+    pub(crate) fn new(
+        graph: Graph,
+        device: &Device,
+        replaces: &[Option<usize>],
+        line: Line,
+    ) -> Result<Program> {
         let lowered = Lowered::new(&graph, replaces, device)?;
         let residents: u64 = lowered
             .problem
@@ -76,12 +81,21 @@ impl Program {
         let unlimited = planner.unlimited_bytes();
         let mut plan_within = |budget: u64| match planner.plan(budget) {
             Ok(plan) => Ok(plan),
-            Err(PlanError::Infeasible(refusal)) => Err(Error::Infeasible { refusal, residents: Bytes(residents) }),
+            Err(PlanError::Infeasible(refusal)) => {
+                let (asked, elsewhere) = match line {
+                    Line::Within { line, elsewhere } => (line, elsewhere),
+                    _ => (Bytes(budget), Bytes(residents)),
+                };
+                let least = elsewhere + Bytes(refusal.floor_bytes.saturating_sub(residents));
+                Err(Error::Infeasible { asked, least, elsewhere, refusal })
+            }
             Err(e) => Err(broken(&e)),
         };
         let plan = match line {
             Line::Fastest => plan_within(unlimited)?,
-            Line::Arena(arena) => plan_within((residents.saturating_add(arena.get())).min(unlimited))?,
+            Line::Within { line, elsewhere } => {
+                plan_within((residents + line.saturating_sub(elsewhere).get()).min(unlimited))?
+            }
             Line::Lean(factor) => {
                 let mut best = plan_within(unlimited)?;
                 let allowed = best.figures.predicted_ns as f64 * factor;
@@ -98,7 +112,9 @@ impl Program {
                 best
             }
         };
-        let figures = plan.figures.clone();
+        let mut figures = plan.figures.clone();
+        figures.floor_bytes = figures.floor_bytes.saturating_sub(residents);
+        figures.unlimited_bytes = figures.unlimited_bytes.saturating_sub(residents);
         let (instructions, arena_bytes) = lowered.instructions(&plan)?;
         Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), figures })
     }
@@ -108,7 +124,7 @@ impl Program {
         self.arena_bytes
     }
 
-    /// What the plan promises; its bytes count arguments too.
+    /// What the plan promises; floor and unlimited bytes are those of the arena.
     pub(crate) fn figures(&self) -> &Figures {
         &self.figures
     }
@@ -156,10 +172,16 @@ impl Program {
             let operand = |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
             let inputs: SmallVec<[Operand<'_>; 24]> = node.inputs.iter().zip(inputs).map(operand).collect();
             let outputs: SmallVec<[Operand<'_>; 8]> = node.outputs.iter().zip(outputs).map(operand).collect();
-            let call =
-                Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch: at(*scratch), scratch_bytes };
+            let call = Call {
+                op: &node.op,
+                inputs: &inputs,
+                outputs: &outputs,
+                scratch: at(*scratch),
+                scratch_bytes,
+            };
             // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
-            unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site: node.site })?;
+            unsafe { device.backend().run(&call) }
+                .map_err(|fault| Error::Fault { fault, site: node.site })?;
         }
         Ok(())
     }

@@ -4,9 +4,10 @@
 //! nothing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use plimsoll_device::Bytes;
-use plimsoll_graph::{Site, TensorOps, Type, passes};
+use plimsoll_device::{Bytes, process};
+use plimsoll_graph::{Graph, Site, TensorOps, Type, passes};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -56,15 +57,95 @@ pub struct Step {
     /// Pointers of state, inputs and captured tensors; those of the inputs are set at each run.
     arguments: Vec<*mut u8>,
     results: Vec<*mut u8>,
+    info: StepInfo,
+}
+
+/// What was planned for a step. Bytes are of the whole process, as the system will count it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepInfo {
+    /// What the plan will take.
+    pub planned: Bytes,
+    /// The least for which there is a plan.
+    pub floor: Bytes,
+    /// What the fastest plan would take.
+    pub unlimited: Bytes,
+    /// Predicted seconds of a step.
+    pub predicted_seconds: f64,
+    /// Predicted seconds without a line.
+    pub unlimited_seconds: f64,
+    /// Ops that run a second time instead of keeping their results.
+    pub recomputed_ops: u64,
+    /// Seconds that planning took.
+    pub plan_seconds: f64,
+}
+
+impl StepInfo {
+    fn new(program: &Program, elsewhere: Bytes, plan_seconds: f64) -> StepInfo {
+        let figures = program.figures();
+        StepInfo {
+            planned: elsewhere + program.arena_bytes().into(),
+            floor: elsewhere + Bytes(figures.floor_bytes),
+            unlimited: elsewhere + Bytes(figures.unlimited_bytes),
+            predicted_seconds: figures.predicted_ns as f64 / 1e9,
+            unlimited_seconds: figures.unlimited_ns as f64 / 1e9,
+            recomputed_ops: figures.recomputed_ops,
+            plan_seconds,
+        }
+    }
+}
+
+/// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
+const RESERVE: Bytes = Bytes::mib(3);
+/// What the process takes beside the arena is rounded up to this, so that two runs of one program count alike.
+const GRAIN: u64 = 2 << 20;
+
+/// What the process takes beside the arena: what it has now, inputs that are still to come, and a reserve.
+fn elsewhere(staged: Bytes) -> Bytes {
+    let now = process::resident().unwrap_or(Bytes::ZERO);
+    Bytes((now + staged + RESERVE).get().next_multiple_of(GRAIN))
+}
+
+/// Plans a graph under a line. Planning itself leaves pages behind, which count too: if they push the sum over the line,
+/// it is planned again with so much less.
+fn plan(
+    graph: Graph,
+    device: &Device,
+    replaces: &[Option<usize>],
+    memory: Option<Bytes>,
+    staged: Bytes,
+) -> Result<Program> {
+    let Some(line) = memory else { return Program::new(graph, device, replaces, Line::Lean(LEAN)) };
+    loop {
+        let before = elsewhere(staged);
+        let program =
+            Program::new(graph.clone(), device, replaces, Line::Within { line, elsewhere: before })?;
+        let after = elsewhere(staged);
+        if after <= before || after + program.arena_bytes().into() <= line {
+            return Ok(program);
+        }
+    }
 }
 
 // SAFETY: the pointers are into buffers that the step owns or, for inputs, are set anew at each run.
 unsafe impl Send for Step {}
 
 impl Step {
-    /// Traces and compiles a step over a state and inputs of the given types.
+    /// Traces and compiles a step over a state and inputs of the given types. It takes the least memory that is
+    /// predicted to cost at most one percent of time over the fastest plan.
     #[track_caller]
     pub fn compile(
+        state: Vec<Tensor>,
+        inputs: &[Type],
+        body: impl FnOnce(&[Tensor], &[Tensor]) -> Result<StepResult>,
+    ) -> Result<Step> {
+        Step::compile_within(None, state, inputs, body)
+    }
+
+    /// As [`Step::compile`], with a line: the fastest plan with which the process, as the system counts it, stays within
+    /// `memory`; or a refusal that names the least that would do.
+    #[track_caller]
+    pub fn compile_within(
+        memory: Option<Bytes>,
         state: Vec<Tensor>,
         inputs: &[Type],
         body: impl FnOnce(&[Tensor], &[Tensor]) -> Result<StepResult>,
@@ -99,7 +180,10 @@ impl Step {
         let results: Vec<Tensor> = new_state.into_iter().chain(outputs).collect();
         let graph = passes::optimize(&finish(&tracing, &results, site)?)?;
         let replaces: Vec<Option<usize>> = (0..results.len()).map(|r| (r < n_state).then_some(r)).collect();
-        let program = Program::new(graph, &device, &replaces, Line::Lean(LEAN))?;
+        let start = Instant::now();
+        let staged: Bytes = inputs.iter().map(|ty| Bytes::from(ty.bytes())).sum();
+        let program = plan(graph, &device, &replaces, memory, staged)?;
+        let (plan_seconds, elsewhere) = (start.elapsed().as_secs_f64(), elsewhere(staged));
         let outputs = program
             .result_types()
             .skip(n_state)
@@ -119,17 +203,9 @@ impl Step {
         arguments.extend(captured.iter().map(pointer).collect::<Result<Vec<_>>>()?);
         let mut results = state_pointers;
         results.extend(outputs.iter().map(pointer).collect::<Result<Vec<_>>>()?);
-        Ok(Step {
-            program,
-            device,
-            state,
-            n_inputs: inputs.len(),
-            outputs,
-            captured,
-            arena,
-            arguments,
-            results,
-        })
+        let info = StepInfo::new(&program, elsewhere, plan_seconds);
+        let n_inputs = inputs.len();
+        Ok(Step { program, device, state, n_inputs, outputs, captured, arena, arguments, results, info })
     }
 
     /// Runs the step once: the state is updated, the outputs are overwritten.
@@ -190,6 +266,11 @@ impl Step {
     /// The outputs of the last run.
     pub fn outputs(&self) -> &[Tensor] {
         &self.outputs
+    }
+
+    /// What was planned.
+    pub fn info(&self) -> &StepInfo {
+        &self.info
     }
 
     /// Bytes of the arena that activations, gradients and scratch share.
