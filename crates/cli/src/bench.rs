@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use clap::ValueEnum;
 use plimsoll::Result;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
 use serde::Serialize;
+
+use crate::case::{Case, Setup};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
@@ -25,79 +26,6 @@ pub struct Args {
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
-}
-
-/// The reference cases: f32, cross-entropy, Adam at 1e-3.
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum Case {
-    /// 784-1024-1024-10, batch 128.
-    Mlp,
-    /// Four 3 × 3 convolutions, 32 × 32 images, batch 64.
-    Cnn,
-    /// ResNet-18, 32 × 32 images, batch 64.
-    Resnet18,
-    /// U-Net of base 32 and depth 4, 128 × 128 images, batch 4.
-    Unet,
-    /// Transformer of width 256, 4 layers, 4 heads, 128 tokens, batch 8.
-    Gpt,
-    /// Two recurrent layers of 256, 64 tokens, batch 16.
-    Lstm,
-}
-
-/// What a case is made of.
-struct Setup {
-    batch: usize,
-    input: Type,
-    labels: Type,
-    /// Classes of the labels, and of the inputs where those are tokens.
-    classes: usize,
-}
-
-impl Case {
-    fn name(self) -> &'static str {
-        match self {
-            Case::Mlp => "mlp",
-            Case::Cnn => "cnn",
-            Case::Resnet18 => "resnet18",
-            Case::Unet => "unet",
-            Case::Gpt => "gpt",
-            Case::Lstm => "lstm",
-        }
-    }
-
-    fn setup(self) -> Setup {
-        let images = |batch: usize, shape: &[usize], labels: &[usize], classes: usize| Setup {
-            batch,
-            input: Type::new(DType::F32, [&[batch], shape].concat()),
-            labels: Type::new(DType::I64, [&[batch], labels].concat()),
-            classes,
-        };
-        let tokens = |batch: usize, length: usize| Setup {
-            batch,
-            input: Type::new(DType::I64, [batch, length]),
-            labels: Type::new(DType::I64, [batch, length]),
-            classes: 1000,
-        };
-        match self {
-            Case::Mlp => images(128, &[784], &[], 10),
-            Case::Cnn | Case::Resnet18 => images(64, &[32, 32, 3], &[], 10),
-            Case::Unet => images(4, &[128, 128, 3], &[128, 128], 2),
-            Case::Gpt => tokens(8, 128),
-            Case::Lstm => tokens(16, 64),
-        }
-    }
-
-    fn model(self, net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
-        let x = &x[0];
-        match self {
-            Case::Mlp => zoo::mlp(net, x, &[1024, 1024, 10]),
-            Case::Cnn => zoo::cnn(net, x, &[32, 64], 10),
-            Case::Resnet18 => zoo::resnet18(net, x, 10),
-            Case::Unet => zoo::unet(net, x, 32, 4, 2),
-            Case::Gpt => zoo::gpt(net, x, zoo::Gpt { vocabulary: 1000, width: 256, layers: 4, heads: 4 }),
-            Case::Lstm => zoo::lstm(net, x, 1000, 256, 2),
-        }
-    }
 }
 
 /// The line that is printed.
@@ -152,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn measure(args: &Args) -> Result<Line> {
     let case = args.case;
-    let Setup { batch, input, labels, classes } = case.setup();
+    let Setup { batch, input, labels, classes } = case.setup(None);
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
     recipe.memory = args.memory;
     let mut training = Training::new(move |net, x| case.model(net, x), recipe, 0)?;

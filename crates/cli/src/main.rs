@@ -1,6 +1,7 @@
 //! The `plimsoll` command.
 
 mod bench;
+mod case;
 mod digits;
 mod ops;
 mod pack;
@@ -25,7 +26,7 @@ enum Command {
     Train(train::Args),
     /// Measures training steps of a reference case.
     Bench(bench::Args),
-    /// Plans a traced training step under a byte budget.
+    /// Plans a training step under a byte budget: what it will take, before it starts.
     Plan(plan::Args),
     /// Packs buffers with lifespans into the least memory.
     Pack(pack::Args),

@@ -1,29 +1,40 @@
-//! `plimsoll plan --trace`: a plan for a traced training step under a budget.
+//! `plimsoll plan`: what a training step would take and cost under a budget, for a model or a traced step.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use plimsoll::device::Bytes;
+use plimsoll::Error;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
+use plimsoll::prelude::*;
 
 use crate::Failure;
+use crate::case::{Case, Setup};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A traced step: one JSON line a storage and an op, in executed order.
+    /// The model.
+    #[arg(required_unless_present = "trace", conflicts_with = "trace")]
+    model: Option<Case>,
+    /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order.
     #[arg(long)]
-    trace: PathBuf,
-    /// The budget: `6GiB`, `512MiB`, or plain bytes.
-    #[arg(long, conflicts_with = "ratio", required_unless_present = "ratio")]
+    trace: Option<PathBuf>,
+    /// Samples a step; by default the case's own.
+    #[arg(long, conflicts_with = "trace")]
+    batch: Option<usize>,
+    /// The budget: `6GiB`, `512MiB`, or plain bytes. For a model it counts the whole process.
+    #[arg(long, conflicts_with = "ratio")]
     memory: Option<Bytes>,
-    /// The budget as a part of what the step takes without one.
-    #[arg(long)]
+    /// The budget of a traced step as a part of what it takes without one.
+    #[arg(long, requires = "trace")]
     ratio: Option<f64>,
-    /// How long to try.
-    #[arg(long)]
+    /// How long to try, for a traced step.
+    #[arg(long, requires = "trace")]
     seconds: Option<f64>,
+    /// Threads, for a model.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -31,8 +42,60 @@ pub struct Args {
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let file = args.trace.display();
-    let text = std::fs::read_to_string(&args.trace).map_err(|e| Failure(format!("{file}: {e}")))?;
+    match (&args.trace, args.model) {
+        (Some(file), _) => traced(args, file),
+        (None, Some(case)) => Ok(Device::cpu_threads(args.threads)?.scope(|| model(args, case))?),
+        (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
+    }
+}
+
+/// Compiles a model's training step and says what was planned; nothing is run.
+fn model(args: &Args, case: Case) -> plimsoll::Result<()> {
+    let Setup { batch, input, labels, .. } = case.setup(args.batch);
+    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
+    recipe.memory = args.memory;
+    let start = Instant::now();
+    let (line, words) = match Training::new(move |net, x| case.model(net, x), recipe, 0) {
+        Ok(training) => {
+            let info = *training.info();
+            let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
+            let line = serde_json::json!({
+                "model": case.name(), "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
+                "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
+                "arena_bytes": training.arena_bytes().get(), "live_bytes": info.live.get(), "predicted_ms": ms,
+                "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": 1,
+                "recomputed_ops": info.recomputed_ops, "exactness": "bitwise", "plan_seconds": info.plan_seconds,
+            });
+            let words = format!(
+                "{} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted, {} ops run twice\n\
+                 the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s",
+                case.name(),
+                info.planned,
+                training.arena_bytes(),
+                info.recomputed_ops,
+                info.unlimited,
+                info.floor,
+                info.plan_seconds
+            );
+            (line, words)
+        }
+        Err(Error::Infeasible { asked, least, elsewhere, refusal }) => {
+            let line = serde_json::json!({
+                "model": case.name(), "batch": batch, "fits": false, "budget_bytes": asked.get(),
+                "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
+            });
+            (line, Error::Infeasible { asked, least, elsewhere, refusal }.to_string())
+        }
+        Err(error) => return Err(error),
+    };
+    println!("{}", if args.json { line.to_string() } else { words });
+    Ok(())
+}
+
+/// Plans a traced step.
+fn traced(args: &Args, file: &Path) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(file).map_err(|e| Failure(format!("{}: {e}", file.display())))?;
+    let file = file.display();
     let step = read_trace(&text, 1).map_err(|e| Failure(format!("{file}: {e}")))?;
     let start = Instant::now();
     let deadline_ms = args.seconds.map(|s| (s.max(0.0) * 1000.0) as u64);
@@ -40,7 +103,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut planner = Planner::new(&step, &request).map_err(|e| Failure(format!("{file}: {e}")))?;
     let budget = match (args.memory, args.ratio) {
         (Some(bytes), _) => bytes.get(),
-        (None, ratio) => (planner.unlimited_bytes() as f64 * ratio.unwrap_or(1.0)) as u64,
+        (None, Some(ratio)) => (planner.unlimited_bytes() as f64 * ratio) as u64,
+        (None, None) => planner.unlimited_bytes(),
     };
     let base = step.unlimited_ns().max(1) as f64;
     let (line, words) = match planner.plan(budget) {

@@ -115,7 +115,9 @@ impl Program {
         let mut figures = plan.figures.clone();
         figures.floor_bytes = figures.floor_bytes.saturating_sub(residents);
         figures.unlimited_bytes = figures.unlimited_bytes.saturating_sub(residents);
+        figures.live_bytes = figures.live_bytes.saturating_sub(residents);
         let (instructions, arena_bytes) = lowered.instructions(&plan)?;
+        graph.nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
         Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), figures })
     }
 
@@ -124,7 +126,7 @@ impl Program {
         self.arena_bytes
     }
 
-    /// What the plan promises; floor and unlimited bytes are those of the arena.
+    /// What the plan promises; floor, live and unlimited bytes are those of the arena.
     pub(crate) fn figures(&self) -> &Figures {
         &self.figures
     }

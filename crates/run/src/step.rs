@@ -69,6 +69,8 @@ pub struct StepInfo {
     pub floor: Bytes,
     /// What the fastest plan would take.
     pub unlimited: Bytes,
+    /// The most bytes of the arena that are needed at once: no packing could be smaller.
+    pub live: Bytes,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
     /// Predicted seconds without a line.
@@ -86,6 +88,7 @@ impl StepInfo {
             planned: elsewhere + program.arena_bytes().into(),
             floor: elsewhere + Bytes(figures.floor_bytes),
             unlimited: elsewhere + Bytes(figures.unlimited_bytes),
+            live: Bytes(figures.live_bytes),
             predicted_seconds: figures.predicted_ns as f64 / 1e9,
             unlimited_seconds: figures.unlimited_ns as f64 / 1e9,
             recomputed_ops: figures.recomputed_ops,

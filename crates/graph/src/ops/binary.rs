@@ -56,6 +56,7 @@ impl Binary {
             Binary::Mul => a * b,
             Binary::Div => a / b,
             Binary::Pow => a.powf(b),
+            Binary::Max | Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
             Binary::Max => a.max(b),
             Binary::Min => a.min(b),
             Binary::And => f64::from(a != 0.0 && b != 0.0),

@@ -135,6 +135,7 @@ impl Rule for Reduce {
             let (value, slot) = (x.at(i), &mut out.data[offset]);
             *slot = match self.kind {
                 ReduceKind::Sum | ReduceKind::Mean => *slot + value,
+                ReduceKind::Max | ReduceKind::Min if slot.is_nan() || value.is_nan() => f64::NAN,
                 ReduceKind::Max => slot.max(value),
                 ReduceKind::Min => slot.min(value),
                 ReduceKind::Prod => *slot * value,

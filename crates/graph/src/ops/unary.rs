@@ -135,6 +135,8 @@ impl Unary {
             Unary::Tanh => x.tanh(),
             Unary::Sigmoid => sigmoid(x),
             Unary::Erf => erf(x),
+            // A NaN stays one, here and in clamp: a step that has gone wrong must not look right.
+            Unary::Relu if x.is_nan() => x,
             Unary::Relu => x.max(0.0),
             Unary::LeakyRelu(slope) => {
                 if x > 0.0 {
@@ -147,6 +149,7 @@ impl Unary {
             Unary::GeluTanh => 0.5 * x * (1.0 + (GELU_SCALE * (x + GELU_CUBE * x * x * x)).tanh()),
             Unary::Silu => x * sigmoid(x),
             Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            Unary::Clamp(..) if x.is_nan() => x,
             Unary::Clamp(low, high) => x.max(low.0).min(high.0),
             Unary::AddScalar(s) => x + s.0,
             Unary::MulScalar(s) => x * s.0,
@@ -395,6 +398,18 @@ mod tests {
             [(0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497149), (2.4, 0.9993114861033549)];
         for (x, want) in table.into_iter().chain([(2.6, 0.9997639655834707), (-4.0, -0.9999999845827421)]) {
             assert!((erf(x) - want).abs() < 1e-14, "erf({x}) = {}", erf(x));
+        }
+    }
+
+    #[test]
+    fn a_nan_is_never_swallowed() {
+        for f in
+            [Unary::Relu, Unary::LeakyRelu(Scalar(0.1)), Unary::Clamp(Scalar(0.0), Scalar(1.0)), Unary::Abs]
+        {
+            assert!(f.eval(f64::NAN).is_nan(), "{f:?}");
+        }
+        for f in [crate::ops::Binary::Max, crate::ops::Binary::Min, crate::ops::Binary::Add] {
+            assert!(f.eval(f64::NAN, 1.0).is_nan() && f.eval(1.0, f64::NAN).is_nan(), "{f:?}");
         }
     }
 
