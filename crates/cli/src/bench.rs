@@ -44,6 +44,7 @@ struct Line {
     cpu_ms: f64,
     /// The process's highest resident set (VmHWM), in MiB.
     peak_mib: f64,
+    peak_bytes: u64,
     arena_bytes: u64,
     state_bytes: u64,
     /// Of the whole process: what is planned, and the least for which there is a plan.
@@ -119,6 +120,7 @@ fn measure(args: &Args) -> Result<Line> {
         best_steps_s: round(1.0 / times[0], 3),
         cpu_ms: round(spent / steps as f64 * 1e3, 3),
         peak_mib: round(process::peak_resident().map_or(0.0, |b| b.get() as f64 / (1 << 20) as f64), 1),
+        peak_bytes: process::peak_resident().map_or(0, Bytes::get),
         arena_bytes: training.arena_bytes().get(),
         state_bytes: training.state_bytes().get(),
         planned_bytes: info.planned.get(),

@@ -1,7 +1,7 @@
 //! Hands a model its parameters by name: finds out which there are, then binds them to values.
 
 use plimsoll_graph::{DType, Shape, Type};
-use plimsoll_run::{Error, Result, Sketch, Tensor};
+use plimsoll_run::{Error, Result, Sketch, Tensor, named};
 use rustc_hash::FxHashMap;
 
 use crate::Init;
@@ -96,7 +96,7 @@ impl Net {
     /// Runs `body` with a name added to the path of all parameters asked for in it.
     pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
         self.path.push(name.into());
-        let result = body(self);
+        let result = named(name, || body(self));
         self.path.pop();
         result
     }

@@ -26,3 +26,4 @@ pub use sketch::Sketch;
 pub use step::{Step, StepInfo, StepResult};
 pub use tape::Tape;
 pub use tensor::Tensor;
+pub use tracing::named;

@@ -133,6 +133,7 @@ impl TensorOps for Tensor {
             let tracing = tracing.clone();
             let syms =
                 inputs.iter().map(|t| tracing.lift(t, op.name(), site)).collect::<Result<Vec<Sym>>>()?;
+            tracing.enter_scope();
             let outputs = tracing.trace().push(op, &syms.iter().collect::<Vec<_>>(), site)?;
             return Ok(outputs.into_iter().map(|sym| Tensor::traced(sym, &tracing)).collect());
         }

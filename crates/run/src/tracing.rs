@@ -1,11 +1,38 @@
 //! The recording of a function: its trace and the eager tensors it reached for.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_graph::{Error as GraphError, Site, Sym, TensorOps, Trace, Type};
 
 use crate::error::Result;
 use crate::tensor::{Tensor, TensorId};
+
+thread_local! {
+    static PATH: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `body` inside a naming scope: values traced in it carry the name in their path, and so do plans and refusals.
+///
+/// ```
+/// use plimsoll_run::{Tensor, TensorOps, function, named};
+/// let f = function(|x| named("layer1", || Ok(vec![x[0].exp()?])));
+/// assert_eq!(f.call(&[&Tensor::from_slice(&[0.0f32], [1])?])?[0].to_vec::<f32>()?, [1.0]);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+pub fn named<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            PATH.with_borrow_mut(|path| {
+                path.pop();
+            });
+        }
+    }
+    PATH.with_borrow_mut(|path| path.push(name.into()));
+    let _leave = Leave;
+    body()
+}
 
 /// A function being traced. Eager tensors that its body uses become inputs of the graph, bound to their values.
 #[derive(Default)]
@@ -21,6 +48,12 @@ impl Tracing {
 
     pub(crate) fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// Files what is pushed next under the naming scopes that are open.
+    pub(crate) fn enter_scope(&self) {
+        let path = PATH.with_borrow(|path| path.join("/"));
+        self.trace.lock().set_scope(&path);
     }
 
     /// A new argument of the function.
