@@ -408,7 +408,7 @@ mod tests {
         {
             assert!(f.eval(f64::NAN).is_nan(), "{f:?}");
         }
-        for f in [crate::ops::Binary::Max, crate::ops::Binary::Min, crate::ops::Binary::Add] {
+        for f in [ops::Binary::Max, ops::Binary::Min, ops::Binary::Add] {
             assert!(f.eval(f64::NAN, 1.0).is_nan() && f.eval(1.0, f64::NAN).is_nan(), "{f:?}");
         }
     }
