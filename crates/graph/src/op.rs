@@ -173,7 +173,7 @@ op_table! {
     "shape" {
         /// y = value everywhere.
         Full,
-        /// y[i] = i along one axis.
+        /// `y[i]` = i along one axis.
         Iota,
         /// y = x repeated along axes of length 1.
         Broadcast,
@@ -193,7 +193,7 @@ op_table! {
     "reduce" {
         /// y = sum, mean, max, min or product of x over axes.
         Reduce,
-        /// dx[i] = dy · product of all other elements: the gradient of a product, exact at zeros.
+        /// `dx[i]` = dy · product of all other elements: the gradient of a product, exact at zeros.
         ProdGrad,
         /// y = the index of the largest element along one axis, the first of equals.
         ArgMax,
@@ -233,7 +233,7 @@ op_table! {
         LogSoftmax,
         /// dx = dy - exp(y) Σ dy along one axis.
         LogSoftmaxGrad,
-        /// loss = log Σ exp(x) - x[label] a sample, and log Σ exp(x).
+        /// loss = log Σ exp(x) - `x[label]` a sample, and log Σ exp(x).
         CrossEntropy,
         /// dx = dloss (softmax(x) - one-hot label).
         CrossEntropyGrad,

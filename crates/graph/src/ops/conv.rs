@@ -128,7 +128,7 @@ pub(super) fn check_bias(inputs: &[&Type], channels: usize) -> Result<(), String
     }
 }
 
-/// y[n, o, co] = act(Σ x[n, o·stride + k·dilation - pad, ci] · w[k, ci, co] + bias[co]).
+/// `y[n, o, co]` = act(Σ `x[n, o·stride + k·dilation - pad, ci]` · `w[k, ci, co]` + `bias[co]`).
 ///
 /// Inputs: x `[N, H, W, CI]`, w `[KH, KW, CI / groups, CO]`, and with `bias` a vector `[CO]`. Output: `[N, OH, OW, CO]`
 /// with OH = (H + pad - dilation · (KH - 1) - 1) / stride + 1, rounded down.

@@ -102,7 +102,7 @@ impl ConvGeometry<1> {
 /// # Ok::<(), plimsoll_graph::Error>(())
 /// ```
 pub trait ConvOps: TensorOps {
-    /// y[n, o, co] = Σ x[n, o·stride + k·dilation - pad, ci] · w[k, ci, co] + bias[co].
+    /// `y[n, o, co]` = Σ `x[n, o·stride + k·dilation - pad, ci]` · `w[k, ci, co]` + `bias[co]`.
     ///
     /// `self` is `[N, H, W, CI]`, the filter `[KH, KW, CI / groups, CO]`, the bias `[CO]`.
     #[track_caller]

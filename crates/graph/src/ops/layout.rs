@@ -240,7 +240,7 @@ impl SliceAxis {
     }
 }
 
-/// y = x[ranges], one range an axis.
+/// y = `x[ranges]`, one range an axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice(pub SmallVec<[SliceAxis; 4]>);
 

@@ -17,11 +17,11 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Shape, Site, Type, ops};
 
-/// loss = log Σ exp(x) - x[label] a sample. Inputs: logits x `[.., C]`, labels `[..]`. Outputs: loss, log Σ exp(x).
+/// loss = log Σ exp(x) - `x[label]` a sample. Inputs: logits x `[.., C]`, labels `[..]`. Outputs: loss, log Σ exp(x).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropy;
 
-/// dx = dloss (exp(x - lse) - [label]). Inputs: logits x, labels, lse, dloss.
+/// dx = dloss (exp(x - lse) - one-hot label). Inputs: logits x, labels, lse, dloss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CrossEntropyGrad;
 
@@ -331,7 +331,7 @@ impl Rule for DenseCrossEntropyGrad {
 /// # Ok::<(), plimsoll_graph::Error>(())
 /// ```
 pub trait LossOps: TensorOps {
-    /// -log softmax(x)[label] a sample: logits `[.., C]` and integer labels `[..]` give `[..]`, in f32 for 16-bit logits.
+    /// -log of the softmax at the label, a sample: logits `[.., C]` and integer labels `[..]` give `[..]`, in f32 for 16-bit logits.
     #[track_caller]
     fn softmax_cross_entropy(&self, labels: &Self) -> Result<Self, Self::Error> {
         self.emit_one(CrossEntropy, &[self, labels], Site::here())

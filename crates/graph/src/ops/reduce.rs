@@ -170,7 +170,7 @@ impl Rule for Reduce {
     }
 }
 
-/// dx[i] = dy · the product of all x[j], j ≠ i, over axes. Inputs: x, dy (axes kept with length 1).
+/// `dx[i]` = dy · the product of all `x[j]`, j ≠ i, over axes. Inputs: x, dy (axes kept with length 1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProdGrad {
     /// The axes of the product, in ascending order.
