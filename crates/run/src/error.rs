@@ -80,7 +80,8 @@ pub enum Error {
 
     /// No plan keeps to the line.
     #[error(
-        "a line of {asked} cannot be kept: the least is {least:#}, of which {elsewhere:#} lie outside the arena; {refusal}"
+        "a line of {asked} cannot be kept: the least is {least:#}, of which {elsewhere:#} are the program, its state and its inputs; {}",
+        held(refusal)
     )]
     Infeasible {
         /// The bytes asked for, of the process as the system counts it.
@@ -100,6 +101,28 @@ pub enum Error {
     /// The engine broke a rule of its own.
     #[error("internal error, please report it: {0}")]
     Internal(String),
+}
+
+/// Who holds the arena where the smallest plan needs most, and what to do about it.
+fn held(refusal: &plimsoll_plan::Infeasible) -> String {
+    let arena = |kind: &plimsoll_plan::Kind| {
+        !matches!(kind, plimsoll_plan::Kind::Parameter | plimsoll_plan::Kind::Input)
+    };
+    let mut kinds: Vec<String> = refusal
+        .held
+        .iter()
+        .filter(|(kind, _)| arena(kind))
+        .map(|(kind, bytes)| format!("{kind} {}", Bytes(*bytes)))
+        .collect();
+    kinds.push(format!("scratch {}", Bytes(refusal.scratch_bytes)));
+    let largest: Vec<String> =
+        refusal.largest.iter().map(|t| format!("{} {}", t.name, Bytes(t.bytes))).collect();
+    format!(
+        "the arena is fullest at {}: {}; the largest there: {}; raise the line to the least, or make the batch smaller",
+        refusal.op_name,
+        kinds.join(", "),
+        largest.join(", ")
+    )
 }
 
 /// The result of running something.
