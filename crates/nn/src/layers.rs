@@ -129,7 +129,10 @@ impl Layers for Net {
         self.scope(name, |net| {
             let w = net.param("input_weight", [width, 4 * units], Init::fan_in(units))?;
             let u = net.param("hidden_weight", [units, 4 * units], Init::fan_in(units))?;
-            let bias = net.param("bias", [4 * units], Init::fan_in(units))?;
+            // Two biases, as PyTorch has them, so that a model counts and trains as it does there.
+            let input_bias = net.param("input_bias", [4 * units], Init::fan_in(units))?;
+            let hidden_bias = net.param("hidden_bias", [4 * units], Init::fan_in(units))?;
+            let bias = input_bias.add(&hidden_bias)?;
             let zeros = x.full_like(Type::new(x.dtype(), [batch, units]), 0.0)?;
             Ok(x.lstm(&w, &u, &bias, &zeros, &zeros)?.0)
         })

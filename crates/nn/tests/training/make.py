@@ -105,7 +105,7 @@ def lstm(p, tokens, V=50, D=24, L=2):
     x = F.embedding(tokens, p("tok", (V, D), bound=1.0))
     for i in range(L):
         w, u = p(f"{i}w", (D, 4 * D), bound=D**-0.5), p(f"{i}u", (D, 4 * D), bound=D**-0.5)
-        b = p(f"{i}b", (4 * D,), bound=D**-0.5)
+        b = p(f"{i}b", (4 * D,), bound=D**-0.5) + p(f"{i}c", (4 * D,), bound=D**-0.5)
         h = c = torch.zeros(x.shape[0], D)
         ys = []
         for t in range(x.shape[1]):
