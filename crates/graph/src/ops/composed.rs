@@ -6,8 +6,8 @@
 use crate::error::Result;
 use crate::gradient::{Backward, gradients};
 use crate::methods::TensorOps;
-use crate::ops;
 use crate::trace::Sym;
+use crate::{Op, Scalar, ops};
 
 /// The gradients of an op's inputs through `build`, which makes the op's outputs from its inputs with other ops.
 ///
@@ -34,4 +34,29 @@ pub(crate) fn through(
         grads[i] = grad;
     }
     Ok(grads)
+}
+
+/// The gradient at the sum of an op that applies `act` to a sum, from the gradient at its result; `plain` is the same op
+/// without the activation.
+pub(crate) fn before_activation(
+    at: &Backward<'_>,
+    act: Option<ops::Unary>,
+    plain: impl Into<Op>,
+) -> Result<Sym> {
+    let dy = at.grad(0)?;
+    match act {
+        None => Ok(dy),
+        Some(ops::Unary::Relu) => {
+            let op = ops::ReluGrad { slope: Scalar(0.0) };
+            Ok(at.push(op, &[&at.output(0)?, &dy])?.remove(0))
+        }
+        Some(act) => {
+            // Activations whose slope the output does not tell: compute the sum once more.
+            let inputs = (0..at.n_inputs()).map(|i| at.input(i)).collect::<Result<Vec<Sym>>>()?;
+            let sum = at.push(plain, &inputs.iter().collect::<Vec<_>>())?.remove(0);
+            let y = at.push(act, &[&sum])?.remove(0);
+            let mut grads = gradients(&[(&y, Some(&dy))], &[&sum], at.site())?;
+            grads.remove(0).ok_or_else(|| at.no_gradient("its activation has none"))
+        }
+    }
 }

@@ -8,13 +8,14 @@ use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
-use crate::gradient::{Backward, gradients};
+use crate::gradient::Backward;
 use crate::methods::TensorOps;
 use crate::op::{Cost, Keep, Rule, Types, traffic};
-use crate::ops::{ConvGradFilter, ConvGradInput, ReluGrad, Unary, WindowAxis};
+use crate::ops::composed::before_activation;
+use crate::ops::{ConvGradFilter, ConvGradInput, Unary, WindowAxis};
 use crate::reference::Array;
 use crate::trace::Sym;
-use crate::{DType, Scalar, Shape, Type, ops};
+use crate::{DType, Shape, Type, ops};
 
 /// What the three ops share: how the filter slides.
 #[derive(Clone, Copy)]
@@ -152,25 +153,6 @@ impl Conv {
     fn frame(&self) -> Frame {
         Frame { stride: self.stride, pad: self.pad, dilation: self.dilation, groups: self.groups }
     }
-
-    /// The gradient at the sum, before the activation.
-    fn before_activation(&self, at: &Backward<'_>) -> Result<Sym> {
-        let dy = at.grad(0)?;
-        match self.act {
-            None => Ok(dy),
-            Some(Unary::Relu) => {
-                Ok(at.push(ReluGrad { slope: Scalar(0.0) }, &[&at.output(0)?, &dy])?.remove(0))
-            }
-            Some(act) => {
-                // Activations whose slope the output does not tell: compute the sum once more.
-                let inputs = (0..at.n_inputs()).map(|i| at.input(i)).collect::<Result<Vec<Sym>>>()?;
-                let sum = at.push(Conv { act: None, ..*self }, &inputs.iter().collect::<Vec<_>>())?.remove(0);
-                let y = at.push(act, &[&sum])?.remove(0);
-                let mut grads = gradients(&[(&y, Some(&dy))], &[&sum], at.site())?;
-                grads.remove(0).ok_or_else(|| at.no_gradient("its activation has none"))
-            }
-        }
-    }
 }
 
 impl Rule for Conv {
@@ -202,7 +184,7 @@ impl Rule for Conv {
 
     /// With the gradient g at the sum: dx and dw by the other two ops, dbias = Σ g over images and pixels.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let g = self.before_activation(at)?;
+        let g = before_activation(at, self.act, Conv { act: None, ..*self })?;
         let mut grads = vec![None; at.n_inputs()];
         if at.wants(0) {
             grads[0] = Some(self.frame().grad_input(at, &g, &at.input(1)?, at.input_type(0))?);

@@ -4,13 +4,14 @@ use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
-use crate::gradient::{Backward, gradients};
+use crate::gradient::Backward;
 use crate::methods::TensorOps;
 use crate::op::{Cost, Keep, Rule, Types, traffic};
-use crate::ops::{ReduceKind, ReluGrad, Unary};
+use crate::ops::composed::before_activation;
+use crate::ops::{ReduceKind, Unary};
 use crate::reference::Array;
 use crate::trace::Sym;
-use crate::{DType, Scalar, Shape, Type, ops};
+use crate::{DType, Shape, Type, ops};
 
 /// A product of matrices, or of equally many matrices in a batch; one side may be a single matrix for all.
 ///
@@ -133,7 +134,7 @@ impl Rule for MatMul {
 
     /// With C = A B: dA = dC Bᵀ and dB = Aᵀ dC, transposed where the operand is; summed over the batch for a shared one.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let dc = self.before_activation(at)?;
+        let dc = before_activation(at, self.act, MatMul { act: None, ..*self })?;
         let (a, b) = (at.input(0)?, at.input(1)?);
         let mul = |x: &Sym, y: &Sym, ta: bool, tb: bool| x.matmul_with(y, None, ta, tb);
         let (a_shared, b_shared) = (a.shape().rank() == 2, b.shape().rank() == 2);
@@ -205,28 +206,6 @@ impl Rule for MatMul {
             examples.push(Example::new(MatMul { ta, tb, bias, act }, inputs));
         }
         examples
-    }
-}
-
-impl MatMul {
-    /// The gradient at the sum, before the activation.
-    fn before_activation(&self, at: &Backward<'_>) -> Result<Sym> {
-        let dy = at.grad(0)?;
-        match self.act {
-            None => Ok(dy),
-            Some(Unary::Relu) => {
-                Ok(at.push(ReluGrad { slope: Scalar(0.0) }, &[&at.output(0)?, &dy])?.remove(0))
-            }
-            Some(act) => {
-                // Activations whose slope the output does not tell: compute the sum once more.
-                let plain = MatMul { act: None, ..*self };
-                let inputs = (0..at.n_inputs()).map(|i| at.input(i)).collect::<Result<Vec<Sym>>>()?;
-                let sum = at.push(plain, &inputs.iter().collect::<Vec<_>>())?.remove(0);
-                let y = at.push(act, &[&sum])?.remove(0);
-                let mut grads = gradients(&[(&y, Some(&dy))], &[&sum], at.site())?;
-                grads.remove(0).ok_or_else(|| at.no_gradient("its activation has none"))
-            }
-        }
     }
 }
 
