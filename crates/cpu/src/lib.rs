@@ -37,7 +37,14 @@ pub struct Cpu {
 impl Cpu {
     /// A CPU device with a pool of its own of this many threads (at least one).
     pub fn new(threads: usize) -> Cpu {
-        Cpu { pool: Arc::new(Pool::new(threads.max(1))), isa: Isa::detect() }
+        Cpu::with_isa(threads, Isa::detect())
+    }
+
+    /// The same with an instruction set of one's choice; one that the processor lacks is passed over, since running it
+    /// would be undefined.
+    pub fn with_isa(threads: usize, isa: Isa) -> Cpu {
+        let isa = if isa.is_available() { isa } else { Isa::detect() };
+        Cpu { pool: Arc::new(Pool::new(threads.max(1))), isa }
     }
 
     /// The number of threads.

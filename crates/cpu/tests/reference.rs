@@ -1,6 +1,8 @@
-//! Every op's kernel against the reference interpreter, in every float type it takes, on one, two and three threads.
+//! Every op's kernel against the reference interpreter, in every float type it takes, under every instruction set
+//! the processor has, on one, two and three threads.
 
 use plimsoll_cpu::Cpu;
+use plimsoll_cpu::isa::Isa;
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Operand};
 use plimsoll_graph::example::{Dice, Example};
 use plimsoll_graph::reference::Array;
@@ -132,14 +134,14 @@ fn tolerance(dtype: DType, computed_in: DType) -> f64 {
     of(dtype).max(if dtype.is_float() { of(computed_in) } else { 0.0 })
 }
 
-fn check(example: &Example, dice: &mut Dice, computed_in: DType) {
+fn check(example: &Example, dice: &mut Dice, computed_in: DType, isa: Isa) {
     let values = example.fill(dice);
     let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
     let Ok(output_types) = example.op.infer(&input_types) else {
         panic!("{:?} does not take {computed_in}: {input_types:?}", example.op);
     };
     let wanted = example.op.reference(&values.iter().collect::<Vec<_>>(), &output_types);
-    let one = run(&Cpu::new(1), example, &values, false);
+    let one = run(&Cpu::with_isa(1, isa), example, &values, false);
     for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
         for (i, (&got, &want)) in got.iter().zip(&want.data).enumerate() {
             let error = (got - want).abs() / (1.0 + want.abs());
@@ -153,7 +155,7 @@ fn check(example: &Example, dice: &mut Dice, computed_in: DType) {
         }
     }
     for (threads, share) in [(2, false), (3, false), (1, true), (2, true)] {
-        let many = run(&Cpu::new(threads), example, &values, share);
+        let many = run(&Cpu::with_isa(threads, isa), example, &values, share);
         for (o, (a, b)) in one.iter().zip(&many).enumerate() {
             assert!(
                 a.2 == b.2,
@@ -166,6 +168,12 @@ fn check(example: &Example, dice: &mut Dice, computed_in: DType) {
 
 #[test]
 fn every_op_has_a_kernel_that_means_what_the_reference_means() {
+    for isa in Isa::available() {
+        every_op_on(isa);
+    }
+}
+
+fn every_op_on(isa: Isa) {
     for def in OPS.iter().filter(|def| chosen(def.name)) {
         for seed in 0..3 {
             let mut dice = Dice::new(seed);
@@ -174,11 +182,11 @@ fn every_op_has_a_kernel_that_means_what_the_reference_means() {
                 // Casts name both of their types themselves.
                 if floats && def.name != "Cast" && def.name != "Fused" {
                     for dtype in DType::FLOATS {
-                        check(&example.with_float(dtype), &mut dice, dtype);
+                        check(&example.with_float(dtype), &mut dice, dtype, isa);
                     }
                 } else {
                     let narrowest = example.inputs.iter().map(|(ty, _)| ty.dtype).find(|d| d.is_float());
-                    check(&example, &mut dice, narrowest.unwrap_or(DType::F32));
+                    check(&example, &mut dice, narrowest.unwrap_or(DType::F32), isa);
                 }
             }
         }
