@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use plimsoll::Result;
-use plimsoll::device::process;
+use plimsoll::device::{Kind, process};
 use plimsoll::prelude::*;
 use serde::Serialize;
 
 use crate::case::{Case, Setup};
+use crate::machine::{self, Exact};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
@@ -17,9 +18,18 @@ pub struct Args {
     /// How long to measure, after three steps of warm-up.
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
+    /// Run so many steps instead, without warm-up, and print every loss.
+    #[arg(long)]
+    steps: Option<usize>,
+    /// Samples a step; by default the case's own.
+    #[arg(long)]
+    batch: Option<usize>,
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// How far the plan may depart from the bits of an unlimited run.
+    #[arg(long, default_value = "reassociated")]
+    exact: Exact,
     /// The line: the most that the process may take (`400MiB`, or plain bytes).
     #[arg(long)]
     memory: Option<Bytes>,
@@ -50,16 +60,23 @@ struct Line {
     /// Of the whole process: what is planned, and the least for which there is a plan.
     planned_bytes: u64,
     floor_bytes: u64,
-    micro_batches: u32,
+    unlimited_bytes: u64,
+    live_bytes: u64,
+    /// What the ledger has for the arena.
+    ledger_bytes: u64,
+    micro_batches: usize,
+    exactness: Exactness,
     recomputed_ops: u64,
     plan_seconds: f64,
     predicted_ms: f64,
     loss: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    losses: Vec<f64>,
 }
 
 /// Measures a case and prints the line.
 pub fn run(args: &Args) -> Result<()> {
-    let line = Device::cpu_threads(args.threads)?.scope(|| measure(args))?;
+    let line = machine::cpu(args.threads)?.scope(|| measure(args))?;
     if args.json {
         println!("{}", serde_json::json!(line));
     } else {
@@ -81,9 +98,10 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn measure(args: &Args) -> Result<Line> {
     let case = args.case;
-    let Setup { batch, input, labels, classes } = case.setup(None);
+    let Setup { batch, input, labels, classes } = case.setup(args.batch);
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
     recipe.memory = args.memory;
+    recipe.exactness = args.exact.into();
     let mut training = Training::new(move |net, x| case.model(net, x), recipe, 0)?;
     let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
     let indices = |ty: &Type, stream: u32| {
@@ -95,15 +113,23 @@ fn measure(args: &Args) -> Result<Line> {
         _ => key.random_normal(input, 1, 0.0, 1.0)?,
     };
     let y = indices(&labels, 2)?;
-    for _ in 0..3 {
+    let warm_up = if args.steps.is_some() { 0 } else { 3 };
+    for _ in 0..warm_up {
         training.step(&[&x], &y)?;
     }
-    let (mut times, mut loss) = (Vec::with_capacity(1 << 16), 0.0);
+    let (mut times, mut losses, mut loss) = (Vec::with_capacity(1 << 16), Vec::new(), 0.0);
     let (start, cpu) = (Instant::now(), process::cpu_time());
-    while start.elapsed().as_secs_f64() < args.seconds || times.len() < 5 {
+    let more = |done: usize| match args.steps {
+        Some(steps) => done < steps.max(1),
+        None => start.elapsed().as_secs_f64() < args.seconds || done < 5,
+    };
+    while more(times.len()) {
         let step = Instant::now();
         loss = training.step(&[&x], &y)?;
         times.push(step.elapsed().as_secs_f64());
+        if args.steps.is_some() {
+            losses.push(loss);
+        }
     }
     let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
     let (steps, info) = (times.len(), *training.info());
@@ -125,10 +151,15 @@ fn measure(args: &Args) -> Result<Line> {
         state_bytes: training.state_bytes().get(),
         planned_bytes: info.planned.get(),
         floor_bytes: info.floor.get(),
-        micro_batches: 1,
+        unlimited_bytes: info.unlimited.get(),
+        live_bytes: info.live.get(),
+        ledger_bytes: training.ledger().total(Kind::Activation).measured.get(),
+        micro_batches: info.micro_batches,
+        exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,
         plan_seconds: round(info.plan_seconds, 3),
         predicted_ms: round(info.predicted_seconds * 1e3, 3),
         loss: round(loss, 4),
+        losses,
     })
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod case;
 mod digits;
+mod machine;
 mod ops;
 mod pack;
 mod plan;

@@ -10,6 +10,7 @@ use plimsoll::prelude::*;
 
 use crate::Failure;
 use crate::case::{Case, Setup};
+use crate::machine::{self, Exact};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -32,6 +33,9 @@ pub struct Args {
     /// How long to try, for a traced step.
     #[arg(long, requires = "trace")]
     seconds: Option<f64>,
+    /// How far the plan of a model may depart from the bits of an unlimited run.
+    #[arg(long, default_value = "reassociated", conflicts_with = "trace")]
+    exact: Exact,
     /// Threads, for a model.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -44,7 +48,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     match (&args.trace, args.model) {
         (Some(file), _) => traced(args, file),
-        (None, Some(case)) => Ok(Device::cpu_threads(args.threads)?.scope(|| model(args, case))?),
+        (None, Some(case)) => Ok(machine::cpu(args.threads)?.scope(|| model(args, case))?),
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
 }
@@ -54,6 +58,7 @@ fn model(args: &Args, case: Case) -> plimsoll::Result<()> {
     let Setup { batch, input, labels, .. } = case.setup(args.batch);
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
     recipe.memory = args.memory;
+    recipe.exactness = args.exact.into();
     let start = Instant::now();
     let (line, words) = match Training::new(move |net, x| case.model(net, x), recipe, 0) {
         Ok(training) => {
@@ -63,28 +68,32 @@ fn model(args: &Args, case: Case) -> plimsoll::Result<()> {
                 "model": case.name(), "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
                 "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
                 "arena_bytes": training.arena_bytes().get(), "live_bytes": info.live.get(), "predicted_ms": ms,
-                "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": 1,
-                "recomputed_ops": info.recomputed_ops, "exactness": "bitwise", "plan_seconds": info.plan_seconds,
+                "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
+                "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
             });
             let words = format!(
-                "{} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted, {} ops run twice\n\
+                "{} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
+                 {} micro-batches, {} ops run again, {}\n\
                  the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s",
                 case.name(),
                 info.planned,
                 training.arena_bytes(),
+                info.micro_batches,
                 info.recomputed_ops,
+                info.exactness,
                 info.unlimited,
                 info.floor,
                 info.plan_seconds
             );
             (line, words)
         }
-        Err(Error::Infeasible { asked, least, elsewhere, refusal }) => {
+        Err(error @ Error::Infeasible { asked, least, .. }) => {
             let line = serde_json::json!({
                 "model": case.name(), "batch": batch, "fits": false, "budget_bytes": asked.get(),
                 "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
+                "why": error.to_string(),
             });
-            (line, Error::Infeasible { asked, least, elsewhere, refusal }.to_string())
+            (line, error.to_string())
         }
         Err(error) => return Err(error),
     };

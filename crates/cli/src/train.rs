@@ -7,6 +7,7 @@ use plimsoll::device::process;
 use plimsoll::prelude::*;
 
 use crate::digits::{self, Digits};
+use crate::machine;
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
 /// Trains and prints loss, accuracy and memory.
 pub fn run(args: &Args) -> Result<()> {
     let threads = args.threads.unwrap_or_else(process::allowed_cpus);
-    Device::cpu_threads(threads)?.scope(|| train(args))
+    machine::cpu(threads)?.scope(|| train(args))
 }
 
 fn train(args: &Args) -> Result<()> {

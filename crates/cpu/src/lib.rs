@@ -74,6 +74,12 @@ impl Backend for Cpu {
         "cpu"
     }
 
+    fn signature(&self) -> String {
+        let model = plimsoll_device::process::cpu_model().unwrap_or_else(|| "unknown".into());
+        let (isa, threads, version) = (self.isa.name(), self.threads(), env!("CARGO_PKG_VERSION"));
+        format!("cpu {model} {isa} {threads} threads {version}")
+    }
+
     fn speed(&self) -> Speed {
         // What one core of a present server does in f32 products, and what two share of its memory.
         let threads = self.threads() as f64;

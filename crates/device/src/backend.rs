@@ -155,6 +155,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// The device's name, as it stands in logs: `cpu`.
     fn name(&self) -> &str;
 
+    /// What tells it from other devices whose kernels take other times: model, instruction set, threads, version.
+    fn signature(&self) -> String;
+
     /// How fast it is, roughly.
     fn speed(&self) -> Speed;
 

@@ -54,6 +54,19 @@ pub fn memory_limit() -> Option<Bytes> {
     [physical_memory(), cgroup_memory_limit()].into_iter().flatten().min()
 }
 
+/// The processor's name, as it calls itself.
+pub fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'))?;
+    Some(line.1.trim().to_string())
+}
+
+/// Gives heap pages that nobody uses any more back to the system. The C library keeps them otherwise, and they would
+/// count against a memory budget until the process ends.
+pub fn release_unused_heap() {
+    heap::trim();
+}
+
 /// The processor time that all threads of this process, ended ones included, have taken so far.
 pub fn cpu_time() -> Option<Duration> {
     clock::process_cpu_time()
@@ -126,6 +139,25 @@ mod clock {
         let (seconds, nanoseconds) = (time.seconds.try_into().ok()?, time.nanoseconds.try_into().ok()?);
         (rc == 0).then_some(Duration::new(seconds, nanoseconds))
     }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod heap {
+    use std::ffi::c_int;
+
+    unsafe extern "C" {
+        fn malloc_trim(pad: usize) -> c_int;
+    }
+
+    pub fn trim() {
+        // SAFETY: the function takes no pointers and may be called at any time from any thread.
+        unsafe { malloc_trim(0) };
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+mod heap {
+    pub fn trim() {}
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]

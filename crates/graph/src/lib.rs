@@ -2,7 +2,8 @@
 //!
 //! Read in this order: what a value is ([`DType`], [`Shape`], [`Type`]), what an op is ([`Op`], the files under
 //! `ops/`), what can be called ([`TensorOps`]), what is recorded ([`Graph`], [`Trace`]), how it is differentiated
-//! ([`gradient()`]), what it means ([`mod@reference`]) and how it is improved ([`passes`]).
+//! ([`gradient()`]), what it means ([`mod@reference`]) how it is split ([`micro_batch`])
+//! and how it is improved ([`passes`]).
 //!
 //! What is not here: devices, memory, kernels. Nothing in this crate holds a tensor's bytes.
 
@@ -20,6 +21,7 @@ mod methods;
 mod trace;
 
 mod gradient;
+pub mod micro_batch;
 pub mod passes;
 
 pub mod example;

@@ -1,8 +1,8 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
-use plimsoll_device::Bytes;
+use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{LossOps, TensorOps, Type};
-use plimsoll_run::{Result, Step, StepInfo, StepResult, Tape, Tensor};
+use plimsoll_run::{Exactness, Held, Kind, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor};
 
 use smallvec::SmallVec;
 
@@ -29,12 +29,24 @@ pub struct Recipe {
     pub labels: Type,
     /// The line: the most that the process may take, as the system counts it.
     pub memory: Option<Bytes>,
+    /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
+    pub exactness: Exactness,
+    /// Samples in a micro-batch, where that is not for the planner to choose.
+    pub micro_batch: Option<usize>,
 }
 
 impl Recipe {
     /// Adam on the mean cross-entropy, one input, no line.
     pub fn cross_entropy(adam: Adam, input: Type, labels: Type) -> Recipe {
-        Recipe { loss: mean_cross_entropy, adam, inputs: vec![input], labels, memory: None }
+        Recipe {
+            loss: mean_cross_entropy,
+            adam,
+            inputs: vec![input],
+            labels,
+            memory: None,
+            exactness: Exactness::Reassociated,
+            micro_batch: None,
+        }
     }
 }
 
@@ -81,20 +93,29 @@ impl Training {
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
-        let Recipe { loss, adam, inputs, labels, memory } = recipe;
+        let Recipe { loss, adam, inputs, labels, memory, exactness, micro_batch } = recipe;
         let trained: Vec<usize> = (0..params.len()).filter(|&i| params[i].trained).collect();
         let (n, k) = (params.len(), trained.len());
-        let mut state = values;
-        for _ in 0..2 {
+        let parameter =
+            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
+        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
+        let mut optimizer = |name: String, ty: Type| -> Result<()> {
+            held.push(Held { name, kind: Kind::Optimizer, tensor: Tensor::zeros(ty)? });
+            Ok(())
+        };
+        for moment in ["first moment", "second moment"] {
             for &i in &trained {
-                state.push(Tensor::zeros(params[i].ty.clone())?);
+                optimizer(format!("{moment} of {}", params[i].name), params[i].ty.clone())?;
             }
         }
-        state.push(Tensor::zeros(Adam::counter())?);
+        optimizer("steps".into(), Adam::counter())?;
         let types: Vec<Type> = inputs.into_iter().chain([labels]).collect();
         // State: parameters, first moments, second moments, step counter.
-        let step = Step::compile_within(memory, state, &types, |state, inputs| {
-            let (labels, inputs) = inputs.split_last().ok_or_else(no_labels)?;
+        let batch = types[0].shape.first().copied();
+        let options = StepOptions { memory, exactness, batch, micro_batch, ..StepOptions::default() };
+        let step = Step::compile_with(&options, held, &types, |pass| {
+            let state = pass.state;
+            let (labels, inputs) = pass.inputs.split_last().ok_or_else(no_labels)?;
             let wrt: Vec<&Tensor> = trained.iter().map(|&i| &state[i]).collect();
             let tape = Tape::new();
             for w in &wrt {
@@ -117,7 +138,7 @@ impl Training {
                 }
             }
             new[n + 2 * k] = t;
-            Ok(StepResult { state: new, outputs: vec![loss] })
+            Ok(StepResult { state: new, outputs: vec![loss], totals: Vec::new() })
         })?;
         Ok(Training { step, params })
     }
@@ -147,6 +168,11 @@ impl Training {
     /// What was planned for a step.
     pub fn info(&self) -> &StepInfo {
         self.step.info()
+    }
+
+    /// The account of the step's memory, planned and measured side by side.
+    pub fn ledger(&self) -> Ledger {
+        self.step.ledger()
     }
 
     /// Bytes that activations, gradients and scratch share.

@@ -103,6 +103,13 @@ impl Planner {
         floors.into_iter().min().unwrap_or(0)
     }
 
+    /// What no plan of this step can go below, whatever is recomputed.
+    pub fn bound_bytes(&mut self) -> u64 {
+        let bounds: Vec<u64> =
+            (0..self.families.len()).filter_map(|f| Some(self.ladder(f)?.bounds.floor().0)).collect();
+        bounds.into_iter().min().unwrap_or(0)
+    }
+
     /// The bytes of the step without recomputation, offload and split.
     pub fn unlimited_bytes(&mut self) -> u64 {
         self.ladder(0).map_or(0, Ladder::unlimited_bytes)

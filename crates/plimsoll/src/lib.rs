@@ -39,6 +39,6 @@ pub mod prelude {
     };
     pub use plimsoll_nn::{Adam, Conv2d, Init, Layers, Net, Recipe, Training, mean_cross_entropy, zoo};
     pub use plimsoll_run::{
-        Device, Function, MemoryInfo, Sketch, Step, StepInfo, StepResult, Tape, Tensor, function,
+        Device, Exactness, Function, MemoryInfo, Sketch, Step, StepInfo, StepResult, Tape, Tensor, function,
     };
 }

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_cpu::Cpu;
 use plimsoll_device::backend::Backend;
 use plimsoll_device::{Allocator, BestFit, Bytes, Growth, GrowthWatch, HostMemory, process};
 use plimsoll_graph::Site;
 
+use crate::costs::Costs;
 use crate::error::Result;
 
 /// Where ops run and tensors live. Clones are the same device.
@@ -28,6 +30,7 @@ struct Inner {
     memory: Arc<dyn Allocator>,
     placements: Mutex<Option<Vec<Placement>>>,
     growth: Mutex<GrowthWatch>,
+    costs: Mutex<Costs>,
 }
 
 /// One line of the placement log: which op ran where, asked for by which line.
@@ -84,7 +87,8 @@ impl Device {
 
     fn new(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
         let growth = Mutex::new(GrowthWatch::default());
-        Device(Arc::new(Inner { backend, memory, placements: Mutex::new(None), growth }))
+        let (placements, costs) = (Mutex::new(None), Mutex::new(Costs::default()));
+        Device(Arc::new(Inner { backend, memory, placements, growth, costs }))
     }
 
     /// The best device of this machine.
@@ -151,6 +155,26 @@ impl Device {
     /// What ran where since the log was started, the newest 100,000 lines.
     pub fn placements(&self) -> Vec<Placement> {
         self.0.placements.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    /// Lets plans go by measured times: each distinct kernel is timed once, when it is first planned, and its time is
+    /// kept in `folder`. Without this, times are estimated from the kernel's work.
+    ///
+    /// ```
+    /// use plimsoll_run::{Device, Tensor, TensorOps, function};
+    /// let folder = std::env::temp_dir().join("plimsoll-example");
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.calibrate(&folder);
+    /// let exp = function(|x| Ok(vec![x[0].exp()?]));
+    /// device.scope(|| exp.call(&[&Tensor::from_slice(&[0.0f32], [1])?]))?;
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn calibrate(&self, folder: &Path) {
+        *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.0.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn placed(&self, op: &'static str, site: Site) {

@@ -4,6 +4,8 @@ use plimsoll_device::backend::{Fault, Unsupported};
 use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
+use crate::account::Account;
+
 /// An error of the run stage.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -61,6 +63,14 @@ pub enum Error {
         /// What does not fit.
         why: String,
     },
+    /// A batch cannot be split into micro-batches as was asked.
+    #[error("the batch of the step at {site} is not split: {why}")]
+    Split {
+        /// What stands against it.
+        why: String,
+        /// The line that asked.
+        site: Site,
+    },
     /// A kernel refused values: an index out of range, say.
     #[error("{fault} (at {site})")]
     Fault {
@@ -79,19 +89,20 @@ pub enum Error {
     Reserve(#[from] ReserveError),
 
     /// No plan keeps to the line.
-    #[error(
-        "a line of {asked} cannot be kept: the least is {least:#}, of which {elsewhere:#} are the program, its state and its inputs; {}",
-        held(refusal)
-    )]
+    #[error("{}", refused(*asked, *least, account, refusal.as_deref(), heaviest, ways))]
     Infeasible {
         /// The bytes asked for, of the process as the system counts it.
         asked: Bytes,
         /// The least that would do.
         least: Bytes,
-        /// What the process takes beside the arena: the program, state, inputs.
-        elsewhere: Bytes,
-        /// The planner's own answer: where, who holds what there, ways out. Its bytes are of state, inputs and arena.
-        refusal: Box<plimsoll_plan::Infeasible>,
+        /// What the process takes beside the arena.
+        account: Account,
+        /// The planner's own answer about the part of the step that needs most. Its bytes are of state, inputs and arena.
+        refusal: Option<Box<plimsoll_plan::Infeasible>>,
+        /// The five heaviest tensors.
+        heaviest: Vec<(String, Bytes)>,
+        /// What else could be done, and the least that would do then.
+        ways: Vec<Way>,
     },
 
     // === The engine ===
@@ -103,26 +114,50 @@ pub enum Error {
     Internal(String),
 }
 
-/// Who holds the arena where the smallest plan needs most, and what to do about it.
-fn held(refusal: &plimsoll_plan::Infeasible) -> String {
-    let arena = |kind: &plimsoll_plan::Kind| {
-        !matches!(kind, plimsoll_plan::Kind::Parameter | plimsoll_plan::Kind::Input)
-    };
-    let mut kinds: Vec<String> = refusal
-        .held
-        .iter()
-        .filter(|(kind, _)| arena(kind))
-        .map(|(kind, bytes)| format!("{kind} {}", Bytes(*bytes)))
-        .collect();
-    kinds.push(format!("scratch {}", Bytes(refusal.scratch_bytes)));
-    let largest: Vec<String> =
-        refusal.largest.iter().map(|t| format!("{} {}", t.name, Bytes(t.bytes))).collect();
-    format!(
-        "the arena is fullest at {}: {}; the largest there: {}; raise the line to the least, or make the batch smaller",
-        refusal.op_name,
-        kinds.join(", "),
-        largest.join(", ")
-    )
+/// Something that would lower the least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What to change.
+    pub change: String,
+    /// The least line that would then do.
+    pub least: Bytes,
+}
+
+/// What was asked, what the least is, who holds it, and what to do.
+fn refused(
+    asked: Bytes,
+    least: Bytes,
+    account: &Account,
+    refusal: Option<&plimsoll_plan::Infeasible>,
+    heaviest: &[(String, Bytes)],
+    ways: &[Way],
+) -> String {
+    let elsewhere = account.elsewhere();
+    let mut text = format!(
+        "a line of {} cannot be kept: the least is {}, of which {elsewhere} are the program ({}), \
+         its state ({}) and its inputs ({}), and the rest is the arena",
+        exact(asked),
+        exact(least),
+        account.program,
+        account.tensors,
+        account.staged + account.beside
+    );
+    if let Some(refusal) = refusal {
+        text += &format!(", which is fullest at {}", refusal.op_name);
+    }
+    let heaviest: Vec<String> = heaviest.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
+    text += &format!("; the heaviest tensors: {}", heaviest.join(", "));
+    text += &format!("; ways out: raise the line to {} bytes", least.get());
+    for way in ways {
+        text += &format!(", or {} (least {})", way.change, exact(way.least));
+    }
+    text
+}
+
+/// Bytes as people write them, and to the last one.
+fn exact(bytes: Bytes) -> String {
+    let short = bytes.to_string();
+    if short.ends_with(" B") { short } else { format!("{short} ({} bytes)", bytes.get()) }
 }
 
 /// The result of running something.

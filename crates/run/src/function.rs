@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_graph::{Site, TensorOps, Type, passes};
 
 use crate::device::Device;
+use crate::draft::Draft;
 use crate::error::{Error, Result};
-use crate::program::{Line, Program};
+use crate::lower::Roles;
+use crate::program::Program;
 use crate::tape;
 use crate::tensor::{Buffer, Tensor};
 use crate::tracing::Tracing;
@@ -118,7 +120,10 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             .collect();
         let results = device.scope(|| (self.body)(&arguments))?;
         let graph = finish(&tracing, &results, site)?;
-        let program = Program::new(passes::optimize(&graph)?, &device, &[], Line::Fastest)?;
+        let graph = passes::optimize(&graph)?;
+        let mut draft = Draft::new(graph, &Roles { replaces: &[], kinds: &[] }, &device, None)?;
+        let plan = draft.fastest()?;
+        let program = draft.program(plan, &device)?;
         let compiled = Arc::new(Compiled { types, device, program, captured: tracing.captured() });
         if cache.len() >= self.capacity {
             cache.remove(0);

@@ -12,18 +12,25 @@ mod sketch;
 mod tape;
 mod tracing;
 
-mod function;
+mod costs;
+mod draft;
 mod lower;
 mod order;
 mod program;
+
+mod account;
+mod compile;
+mod function;
 mod step;
 
+pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};
-pub use error::{Error, Result};
+pub use error::{Error, Result, Way};
 pub use function::{Function, function};
 pub use plimsoll_graph::TensorOps;
+pub use plimsoll_plan::{Exactness, Kind};
 pub use sketch::Sketch;
-pub use step::{Step, StepInfo, StepResult};
+pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
 pub use tape::Tape;
 pub use tensor::Tensor;
 pub use tracing::named;

@@ -4,20 +4,31 @@
 //! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
 //! Results have bytes of their own outside the arena and weigh nothing in the problem.
 
-use plimsoll_device::backend::{ALIGNMENT, Speed};
+use std::sync::Arc;
+
+use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Phase, Plan, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
+use crate::costs::Costs;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::order::early_updates;
 use crate::program::{Instruction, Place};
 
+/// What a graph's arguments are for, and which results take their place.
+pub(crate) struct Roles<'a> {
+    /// `replaces[r] = Some(a)` says that result `r` is the new value of argument `a`.
+    pub(crate) replaces: &'a [Option<usize>],
+    /// What the first arguments are for; all others are inputs.
+    pub(crate) kinds: &'a [Kind],
+}
+
 /// A graph as the planner's problem, with the way back.
-pub(crate) struct Lowered<'a> {
-    graph: &'a Graph,
+pub(crate) struct Lowered {
+    pub(crate) graph: Arc<Graph>,
     /// What the planner sees.
     pub(crate) problem: Problem,
     /// What each op of the problem does.
@@ -44,30 +55,32 @@ enum Source {
     Copy { from: Location, to: Location, bytes: usize },
 }
 
-impl<'a> Lowered<'a> {
-    /// Lowers a graph. `replaces[r] = Some(a)` says that result `r` is the new value of argument `a`.
-    pub(crate) fn new(graph: &'a Graph, replaces: &[Option<usize>], device: &Device) -> Result<Lowered<'a>> {
+impl Lowered {
+    /// Lowers a graph.
+    pub(crate) fn new(graph: Arc<Graph>, roles: &Roles<'_>, device: &Device) -> Result<Lowered> {
+        let replaces = roles.replaces;
         let mut problem = Problem::new(1);
         problem.scratch_alignment = ALIGNMENT as u64;
         let locations = vec![None; graph.values().len()];
         let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
-        let mut lowered = Lowered { graph, problem, sources, roots: roots(graph), locations, first, last };
+        let roots = roots(&graph);
+        let mut lowered = Lowered { graph: graph.clone(), problem, sources, roots, locations, first, last };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
         for (a, &v) in graph.inputs().iter().enumerate() {
-            let kind = if overwritten.contains(&v) { Kind::Parameter } else { Kind::Input };
+            let kind = roles.kinds.get(a).copied().unwrap_or(Kind::Input);
             lowered.locate(v, Home::Resident, kind, graph.ty(v).bytes(), Some(Place::Argument(a)));
         }
-        let order = early_updates(graph, &overwritten);
+        let order = early_updates(&graph, &overwritten);
         lowered.updates_in_place(replaces, &order);
         let commits = lowered.results(replaces)?;
-        let speed = device.backend().speed();
+        let costs = device.costs();
         let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
             let node = graph.node(id);
             if !node.op.is_view() {
                 let update =
                     first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
-                lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, speed)?;
+                lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
             }
         }
         for (from, to, bytes) in commits {
@@ -83,7 +96,7 @@ impl<'a> Lowered<'a> {
     /// Finds the new values of arguments that their makers can write over the old ones: nobody else reads the old value
     /// any more, it is no result, and the op's in-place rule allows it.
     fn updates_in_place(&mut self, replaces: &[Option<usize>], order: &[NodeId]) {
-        let graph = self.graph;
+        let graph = self.graph.clone();
         let mut step_of = vec![0; graph.nodes().len()];
         order.iter().enumerate().for_each(|(step, id)| step_of[id.index()] = step);
         let mut last_read = vec![0; graph.values().len()];
@@ -112,7 +125,7 @@ impl<'a> Lowered<'a> {
 
     /// Gives every result its place. What must be copied into an argument after the last op is returned.
     fn results(&mut self, replaces: &[Option<usize>]) -> Result<Vec<(From, Location, usize)>> {
-        let graph = self.graph;
+        let graph = self.graph.clone();
         let mut commits = Vec::new();
         for (r, &v) in graph.outputs().iter().enumerate() {
             let (root, bytes) = (self.roots[v.index()], graph.ty(v).bytes());
@@ -150,8 +163,8 @@ impl<'a> Lowered<'a> {
         Ok(commits)
     }
 
-    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, speed: Speed) -> Result<()> {
-        let graph = self.graph;
+    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, costs: &Costs) -> Result<()> {
+        let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         for v in &node.inputs {
             let tensor = self.location(self.roots[v.index()])?.tensor;
@@ -188,8 +201,7 @@ impl<'a> Lowered<'a> {
         let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
-        let cost = node.op.cost(&inputs, &outputs);
-        let seconds = (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call;
+        let seconds = costs.seconds(device.backend(), &node.op, &inputs, &outputs);
         op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
         op.phase = phase;
         self.problem.op(op);

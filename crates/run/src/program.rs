@@ -2,10 +2,11 @@
 //!
 //! After a program is made, running it allocates nothing.
 
-use plimsoll_device::Bytes;
+use std::sync::Arc;
+
 use plimsoll_device::backend::{Call, Operand};
 use plimsoll_graph::{Graph, NodeId, Site, Type, ValueId};
-use plimsoll_plan::{Figures, PlanError, Planner, Request};
+use plimsoll_plan::{Figures, Plan};
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -38,84 +39,23 @@ pub(crate) enum Instruction {
     Copy { from: Place, to: Place, bytes: usize },
 }
 
-/// How much memory a program may use.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Line {
-    /// What the fastest plan takes.
-    Fastest,
-    /// The least that is predicted to cost at most this factor of the fastest plan's time.
-    Lean(f64),
-    /// At most `line` bytes, of which `elsewhere` are taken by other things than the arena.
-    Within { line: Bytes, elsewhere: Bytes },
-}
-
 /// A compiled graph.
 #[derive(Debug)]
 pub(crate) struct Program {
-    graph: Graph,
+    graph: Arc<Graph>,
     instructions: Vec<Instruction>,
     arena_bytes: usize,
     figures: Figures,
 }
 
 impl Program {
-    /// Compiles a graph for a device. `replaces[r] = Some(a)` says that result `r` is the new value of argument `a` and
-    /// is written there.
-    pub(crate) fn new(
-        graph: Graph,
-        device: &Device,
-        replaces: &[Option<usize>],
-        line: Line,
-    ) -> Result<Program> {
-        let lowered = Lowered::new(&graph, replaces, device)?;
-        let residents: u64 = lowered
-            .problem
-            .tensors
-            .iter()
-            .filter(|t| t.home == plimsoll_plan::Home::Resident)
-            .map(plimsoll_plan::Tensor::padded_bytes)
-            .sum();
-        let request = Request::within(0);
-        let broken = |e: &dyn std::fmt::Display| Error::Internal(format!("planning failed: {e}"));
-        let mut planner = Planner::new(&lowered.problem, &request).map_err(|e| broken(&e))?;
-        let unlimited = planner.unlimited_bytes();
-        let mut plan_within = |budget: u64| match planner.plan(budget) {
-            Ok(plan) => Ok(plan),
-            Err(PlanError::Infeasible(refusal)) => {
-                let (asked, elsewhere) = match line {
-                    Line::Within { line, elsewhere } => (line, elsewhere),
-                    _ => (Bytes(budget), Bytes(residents)),
-                };
-                let least = elsewhere + Bytes(refusal.floor_bytes.saturating_sub(residents));
-                Err(Error::Infeasible { asked, least, elsewhere, refusal })
-            }
-            Err(e) => Err(broken(&e)),
-        };
-        let plan = match line {
-            Line::Fastest => plan_within(unlimited)?,
-            Line::Within { line, elsewhere } => {
-                plan_within((residents + line.saturating_sub(elsewhere).get()).min(unlimited))?
-            }
-            Line::Lean(factor) => {
-                let mut best = plan_within(unlimited)?;
-                let allowed = best.figures.predicted_ns as f64 * factor;
-                // Halving the step, from an eighth of the transient bytes down to a sixty-fourth.
-                let mut step = (unlimited - residents.min(unlimited)) / 8;
-                let least_step = step / 8;
-                while step > least_step && step > 0 {
-                    match plan_within(best.figures.arena_bytes.saturating_sub(step)) {
-                        Ok(plan) if plan.figures.predicted_ns as f64 <= allowed => best = plan,
-                        Ok(_) | Err(Error::Infeasible { .. }) => step /= 2,
-                        Err(e) => return Err(e),
-                    }
-                }
-                best
-            }
-        };
+    /// The program of a plan; `residents` are the bytes of the plan that arguments have for themselves.
+    pub(crate) fn new(lowered: Lowered, plan: Plan, residents: u64, device: &Device) -> Result<Program> {
         let mut figures = plan.figures.clone();
         figures.floor_bytes = figures.floor_bytes.saturating_sub(residents);
         figures.unlimited_bytes = figures.unlimited_bytes.saturating_sub(residents);
         figures.live_bytes = figures.live_bytes.saturating_sub(residents);
+        let graph = lowered.graph.clone();
         let (instructions, arena_bytes) = lowered.instructions(&plan)?;
         graph.nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
         Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), figures })
@@ -134,11 +74,6 @@ impl Program {
     /// The types of its results.
     pub(crate) fn result_types(&self) -> impl Iterator<Item = &Type> {
         self.graph.outputs().iter().map(|&v| self.graph.ty(v))
-    }
-
-    /// The types of its arguments.
-    pub(crate) fn argument_types(&self) -> impl Iterator<Item = &Type> {
-        self.graph.inputs().iter().map(|&v| self.graph.ty(v))
     }
 
     /// Runs it.

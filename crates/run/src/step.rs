@@ -6,25 +6,78 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_device::{Bytes, process};
-use plimsoll_graph::{Graph, Site, TensorOps, Type, passes};
+use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
+use plimsoll_graph::{Site, TensorOps, Type};
+use plimsoll_plan::{Exactness, Kind};
 
+use crate::account::Account;
+use crate::compile::{Compile, Compiled, Part, staged};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::function::finish;
-use crate::program::{Line, Program};
 use crate::tensor::{Buffer, Tensor};
-use crate::tracing::Tracing;
 
-/// A step without a line takes the least memory that is predicted to cost at most this much time over the fastest plan.
-const LEAN: f64 = 1.01;
+/// How often a step is planned again because planning left more pages behind than were declared.
+const MOST_TRIES: usize = 4;
+
+/// A tensor that a step keeps from run to run.
+#[derive(Clone)]
+pub struct Held {
+    /// What plans, refusals and reports call it.
+    pub name: String,
+    /// What it is for.
+    pub kind: Kind,
+    /// Its value before the first run.
+    pub tensor: Tensor,
+}
+
+/// How a step is compiled.
+#[derive(Clone, Debug)]
+pub struct StepOptions {
+    /// The line: the most that the process may take, as the system counts it. Without one a step takes the least memory
+    /// that is predicted to cost at most one percent of time over the fastest plan.
+    pub memory: Option<Bytes>,
+    /// How far a plan may depart from the bits of an unlimited run.
+    pub exactness: Exactness,
+    /// Samples in a batch, if the first axis of every input counts them and the body may be traced for fewer.
+    pub batch: Option<usize>,
+    /// Samples in a micro-batch, where that is not for the planner to choose.
+    pub micro_batch: Option<usize>,
+    /// What the process will take for other things while the step runs: an input pipeline, say.
+    pub beside: Bytes,
+}
+
+impl Default for StepOptions {
+    fn default() -> StepOptions {
+        StepOptions {
+            memory: None,
+            exactness: Exactness::Bitwise,
+            batch: None,
+            micro_batch: None,
+            beside: Bytes::ZERO,
+        }
+    }
+}
+
+/// What the body of a step is given.
+pub struct Pass<'a> {
+    /// The state.
+    pub state: &'a [Tensor],
+    /// The inputs: the whole batch, or a micro-batch of it.
+    pub inputs: &'a [Tensor],
+    /// The position in the batch of the first sample, `i64[1]`: what random ops need so that a mask does not depend on
+    /// how the batch is split.
+    pub first: &'a Tensor,
+}
 
 /// What the body of a step gives back.
+#[derive(Default)]
 pub struct StepResult {
     /// The new state, in the order and of the types of the old.
     pub state: Vec<Tensor>,
-    /// What else is to be seen: the loss, say.
+    /// What else is to be seen, each a mean over the samples: the loss, say.
     pub outputs: Vec<Tensor>,
+    /// More of it, each a total over the samples: counts for a metric, say.
+    pub totals: Vec<Tensor>,
 }
 
 /// A compiled step with its state.
@@ -38,7 +91,8 @@ pub struct StepResult {
 ///     tape.watch(&state[0])?;
 ///     let loss = state[0].add_scalar(-3.0)?.square()?.sum(&[], false)?;
 ///     let grad = tape.gradient(&loss, &[&state[0]])?.remove(0);
-///     Ok(StepResult { state: vec![state[0].sub(&grad.mul_scalar(0.1)?)?], outputs: vec![loss] })
+///     let state = vec![state[0].sub(&grad.mul_scalar(0.1)?)?];
+///     Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
 /// })?;
 /// for _ in 0..100 {
 ///     step.run(&[])?;
@@ -47,17 +101,37 @@ pub struct StepResult {
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
 pub struct Step {
-    program: Program,
     device: Device,
+    names: Vec<(String, Kind)>,
     state: Vec<Tensor>,
-    n_inputs: usize,
+    inputs: Vec<Type>,
     outputs: Vec<Tensor>,
-    captured: Vec<Tensor>,
+    passes: Vec<Bound>,
+    update: Option<Bound>,
+    /// What passes add up; zeroed before the first.
+    sums: Vec<Arc<Buffer>>,
+    /// Where rows of an input are copied to if they are not aligned.
+    rows: Vec<Option<Buffer>>,
+    /// The position of each pass's first sample.
+    firsts: Vec<Tensor>,
     arena: Buffer,
-    /// Pointers of state, inputs and captured tensors; those of the inputs are set at each run.
+    info: StepInfo,
+}
+
+/// A part of the step with the memory it runs over.
+struct Bound {
+    part: Part,
+    /// Pointers of state, inputs, first sample, captured tensors and sums; those that vary are set at each run.
     arguments: Vec<*mut u8>,
     results: Vec<*mut u8>,
-    info: StepInfo,
+    /// For each result, the state or output it stands for; `None` for a sum.
+    targets: Vec<Option<Target>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    State(usize),
+    Output(usize),
 }
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
@@ -65,66 +139,46 @@ pub struct Step {
 pub struct StepInfo {
     /// What the plan will take.
     pub planned: Bytes,
-    /// The least for which there is a plan.
+    /// The least for which there is a plan, at the exactness that was allowed.
     pub floor: Bytes,
     /// What the fastest plan would take.
     pub unlimited: Bytes,
     /// The most bytes of the arena that are needed at once: no packing could be smaller.
     pub live: Bytes,
+    /// The parts of what is taken beside the arena.
+    pub account: Account,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
     /// Predicted seconds without a line.
     pub unlimited_seconds: f64,
-    /// Ops that run a second time instead of keeping their results.
+    /// Ops that run again instead of keeping their results.
     pub recomputed_ops: u64,
-    /// Seconds that planning took.
+    /// Into how many micro-batches the batch is split.
+    pub micro_batches: usize,
+    /// How far the plan departs from the bits of an unlimited run.
+    pub exactness: Exactness,
+    /// Seconds that tracing, timing of kernels and planning took.
     pub plan_seconds: f64,
 }
 
 impl StepInfo {
-    fn new(program: &Program, elsewhere: Bytes, plan_seconds: f64) -> StepInfo {
-        let figures = program.figures();
+    fn new(compiled: &Compiled, plan_seconds: f64) -> StepInfo {
+        let parts = || compiled.passes.iter().chain(&compiled.update);
+        let arena = parts().map(|p| p.program.arena_bytes()).max().unwrap_or(0);
+        let live = parts().map(|p| p.program.figures().live_bytes).max().unwrap_or(0);
+        let again = |p: &Part| p.program.figures().recomputed_ops * p.runs as u64;
         StepInfo {
-            planned: elsewhere + program.arena_bytes().into(),
-            floor: elsewhere + Bytes(figures.floor_bytes),
-            unlimited: elsewhere + Bytes(figures.unlimited_bytes),
-            live: Bytes(figures.live_bytes),
-            predicted_seconds: figures.predicted_ns as f64 / 1e9,
-            unlimited_seconds: figures.unlimited_ns as f64 / 1e9,
-            recomputed_ops: figures.recomputed_ops,
+            planned: compiled.account.elsewhere() + compiled.extra + arena.into(),
+            floor: compiled.floor,
+            unlimited: compiled.unlimited,
+            live: Bytes(live),
+            account: compiled.account,
+            predicted_seconds: compiled.predicted_ns as f64 / 1e9,
+            unlimited_seconds: compiled.unlimited_ns as f64 / 1e9,
+            recomputed_ops: parts().map(again).sum(),
+            micro_batches: compiled.passes.iter().map(|p| p.runs).sum(),
+            exactness: compiled.exactness,
             plan_seconds,
-        }
-    }
-}
-
-/// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
-const RESERVE: Bytes = Bytes::mib(3);
-/// What the process takes beside the arena is rounded up to this, so that two runs of one program count alike.
-const GRAIN: u64 = 2 << 20;
-
-/// What the process takes beside the arena: what it has now, inputs that are still to come, and a reserve.
-fn elsewhere(staged: Bytes) -> Bytes {
-    let now = process::resident().unwrap_or(Bytes::ZERO);
-    Bytes((now + staged + RESERVE).get().next_multiple_of(GRAIN))
-}
-
-/// Plans a graph under a line. Planning itself leaves pages behind, which count too: if they push the sum over the line,
-/// it is planned again with so much less.
-fn plan(
-    graph: Graph,
-    device: &Device,
-    replaces: &[Option<usize>],
-    memory: Option<Bytes>,
-    staged: Bytes,
-) -> Result<Program> {
-    let Some(line) = memory else { return Program::new(graph, device, replaces, Line::Lean(LEAN)) };
-    loop {
-        let before = elsewhere(staged);
-        let program =
-            Program::new(graph.clone(), device, replaces, Line::Within { line, elsewhere: before })?;
-        let after = elsewhere(staged);
-        if after <= before || after + program.arena_bytes().into() <= line {
-            return Ok(program);
         }
     }
 }
@@ -133,132 +187,260 @@ fn plan(
 unsafe impl Send for Step {}
 
 impl Step {
-    /// Traces and compiles a step over a state and inputs of the given types. It takes the least memory that is
-    /// predicted to cost at most one percent of time over the fastest plan.
+    /// Traces and compiles a step over a state and inputs of the given types, without a line and without splitting.
     #[track_caller]
     pub fn compile(
         state: Vec<Tensor>,
         inputs: &[Type],
-        body: impl FnOnce(&[Tensor], &[Tensor]) -> Result<StepResult>,
+        body: impl Fn(&[Tensor], &[Tensor]) -> Result<StepResult>,
     ) -> Result<Step> {
-        Step::compile_within(None, state, inputs, body)
+        let kind = Kind::Parameter;
+        let named = |(i, tensor): (usize, Tensor)| Held { name: format!("state {i}"), kind, tensor };
+        let held = state.into_iter().enumerate().map(named).collect();
+        Step::compile_with(&StepOptions::default(), held, inputs, |pass| body(pass.state, pass.inputs))
     }
 
-    /// As [`Step::compile`], with a line: the fastest plan with which the process, as the system counts it, stays within
-    /// `memory`; or a refusal that names the least that would do.
+    /// As [`Step::compile`], with options: under a line, the fastest plan with which the process, as the system counts
+    /// it, stays within it; or a refusal that names the least that would do.
+    ///
+    /// The body is traced once for each number of samples that is considered for a micro-batch.
     #[track_caller]
-    pub fn compile_within(
-        memory: Option<Bytes>,
-        state: Vec<Tensor>,
+    pub fn compile_with(
+        options: &StepOptions,
+        held: Vec<Held>,
         inputs: &[Type],
-        body: impl FnOnce(&[Tensor], &[Tensor]) -> Result<StepResult>,
+        body: impl Fn(&Pass<'_>) -> Result<StepResult>,
     ) -> Result<Step> {
         let site = Site::here();
-        let device = match state.first() {
-            Some(first) => first.buffer(site)?.device().clone(),
+        let device = match held.first() {
+            Some(first) => first.tensor.buffer(site)?.device().clone(),
             None => Device::current()?,
         };
-        let state = state.into_iter().map(|t| own(t, site)).collect::<Result<Vec<Tensor>>>()?;
-        let tracing = Tracing::new();
-        let name = |kind: &str, i: usize| format!("{kind} {i}");
-        let traced_state: Vec<Tensor> = state
-            .iter()
-            .enumerate()
-            .map(|(i, t)| tracing.argument(&name("state", i), t.ty().clone()))
-            .collect();
-        let traced_inputs: Vec<Tensor> = inputs
-            .iter()
-            .enumerate()
-            .map(|(i, ty)| tracing.argument(&name("input", i), ty.clone()))
-            .collect();
-        let StepResult { state: new_state, outputs } =
-            device.scope(|| body(&traced_state, &traced_inputs))?;
-        let types = |tensors: &[Tensor]| tensors.iter().map(|t| t.ty().clone()).collect::<Vec<Type>>();
-        if types(&new_state) != types(&state) {
-            let why =
-                format!("returns a state of {:?} where it was given {:?}", types(&new_state), types(&state));
+        if let Some(batch) = options.batch
+            && let Some(ty) = inputs.iter().find(|ty| ty.shape.first() != Some(&batch))
+        {
+            let why = format!("has an input of {ty} where the first axis should be a batch of {batch}");
             return Err(Error::Signature { site, why });
         }
-        let n_state = state.len();
-        let results: Vec<Tensor> = new_state.into_iter().chain(outputs).collect();
-        let graph = passes::optimize(&finish(&tracing, &results, site)?)?;
-        let replaces: Vec<Option<usize>> = (0..results.len()).map(|r| (r < n_state).then_some(r)).collect();
+        let held = held
+            .into_iter()
+            .map(|h| Ok(Held { tensor: own(h.tensor, site)?, ..h }))
+            .collect::<Result<Vec<Held>>>()?;
         let start = Instant::now();
-        let staged: Bytes = inputs.iter().map(|ty| Bytes::from(ty.bytes())).sum();
-        let program = plan(graph, &device, &replaces, memory, staged)?;
-        let (plan_seconds, elsewhere) = (start.elapsed().as_secs_f64(), elsewhere(staged));
-        let outputs = program
-            .result_types()
-            .skip(n_state)
-            .map(|ty| {
-                Ok(Tensor::eager(
-                    ty.clone(),
-                    Arc::new(Buffer::new(&device, ty.bytes(), "step output", site)?),
-                ))
-            })
+        let compile = Compile { device: &device, held: &held, inputs, options, body: &body, site };
+        let mut compiled = compile.run()?;
+        process::release_unused_heap();
+        // Planning may leave more pages behind than were declared; then it is done again with so much less.
+        for _ in 0..MOST_TRIES {
+            if options.memory.is_none() || compiled.account.holds(&device) {
+                break;
+            }
+            compiled = compile.run()?;
+            process::release_unused_heap();
+        }
+        let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
+        Step::install(compiled, info, device, held, inputs, options.batch.unwrap_or(1), site)
+    }
+
+    /// Takes the memory that a compiled step runs over.
+    fn install(
+        compiled: Compiled,
+        info: StepInfo,
+        device: Device,
+        held: Vec<Held>,
+        inputs: &[Type],
+        batch: usize,
+        site: Site,
+    ) -> Result<Step> {
+        let buffer = |bytes: usize, what| Ok(Arc::new(Buffer::new(&device, bytes, what, site)?));
+        let Compiled { passes, update, sums, passed, updated, outputs, .. } = compiled;
+        let outputs = outputs
+            .into_iter()
+            .map(|ty| Ok(Tensor::eager(ty.clone(), buffer(ty.bytes(), "step output")?)))
             .collect::<Result<Vec<Tensor>>>()?;
-        let arena = Buffer::new(&device, program.arena_bytes(), "step arena", site)?;
-        let captured = tracing.captured();
+        let sums = sums
+            .iter()
+            .map(|ty| buffer(ty.bytes(), "sum over micro-batches"))
+            .collect::<Result<Vec<Arc<Buffer>>>>()?;
+        let samples = passes.first().map_or(1, |p| p.samples);
+        let rows = inputs
+            .iter()
+            .map(|ty| match staged(ty, batch, samples) {
+                _ if update.is_none() => Ok(None),
+                Bytes::ZERO => Ok(None),
+                bytes => Ok(Some(Buffer::new(&device, bytes.get() as usize, "rows of a micro-batch", site)?)),
+            })
+            .collect::<Result<Vec<Option<Buffer>>>>()?;
+        let mut firsts = Vec::new();
+        let mut at = 0;
+        for part in &passes {
+            for _ in 0..part.runs {
+                firsts.push(device.scope(|| Tensor::from_slice(&[at as i64], [1]))?);
+                at += part.samples;
+            }
+        }
+        let parts = || passes.iter().chain(&update);
+        let arena = parts().map(|p| p.program.arena_bytes()).max().unwrap_or(1);
+        let arena = Buffer::new(&device, arena, "step arena", site)?;
+        let n = held.len();
+        let whole: Vec<Option<Target>> = (0..n)
+            .map(|i| Some(Target::State(i)))
+            .chain((0..outputs.len()).map(|i| Some(Target::Output(i))))
+            .collect();
+        let states = |which: &[usize]| which.iter().map(|&i| Some(Target::State(i))).collect::<Vec<_>>();
+        let split = update.is_some();
+        let (state, names) = held.into_iter().map(|h| (h.tensor, (h.name, h.kind))).unzip();
+        let mut step = Step {
+            device: device.clone(),
+            names,
+            state,
+            inputs: inputs.to_vec(),
+            outputs,
+            passes: Vec::new(),
+            update: None,
+            sums,
+            rows,
+            firsts,
+            arena,
+            info,
+        };
+        for part in passes {
+            let targets = match split {
+                false => whole.clone(),
+                true => states(&passed).into_iter().chain(step.sums.iter().map(|_| None)).collect(),
+            };
+            let bound = step.bind(part, targets, site)?;
+            step.passes.push(bound);
+        }
+        if let Some(part) = update {
+            let results = (0..step.outputs.len()).map(|i| Some(Target::Output(i)));
+            let targets = states(&updated).into_iter().chain(results).collect();
+            step.update = Some(step.bind(part, targets, site)?);
+        }
+        Ok(step)
+    }
+
+    fn bind(&self, part: Part, targets: Vec<Option<Target>>, site: Site) -> Result<Bound> {
         let pointer = |t: &Tensor| Ok(t.buffer(site)?.ptr());
-        let state_pointers = state.iter().map(pointer).collect::<Result<Vec<*mut u8>>>()?;
-        let mut arguments = state_pointers.clone();
-        arguments.extend(std::iter::repeat_n(std::ptr::null_mut(), inputs.len()));
-        arguments.extend(captured.iter().map(pointer).collect::<Result<Vec<_>>>()?);
-        let mut results = state_pointers;
-        results.extend(outputs.iter().map(pointer).collect::<Result<Vec<_>>>()?);
-        let info = StepInfo::new(&program, elsewhere, plan_seconds);
-        let n_inputs = inputs.len();
-        Ok(Step { program, device, state, n_inputs, outputs, captured, arena, arguments, results, info })
+        let mut arguments = self.state.iter().map(pointer).collect::<Result<Vec<*mut u8>>>()?;
+        arguments.extend(self.inputs.iter().map(|_| std::ptr::null_mut::<u8>()));
+        arguments.push(pointer(&self.firsts[0])?);
+        arguments.extend(part.captured.iter().map(pointer).collect::<Result<Vec<_>>>()?);
+        arguments.extend(self.sums.iter().map(|sum| sum.ptr()));
+        let mut sums = self.sums.iter();
+        let results = targets
+            .iter()
+            .map(|target| match target {
+                Some(Target::State(i)) => pointer(&self.state[*i]),
+                Some(Target::Output(i)) => pointer(&self.outputs[*i]),
+                None => sums
+                    .next()
+                    .map(|sum| sum.ptr())
+                    .ok_or_else(|| Error::Internal("a pass gives more sums than there are".into())),
+            })
+            .collect::<Result<Vec<*mut u8>>>()?;
+        Ok(Bound { part, arguments, results, targets })
     }
 
     /// Runs the step once: the state is updated, the outputs are overwritten.
     #[track_caller]
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
         let site = Site::here();
-        if inputs.len() != self.n_inputs {
-            let why = format!("gives {} inputs to a step of {}", inputs.len(), self.n_inputs);
+        self.check(inputs, site)?;
+        self.unshare(site)?;
+        let n = self.state.len();
+        for sum in &self.sums {
+            // SAFETY: the sums are the step's own, this many bytes of the CPU's memory.
+            unsafe { sum.ptr().write_bytes(0, sum.bytes()) };
+        }
+        let (mut sample, mut pass) = (0, 0);
+        let split = self.update.is_some();
+        for bound in &mut self.passes {
+            for _ in 0..bound.part.runs {
+                for (i, (input, ty)) in inputs.iter().zip(&self.inputs).enumerate() {
+                    let source = input.buffer(site)?.ptr();
+                    bound.arguments[n + i] = if split {
+                        let row = ty.bytes() / ty.shape.first().copied().unwrap_or(1).max(1);
+                        // SAFETY: the micro-batches' rows lie inside the input, which was checked against its type.
+                        let rows = unsafe { source.add(sample * row) };
+                        match &self.rows[i] {
+                            None => rows,
+                            Some(copy) => {
+                                // SAFETY: the copy has room for the rows of the largest micro-batch and is the step's own.
+                                unsafe { copy.ptr().copy_from(rows, row * bound.part.samples) };
+                                copy.ptr()
+                            }
+                        }
+                    } else {
+                        source
+                    };
+                }
+                bound.arguments[n + inputs.len()] = self.firsts[pass].buffer(site)?.ptr();
+                // SAFETY: state, outputs, sums and arena are the step's own and nobody else holds a clone of them, inputs
+                // are alive through their tensors, captured ones through the step.
+                unsafe { bound.run(&self.device, &self.arena) }?;
+                sample += bound.part.samples;
+                pass += 1;
+            }
+        }
+        if let Some(bound) = &mut self.update {
+            // SAFETY: as above; an update reads no inputs.
+            unsafe { bound.run(&self.device, &self.arena) }?;
+        }
+        Ok(&self.outputs)
+    }
+
+    fn check(&self, inputs: &[&Tensor], site: Site) -> Result<()> {
+        if inputs.len() != self.inputs.len() {
+            let why = format!("gives {} inputs to a step of {}", inputs.len(), self.inputs.len());
             return Err(Error::Signature { site, why });
         }
-        let n_state = self.state.len();
-        for (i, (input, ty)) in inputs.iter().zip(self.program.argument_types().skip(n_state)).enumerate() {
+        for (i, (input, ty)) in inputs.iter().zip(&self.inputs).enumerate() {
             if input.ty() != ty {
-                return Err(Error::Signature {
-                    site,
-                    why: format!("gives {} as input {i} to a step of {ty}", input.ty()),
-                });
+                let why = format!("gives {} as input {i} to a step of {ty}", input.ty());
+                return Err(Error::Signature { site, why });
             }
             let buffer = input.buffer(site)?;
             if !buffer.device().same(&self.device) {
                 let (first, second) = (self.device.name().to_string(), buffer.device().name().to_string());
                 return Err(Error::TwoDevices { op: "step", site, first, second });
             }
-            self.arguments[n_state + i] = buffer.ptr();
         }
-        self.unshare(site)?;
-        // SAFETY: state, outputs and arena are the step's own and nobody else holds a clone of them, inputs are alive through their tensors, captured ones through the step.
-        unsafe { self.program.run(&self.device, &self.arguments, &self.results, self.arena.ptr()) }?;
-        Ok(&self.outputs)
+        Ok(())
     }
 
     /// Gives state and outputs of which somebody holds a clone bytes of their own, so that a clone keeps what it saw.
     fn unshare(&mut self, site: Site) -> Result<()> {
-        let n_state = self.state.len();
-        for (i, tensor) in self.state.iter_mut().enumerate() {
-            if Arc::strong_count(tensor.buffer(site)?) > 1 {
-                *tensor = tensor.copy()?;
-                self.arguments[i] = tensor.buffer(site)?.ptr();
-                self.results[i] = self.arguments[i];
+        for i in 0..self.state.len() {
+            if Arc::strong_count(self.state[i].buffer(site)?) > 1 {
+                self.state[i] = self.state[i].copy()?;
+                let pointer = self.state[i].buffer(site)?.ptr();
+                self.parts_mut().for_each(|bound| bound.arguments[i] = pointer);
+                self.point(Target::State(i), pointer);
             }
         }
-        for (i, tensor) in self.outputs.iter_mut().enumerate() {
-            if Arc::strong_count(tensor.buffer(site)?) > 1 {
-                let bytes = tensor.ty().bytes();
-                let fresh = Arc::new(Buffer::new(&self.device, bytes, "step output", site)?);
-                *tensor = Tensor::eager(tensor.ty().clone(), fresh);
-                self.results[n_state + i] = tensor.buffer(site)?.ptr();
+        for i in 0..self.outputs.len() {
+            if Arc::strong_count(self.outputs[i].buffer(site)?) > 1 {
+                let ty = self.outputs[i].ty().clone();
+                let fresh = Arc::new(Buffer::new(&self.device, ty.bytes(), "step output", site)?);
+                let pointer = fresh.ptr();
+                self.outputs[i] = Tensor::eager(ty, fresh);
+                self.point(Target::Output(i), pointer);
             }
         }
         Ok(())
+    }
+
+    fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bound> {
+        self.passes.iter_mut().chain(&mut self.update)
+    }
+
+    fn point(&mut self, target: Target, pointer: *mut u8) {
+        for bound in self.parts_mut() {
+            if let Some(r) = bound.targets.iter().position(|t| *t == Some(target)) {
+                bound.results[r] = pointer;
+            }
+        }
     }
 
     /// The state as it stands. A clone keeps what it saw: the next run copies what is shared before it writes.
@@ -266,7 +448,12 @@ impl Step {
         &self.state
     }
 
-    /// The outputs of the last run.
+    /// The state by itself, when the step is no longer needed.
+    pub fn into_state(self) -> Vec<Tensor> {
+        self.state
+    }
+
+    /// The outputs of the last run, then its totals.
     pub fn outputs(&self) -> &[Tensor] {
         &self.outputs
     }
@@ -278,7 +465,7 @@ impl Step {
 
     /// Bytes of the arena that activations, gradients and scratch share.
     pub fn arena_bytes(&self) -> Bytes {
-        self.program.arena_bytes().into()
+        self.arena.bytes().into()
     }
 
     /// Bytes of the state.
@@ -286,9 +473,53 @@ impl Step {
         self.state.iter().map(|t| Bytes::from(t.ty().bytes())).sum()
     }
 
-    /// Bytes of eager tensors that the body reached for.
-    pub fn captured_bytes(&self) -> Bytes {
-        self.captured.iter().map(|t| Bytes::from(t.ty().bytes())).sum()
+    /// The account of the step's memory, planned and measured side by side.
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = Ledger::new();
+        let account = self.info.account;
+        let mut row = |kind: LedgerKind, name: &str, planned: Bytes, measured: Bytes| {
+            ledger.plan(kind, name, planned);
+            ledger.set(kind, name, measured);
+        };
+        for ((name, kind), tensor) in self.names.iter().zip(&self.state) {
+            let bytes = Bytes::from(tensor.ty().bytes());
+            row(ledger_kind(*kind), name, bytes, bytes);
+        }
+        for (i, ty) in self.inputs.iter().enumerate() {
+            let bytes = Bytes::from(ty.bytes());
+            row(LedgerKind::Input, &format!("input {i}"), bytes, bytes);
+        }
+        let sums: Bytes = self.sums.iter().map(|sum| Bytes::from(sum.bytes())).sum();
+        if sums > Bytes::ZERO {
+            row(LedgerKind::Gradient, "sums over micro-batches", sums, sums);
+        }
+        let parts = self.passes.iter().chain(&self.update);
+        let planned = parts.map(|bound| bound.part.program.arena_bytes()).max().unwrap_or(0);
+        row(LedgerKind::Activation, "arena", planned.into(), self.arena_bytes());
+        let own = process::resident().unwrap_or(Bytes::ZERO);
+        let own = own.saturating_sub(self.device.memory_info().current);
+        row(LedgerKind::Program, "program", account.program, own);
+        ledger
+    }
+}
+
+impl Bound {
+    /// # Safety
+    /// As for [`crate::program::Program::run`].
+    unsafe fn run(&self, device: &Device, arena: &Buffer) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.part.program.run(device, &self.arguments, &self.results, arena.ptr()) }
+    }
+}
+
+fn ledger_kind(kind: Kind) -> LedgerKind {
+    match kind {
+        Kind::Parameter => LedgerKind::Parameter,
+        Kind::Gradient => LedgerKind::Gradient,
+        Kind::Optimizer => LedgerKind::Optimizer,
+        Kind::Activation => LedgerKind::Activation,
+        Kind::Input => LedgerKind::Input,
+        Kind::Other => LedgerKind::Program,
     }
 }
 

@@ -64,6 +64,10 @@ impl Buffer {
         self.lease.as_ptr().as_ptr()
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.lease.len()
+    }
+
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }

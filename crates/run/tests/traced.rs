@@ -152,6 +152,7 @@ fn a_step_updates_its_state_in_place_and_a_clone_keeps_what_it_saw() {
         Ok(StepResult {
             state: vec![new.clone()],
             outputs: vec![new.sum(&[], false)?, state[0].clone(), new],
+            totals: vec![],
         })
     })
     .unwrap();
@@ -173,7 +174,7 @@ fn states_may_change_places() {
     let [a, b] = [1, 2].map(|seed| noise(&[5], DType::F32, seed));
     let (bytes_a, bytes_b) = (a.to_bytes().unwrap(), b.to_bytes().unwrap());
     let mut step = Step::compile(vec![a, b], &[], |s, _| {
-        Ok(StepResult { state: vec![s[1].clone(), s[0].clone()], outputs: vec![] })
+        Ok(StepResult { state: vec![s[1].clone(), s[0].clone()], outputs: vec![], totals: vec![] })
     })
     .unwrap();
     step.run(&[]).unwrap();
@@ -184,7 +185,7 @@ fn states_may_change_places() {
 #[test]
 fn a_step_refuses_inputs_it_was_not_compiled_for() {
     let mut step = Step::compile(vec![], &[Type::new(DType::F32, [2])], |_, x| {
-        Ok(StepResult { state: vec![], outputs: vec![x[0].exp()?] })
+        Ok(StepResult { state: vec![], outputs: vec![x[0].exp()?], totals: vec![] })
     })
     .unwrap();
     for wrong in [noise(&[3], DType::F32, 1), noise(&[2], DType::F64, 1)] {

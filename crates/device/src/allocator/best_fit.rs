@@ -8,7 +8,10 @@
 //! Holes are indexed twice: by (size, offset) for the search and by offset for the joining. Every operation
 //! is O(log holes), and the same requests always give the same offsets.
 //!
-//! What is not here: moving live blocks, and giving touched pages back before the allocator is dropped.
+//! Touched pages of holes stay with the process, so that a block that comes again finds them warm, until
+//! [`Allocator::release_unused`] gives them back.
+//!
+//! What is not here: moving live blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +62,7 @@ struct State {
     live: FxHashMap<u64, Live>,
     next_key: u64,
     tally: Tally,
-    /// The end of the highest block so far: no byte at or above it was ever handed out.
+    /// No byte at or above this was handed out since pages were last given back.
     touched: usize,
 }
 
@@ -168,6 +171,15 @@ impl Allocator for BestFit {
 
     fn reset_peak(&self) {
         self.state().tally.reset_peak();
+    }
+
+    fn release_unused(&self) {
+        let mut state = self.state();
+        let touched = state.touched;
+        for (&offset, &size) in state.by_offset.range(..touched) {
+            self.region.discard(offset, size.min(touched - offset));
+        }
+        state.touched = state.live.values().map(|block| block.offset + block.taken).max().unwrap_or(0);
     }
 
     fn holders(&self, n: usize) -> Vec<Holder> {
@@ -320,6 +332,31 @@ mod tests {
         assert_eq!(memory.stats().reserved, Bytes(2048));
         memory.release(c).unwrap();
         assert_eq!((memory.stats().in_use, memory.stats().reserved), (Bytes::ZERO, Bytes(2048)));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn unused_pages_are_given_back_and_live_ones_keep_their_bytes() {
+        let (memory, size) = (BestFit::new(Bytes::mib(256)).unwrap(), 64 << 20);
+        let blocks: Vec<_> = (0..3).map(|_| ask(&memory, Bytes(size)).unwrap()).collect();
+        for block in &blocks {
+            // SAFETY: the block is of this size and only this test knows it.
+            unsafe { block.as_ptr().as_ptr().write_bytes(7, size as usize) };
+        }
+        let mut blocks = blocks.into_iter();
+        let (a, b, c) = (blocks.next().unwrap(), blocks.next().unwrap(), blocks.next().unwrap());
+        memory.release(a).unwrap();
+        memory.release(c).unwrap();
+        let before = process::resident().unwrap();
+        memory.release_unused();
+        let after = process::resident().unwrap();
+        // Other tests of this process come and go, so only a part of it is asked for.
+        assert!(after + Bytes::mib(64) < before, "{before} to {after}");
+        assert_eq!(memory.stats().reserved, Bytes(2 * size));
+        // SAFETY: as above; the bytes were written.
+        let kept = unsafe { std::slice::from_raw_parts(b.as_ptr().as_ptr(), size as usize) };
+        assert!(kept.iter().all(|&byte| byte == 7));
+        memory.release(b).unwrap();
     }
 
     #[test]

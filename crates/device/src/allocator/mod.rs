@@ -69,6 +69,9 @@ pub trait Allocator: Send + Sync {
     /// Lets the peak start again from what is in use now.
     fn reset_peak(&self);
 
+    /// Gives memory that no block lies in back to the system, where it can be.
+    fn release_unused(&self) {}
+
     /// The `n` owners that hold most, largest first; equal ones in the order of their op and line.
     fn holders(&self, n: usize) -> Vec<Holder>;
 

@@ -46,6 +46,40 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Gives the whole pages of a range back to the system; they come back as zeros when they are touched again.
+    pub fn discard(&self, offset: usize, size: usize) {
+        let (start, end) = (self.address() + offset, self.address() + offset + size);
+        let (start, end) = (start.next_multiple_of(REGION_ALIGN), end / REGION_ALIGN * REGION_ALIGN);
+        if start < end {
+            pages::discard(self.at(start - self.address()), end - start);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod pages {
+    use std::ffi::{c_int, c_void};
+    use std::ptr::NonNull;
+
+    unsafe extern "C" {
+        fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+
+    const MADV_DONTNEED: c_int = 4;
+
+    pub fn discard(start: NonNull<u8>, length: usize) {
+        // SAFETY: The range is whole pages of private anonymous memory of the region that no block lies in; should
+        // the system refuse, the pages merely stay.
+        unsafe { madvise(start.as_ptr().cast(), length, MADV_DONTNEED) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod pages {
+    pub fn discard(_: std::ptr::NonNull<u8>, _: usize) {}
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: The memory came from `alloc` with this layout and is given back once.

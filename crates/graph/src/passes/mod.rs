@@ -8,7 +8,7 @@
 mod compact;
 mod dead;
 mod fuse;
-mod rewrite;
+pub(crate) mod rewrite;
 pub mod sample;
 mod share;
 mod tail;

@@ -5,17 +5,18 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
+use crate::{Site, Type};
 
 /// A graph under reconstruction: the old one, the new one, and which new value stands for which old one.
-pub(super) struct Rewrite<'a> {
-    pub(super) old: &'a Graph,
+pub(crate) struct Rewrite<'a> {
+    pub(crate) old: &'a Graph,
     new: Graph,
     map: Vec<Option<ValueId>>,
 }
 
 impl<'a> Rewrite<'a> {
     /// Starts with the inputs, in their order.
-    pub(super) fn new(old: &'a Graph) -> Rewrite<'a> {
+    pub(crate) fn new(old: &'a Graph) -> Rewrite<'a> {
         let mut rewrite = Rewrite { old, new: Graph::default(), map: vec![None; old.values().len()] };
         for &v in old.inputs() {
             let info = old.info(v);
@@ -25,13 +26,13 @@ impl<'a> Rewrite<'a> {
     }
 
     /// The new value of an old one.
-    pub(super) fn at(&self, old: ValueId) -> Result<ValueId> {
+    pub(crate) fn at(&self, old: ValueId) -> Result<ValueId> {
         let missing = || Error::Internal(format!("a pass reads %{} before it is made", old.0));
         self.map[old.index()].ok_or_else(missing)
     }
 
     /// Appends a node unchanged.
-    pub(super) fn keep(&mut self, node: &Node) -> Result<()> {
+    pub(crate) fn keep(&mut self, node: &Node) -> Result<()> {
         let outputs: SmallVec<[Option<ValueId>; 2]> = node.outputs.iter().map(|&v| Some(v)).collect();
         self.replace(node, node.op.clone(), &node.inputs, &outputs)?;
         Ok(())
@@ -39,7 +40,7 @@ impl<'a> Rewrite<'a> {
 
     /// Appends an op in a node's place: same line, scope and phase. Its inputs are old values; each of its outputs
     /// takes an old value's place and name, or is new.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         &mut self,
         like: &Node,
         op: Op,
@@ -51,7 +52,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Like [`Rewrite::replace`] with inputs that are new values.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         like: &Node,
         op: Op,
@@ -73,14 +74,30 @@ impl<'a> Rewrite<'a> {
         Ok(made)
     }
 
+    /// Adds an input that the old graph does not have.
+    pub(crate) fn input(&mut self, name: &str, ty: Type, site: Site) -> ValueId {
+        self.new.input(name, ty, site)
+    }
+
+    /// Lets a new value stand for an old one.
+    pub(crate) fn stand_in(&mut self, old: ValueId, new: ValueId) {
+        self.map[old.index()] = Some(new);
+    }
+
     /// Lets an old value be another old value's new one.
-    pub(super) fn alias(&mut self, old: ValueId, same_as: ValueId) {
+    pub(crate) fn alias(&mut self, old: ValueId, same_as: ValueId) {
         self.map[old.index()] = self.map[same_as.index()];
     }
 
     /// The new graph, with the outputs in their order.
-    pub(super) fn finish(mut self) -> Result<Graph> {
-        let outputs = self.old.outputs().iter().map(|&v| self.at(v)).collect::<Result<Vec<ValueId>>>()?;
+    pub(crate) fn finish(self) -> Result<Graph> {
+        let old = self.old;
+        self.finish_with(old.outputs())
+    }
+
+    /// The new graph, with other outputs: old values.
+    pub(crate) fn finish_with(mut self, outputs: &[ValueId]) -> Result<Graph> {
+        let outputs = outputs.iter().map(|&v| self.at(v)).collect::<Result<Vec<ValueId>>>()?;
         self.new.set_scope("");
         self.new.set_outputs(outputs);
         Ok(self.new)
@@ -88,7 +105,7 @@ impl<'a> Rewrite<'a> {
 }
 
 /// For every value, the nodes that read it, in order; a node that reads it twice stands there twice.
-pub(super) fn readers(graph: &Graph) -> Vec<Vec<usize>> {
+pub(crate) fn readers(graph: &Graph) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); graph.values().len()];
     for (i, node) in graph.nodes().iter().enumerate() {
         for v in &node.inputs {
@@ -99,7 +116,7 @@ pub(super) fn readers(graph: &Graph) -> Vec<Vec<usize>> {
 }
 
 /// For every value, whether it leaves the graph.
-pub(super) fn leaving(graph: &Graph) -> Vec<bool> {
+pub(crate) fn leaving(graph: &Graph) -> Vec<bool> {
     let mut leaves = vec![false; graph.values().len()];
     graph.outputs().iter().for_each(|v| leaves[v.index()] = true);
     leaves

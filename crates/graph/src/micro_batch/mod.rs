@@ -1,0 +1,55 @@
+//! Turns a training step traced over a part of a batch into a pass over that part and one update for all parts.
+//!
+//! [`splits`] says whether the parts' passes add up to the whole batch's; [`cut`] makes the two graphs.
+
+mod cut;
+mod samples;
+
+pub use cut::{Cut, Frame, cut};
+pub use samples::{Splits, splits};
+
+use crate::graph::{Graph, Phase};
+
+/// What of a step depends on the batch, and what waits for all of it.
+struct Parts {
+    /// By value: whether it depends on an input of the step.
+    on_batch: Vec<bool>,
+    /// By node: whether it runs once a step although it depends on the batch: the update, which reads gradients.
+    once: Vec<bool>,
+}
+
+impl Parts {
+    fn new(graph: &Graph, frame: &Frame) -> Parts {
+        let mut on_batch = vec![false; graph.values().len()];
+        let mut after_backward = on_batch.clone();
+        for &v in &graph.inputs()[frame.batch()] {
+            on_batch[v.index()] = true;
+        }
+        for node in graph.nodes() {
+            let any = |flags: &[bool]| node.inputs.iter().any(|v| flags[v.index()]);
+            let batch = any(&on_batch);
+            let after = (batch && node.phase == Phase::Backward) || any(&after_backward);
+            for v in &node.outputs {
+                on_batch[v.index()] = batch;
+                after_backward[v.index()] = after;
+            }
+        }
+        // What a gradient rule reads belongs to the pass, even if it stands behind another gradient.
+        let mut before_backward = vec![false; graph.values().len()];
+        let mut once = vec![false; graph.nodes().len()];
+        for (i, node) in graph.nodes().iter().enumerate().rev() {
+            let read = node.outputs.iter().any(|v| before_backward[v.index()]);
+            if read || node.phase == Phase::Backward {
+                node.inputs.iter().for_each(|v| before_backward[v.index()] = true);
+            } else {
+                once[i] = node.outputs.iter().any(|v| after_backward[v.index()] && on_batch[v.index()]);
+            }
+        }
+        Parts { on_batch, once }
+    }
+
+    /// Whether a node runs for every part of the batch.
+    fn each(&self, graph: &Graph, node: usize) -> bool {
+        !self.once[node] && graph.nodes()[node].outputs.iter().any(|v| self.on_batch[v.index()])
+    }
+}

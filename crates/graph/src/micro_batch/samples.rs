@@ -1,0 +1,256 @@
+//! Says whether a step over a batch is the weighted mean of steps over its parts, by comparing two traces of it.
+//!
+//! The same step traced for two batch sizes gives the same nodes with other shapes; an axis whose length differs counts
+//! samples. Along such an axis nothing may be mixed on the way to the loss but by a mean.
+
+use super::{Frame, Parts};
+use crate::graph::{Graph, Node, Phase, ValueId};
+use crate::ops::{self, Binary, ReduceKind, Unary};
+use crate::{Op, Type};
+
+/// Whether the passes over the parts of a batch add up to the pass over the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Splits {
+    /// Up to rounding.
+    Exactly,
+    /// Only if statistics of the parts may stand for those of the batch; says whose.
+    Approximately(String),
+    /// No; says why.
+    Not(String),
+}
+
+/// What a value has to do with samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Nothing, or only with the position of the first sample.
+    Apart,
+    /// An axis of it counts samples.
+    Samples,
+    /// A mean over samples.
+    Mean,
+    /// A statistic of the batch, which only a layer's own state may follow.
+    Statistic,
+}
+
+/// Compares a step's trace for `sizes.0` samples with that for `sizes.1`.
+pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) -> Splits {
+    let (one, two) = graphs;
+    if one.nodes().len() != two.nodes().len() || one.values().len() != two.values().len() {
+        return Splits::Not("the model does other things for another batch size".into());
+    }
+    let parts = Parts::new(one, frame);
+    let mut roles = vec![Role::Apart; one.values().len()];
+    let mut scaled = Vec::with_capacity(one.values().len());
+    for (a, b) in one.values().iter().zip(two.values()) {
+        match scaled_axes(&a.ty, &b.ty, sizes) {
+            Some(axes) => scaled.push(axes),
+            None => return Splits::Not(format!("{} takes a part of the batch ({})", a.name, a.site)),
+        }
+    }
+    for &v in &one.inputs()[frame.batch()] {
+        if !scaled[v.index()].is_empty() {
+            roles[v.index()] = Role::Samples;
+        }
+    }
+    let averaged = averaged(one, frame);
+    let mut answer = Splits::Exactly;
+    for (i, node) in one.nodes().iter().enumerate() {
+        let reads = |role: Role| node.inputs.iter().any(|v| roles[v.index()] == role);
+        let plain = !reads(Role::Samples) && !reads(Role::Mean) && !reads(Role::Statistic);
+        if plain {
+            let counts = matches!(node.op, Op::Iota(_)) && !scaled[node.outputs[0].index()].is_empty();
+            if counts {
+                return Splits::Not(format!("{} numbers the samples ({})", name(node), node.site));
+            }
+            continue;
+        }
+        // A gradient is linear in what leads to it, and the update is not part of a pass.
+        if node.phase == Phase::Backward || parts.once[i] || !averaged[i] {
+            continue;
+        }
+        if matches!(node.op, Op::BatchNorm(_)) {
+            if answer == Splits::Exactly {
+                answer = Splits::Approximately(format!("{} takes statistics over the batch", name(node)));
+            }
+            roles[node.outputs[0].index()] = Role::Samples;
+            node.outputs[1..].iter().for_each(|v| roles[v.index()] = Role::Statistic);
+            continue;
+        }
+        match role(node, &roles, &scaled) {
+            Ok(role) => node.outputs.iter().for_each(|v| roles[v.index()] = role),
+            Err(why) => return Splits::Not(format!("{} {why} ({})", name(node), node.site)),
+        }
+    }
+    let sums = |v: &&ValueId| roles[v.index()] == Role::Samples;
+    let means = &one.outputs()[frame.state..one.outputs().len() - frame.totals];
+    if let Some(v) = means.iter().find(sums) {
+        return Splits::Not(format!("{} leaves the step with a row a sample", one.info(*v).name));
+    }
+    answer
+}
+
+/// By node: whether it leads to anything but totals.
+fn averaged(graph: &Graph, frame: &Frame) -> Vec<bool> {
+    let mut wanted = vec![false; graph.values().len()];
+    let means = &graph.outputs()[..graph.outputs().len() - frame.totals];
+    means.iter().for_each(|v| wanted[v.index()] = true);
+    let mut averaged = vec![false; graph.nodes().len()];
+    for (i, node) in graph.nodes().iter().enumerate().rev() {
+        averaged[i] = node.outputs.iter().any(|v| wanted[v.index()]);
+        if averaged[i] {
+            node.inputs.iter().for_each(|v| wanted[v.index()] = true);
+        }
+    }
+    averaged
+}
+
+/// The axes that count samples, or `None` if a length is not in proportion to the batch.
+fn scaled_axes(a: &Type, b: &Type, sizes: (usize, usize)) -> Option<Vec<usize>> {
+    if a.dtype != b.dtype || a.shape.rank() != b.shape.rank() {
+        return None;
+    }
+    let mut axes = Vec::new();
+    for axis in 0..a.shape.rank() {
+        if a.shape[axis] != b.shape[axis] {
+            if a.shape[axis] * sizes.1 != b.shape[axis] * sizes.0 {
+                return None;
+            }
+            axes.push(axis);
+        }
+    }
+    Some(axes)
+}
+
+/// What a forward node makes of what it reads.
+fn role(node: &Node, roles: &[Role], scaled: &[Vec<usize>]) -> Result<Role, &'static str> {
+    let of = |v: &ValueId| roles[v.index()];
+    let first = node.inputs[0];
+    let along = |axis: usize| scaled[first.index()].contains(&axis);
+    if node.inputs.iter().any(|v| of(v) == Role::Samples) {
+        if node.inputs.iter().any(|v| matches!(of(v), Role::Mean | Role::Statistic)) {
+            return Err("brings a mean over the batch back to the samples");
+        }
+        let outputs = || node.outputs.iter().map(|v| scaled[v.index()].len());
+        if outputs().any(|axes| axes > 1) {
+            return Err("compares samples with each other");
+        }
+        let mixes = match &node.op {
+            Op::Softmax(ops::Softmax { axis }) | Op::LogSoftmax(ops::LogSoftmax { axis }) => along(*axis),
+            Op::Gather(ops::Gather { axis }) | Op::TakeAlong(ops::TakeAlong { axis }) => along(*axis),
+            _ => false,
+        };
+        if mixes {
+            return Err("mixes samples");
+        }
+        if outputs().all(|axes| axes > 0) {
+            return Ok(Role::Samples);
+        }
+        return match &node.op {
+            Op::Reduce(reduce) if reduce.kind == ReduceKind::Mean => Ok(Role::Mean),
+            Op::Reduce(reduce) if reduce.kind == ReduceKind::Sum => {
+                Err("sums over samples; take their mean, so that parts can be weighted by their samples")
+            }
+            _ => Err("mixes samples"),
+        };
+    }
+    if node.inputs.iter().any(|v| of(v) == Role::Statistic) {
+        return Ok(Role::Statistic);
+    }
+    let means = node.inputs.iter().filter(|v| of(v) == Role::Mean).count();
+    let linear = match &node.op {
+        Op::Unary(Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_)) => true,
+        Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Transpose(_) | Op::Concat(_) => true,
+        Op::Reduce(reduce) => matches!(reduce.kind, ReduceKind::Mean | ReduceKind::Sum),
+        Op::Binary(Binary::Add | Binary::Sub) => true,
+        Op::Binary(Binary::Mul) => means == 1,
+        Op::Binary(Binary::Div) => of(&node.inputs[1]) != Role::Mean,
+        _ => false,
+    };
+    if linear { Ok(Role::Mean) } else { Err("is not linear in a mean over samples") }
+}
+
+fn name(node: &Node) -> String {
+    if node.scope.is_empty() { node.op.name().into() } else { format!("{}/{}", node.scope, node.op.name()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, LossOps, NormOps, Result, SoftmaxOps, Sym, TensorOps, Trace, gradient};
+
+    /// What is said of a loss over x `[n, 6]` and w `[6, 4]`.
+    fn said(loss: impl Fn(&Sym, &Sym) -> Result<Sym>) -> Splits {
+        let trace = |n: usize| {
+            let trace = Trace::new();
+            let w = trace.input("w", Type::new(DType::F32, [6, 4]));
+            let x = trace.input("x", Type::new(DType::F32, [n, 6]));
+            let loss = loss(&x, &w).unwrap();
+            let grad = gradient(&loss, None, &[&w]).unwrap().remove(0).unwrap();
+            trace.finish(&[&w.sub(&grad).unwrap(), &loss]).unwrap()
+        };
+        splits((&trace(4), &trace(10)), (4, 10), &Frame { state: 1, inputs: 1, totals: 0 })
+    }
+
+    #[test]
+    fn a_mean_over_samples_splits_exactly() {
+        let plain = said(|x, w| x.matmul(w)?.square()?.sum(&[1], false)?.mean(&[], false)?.mul_scalar(0.5));
+        assert_eq!(plain, Splits::Exactly);
+        let two = said(|x, w| {
+            let y = x.matmul(w)?;
+            let entropy = y.softmax(-1)?.mul(&y.log_softmax(-1)?)?.sum(&[1], false)?.mean(&[], false)?;
+            let decay = w.square()?.sum(&[], false)?.mul_scalar(0.1)?;
+            y.square()?.mean(&[], false)?.sub(&entropy)?.add(&decay)
+        });
+        assert_eq!(two, Splits::Exactly);
+    }
+
+    #[test]
+    fn what_mixes_samples_is_named() {
+        let not = |splits: Splits, part: &str| match splits {
+            Splits::Not(why) => assert!(why.contains(part), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        not(said(|x, w| x.matmul(w)?.square()?.sum(&[], false)), "sums over samples");
+        not(said(|x, w| x.matmul(w)?.square()?.mean(&[], false)?.sqrt()), "not linear");
+        not(said(|x, w| x.matmul(w)?.softmax(0)?.square()?.mean(&[], false)), "mixes samples");
+        not(
+            said(|x, w| {
+                let y = x.matmul(w)?;
+                y.sub(&y.mean(&[0], true)?)?.square()?.mean(&[], false)
+            }),
+            "back to the samples",
+        );
+        not(
+            said(|x, w| {
+                let y = x.matmul(w)?;
+                y.matmul_with(&y, None, false, true)?.softmax(-1)?.mean(&[], false)
+            }),
+            "compares samples",
+        );
+        not(said(|x, w| x.matmul(w)?.slice(&[(0, 0, 1, 1)])?.square()?.mean(&[], false)), "mixes samples");
+    }
+
+    #[test]
+    fn batch_statistics_split_approximately() {
+        let said = said(|x, w| {
+            let y = x.matmul(w)?;
+            let scale = w.mean(&[0], false)?;
+            y.batch_norm(&scale, &scale, 1e-5)?.0.square()?.mean(&[], false)
+        });
+        assert!(matches!(said, Splits::Approximately(why) if why.contains("batch_norm")));
+    }
+
+    #[test]
+    fn labels_and_cross_entropy_split_exactly() {
+        let trace = |n: usize| {
+            let trace = Trace::new();
+            let w = trace.input("w", Type::new(DType::F32, [6, 4]));
+            let x = trace.input("x", Type::new(DType::F32, [n, 6]));
+            let y = trace.input("y", Type::new(DType::I64, [n]));
+            let loss = x.matmul(&w).unwrap().softmax_cross_entropy(&y).unwrap().mean(&[], false).unwrap();
+            trace.finish(&[&w, &loss]).unwrap()
+        };
+        let said = splits((&trace(4), &trace(10)), (4, 10), &Frame { state: 1, inputs: 2, totals: 0 });
+        assert_eq!(said, Splits::Exactly);
+    }
+}

@@ -1,0 +1,454 @@
+//! Turns a step's body and a line into programs: chooses how many micro-batches, and the fastest plan for each part.
+//!
+//! A batch of B samples can be run whole or in micro-batches of fewer samples; each way is a candidate with graphs of
+//! its own. The least time among the candidates' plans within the line wins, so more memory never plans a slower step.
+
+use plimsoll_device::Bytes;
+use plimsoll_device::backend::ALIGNMENT;
+use plimsoll_graph::micro_batch::{Cut, Frame, Splits, cut, splits};
+use plimsoll_graph::{DType, Graph, Site, TensorOps, Type, passes};
+use plimsoll_plan::{Exactness, Infeasible, Kind, Plan};
+
+use crate::account::Account;
+use crate::device::Device;
+use crate::draft::Draft;
+use crate::error::{Error, Result, Way};
+use crate::function::finish;
+use crate::lower::Roles;
+use crate::program::Program;
+use crate::step::{Held, Pass, StepOptions, StepResult};
+use crate::tensor::Tensor;
+use crate::tracing::Tracing;
+
+/// A step without a line takes the least memory that is predicted to cost at most this much time over the fastest plan.
+const LEAN: f64 = 1.01;
+
+/// What is compiled.
+pub(crate) struct Compile<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) held: &'a [Held],
+    pub(crate) inputs: &'a [Type],
+    pub(crate) options: &'a StepOptions,
+    pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
+    pub(crate) site: Site,
+}
+
+/// The step traced for some number of samples.
+struct Traced {
+    graph: Graph,
+    captured: Vec<Tensor>,
+    frame: Frame,
+}
+
+/// One part of a compiled step: a program, what it captured, and how often it runs on how many samples.
+pub(crate) struct Part {
+    pub(crate) program: Program,
+    pub(crate) captured: Vec<Tensor>,
+    pub(crate) samples: usize,
+    pub(crate) runs: usize,
+}
+
+/// A compiled step.
+pub(crate) struct Compiled {
+    /// The passes over the batch; where it is not split, one part that is the whole step.
+    pub(crate) passes: Vec<Part>,
+    /// What runs after all passes of a split batch.
+    pub(crate) update: Option<Part>,
+    /// What passes add up.
+    pub(crate) sums: Vec<Type>,
+    /// Which state each pass changes, and which the update.
+    pub(crate) passed: Vec<usize>,
+    pub(crate) updated: Vec<usize>,
+    pub(crate) outputs: Vec<Type>,
+    pub(crate) exactness: Exactness,
+    pub(crate) account: Account,
+    /// Bytes that sums and unaligned rows take beside the account.
+    pub(crate) extra: Bytes,
+    pub(crate) floor: Bytes,
+    pub(crate) unlimited: Bytes,
+    pub(crate) unlimited_ns: u64,
+    pub(crate) predicted_ns: u64,
+}
+
+/// One way to run the step, before it is planned.
+struct Candidate {
+    drafts: Vec<(Draft, Vec<Tensor>, usize, usize)>,
+    update: Option<(Draft, Vec<Tensor>)>,
+    sums: Vec<Type>,
+    passed: Vec<usize>,
+    updated: Vec<usize>,
+    extra: Bytes,
+}
+
+impl Candidate {
+    fn all(&mut self) -> impl Iterator<Item = (&mut Draft, u64)> {
+        let passes = self.drafts.iter_mut().map(|(draft, _, _, runs)| (draft, *runs as u64));
+        passes.chain(self.update.iter_mut().map(|(draft, _)| (draft, 1)))
+    }
+
+    fn micro_batches(&self) -> usize {
+        self.drafts.iter().map(|(_, _, _, runs)| runs).sum()
+    }
+
+    /// Bytes beside the account: the least with which it can run.
+    fn floor(&mut self) -> Bytes {
+        let extra = self.extra;
+        extra + Bytes(self.all().map(|(draft, _)| draft.floor()).max().unwrap_or(0))
+    }
+
+    fn bound(&mut self) -> Bytes {
+        let extra = self.extra;
+        extra + Bytes(self.all().map(|(draft, _)| draft.bound()).max().unwrap_or(0))
+    }
+
+    fn unlimited_ns(&mut self) -> u64 {
+        self.all().map(|(draft, runs)| draft.unlimited_ns() * runs).sum()
+    }
+
+    /// The fastest plans within so many bytes beside the account, with their time.
+    fn plan(&mut self, room: Bytes) -> Result<Option<(Vec<Plan>, u64)>> {
+        let arena = room.saturating_sub(self.extra).get();
+        if room < self.extra {
+            return Ok(None);
+        }
+        let (mut plans, mut ns) = (Vec::new(), 0);
+        for (draft, runs) in self.all() {
+            let most = draft.unlimited();
+            let Ok(plan) = draft.plan(arena.min(most))? else { return Ok(None) };
+            ns += plan.figures.predicted_ns * runs;
+            plans.push(plan);
+        }
+        Ok(Some((plans, ns)))
+    }
+
+    /// Why there is no plan, said of the part that needs most; `None` if none needs an arena.
+    fn refusal(&mut self) -> Result<Option<Box<Infeasible>>> {
+        let worst = self.all().map(|(draft, _)| (draft.floor(), draft)).max_by_key(|(floor, _)| *floor);
+        match worst {
+            Some((floor, draft)) if floor > 0 => Ok(draft.plan(floor - 1)?.err()),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Compile<'_> {
+    /// Traces, chooses, plans.
+    pub(crate) fn run(&self) -> Result<Compiled> {
+        let whole = self.trace(self.options.batch)?;
+        let outputs: Vec<Type> =
+            whole.graph.outputs()[self.held.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
+        let staged = self.inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
+        let account = Account::new(self.device, staged, self.options.beside);
+        let (splits, exactness) = self.how_it_splits(&whole)?;
+        let allowed = splits && self.options.exactness >= exactness;
+        let (mut one, sizes) = match (self.options.batch, self.options.micro_batch) {
+            (Some(batch), Some(samples)) if samples < batch => {
+                if !allowed {
+                    return Err(self.cannot_split(&whole)?);
+                }
+                (self.split(samples.max(1), &account)?, Vec::new())
+            }
+            (Some(batch), None) if allowed => (self.whole(whole, &account)?, sizes(batch)),
+            _ => (self.whole(whole, &account)?, Vec::new()),
+        };
+        let mut least = one.floor();
+        for &samples in sizes.iter().rev() {
+            let mut candidate = self.split(samples, &account)?;
+            if candidate.bound() < least {
+                least = least.min(candidate.floor());
+            }
+        }
+        let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
+        let (unlimited_ns, unlimited) = (one.unlimited_ns(), one.extra + Bytes(unlimited));
+        let elsewhere = account.elsewhere();
+        let (candidate, plans, predicted_ns) = match self.options.memory {
+            None => {
+                let (mut plans, mut ns) = (Vec::new(), 0);
+                for (draft, runs) in one.all() {
+                    let plan = draft.lean(LEAN)?;
+                    ns += plan.figures.predicted_ns * runs;
+                    plans.push(plan);
+                }
+                (one, plans, ns)
+            }
+            Some(line) => match self.choose(one, &sizes, line, &account)? {
+                Some(chosen) => chosen,
+                None => {
+                    return Err(self.refuse(
+                        line,
+                        elsewhere + least,
+                        &account,
+                        splits.then_some(exactness),
+                    )?);
+                }
+            },
+        };
+        let exactness = if candidate.micro_batches() > 1 { exactness } else { Exactness::Bitwise };
+        let Candidate { drafts, update, sums, passed, updated, extra } = candidate;
+        let mut plans = plans.into_iter();
+        let missing = || Error::Internal("a part of a step has no plan".into());
+        let mut part = |draft: Draft, captured, samples, runs| -> Result<Part> {
+            let program = draft.program(plans.next().ok_or_else(missing)?, self.device)?;
+            Ok(Part { program, captured, samples, runs })
+        };
+        let passes = drafts
+            .into_iter()
+            .map(|(draft, captured, samples, runs)| part(draft, captured, samples, runs))
+            .collect::<Result<Vec<Part>>>()?;
+        let update = update.map(|(draft, captured)| part(draft, captured, 0, 1)).transpose()?;
+        Ok(Compiled {
+            passes,
+            update,
+            sums,
+            passed,
+            updated,
+            outputs,
+            exactness,
+            account,
+            extra,
+            floor: elsewhere + least,
+            unlimited: elsewhere + unlimited,
+            unlimited_ns,
+            predicted_ns,
+        })
+    }
+
+    /// The fastest of all candidates within the line.
+    fn choose(
+        &self,
+        mut one: Candidate,
+        sizes: &[usize],
+        line: Bytes,
+        account: &Account,
+    ) -> Result<Option<(Candidate, Vec<Plan>, u64)>> {
+        let Some(room) = line.checked_sub(account.elsewhere()) else { return Ok(None) };
+        let unlimited_ns = one.unlimited_ns();
+        let mut best = one.plan(room)?.map(|(plans, ns)| (one, plans, ns));
+        for &samples in sizes {
+            if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
+                break;
+            }
+            let mut candidate = self.split(samples, account)?;
+            let hopeless = best.as_ref().is_some_and(|(_, _, ns)| candidate.unlimited_ns() >= *ns);
+            if hopeless || candidate.bound() > room {
+                continue;
+            }
+            if let Some((plans, ns)) = candidate.plan(room)?
+                && best.as_ref().is_none_or(|(_, _, known)| ns < *known)
+            {
+                best = Some((candidate, plans, ns));
+            }
+        }
+        Ok(best)
+    }
+
+    /// Why the line cannot be kept, and what would help.
+    fn refuse(
+        &self,
+        line: Bytes,
+        least: Bytes,
+        account: &Account,
+        splits: Option<Exactness>,
+    ) -> Result<Error> {
+        let mut ways = Vec::new();
+        let elsewhere = account.elsewhere();
+        let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
+        let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
+        if let (Some(needed), Some(batch), false) = (splits, self.options.batch, allowed) {
+            let floor = self.split(smallest(batch), account)?.floor();
+            ways.push(Way {
+                change: format!("allow {needed} plans: micro-batches"),
+                least: elsewhere + floor,
+            });
+        }
+        if let (Some(batch), false) = (self.options.batch, allowed) {
+            for smaller in [batch / 2, batch / 4, 1] {
+                if smaller > 0 && smaller < batch && ways.len() < 3 {
+                    let mut fewer = self.whole(self.trace(Some(smaller))?, account)?;
+                    let saved: Bytes =
+                        self.inputs.iter().map(|ty| padded(ty.bytes() / batch * (batch - smaller))).sum();
+                    let least = elsewhere.saturating_sub(saved) + fewer.floor();
+                    ways.push(Way { change: format!("a batch of {smaller}"), least });
+                }
+            }
+        }
+        let mut candidate = match self.options.batch {
+            Some(batch) if allowed => self.split(smallest(batch), account)?,
+            _ => self.whole(self.trace(self.options.batch)?, account)?,
+        };
+        let refusal = candidate.refusal()?;
+        let mut heaviest: Vec<(String, Bytes)> =
+            self.held.iter().map(|h| (h.name.clone(), h.tensor.ty().bytes().into())).collect();
+        let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
+        heaviest.extend(largest.map(|t| (t.name.clone(), Bytes(t.bytes))));
+        heaviest.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+        heaviest.dedup();
+        heaviest.truncate(5);
+        Ok(Error::Infeasible { asked: line, least, account: *account, refusal, heaviest, ways })
+    }
+
+    /// Whether the step can be split at all, and what exactness that takes.
+    fn how_it_splits(&self, whole: &Traced) -> Result<(bool, Exactness)> {
+        Ok(match self.splits(whole)? {
+            Splits::Exactly => (true, Exactness::Reassociated),
+            Splits::Approximately(_) => (true, Exactness::Approximate),
+            Splits::Not(_) => (false, Exactness::Approximate),
+        })
+    }
+
+    fn splits(&self, whole: &Traced) -> Result<Splits> {
+        let Some(batch) = self.options.batch.filter(|&batch| batch > 1) else {
+            return Ok(Splits::Not("the step has no batch of several samples".into()));
+        };
+        let half = batch.div_ceil(2);
+        let part = self.trace(Some(half))?;
+        Ok(splits((&part.graph, &whole.graph), (half, batch), &whole.frame))
+    }
+
+    /// Why the batch is not split as the caller asks.
+    fn cannot_split(&self, whole: &Traced) -> Result<Error> {
+        let allowed = self.options.exactness;
+        let why = match self.splits(whole)? {
+            Splits::Exactly => format!("only {allowed} plans are allowed; allow {}", Exactness::Reassociated),
+            Splits::Approximately(why) => format!(
+                "{why}, which micro-batches would change; allow {} plans to have statistics of each micro-batch instead",
+                Exactness::Approximate
+            ),
+            Splits::Not(why) => why,
+        };
+        Ok(Error::Split { why, site: self.site })
+    }
+
+    fn trace(&self, samples: Option<usize>) -> Result<Traced> {
+        let tracing = Tracing::new();
+        let state: Vec<Tensor> =
+            self.held.iter().map(|h| tracing.argument(&h.name, h.tensor.ty().clone())).collect();
+        let inputs: Vec<Tensor> = self
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| {
+                let shape = samples.map_or(ty.shape.clone(), |samples| ty.shape.with(0, samples));
+                tracing.argument(&format!("input {i}"), ty.with_shape(shape))
+            })
+            .collect();
+        let first = tracing.argument("first sample", Type::new(DType::I64, [1]));
+        let pass = Pass { state: &state, inputs: &inputs, first: &first };
+        let StepResult { state: new, outputs, totals } = self.device.scope(|| (self.body)(&pass))?;
+        let types = |tensors: &[Tensor]| tensors.iter().map(|t| t.ty().clone()).collect::<Vec<Type>>();
+        if types(&new) != types(&state) {
+            let why = format!("returns a state of {:?} where it was given {:?}", types(&new), types(&state));
+            return Err(Error::Signature { site: self.site, why });
+        }
+        let frame = Frame { state: state.len(), inputs: inputs.len() + 1, totals: totals.len() };
+        let results: Vec<Tensor> = new.into_iter().chain(outputs).chain(totals).collect();
+        let graph = finish(&tracing, &results, self.site)?;
+        Ok(Traced { graph, captured: tracing.captured(), frame })
+    }
+
+    /// The step without a split.
+    fn whole(&self, traced: Traced, account: &Account) -> Result<Candidate> {
+        let n_state = self.held.len();
+        let replaces: Vec<Option<usize>> =
+            (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
+        let draft = self.draft(&traced.graph, &replaces, 0, account)?;
+        let batch = self.options.batch.unwrap_or(1);
+        Ok(Candidate {
+            drafts: vec![(draft, traced.captured, batch, 1)],
+            update: None,
+            sums: Vec::new(),
+            passed: Vec::new(),
+            updated: Vec::new(),
+            extra: Bytes::ZERO,
+        })
+    }
+
+    /// The step in micro-batches of so many samples, the last of which may have fewer.
+    fn split(&self, samples: usize, account: &Account) -> Result<Candidate> {
+        let batch = self.options.batch.unwrap_or(1);
+        let (full, rest) = (batch / samples, batch % samples);
+        let mut drafts = Vec::new();
+        let mut made = None;
+        for (samples, runs) in [(samples, full), (rest, usize::from(rest > 0))] {
+            if runs == 0 || samples == 0 {
+                continue;
+            }
+            let traced = self.trace(Some(samples))?;
+            let cut = cut(&traced.graph, &traced.frame, samples as f64 / batch as f64)?;
+            let first_sum = traced.graph.inputs().len();
+            let state = cut.passed.iter().map(|&i| Some(i));
+            let replaces: Vec<Option<usize>> =
+                state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
+            let draft = self.draft(&cut.pass, &replaces, first_sum, account)?;
+            drafts.push((draft, traced.captured.clone(), samples, runs));
+            made.get_or_insert((cut, traced.captured, first_sum));
+        }
+        let Some((cut, captured, first_sum)) = made else {
+            return Err(Error::Internal(format!("a batch of {batch} in micro-batches of {samples}")));
+        };
+        let outputs = cut.update.outputs().len() - cut.updated.len();
+        let replaces: Vec<Option<usize>> =
+            cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
+        let update = self.draft(&cut.update, &replaces, first_sum, account)?;
+        let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
+        let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples));
+        let extra = sums.chain(rows).sum();
+        let Cut { sums, passed, updated, .. } = cut;
+        Ok(Candidate { drafts, update: Some((update, captured)), sums, passed, updated, extra })
+    }
+
+    fn draft(
+        &self,
+        graph: &Graph,
+        replaces: &[Option<usize>],
+        first_sum: usize,
+        account: &Account,
+    ) -> Result<Draft> {
+        let graph = passes::optimize(graph)?;
+        let room = self.options.memory.map(|line| line.saturating_sub(account.elsewhere()));
+        let mut kinds: Vec<Kind> = self.held.iter().map(|h| h.kind).collect();
+        if first_sum > 0 {
+            kinds.resize(first_sum, Kind::Input);
+            kinds.resize(graph.inputs().len(), Kind::Gradient);
+        }
+        Draft::new(graph, &Roles { replaces, kinds: &kinds }, self.device, room)
+    }
+}
+
+/// Bytes in which a micro-batch's rows of an input are staged: none where the rows of every micro-batch are aligned.
+pub(crate) fn staged(ty: &Type, batch: usize, samples: usize) -> Bytes {
+    let rows = ty.bytes() / batch.max(1) * samples;
+    if rows.is_multiple_of(ALIGNMENT) { Bytes::ZERO } else { padded(rows) }
+}
+
+fn padded(bytes: usize) -> Bytes {
+    bytes.next_multiple_of(ALIGNMENT).into()
+}
+
+/// The sizes of micro-batches to consider for a batch, descending: about 2/3 of the one before.
+fn sizes(batch: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    let (mut two, mut three) = (2, 3);
+    while two.min(three) < 2 * batch {
+        let parts = two.min(three);
+        let samples = batch.div_ceil(parts);
+        if samples < batch && sizes.last() != Some(&samples) {
+            sizes.push(samples);
+        }
+        if two < three { two *= 2 } else { three *= 2 }
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn micro_batches_go_down_to_one_sample() {
+        assert_eq!(sizes(10), [5, 4, 3, 2, 1]);
+        assert_eq!(sizes(64), [32, 22, 16, 11, 8, 6, 4, 3, 2, 1]);
+        assert_eq!(sizes(2), [1]);
+        assert!(sizes(1).is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! How long kernels take on a device: from a roofline at first, then from timing each distinct one once.
+//!
+//! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use plimsoll_device::Bytes;
+use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Operand};
+use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::tensor::Buffer;
+
+/// The first line of a file of times; another format gets another number.
+const HEADER: &str = "plimsoll kernel times 1";
+/// A kernel is timed until it has run this often or this long.
+const RUNS: usize = 7;
+const SECONDS: f64 = 0.02;
+
+/// The times that are known of a device's kernels.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    /// Seconds by kernel.
+    known: FxHashMap<String, f64>,
+    /// Where they are kept; without a place nothing is timed.
+    file: Option<PathBuf>,
+}
+
+impl Costs {
+    /// Times kept in a folder for a device of this name. A file that cannot be read is as good as none: its kernels are
+    /// timed again.
+    pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
+        let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let file = folder.join(format!("{name}.times"));
+        let mut known = FxHashMap::default();
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let mut lines = text.lines();
+        if lines.next() == Some(HEADER) {
+            for (ns, kernel) in lines.filter_map(|line| line.split_once('\t')) {
+                if let Ok(ns) = ns.parse::<u64>() {
+                    known.insert(kernel.to_string(), ns as f64 / 1e9);
+                }
+            }
+        }
+        Costs { known, file: Some(file) }
+    }
+
+    /// Seconds of a kernel: as timed, else by the roofline.
+    pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        if let Some(seconds) = self.known.get(&key(op, inputs)) {
+            return *seconds;
+        }
+        let (speed, cost) = (backend.speed(), op.cost(inputs, outputs));
+        (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call
+    }
+
+    /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
+    pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
+        let Some(file) = self.file.clone() else { return Ok(()) };
+        let mut fresh = Vec::new();
+        let mut seen = rustc_hash::FxHashSet::default();
+        for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+            let key = key(&node.op, &types(graph, &node.inputs));
+            if !self.known.contains_key(&key) && seen.insert(key.clone()) {
+                fresh.push((key, node));
+            }
+        }
+        let mut timed = Vec::new();
+        for (key, node) in fresh {
+            if let Some(seconds) = time(graph, node, device, room)? {
+                timed.push((key, seconds));
+            }
+        }
+        if !timed.is_empty() {
+            // A cache that cannot be written costs the next run its time and nothing else.
+            append(&file, &timed).ok();
+            self.known.extend(timed);
+        }
+        Ok(())
+    }
+}
+
+fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g Type; 4]> {
+    ids.iter().map(|&v| graph.ty(v)).collect()
+}
+
+/// What tells kernels apart: the op with its attributes, and the types of its inputs.
+fn key(op: &Op, inputs: &[&Type]) -> String {
+    let mut key = format!("{op:?}");
+    inputs.iter().for_each(|ty| key += &format!(" {ty}"));
+    key
+}
+
+/// The least of several runs over operands of plain values (what else the machine does only adds), or `None` if they do not fit or the kernel refuses them.
+fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<f64>> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    let scratch_bytes = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let padded = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
+    let all = || inputs.iter().chain(&outputs);
+    let operand_bytes: usize = all().map(|ty| padded(ty.bytes())).sum();
+    let bytes = operand_bytes + padded(scratch_bytes);
+    if room.is_some_and(|room| Bytes::from(bytes) > room) {
+        return Ok(None);
+    }
+    let buffer = Buffer::new(device, bytes.max(ALIGNMENT), "calibration", Site::here())?;
+    let mut at = buffer.ptr();
+    let mut operands: SmallVec<[Operand<'_>; 16]> = SmallVec::new();
+    for ty in all() {
+        operands.push(Operand { ty, ptr: at });
+        // SAFETY: the buffer was made as large as all operands one after the other, then scratch.
+        unsafe {
+            fill(ty, at);
+            at = at.add(padded(ty.bytes()));
+        }
+    }
+    let (reads, writes) = operands.split_at(inputs.len());
+    let call = Call { op: &node.op, inputs: reads, outputs: writes, scratch: at, scratch_bytes };
+    let mut least = f64::INFINITY;
+    let begin = Instant::now();
+    // The first run touches the memory and is not counted.
+    for run in 0..=RUNS {
+        let start = Instant::now();
+        // SAFETY: operands and scratch are disjoint, of the declared sizes, and live until the buffer is dropped.
+        if unsafe { device.backend().run(&call) }.is_err() {
+            return Ok(None);
+        }
+        if run > 0 {
+            least = least.min(start.elapsed().as_secs_f64());
+        }
+        if run > 1 && begin.elapsed().as_secs_f64() > SECONDS {
+            break;
+        }
+    }
+    Ok(Some(least))
+}
+
+/// Writes plain values: halves where they are real, zeros where they count or index.
+///
+/// # Safety
+/// `at` is aligned memory of `ty`'s bytes that nobody else uses.
+unsafe fn fill(ty: &Type, at: *mut u8) {
+    let n = ty.elements();
+    // SAFETY: the caller's promise; all element types take any bits.
+    unsafe {
+        match ty.dtype {
+            DType::F32 => std::slice::from_raw_parts_mut(at.cast::<f32>(), n).fill(0.5),
+            DType::F64 => std::slice::from_raw_parts_mut(at.cast::<f64>(), n).fill(0.5),
+            DType::BF16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::bf16::from_f32(0.5)),
+            DType::F16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::f16::from_f32(0.5)),
+            _ => at.write_bytes(0, ty.bytes()),
+        }
+    }
+}
+
+/// Adds times to a file, whole or not at all: the new file takes the old one's place.
+fn append(file: &Path, timed: &[(String, f64)]) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let old = fs::read_to_string(file).unwrap_or_default();
+    let old = if old.lines().next() == Some(HEADER) { old } else { format!("{HEADER}\n") };
+    let fresh = file.with_extension(format!("{}.new", std::process::id()));
+    let mut out = std::io::BufWriter::new(fs::File::create(&fresh)?);
+    out.write_all(old.as_bytes())?;
+    for (kernel, seconds) in timed {
+        writeln!(out, "{}\t{kernel}", (seconds * 1e9).ceil() as u64)?;
+    }
+    out.flush()?;
+    fs::rename(&fresh, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_graph::{TensorOps, Trace};
+
+    #[test]
+    fn a_kernel_is_timed_once_and_remembered() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-costs-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let y = x.matmul(&x).unwrap().exp().unwrap();
+        let graph = trace.finish(&[&y]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        assert_eq!(costs.known.len(), 2);
+        let again = Costs::kept_in(&folder, "a cpu");
+        let rounded = |costs: &Costs| {
+            let mut all: Vec<(String, u64)> =
+                costs.known.iter().map(|(k, s)| (k.clone(), (s * 1e9).ceil() as u64)).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(rounded(&costs), rounded(&again));
+        fs::write(folder.join("a-cpu.times"), "something else\n12\tx\n").unwrap();
+        assert!(Costs::kept_in(&folder, "a cpu").known.is_empty());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_without_room_is_not_timed() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-room-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let graph = trace.finish(&[&x.exp().unwrap()]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, Some(Bytes::kib(31))).unwrap();
+        assert!(costs.known.is_empty());
+        costs.time(&graph, &device, Some(Bytes::kib(32))).unwrap();
+        assert_eq!(costs.known.len(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
