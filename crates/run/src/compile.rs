@@ -2,6 +2,8 @@
 //!
 //! A batch of B samples can be run whole or in micro-batches of fewer samples; each way is a candidate with graphs of
 //! its own. The least time among the candidates' plans within the line wins, so more memory never plans a slower step.
+//! A batch is split for want of memory, never for speed: a prediction that its parts take less time than the whole
+//! counts as the whole's, and of equals the one with fewer parts is taken.
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::ALIGNMENT;
@@ -229,14 +231,16 @@ impl Compile<'_> {
                 break;
             }
             let mut candidate = self.split(samples, account)?;
-            let hopeless = best.as_ref().is_some_and(|(_, _, ns)| candidate.unlimited_ns() >= *ns);
+            let least = candidate.unlimited_ns().max(unlimited_ns);
+            let hopeless = best.as_ref().is_some_and(|(_, _, ns)| least >= *ns);
             if hopeless || candidate.bound() > room {
                 continue;
             }
-            if let Some((plans, ns)) = candidate.plan(room)?
-                && best.as_ref().is_none_or(|(_, _, known)| ns < *known)
-            {
-                best = Some((candidate, plans, ns));
+            if let Some((plans, ns)) = candidate.plan(room)? {
+                let ns = ns.max(unlimited_ns);
+                if best.as_ref().is_none_or(|(_, _, known)| ns < *known) {
+                    best = Some((candidate, plans, ns));
+                }
             }
         }
         Ok(best)
