@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Runs every reference case at ten budgets from its floor to what it would like, and prints a table.
+
+    cargo build --release && python benches/budgets.py [--cases cnn gpt] [--steps 20] [--jsonl FILE]
+
+Checked for each run: the process's peak stays within the line; the arena is what was planned and what the ledger has;
+the losses are the same bits as without a line where the batch was not split, and within 1e-4 where it was; one byte less
+than the floor is refused. Printed beside: predicted and measured time of a step. Run it on a quiet machine.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PLIMSOLL = ROOT / "target" / "release" / "plimsoll"
+CASES = ["mlp", "cnn", "resnet18", "unet", "gpt", "lstm"]
+MIB = 1 << 20
+
+
+def run(*arguments):
+    done = subprocess.run([PLIMSOLL, *map(str, arguments), "--json"], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", nargs="+", default=CASES)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--budgets", type=int, default=10)
+    parser.add_argument("--jsonl", type=pathlib.Path)
+    args = parser.parse_args()
+    wrong, errors, lines = [], [], []
+    print(f"{'case':9} {'line MiB':>9} {'peak MiB':>9} {'arena':>9} {'live':>6} {'split':>5} {'again':>5} "
+          f"{'predicted':>9} {'measured':>9} {'ratio':>6}  losses")
+    for case in args.cases:
+        # Times of kernels are measured by the first run; the others plan with them.
+        run("plan", case)
+        free = run("bench", case, "--steps", args.steps)
+        floor, most = free["floor_bytes"], max(free["unlimited_bytes"], free["floor_bytes"] + 1)
+        budgets = [floor + (most - floor) * i // (args.budgets - 1) for i in range(args.budgets)]
+        if run("bench", case, "--steps", 1, "--memory", floor - 1) is not None:
+            wrong.append(f"{case}: one byte less than the floor is not refused")
+        before = None
+        for budget in budgets:
+            line = run("bench", case, "--steps", args.steps, "--memory", budget)
+            if line is None:
+                wrong.append(f"{case}: refused at {budget}")
+                continue
+            lines.append({**line, "line_bytes": budget})
+            measured = 1000 / line["steps_s"]
+            ratio = measured / line["predicted_ms"]
+            errors.append(abs(ratio - 1))
+            same = line["losses"] == free["losses"]
+            far = max(abs(a - b) / abs(b) for a, b in zip(line["losses"], free["losses"]))
+            if line["micro_batches"] == 1 and not same:
+                wrong.append(f"{case} at {budget}: other bits without a split")
+            if far > 1e-4:
+                wrong.append(f"{case} at {budget}: losses differ by {far:.1e}")
+            if line["peak_bytes"] > budget:
+                wrong.append(f"{case} at {budget}: peak {line['peak_bytes']}")
+            if line["arena_bytes"] != line["ledger_bytes"]:
+                wrong.append(f"{case} at {budget}: the ledger has {line['ledger_bytes']} for the arena")
+            if before is not None and line["predicted_ms"] > before * (1 + 1e-9):
+                wrong.append(f"{case} at {budget}: slower than with less")
+            before = line["predicted_ms"]
+            word = "same bits" if same else f"within {far:.0e}"
+            print(f"{case:9} {budget / MIB:9.1f} {line['peak_bytes'] / MIB:9.1f} {line['arena_bytes'] / MIB:9.2f} "
+                  f"{line['arena_bytes'] / max(line['live_bytes'], 1):6.3f} {line['micro_batches']:5} "
+                  f"{line['recomputed_ops']:5} {line['predicted_ms']:9.1f} {measured:9.1f} {ratio:6.2f}  {word}",
+                  flush=True)
+    print(f"predicted and measured times differ by {100 * sum(errors) / max(len(errors), 1):.1f} % on average")
+    if args.jsonl:
+        args.jsonl.parent.mkdir(parents=True, exist_ok=True)
+        args.jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for complaint in wrong:
+        print("WRONG:", complaint)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
