@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Init, Net, Recipe, Training, zoo};
+use plimsoll_nn::{Adam, Init, Net, Recipe, Training, model, zoo};
 use plimsoll_run::{Device, Result, Tensor};
 
 const BATCHES: u64 = 4;
@@ -34,16 +34,18 @@ fn labels(stream: u64, ty: &Type, classes: u64) -> Tensor {
 }
 
 fn losses(
-    model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
+    f: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
     input: Type,
     target: Type,
     classes: u64,
     steps: u64,
 ) -> Vec<f64> {
+    let model = model(f);
     let params = Net::discover(std::slice::from_ref(&input), &model).unwrap();
     let start = |(i, p): (usize, &plimsoll_nn::Param)| match p.init {
         Init::Constant(value) => Tensor::full(p.ty.clone(), value).unwrap(),
         Init::Uniform(bound) | Init::Normal(bound) => uniform(i as u64 + 1, &p.ty, bound),
+        other => panic!("{other:?} has no counterpart in make.py"),
     };
     let values = params.iter().enumerate().map(start).collect();
     let recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), target.clone());

@@ -3,7 +3,7 @@
 use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Init, Layers, Net};
+use crate::{Init, MultiHead, Net};
 
 /// A transformer's sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn gpt(net: &mut Net, tokens: &Tensor, size: Gpt) -> Result<Tensor> {
     for layer in 0..layers {
         x = net.scope(&format!("block{}", layer + 1), |net| {
             let y = net.layer_norm("norm1", &x)?;
-            let x = x.add(&net.causal_attention("attention", &y, heads)?)?;
+            let x = x.add(&net.self_attention("attention", &y, MultiHead::new(heads).causal())?)?;
             let y = net.layer_norm("norm2", &x)?;
             let y = net.dense("up", &y, 4 * width, true)?.gelu_tanh()?;
             x.add(&net.dense("down", &y, width, true)?)

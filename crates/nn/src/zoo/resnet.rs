@@ -3,7 +3,7 @@
 use plimsoll_graph::{PoolOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Conv2d, Layers, Net};
+use crate::{Conv2d, Net};
 
 /// Stem of 64 channels, four stages of two residual blocks (64, 128, 256, 512), global average, dense layer.
 pub fn resnet18(net: &mut Net, x: &Tensor, classes: usize) -> Result<Tensor> {
@@ -33,7 +33,7 @@ fn conv_norm(
     window: usize,
     stride: usize,
 ) -> Result<Tensor> {
-    let conv = Conv2d { channels, window, stride, pad: window / 2, bias: false };
+    let conv = Conv2d::new(channels, window).stride(stride).pad(window / 2).no_bias();
     let x = net.conv2d(&format!("conv{name}"), x, conv)?;
     net.batch_norm(&format!("norm{name}"), &x)
 }
