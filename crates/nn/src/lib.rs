@@ -38,6 +38,6 @@ pub use optim::{
     clip_by_global_norm, clip_by_value,
 };
 pub use precision::Precision;
-pub use schedule::{Plateau, Schedule};
+pub use schedule::{Plateau, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use training::{Recipe, Training};
