@@ -43,7 +43,7 @@ fn a_steady_step_allocates_nothing() {
             ("unet", Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)), images.clone(), pixels),
             (
                 "resnet18",
-                Box::new(|net, x| zoo::resnet18(net, &x[0], 10)),
+                Box::new(|net, x| zoo::resnet18(net, &x[0], 64, 10)),
                 images,
                 Type::new(DType::I64, [4]),
             ),
