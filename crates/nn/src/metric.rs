@@ -196,3 +196,103 @@ impl Tally {
         self.sums.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Init;
+
+    const CLASSES: usize = 5;
+
+    fn logits(n: usize) -> Vec<f32> {
+        let ty = Type::new(DType::F32, [n, CLASSES]);
+        Init::Normal(1.0).draw("logits", &ty, 1).unwrap().to_vec().unwrap()
+    }
+
+    fn label(i: usize) -> i64 {
+        // Class 4 is never a label.
+        (i * 7 % 4) as i64
+    }
+
+    /// A metric over uneven batches of 17 samples.
+    fn over_batches(metric: Metric) -> f64 {
+        let (x, mut tally) = (logits(17), Tally::new(metric));
+        for (start, end) in [(0, 8), (8, 16), (16, 17)] {
+            let x = Tensor::from_slice(&x[start * CLASSES..end * CLASSES], [end - start, CLASSES]).unwrap();
+            let y: Vec<i64> = (start..end).map(label).collect();
+            tally.add(&metric.sums(&x, &Tensor::from_slice(&y, [y.len()]).unwrap()).unwrap()).unwrap();
+        }
+        tally.value()
+    }
+
+    fn rank(row: &[f32], label: i64) -> usize {
+        row.iter().filter(|x| **x > row[label as usize]).count()
+    }
+
+    #[test]
+    fn classes_are_counted_over_uneven_batches_as_over_all_samples() {
+        let x = logits(17);
+        let ranks: Vec<usize> = x.chunks(CLASSES).enumerate().map(|(i, row)| rank(row, label(i))).collect();
+        let share = |k: usize| ranks.iter().filter(|&&r| r < k).count() as f64 / 17.0;
+        assert_eq!(over_batches(Metric::Accuracy), share(1));
+        assert_eq!(over_batches(Metric::TopK(1)), share(1));
+        assert_eq!(over_batches(Metric::TopK(3)), share(3));
+        let entropy = |(i, row): (usize, &[f32])| {
+            let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+            sum.ln() - f64::from(row[label(i) as usize])
+        };
+        let mean = x.chunks(CLASSES).enumerate().map(entropy).sum::<f64>() / 17.0;
+        assert!((over_batches(Metric::CrossEntropy) - mean).abs() < 1e-6);
+        assert!((over_batches(Metric::Perplexity) - mean.exp()).abs() < 1e-5);
+    }
+
+    #[test]
+    fn mean_iou_is_that_of_the_whole_set_and_skips_absent_classes() {
+        let found: Vec<usize> = logits(17)
+            .chunks(CLASSES)
+            .map(|row| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap())
+            .collect();
+        let mut ious = Vec::new();
+        for class in 0..CLASSES {
+            let is = |i: usize| (found[i] == class, label(i) as usize == class);
+            let both = (0..17).filter(|&i| is(i) == (true, true)).count();
+            let either = (0..17).filter(|&i| is(i) != (false, false)).count();
+            ious.extend((either > 0).then(|| both as f64 / either as f64));
+        }
+        let mean = ious.iter().sum::<f64>() / ious.len() as f64;
+        assert!((over_batches(Metric::MeanIou) - mean).abs() < 1e-9);
+        // Two classes of which one appears nowhere: the other's overlap is all there is.
+        assert_eq!(Metric::MeanIou.finish(&[3.0, 0.0, 4.0, 0.0, 3.0, 0.0]), 0.75);
+    }
+
+    #[test]
+    fn distances_are_means_over_elements() {
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 4.0, -1.0], [4]).unwrap();
+        let t = Tensor::from_slice(&[1.0f32, 0.0, 1.0, 0.0], [4]).unwrap();
+        let value = |metric: Metric| {
+            let mut tally = Tally::new(metric);
+            tally.add(&metric.sums(&x, &t).unwrap()).unwrap();
+            tally.value()
+        };
+        assert!((value(Metric::Mae) - 6.0 / 4.0).abs() < 1e-9);
+        assert!((value(Metric::Mse) - 14.0 / 4.0).abs() < 1e-9);
+        assert!((value(Metric::Rmse) - 3.5f64.sqrt()).abs() < 1e-9);
+        assert!((value(Metric::R2) - (1.0 - 14.0)).abs() < 1e-6);
+        assert_eq!(value(Metric::BinaryAccuracy), 0.75);
+    }
+
+    #[test]
+    fn labels_of_the_wrong_shape_or_kind_are_refused() {
+        let x = Tensor::from_slice(&[0.0f32; 6], [2, 3]).unwrap();
+        let floats = Tensor::from_slice(&[0.0f32; 2], [2]).unwrap();
+        let three = Tensor::from_slice(&[0i64; 3], [3]).unwrap();
+        for metric in [Metric::Accuracy, Metric::TopK(2), Metric::MeanIou] {
+            assert!(metric.sums(&x, &floats).is_err(), "{metric:?}");
+            assert!(metric.sums(&x, &three).is_err(), "{metric:?}");
+        }
+        let mut tally = Tally::new(Metric::Mae);
+        assert!(tally.value().is_nan(), "nothing was added");
+        tally.add(&floats).unwrap();
+        assert!(tally.add(&three).is_err());
+    }
+}

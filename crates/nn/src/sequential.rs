@@ -275,3 +275,72 @@ impl std::fmt::Debug for Sequential {
         write!(f, "{} → {}", self.sample, names.join(" → "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Adam, Recipe, Training};
+
+    #[test]
+    fn layers_are_numbered_by_kind_and_nested_in_blocks() {
+        let block = Sequential::block().conv2d_with(Conv2d::new(4, 3).same()).batch_norm().relu();
+        let model = Sequential::new([8, 8, 3])
+            .conv2d(4, 3)
+            .relu()
+            .residual(block.clone())
+            .beside(block)
+            .global_avg_pool2d()
+            .layer("own", |net, x| net.dense("inner", x, 4, false))
+            .dense(2);
+        let params = Net::discover(&[model.input(2)], &model).unwrap();
+        let names: Vec<&str> = params.iter().filter(|p| p.trained).map(|p| p.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "conv1/weight",
+                "conv1/bias",
+                "residual1/conv1/weight",
+                "residual1/conv1/bias",
+                "residual1/norm1/gamma",
+                "residual1/norm1/beta",
+                "beside1/conv1/weight",
+                "beside1/conv1/bias",
+                "beside1/norm1/gamma",
+                "beside1/norm1/beta",
+                "own/inner/weight",
+                "dense1/weight",
+                "dense1/bias"
+            ]
+        );
+        assert!(format!("{model:?}").contains("conv1 → activation1 → residual1"), "{model:?}");
+    }
+
+    #[test]
+    fn a_model_with_dropout_learns_and_its_masks_follow_the_seed() {
+        let model = Sequential::new([6]).dense(32).relu().dropout(0.2).dense(2);
+        let (x, y) = (model.input(16), Type::new(DType::I64, [16]));
+        let data: Vec<f32> = (0..96).map(|i| ((i * 37 % 19) as f32 - 9.0) / 9.0).collect();
+        let labels: Vec<i64> = data.chunks(6).map(|s| i64::from(s[0] + s[1] > 0.0)).collect();
+        let (inputs, labels) =
+            (Tensor::from_slice(&data, [16, 6]).unwrap(), Tensor::from_slice(&labels, [16]).unwrap());
+        let losses = |seed: u64| {
+            let recipe = Recipe::cross_entropy(Adam::new(1e-2), x.clone(), y.clone());
+            let mut training = Training::new(model.clone(), recipe, seed).unwrap();
+            (0..60).map(|_| training.step(&[&inputs], &labels).unwrap()).collect::<Vec<f64>>()
+        };
+        let first = losses(1);
+        assert!(first[59] < 0.5 * first[0], "{first:?}");
+        assert_eq!(first, losses(1));
+        assert_ne!(first, losses(2));
+    }
+
+    #[test]
+    fn samples_of_another_shape_are_refused() {
+        let model = Sequential::new([28, 28, 1]).flatten().dense(10);
+        let wrong = Type::new(DType::F32, [4, 28, 27, 1]);
+        let error = Net::discover(&[wrong], &model).unwrap_err().to_string();
+        assert!(error.contains("[28, 28, 1]"), "{error}");
+        let two = [model.input(4), model.input(4)];
+        assert!(Net::discover(&two, &model).unwrap_err().to_string().contains("2 inputs"));
+    }
+}
