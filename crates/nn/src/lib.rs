@@ -35,7 +35,7 @@ pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
     Adafactor, Adagrad, Adam, Decay, DecayKind, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
-    clip_by_global_norm, clip_by_value,
+    clip_by_global_norm, clip_by_value, optimizer,
 };
 pub use precision::Precision;
 pub use schedule::{Plateau, Schedule, Shape as ScheduleShape};

@@ -1,5 +1,7 @@
 //! What a model is: something that turns inputs into outputs with parameters from a [`Net`].
 
+use std::sync::Arc;
+
 use plimsoll_run::{Result, Tensor};
 use smallvec::{SmallVec, smallvec};
 
@@ -78,6 +80,12 @@ where
 }
 
 impl Model for Box<dyn Model> {
+    fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> Result<Outputs> {
+        (**self).forward(net, inputs)
+    }
+}
+
+impl<M: Model + ?Sized> Model for Arc<M> {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> Result<Outputs> {
         (**self).forward(net, inputs)
     }

@@ -159,6 +159,16 @@ impl Sequential {
         self.plain("pool", |x| x.global_max_pool2d())
     }
 
+    /// The largest of every window of a sequence; windows do not overlap.
+    pub fn max_pool1d(self, window: usize) -> Sequential {
+        self.plain("pool", move |x| x.max_pool1d(window, window, Padding::Valid))
+    }
+
+    /// The mean of every channel of a sequence `[T, C]`.
+    pub fn global_avg_pool1d(self) -> Sequential {
+        self.plain("pool", |x| x.mean(&[1], false))
+    }
+
     /// Images at `factor` times their size, by the nearest pixel or bilinear.
     pub fn upsample2d(self, factor: usize, mode: ResizeMode) -> Sequential {
         self.plain("upsample", move |x| x.upsample2d(factor, mode))

@@ -47,7 +47,8 @@ impl Net {
     pub fn lstm(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
         self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 4, layer.units)?;
-            let bias = input_bias.add(&hidden_bias)?;
+            // Added as f32 and rounded once.
+            let bias = input_bias.add(&hidden_bias)?.cast(x.dtype())?;
             let zeros = zeros(x, layer.units)?;
             let (all, last, _) = x.lstm(&w, &u, &bias, &zeros, &zeros)?;
             Ok((all, last))
@@ -58,6 +59,7 @@ impl Net {
     pub fn gru(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
         self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 3, layer.units)?;
+            let (input_bias, hidden_bias) = (input_bias.cast(x.dtype())?, hidden_bias.cast(x.dtype())?);
             x.gru(&w, &u, &input_bias, &hidden_bias, &zeros(x, layer.units)?)
         })
     }
@@ -87,14 +89,14 @@ impl Net {
         })
     }
 
-    /// Two biases, as PyTorch has them, so that a model counts and trains as it does there.
+    /// Input and hidden weights as ops read them, input and hidden biases as f32. Two biases, as PyTorch has them, so that a model counts and trains as it does there.
     fn gates(&mut self, x: &Tensor, gates: usize, units: usize) -> Result<[Tensor; 4]> {
         let (width, init) = (x.shape()[2], Init::fan_in(units));
         Ok([
             self.param("input_weight", [width, gates * units], init)?,
             self.param("hidden_weight", [units, gates * units], init)?,
-            self.param("input_bias", [gates * units], init)?,
-            self.param("hidden_bias", [gates * units], init)?,
+            self.master("input_bias", [gates * units], init)?,
+            self.master("hidden_bias", [gates * units], init)?,
         ])
     }
 }

@@ -22,6 +22,8 @@ pub use lion::Lion;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
+use std::sync::Arc;
+
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -96,6 +98,28 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         grad: &Tensor,
         slots: &[Tensor],
     ) -> Result<(Tensor, Vec<Tensor>)>;
+}
+
+/// An optimizer by name, with a learning rate and the usual settings: `sgd`, `momentum`, `nesterov`, `adam`, `adamw`, `rmsprop`,
+/// `adagrad`, `lion` or `adafactor`.
+///
+/// ```
+/// assert_eq!(plimsoll_nn::optimizer("adamw", 1e-3).map(|o| o.rate()), Some(1e-3));
+/// assert!(plimsoll_nn::optimizer("sdg", 1e-3).is_none());
+/// ```
+pub fn optimizer(name: &str, lr: f64) -> Option<Arc<dyn Optimizer>> {
+    Some(match name {
+        "sgd" => Arc::new(Sgd::new(lr)),
+        "momentum" => Arc::new(Sgd::momentum(lr, 0.9)),
+        "nesterov" => Arc::new(Sgd::nesterov(lr, 0.9)),
+        "adam" => Arc::new(Adam::new(lr)),
+        "adamw" => Arc::new(Adam::w(lr, 0.01)),
+        "rmsprop" => Arc::new(RmsProp::new(lr)),
+        "adagrad" => Arc::new(Adagrad::new(lr)),
+        "lion" => Arc::new(Lion::new(lr)),
+        "adafactor" => Arc::new(Adafactor::new(lr)),
+        _ => return None,
+    })
 }
 
 /// 1 - βᵗ. In f64, so that the powers are exact enough over any number of steps.
