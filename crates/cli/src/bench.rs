@@ -102,7 +102,7 @@ fn measure(args: &Args) -> Result<Line> {
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
-    let mut training = Training::new(move |net, x| case.model(net, x), recipe, 0)?;
+    let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x), recipe, 0)?;
     let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
     let indices = |ty: &Type, stream: u32| {
         let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;

@@ -74,7 +74,7 @@ impl Case {
         match self {
             Case::Mlp => zoo::mlp(net, x, &[1024, 1024, 10]),
             Case::Cnn => zoo::cnn(net, x, &[32, 64], 10),
-            Case::Resnet18 => zoo::resnet18(net, x, 10),
+            Case::Resnet18 => zoo::resnet18(net, x, 64, 10),
             Case::Unet => zoo::unet(net, x, 32, 4, 2),
             Case::Gpt => zoo::gpt(net, x, zoo::Gpt { vocabulary: 1000, width: 256, layers: 4, heads: 4 }),
             Case::Lstm => zoo::lstm(net, x, 1000, 256, 2),

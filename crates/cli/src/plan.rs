@@ -60,7 +60,8 @@ fn model(args: &Args, case: Case) -> plimsoll::Result<()> {
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
     let start = Instant::now();
-    let (line, words) = match Training::new(move |net, x| case.model(net, x), recipe, 0) {
+    let (line, words) = match Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x), recipe, 0)
+    {
         Ok(training) => {
             let info = *training.info();
             let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);

@@ -1,7 +1,12 @@
 //! How a parameter starts.
+//!
+//! [`Init`] is a distribution; [`Start`] is a rule that picks one from a layer's fans, as PyTorch, Keras or a paper does.
 
 use plimsoll_graph::{RandomOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
+
+/// Draws of a truncated normal at most: what still lies outside after them, one in 10⁹, is held at the bound.
+const REDRAWS: usize = 7;
 
 /// The distribution a parameter is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,12 +17,43 @@ pub enum Init {
     Uniform(f64),
     /// Normal around zero with this standard deviation.
     Normal(f64),
+    /// Normal around zero with this standard deviation, drawn again where it is more than twice that.
+    TruncatedNormal(f64),
+    /// Orthonormal rows or columns, whichever are fewer, times this gain. All axes but the last count as rows.
+    Orthogonal(f64),
+}
+
+/// A standard normal loses this much of its deviation when it is cut at twice that.
+const TRUNCATED_STD: f64 = 0.879_625_661_034_239_8;
+
+fn fan(n: usize) -> f64 {
+    n.max(1) as f64
 }
 
 impl Init {
     /// Uniform with the bound 1/√fan_in, as PyTorch starts dense and convolutional layers.
     pub fn fan_in(fan_in: usize) -> Init {
-        Init::Uniform(1.0 / (fan_in.max(1) as f64).sqrt())
+        Init::Uniform(1.0 / fan(fan_in).sqrt())
+    }
+
+    /// Uniform with the variance 2 / (fan_in + fan_out), as Keras starts dense and convolutional layers.
+    pub fn glorot_uniform(fan_in: usize, fan_out: usize) -> Init {
+        Init::Uniform((6.0 / (fan(fan_in) + fan(fan_out))).sqrt())
+    }
+
+    /// Truncated normal with the variance 2 / (fan_in + fan_out).
+    pub fn glorot_normal(fan_in: usize, fan_out: usize) -> Init {
+        Init::TruncatedNormal((2.0 / (fan(fan_in) + fan(fan_out))).sqrt() / TRUNCATED_STD)
+    }
+
+    /// Uniform with the variance 2 / fan_in.
+    pub fn he_uniform(fan_in: usize) -> Init {
+        Init::Uniform((6.0 / fan(fan_in)).sqrt())
+    }
+
+    /// Truncated normal with the variance 2 / fan_in.
+    pub fn he_normal(fan_in: usize) -> Init {
+        Init::TruncatedNormal((2.0 / fan(fan_in)).sqrt() / TRUNCATED_STD)
     }
 
     /// A tensor drawn from it. The name picks the random stream, so a parameter's start depends on the seed and on
@@ -29,17 +65,105 @@ impl Init {
             Init::Constant(value) => Tensor::full(wide, value)?,
             Init::Uniform(bound) => key.random_uniform(wide, stream(name), -bound, bound)?,
             Init::Normal(std) => key.random_normal(wide, stream(name), 0.0, std)?,
+            Init::TruncatedNormal(std) => {
+                let mut drawn = key.random_normal(wide.clone(), stream(name), 0.0, std)?;
+                let bound = drawn.full_like(wide.with_shape([]), 2.0 * std)?;
+                for redraw in 1..REDRAWS {
+                    let again =
+                        key.random_normal(wide.clone(), stream(&format!("{name}#{redraw}")), 0.0, std)?;
+                    drawn = drawn.abs()?.less_equal(&bound)?.select(&drawn, &again)?;
+                }
+                drawn.clamp(-2.0 * std, 2.0 * std)?
+            }
+            Init::Orthogonal(gain) => {
+                let normal = key.random_normal(wide.clone(), stream(name), 0.0, 1.0)?;
+                Tensor::from_f64(&orthogonal(&normal.to_f64()?, &wide, gain), wide)?
+            }
         };
         drawn.cast(ty.dtype)
     }
 }
 
+/// A rule that says how a layer's weights and biases start, given its fans.
+///
+/// ```
+/// use plimsoll_nn::{Init, Start};
+/// assert_eq!(Start::Torch.weight(4, 8), Init::Uniform(0.5));
+/// assert_eq!(Start::Keras.bias(4), Init::Constant(0.0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Start {
+    /// PyTorch's: weights and biases uniform in ± 1/√fan_in.
+    #[default]
+    Torch,
+    /// Keras's: Glorot-uniform weights, zero biases.
+    Keras,
+    /// He-normal weights, zero biases: for layers before a relu.
+    He,
+    /// Normal weights of this deviation, zero biases: the transformers' 0.02.
+    Normal(f64),
+    /// Truncated normal weights of this deviation, zero biases.
+    TruncatedNormal(f64),
+    /// Orthogonal weights of this gain, zero biases.
+    Orthogonal(f64),
+}
+
+impl Start {
+    /// The start of a weight with these fans.
+    pub fn weight(self, fan_in: usize, fan_out: usize) -> Init {
+        match self {
+            Start::Torch => Init::fan_in(fan_in),
+            Start::Keras => Init::glorot_uniform(fan_in, fan_out),
+            Start::He => Init::he_normal(fan_in),
+            Start::Normal(std) => Init::Normal(std),
+            Start::TruncatedNormal(std) => Init::TruncatedNormal(std),
+            Start::Orthogonal(gain) => Init::Orthogonal(gain),
+        }
+    }
+
+    /// The start of the bias beside it.
+    pub fn bias(self, fan_in: usize) -> Init {
+        match self {
+            Start::Torch => Init::fan_in(fan_in),
+            _ => Init::Constant(0.0),
+        }
+    }
+}
+
 /// A number for a name: FNV-1a, folded to 32 bits.
-fn stream(name: &str) -> u32 {
+pub(crate) fn stream(name: &str) -> u32 {
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     (hash ^ (hash >> 32)) as u32
+}
+
+/// Normal draws made orthonormal along their shorter side, by Gram and Schmidt's process, each row cleaned twice.
+fn orthogonal(normal: &[f64], ty: &Type, gain: f64) -> Vec<f64> {
+    let columns = ty.shape.last().copied().unwrap_or(1).max(1);
+    let rows = normal.len() / columns;
+    let (n, length) = (rows.min(columns), rows.max(columns));
+    // Vector i, element j: a row where rows are fewer, else a column.
+    let place = |i: usize, j: usize| if rows <= columns { i * columns + j } else { j * columns + i };
+    let mut vectors: Vec<Vec<f64>> =
+        (0..n).map(|i| (0..length).map(|j| normal[place(i, j)]).collect()).collect();
+    for i in 0..n {
+        let (before, rest) = vectors.split_at_mut(i);
+        let v = &mut rest[0];
+        for _ in 0..2 {
+            for u in before.iter() {
+                let along: f64 = u.iter().zip(v.iter()).map(|(a, b)| a * b).sum();
+                v.iter_mut().zip(u).for_each(|(v, u)| *v -= along * u);
+            }
+        }
+        let norm = v.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+        v.iter_mut().for_each(|x| *x /= norm);
+    }
+    let mut out = vec![0.0; normal.len()];
+    for (i, vector) in vectors.iter().enumerate() {
+        vector.iter().enumerate().for_each(|(j, x)| out[place(i, j)] = gain * x);
+    }
+    out
 }
 
 #[cfg(test)]
@@ -56,5 +180,53 @@ mod tests {
         assert_ne!(draw("a", 1), draw("b", 1));
         assert_ne!(draw("a", 1), draw("a", 2));
         assert!(draw("a", 1).iter().all(|x| x.abs() <= 0.5));
+    }
+
+    fn moments(init: Init) -> (f64, f64, f64) {
+        let ty = Type::new(DType::F32, [200, 500]);
+        let x = init.draw("w", &ty, 3).unwrap().to_f64().unwrap();
+        let n = x.len() as f64;
+        let mean = x.iter().sum::<f64>() / n;
+        let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        (mean, var, x.iter().fold(0.0, |m, x| m.max(x.abs())))
+    }
+
+    #[test]
+    fn drawn_values_have_the_variance_that_the_rule_names() {
+        for (init, variance) in [
+            (Init::fan_in(200), 1.0 / 600.0),
+            (Init::glorot_uniform(200, 500), 2.0 / 700.0),
+            (Init::glorot_normal(200, 500), 2.0 / 700.0),
+            (Init::he_uniform(200), 0.01),
+            (Init::he_normal(200), 0.01),
+            (Init::Normal(0.02), 0.0004),
+            (Init::Orthogonal(1.0), 1.0 / 500.0),
+        ] {
+            let (mean, var, _) = moments(init);
+            assert!(mean.abs() < 0.02 * f64::sqrt(variance), "{init:?}: mean {mean}");
+            assert!((var / variance - 1.0).abs() < 0.02, "{init:?}: variance {var}, not {variance}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_normal_stays_within_two_deviations() {
+        let (_, var, largest) = moments(Init::TruncatedNormal(0.5));
+        assert!(largest <= 1.0 && largest > 0.99, "{largest}");
+        assert!((var.sqrt() / 0.5 - TRUNCATED_STD).abs() < 0.01, "{var}");
+    }
+
+    #[test]
+    fn orthogonal_rows_are_orthonormal_in_both_orientations() {
+        for shape in [[5, 9], [9, 5]] {
+            let q =
+                Init::Orthogonal(2.0).draw("w", &Type::new(DType::F64, shape), 1).unwrap().to_f64().unwrap();
+            let at = |i: usize, j: usize| if shape[0] < shape[1] { q[i * 9 + j] } else { q[j * 5 + i] };
+            for i in 0..5 {
+                for k in 0..5 {
+                    let dot: f64 = (0..9).map(|j| at(i, j) * at(k, j)).sum();
+                    assert!((dot - if i == k { 4.0 } else { 0.0 }).abs() < 1e-12, "{i} {k} {dot}");
+                }
+            }
+        }
     }
 }

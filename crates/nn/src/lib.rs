@@ -1,21 +1,44 @@
 //! Turns layers into models and models into training steps.
 //!
-//! A model is a function over a [`Net`], which hands it its parameters by name. [`Training`] traces it once with its
-//! loss, gradient and optimizer into one step.
+//! A model is a function over a [`Net`], which hands it its parameters by name; layers are the net's methods. [`Training`] traces
+//! it once with its loss, gradient and optimizer into one step.
 //!
 //! What is not here: files, devices, memory plans.
 
-mod init;
-mod layers;
-mod net;
+mod error;
 
-mod adam;
+mod init;
+mod precision;
+
+mod layers;
+mod model;
+mod net;
+mod sequential;
+
+mod loss;
+mod metric;
+mod optim;
+mod scale;
+mod schedule;
+
 mod training;
 
 pub mod zoo;
 
-pub use adam::Adam;
-pub use init::Init;
-pub use layers::{Conv2d, Layers};
+pub use init::{Init, Start};
+pub use layers::{Activation, Conv, Conv1d, Conv2d, MultiHead, Recurrent};
+pub use loss::{
+    Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, smooth_cross_entropy,
+    softmax_cross_entropy,
+};
+pub use metric::{Metric, Tally};
+pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
-pub use training::{Loss, Recipe, Training, mean_cross_entropy};
+pub use optim::{
+    Adafactor, Adagrad, Adam, Decay, DecayKind, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
+    clip_by_global_norm, clip_by_value, optimizer,
+};
+pub use precision::Precision;
+pub use schedule::{Plateau, Schedule, Shape as ScheduleShape};
+pub use sequential::Sequential;
+pub use training::{Clip, Outcome, Recipe, Training};

@@ -1,10 +1,12 @@
 //! Hands a model its parameters by name: finds out which there are, then binds them to values.
 
-use plimsoll_graph::{DType, Shape, Type};
-use plimsoll_run::{Error, Result, Sketch, Tensor, named};
+use plimsoll_graph::{DType, Shape, TensorOps, Type};
+use plimsoll_run::{Result, Sketch, Tensor, named};
 use rustc_hash::FxHashMap;
 
-use crate::Init;
+use crate::error::refuse;
+use crate::init::stream;
+use crate::{Init, Model, Precision, Start};
 
 /// A parameter that a model asked for.
 #[derive(Clone, Debug)]
@@ -19,15 +21,16 @@ pub struct Param {
     pub trained: bool,
 }
 
-/// The context in which a model's function runs.
+/// The context in which a model's function runs. Layers are its methods: each opens a scope of the given name for its
+/// parameters.
 ///
 /// ```
 /// use plimsoll_graph::{DType, TensorOps, Type};
-/// use plimsoll_nn::{Init, Net};
-/// let found = Net::discover(&[Type::new(DType::F32, [8, 4])], |net, x| {
+/// use plimsoll_nn::{Init, Net, model};
+/// let found = Net::discover(&[Type::new(DType::F32, [8, 4])], &model(|net, x| {
 ///     let w = net.param("w", [4, 2], Init::fan_in(4))?;
 ///     x[0].matmul(&w)
-/// })?;
+/// }))?;
 /// assert_eq!(found[0].name, "w");
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
@@ -40,19 +43,23 @@ pub struct Net {
     sketch: Option<Sketch>,
     path: Vec<String>,
     training: bool,
+    precision: Precision,
+    start: Start,
+    /// Seed, step and first sample of random layers.
+    key: Option<Tensor>,
+    /// How often each path has drawn random numbers.
+    draws: FxHashMap<String, usize>,
 }
 
 impl Net {
     /// The parameters that a model asks for on inputs of these types. Nothing is computed.
-    pub fn discover(
-        inputs: &[Type],
-        model: impl FnOnce(&mut Net, &[Tensor]) -> Result<Tensor>,
-    ) -> Result<Vec<Param>> {
+    pub fn discover(inputs: &[Type], model: &(impl Model + ?Sized)) -> Result<Vec<Param>> {
         let sketch = Sketch::new();
         let inputs: Vec<Tensor> = inputs.iter().map(|ty| sketch.tensor("input", ty.clone())).collect();
         let mut net = Net::over(Vec::new(), Vec::new(), true);
+        net.key = Some(sketch.tensor("key", Net::key_type()));
         net.sketch = Some(sketch);
-        model(&mut net, &inputs)?;
+        model.forward(&mut net, &inputs)?;
         Ok(net.params)
     }
 
@@ -64,7 +71,38 @@ impl Net {
     fn over(params: Vec<Param>, values: Vec<Tensor>, training: bool) -> Net {
         let index = params.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
         let updates = vec![None; params.len()];
-        Net { params, index, values, updates, sketch: None, path: Vec::new(), training }
+        Net {
+            params,
+            index,
+            values,
+            updates,
+            sketch: None,
+            path: Vec::new(),
+            training,
+            precision: Precision::default(),
+            start: Start::default(),
+            key: None,
+            draws: FxHashMap::default(),
+        }
+    }
+
+    /// The same net computing in a precision.
+    pub fn precision(mut self, precision: Precision) -> Net {
+        self.precision = precision;
+        self
+    }
+
+    /// The same net with a key for random layers: seed, step and the index of the first sample of the batch at hand. Masks
+    /// depend on the sample's index, not on its place in a batch, so a batch that is run in pieces is given the key with
+    /// each piece's first index and draws what the whole batch would.
+    pub fn key(mut self, key: Tensor) -> Net {
+        self.key = Some(key);
+        self
+    }
+
+    /// The type of a key: i64\[3\], seed, step and first sample.
+    pub fn key_type() -> Type {
+        Type::new(DType::I64, [3])
     }
 
     /// Whether the model is being trained: batch norm uses the batch's statistics, dropout drops.
@@ -72,10 +110,41 @@ impl Net {
         self.training
     }
 
-    /// An f32 parameter that the optimizer moves.
+    /// The element type of activations here.
+    pub fn dtype(&self) -> DType {
+        self.precision.compute()
+    }
+
+    /// A floating-point tensor in the element type of activations here; others as they are.
+    pub fn compute(&self, x: &Tensor) -> Result<Tensor> {
+        if x.dtype().is_float() { x.cast(self.dtype()) } else { Ok(x.clone()) }
+    }
+
+    /// An f32 parameter that the optimizer moves, in the element type of activations.
     #[track_caller]
     pub fn param(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
+        let dtype = self.dtype();
+        self.master(name, shape, init)?.cast(dtype)
+    }
+
+    /// An f32 parameter that the optimizer moves, as f32: norms read their scale so.
+    #[track_caller]
+    pub fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         self.get(name, Type::new(DType::F32, shape), init, true)
+    }
+
+    /// The weight of a layer with these fans; [`Net::with_start`] says how it starts.
+    #[track_caller]
+    pub fn weight(&mut self, shape: impl Into<Shape>, fan_in: usize, fan_out: usize) -> Result<Tensor> {
+        let init = self.start.weight(fan_in, fan_out);
+        self.param("weight", shape, init)
+    }
+
+    /// The bias of such a layer, where it has one.
+    #[track_caller]
+    pub fn bias(&mut self, wanted: bool, units: usize, fan_in: usize) -> Result<Option<Tensor>> {
+        let init = self.start.bias(fan_in);
+        if wanted { Ok(Some(self.param("bias", [units], init)?)) } else { Ok(None) }
     }
 
     /// An f32 value that a layer keeps from step to step by itself ([`Net::update`]).
@@ -88,9 +157,25 @@ impl Net {
     #[track_caller]
     pub fn update(&mut self, name: &str, value: Tensor) -> Result<()> {
         let path = self.path_of(name);
-        let index = *self.index.get(&path).ok_or_else(|| self.unknown(&path))?;
+        let Some(&index) = self.index.get(&path) else { return Err(unknown(&path)) };
         self.updates[index] = Some(value);
         Ok(())
+    }
+
+    /// A key and a stream for a random op of the current layer. The stream depends on the layer's path alone (and on how
+    /// often the path has drawn before, where a layer is used twice).
+    #[track_caller]
+    pub fn draw(&mut self, name: &str) -> Result<(Tensor, u32)> {
+        let path = self.path_of(name);
+        let Some(key) = &self.key else {
+            return Err(refuse(format!(
+                "draws random numbers for {path} from a net without a key; give it one with Net::key"
+            )));
+        };
+        let n = self.draws.entry(path.clone()).or_insert(0);
+        *n += 1;
+        let stream = if *n == 1 { stream(&path) } else { stream(&format!("{path}#{n}")) };
+        Ok((key.clone(), stream))
     }
 
     /// Runs `body` with a name added to the path of all parameters asked for in it.
@@ -98,6 +183,26 @@ impl Net {
         self.path.push(name.into());
         let result = named(name, || body(self));
         self.path.pop();
+        result
+    }
+
+    /// Runs `body` in another precision than the rest of the model.
+    pub fn with_precision<T>(
+        &mut self,
+        precision: Precision,
+        body: impl FnOnce(&mut Net) -> Result<T>,
+    ) -> Result<T> {
+        let outer = std::mem::replace(&mut self.precision, precision);
+        let result = body(self);
+        self.precision = outer;
+        result
+    }
+
+    /// Runs `body` with another start of weights and biases than PyTorch's.
+    pub fn with_start<T>(&mut self, start: Start, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
+        let outer = std::mem::replace(&mut self.start, start);
+        let result = body(self);
+        self.start = outer;
         result
     }
 
@@ -111,13 +216,13 @@ impl Net {
         let path = self.path_of(name);
         if let Some(&i) = self.index.get(&path) {
             if self.params[i].ty != ty {
-                let why =
-                    format!("asks for parameter {path} as {ty}, which is {} elsewhere", self.params[i].ty);
-                return Err(Error::Signature { site: plimsoll_graph::Site::here(), why });
+                let other = &self.params[i].ty;
+                return Err(refuse(format!("asks for parameter {path} as {ty}, which is {other} elsewhere")));
             }
-            return Ok(self.values[i].clone());
+            let missing = || refuse(format!("asks for parameter {path}, for which no value was given"));
+            return self.values.get(i).cloned().ok_or_else(missing);
         }
-        let Some(sketch) = &self.sketch else { return Err(self.unknown(&path)) };
+        let Some(sketch) = &self.sketch else { return Err(unknown(&path)) };
         let value = sketch.tensor(&path, ty.clone());
         self.index.insert(path.clone(), self.params.len());
         self.params.push(Param { name: path, ty, init, trained });
@@ -133,10 +238,9 @@ impl Net {
         }
         path + name
     }
+}
 
-    #[track_caller]
-    fn unknown(&self, path: &str) -> Error {
-        let why = format!("asks for parameter {path}, which the model did not have when it was first traced");
-        Error::Signature { site: plimsoll_graph::Site::here(), why }
-    }
+#[track_caller]
+fn unknown(path: &str) -> plimsoll_run::Error {
+    refuse(format!("asks for parameter {path}, which the model did not have when it was first traced"))
 }

@@ -1,64 +1,119 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
-use plimsoll_device::{Bytes, Ledger};
-use plimsoll_graph::{LossOps, TensorOps, Type};
-use plimsoll_run::{Exactness, Held, Kind, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor};
+use std::sync::Arc;
 
+use plimsoll_device::{Bytes, Ledger};
+use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_run::{
+    Exactness, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor,
+};
 use smallvec::SmallVec;
 
-use crate::{Adam, Net, Param};
+use crate::error::refuse;
+use crate::scale::LossScale;
+use crate::{
+    Loss, Metric, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
+    softmax_cross_entropy,
+};
 
-/// Turns a model's output and the labels into the number to make smaller.
-pub type Loss = fn(&Tensor, &Tensor) -> Result<Tensor>;
-
-/// The mean over all samples of the cross-entropy of logits `[.., C]` with labels `[..]`.
-pub fn mean_cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    logits.softmax_cross_entropy(labels)?.mean(&[], false)
+/// A bound on gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// Every element is held between -x and x.
+    Value(f64),
+    /// All gradients together are scaled down to this norm where it is larger.
+    Norm(f64),
 }
 
 /// How a model is trained.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Recipe {
     /// What is made smaller.
-    pub loss: Loss,
+    pub loss: Arc<dyn Loss>,
     /// How.
-    pub adam: Adam,
+    pub optimizer: Arc<dyn Optimizer>,
+    /// In which element type.
+    pub precision: Precision,
+    /// A bound on gradients.
+    pub clip: Option<Clip>,
+    /// What is counted beside the loss, of the first output and the first labels.
+    pub metrics: Vec<Metric>,
     /// The types of the model's inputs.
     pub inputs: Vec<Type>,
-    /// The type of the labels.
-    pub labels: Type,
+    /// The types of the labels.
+    pub labels: Vec<Type>,
     /// The line: the most that the process may take, as the system counts it.
     pub memory: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
     pub exactness: Exactness,
     /// Samples in a micro-batch, where that is not for the planner to choose.
     pub micro_batch: Option<usize>,
+    /// What the process will take beside the step: an input pipeline, say.
+    pub beside: Bytes,
 }
 
 impl Recipe {
-    /// Adam on the mean cross-entropy, one input, no line.
-    pub fn cross_entropy(adam: Adam, input: Type, labels: Type) -> Recipe {
+    /// A loss and an optimizer over one input, in f32, no line.
+    pub fn new(
+        loss: impl Loss + 'static,
+        optimizer: impl Optimizer + 'static,
+        input: Type,
+        labels: Type,
+    ) -> Recipe {
         Recipe {
-            loss: mean_cross_entropy,
-            adam,
+            loss: Arc::new(loss),
+            optimizer: Arc::new(optimizer),
+            precision: Precision::F32,
+            clip: None,
+            metrics: Vec::new(),
             inputs: vec![input],
-            labels,
+            labels: vec![labels],
             memory: None,
             exactness: Exactness::Reassociated,
             micro_batch: None,
+            beside: Bytes::ZERO,
         }
     }
+
+    /// An optimizer on the mean cross-entropy, one input, f32, no line.
+    pub fn cross_entropy(optimizer: impl Optimizer + 'static, input: Type, labels: Type) -> Recipe {
+        Recipe::new(softmax_cross_entropy, optimizer, input, labels)
+    }
+
+    fn options(&self) -> StepOptions {
+        StepOptions {
+            memory: self.memory,
+            exactness: self.exactness,
+            batched: true,
+            micro_batch: self.micro_batch,
+            beside: self.beside,
+            ..StepOptions::default()
+        }
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'a> {
+    /// The mean loss of the batch.
+    pub loss: f64,
+    /// Whether the update was left out because a gradient was not finite (with a loss scale only).
+    pub skipped: bool,
+    /// What the loss is multiplied by before the gradient is taken, where it is.
+    pub loss_scale: Option<f64>,
+    /// The sums of each metric over the batch.
+    pub sums: &'a [Tensor],
 }
 
 /// A model in training: forward, loss, backward and update are one program over state that it owns.
 ///
 /// ```
 /// use plimsoll_graph::{DType, Type};
-/// use plimsoll_nn::{Adam, Layers, Recipe, Training};
+/// use plimsoll_nn::{Adam, Recipe, Training, model};
 /// use plimsoll_run::Tensor;
 /// let (x, y) = (Type::new(DType::F32, [4, 2]), Type::new(DType::I64, [4]));
 /// let recipe = Recipe::cross_entropy(Adam::new(0.1), x, y);
-/// let mut training = Training::new(|net, x| net.dense("out", &x[0], 2, true), recipe, 42)?;
+/// let mut training = Training::new(model(|net, x| net.dense("out", &x[0], 2, true)), recipe, 42)?;
 /// let x = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.0, 0.1, 0.9, 0.8, 0.2], [4, 2])?;
 /// let y = Tensor::from_slice(&[1i64, 0, 1, 0], [4])?;
 /// let first = training.step(&[&x], &y)?;
@@ -71,83 +126,84 @@ impl Recipe {
 pub struct Training {
     step: Step,
     params: Vec<Param>,
+    /// Where the learning rate is in the state.
+    rate: usize,
+    n_metrics: usize,
+    scaled: bool,
 }
 
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
-    pub fn new(
-        model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
-        recipe: Recipe,
-        seed: u64,
-    ) -> Result<Training> {
+    #[track_caller]
+    pub fn new(model: impl Model + Send + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
         let params = Net::discover(&recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
-        Training::with_values(model, recipe, params, values)
+        Training::compile(model, recipe, params, values, seed)
     }
 
     /// Traces and compiles with given values of the parameters, in the order [`Net::discover`] lists them.
+    #[track_caller]
     pub fn with_values(
-        model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
+        model: impl Model + Send + 'static,
         recipe: Recipe,
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
-        let Recipe { loss, adam, inputs, labels, memory, exactness, micro_batch } = recipe;
-        let trained: Vec<usize> = (0..params.len()).filter(|&i| params[i].trained).collect();
-        let (n, k) = (params.len(), trained.len());
-        let parameter =
-            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
-        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
-        let mut optimizer = |name: String, ty: Type| -> Result<()> {
-            held.push(Held { name, kind: Kind::Optimizer, tensor: Tensor::zeros(ty)? });
-            Ok(())
-        };
-        for moment in ["first moment", "second moment"] {
-            for &i in &trained {
-                optimizer(format!("{moment} of {}", params[i].name), params[i].ty.clone())?;
-            }
-        }
-        optimizer("steps".into(), Adam::counter())?;
-        let types: Vec<Type> = inputs.into_iter().chain([labels]).collect();
-        // State: parameters, first moments, second moments, step counter.
-        let batch = types[0].shape.first().copied();
-        let options = StepOptions { memory, exactness, batch, micro_batch, ..StepOptions::default() };
-        let step = Step::compile_with(&options, held, &types, |pass| {
-            let state = pass.state;
-            let (labels, inputs) = pass.inputs.split_last().ok_or_else(no_labels)?;
-            let wrt: Vec<&Tensor> = trained.iter().map(|&i| &state[i]).collect();
-            let tape = Tape::new();
-            for w in &wrt {
-                tape.watch(w)?;
-            }
-            let mut net = Net::bound(&params, &state[..n], true);
-            let loss = loss(&model(&mut net, inputs)?, labels)?;
-            let grads = tape.gradient(&loss, &wrt)?;
-            let t = state[n + 2 * k].add_scalar(1.0)?;
-            let (size, root) = adam.sizes(&t)?;
-            let mut new: Vec<Tensor> = state.to_vec();
-            for (j, (&i, g)) in trained.iter().zip(&grads).enumerate() {
-                let [p, m, v] =
-                    adam.update(&state[i], g, &state[n + j], &state[n + k + j], (&size, &root))?;
-                (new[i], new[n + j], new[n + k + j]) = (p, m, v);
-            }
-            for (i, update) in net.updates().into_iter().enumerate() {
-                if let Some(value) = update {
-                    new[i] = value;
-                }
-            }
-            new[n + 2 * k] = t;
-            Ok(StepResult { state: new, outputs: vec![loss], totals: Vec::new() })
-        })?;
-        Ok(Training { step, params })
+        Training::compile(model, recipe, params, values, 0)
+    }
+
+    #[track_caller]
+    fn compile(
+        model: impl Model + Send + 'static,
+        recipe: Recipe,
+        params: Vec<Param>,
+        values: Vec<Tensor>,
+        seed: u64,
+    ) -> Result<Training> {
+        let (layout, held) = Layout::new(&recipe, &params, values, seed)?;
+        let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
+        let (rate, n_metrics) = (layout.rate, recipe.metrics.len());
+        let scaled = layout.scale.is_some();
+        let body = Body { model, recipe: recipe.clone(), params: params.clone(), layout };
+        let step = Step::compile_with(recipe.options(), held, &types, move |pass| body.trace(pass))?;
+        Ok(Training { step, params, rate, n_metrics, scaled })
     }
 
     /// One step on a batch; returns its loss.
     #[track_caller]
     pub fn step(&mut self, inputs: &[&Tensor], labels: &Tensor) -> Result<f64> {
         let arguments: SmallVec<[&Tensor; 8]> = inputs.iter().copied().chain([labels]).collect();
-        self.step.run(&arguments)?[0].item()
+        Ok(self.run(&arguments)?.loss)
+    }
+
+    /// One step on a batch: inputs, then labels.
+    #[track_caller]
+    pub fn run(&mut self, batch: &[&Tensor]) -> Result<Outcome<'_>> {
+        let (n, scaled) = (self.n_metrics, self.scaled);
+        let outputs = self.step.run(batch)?;
+        let (means, sums) = outputs.split_at(outputs.len() - n);
+        let loss = means[0].item()?;
+        let (skipped, loss_scale) = match scaled {
+            true => (means[1].item()? == 0.0, Some(means[2].item()?)),
+            false => (false, None),
+        };
+        Ok(Outcome { loss, skipped, loss_scale, sums })
+    }
+
+    /// Sets the learning rate of the steps that follow.
+    pub fn set_rate(&mut self, rate: f64) -> Result<()> {
+        self.step.set_state(self.rate, &rate.to_ne_bytes())
+    }
+
+    /// Plans anew for another line; weights and everything else that is trained stay as they are.
+    ///
+    /// # Errors
+    /// There is no plan within it; training can go on under the old line.
+    #[track_caller]
+    pub fn set_memory(&mut self, memory: Option<Bytes>) -> Result<()> {
+        let options = StepOptions { memory, ..self.step.options().clone() };
+        self.step.replan(options)
     }
 
     /// The parameters, in the order of [`Training::values`].
@@ -160,6 +216,20 @@ impl Training {
         &self.step.state()[..self.params.len()]
     }
 
+    /// Everything that is kept from step to step, by name: parameters, statistics, the optimizer's state, counters and the
+    /// random state. With [`Training::restore`], what a checkpoint holds.
+    pub fn state(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.step.names().iter().map(|(name, _)| name.as_str()).zip(self.step.state())
+    }
+
+    /// Sets one part of the state from its bytes, as [`Tensor::to_bytes`] gives them.
+    #[track_caller]
+    pub fn restore(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = self.step.names().iter().position(|(known, _)| known == name);
+        let at = at.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
+        self.step.set_state(at, bytes)
+    }
+
     /// The number of trained elements.
     pub fn n_trained(&self) -> usize {
         self.params.iter().filter(|p| p.trained).map(|p| p.ty.elements()).sum()
@@ -168,6 +238,11 @@ impl Training {
     /// What was planned for a step.
     pub fn info(&self) -> &StepInfo {
         self.step.info()
+    }
+
+    /// For how many shapes of the batch compiled steps are kept.
+    pub fn n_shapes(&self) -> usize {
+        self.step.n_shapes()
     }
 
     /// The account of the step's memory, planned and measured side by side.
@@ -186,7 +261,125 @@ impl Training {
     }
 }
 
-fn no_labels() -> plimsoll_run::Error {
-    let why = "gives a step no labels".into();
-    plimsoll_run::Error::Signature { site: plimsoll_graph::Site::here(), why }
+/// Where things are in a step's state: parameters, the slots of each trained one, then single values.
+struct Layout {
+    trained: Vec<usize>,
+    /// For each trained parameter.
+    slots: Vec<std::ops::Range<usize>>,
+    /// The number of updates.
+    count: usize,
+    /// Seed and step of random layers.
+    key: usize,
+    rate: usize,
+    scale: Option<LossScale>,
+}
+
+impl Layout {
+    fn new(
+        recipe: &Recipe,
+        params: &[Param],
+        values: Vec<Tensor>,
+        seed: u64,
+    ) -> Result<(Layout, Vec<Held>)> {
+        let parameter =
+            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
+        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
+        let mut hold = |name: String, tensor: Tensor| {
+            held.push(Held { name, kind: Kind::Optimizer, tensor });
+            held.len() - 1
+        };
+        let trained: Vec<usize> = (0..params.len()).filter(|&i| params[i].trained).collect();
+        let (mut slots, mut first) = (Vec::new(), params.len());
+        for &i in &trained {
+            let mut end = first;
+            for slot in recipe.optimizer.slots(&params[i]) {
+                let name = format!("{}.{}", params[i].name, slot.name);
+                end = hold(name, Tensor::full(slot.ty, slot.init)?) + 1;
+            }
+            slots.push(first..end);
+            first = end;
+        }
+        let count = hold("training.updates".into(), Tensor::zeros(Type::new(DType::F64, []))?);
+        let key = hold("training.random".into(), Tensor::from_slice(&[seed as i64, 0], [2])?);
+        let rate = hold("training.rate".into(), Tensor::from_slice(&[recipe.optimizer.rate()], [])?);
+        let scale = match recipe.precision.needs_loss_scale() {
+            true => Some(LossScale {
+                scale: hold("training.loss_scale".into(), LossScale::start()?),
+                good: hold("training.finite_steps".into(), Tensor::zeros(Type::new(DType::F32, []))?),
+            }),
+            false => None,
+        };
+        Ok((Layout { trained, slots, count, key, rate, scale }, held))
+    }
+}
+
+/// What is traced: forward, loss, backward, update.
+struct Body<M> {
+    model: M,
+    recipe: Recipe,
+    params: Vec<Param>,
+    layout: Layout,
+}
+
+impl<M: Model> Body<M> {
+    fn trace(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let Body { model, recipe, params, layout } = self;
+        let state = pass.state;
+        let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
+        let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
+        let tape = Tape::new();
+        for w in &wrt {
+            tape.watch(w)?;
+        }
+        let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
+        let mut net = Net::bound(params, &state[..params.len()], true).precision(recipe.precision).key(key);
+        let outputs = model.forward(&mut net, inputs)?;
+        let loss = recipe.loss.loss(&outputs, labels)?;
+        let totals = match (outputs.first(), labels.first()) {
+            (Some(output), Some(labels)) => {
+                recipe.metrics.iter().map(|m| m.sums(output, labels)).collect::<Result<Vec<Tensor>>>()?
+            }
+            _ => Vec::new(),
+        };
+        let mut grads = match &layout.scale {
+            None => tape.gradient(&loss, &wrt)?,
+            Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
+        };
+        let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        match recipe.clip {
+            None => {}
+            Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
+            Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
+        }
+        let count = state[layout.count].add_scalar(1.0)?;
+        let rate = &state[layout.rate];
+        let scalars = recipe.optimizer.prepare(&count, rate)?;
+        let mut new: Vec<Tensor> = state.to_vec();
+        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(&grads) {
+            let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
+            let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
+            new[i] = value;
+            new[slots.clone()].clone_from_slice(&updated);
+        }
+        for (i, update) in net.updates().into_iter().enumerate() {
+            if let Some(value) = update {
+                new[i] = value;
+            }
+        }
+        new[layout.count] = count;
+        let mut outputs = vec![loss];
+        if let (Some(scale), Some(finite)) = (&layout.scale, finite) {
+            // A step with a gradient that is not finite changes nothing but the scale.
+            for (i, value) in new.iter_mut().enumerate() {
+                if !matches!(i, i if i == layout.key || i == layout.rate || scale.is(i)) {
+                    *value = finite.select(value, &state[i])?;
+                }
+            }
+            scale.update(&finite, state, &mut new)?;
+            outputs.extend([finite.cast(DType::F32)?, new[scale.scale].clone()]);
+        }
+        let next = Tensor::from_slice(&[0i64, 1], [2])?;
+        new[layout.key] = state[layout.key].add(&next)?;
+        Ok(StepResult { state: new, outputs, totals })
+    }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Recipe, Training, zoo};
-use plimsoll_run::{Device, Tensor};
+use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
+use plimsoll_run::{Device, Result, Tensor};
 
 /// The system's allocator, counting what it is asked for.
 struct Counting;
@@ -38,12 +38,12 @@ fn a_steady_step_allocates_nothing() {
         let pixels = Type::new(DType::I64, [4, 16, 16]);
         let tokens = Type::new(DType::I64, [4, 16]);
         let gpt = zoo::Gpt { vocabulary: 50, width: 32, layers: 2, heads: 4 };
-        type Model = Box<dyn Fn(&mut plimsoll_nn::Net, &[Tensor]) -> plimsoll_run::Result<Tensor>>;
+        type Model = Box<dyn Fn(&mut Net, &[Tensor]) -> Result<Tensor>>;
         let cases: Vec<(&str, Model, Type, Type)> = vec![
             ("unet", Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)), images.clone(), pixels),
             (
                 "resnet18",
-                Box::new(|net, x| zoo::resnet18(net, &x[0], 10)),
+                Box::new(|net, x| zoo::resnet18(net, &x[0], 64, 10)),
                 images,
                 Type::new(DType::I64, [4]),
             ),

@@ -2,48 +2,32 @@
 //!
 //! The losses were made by `training/make.py`; weights and data are computed here as there.
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Init, Net, Recipe, Training, zoo};
+use plimsoll_nn::{Adam, Init, Net, Recipe, Training, model, zoo};
 use plimsoll_run::{Device, Result, Tensor};
+
+use common::{labels, uniform};
 
 const BATCHES: u64 = 4;
 
-fn bits(stream: u64, i: u64) -> u64 {
-    let mut z = (stream << 32).wrapping_add(i);
-    z = z.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-fn uniform(stream: u64, ty: &Type, bound: f64) -> Tensor {
-    let draw = |i: u64| {
-        let u = (bits(stream, i) >> 40) as f64 / (1u64 << 24) as f64;
-        ((2.0 * u - 1.0) * bound) as f32
-    };
-    let data: Vec<f32> = (0..ty.elements() as u64).map(draw).collect();
-    Tensor::from_slice(&data, &ty.shape).unwrap()
-}
-
-fn labels(stream: u64, ty: &Type, classes: u64) -> Tensor {
-    let data: Vec<i64> = (0..ty.elements() as u64).map(|i| (bits(stream, i) % classes) as i64).collect();
-    Tensor::from_slice(&data, &ty.shape).unwrap()
-}
-
 fn losses(
-    model: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
+    f: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
     input: Type,
     target: Type,
     classes: u64,
     steps: u64,
 ) -> Vec<f64> {
+    let model = model(f);
     let params = Net::discover(std::slice::from_ref(&input), &model).unwrap();
     let start = |(i, p): (usize, &plimsoll_nn::Param)| match p.init {
         Init::Constant(value) => Tensor::full(p.ty.clone(), value).unwrap(),
         Init::Uniform(bound) | Init::Normal(bound) => uniform(i as u64 + 1, &p.ty, bound),
+        other => panic!("{other:?} has no counterpart in make.py"),
     };
     let values = params.iter().enumerate().map(start).collect();
     let recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), target.clone());

@@ -37,7 +37,12 @@ pub mod prelude {
         AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
         RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
     };
-    pub use plimsoll_nn::{Adam, Conv2d, Init, Layers, Net, Recipe, Training, mean_cross_entropy, zoo};
+    pub use plimsoll_nn::{
+        Activation, Adafactor, Adagrad, Adam, Conv1d, Conv2d, Decay, Init, Lion, Loss, Metric, Model,
+        MultiHead, Net, Optimizer, Outputs, Plateau, Precision, Recipe, Recurrent, RmsProp, Schedule,
+        Sequential, Sgd, Start, Tally, Training, binary_cross_entropy, dice, huber, joint_loss, mae, model,
+        mse, smooth_cross_entropy, softmax_cross_entropy, zoo,
+    };
     pub use plimsoll_run::{
         Device, Exactness, Function, MemoryInfo, Sketch, Step, StepInfo, StepResult, Tape, Tensor, function,
     };

@@ -31,10 +31,11 @@ pub struct Account {
 }
 
 impl Account {
-    pub(crate) fn new(device: &Device, staged: Bytes, beside: Bytes) -> Account {
+    /// The account of a process of whose tensors `own` bytes are about to be given back.
+    pub(crate) fn new(device: &Device, own: Bytes, staged: Bytes, beside: Bytes) -> Account {
         device.memory().release_unused();
         let tensors = device.memory_info().current;
-        Account { program: program(tensors), tensors, staged, beside }
+        Account { program: program(tensors), tensors: tensors.saturating_sub(own), staged, beside }
     }
 
     /// Everything but the arena.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result, Way};
 use crate::function::finish;
 use crate::lower::Roles;
 use crate::program::Program;
-use crate::step::{Held, Pass, StepOptions, StepResult};
+use crate::step::{Pass, StepOptions, StepResult};
 use crate::tensor::Tensor;
 use crate::tracing::Tracing;
 
@@ -28,9 +28,14 @@ const LEAN: f64 = 1.01;
 /// What is compiled.
 pub(crate) struct Compile<'a> {
     pub(crate) device: &'a Device,
-    pub(crate) held: &'a [Held],
+    pub(crate) state: &'a [Tensor],
+    pub(crate) names: &'a [(String, Kind)],
     pub(crate) inputs: &'a [Type],
+    /// Samples in the inputs, where their first axis counts them.
+    pub(crate) batch: Option<usize>,
     pub(crate) options: &'a StepOptions,
+    /// Bytes that the step has now and will give back.
+    pub(crate) own: Bytes,
     pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
     pub(crate) site: Site,
 }
@@ -136,14 +141,14 @@ impl Candidate {
 impl Compile<'_> {
     /// Traces, chooses, plans.
     pub(crate) fn run(&self) -> Result<Compiled> {
-        let whole = self.trace(self.options.batch)?;
+        let whole = self.trace(self.batch)?;
         let outputs: Vec<Type> =
-            whole.graph.outputs()[self.held.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
+            whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
         let staged = self.inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
-        let account = Account::new(self.device, staged, self.options.beside);
+        let account = Account::new(self.device, self.own, staged, self.options.beside);
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
-        let (mut one, sizes) = match (self.options.batch, self.options.micro_batch) {
+        let (mut one, sizes) = match (self.batch, self.options.micro_batch) {
             (Some(batch), Some(samples)) if samples < batch => {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
@@ -258,14 +263,14 @@ impl Compile<'_> {
         let elsewhere = account.elsewhere();
         let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
-        if let (Some(needed), Some(batch), false) = (splits, self.options.batch, allowed) {
+        if let (Some(needed), Some(batch), false) = (splits, self.batch, allowed) {
             let floor = self.split(smallest(batch), account)?.floor();
             ways.push(Way {
                 change: format!("allow {needed} plans: micro-batches"),
                 least: elsewhere + floor,
             });
         }
-        if let (Some(batch), false) = (self.options.batch, allowed) {
+        if let (Some(batch), false) = (self.batch, allowed) {
             for smaller in [batch / 2, batch / 4, 1] {
                 if smaller > 0 && smaller < batch && ways.len() < 3 {
                     let mut fewer = self.whole(self.trace(Some(smaller))?, account)?;
@@ -276,13 +281,17 @@ impl Compile<'_> {
                 }
             }
         }
-        let mut candidate = match self.options.batch {
+        let mut candidate = match self.batch {
             Some(batch) if allowed => self.split(smallest(batch), account)?,
-            _ => self.whole(self.trace(self.options.batch)?, account)?,
+            _ => self.whole(self.trace(self.batch)?, account)?,
         };
         let refusal = candidate.refusal()?;
-        let mut heaviest: Vec<(String, Bytes)> =
-            self.held.iter().map(|h| (h.name.clone(), h.tensor.ty().bytes().into())).collect();
+        let mut heaviest: Vec<(String, Bytes)> = self
+            .names
+            .iter()
+            .zip(self.state)
+            .map(|((name, _), t)| (name.clone(), t.ty().bytes().into()))
+            .collect();
         let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
         heaviest.extend(largest.map(|t| (t.name.clone(), Bytes(t.bytes))));
         heaviest.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
@@ -301,7 +310,7 @@ impl Compile<'_> {
     }
 
     fn splits(&self, whole: &Traced) -> Result<Splits> {
-        let Some(batch) = self.options.batch.filter(|&batch| batch > 1) else {
+        let Some(batch) = self.batch.filter(|&batch| batch > 1) else {
             return Ok(Splits::Not("the step has no batch of several samples".into()));
         };
         let half = batch.div_ceil(2);
@@ -325,8 +334,12 @@ impl Compile<'_> {
 
     fn trace(&self, samples: Option<usize>) -> Result<Traced> {
         let tracing = Tracing::new();
-        let state: Vec<Tensor> =
-            self.held.iter().map(|h| tracing.argument(&h.name, h.tensor.ty().clone())).collect();
+        let state: Vec<Tensor> = self
+            .state
+            .iter()
+            .zip(self.names)
+            .map(|(t, (name, _))| tracing.argument(name, t.ty().clone()))
+            .collect();
         let inputs: Vec<Tensor> = self
             .inputs
             .iter()
@@ -352,11 +365,11 @@ impl Compile<'_> {
 
     /// The step without a split.
     fn whole(&self, traced: Traced, account: &Account) -> Result<Candidate> {
-        let n_state = self.held.len();
+        let n_state = self.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let draft = self.draft(&traced.graph, &replaces, 0, account)?;
-        let batch = self.options.batch.unwrap_or(1);
+        let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
             drafts: vec![(draft, traced.captured, batch, 1)],
             update: None,
@@ -369,7 +382,7 @@ impl Compile<'_> {
 
     /// The step in micro-batches of so many samples, the last of which may have fewer.
     fn split(&self, samples: usize, account: &Account) -> Result<Candidate> {
-        let batch = self.options.batch.unwrap_or(1);
+        let batch = self.batch.unwrap_or(1);
         let (full, rest) = (batch / samples, batch % samples);
         let mut drafts = Vec::new();
         let mut made = None;
@@ -410,7 +423,7 @@ impl Compile<'_> {
     ) -> Result<Draft> {
         let graph = passes::optimize(graph)?;
         let room = self.options.memory.map(|line| line.saturating_sub(account.elsewhere()));
-        let mut kinds: Vec<Kind> = self.held.iter().map(|h| h.kind).collect();
+        let mut kinds: Vec<Kind> = self.names.iter().map(|(_, kind)| *kind).collect();
         if first_sum > 0 {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);

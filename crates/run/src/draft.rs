@@ -110,7 +110,7 @@ mod tests {
     use plimsoll_graph::example::Dice;
     use plimsoll_graph::passes::sample::random_graph;
     use plimsoll_graph::reference::interpret;
-    use plimsoll_graph::{DType, Site, TensorOps};
+    use plimsoll_graph::{DType, Site};
 
     use crate::Tensor;
     use crate::tensor::Buffer;

@@ -130,6 +130,12 @@ impl Tensor {
         Ok(unsafe { std::slice::from_raw_parts(buffer.ptr(), self.ty().bytes()) })
     }
 
+    /// A new tensor whose bytes are still to be written.
+    pub(crate) fn uninitialized(device: &Device, ty: Type, what: &'static str, site: Site) -> Result<Tensor> {
+        let buffer = Buffer::new(device, ty.bytes(), what, site)?;
+        Ok(Tensor::eager(ty, Arc::new(buffer)))
+    }
+
     /// A new tensor whose bytes are written once by `fill`.
     pub(crate) fn filled(ty: Type, site: Site, fill: impl FnOnce(&mut [u8])) -> Result<Tensor> {
         let device = Device::current()?;

@@ -22,6 +22,7 @@ mod account;
 mod compile;
 mod function;
 mod step;
+mod variant;
 
 pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};

@@ -11,10 +11,11 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
 use crate::account::Account;
-use crate::compile::{Compile, Compiled, Part, staged};
+use crate::compile::{Compile, Compiled, Part};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Tensor};
+use crate::variant::Variant;
 
 /// How often a step is planned again because planning left more pages behind than were declared.
 const MOST_TRIES: usize = 4;
@@ -31,6 +32,12 @@ pub struct Held {
 }
 
 /// How a step is compiled.
+///
+/// ```
+/// use plimsoll_run::StepOptions;
+/// let options = StepOptions { memory: Some("64MiB".parse().unwrap()), ..StepOptions::default() };
+/// assert_eq!(options.shapes, 4);
+/// ```
 #[derive(Clone, Debug)]
 pub struct StepOptions {
     /// The line: the most that the process may take, as the system counts it. Without one a step takes the least memory
@@ -38,12 +45,14 @@ pub struct StepOptions {
     pub memory: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run.
     pub exactness: Exactness,
-    /// Samples in a batch, if the first axis of every input counts them and the body may be traced for fewer.
-    pub batch: Option<usize>,
+    /// Whether the first axis of every input counts samples, so that the body may be traced for fewer of them.
+    pub batched: bool,
     /// Samples in a micro-batch, where that is not for the planner to choose.
     pub micro_batch: Option<usize>,
     /// What the process will take for other things while the step runs: an input pipeline, say.
     pub beside: Bytes,
+    /// For how many input shapes compiled forms are kept; the one that was not used for longest makes room for another.
+    pub shapes: usize,
 }
 
 impl Default for StepOptions {
@@ -51,9 +60,10 @@ impl Default for StepOptions {
         StepOptions {
             memory: None,
             exactness: Exactness::Bitwise,
-            batch: None,
+            batched: false,
             micro_batch: None,
             beside: Bytes::ZERO,
+            shapes: 4,
         }
     }
 }
@@ -102,37 +112,17 @@ pub struct StepResult {
 /// ```
 pub struct Step {
     device: Device,
+    options: StepOptions,
+    body: Body,
     names: Vec<(String, Kind)>,
     state: Vec<Tensor>,
-    inputs: Vec<Type>,
-    outputs: Vec<Tensor>,
-    passes: Vec<Bound>,
-    update: Option<Bound>,
-    /// What passes add up; zeroed before the first.
-    sums: Vec<Arc<Buffer>>,
-    /// Where rows of an input are copied to if they are not aligned.
-    rows: Vec<Option<Buffer>>,
-    /// The position of each pass's first sample.
-    firsts: Vec<Tensor>,
-    arena: Buffer,
-    info: StepInfo,
+    /// The compiled forms, the one used last at the end.
+    variants: Vec<Variant>,
+    /// What all of them run in, one at a time.
+    workspace: Buffer,
 }
 
-/// A part of the step with the memory it runs over.
-struct Bound {
-    part: Part,
-    /// Pointers of state, inputs, first sample, captured tensors and sums; those that vary are set at each run.
-    arguments: Vec<*mut u8>,
-    results: Vec<*mut u8>,
-    /// For each result, the state or output it stands for; `None` for a sum.
-    targets: Vec<Option<Target>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    State(usize),
-    Output(usize),
-}
+type Body = Box<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send>;
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -183,220 +173,153 @@ impl StepInfo {
     }
 }
 
-// SAFETY: the pointers are into buffers that the step owns or, for inputs, are set anew at each run.
-unsafe impl Send for Step {}
-
 impl Step {
     /// Traces and compiles a step over a state and inputs of the given types, without a line and without splitting.
     #[track_caller]
     pub fn compile(
         state: Vec<Tensor>,
         inputs: &[Type],
-        body: impl Fn(&[Tensor], &[Tensor]) -> Result<StepResult>,
+        body: impl Fn(&[Tensor], &[Tensor]) -> Result<StepResult> + Send + 'static,
     ) -> Result<Step> {
         let kind = Kind::Parameter;
         let named = |(i, tensor): (usize, Tensor)| Held { name: format!("state {i}"), kind, tensor };
         let held = state.into_iter().enumerate().map(named).collect();
-        Step::compile_with(&StepOptions::default(), held, inputs, |pass| body(pass.state, pass.inputs))
+        let body = move |pass: &Pass<'_>| body(pass.state, pass.inputs);
+        Step::compile_with(StepOptions::default(), held, inputs, body)
     }
 
     /// As [`Step::compile`], with options: under a line, the fastest plan with which the process, as the system counts
     /// it, stays within it; or a refusal that names the least that would do.
     ///
-    /// The body is traced once for each number of samples that is considered for a micro-batch.
+    /// The body is traced once for each number of samples that is considered for a micro-batch, and again for inputs of
+    /// other types than these when they come.
     #[track_caller]
     pub fn compile_with(
-        options: &StepOptions,
+        options: StepOptions,
         held: Vec<Held>,
         inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult>,
+        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + 'static,
     ) -> Result<Step> {
         let site = Site::here();
         let device = match held.first() {
             Some(first) => first.tensor.buffer(site)?.device().clone(),
             None => Device::current()?,
         };
-        if let Some(batch) = options.batch
-            && let Some(ty) = inputs.iter().find(|ty| ty.shape.first() != Some(&batch))
-        {
-            let why = format!("has an input of {ty} where the first axis should be a batch of {batch}");
-            return Err(Error::Signature { site, why });
+        let (mut names, mut state) = (Vec::new(), Vec::new());
+        for Held { name, kind, tensor } in held {
+            names.push((name, kind));
+            state.push(own(tensor, site)?);
         }
-        let held = held
-            .into_iter()
-            .map(|h| Ok(Held { tensor: own(h.tensor, site)?, ..h }))
-            .collect::<Result<Vec<Held>>>()?;
+        let workspace = Buffer::new(&device, 0, "step workspace", site)?;
+        let body = Box::new(body);
+        let mut step = Step { device, options, body, names, state, variants: Vec::new(), workspace };
+        step.prepare(inputs, site)?;
+        Ok(step)
+    }
+
+    /// Makes the form for inputs of these types the last of the list, compiling it if it is not there.
+    fn prepare(&mut self, inputs: &[Type], site: Site) -> Result<()> {
+        if let Some(i) = self.variants.iter().position(|v| v.inputs == inputs) {
+            // Without moving anything where it is the last already: the steady state.
+            self.variants[i..].rotate_left(1);
+            return Ok(());
+        }
+        let variant = self.build(inputs, &self.options, site)?;
+        if self.variants.len() >= self.options.shapes.max(1) {
+            self.variants.remove(0);
+        }
+        self.variants.push(variant);
+        self.fit_workspace(site)
+    }
+
+    /// Compiles a form of the step.
+    fn build(&self, inputs: &[Type], options: &StepOptions, site: Site) -> Result<Variant> {
+        let batch = match options.batched {
+            false => None,
+            true => {
+                let batch = inputs.first().and_then(|ty| ty.shape.first().copied());
+                if let Some(ty) = inputs.iter().find(|ty| ty.shape.first().copied() != batch) {
+                    let why =
+                        format!("has an input of {ty}, whose first axis is not the batch of the others");
+                    return Err(Error::Signature { site, why });
+                }
+                batch
+            }
+        };
         let start = Instant::now();
-        let compile = Compile { device: &device, held: &held, inputs, options, body: &body, site };
+        let (device, state, names) = (&self.device, &self.state, &self.names);
+        let own = Bytes::from(self.workspace.bytes());
+        let compile = Compile { device, state, names, inputs, batch, options, own, body: &*self.body, site };
         let mut compiled = compile.run()?;
         process::release_unused_heap();
-        // Planning may leave more pages behind than were declared; then it is done again with so much less.
         for _ in 0..MOST_TRIES {
-            if options.memory.is_none() || compiled.account.holds(&device) {
+            if options.memory.is_none() || compiled.account.holds(&self.device) {
                 break;
             }
             compiled = compile.run()?;
             process::release_unused_heap();
         }
         let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
-        Step::install(compiled, info, device, held, inputs, options.batch.unwrap_or(1), site)
+        Variant::new(compiled, inputs, batch.unwrap_or(1), &self.device, state.len(), info, site)
     }
 
-    /// Takes the memory that a compiled step runs over.
-    fn install(
-        compiled: Compiled,
-        info: StepInfo,
-        device: Device,
-        held: Vec<Held>,
-        inputs: &[Type],
-        batch: usize,
-        site: Site,
-    ) -> Result<Step> {
-        let buffer = |bytes: usize, what| Ok(Arc::new(Buffer::new(&device, bytes, what, site)?));
-        let Compiled { passes, update, sums, passed, updated, outputs, .. } = compiled;
-        let outputs = outputs
-            .into_iter()
-            .map(|ty| Ok(Tensor::eager(ty.clone(), buffer(ty.bytes(), "step output")?)))
-            .collect::<Result<Vec<Tensor>>>()?;
-        let sums = sums
-            .iter()
-            .map(|ty| buffer(ty.bytes(), "sum over micro-batches"))
-            .collect::<Result<Vec<Arc<Buffer>>>>()?;
-        let samples = passes.first().map_or(1, |p| p.samples);
-        let rows = inputs
-            .iter()
-            .map(|ty| match staged(ty, batch, samples) {
-                _ if update.is_none() => Ok(None),
-                Bytes::ZERO => Ok(None),
-                bytes => Ok(Some(Buffer::new(&device, bytes.get() as usize, "rows of a micro-batch", site)?)),
-            })
-            .collect::<Result<Vec<Option<Buffer>>>>()?;
-        let mut firsts = Vec::new();
-        let mut at = 0;
-        for part in &passes {
-            for _ in 0..part.runs {
-                firsts.push(device.scope(|| Tensor::from_slice(&[at as i64], [1]))?);
-                at += part.samples;
-            }
+    /// Gives the workspace the size that the largest form needs. The old one is given back first: two would not fit.
+    fn fit_workspace(&mut self, site: Site) -> Result<()> {
+        let wanted = self.variants.iter().map(Variant::workspace).max().unwrap_or(0);
+        if wanted != self.workspace.bytes() {
+            self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
+            self.device.memory().release_unused();
+            self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
         }
-        let parts = || passes.iter().chain(&update);
-        let arena = parts().map(|p| p.program.arena_bytes()).max().unwrap_or(1);
-        let arena = Buffer::new(&device, arena, "step arena", site)?;
-        let n = held.len();
-        let whole: Vec<Option<Target>> = (0..n)
-            .map(|i| Some(Target::State(i)))
-            .chain((0..outputs.len()).map(|i| Some(Target::Output(i))))
-            .collect();
-        let states = |which: &[usize]| which.iter().map(|&i| Some(Target::State(i))).collect::<Vec<_>>();
-        let split = update.is_some();
-        let (state, names) = held.into_iter().map(|h| (h.tensor, (h.name, h.kind))).unzip();
-        let mut step = Step {
-            device: device.clone(),
-            names,
-            state,
-            inputs: inputs.to_vec(),
-            outputs,
-            passes: Vec::new(),
-            update: None,
-            sums,
-            rows,
-            firsts,
-            arena,
-            info,
-        };
-        for part in passes {
-            let targets = match split {
-                false => whole.clone(),
-                true => states(&passed).into_iter().chain(step.sums.iter().map(|_| None)).collect(),
-            };
-            let bound = step.bind(part, targets, site)?;
-            step.passes.push(bound);
-        }
-        if let Some(part) = update {
-            let results = (0..step.outputs.len()).map(|i| Some(Target::Output(i)));
-            let targets = states(&updated).into_iter().chain(results).collect();
-            step.update = Some(step.bind(part, targets, site)?);
-        }
-        Ok(step)
+        Ok(())
     }
 
-    fn bind(&self, part: Part, targets: Vec<Option<Target>>, site: Site) -> Result<Bound> {
-        let pointer = |t: &Tensor| Ok(t.buffer(site)?.ptr());
-        let mut arguments = self.state.iter().map(pointer).collect::<Result<Vec<*mut u8>>>()?;
-        arguments.extend(self.inputs.iter().map(|_| std::ptr::null_mut::<u8>()));
-        arguments.push(pointer(&self.firsts[0])?);
-        arguments.extend(part.captured.iter().map(pointer).collect::<Result<Vec<_>>>()?);
-        arguments.extend(self.sums.iter().map(|sum| sum.ptr()));
-        let mut sums = self.sums.iter();
-        let results = targets
-            .iter()
-            .map(|target| match target {
-                Some(Target::State(i)) => pointer(&self.state[*i]),
-                Some(Target::Output(i)) => pointer(&self.outputs[*i]),
-                None => sums
-                    .next()
-                    .map(|sum| sum.ptr())
-                    .ok_or_else(|| Error::Internal("a pass gives more sums than there are".into())),
-            })
-            .collect::<Result<Vec<*mut u8>>>()?;
-        Ok(Bound { part, arguments, results, targets })
+    /// Plans the step anew for another line or other terms; the state stays as it is.
+    ///
+    /// # Errors
+    /// There is no plan within the new line; the step goes on under the old one.
+    #[track_caller]
+    pub fn replan(&mut self, options: StepOptions) -> Result<()> {
+        let site = Site::here();
+        let Some(inputs) = self.variants.last().map(|v| v.inputs.clone()) else { return Ok(()) };
+        let variant = self.build(&inputs, &options, site)?;
+        self.options = options;
+        self.variants.clear();
+        self.variants.push(variant);
+        self.fit_workspace(site)
     }
 
-    /// Runs the step once: the state is updated, the outputs are overwritten.
+    /// Runs the step once: the state is updated, the outputs are overwritten. Inputs of other types than before are
+    /// compiled for first.
     #[track_caller]
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
         let site = Site::here();
         self.check(inputs, site)?;
+        let same = |v: &Variant| v.inputs.iter().zip(inputs).all(|(ty, input)| ty == input.ty());
+        if !self.variants.last().is_some_and(same) {
+            let types: Vec<Type> = inputs.iter().map(|input| input.ty().clone()).collect();
+            self.prepare(&types, site)?;
+        }
         self.unshare(site)?;
-        let n = self.state.len();
-        for sum in &self.sums {
-            // SAFETY: the sums are the step's own, this many bytes of the CPU's memory.
-            unsafe { sum.ptr().write_bytes(0, sum.bytes()) };
-        }
-        let (mut sample, mut pass) = (0, 0);
-        let split = self.update.is_some();
-        for bound in &mut self.passes {
-            for _ in 0..bound.part.runs {
-                for (i, (input, ty)) in inputs.iter().zip(&self.inputs).enumerate() {
-                    let source = input.buffer(site)?.ptr();
-                    bound.arguments[n + i] = if split {
-                        let row = ty.bytes() / ty.shape.first().copied().unwrap_or(1).max(1);
-                        // SAFETY: the micro-batches' rows lie inside the input, which was checked against its type.
-                        let rows = unsafe { source.add(sample * row) };
-                        match &self.rows[i] {
-                            None => rows,
-                            Some(copy) => {
-                                // SAFETY: the copy has room for the rows of the largest micro-batch and is the step's own.
-                                unsafe { copy.ptr().copy_from(rows, row * bound.part.samples) };
-                                copy.ptr()
-                            }
-                        }
-                    } else {
-                        source
-                    };
-                }
-                bound.arguments[n + inputs.len()] = self.firsts[pass].buffer(site)?.ptr();
-                // SAFETY: state, outputs, sums and arena are the step's own and nobody else holds a clone of them, inputs
-                // are alive through their tensors, captured ones through the step.
-                unsafe { bound.run(&self.device, &self.arena) }?;
-                sample += bound.part.samples;
-                pass += 1;
-            }
-        }
-        if let Some(bound) = &mut self.update {
-            // SAFETY: as above; an update reads no inputs.
-            unsafe { bound.run(&self.device, &self.arena) }?;
-        }
-        Ok(&self.outputs)
+        let Step { device, state, variants, workspace, .. } = self;
+        let Some(variant) = variants.last_mut() else {
+            return Err(Error::Internal("a step without a compiled form".into()));
+        };
+        // SAFETY: nobody else holds the state or the outputs, inputs are alive through their tensors and of the
+        // variant's types, and the workspace was made for the largest variant.
+        unsafe { variant.run(device, state, inputs, workspace, site) }?;
+        Ok(&variant.outputs)
     }
 
     fn check(&self, inputs: &[&Tensor], site: Site) -> Result<()> {
-        if inputs.len() != self.inputs.len() {
-            let why = format!("gives {} inputs to a step of {}", inputs.len(), self.inputs.len());
+        let Some(variant) = self.variants.last() else { return Ok(()) };
+        if inputs.len() != variant.inputs.len() {
+            let why = format!("gives {} inputs to a step of {}", inputs.len(), variant.inputs.len());
             return Err(Error::Signature { site, why });
         }
-        for (i, (input, ty)) in inputs.iter().zip(&self.inputs).enumerate() {
-            if input.ty() != ty {
+        for (i, (input, ty)) in inputs.iter().zip(&variant.inputs).enumerate() {
+            let other = input.ty() != ty;
+            if other && (!self.options.batched || input.dtype() != ty.dtype) {
                 let why = format!("gives {} as input {i} to a step of {ty}", input.ty());
                 return Err(Error::Signature { site, why });
             }
@@ -411,36 +334,38 @@ impl Step {
 
     /// Gives state and outputs of which somebody holds a clone bytes of their own, so that a clone keeps what it saw.
     fn unshare(&mut self, site: Site) -> Result<()> {
-        for i in 0..self.state.len() {
-            if Arc::strong_count(self.state[i].buffer(site)?) > 1 {
-                self.state[i] = self.state[i].copy()?;
-                let pointer = self.state[i].buffer(site)?.ptr();
-                self.parts_mut().for_each(|bound| bound.arguments[i] = pointer);
-                self.point(Target::State(i), pointer);
+        for tensor in &mut self.state {
+            if Arc::strong_count(tensor.buffer(site)?) > 1 {
+                *tensor = tensor.copy()?;
             }
         }
-        for i in 0..self.outputs.len() {
-            if Arc::strong_count(self.outputs[i].buffer(site)?) > 1 {
-                let ty = self.outputs[i].ty().clone();
-                let fresh = Arc::new(Buffer::new(&self.device, ty.bytes(), "step output", site)?);
-                let pointer = fresh.ptr();
-                self.outputs[i] = Tensor::eager(ty, fresh);
-                self.point(Target::Output(i), pointer);
+        for tensor in self.variants.last_mut().into_iter().flat_map(|v| &mut v.outputs) {
+            if Arc::strong_count(tensor.buffer(site)?) > 1 {
+                *tensor = Tensor::uninitialized(&self.device, tensor.ty().clone(), "step output", site)?;
             }
         }
         Ok(())
     }
 
-    fn parts_mut(&mut self) -> impl Iterator<Item = &mut Bound> {
-        self.passes.iter_mut().chain(&mut self.update)
-    }
-
-    fn point(&mut self, target: Target, pointer: *mut u8) {
-        for bound in self.parts_mut() {
-            if let Some(r) = bound.targets.iter().position(|t| *t == Some(target)) {
-                bound.results[r] = pointer;
-            }
+    /// Sets a part of the state.
+    ///
+    /// # Errors
+    /// There is no such part, or the value is of another type.
+    #[track_caller]
+    pub fn set_state(&mut self, i: usize, value: &[u8]) -> Result<()> {
+        let site = Site::here();
+        self.unshare(site)?;
+        let n = self.state.len();
+        let Some(tensor) = self.state.get(i) else {
+            return Err(Error::Signature { site, why: format!("sets part {i} of a state of {n}") });
+        };
+        if tensor.ty().bytes() != value.len() {
+            let why = format!("sets a part of the state of {} with {} bytes", tensor.ty(), value.len());
+            return Err(Error::Signature { site, why });
         }
+        // SAFETY: nobody else holds the bytes, and there are as many of them.
+        unsafe { tensor.buffer(site)?.ptr().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
+        Ok(())
     }
 
     /// The state as it stands. A clone keeps what it saw: the next run copies what is shared before it writes.
@@ -448,24 +373,35 @@ impl Step {
         &self.state
     }
 
-    /// The state by itself, when the step is no longer needed.
-    pub fn into_state(self) -> Vec<Tensor> {
-        self.state
+    /// What the parts of the state are called and for.
+    pub fn names(&self) -> &[(String, Kind)] {
+        &self.names
     }
 
     /// The outputs of the last run, then its totals.
     pub fn outputs(&self) -> &[Tensor] {
-        &self.outputs
+        self.variants.last().map_or(&[], |v| &v.outputs)
     }
 
-    /// What was planned.
+    /// What was planned for the inputs that were run last.
     pub fn info(&self) -> &StepInfo {
-        &self.info
+        // A step has a compiled form from its making on, or it is not made.
+        &self.variants[self.variants.len() - 1].info
     }
 
-    /// Bytes of the arena that activations, gradients and scratch share.
+    /// How many compiled forms are kept.
+    pub fn n_shapes(&self) -> usize {
+        self.variants.len()
+    }
+
+    /// The terms of the step.
+    pub fn options(&self) -> &StepOptions {
+        &self.options
+    }
+
+    /// Bytes of the arena that activations, gradients and scratch share, for the inputs that were run last.
     pub fn arena_bytes(&self) -> Bytes {
-        self.arena.bytes().into()
+        self.variants.last().map_or(0, Variant::arena_bytes).into()
     }
 
     /// Bytes of the state.
@@ -476,7 +412,6 @@ impl Step {
     /// The account of the step's memory, planned and measured side by side.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::new();
-        let account = self.info.account;
         let mut row = |kind: LedgerKind, name: &str, planned: Bytes, measured: Bytes| {
             ledger.plan(kind, name, planned);
             ledger.set(kind, name, measured);
@@ -485,30 +420,26 @@ impl Step {
             let bytes = Bytes::from(tensor.ty().bytes());
             row(ledger_kind(*kind), name, bytes, bytes);
         }
-        for (i, ty) in self.inputs.iter().enumerate() {
+        let Some(variant) = self.variants.last() else { return ledger };
+        for (i, ty) in variant.inputs.iter().enumerate() {
             let bytes = Bytes::from(ty.bytes());
             row(LedgerKind::Input, &format!("input {i}"), bytes, bytes);
         }
-        let sums: Bytes = self.sums.iter().map(|sum| Bytes::from(sum.bytes())).sum();
+        let (sums, arena) = (Bytes::from(variant.sum_bytes()), Bytes::from(variant.arena_bytes()));
         if sums > Bytes::ZERO {
             row(LedgerKind::Gradient, "sums over micro-batches", sums, sums);
         }
-        let parts = self.passes.iter().chain(&self.update);
-        let planned = parts.map(|bound| bound.part.program.arena_bytes()).max().unwrap_or(0);
-        row(LedgerKind::Activation, "arena", planned.into(), self.arena_bytes());
+        let before = Bytes::from(variant.workspace()).saturating_sub(arena);
+        row(
+            LedgerKind::Activation,
+            "arena",
+            arena,
+            Bytes::from(self.workspace.bytes()).saturating_sub(before),
+        );
         let own = process::resident().unwrap_or(Bytes::ZERO);
         let own = own.saturating_sub(self.device.memory_info().current);
-        row(LedgerKind::Program, "program", account.program, own);
+        row(LedgerKind::Program, "program", variant.info.account.program, own);
         ledger
-    }
-}
-
-impl Bound {
-    /// # Safety
-    /// As for [`crate::program::Program::run`].
-    unsafe fn run(&self, device: &Device, arena: &Buffer) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.part.program.run(device, &self.arguments, &self.results, arena.ptr()) }
     }
 }
 

@@ -3,7 +3,7 @@
 use plimsoll_graph::{Padding, PoolOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Conv2d, Layers, Net};
+use crate::{Conv2d, Net};
 
 /// For each width two convolutions with bias and relu, then 2 × 2 max pooling; a dense layer at the end.
 pub fn cnn(net: &mut Net, x: &Tensor, widths: &[usize], classes: usize) -> Result<Tensor> {
@@ -19,7 +19,7 @@ fn blocks(net: &mut Net, x: &Tensor, widths: &[usize], classes: usize, norm: boo
     let mut x = x.clone();
     for (i, &channels) in widths.iter().enumerate() {
         for half in ["a", "b"] {
-            let conv = Conv2d { channels, window: 3, stride: 1, pad: 1, bias: !norm };
+            let conv = Conv2d { bias: !norm, ..Conv2d::new(channels, 3).pad(1) };
             x = net.conv2d(&format!("conv{}{half}", i + 1), &x, conv)?;
             if norm {
                 x = net.batch_norm(&format!("norm{}{half}", i + 1), &x)?;

@@ -2,7 +2,7 @@
 
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Layers, Net};
+use crate::{Net, Recurrent};
 
 /// Logits `[B, T, V]` for token indices `[B, T]`: an embedding, stacked recurrent layers, a dense layer.
 pub fn lstm(
@@ -14,7 +14,7 @@ pub fn lstm(
 ) -> Result<Tensor> {
     let mut x = net.embedding("token", tokens, vocabulary, width)?;
     for layer in 0..layers {
-        x = net.lstm(&format!("lstm{}", layer + 1), &x, width)?;
+        x = net.lstm(&format!("lstm{}", layer + 1), &x, Recurrent::all(width))?;
     }
     net.dense("out", &x, vocabulary, true)
 }

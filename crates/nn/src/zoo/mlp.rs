@@ -3,7 +3,7 @@
 use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Layers, Net};
+use crate::Net;
 
 /// Dense layers of these widths; the last has no activation.
 pub fn mlp(net: &mut Net, x: &Tensor, widths: &[usize]) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use plimsoll_graph::{Padding, PoolOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use crate::{Conv2d, Layers, Net};
+use crate::{Conv2d, Net};
 
 /// A U-Net of widths base, 2 base, … over `depth` sizes; gives logits for each pixel.
 pub fn unet(net: &mut Net, x: &Tensor, base: usize, depth: usize, classes: usize) -> Result<Tensor> {
@@ -19,18 +19,17 @@ pub fn unet(net: &mut Net, x: &Tensor, base: usize, depth: usize, classes: usize
     }
     for level in (0..depth.saturating_sub(1)).rev() {
         x = net.scope(&format!("up{level}"), |net| {
-            let up = net.conv_up2d("grow", &x, width(level), 2)?;
+            let up = net.conv_transpose2d("grow", &x, Conv2d::new(width(level), 2).stride(2))?;
             pair(net, &Tensor::concat(&[&up, &skips[level]], -1)?, width(level))
         })?;
     }
-    net.conv2d("out", &x, Conv2d { channels: classes, window: 1, stride: 1, pad: 0, bias: true })
+    net.conv2d("out", &x, Conv2d::new(classes, 1))
 }
 
 fn pair(net: &mut Net, x: &Tensor, channels: usize) -> Result<Tensor> {
     let mut x = x.clone();
     for half in ["a", "b"] {
-        let conv = Conv2d { channels, window: 3, stride: 1, pad: 1, bias: false };
-        x = net.conv2d(&format!("conv{half}"), &x, conv)?;
+        x = net.conv2d(&format!("conv{half}"), &x, Conv2d::new(channels, 3).pad(1).no_bias())?;
         x = net.batch_norm(&format!("norm{half}"), &x)?.relu()?;
     }
     Ok(x)

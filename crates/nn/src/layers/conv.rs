@@ -1,0 +1,156 @@
+//! Convolutional layers, channels last: images `[N, H, W, C]`, sequences `[N, L, C]`.
+
+use plimsoll_graph::{ConvGeometry, ConvOps, Padding};
+use plimsoll_run::{Result, Tensor};
+
+use super::channels;
+use crate::Net;
+use crate::error::refuse;
+
+/// The shape of a convolutional layer: window and geometry.
+///
+/// ```
+/// use plimsoll_nn::Conv2d;
+/// let halving = Conv2d::new(64, 3).stride(2).pad(1).no_bias();
+/// assert_eq!((halving.window, halving.geometry.stride), ([3, 3], [2, 2]));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv<const AXES: usize> {
+    /// Output channels.
+    pub channels: usize,
+    /// Window lengths.
+    pub window: [usize; AXES],
+    /// Stride, padding, dilation and groups.
+    pub geometry: ConvGeometry<AXES>,
+    /// Whether a bias is added.
+    pub bias: bool,
+}
+
+/// A convolution of sequences.
+pub type Conv1d = Conv<1>;
+/// A convolution of images.
+pub type Conv2d = Conv<2>;
+
+impl<const AXES: usize> Conv<AXES> {
+    /// Windows of one length along every axis, stride 1, no padding, with bias.
+    pub fn new(channels: usize, window: usize) -> Conv<AXES> {
+        Conv { channels, window: [window; AXES], geometry: ConvGeometry::default(), bias: true }
+    }
+
+    /// With a stride along every axis.
+    pub fn stride(mut self, stride: usize) -> Conv<AXES> {
+        self.geometry.stride = [stride; AXES];
+        self
+    }
+
+    /// With this many elements added on every side.
+    pub fn pad(mut self, elements: usize) -> Conv<AXES> {
+        self.geometry.pad = Padding::all(elements);
+        self
+    }
+
+    /// With as much padding as gives ⌈length / stride⌉ windows.
+    pub fn same(mut self) -> Conv<AXES> {
+        self.geometry.pad = Padding::Same;
+        self
+    }
+
+    /// With a dilation along every axis.
+    pub fn dilation(mut self, dilation: usize) -> Conv<AXES> {
+        self.geometry.dilation = [dilation; AXES];
+        self
+    }
+
+    /// With the channels cut in groups, each convolved by itself.
+    pub fn groups(mut self, groups: usize) -> Conv<AXES> {
+        self.geometry.groups = groups;
+        self
+    }
+
+    /// Without a bias: for layers before a norm.
+    pub fn no_bias(mut self) -> Conv<AXES> {
+        self.bias = false;
+        self
+    }
+
+    /// The elements of a window.
+    fn area(&self) -> usize {
+        self.window.iter().product()
+    }
+
+    /// The channels that one filter reads, of `inputs` there are.
+    #[track_caller]
+    fn per_group(&self, inputs: usize) -> Result<usize> {
+        let groups = self.geometry.groups;
+        if groups == 0 || !inputs.is_multiple_of(groups) || !self.channels.is_multiple_of(groups) {
+            let out = self.channels;
+            return Err(refuse(format!("cuts {inputs} input and {out} output channels in {groups} groups")));
+        }
+        Ok(inputs / groups)
+    }
+}
+
+impl Net {
+    /// A convolution of images. Parameters: `weight` `[KH, KW, C / groups, channels]`, `bias`.
+    pub fn conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = conv.per_group(channels(&x)?)?;
+        let (fan_in, fan_out) = fans(width, &conv);
+        let [kh, kw] = conv.window;
+        self.scope(name, |net| {
+            let w = net.weight([kh, kw, width, conv.channels], fan_in, fan_out)?;
+            let b = net.bias(conv.bias, conv.channels, fan_in)?;
+            x.conv2d(&w, b.as_ref(), conv.geometry)
+        })
+    }
+
+    /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
+    pub fn conv1d(&mut self, name: &str, x: &Tensor, conv: Conv1d) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = conv.per_group(channels(&x)?)?;
+        let (fan_in, fan_out) = fans(width, &conv);
+        self.scope(name, |net| {
+            let w = net.weight([conv.window[0], width, conv.channels], fan_in, fan_out)?;
+            let b = net.bias(conv.bias, conv.channels, fan_in)?;
+            x.conv1d(&w, b.as_ref(), conv.geometry)
+        })
+    }
+
+    /// Every channel convolved by itself; `conv.channels` is a multiple of the input's. Parameters: `weight`
+    /// `[KH, KW, 1, channels]`, `bias`.
+    pub fn depthwise_conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
+        let groups = channels(x)?;
+        self.conv2d(name, x, conv.groups(groups))
+    }
+
+    /// A depthwise convolution without bias, then a 1 × 1 convolution to `conv.channels`. Parameters: those of the layers
+    /// `depthwise` and `pointwise`.
+    pub fn separable_conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
+        let width = channels(x)?;
+        self.scope(name, |net| {
+            let each = Conv { channels: width, bias: false, ..conv };
+            let y = net.depthwise_conv2d("depthwise", x, each)?;
+            net.conv2d("pointwise", &y, Conv { bias: conv.bias, ..Conv2d::new(conv.channels, 1) })
+        })
+    }
+
+    /// A transposed convolution: images grow by the stride. Parameters: `weight` `[KH, KW, channels / groups, C]`, `bias`.
+    pub fn conv_transpose2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = channels(&x)?;
+        conv.per_group(width)?;
+        let per_group = conv.channels / conv.geometry.groups.max(1);
+        // The fans as PyTorch counts them: those of the convolution of which this is the transpose.
+        let (fan_in, fan_out) = (per_group * conv.area(), width * conv.area());
+        let [kh, kw] = conv.window;
+        self.scope(name, |net| {
+            let w = net.weight([kh, kw, per_group, width], fan_in, fan_out)?;
+            let b = net.bias(conv.bias, conv.channels, fan_in)?;
+            x.conv_transpose2d(&w, b.as_ref(), conv.geometry, [0, 0])
+        })
+    }
+}
+
+fn fans<const AXES: usize>(width: usize, conv: &Conv<AXES>) -> (usize, usize) {
+    (width * conv.area(), conv.channels / conv.geometry.groups.max(1) * conv.area())
+}

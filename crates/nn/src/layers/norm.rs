@@ -1,0 +1,88 @@
+//! Norms. Scale, shift and statistics are f32 whatever the activations are.
+
+use plimsoll_graph::{NormOps, TensorOps};
+use plimsoll_run::{Result, Tensor};
+
+use super::channels;
+use crate::error::refuse;
+use crate::{Init, Net};
+
+/// The momentum with which running statistics follow the batch's, as PyTorch counts it.
+const BATCH_NORM_MOMENTUM: f64 = 0.1;
+const NORM_EPS: f64 = 1e-5;
+
+impl Net {
+    /// Batch norm over all axes but the last: with the batch's statistics in training, with running ones otherwise.
+    /// Parameters: `gamma`, `beta`; state: `mean`, `var`.
+    pub fn batch_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
+        self.batch_norm_with(name, x, BATCH_NORM_MOMENTUM, NORM_EPS)
+    }
+
+    /// As [`Net::batch_norm`], with another momentum (the share of the new batch; Keras counts the share of the old) and ε.
+    pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = channels(&x)?;
+        let training = self.is_training();
+        self.scope(name, |net| {
+            let (gamma, beta) = net.scale_and_shift(width)?;
+            let mean = net.state("mean", [width], Init::Constant(0.0))?;
+            let var = net.state("var", [width], Init::Constant(1.0))?;
+            if !training {
+                return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
+            }
+            let (y, batch_mean, batch_var) = x.batch_norm(&gamma, &beta, eps)?;
+            // The running variance is kept unbiased, as PyTorch and Keras do.
+            let n = (x.ty().elements() / width.max(1)) as f64;
+            let unbiased = batch_var.mul_scalar(n / (n - 1.0).max(1.0))?;
+            let follow =
+                |old: &Tensor, new: &Tensor| old.mul_scalar(1.0 - momentum)?.add(&new.mul_scalar(momentum)?);
+            net.update("mean", follow(&mean, &batch_mean)?)?;
+            net.update("var", follow(&var, &unbiased)?)?;
+            Ok(y)
+        })
+    }
+
+    /// Layer norm over the last axis. Parameters: `gamma`, `beta`.
+    pub fn layer_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
+        self.layer_norm_with(name, x, NORM_EPS)
+    }
+
+    /// As [`Net::layer_norm`], with another ε.
+    pub fn layer_norm_with(&mut self, name: &str, x: &Tensor, eps: f64) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = channels(&x)?;
+        self.scope(name, |net| {
+            let (gamma, beta) = net.scale_and_shift(width)?;
+            x.layer_norm(&gamma, &beta, eps)
+        })
+    }
+
+    /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
+    pub fn group_norm(&mut self, name: &str, x: &Tensor, groups: usize) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = channels(&x)?;
+        if groups == 0 || !width.is_multiple_of(groups) {
+            return Err(refuse(format!("cuts {width} channels in {groups} groups")));
+        }
+        self.scope(name, |net| {
+            let (gamma, beta) = net.scale_and_shift(width)?;
+            x.group_norm(&gamma, &beta, groups, NORM_EPS)
+        })
+    }
+
+    /// RMS norm over the last axis. Parameter: `gamma`.
+    pub fn rms_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
+        let x = self.compute(x)?;
+        let width = channels(&x)?;
+        self.scope(name, |net| {
+            let gamma = net.master("gamma", [width], Init::Constant(1.0))?;
+            x.rms_norm(&gamma, NORM_EPS)
+        })
+    }
+
+    fn scale_and_shift(&mut self, width: usize) -> Result<(Tensor, Tensor)> {
+        let gamma = self.master("gamma", [width], Init::Constant(1.0))?;
+        let beta = self.master("beta", [width], Init::Constant(0.0))?;
+        Ok((gamma, beta))
+    }
+}

@@ -1,0 +1,113 @@
+//! Recurrent layers over sequences `[B, T, C]`, with PyTorch's parameters: gates beside each other, two biases.
+
+use plimsoll_graph::{DType, GatherOps, RecurrentOps, TensorOps, Type};
+use plimsoll_run::{Result, Tensor};
+
+use crate::error::refuse;
+use crate::{Init, Net};
+
+/// The shape of a recurrent layer.
+///
+/// ```
+/// use plimsoll_nn::Recurrent;
+/// let reader = Recurrent::last(128).bidirectional();
+/// assert!(reader.is_bidirectional && !reader.gives_all);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurrent {
+    /// Units of each direction.
+    pub units: usize,
+    /// Whether every step's output is given, `[B, T, units]`, or the last one's alone, `[B, units]`.
+    pub gives_all: bool,
+    /// Whether a second layer reads the sequence from its end; outputs stand beside each other.
+    pub is_bidirectional: bool,
+}
+
+impl Recurrent {
+    /// Gives every step's output.
+    pub fn all(units: usize) -> Recurrent {
+        Recurrent { units, gives_all: true, is_bidirectional: false }
+    }
+
+    /// Gives the last step's output (of the backward direction: the output at the first).
+    pub fn last(units: usize) -> Recurrent {
+        Recurrent { gives_all: false, ..Recurrent::all(units) }
+    }
+
+    /// In both directions.
+    pub fn bidirectional(mut self) -> Recurrent {
+        self.is_bidirectional = true;
+        self
+    }
+}
+
+impl Net {
+    /// A long short-term memory, gates i, f, g, o. Parameters of each direction: `input_weight` `[C, 4 · units]`,
+    /// `hidden_weight`, `input_bias`, `hidden_bias`; of the second in the scope `backward`.
+    pub fn lstm(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
+        self.recurrent(name, x, layer, |net, x| {
+            let [w, u, input_bias, hidden_bias] = net.gates(x, 4, layer.units)?;
+            // Added as f32 and rounded once.
+            let bias = input_bias.add(&hidden_bias)?.cast(x.dtype())?;
+            let zeros = zeros(x, layer.units)?;
+            let (all, last, _) = x.lstm(&w, &u, &bias, &zeros, &zeros)?;
+            Ok((all, last))
+        })
+    }
+
+    /// A gated recurrent unit, gates r, z, n. Parameters as those of [`Net::lstm`], with three gates.
+    pub fn gru(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
+        self.recurrent(name, x, layer, |net, x| {
+            let [w, u, input_bias, hidden_bias] = net.gates(x, 3, layer.units)?;
+            let (input_bias, hidden_bias) = (input_bias.cast(x.dtype())?, hidden_bias.cast(x.dtype())?);
+            x.gru(&w, &u, &input_bias, &hidden_bias, &zeros(x, layer.units)?)
+        })
+    }
+
+    fn recurrent(
+        &mut self,
+        name: &str,
+        x: &Tensor,
+        layer: Recurrent,
+        cell: impl Fn(&mut Net, &Tensor) -> Result<(Tensor, Tensor)>,
+    ) -> Result<Tensor> {
+        if x.shape().rank() != 3 {
+            return Err(refuse(format!("gives {} to a layer that takes sequences [B, T, C]", x.ty())));
+        }
+        let x = self.compute(x)?;
+        let pick = |(all, last): (Tensor, Tensor)| if layer.gives_all { all } else { last };
+        self.scope(name, |net| {
+            let forward = pick(cell(net, &x)?);
+            if !layer.is_bidirectional {
+                return Ok(forward);
+            }
+            let backward = net.scope("backward", |net| {
+                let (all, last) = cell(net, &reversed(&x)?)?;
+                if layer.gives_all { reversed(&all) } else { Ok(last) }
+            })?;
+            Tensor::concat(&[&forward, &backward], -1)
+        })
+    }
+
+    /// Input and hidden weights as ops read them, input and hidden biases as f32. Two biases, as PyTorch has them, so that a model counts and trains as it does there.
+    fn gates(&mut self, x: &Tensor, gates: usize, units: usize) -> Result<[Tensor; 4]> {
+        let (width, init) = (x.shape()[2], Init::fan_in(units));
+        Ok([
+            self.param("input_weight", [width, gates * units], init)?,
+            self.param("hidden_weight", [units, gates * units], init)?,
+            self.master("input_bias", [gates * units], init)?,
+            self.master("hidden_bias", [gates * units], init)?,
+        ])
+    }
+}
+
+fn zeros(x: &Tensor, units: usize) -> Result<Tensor> {
+    x.full_like(Type::new(x.dtype(), [x.shape()[0], units]), 0.0)
+}
+
+/// A sequence from its last step to its first.
+fn reversed(x: &Tensor) -> Result<Tensor> {
+    let steps = x.shape()[1];
+    let order = x.iota_like(Type::new(DType::I64, [steps]), 0)?.rsub_scalar(steps as f64 - 1.0)?;
+    x.gather(&order, 1)
+}

@@ -1,0 +1,139 @@
+//! Losses: the number to make smaller, from a model's outputs and the labels.
+//!
+//! A loss must be a mean over samples: then a batch that is run in pieces, each weighted by its samples, has the gradient of
+//! the whole. Every loss here is computed in f32, whatever the outputs are.
+
+use plimsoll_graph::{DType, GatherOps, LossOps, TensorOps, Type};
+use plimsoll_run::{Result, Tensor};
+
+use crate::error::refuse;
+
+/// Turns a model's outputs and labels into a scalar, a mean over samples.
+///
+/// Functions and closures over `(&Tensor, &Tensor)` are losses of one output and one label; [`joint_loss`] makes one over
+/// several of closures over slices.
+pub trait Loss: Send + Sync {
+    /// The loss of a batch.
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor>;
+}
+
+impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
+        match (outputs, labels) {
+            ([output], [label]) => self(output, label),
+            _ => Err(refuse(format!(
+                "gives {} outputs and {} labels to a loss of one each; join several with joint_loss",
+                outputs.len(),
+                labels.len()
+            ))),
+        }
+    }
+}
+
+struct Joint<F>(F);
+
+impl<F: Fn(&[Tensor], &[Tensor]) -> Result<Tensor> + Send + Sync> Loss for Joint<F> {
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
+        self.0(outputs, labels)
+    }
+}
+
+/// A loss over all outputs and labels of a model.
+///
+/// ```
+/// use plimsoll_graph::TensorOps;
+/// use plimsoll_nn::{joint_loss, mse, softmax_cross_entropy};
+/// let loss = joint_loss(|outputs, labels| {
+///     softmax_cross_entropy(&outputs[0], &labels[0])?.add(&mse(&outputs[1], &labels[1])?)
+/// });
+/// # let _ = loss;
+/// ```
+pub fn joint_loss(f: impl Fn(&[Tensor], &[Tensor]) -> Result<Tensor> + Send + Sync) -> impl Loss {
+    Joint(f)
+}
+
+/// The mean cross-entropy of logits `[.., C]` with integer labels `[..]`, or with distributions `[.., C]` over the classes.
+#[track_caller]
+pub fn softmax_cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    if labels.dtype().is_float() {
+        let (logits, targets) = alike(logits, labels)?;
+        return logits.dense_softmax_cross_entropy(&targets)?.mean(&[], false);
+    }
+    logits.softmax_cross_entropy(labels)?.mean(&[], false)
+}
+
+/// [`softmax_cross_entropy`] where a share of every label is spread evenly over all classes.
+pub fn smooth_cross_entropy(
+    smoothing: f64,
+) -> impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + Clone {
+    move |logits: &Tensor, labels: &Tensor| {
+        if !(0.0..=1.0).contains(&smoothing) {
+            return Err(refuse(format!("smooths labels by {smoothing}, which is not in 0 ≤ s ≤ 1")));
+        }
+        let classes = logits.shape().last().copied().unwrap_or(1).max(1);
+        if labels.dtype().is_float() {
+            let targets = labels.mul_scalar(1.0 - smoothing)?.add_scalar(smoothing / classes as f64)?;
+            return softmax_cross_entropy(logits, &targets);
+        }
+        let targets = labels.one_hot(classes, DType::F32)?;
+        let targets = targets.mul_scalar(1.0 - smoothing)?.add_scalar(smoothing / classes as f64)?;
+        softmax_cross_entropy(logits, &targets)
+    }
+}
+
+/// The mean of -t log σ(x) - (1 - t) log(1 - σ(x)) over all elements, for targets of the logits' shape.
+#[track_caller]
+pub fn binary_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (x, t) = alike(logits, targets)?;
+    x.sigmoid_cross_entropy(&t)?.mean(&[], false)
+}
+
+/// The mean of (x - t)² over all elements.
+#[track_caller]
+pub fn mse(outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (x, t) = alike(outputs, targets)?;
+    x.mse(&t)
+}
+
+/// The mean of |x - t| over all elements.
+#[track_caller]
+pub fn mae(outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (x, t) = alike(outputs, targets)?;
+    x.sub(&t)?.abs()?.mean(&[], false)
+}
+
+/// The mean over all elements of ½ d² where d = |x - t| is at most δ, else δ (d - ½ δ).
+pub fn huber(delta: f64) -> impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync + Clone {
+    move |outputs: &Tensor, targets: &Tensor| {
+        let (x, t) = alike(outputs, targets)?;
+        let distance = x.sub(&t)?.abs()?;
+        // With q = min(d, δ) both cases are ½ q² + δ (d - q).
+        let limit = distance.full_like(Type::new(DType::F32, []), delta)?;
+        let near = distance.minimum(&limit)?;
+        let far = distance.sub(&near)?.mul_scalar(delta)?;
+        near.square()?.mul_scalar(0.5)?.add(&far)?.mean(&[], false)
+    }
+}
+
+/// 1 - Dice's overlap of σ(logits) and targets `[N, ..]`, each sample by itself, then the mean:
+/// 1 - (2 Σ p t + 1) / (Σ p + Σ t + 1).
+///
+/// Over a whole batch the overlap would not be a mean over samples, and a batch run in pieces would have another gradient.
+#[track_caller]
+pub fn dice(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    let (x, t) = alike(logits, targets)?;
+    let (p, t) = (x.sigmoid()?.flatten(1)?, t.flatten(1)?);
+    let both = p.mul(&t)?.sum(&[1], false)?.mul_scalar(2.0)?.add_scalar(1.0)?;
+    let all = p.sum(&[1], false)?.add(&t.sum(&[1], false)?)?.add_scalar(1.0)?;
+    both.div(&all)?.rsub_scalar(1.0)?.mean(&[], false)
+}
+
+/// Outputs and targets as f32 of one shape. Broadcasting is refused: it hides labels of the wrong shape.
+#[track_caller]
+pub(crate) fn alike(outputs: &Tensor, targets: &Tensor) -> Result<(Tensor, Tensor)> {
+    if outputs.shape() != targets.shape() {
+        let (x, t) = (outputs.ty(), targets.ty());
+        return Err(refuse(format!("compares outputs of {x} with targets of {t}; reshape one of them")));
+    }
+    Ok((outputs.cast(DType::F32)?, targets.cast(DType::F32)?))
+}

@@ -1,0 +1,298 @@
+//! Metrics without keeping outputs: each batch leaves a few sums, and the host turns their total into a number.
+//!
+//! Sums are over samples, so batches of different sizes weigh as they should.
+
+use plimsoll_graph::ops::ScatterAdd;
+use plimsoll_graph::{DType, GatherOps, LossOps, Site, TensorOps, Type};
+use plimsoll_run::{Result, Tensor};
+
+use crate::error::refuse;
+use crate::loss::alike;
+
+/// A number that says how good outputs are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Metric {
+    /// The share of labels `[..]` that are the largest of the logits `[.., C]`.
+    Accuracy,
+    /// The share of labels with fewer than k larger logits.
+    TopK(usize),
+    /// The share of targets (0 or 1) on the same side as the logits, of one shape.
+    BinaryAccuracy,
+    /// The mean over classes of intersection over union, for labels `[..]` and logits `[.., C]`; classes that appear nowhere
+    /// do not count.
+    MeanIou,
+    /// The mean cross-entropy of logits `[.., C]` with labels `[..]`.
+    CrossEntropy,
+    /// e to the mean cross-entropy.
+    Perplexity,
+    /// The mean of |x - t|.
+    Mae,
+    /// The mean of (x - t)².
+    Mse,
+    /// The root of the mean of (x - t)².
+    Rmse,
+    /// 1 - Σ (x - t)² / Σ (t - mean of t)².
+    R2,
+}
+
+impl Metric {
+    /// Its name: `accuracy`, `top5`.
+    pub fn name(self) -> String {
+        match self {
+            Metric::Accuracy => "accuracy".into(),
+            Metric::TopK(k) => format!("top{k}"),
+            Metric::BinaryAccuracy => "binary_accuracy".into(),
+            Metric::MeanIou => "mean_iou".into(),
+            Metric::CrossEntropy => "cross_entropy".into(),
+            Metric::Perplexity => "perplexity".into(),
+            Metric::Mae => "mae".into(),
+            Metric::Mse => "mse".into(),
+            Metric::Rmse => "rmse".into(),
+            Metric::R2 => "r2".into(),
+        }
+    }
+
+    /// The sums of a batch, f32 and small: a number, or one a class. Works eagerly and inside a traced step; add them up with
+    /// a [`Tally`].
+    #[track_caller]
+    pub fn sums(self, outputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        let count = |n: usize| outputs.full_like(Type::new(DType::F32, [1]), n as f64);
+        let total = |x: &Tensor| x.cast(DType::F32)?.sum(&[], false)?.reshape([1]);
+        let n = labels.ty().elements();
+        match self {
+            Metric::Accuracy => {
+                check_labels(outputs, labels)?;
+                let hits = outputs.argmax(-1)?.equal(&labels.cast(DType::I64)?)?;
+                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
+            }
+            Metric::TopK(k) => {
+                check_labels(outputs, labels)?;
+                let mut place = labels.shape().clone();
+                place.push(1);
+                let own = outputs.take_along(&labels.reshape(place)?, -1)?;
+                let last = outputs.shape().rank() - 1;
+                let larger = outputs.greater(&own)?.cast(DType::F32)?.sum(&[last], false)?;
+                let hits = larger.less(&outputs.full_like(Type::new(DType::F32, []), k as f64)?)?;
+                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
+            }
+            Metric::BinaryAccuracy => {
+                let (x, t) = alike(outputs, labels)?;
+                let zero = x.full_like(Type::new(DType::F32, []), 0.0)?;
+                let half = x.full_like(Type::new(DType::F32, []), 0.5)?;
+                let hits = x.greater(&zero)?.cast(DType::F32)?.equal(&t.greater(&half)?.cast(DType::F32)?)?;
+                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
+            }
+            Metric::MeanIou => {
+                let classes = check_labels(outputs, labels)?;
+                let labels = labels.cast(DType::I64)?;
+                let (found, labels) = (outputs.argmax(-1)?.reshape([n])?, labels.reshape([n])?);
+                let ones = outputs.full_like(Type::new(DType::F32, [n]), 1.0)?;
+                let by_class = |x: &Tensor, class: &Tensor| {
+                    x.emit_one(ScatterAdd { axis: 0, length: classes }, &[x, class], Site::here())
+                };
+                let hits = found.equal(&labels)?.cast(DType::F32)?;
+                let parts = [by_class(&hits, &labels)?, by_class(&ones, &labels)?, by_class(&ones, &found)?];
+                Tensor::concat(&[&parts[0], &parts[1], &parts[2]], 0)
+            }
+            Metric::CrossEntropy | Metric::Perplexity => {
+                let each = outputs.softmax_cross_entropy(labels)?;
+                Tensor::concat(&[&total(&each)?, &count(n)?], 0)
+            }
+            Metric::Mae => {
+                let (x, t) = alike(outputs, labels)?;
+                Tensor::concat(&[&total(&x.sub(&t)?.abs()?)?, &count(n)?], 0)
+            }
+            Metric::Mse | Metric::Rmse => {
+                let (x, t) = alike(outputs, labels)?;
+                Tensor::concat(&[&total(&x.sub(&t)?.square()?)?, &count(n)?], 0)
+            }
+            Metric::R2 => {
+                let (x, t) = alike(outputs, labels)?;
+                let squares = [total(&x.sub(&t)?.square()?)?, total(&t)?, total(&t.square()?)?];
+                Tensor::concat(&[&squares[0], &squares[1], &squares[2], &count(n)?], 0)
+            }
+        }
+    }
+
+    /// The metric, from sums over everything; not a number where there was nothing.
+    pub fn finish(self, sums: &[f64]) -> f64 {
+        let at = |i: usize| sums.get(i).copied().unwrap_or(f64::NAN);
+        let mean = at(0) / at(1);
+        match self {
+            Metric::Perplexity => mean.exp(),
+            Metric::Rmse => mean.sqrt(),
+            Metric::R2 => 1.0 - at(0) / (at(2) - at(1) * at(1) / at(3)),
+            Metric::MeanIou => {
+                let classes = sums.len() / 3;
+                let union = |c: usize| at(classes + c) + at(2 * classes + c) - at(c);
+                let seen: Vec<f64> =
+                    (0..classes).filter(|&c| union(c) > 0.0).map(|c| at(c) / union(c)).collect();
+                seen.iter().sum::<f64>() / seen.len() as f64
+            }
+            _ => mean,
+        }
+    }
+}
+
+/// Checks logits `[.., C]` against labels `[..]`; returns C.
+#[track_caller]
+fn check_labels(outputs: &Tensor, labels: &Tensor) -> Result<usize> {
+    match outputs.shape().split_last() {
+        Some((&classes, rest)) if rest == &labels.shape()[..] && labels.dtype().is_index() => Ok(classes),
+        _ => Err(refuse(format!(
+            "compares logits of {} with labels of {}; logits have one axis more, and labels are integers",
+            outputs.ty(),
+            labels.ty()
+        ))),
+    }
+}
+
+/// The total of a metric's sums over batches.
+///
+/// ```
+/// use plimsoll_nn::{Metric, Tally};
+/// use plimsoll_run::Tensor;
+/// let mut tally = Tally::new(Metric::Accuracy);
+/// let logits = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.0, 0.3, 0.2], [3, 2])?;
+/// let labels = Tensor::from_slice(&[1i64, 1, 0], [3])?;
+/// tally.add(&Metric::Accuracy.sums(&logits, &labels)?)?;
+/// assert!((tally.value() - 2.0 / 3.0).abs() < 1e-12);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tally {
+    metric: Metric,
+    sums: Vec<f64>,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub fn new(metric: Metric) -> Tally {
+        Tally { metric, sums: Vec::new() }
+    }
+
+    /// Adds a batch's [`Metric::sums`].
+    #[track_caller]
+    pub fn add(&mut self, sums: &Tensor) -> Result<()> {
+        let sums = sums.to_f64()?;
+        if self.sums.is_empty() {
+            self.sums = vec![0.0; sums.len()];
+        }
+        if sums.len() != self.sums.len() {
+            let (n, own) = (sums.len(), self.sums.len());
+            return Err(refuse(format!("adds {n} sums of {} where there were {own}", self.metric.name())));
+        }
+        self.sums.iter_mut().zip(sums).for_each(|(total, x)| *total += x);
+        Ok(())
+    }
+
+    /// The metric over everything added so far.
+    pub fn value(&self) -> f64 {
+        self.metric.finish(&self.sums)
+    }
+
+    /// Begins anew.
+    pub fn clear(&mut self) {
+        self.sums.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Init;
+
+    const CLASSES: usize = 5;
+
+    fn logits(n: usize) -> Vec<f32> {
+        let ty = Type::new(DType::F32, [n, CLASSES]);
+        Init::Normal(1.0).draw("logits", &ty, 1).unwrap().to_vec().unwrap()
+    }
+
+    fn label(i: usize) -> i64 {
+        // Class 4 is never a label.
+        (i * 7 % 4) as i64
+    }
+
+    /// A metric over uneven batches of 17 samples.
+    fn over_batches(metric: Metric) -> f64 {
+        let (x, mut tally) = (logits(17), Tally::new(metric));
+        for (start, end) in [(0, 8), (8, 16), (16, 17)] {
+            let x = Tensor::from_slice(&x[start * CLASSES..end * CLASSES], [end - start, CLASSES]).unwrap();
+            let y: Vec<i64> = (start..end).map(label).collect();
+            tally.add(&metric.sums(&x, &Tensor::from_slice(&y, [y.len()]).unwrap()).unwrap()).unwrap();
+        }
+        tally.value()
+    }
+
+    fn rank(row: &[f32], label: i64) -> usize {
+        row.iter().filter(|x| **x > row[label as usize]).count()
+    }
+
+    #[test]
+    fn classes_are_counted_over_uneven_batches_as_over_all_samples() {
+        let x = logits(17);
+        let ranks: Vec<usize> = x.chunks(CLASSES).enumerate().map(|(i, row)| rank(row, label(i))).collect();
+        let share = |k: usize| ranks.iter().filter(|&&r| r < k).count() as f64 / 17.0;
+        assert_eq!(over_batches(Metric::Accuracy), share(1));
+        assert_eq!(over_batches(Metric::TopK(1)), share(1));
+        assert_eq!(over_batches(Metric::TopK(3)), share(3));
+        let entropy = |(i, row): (usize, &[f32])| {
+            let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+            sum.ln() - f64::from(row[label(i) as usize])
+        };
+        let mean = x.chunks(CLASSES).enumerate().map(entropy).sum::<f64>() / 17.0;
+        assert!((over_batches(Metric::CrossEntropy) - mean).abs() < 1e-6);
+        assert!((over_batches(Metric::Perplexity) - mean.exp()).abs() < 1e-5);
+    }
+
+    #[test]
+    fn mean_iou_is_that_of_the_whole_set_and_skips_absent_classes() {
+        let found: Vec<usize> = logits(17)
+            .chunks(CLASSES)
+            .map(|row| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap())
+            .collect();
+        let mut ious = Vec::new();
+        for class in 0..CLASSES {
+            let is = |i: usize| (found[i] == class, label(i) as usize == class);
+            let both = (0..17).filter(|&i| is(i) == (true, true)).count();
+            let either = (0..17).filter(|&i| is(i) != (false, false)).count();
+            ious.extend((either > 0).then(|| both as f64 / either as f64));
+        }
+        let mean = ious.iter().sum::<f64>() / ious.len() as f64;
+        assert!((over_batches(Metric::MeanIou) - mean).abs() < 1e-9);
+        // Two classes of which one appears nowhere: the other's overlap is all there is.
+        assert_eq!(Metric::MeanIou.finish(&[3.0, 0.0, 4.0, 0.0, 3.0, 0.0]), 0.75);
+    }
+
+    #[test]
+    fn distances_are_means_over_elements() {
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 4.0, -1.0], [4]).unwrap();
+        let t = Tensor::from_slice(&[1.0f32, 0.0, 1.0, 0.0], [4]).unwrap();
+        let value = |metric: Metric| {
+            let mut tally = Tally::new(metric);
+            tally.add(&metric.sums(&x, &t).unwrap()).unwrap();
+            tally.value()
+        };
+        assert!((value(Metric::Mae) - 6.0 / 4.0).abs() < 1e-9);
+        assert!((value(Metric::Mse) - 14.0 / 4.0).abs() < 1e-9);
+        assert!((value(Metric::Rmse) - 3.5f64.sqrt()).abs() < 1e-9);
+        assert!((value(Metric::R2) - (1.0 - 14.0)).abs() < 1e-6);
+        assert_eq!(value(Metric::BinaryAccuracy), 0.75);
+    }
+
+    #[test]
+    fn labels_of_the_wrong_shape_or_kind_are_refused() {
+        let x = Tensor::from_slice(&[0.0f32; 6], [2, 3]).unwrap();
+        let floats = Tensor::from_slice(&[0.0f32; 2], [2]).unwrap();
+        let three = Tensor::from_slice(&[0i64; 3], [3]).unwrap();
+        for metric in [Metric::Accuracy, Metric::TopK(2), Metric::MeanIou] {
+            assert!(metric.sums(&x, &floats).is_err(), "{metric:?}");
+            assert!(metric.sums(&x, &three).is_err(), "{metric:?}");
+        }
+        let mut tally = Tally::new(Metric::Mae);
+        assert!(tally.value().is_nan(), "nothing was added");
+        tally.add(&floats).unwrap();
+        assert!(tally.add(&three).is_err());
+    }
+}

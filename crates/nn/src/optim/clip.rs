@@ -1,0 +1,39 @@
+//! Gradients held within bounds, before an optimizer sees them.
+
+use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_run::{Result, Tensor};
+
+/// Every element held between minus and plus a limit.
+pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
+    grads.iter().map(|g| g.clamp(-limit, limit)).collect()
+}
+
+/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as an f32 scalar.
+///
+/// The scale is limit / (norm + 1e-6), at most 1, as PyTorch's. No gradient is final before the last one is known: all of
+/// them live at once, and updates wait for the end of the backward pass.
+///
+/// ```
+/// use plimsoll_nn::clip_by_global_norm;
+/// use plimsoll_run::Tensor;
+/// let grads = [Tensor::from_slice(&[3.0f32], [1])?, Tensor::from_slice(&[4.0f32], [1])?];
+/// let (clipped, norm) = clip_by_global_norm(&grads, 1.0)?;
+/// assert!((norm.item()? - 5.0).abs() < 1e-6 && (clipped[1].item()? - 0.8).abs() < 1e-5);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+#[track_caller]
+pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
+    let mut total: Option<Tensor> = None;
+    for grad in grads {
+        let part = grad.cast(DType::F32)?.square()?.sum(&[], false)?;
+        total = Some(match total {
+            Some(total) => total.add(&part)?,
+            None => part,
+        });
+    }
+    let Some(total) = total else { return Ok((Vec::new(), Tensor::zeros(Type::new(DType::F32, []))?)) };
+    let norm = total.sqrt()?;
+    let scale = norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0)?;
+    let clipped = grads.iter().map(|g| g.mul(&scale.cast(g.dtype())?)).collect::<Result<Vec<Tensor>>>()?;
+    Ok((clipped, norm))
+}

@@ -1,0 +1,79 @@
+//! Gradient descent, with momentum.
+//!
+//! b ← μ b + g, p ← p - lr b; with Nesterov's momentum p ← p - lr (g + μ b)
+
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_run::{Result, Tensor};
+
+use super::{Decay, Optimizer, Slot, UpdateAt, taken};
+use crate::Param;
+
+/// Settings of gradient descent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// The learning rate.
+    pub lr: f64,
+    /// μ, the share of the last step that is taken again; 0 keeps no state.
+    pub momentum: f64,
+    /// Whether the gradient is as if taken after the momentum's step.
+    pub is_nesterov: bool,
+    /// Weight decay.
+    pub decay: Decay,
+}
+
+impl Sgd {
+    /// Without momentum and decay.
+    pub fn new(lr: f64) -> Sgd {
+        Sgd { lr, momentum: 0.0, is_nesterov: false, decay: Decay::NONE }
+    }
+
+    /// With momentum.
+    pub fn momentum(lr: f64, momentum: f64) -> Sgd {
+        Sgd { momentum, ..Sgd::new(lr) }
+    }
+
+    /// With Nesterov's momentum.
+    pub fn nesterov(lr: f64, momentum: f64) -> Sgd {
+        Sgd { momentum, is_nesterov: true, ..Sgd::new(lr) }
+    }
+}
+
+impl Optimizer for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn rate(&self) -> f64 {
+        self.lr
+    }
+
+    fn slots(&self, param: &Param) -> Vec<Slot> {
+        if self.momentum == 0.0 { Vec::new() } else { vec![Slot::zeros("momentum", param)] }
+    }
+
+    fn prepare(&self, _: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
+        Ok(vec![rate.cast(DType::F32)?, self.decay.shrink(rate)?])
+    }
+
+    fn update(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let [rate, shrink] = taken(at.scalars, "scalars")?;
+        let grad = self.decay.grad(at.param, value, grad)?;
+        let value = self.decay.value(at.param, value, shrink)?;
+        if self.momentum == 0.0 {
+            return Ok((value.sub(&grad.mul(rate)?)?, Vec::new()));
+        }
+        let [momentum] = taken(slots, "slots")?;
+        let momentum = momentum.mul_scalar(self.momentum)?.add(&grad)?;
+        let step = match self.is_nesterov {
+            true => grad.add(&momentum.mul_scalar(self.momentum)?)?,
+            false => momentum.clone(),
+        };
+        Ok((value.sub(&step.mul(rate)?)?, vec![momentum]))
+    }
+}

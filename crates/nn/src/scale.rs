@@ -1,0 +1,71 @@
+//! Dynamic loss scaling: small gradients in f16 are kept from vanishing by multiplying the loss before, dividing after.
+
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_run::{Result, Tape, Tensor};
+
+/// The scale a training starts with.
+const START: f64 = 32768.0;
+/// After so many steps without a gradient that is not finite, the scale doubles.
+const PATIENCE: f64 = 2000.0;
+/// The scale's bounds: what f32 and common sense allow.
+const LEAST: f64 = 1.0;
+const MOST: f64 = 1.0e18;
+
+/// Where the scale and the number of finite steps since its last change are in a step's state.
+pub(crate) struct LossScale {
+    pub(crate) scale: usize,
+    pub(crate) good: usize,
+}
+
+impl LossScale {
+    pub(crate) fn start() -> Result<Tensor> {
+        Tensor::from_slice(&[START as f32], [])
+    }
+
+    /// Whether a part of the state is one of its own.
+    pub(crate) fn is(&self, part: usize) -> bool {
+        part == self.scale || part == self.good
+    }
+
+    /// The gradients of a loss, taken at the scale and brought back.
+    pub(crate) fn gradient(
+        &self,
+        tape: &Tape,
+        loss: &Tensor,
+        wrt: &[&Tensor],
+        state: &[Tensor],
+    ) -> Result<Vec<Tensor>> {
+        let scaled = loss.mul(&state[self.scale].cast(loss.dtype())?)?;
+        let back = state[self.scale].reciprocal()?;
+        let grads = tape.gradient(&scaled, wrt)?;
+        grads.iter().map(|g| g.mul(&back.cast(g.dtype())?)).collect()
+    }
+
+    /// A truth value: whether all elements of all gradients are finite. (0 · x is not a number where x is not finite.)
+    pub(crate) fn all_finite(grads: &[Tensor]) -> Result<Tensor> {
+        let mut sum: Option<Tensor> = None;
+        for g in grads {
+            let zero = g.cast(DType::F32)?.mul_scalar(0.0)?.sum(&[], false)?;
+            sum = Some(match sum {
+                None => zero,
+                Some(sum) => sum.add(&zero)?,
+            });
+        }
+        match sum {
+            Some(sum) => sum.equal(&sum),
+            None => Err(crate::error::refuse("scales the loss of a model without parameters")),
+        }
+    }
+
+    /// Halves the scale after a step that was not finite, doubles it after many that were.
+    pub(crate) fn update(&self, finite: &Tensor, state: &[Tensor], new: &mut [Tensor]) -> Result<()> {
+        let (scale, good) = (&state[self.scale], state[self.good].add_scalar(1.0)?);
+        let patience = good.full_like(good.ty().clone(), PATIENCE)?;
+        let long = good.greater_equal(&patience)?;
+        let zero = good.full_like(good.ty().clone(), 0.0)?;
+        let grown = long.select(&scale.mul_scalar(2.0)?, scale)?;
+        new[self.scale] = finite.select(&grown, &scale.mul_scalar(0.5)?)?.clamp(LEAST, MOST)?;
+        new[self.good] = finite.select(&long.select(&zero, &good)?, &zero)?;
+        Ok(())
+    }
+}
