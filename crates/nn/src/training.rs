@@ -8,6 +8,7 @@ use plimsoll_run::{Result, Step, StepInfo, StepResult, Tape, Tensor};
 
 use smallvec::SmallVec;
 
+use crate::error::refuse;
 use crate::{Loss, Model, Net, Optimizer, Param, Precision, UpdateAt, softmax_cross_entropy};
 
 /// How a model is trained.
@@ -116,7 +117,7 @@ impl Training {
         let types: Vec<Type> = inputs.into_iter().chain([labels, rate.ty().clone()]).collect();
         let step = Step::compile_within(memory, state, &types, |state, inputs| {
             let [inputs @ .., labels, rate] = inputs else {
-                return Err(crate::error::refuse("gives a step no labels"));
+                return Err(refuse("gives a step no labels"));
             };
             let wrt: Vec<&Tensor> = trained.iter().map(|&i| &state[i]).collect();
             let tape = Tape::new();
@@ -133,6 +134,10 @@ impl Training {
             for ((&i, slots), grad) in trained.iter().zip(&slots).zip(&grads) {
                 let at = UpdateAt { count: &t, rate, scalars: &scalars, param: &params[i] };
                 let (value, updated) = optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
+                if updated.len() != slots.len() {
+                    let (name, given, own) = (optimizer.name(), updated.len(), slots.len());
+                    return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
+                }
                 new[i] = value;
                 new[slots.clone()].clone_from_slice(&updated);
             }
