@@ -1,6 +1,7 @@
 //! How a parameter starts.
 //!
-//! [`Init`] is a distribution; [`Start`] is a rule that picks one from a layer's fans, as PyTorch, Keras or a paper does.
+//! [`Init`] is a distribution; [`Start`] is a rule that picks one from a layer's fans, as PyTorch, Keras or a paper
+//! does.
 
 use plimsoll_graph::{RandomOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};

@@ -1,7 +1,7 @@
 //! Turns layers into models and models into training steps.
 //!
-//! A model is a function over a [`Net`], which hands it its parameters by name; layers are the net's methods. [`Training`] traces
-//! it once with its loss, gradient and optimizer into one step.
+//! A model is a function over a [`Net`], which hands it its parameters by name; layers are the net's methods.
+//! [`Training`] traces it once with its loss, gradient and optimizer into one step.
 //!
 //! What is not here: files, devices, memory plans.
 

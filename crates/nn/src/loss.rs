@@ -1,7 +1,9 @@
 //! Losses: the number to make smaller, from a model's outputs and the labels.
 //!
-//! A loss must be a mean over samples: then a batch that is run in pieces, each weighted by its samples, has the gradient of
-//! the whole. Every loss here is computed in f32, whatever the outputs are.
+//! A loss must be a mean over samples: then a batch that is run in pieces, each weighted by its samples, has the
+//! gradient of the whole. Every loss here is computed in f32, whatever the outputs are.
+
+use std::sync::Arc;
 
 use plimsoll_graph::{DType, GatherOps, LossOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
@@ -10,8 +12,8 @@ use crate::error::refuse;
 
 /// Turns a model's outputs and labels into a scalar, a mean over samples.
 ///
-/// Functions and closures over `(&Tensor, &Tensor)` are losses of one output and one label; [`joint_loss`] makes one over
-/// several of closures over slices.
+/// Functions and closures over `(&Tensor, &Tensor)` are losses of one output and one label; [`joint_loss`] makes one
+/// over several of closures over slices.
 pub trait Loss: Send + Sync {
     /// The loss of a batch.
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor>;
@@ -27,6 +29,12 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
                 labels.len()
             ))),
         }
+    }
+}
+
+impl<L: Loss + ?Sized> Loss for Arc<L> {
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
+        (**self).loss(outputs, labels)
     }
 }
 
@@ -52,7 +60,8 @@ pub fn joint_loss(f: impl Fn(&[Tensor], &[Tensor]) -> Result<Tensor> + Send + Sy
     Joint(f)
 }
 
-/// The mean cross-entropy of logits `[.., C]` with integer labels `[..]`, or with distributions `[.., C]` over the classes.
+/// The mean cross-entropy of logits `[.., C]` with integer labels `[..]`, or with distributions `[.., C]` over the
+/// classes.
 #[track_caller]
 pub fn softmax_cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     if labels.dtype().is_float() {
@@ -118,7 +127,8 @@ pub fn huber(delta: f64) -> impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send +
 /// 1 - Dice's overlap of σ(logits) and targets `[N, ..]`, each sample by itself, then the mean:
 /// 1 - (2 Σ p t + 1) / (Σ p + Σ t + 1).
 ///
-/// Over a whole batch the overlap would not be a mean over samples, and a batch run in pieces would have another gradient.
+/// Over a whole batch the overlap would not be a mean over samples, and a batch run in pieces would have another
+/// gradient.
 #[track_caller]
 pub fn dice(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let (x, t) = alike(logits, targets)?;

@@ -18,8 +18,8 @@ pub enum Metric {
     TopK(usize),
     /// The share of targets (0 or 1) on the same side as the logits, of one shape.
     BinaryAccuracy,
-    /// The mean over classes of intersection over union, for labels `[..]` and logits `[.., C]`; classes that appear nowhere
-    /// do not count.
+    /// The mean over classes of intersection over union, for labels `[..]` and logits `[.., C]`; classes that appear
+    /// nowhere do not count.
     MeanIou,
     /// The mean cross-entropy of logits `[.., C]` with labels `[..]`.
     CrossEntropy,
@@ -52,8 +52,8 @@ impl Metric {
         }
     }
 
-    /// The sums of a batch, f32 and small: a number, or one a class. Works eagerly and inside a traced step; add them up with
-    /// a [`Tally`].
+    /// The sums of a batch, f32 and small: a number, or one a class. Works eagerly and inside a traced step; add them
+    /// up with a [`Tally`].
     #[track_caller]
     pub fn sums(self, outputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
         let count = |n: usize| outputs.full_like(Type::new(DType::F32, [1]), n as f64);

@@ -9,9 +9,9 @@ use crate::Net;
 
 /// A model: a function of inputs over a [`Net`].
 ///
-/// Functions and closures over `(&mut Net, &[Tensor])` that return a tensor, a vector or an array of tensors are models;
-/// so are [`crate::Sequential`] and the entries of [`crate::zoo`]. The types of a closure's arguments must be written out, or
-/// the closure be wrapped in [`model`].
+/// Functions and closures over `(&mut Net, &[Tensor])` that return a tensor, a vector or an array of tensors are
+/// models; so are [`crate::Sequential`] and the entries of [`crate::zoo`]. The types of a closure's arguments must be
+/// written out, or the closure be wrapped in [`model`].
 ///
 /// ```
 /// use plimsoll_graph::{DType, TensorOps, Type};

@@ -92,9 +92,9 @@ impl Net {
         self
     }
 
-    /// The same net with a key for random layers: seed, step and the index of the first sample of the batch at hand. Masks
-    /// depend on the sample's index, not on its place in a batch, so a batch that is run in pieces is given the key with
-    /// each piece's first index and draws what the whole batch would.
+    /// The same net with a key for random layers: seed, step and the index of the first sample of the batch at hand.
+    /// Masks depend on the sample's index, not on its place in a batch, so a batch that is run in pieces is given the
+    /// key with each piece's first index and draws what the whole batch would.
     pub fn key(mut self, key: Tensor) -> Net {
         self.key = Some(key);
         self
@@ -162,8 +162,8 @@ impl Net {
         Ok(())
     }
 
-    /// A key and a stream for a random op of the current layer. The stream depends on the layer's path alone (and on how
-    /// often the path has drawn before, where a layer is used twice).
+    /// A key and a stream for a random op of the current layer. The stream depends on the layer's path alone (and on
+    /// how often the path has drawn before, where a layer is used twice).
     #[track_caller]
     pub fn draw(&mut self, name: &str) -> Result<(Tensor, u32)> {
         let path = self.path_of(name);

@@ -5,8 +5,8 @@ use plimsoll_graph::DType;
 /// A precision policy. Parameters, statistics and optimizer state are f32 under all of them; what differs is the type
 /// in which weights are read and activations are kept.
 ///
-/// Norms keep their statistics, losses their sums in f32 whatever they read. Half precision (`MixedF16`) has a narrow range: small
-/// gradients vanish unless the loss is scaled. bfloat16 has f32's range and needs no scale.
+/// Norms keep their statistics, losses their sums in f32 whatever they read. Half precision (`MixedF16`) has a narrow
+/// range: small gradients vanish unless the loss is scaled. bfloat16 has f32's range and needs no scale.
 ///
 /// ```
 /// use plimsoll_nn::Precision;

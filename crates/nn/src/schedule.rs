@@ -171,7 +171,8 @@ pub struct Plateau {
 }
 
 impl Plateau {
-    /// Multiplies by a factor when a number has not fallen for more than `patience` observations; PyTorch's threshold.
+    /// Multiplies by a factor when a number has not fallen for more than `patience` observations; PyTorch's
+    /// threshold.
     pub fn new(factor: f64, patience: u64) -> Plateau {
         Plateau {
             factor,

@@ -12,7 +12,8 @@ use crate::{Activation, Conv1d, Conv2d, MultiHead, Net, Recurrent};
 
 type Layer = Arc<dyn Fn(&mut Net, &Tensor) -> Result<Tensor> + Send + Sync>;
 
-/// Layers one after the other. Their parameters are filed under the layer's kind and number: `conv1/weight`, `dense2/bias`.
+/// Layers one after the other. Their parameters are filed under the layer's kind and number: `conv1/weight`,
+/// `dense2/bias`.
 ///
 /// ```
 /// use plimsoll_nn::{Net, Sequential};
@@ -25,8 +26,8 @@ type Layer = Arc<dyn Fn(&mut Net, &Tensor) -> Result<Tensor> + Send + Sync>;
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
 ///
-/// What has no method here is a plain function: `.layer("squeeze", |net, x| …)`. Skips over several layers are nested lists:
-/// `.residual(Sequential::block().conv2d_with(…).relu())`.
+/// What has no method here is a plain function: `.layer("squeeze", |net, x| …)`. Skips over several layers are nested
+/// lists: `.residual(Sequential::block().conv2d_with(…).relu())`.
 #[derive(Clone)]
 pub struct Sequential {
     sample: Type,

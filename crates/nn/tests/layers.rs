@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use common::{labels, uniform};
 use plimsoll_graph::{DType, SoftmaxOps, TensorOps, Type};
 use plimsoll_nn::{
-    Activation, Conv1d, Conv2d, MultiHead, Net, Outputs, Recurrent, binary_cross_entropy, dice, huber, mae,
-    model, mse, smooth_cross_entropy, softmax_cross_entropy,
+    Activation, Conv1d, Conv2d, MultiHead, Net, Outputs, Recipe, Recurrent, Sgd, Training,
+    binary_cross_entropy, dice, huber, mae, model, mse, smooth_cross_entropy, softmax_cross_entropy,
 };
 use plimsoll_run::{Result, Tape, Tensor};
 
@@ -148,6 +148,29 @@ fn losses_are_pytorchs() {
     check("mae", &[6, 5], |_, x| mae(x, &target()));
     check("huber", &[6, 5], |_, x| huber(0.7)(x, &target()));
     check("dice", &[6, 5], |_, x| dice(x, &target()));
+}
+
+#[test]
+fn running_statistics_follow_the_batch_and_are_used_outside_training() {
+    let (x, y) = (f32s(&[4, 3, 2]), Type::new(DType::I64, [4, 3]));
+    let normed = |net: &mut Net, x: &[Tensor]| net.batch_norm_with("norm", &x[0], 0.25, 1e-3);
+    let recipe = Recipe::cross_entropy(Sgd::new(0.0), x.clone(), y.clone());
+    let mut training = Training::new(normed, recipe, 1).unwrap();
+    let (input, y) = (uniform(1, &x, 1.7), labels(2, &y, 2));
+    training.step(&[&input], &y).unwrap();
+    let data = input.to_f64().unwrap();
+    let value = |i: usize| training.values()[i].to_f64().unwrap();
+    let mut net = Net::bound(training.params(), training.values(), false);
+    let output = normed(&mut net, std::slice::from_ref(&input)).unwrap().to_f64().unwrap();
+    for c in 0..2 {
+        let channel: Vec<f64> = data.iter().skip(c).step_by(2).copied().collect();
+        let mean = channel.iter().sum::<f64>() / 12.0;
+        let var = channel.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 11.0;
+        let (running_mean, running_var) = (0.25 * mean, 0.75 + 0.25 * var);
+        assert!((value(2)[c] - running_mean).abs() < 1e-6 && (value(3)[c] - running_var).abs() < 1e-6);
+        let expected = (data[c] - running_mean) / (running_var + 1e-3).sqrt();
+        assert!((output[c] - expected).abs() < 1e-5, "{} {expected}", output[c]);
+    }
 }
 
 #[test]

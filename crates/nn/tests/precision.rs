@@ -75,7 +75,7 @@ fn small_versions_of_every_model_train_in_every_precision() {
         for entry in zoo::ALL {
             let entry = entry.sized(|size| {
                 let smaller = |n: &mut usize, most: usize| *n = (*n).min(most);
-                smaller(&mut size.width, 16);
+                smaller(&mut size.width, 8);
                 smaller(&mut size.depth, 3);
                 smaller(&mut size.heads, 4);
                 smaller(&mut size.image, 32);
@@ -91,7 +91,7 @@ fn small_versions_of_every_model_train_in_every_precision() {
                 };
                 let y = labels(2, &entry.labels(4), entry.classes() as u64);
                 let first = training.step(&[&x], &y).unwrap();
-                for _ in 0..10 {
+                for _ in 0..4 {
                     training.step(&[&x], &y).unwrap();
                 }
                 let last = training.step(&[&x], &y).unwrap();

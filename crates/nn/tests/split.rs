@@ -1,5 +1,5 @@
-//! A batch that is run in pieces, each weighted by its samples, has the loss and the gradient of the whole: masks, losses and
-//! layers look at a sample's own index and nothing else.
+//! A batch that is run in pieces, each weighted by its samples, has the loss and the gradient of the whole: masks,
+//! losses and layers look at a sample's own index and nothing else.
 
 mod common;
 

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::{DType, Type};
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
 use plimsoll_run::{Device, Result, Tensor};
 
@@ -44,6 +44,15 @@ fn a_steady_step_allocates_nothing() {
             (
                 "resnet18",
                 Box::new(|net, x| zoo::resnet18(net, &x[0], 64, 10)),
+                images.clone(),
+                Type::new(DType::I64, [4]),
+            ),
+            (
+                "dropout",
+                Box::new(|net, x| {
+                    let x = net.dropout("drop", &x[0].flatten(1)?, 0.5)?;
+                    net.dense("out", &x, 10, true)
+                }),
                 images,
                 Type::new(DType::I64, [4]),
             ),

@@ -45,8 +45,8 @@ impl Net {
         })
     }
 
-    /// Attention from x to another sequence of the same batch: queries from x, keys and values from `context`. Parameters: those
-    /// of the dense layers `query`, `key`, `value` and `proj`.
+    /// Attention from x to another sequence of the same batch: queries from x, keys and values from `context`.
+    /// Parameters: those of the dense layers `query`, `key`, `value` and `proj`.
     pub fn cross_attention(
         &mut self,
         name: &str,

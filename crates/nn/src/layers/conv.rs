@@ -123,8 +123,8 @@ impl Net {
         self.conv2d(name, x, conv.groups(groups))
     }
 
-    /// A depthwise convolution without bias, then a 1 × 1 convolution to `conv.channels`. Parameters: those of the layers
-    /// `depthwise` and `pointwise`.
+    /// A depthwise convolution without bias, then a 1 × 1 convolution to `conv.channels`. Parameters: those of the
+    /// layers `depthwise` and `pointwise`.
     pub fn separable_conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let width = channels(x)?;
         self.scope(name, |net| {
@@ -134,7 +134,8 @@ impl Net {
         })
     }
 
-    /// A transposed convolution: images grow by the stride. Parameters: `weight` `[KH, KW, channels / groups, C]`, `bias`.
+    /// A transposed convolution: images grow by the stride. Parameters: `weight` `[KH, KW, channels / groups, C]`,
+    /// `bias`.
     pub fn conv_transpose2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;

@@ -32,7 +32,8 @@ impl Net {
         width: usize,
         init: Init,
     ) -> Result<Tensor> {
-        // Rows are picked as f32 and rounded then: so their gradients are added up in f32, and no 16-bit table is made.
+        // Rows are picked as f32 and rounded then: so their gradients are added up in f32, and no 16-bit table is
+        // made.
         let dtype = self.dtype();
         self.scope(name, |net| net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype))
     }

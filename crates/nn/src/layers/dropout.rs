@@ -8,8 +8,8 @@ use crate::Net;
 use crate::error::refuse;
 
 impl Net {
-    /// In training, x `[N, ..]` with a share `rate` of its elements set to 0 and the others divided by 1 - rate; else x. Samples must stand along
-    /// the first axis: a mask is a sample's own.
+    /// In training, x `[N, ..]` with a share `rate` of its elements set to 0 and the others divided by 1 - rate; else
+    /// x. Samples must stand along the first axis: a mask is a sample's own.
     pub fn dropout(&mut self, name: &str, x: &Tensor, rate: f64) -> Result<Tensor> {
         check(rate)?;
         if !self.is_training() || rate == 0.0 {

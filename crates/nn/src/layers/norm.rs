@@ -18,7 +18,8 @@ impl Net {
         self.batch_norm_with(name, x, BATCH_NORM_MOMENTUM, NORM_EPS)
     }
 
-    /// As [`Net::batch_norm`], with another momentum (the share of the new batch; Keras counts the share of the old) and ε.
+    /// As [`Net::batch_norm`], with another momentum (the share of the new batch; Keras counts the share of the old)
+    /// and ε.
     pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;

@@ -89,7 +89,8 @@ impl Net {
         })
     }
 
-    /// Input and hidden weights as ops read them, input and hidden biases as f32. Two biases, as PyTorch has them, so that a model counts and trains as it does there.
+    /// Input and hidden weights as ops read them, input and hidden biases as f32. Two biases, as PyTorch has them, so
+    /// that a model counts and trains as it does there.
     fn gates(&mut self, x: &Tensor, gates: usize, units: usize) -> Result<[Tensor; 4]> {
         let (width, init) = (x.shape()[2], Init::fan_in(units));
         Ok([

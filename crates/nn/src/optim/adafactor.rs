@@ -1,5 +1,5 @@
-//! Adafactor: second moments kept as a row and a column each, so that state is small beside the parameters. After Shazeer
-//! and Stern (2018), with PyTorch's settings.
+//! Adafactor: second moments kept as a row and a column each, so that state is small beside the parameters. After
+//! Shazeer and Stern (2018), with PyTorch's settings.
 //!
 //! With w = t^-0.8: r ← r + w (mean of g² along rows - r), c likewise along columns, v = r c / mean of r; u = g / √v;
 //! p ← p - max(ε₂, rms p) min(lr, 1/√t) · u / max(1, rms u / d). Vectors keep v itself.

@@ -8,10 +8,11 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
     grads.iter().map(|g| g.clamp(-limit, limit)).collect()
 }
 
-/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as an f32 scalar.
+/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as an f32
+/// scalar.
 ///
-/// The scale is limit / (norm + 1e-6), at most 1, as PyTorch's. No gradient is final before the last one is known: all of
-/// them live at once, and updates wait for the end of the backward pass.
+/// The scale is limit / (norm + 1e-6), at most 1, as PyTorch's. No gradient is final before the last one is known:
+/// all of them live at once, and updates wait for the end of the backward pass.
 ///
 /// ```
 /// use plimsoll_nn::clip_by_global_norm;

@@ -1,8 +1,9 @@
 //! Turns gradients into new parameters.
 //!
-//! An optimizer is a formula over one parameter, its gradient and named state of its own, the slots. Everything that is
-//! the same for all parameters of a step, the bias corrections say, is prepared once as scalars; the rest is elementwise, so
-//! that a parameter's update is one pass over memory that writes over the old values. (Adafactor's also takes means.)
+//! An optimizer is a formula over one parameter, its gradient and named state of its own, the slots. Everything that
+//! is the same for all parameters of a step, the bias corrections say, is prepared once as scalars; the rest is
+//! elementwise, so that a parameter's update is one pass over memory that writes over the old values. (Adafactor's
+//! also takes means.)
 
 mod adafactor;
 mod adagrad;
@@ -87,7 +88,8 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The state it keeps for a parameter.
     fn slots(&self, param: &Param) -> Vec<Slot>;
 
-    /// The scalars of a step that all updates share, from the number of the update and the learning rate, float scalars.
+    /// The scalars of a step that all updates share, from the number of the update and the learning rate, float
+    /// scalars.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>>;
 
     /// The new value of a parameter and its slots.
@@ -100,8 +102,36 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     ) -> Result<(Tensor, Vec<Tensor>)>;
 }
 
-/// An optimizer by name, with a learning rate and the usual settings: `sgd`, `momentum`, `nesterov`, `adam`, `adamw`, `rmsprop`,
-/// `adagrad`, `lion` or `adafactor`.
+impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn rate(&self) -> f64 {
+        (**self).rate()
+    }
+
+    fn slots(&self, param: &Param) -> Vec<Slot> {
+        (**self).slots(param)
+    }
+
+    fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
+        (**self).prepare(count, rate)
+    }
+
+    fn update(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        (**self).update(at, value, grad, slots)
+    }
+}
+
+/// An optimizer by name, with a learning rate and the usual settings: `sgd`, `momentum`, `nesterov`, `adam`, `adamw`,
+/// `rmsprop`, `adagrad`, `lion` or `adafactor`.
 ///
 /// ```
 /// assert_eq!(plimsoll_nn::optimizer("adamw", 1e-3).map(|o| o.rate()), Some(1e-3));

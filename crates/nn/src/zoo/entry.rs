@@ -56,7 +56,8 @@ pub struct Size {
 /// No such thing anywhere.
 const NONE: Size = Size { width: 0, depth: 0, heads: 0, image: 0, patch: 0, sequence: 0, classes: 0 };
 
-/// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes of the reference cases, the others at the published ones.
+/// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes of the reference cases, the others at the
+/// published ones.
 pub const ALL: &[Entry] = &[
     Entry {
         name: "mlp",

@@ -18,7 +18,8 @@ pub fn resnet18(net: &mut Net, x: &Tensor, width: usize, classes: usize) -> Resu
     net.dense("out", &x.global_avg_pool2d()?, classes, true)
 }
 
-/// A 7 × 7 stem of `width` channels with pooling, four stages of 3, 4, 6 and 3 bottlenecks, global average, dense layer.
+/// A 7 × 7 stem of `width` channels with pooling, four stages of 3, 4, 6 and 3 bottlenecks, global average, dense
+/// layer.
 pub fn resnet50(net: &mut Net, x: &Tensor, width: usize, classes: usize) -> Result<Tensor> {
     net.with_start(Start::He, |net| {
         let x = conv_norm(net, "stem", x, width, 7, 2)?.relu()?;

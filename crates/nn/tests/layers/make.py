@@ -8,7 +8,7 @@ outputs and gradients are kept. The target that is differentiated is the sum of 
 import json, os, sys
 import torch, torch.nn.functional as F
 
-here = os.path.dirname(os.path.abspath(__file__))
+here, sys.dont_write_bytecode = os.path.dirname(os.path.abspath(__file__)), True
 sys.path.append(os.path.dirname(here))
 from training.make import labels, uniform
 

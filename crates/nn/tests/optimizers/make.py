@@ -10,7 +10,7 @@ import json, os, sys
 os.environ["KERAS_BACKEND"] = "torch"
 import keras, torch
 
-here = os.path.dirname(os.path.abspath(__file__))
+here, sys.dont_write_bytecode = os.path.dirname(os.path.abspath(__file__)), True
 sys.path.append(os.path.dirname(here))
 from training.make import uniform
 
