@@ -24,7 +24,7 @@ use crate::Net;
 /// assert_eq!(Net::discover(&[Type::new(DType::F32, [8, 4])], &two_heads)?.len(), 6);
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
-pub trait Model {
+pub trait Model: Send + Sync {
     /// The outputs for some inputs. Parameters come from the net, by name.
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> Result<Outputs>;
 }
@@ -71,7 +71,7 @@ impl<const N: usize> From<[Tensor; N]> for Outputs {
 
 impl<F, O> Model for F
 where
-    F: Fn(&mut Net, &[Tensor]) -> Result<O>,
+    F: Fn(&mut Net, &[Tensor]) -> Result<O> + Send + Sync,
     O: Into<Outputs>,
 {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> Result<Outputs> {
@@ -92,7 +92,7 @@ impl<M: Model + ?Sized> Model for Arc<M> {
 }
 
 /// A closure as a model, without its arguments' types being written out.
-pub fn model<O: Into<Outputs>>(f: impl Fn(&mut Net, &[Tensor]) -> Result<O>) -> impl Model {
+pub fn model<O: Into<Outputs>>(f: impl Fn(&mut Net, &[Tensor]) -> Result<O> + Send + Sync) -> impl Model {
     f
 }
 

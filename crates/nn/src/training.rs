@@ -135,7 +135,7 @@ pub struct Training {
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
-    pub fn new(model: impl Model + Send + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
+    pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
         let params = Net::discover(&recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
@@ -145,7 +145,7 @@ impl Training {
     /// Traces and compiles with given values of the parameters, in the order [`Net::discover`] lists them.
     #[track_caller]
     pub fn with_values(
-        model: impl Model + Send + 'static,
+        model: impl Model + 'static,
         recipe: Recipe,
         params: Vec<Param>,
         values: Vec<Tensor>,
@@ -155,7 +155,7 @@ impl Training {
 
     #[track_caller]
     fn compile(
-        model: impl Model + Send + 'static,
+        model: impl Model + 'static,
         recipe: Recipe,
         params: Vec<Param>,
         values: Vec<Tensor>,
@@ -275,12 +275,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(
-        recipe: &Recipe,
-        params: &[Param],
-        values: Vec<Tensor>,
-        seed: u64,
-    ) -> Result<(Layout, Vec<Held>)> {
+    fn new(recipe: &Recipe, params: &[Param], values: Vec<Tensor>, seed: u64) -> Result<(Layout, Vec<Held>)> {
         let parameter =
             |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
         let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
@@ -358,6 +353,10 @@ impl<M: Model> Body<M> {
         for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(&grads) {
             let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
             let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
+            if updated.len() != slots.len() {
+                let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
+                return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
+            }
             new[i] = value;
             new[slots.clone()].clone_from_slice(&updated);
         }

@@ -23,7 +23,7 @@ fn f32s(shape: &[usize]) -> Type {
 }
 
 /// The output and the gradients of the input and of every trained parameter.
-fn run(layer: impl Fn(&mut Net, &Tensor) -> Result<Tensor>, input: &[usize]) -> Vec<Vec<f64>> {
+fn run(layer: impl Fn(&mut Net, &Tensor) -> Result<Tensor> + Sync, input: &[usize]) -> Vec<Vec<f64>> {
     let whole = model(|net, x| layer(net, &x[0]));
     let params = Net::discover(&[f32s(input)], &whole).unwrap();
     // Statistics are not numbered: PyTorch's functions take none.
@@ -52,7 +52,7 @@ fn run(layer: impl Fn(&mut Net, &Tensor) -> Result<Tensor>, input: &[usize]) -> 
     std::iter::once(&y).chain(&grads).map(|t| t.to_f64().unwrap()).collect()
 }
 
-fn check(name: &str, input: &[usize], layer: impl Fn(&mut Net, &Tensor) -> Result<Tensor>) {
+fn check(name: &str, input: &[usize], layer: impl Fn(&mut Net, &Tensor) -> Result<Tensor> + Sync) {
     let (golden, ours) = (golden(), run(layer, input));
     assert_eq!(golden[name].len(), ours.len(), "{name}: tensors");
     for (i, (torch, ours)) in golden[name].iter().zip(&ours).enumerate() {

@@ -1,7 +1,7 @@
 //! A batch in micro-batches trains as the whole batch does, uneven last pieces included.
 
 use plimsoll_graph::{DType, Type};
-use plimsoll_nn::{Adam, Layers, Net, Recipe, Training, zoo};
+use plimsoll_nn::{Adam, Net, Recipe, Training, model, zoo};
 use plimsoll_run::{Error, Exactness, Result, Tensor, TensorOps};
 
 const BATCH: usize = 10;
@@ -33,6 +33,12 @@ fn plain(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
     zoo::cnn(net, &x[0], &[8], 5)
 }
 
+fn dropped(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
+    let h = net.conv2d("conv", &x[0], plimsoll_nn::Conv2d::new(8, 3).same())?.relu()?;
+    let h = net.dropout("drop", &h.flatten(1)?, 0.4)?;
+    net.dense("out", &h, 5, true)
+}
+
 fn normed(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
     zoo::batch_norm_cnn(net, &x[0], &[8], 5)
 }
@@ -47,6 +53,17 @@ fn pieces_of_four_four_and_two_equal_a_batch_of_ten() {
             (training.info().micro_batches, training.info().exactness),
             (pieces, Exactness::Reassociated)
         );
+        for (a, b) in split.iter().zip(&whole) {
+            assert!((a - b).abs() <= 1e-6 * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
+        }
+    }
+}
+
+#[test]
+fn masks_do_not_depend_on_the_split() {
+    let (whole, _) = losses(dropped, None, Exactness::Reassociated).unwrap();
+    for samples in [4, 1] {
+        let (split, _) = losses(dropped, Some(samples), Exactness::Reassociated).unwrap();
         for (a, b) in split.iter().zip(&whole) {
             assert!((a - b).abs() <= 1e-6 * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
         }
@@ -70,8 +87,9 @@ fn batch_norm_is_split_only_where_that_was_allowed() {
 fn a_loss_that_sums_over_samples_is_not_split() {
     let (x, y) = (Type::new(DType::F32, [BATCH, 6]), Type::new(DType::F32, [BATCH, 2]));
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
-    recipe.loss = |out, target| out.sub(target)?.square()?.sum(&[], false);
+    recipe.loss =
+        std::sync::Arc::new(|out: &Tensor, target: &Tensor| out.sub(target)?.square()?.sum(&[], false));
     recipe.micro_batch = Some(5);
-    let error = Training::new(|net, x| net.dense("out", &x[0], 2, true), recipe, 1).err().unwrap();
+    let error = Training::new(model(|net, x| net.dense("out", &x[0], 2, true)), recipe, 1).err().unwrap();
     assert!(error.to_string().contains("sums over samples"), "{error}");
 }

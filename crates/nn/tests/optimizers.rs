@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use common::{labels, uniform};
 use plimsoll_device::Bytes;
@@ -33,8 +34,8 @@ fn params() -> Vec<Param> {
 
 /// Losses and last parameters of least squares, in one traced step.
 fn train(
-    optimizer: &dyn Optimizer,
-    clip: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    optimizer: impl Optimizer + 'static,
+    clip: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>> + Send + 'static,
 ) -> Result<Vec<Vec<f64>>> {
     let params = params();
     let mut state: Vec<Tensor> =
@@ -50,23 +51,25 @@ fn train(
     state.push(Tensor::zeros(f32s(&[]))?);
     let rate = Tensor::from_slice(&[optimizer.rate() as f32], [])?;
     let (x, y) = (uniform(1000, &f32s(&[8, 6]), 1.7), uniform(1001, &f32s(&[8, 4]), 1.7));
-    let mut step = Step::compile(state, &[x.ty().clone(), y.ty().clone(), f32s(&[])], |state, inputs| {
-        let tape = Tape::new();
-        state[..2].iter().try_for_each(|p| tape.watch(p))?;
-        let loss = mse(&inputs[0].matmul(&state[0])?.add(&state[1])?, &inputs[1])?;
-        let grads = clip(tape.gradient(&loss, &[&state[0], &state[1]])?)?;
-        let mut new = state.to_vec();
-        let count = state[state.len() - 1].add_scalar(1.0)?;
-        let scalars = optimizer.prepare(&count, &inputs[2])?;
-        for i in 0..2 {
-            let at = UpdateAt { count: &count, rate: &inputs[2], scalars: &scalars, param: &params[i] };
-            let (value, updated) = optimizer.update(&at, &state[i], &grads[i], &state[slots[i].clone()])?;
-            new[i] = value;
-            new[slots[i].clone()].clone_from_slice(&updated);
-        }
-        new[state.len() - 1] = count;
-        Ok(StepResult { state: new, outputs: vec![loss] })
-    })?;
+    let mut step =
+        Step::compile(state, &[x.ty().clone(), y.ty().clone(), f32s(&[])], move |state, inputs| {
+            let tape = Tape::new();
+            state[..2].iter().try_for_each(|p| tape.watch(p))?;
+            let loss = mse(&inputs[0].matmul(&state[0])?.add(&state[1])?, &inputs[1])?;
+            let grads = clip(tape.gradient(&loss, &[&state[0], &state[1]])?)?;
+            let mut new = state.to_vec();
+            let count = state[state.len() - 1].add_scalar(1.0)?;
+            let scalars = optimizer.prepare(&count, &inputs[2])?;
+            for i in 0..2 {
+                let at = UpdateAt { count: &count, rate: &inputs[2], scalars: &scalars, param: &params[i] };
+                let (value, updated) =
+                    optimizer.update(&at, &state[i], &grads[i], &state[slots[i].clone()])?;
+                new[i] = value;
+                new[slots[i].clone()].clone_from_slice(&updated);
+            }
+            new[state.len() - 1] = count;
+            Ok(StepResult { state: new, outputs: vec![loss], totals: vec![] })
+        })?;
     let mut losses = Vec::new();
     for _ in 0..STEPS {
         losses.push(step.run(&[&x, &y, &rate])?[0].item()?);
@@ -88,8 +91,8 @@ fn compare(name: &str, ours: &[Vec<f64>]) {
     }
 }
 
-fn check(name: &str, optimizer: impl Optimizer) {
-    compare(name, &train(&optimizer, Ok).unwrap());
+fn check(name: &str, optimizer: impl Optimizer + 'static) {
+    compare(name, &train(optimizer, Ok).unwrap());
 }
 
 #[test]
@@ -133,8 +136,8 @@ fn lion_is_kerass() {
 
 #[test]
 fn clipped_gradients_are_pytorchs() {
-    compare("clip_value", &train(&Sgd::new(0.1), |grads| clip_by_value(&grads, 0.1)).unwrap());
-    compare("clip_norm", &train(&Sgd::new(0.1), |grads| Ok(clip_by_global_norm(&grads, 0.5)?.0)).unwrap());
+    compare("clip_value", &train(Sgd::new(0.1), |grads| clip_by_value(&grads, 0.1)).unwrap());
+    compare("clip_norm", &train(Sgd::new(0.1), |grads| Ok(clip_by_global_norm(&grads, 0.5)?.0)).unwrap());
 }
 
 #[test]
@@ -166,19 +169,23 @@ fn schedules_are_pytorchs() {
 }
 
 /// Bytes that an update of one large parameter takes beside parameter, slots and gradient.
-fn arena_of_an_update(optimizer: &dyn Optimizer) -> u64 {
+fn arena_of_an_update(optimizer: Arc<dyn Optimizer>) -> u64 {
     let ty = f32s(&[512, 512]);
     let param = Param { name: "w".into(), ty: ty.clone(), init: Init::Constant(0.0), trained: true };
     let mut state = vec![Tensor::full(ty.clone(), 1.0).unwrap()];
     for slot in optimizer.slots(&param) {
         state.push(Tensor::full(slot.ty, slot.init).unwrap());
     }
-    let step = Step::compile(state, &[ty, f32s(&[]), f32s(&[])], |state, inputs| {
+    let step = Step::compile(state, &[ty, f32s(&[]), f32s(&[])], move |state, inputs| {
         let (grad, count, rate) = (&inputs[0], &inputs[1], &inputs[2]);
         let scalars = optimizer.prepare(count, rate)?;
         let at = UpdateAt { count, rate, scalars: &scalars, param: &param };
         let (value, slots) = optimizer.update(&at, &state[0], grad, &state[1..])?;
-        Ok(StepResult { state: std::iter::once(value).chain(slots).collect(), outputs: vec![] })
+        Ok(StepResult {
+            state: std::iter::once(value).chain(slots).collect(),
+            outputs: vec![],
+            totals: vec![],
+        })
     });
     step.unwrap().arena_bytes().get()
 }
@@ -187,18 +194,18 @@ fn arena_of_an_update(optimizer: &dyn Optimizer) -> u64 {
 fn an_update_is_one_pass_over_memory_in_place() {
     let decay = Decay::decoupled(0.1);
     let l2 = Decay::l2(0.1);
-    let optimizers: Vec<Box<dyn Optimizer>> = vec![
-        Box::new(Sgd { decay: l2, ..Sgd::new(0.1) }),
-        Box::new(Sgd { decay: l2, ..Sgd::nesterov(0.1, 0.9) }),
-        Box::new(Adam::new(0.1)),
-        Box::new(Adam { decay: l2, ..Adam::new(0.1) }),
-        Box::new(Adam { decay, ..Adam::new(0.1) }),
-        Box::new(RmsProp { momentum: 0.9, is_centered: true, decay: l2, ..RmsProp::new(0.1) }),
-        Box::new(Adagrad { decay: l2, ..Adagrad::new(0.1) }),
-        Box::new(Lion { decay, ..Lion::new(0.1) }),
+    let optimizers: Vec<Arc<dyn Optimizer>> = vec![
+        Arc::new(Sgd { decay: l2, ..Sgd::new(0.1) }),
+        Arc::new(Sgd { decay: l2, ..Sgd::nesterov(0.1, 0.9) }),
+        Arc::new(Adam::new(0.1)),
+        Arc::new(Adam { decay: l2, ..Adam::new(0.1) }),
+        Arc::new(Adam { decay, ..Adam::new(0.1) }),
+        Arc::new(RmsProp { momentum: 0.9, is_centered: true, decay: l2, ..RmsProp::new(0.1) }),
+        Arc::new(Adagrad { decay: l2, ..Adagrad::new(0.1) }),
+        Arc::new(Lion { decay, ..Lion::new(0.1) }),
     ];
     for optimizer in optimizers {
-        let bytes = arena_of_an_update(&*optimizer);
+        let bytes = arena_of_an_update(optimizer.clone());
         // A parameter is a mebibyte; a few scalars are all that may be written aside.
         assert!(bytes < 4096, "{optimizer:?} takes {bytes} bytes");
     }

@@ -91,8 +91,21 @@ fn small_versions_of_every_model_train_in_every_precision() {
                 };
                 let y = labels(2, &entry.labels(4), entry.classes() as u64);
                 let first = training.step(&[&x], &y).unwrap();
-                for _ in 0..4 {
-                    training.step(&[&x], &y).unwrap();
+                // Steps whose scaled gradients leave f16's range are left out until the scale is small enough.
+                let mut left_out = 0;
+                let mut taken = 0;
+                while taken < 4 {
+                    let skipped = training.run(&[&x, &y]).unwrap().skipped;
+                    if skipped {
+                        left_out += 1
+                    } else {
+                        taken += 1
+                    }
+                    assert!(
+                        left_out <= 20 && (left_out == 0 || precision == Precision::MixedF16),
+                        "{}",
+                        entry.name
+                    );
                 }
                 let last = training.step(&[&x], &y).unwrap();
                 assert!(last.is_finite() && last < first, "{} {precision:?}: {first} to {last}", entry.name);
@@ -103,17 +116,17 @@ fn small_versions_of_every_model_train_in_every_precision() {
 
 #[test]
 fn a_scope_can_compute_in_another_precision_than_its_model() {
-    let seen = std::cell::RefCell::new(Vec::new());
+    let seen = std::sync::Mutex::new(Vec::new());
     let mixed = model(|net, x| {
         net.with_precision(Precision::MixedBf16, |net| {
             let y = net.dense("half", &x[0], 4, true)?;
             let z = net.with_precision(Precision::F32, |net| net.dense("whole", &y, 4, true))?;
             let last = net.dense("again", &z, 4, true)?;
-            seen.borrow_mut().extend([y.dtype(), z.dtype(), last.dtype()]);
+            seen.lock().unwrap().extend([y.dtype(), z.dtype(), last.dtype()]);
             Ok(last)
         })
     });
     let params = Net::discover(&[Type::new(DType::F32, [2, 4])], &mixed).unwrap();
-    assert_eq!(*seen.borrow(), [DType::BF16, DType::F32, DType::BF16]);
+    assert_eq!(*seen.lock().unwrap(), [DType::BF16, DType::F32, DType::BF16]);
     assert!(params.iter().all(|p| p.ty.dtype == DType::F32));
 }

@@ -38,7 +38,7 @@ fn a_steady_step_allocates_nothing() {
         let pixels = Type::new(DType::I64, [4, 16, 16]);
         let tokens = Type::new(DType::I64, [4, 16]);
         let gpt = zoo::Gpt { vocabulary: 50, width: 32, layers: 2, heads: 4 };
-        type Model = Box<dyn Fn(&mut Net, &[Tensor]) -> Result<Tensor>>;
+        type Model = Box<dyn Fn(&mut Net, &[Tensor]) -> Result<Tensor> + Send + Sync>;
         let cases: Vec<(&str, Model, Type, Type)> = vec![
             ("unet", Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)), images.clone(), pixels),
             (

@@ -16,7 +16,7 @@ use common::{labels, uniform};
 const BATCHES: u64 = 4;
 
 fn losses(
-    f: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor>,
+    f: impl Fn(&mut Net, &[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
     input: Type,
     target: Type,
     classes: u64,
@@ -57,7 +57,7 @@ fn case(name: &str, steps: u64) -> Vec<f64> {
             5,
             steps,
         ),
-        "gpt" => losses(|net, x| zoo::gpt(net, &x[0], gpt), i64s(&[4, 16]), i64s(&[4, 16]), 50, steps),
+        "gpt" => losses(move |net, x| zoo::gpt(net, &x[0], gpt), i64s(&[4, 16]), i64s(&[4, 16]), 50, steps),
         "lstm" => {
             losses(|net, x| zoo::lstm(net, &x[0], 50, 24, 2), i64s(&[4, 12]), i64s(&[4, 12]), 50, steps)
         }
