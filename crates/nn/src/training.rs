@@ -87,7 +87,9 @@ impl Recipe {
             batched: true,
             micro_batch: self.micro_batch,
             beside: self.beside,
-            ..StepOptions::default()
+            guarded: !self.precision.needs_loss_scale(),
+            // Training, evaluation and prediction, each with a last batch that has fewer samples.
+            shapes: 6,
         }
     }
 }
@@ -130,6 +132,8 @@ pub struct Training {
     rate: usize,
     n_metrics: usize,
     scaled: bool,
+    evaluation: usize,
+    prediction: usize,
 }
 
 impl Training {
@@ -165,9 +169,30 @@ impl Training {
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let (rate, n_metrics) = (layout.rate, recipe.metrics.len());
         let scaled = layout.scale.is_some();
-        let body = Body { model, recipe: recipe.clone(), params: params.clone(), layout };
-        let step = Step::compile_with(recipe.options(), held, &types, move |pass| body.trace(pass))?;
-        Ok(Training { step, params, rate, n_metrics, scaled })
+        let options = recipe.options();
+        let body = Arc::new(Body { model, recipe, params: params.clone(), layout });
+        let trained = body.clone();
+        let mut step = Step::compile_with(options, held, &types, move |pass| trained.train(pass))?;
+        let evaluated = body.clone();
+        let evaluation = step.add_body(move |pass| evaluated.evaluate(pass));
+        let prediction = step.add_body(move |pass| body.predict(pass));
+        Ok(Training { step, params, rate, n_metrics, scaled, evaluation, prediction })
+    }
+
+    /// The loss and the metrics' sums on a batch (inputs, then labels), as a user of the model would have them: dropout
+    /// drops nothing, norms use their running statistics. Nothing is changed.
+    #[track_caller]
+    pub fn evaluate(&mut self, batch: &[&Tensor]) -> Result<Outcome<'_>> {
+        let n = self.n_metrics;
+        let outputs = self.step.run_body(self.evaluation, batch)?;
+        let (means, sums) = outputs.split_at(outputs.len() - n);
+        Ok(Outcome { loss: means[0].item()?, skipped: false, loss_scale: None, sums })
+    }
+
+    /// What the model makes of inputs, as a user of it would have it.
+    #[track_caller]
+    pub fn predict(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
+        self.step.run_body(self.prediction, inputs)
     }
 
     /// One step on a batch; returns its loss.
@@ -316,8 +341,36 @@ struct Body<M> {
     layout: Layout,
 }
 
-impl<M: Model> Body<M> {
-    fn trace(&self, pass: &Pass<'_>) -> Result<StepResult> {
+impl<M: Model + 'static> Body<M> {
+    /// The net for everything but training.
+    fn net(&self, pass: &Pass<'_>) -> Net {
+        Net::bound(&self.params, &pass.state[..self.params.len()], false).precision(self.recipe.precision)
+    }
+
+    fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
+        let outputs = self.model.forward(&mut self.net(pass), inputs)?;
+        let loss = self.recipe.loss.loss(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels)?;
+        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
+    }
+
+    fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let outputs = self.model.forward(&mut self.net(pass), pass.inputs)?;
+        let outputs = outputs.iter().map(|y| y.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
+        Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
+    }
+
+    fn sums(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Vec<Tensor>> {
+        match (outputs.first(), labels.first()) {
+            (Some(output), Some(labels)) => {
+                self.recipe.metrics.iter().map(|m| m.sums(output, labels)).collect()
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
         let Body { model, recipe, params, layout } = self;
         let state = pass.state;
         let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
@@ -330,12 +383,7 @@ impl<M: Model> Body<M> {
         let mut net = Net::bound(params, &state[..params.len()], true).precision(recipe.precision).key(key);
         let outputs = model.forward(&mut net, inputs)?;
         let loss = recipe.loss.loss(&outputs, labels)?;
-        let totals = match (outputs.first(), labels.first()) {
-            (Some(output), Some(labels)) => {
-                recipe.metrics.iter().map(|m| m.sums(output, labels)).collect::<Result<Vec<Tensor>>>()?
-            }
-            _ => Vec::new(),
-        };
+        let totals = self.sums(&outputs, labels)?;
         let mut grads = match &layout.scale {
             None => tape.gradient(&loss, &wrt)?,
             Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,

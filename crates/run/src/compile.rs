@@ -34,6 +34,8 @@ pub(crate) struct Compile<'a> {
     /// Samples in the inputs, where their first axis counts them.
     pub(crate) batch: Option<usize>,
     pub(crate) options: &'a StepOptions,
+    /// Whether the first output must be finite, or nothing is changed.
+    pub(crate) guarded: bool,
     /// Bytes that the step has now and will give back.
     pub(crate) own: Bytes,
     pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
@@ -63,6 +65,8 @@ pub(crate) struct Compiled {
     pub(crate) update: Option<Part>,
     /// What passes add up.
     pub(crate) sums: Vec<Type>,
+    /// Which of them must be finite before the update.
+    pub(crate) guard: Option<usize>,
     /// Which state each pass changes, and which the update.
     pub(crate) passed: Vec<usize>,
     pub(crate) updated: Vec<usize>,
@@ -82,6 +86,7 @@ struct Candidate {
     drafts: Vec<(Draft, Vec<Tensor>, usize, usize)>,
     update: Option<(Draft, Vec<Tensor>)>,
     sums: Vec<Type>,
+    guard: Option<usize>,
     passed: Vec<usize>,
     updated: Vec<usize>,
     extra: Bytes,
@@ -191,7 +196,7 @@ impl Compile<'_> {
             },
         };
         let exactness = if candidate.micro_batches() > 1 { exactness } else { Exactness::Bitwise };
-        let Candidate { drafts, update, sums, passed, updated, extra } = candidate;
+        let Candidate { drafts, update, sums, guard, passed, updated, extra } = candidate;
         let mut plans = plans.into_iter();
         let missing = || Error::Internal("a part of a step has no plan".into());
         let mut part = |draft: Draft, captured, samples, runs| -> Result<Part> {
@@ -207,6 +212,7 @@ impl Compile<'_> {
             passes,
             update,
             sums,
+            guard,
             passed,
             updated,
             outputs,
@@ -368,12 +374,14 @@ impl Compile<'_> {
         let n_state = self.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
-        let draft = self.draft(&traced.graph, &replaces, 0, account)?;
+        let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
+        let draft = self.draft(&traced.graph, &replaces, guard, 0, account)?;
         let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
             drafts: vec![(draft, traced.captured, batch, 1)],
             update: None,
             sums: Vec::new(),
+            guard: None,
             passed: Vec::new(),
             updated: Vec::new(),
             extra: Bytes::ZERO,
@@ -396,7 +404,7 @@ impl Compile<'_> {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let draft = self.draft(&cut.pass, &replaces, first_sum, account)?;
+            let draft = self.draft(&cut.pass, &replaces, None, first_sum, account)?;
             drafts.push((draft, traced.captured.clone(), samples, runs));
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -406,18 +414,21 @@ impl Compile<'_> {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let update = self.draft(&cut.update, &replaces, first_sum, account)?;
+        let update = self.draft(&cut.update, &replaces, None, first_sum, account)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples));
-        let extra = sums.chain(rows).sum();
+        let kept = cut.passed.iter().map(|&i| padded(self.state[i].ty().bytes()));
+        let extra = sums.chain(rows).chain(kept).sum();
+        let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
         let Cut { sums, passed, updated, .. } = cut;
-        Ok(Candidate { drafts, update: Some((update, captured)), sums, passed, updated, extra })
+        Ok(Candidate { drafts, update: Some((update, captured)), sums, guard, passed, updated, extra })
     }
 
     fn draft(
         &self,
         graph: &Graph,
         replaces: &[Option<usize>],
+        guard: Option<usize>,
         first_sum: usize,
         account: &Account,
     ) -> Result<Draft> {
@@ -428,7 +439,7 @@ impl Compile<'_> {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        Draft::new(graph, &Roles { replaces, kinds: &kinds }, self.device, room)
+        Draft::new(graph, &Roles { replaces, kinds: &kinds, guard }, self.device, room)
     }
 }
 

@@ -118,7 +118,8 @@ mod tests {
     /// Plans a graph within so many bytes and runs it.
     fn run(graph: &Graph, arguments: &[Tensor], bytes: u64, device: &Device) -> (Vec<Tensor>, u64) {
         let mut draft =
-            Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[] }, device, None).unwrap();
+            Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[], guard: None }, device, None)
+                .unwrap();
         let plan = draft.plan(bytes).unwrap().unwrap();
         let replays = plan.figures.recomputed_ops;
         let program = draft.program(plan, device).unwrap();
@@ -149,7 +150,8 @@ mod tests {
                 values.iter().zip(types).map(|(a, ty)| Tensor::from_f64(&a.data, ty).unwrap()).collect()
             });
             let mut draft =
-                Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[] }, &device, None).unwrap();
+                Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[], guard: None }, &device, None)
+                    .unwrap();
             let (floor, most) = (draft.floor(), draft.unlimited());
             assert!(
                 floor == 0 || draft.plan(floor - 1).unwrap().is_err(),

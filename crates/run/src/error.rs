@@ -63,6 +63,16 @@ pub enum Error {
         /// What does not fit.
         why: String,
     },
+    /// The result that a step stands or falls with, its loss, is not a finite number.
+    #[error(
+        "the loss is {value} (at {site}): nothing was changed; look at the batch, or lower the learning rate"
+    )]
+    NotFinite {
+        /// What it is.
+        value: f64,
+        /// The line that made it.
+        site: Site,
+    },
     /// A batch cannot be split into micro-batches as was asked.
     #[error("the batch of the step at {site} is not split: {why}")]
     Split {

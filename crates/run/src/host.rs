@@ -115,6 +115,37 @@ impl Tensor {
         Ok(self.bytes(Site::here())?.to_vec())
     }
 
+    /// Writes other elements over those it has, given as raw bytes. Where somebody holds a clone, that keeps what it saw.
+    ///
+    /// ```
+    /// use plimsoll_run::Tensor;
+    /// let mut x = Tensor::from_slice(&[1.0f32, 2.0], [2])?;
+    /// x.set_bytes(&[0; 8])?;
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.0]);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn set_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let site = Site::here();
+        if bytes.len() != self.ty().bytes() {
+            let why = format!("writes {} bytes over a tensor of {}", bytes.len(), self.ty());
+            return Err(Error::Signature { site, why });
+        }
+        if Arc::strong_count(self.buffer(site)?) > 1 {
+            let device = self.buffer(site)?.device().clone();
+            *self = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;
+        }
+        // SAFETY: nobody else holds the buffer, and it has as many bytes.
+        unsafe { self.buffer(site)?.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// The raw bytes in place, for writing them somewhere without a copy of them all.
+    #[track_caller]
+    pub fn as_bytes(&self) -> Result<&[u8]> {
+        self.bytes(Site::here())
+    }
+
     /// A copy with bytes of its own.
     #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
@@ -150,7 +181,8 @@ impl Tensor {
     }
 }
 
-fn element(dtype: DType, slot: &[u8]) -> f64 {
+/// An element of any type as f64.
+pub(crate) fn element(dtype: DType, slot: &[u8]) -> f64 {
     let wide = |n: usize| {
         let mut bytes = [0u8; 8];
         bytes[..n].copy_from_slice(&slot[..n]);

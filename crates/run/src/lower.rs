@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_graph::{DType, Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Phase, Plan, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use crate::costs::Costs;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::order::early_updates;
+use crate::order::{changes_after, early_updates};
 use crate::program::{Instruction, Place};
 
 /// What a graph's arguments are for, and which results take their place.
@@ -24,6 +24,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) replaces: &'a [Option<usize>],
     /// What the first arguments are for; all others are inputs.
     pub(crate) kinds: &'a [Kind],
+    /// A result that must be finite, or nothing may be changed: no argument is written before it is known.
+    pub(crate) guard: Option<usize>,
 }
 
 /// A graph as the planner's problem, with the way back.
@@ -37,6 +39,8 @@ pub(crate) struct Lowered {
     roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
+    /// The node that makes the guarded result, and where that is.
+    guard: Option<(NodeId, Location)>,
     /// Copies before the first op and after the last.
     first: Vec<Instruction>,
     last: Vec<Instruction>,
@@ -64,15 +68,24 @@ impl Lowered {
         let locations = vec![None; graph.values().len()];
         let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
         let roots = roots(&graph);
-        let mut lowered = Lowered { graph: graph.clone(), problem, sources, roots, locations, first, last };
+        let mut lowered =
+            Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
         for (a, &v) in graph.inputs().iter().enumerate() {
             let kind = roles.kinds.get(a).copied().unwrap_or(Kind::Input);
             lowered.locate(v, Home::Resident, kind, graph.ty(v).bytes(), Some(Place::Argument(a)));
         }
-        let order = early_updates(&graph, &overwritten);
-        lowered.updates_in_place(replaces, &order);
+        let guarded = roles.guard.map(|r| lowered.roots[graph.outputs()[r].index()]);
+        let guard = guarded.and_then(|root| graph.info(root).producer).map(|(maker, _)| maker);
+        let mut order = early_updates(&graph, &overwritten);
+        if let Some(guard) = guard {
+            order = changes_after(&graph, order, guard, replaces);
+        }
+        lowered.updates_in_place(replaces, &order, guard);
         let commits = lowered.results(replaces)?;
+        if let (Some(root), Some(maker)) = (guarded, guard) {
+            lowered.guard = Some((maker, lowered.location(root)?));
+        }
         let costs = device.costs();
         let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
@@ -95,7 +108,7 @@ impl Lowered {
 
     /// Finds the new values of arguments that their makers can write over the old ones: nobody else reads the old value
     /// any more, it is no result, and the op's in-place rule allows it.
-    fn updates_in_place(&mut self, replaces: &[Option<usize>], order: &[NodeId]) {
+    fn updates_in_place(&mut self, replaces: &[Option<usize>], order: &[NodeId], guard: Option<NodeId>) {
         let graph = self.graph.clone();
         let mut step_of = vec![0; graph.nodes().len()];
         order.iter().enumerate().for_each(|(step, id)| step_of[id.index()] = step);
@@ -117,7 +130,8 @@ impl Lowered {
                 });
             let leaves = graph.outputs().iter().any(|w| self.roots[w.index()] == old);
             let fits = graph.ty(new).bytes() == graph.ty(old).bytes();
-            if allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()] {
+            let known = guard.is_none_or(|guard| step_of[maker.index()] > step_of[guard.index()]);
+            if known && allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()] {
                 self.locations[new.index()] = self.locations[old.index()];
             }
         }
@@ -184,6 +198,7 @@ impl Lowered {
             if let Some(Place::Argument(_)) = location.fixed {
                 op.updates.push(location.tensor);
                 op.replayable = false;
+                self.wait_for_guard(&mut op);
                 continue;
             }
             op.writes.push(location.tensor);
@@ -209,10 +224,22 @@ impl Lowered {
         Ok(())
     }
 
+    /// Lets an op that changes state read the guarded result, so that no order puts it before that is known.
+    fn wait_for_guard(&self, op: &mut plan::Op) {
+        if let Some((_, guard)) = self.guard
+            && !op.reads.contains(&guard.tensor)
+        {
+            op.reads.push(guard.tensor);
+        }
+    }
+
     fn copy(&mut self, from: Location, to: Location, bytes: usize) {
         let mut op = plan::Op::new("copy", &[from.tensor], &[], 0);
         match to.fixed {
-            Some(_) => op.updates.push(to.tensor),
+            Some(_) => {
+                op.updates.push(to.tensor);
+                self.wait_for_guard(&mut op);
+            }
             None => op.writes.push(to.tensor),
         }
         op.replayable = to.fixed.is_none();
@@ -257,7 +284,7 @@ impl Lowered {
         let base = plan.residents.iter().map(resident).max().unwrap_or(0);
         let mut instructions = std::mem::take(&mut self.first);
         for step in &plan.steps {
-            let plan::Step::Run { op, reads, writes, scratch, .. } = step else {
+            let plan::Step::Run { op, reads, writes, scratch, replay, .. } = step else {
                 return Err(Error::Internal("a plan for the CPU copies to the host".into()));
             };
             let planned = &self.problem.ops[op.index()];
@@ -291,6 +318,14 @@ impl Lowered {
                     }
                 }
             });
+            if let (Source::Run(id), Some((maker, guard)), false) =
+                (&self.sources[op.index()], self.guard, *replay)
+                && *id == maker
+            {
+                let value = self.graph.node(*id).outputs.iter().find(|v| self.roots[v.index()] == **v);
+                let dtype = value.map_or(DType::F32, |&v| self.graph.ty(v).dtype);
+                instructions.push(Instruction::Check { at: place(guard)?, dtype, node: *id });
+            }
         }
         instructions.append(&mut self.last);
         Ok((instructions, plan.figures.arena_bytes.saturating_sub(base) as usize))

@@ -64,6 +64,35 @@ pub(crate) fn early_updates(graph: &Graph, overwritten: &[ValueId]) -> Vec<NodeI
     if is_an_order(graph, &order) { order } else { original() }
 }
 
+/// The order with whatever makes new values of arguments behind `guard`, as far as nobody waits for it: running
+/// statistics, which are made in the forward pass, then change after the loss is known.
+pub(crate) fn changes_after(
+    graph: &Graph,
+    order: Vec<NodeId>,
+    guard: NodeId,
+    replaces: &[Option<usize>],
+) -> Vec<NodeId> {
+    let mut movable = vec![false; graph.nodes().len()];
+    for (&v, _) in graph.outputs().iter().zip(replaces).filter(|(_, replaced)| replaced.is_some()) {
+        if let Some((maker, _)) = graph.info(v).producer {
+            movable[maker.index()] = true;
+        }
+    }
+    for v in graph.nodes().iter().flat_map(|node| &node.inputs) {
+        if let Some((maker, _)) = graph.info(*v).producer {
+            movable[maker.index()] = false;
+        }
+    }
+    let Some(at) = order.iter().position(|&id| id == guard) else { return order };
+    let (before, after) = order.split_at(at + 1);
+    let (late, early): (Vec<NodeId>, Vec<NodeId>) = before.iter().partition(|id| movable[id.index()]);
+    if late.contains(&guard) {
+        order
+    } else {
+        early.into_iter().chain(late).chain(after.iter().copied()).collect()
+    }
+}
+
 /// Whether every node stands after the makers of its inputs, each exactly once.
 fn is_an_order(graph: &Graph, order: &[NodeId]) -> bool {
     let mut done = vec![false; graph.nodes().len()];

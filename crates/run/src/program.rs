@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::backend::{Call, Operand};
-use plimsoll_graph::{Graph, NodeId, Site, Type, ValueId};
+use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
 use plimsoll_plan::{Figures, Plan};
 use smallvec::SmallVec;
 
@@ -37,6 +37,8 @@ pub(crate) enum Instruction {
     },
     /// Move bytes.
     Copy { from: Place, to: Place, bytes: usize },
+    /// Go on only if a number is finite.
+    Check { at: Place, dtype: DType, node: NodeId },
 }
 
 /// A compiled graph.
@@ -98,6 +100,15 @@ impl Program {
             let (id, inputs, outputs, scratch, scratch_bytes) = match instruction {
                 Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
                     (node, inputs, outputs, scratch, *scratch_bytes)
+                }
+                Instruction::Check { at: place, dtype, node } => {
+                    // SAFETY: the place holds at least one element of this type, which was just written.
+                    let bytes = unsafe { std::slice::from_raw_parts(at(*place), dtype.bytes()) };
+                    let value = crate::host::element(*dtype, bytes);
+                    if !value.is_finite() {
+                        return Err(Error::NotFinite { value, site: self.graph.node(*node).site });
+                    }
+                    continue;
                 }
                 Instruction::Copy { from, to, bytes } => {
                     // SAFETY: both ends hold this many bytes.

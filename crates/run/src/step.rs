@@ -51,6 +51,9 @@ pub struct StepOptions {
     pub micro_batch: Option<usize>,
     /// What the process will take for other things while the step runs: an input pipeline, say.
     pub beside: Bytes,
+    /// Whether the first output, the loss, must be finite: if it is not, the step is an error and changes nothing. Without
+    /// this, a step that is not finite is like any other.
+    pub guarded: bool,
     /// For how many input shapes compiled forms are kept; the one that was not used for longest makes room for another.
     pub shapes: usize,
 }
@@ -63,6 +66,7 @@ impl Default for StepOptions {
             batched: false,
             micro_batch: None,
             beside: Bytes::ZERO,
+            guarded: false,
             shapes: 4,
         }
     }
@@ -113,7 +117,8 @@ pub struct StepResult {
 pub struct Step {
     device: Device,
     options: StepOptions,
-    body: Body,
+    /// The step itself, then whatever else is run over the same state.
+    bodies: Vec<Body>,
     names: Vec<(String, Kind)>,
     state: Vec<Tensor>,
     /// The compiled forms, the one used last at the end.
@@ -211,20 +216,27 @@ impl Step {
             state.push(own(tensor, site)?);
         }
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
-        let body = Box::new(body);
-        let mut step = Step { device, options, body, names, state, variants: Vec::new(), workspace };
-        step.prepare(inputs, site)?;
+        let bodies: Vec<Body> = vec![Box::new(body)];
+        let mut step = Step { device, options, bodies, names, state, variants: Vec::new(), workspace };
+        step.prepare(0, inputs, site)?;
         Ok(step)
     }
 
+    /// Adds another computation over the same state, in the same workspace and under the same line: an evaluation, say.
+    /// Returns the number to call it by ([`Step::run_body`]).
+    pub fn add_body(&mut self, body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + 'static) -> usize {
+        self.bodies.push(Box::new(body));
+        self.bodies.len() - 1
+    }
+
     /// Makes the form for inputs of these types the last of the list, compiling it if it is not there.
-    fn prepare(&mut self, inputs: &[Type], site: Site) -> Result<()> {
-        if let Some(i) = self.variants.iter().position(|v| v.inputs == inputs) {
+    fn prepare(&mut self, body: usize, inputs: &[Type], site: Site) -> Result<()> {
+        if let Some(i) = self.variants.iter().position(|v| v.body == body && v.inputs == inputs) {
             // Without moving anything where it is the last already: the steady state.
             self.variants[i..].rotate_left(1);
             return Ok(());
         }
-        let variant = self.build(inputs, &self.options, site)?;
+        let variant = self.build(body, inputs, &self.options, site)?;
         if self.variants.len() >= self.options.shapes.max(1) {
             self.variants.remove(0);
         }
@@ -233,7 +245,7 @@ impl Step {
     }
 
     /// Compiles a form of the step.
-    fn build(&self, inputs: &[Type], options: &StepOptions, site: Site) -> Result<Variant> {
+    fn build(&self, body: usize, inputs: &[Type], options: &StepOptions, site: Site) -> Result<Variant> {
         let batch = match options.batched {
             false => None,
             true => {
@@ -249,7 +261,16 @@ impl Step {
         let start = Instant::now();
         let (device, state, names) = (&self.device, &self.state, &self.names);
         let own = Bytes::from(self.workspace.bytes());
-        let compile = Compile { device, state, names, inputs, batch, options, own, body: &*self.body, site };
+        let Some(traced) = self.bodies.get(body) else {
+            return Err(Error::Signature {
+                site,
+                why: format!("runs body {body} of a step of {}", self.bodies.len()),
+            });
+        };
+        // Only the step itself changes state, so only it can leave something half changed.
+        let guarded = options.guarded && body == 0;
+        let compile =
+            Compile { device, state, names, inputs, batch, options, guarded, own, body: &**traced, site };
         let mut compiled = compile.run()?;
         process::release_unused_heap();
         for _ in 0..MOST_TRIES {
@@ -260,7 +281,7 @@ impl Step {
             process::release_unused_heap();
         }
         let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
-        Variant::new(compiled, inputs, batch.unwrap_or(1), &self.device, state.len(), info, site)
+        Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, state, info, site)
     }
 
     /// Gives the workspace the size that the largest form needs. The old one is given back first: two would not fit.
@@ -281,8 +302,12 @@ impl Step {
     #[track_caller]
     pub fn replan(&mut self, options: StepOptions) -> Result<()> {
         let site = Site::here();
-        let Some(inputs) = self.variants.last().map(|v| v.inputs.clone()) else { return Ok(()) };
-        let variant = self.build(&inputs, &options, site)?;
+        let Some(inputs) = self.variants.iter().rev().find(|v| v.body == 0).map(|v| v.inputs.clone()) else {
+            self.options = options;
+            self.variants.clear();
+            return self.fit_workspace(site);
+        };
+        let variant = self.build(0, &inputs, &options, site)?;
         self.options = options;
         self.variants.clear();
         self.variants.push(variant);
@@ -293,12 +318,19 @@ impl Step {
     /// compiled for first.
     #[track_caller]
     pub fn run(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
+        self.run_body(0, inputs)
+    }
+
+    /// Runs one of the step's bodies; 0 is the step itself.
+    #[track_caller]
+    pub fn run_body(&mut self, body: usize, inputs: &[&Tensor]) -> Result<&[Tensor]> {
         let site = Site::here();
-        self.check(inputs, site)?;
-        let same = |v: &Variant| v.inputs.iter().zip(inputs).all(|(ty, input)| ty == input.ty());
+        self.check(body, inputs, site)?;
+        let same =
+            |v: &Variant| v.body == body && v.inputs.iter().zip(inputs).all(|(ty, input)| ty == input.ty());
         if !self.variants.last().is_some_and(same) {
             let types: Vec<Type> = inputs.iter().map(|input| input.ty().clone()).collect();
-            self.prepare(&types, site)?;
+            self.prepare(body, &types, site)?;
         }
         self.unshare(site)?;
         let Step { device, state, variants, workspace, .. } = self;
@@ -311,8 +343,15 @@ impl Step {
         Ok(&variant.outputs)
     }
 
-    fn check(&self, inputs: &[&Tensor], site: Site) -> Result<()> {
-        let Some(variant) = self.variants.last() else { return Ok(()) };
+    fn check(&self, body: usize, inputs: &[&Tensor], site: Site) -> Result<()> {
+        for input in inputs {
+            let buffer = input.buffer(site)?;
+            if !buffer.device().same(&self.device) {
+                let (first, second) = (self.device.name().to_string(), buffer.device().name().to_string());
+                return Err(Error::TwoDevices { op: "step", site, first, second });
+            }
+        }
+        let Some(variant) = self.variants.iter().rev().find(|v| v.body == body) else { return Ok(()) };
         if inputs.len() != variant.inputs.len() {
             let why = format!("gives {} inputs to a step of {}", inputs.len(), variant.inputs.len());
             return Err(Error::Signature { site, why });
@@ -322,11 +361,6 @@ impl Step {
             if other && (!self.options.batched || input.dtype() != ty.dtype) {
                 let why = format!("gives {} as input {i} to a step of {ty}", input.ty());
                 return Err(Error::Signature { site, why });
-            }
-            let buffer = input.buffer(site)?;
-            if !buffer.device().same(&self.device) {
-                let (first, second) = (self.device.name().to_string(), buffer.device().name().to_string());
-                return Err(Error::TwoDevices { op: "step", site, first, second });
             }
         }
         Ok(())

@@ -1,20 +1,22 @@
 //! A step compiled for inputs of certain types: its programs, and where in the step's workspace they run.
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{Site, Type};
+use plimsoll_graph::{DType, Site, TensorOps, Type};
 
 use crate::compile::{Compiled, Part, staged};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::step::StepInfo;
 use crate::tensor::{Buffer, Tensor};
 
-/// One compiled form of a step. The workspace that all variants share holds sums, rows, then the arena:
+/// One compiled form of a step. The workspace that all variants share holds, in this order:
 ///
 /// ```text
-/// | sums over micro-batches | rows of a micro-batch | arena |
+/// | sums over micro-batches | rows of a micro-batch | old values of what passes change | arena |
 /// ```
 pub(crate) struct Variant {
+    /// Which of the step's bodies it is a form of.
+    pub(crate) body: usize,
     pub(crate) inputs: Vec<Type>,
     pub(crate) outputs: Vec<Tensor>,
     pub(crate) info: StepInfo,
@@ -22,8 +24,12 @@ pub(crate) struct Variant {
     update: Option<Bound>,
     /// Offsets and bytes of the sums.
     sums: Vec<(usize, usize)>,
+    /// The sum that must be finite before the update, with its element type.
+    guard: Option<(usize, DType)>,
     /// Offsets of rows that are copied because they are not aligned.
     rows: Vec<Option<usize>>,
+    /// State that passes change, and where its old values are put until the step is done.
+    kept: Vec<(usize, usize)>,
     arena: usize,
     arena_bytes: usize,
     /// The position of each pass's first sample.
@@ -53,14 +59,17 @@ impl Variant {
     /// Takes the small memory that a compiled step needs for itself; the workspace is the step's.
     pub(crate) fn new(
         compiled: Compiled,
+        body: usize,
         inputs: &[Type],
         batch: usize,
         device: &Device,
-        n_state: usize,
+        state: &[Tensor],
         info: StepInfo,
         site: Site,
     ) -> Result<Variant> {
-        let Compiled { passes, update, sums, passed, updated, outputs, .. } = compiled;
+        let n_state = state.len();
+        let Compiled { passes, update, sums, guard, passed, updated, outputs, .. } = compiled;
+        let guard = guard.map(|i| (i, sums[i].dtype));
         let mut end = 0;
         let mut place = |bytes: usize| {
             let start = end;
@@ -74,6 +83,7 @@ impl Variant {
             (update.is_some() && bytes > 0).then(|| place(bytes))
         };
         let rows = inputs.iter().map(&mut row).collect();
+        let kept = passed.iter().map(|&i| (i, place(state[i].ty().bytes()))).collect();
         let arena = end;
         let arena_bytes = passes.iter().chain(&update).map(|p| p.program.arena_bytes()).max().unwrap_or(0);
         let mut firsts = Vec::new();
@@ -108,7 +118,21 @@ impl Variant {
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
         let update = update.map(|part| bind(part, of_update));
         let inputs = inputs.to_vec();
-        Ok(Variant { inputs, outputs, info, passes, update, sums, rows, arena, arena_bytes, firsts })
+        Ok(Variant {
+            body,
+            inputs,
+            outputs,
+            info,
+            passes,
+            update,
+            sums,
+            guard,
+            rows,
+            kept,
+            arena,
+            arena_bytes,
+            firsts,
+        })
     }
 
     /// The bytes of workspace it needs.
@@ -125,7 +149,7 @@ impl Variant {
         self.sums.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Runs the step once.
+    /// Runs the step once, or not at all: if it fails, the state is as it was.
     ///
     /// # Safety
     /// Nobody else may hold the state's or the outputs' bytes; inputs are of the variant's types; all is on `device`. The
@@ -139,7 +163,33 @@ impl Variant {
         site: Site,
     ) -> Result<()> {
         let base = workspace.ptr();
-        let Variant { outputs, passes, update, sums, rows, arena, firsts, .. } = self;
+        for &(i, offset) in &self.kept {
+            // SAFETY: the workspace has room for the old values there.
+            unsafe { base.add(offset).copy_from(state[i].buffer(site)?.ptr(), state[i].ty().bytes()) };
+        }
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.attempt(device, state, inputs, base, site) };
+        if done.is_err() {
+            // A whole step checks its loss before it changes anything; what passes have changed is put back here.
+            for &(i, offset) in &self.kept {
+                // SAFETY: as above, the other way.
+                unsafe { state[i].buffer(site)?.ptr().copy_from(base.add(offset), state[i].ty().bytes()) };
+            }
+        }
+        done
+    }
+
+    /// # Safety
+    /// As for [`Variant::run`].
+    unsafe fn attempt(
+        &mut self,
+        device: &Device,
+        state: &[Tensor],
+        inputs: &[&Tensor],
+        base: *mut u8,
+        site: Site,
+    ) -> Result<()> {
+        let Variant { outputs, passes, update, sums, guard, rows, arena, firsts, .. } = self;
         for (offset, bytes) in &*sums {
             // SAFETY: the workspace holds the sums; it is the CPU's memory.
             unsafe { base.add(*offset).write_bytes(0, *bytes) };
@@ -165,10 +215,18 @@ impl Variant {
                     }
                     bound.arguments[state.len() + i] = source;
                 }
-                // SAFETY: the caller's promise; the arena lies behind sums and rows.
+                // SAFETY: the caller's promise; the arena lies behind everything else.
                 unsafe { bound.run(device, base.add(*arena)) }?;
                 sample += bound.part.samples;
                 pass += 1;
+            }
+        }
+        if let Some((sum, dtype)) = *guard {
+            // SAFETY: the sum is in the workspace and was written by the passes.
+            let bytes = unsafe { std::slice::from_raw_parts(base.add(sums[sum].0), dtype.bytes()) };
+            let value = crate::host::element(dtype, bytes);
+            if !value.is_finite() {
+                return Err(Error::NotFinite { value, site });
             }
         }
         if let Some(bound) = update {

@@ -35,6 +35,8 @@ pub struct Cut {
     pub update: Graph,
     /// The types of the sums: gradients and whatever else the update reads of a pass.
     pub sums: Vec<Type>,
+    /// For each output of the step beside state, the sum it is, if it is one.
+    pub outputs: Vec<Option<usize>>,
     /// Which state changes with every pass: running statistics.
     pub passed: Vec<usize>,
     /// Which state changes once.
@@ -74,7 +76,9 @@ pub fn cut(graph: &Graph, frame: &Frame, weight: f64) -> Result<Cut> {
     let sums: Vec<Type> = crossing.iter().map(|&v| sum_type(v)).collect();
     let pass = pass(graph, &passed, &crossing, &sums, &weights)?;
     let update = update(graph, frame, &parts, &updated, &crossing, &sums)?;
-    Ok(Cut { pass, update, sums, passed, updated })
+    let sum_of = |v: &ValueId| crossing.iter().position(|c| c == v);
+    let outputs = graph.outputs()[frame.state..].iter().map(sum_of).collect();
+    Ok(Cut { pass, update, sums, outputs, passed, updated })
 }
 
 fn pass(
