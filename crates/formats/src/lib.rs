@@ -6,9 +6,12 @@
 mod element;
 mod file_error;
 
+pub mod csv;
 pub mod idx;
+pub mod image;
 pub mod npy;
 pub mod npz;
+pub mod tfrecord;
 
 pub use element::{Element, Kind};
 pub use file_error::{FileError, Result};
