@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::feed::Cursor;
 use crate::position::Position;
 use crate::ring::Full;
-use crate::sample::Number;
+use crate::sample::{Number, Sample};
 
 /// How long a caller that keeps every batch is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -98,6 +98,18 @@ impl Batch {
     /// All fields.
     pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
         (0..self.len()).filter_map(|index| self.field(index))
+    }
+
+    /// Shows one sample as it was before it was padded.
+    pub(crate) fn with_sample(&self, row: usize, see: impl FnOnce(&Sample<'_>)) {
+        let Some(full) = &self.full else { return };
+        let (spec, lens) = (full.spec(), full.lens());
+        let lens = &lens[row * spec.len()..(row + 1) * spec.len()];
+        let bytes = spec.iter().enumerate().map(|(index, field)| {
+            let padded = self.extents[index] * field.inner_bytes();
+            &full.bytes(index)[row * padded..(row + 1) * padded]
+        });
+        see(&Sample { spec, bytes: bytes.collect(), lens });
     }
 
     /// The lengths of a field in the samples, before they were padded.

@@ -214,7 +214,7 @@ impl Dataset {
         self.with(Stage::Batch { size, drop_remainder: false, padded: true })
     }
 
-    fn with(mut self, stage: Stage) -> Dataset {
+    pub(crate) fn with(mut self, stage: Stage) -> Dataset {
         self.stages.push(stage);
         self
     }
@@ -292,7 +292,17 @@ impl Dataset {
         self.start(position.cursor())
     }
 
-    fn recipe(&self) -> Result<Recipe> {
+    /// The same settings over another source, without stages.
+    pub(crate) fn from_here(self, input: Input) -> Dataset {
+        Dataset { input, stages: Vec::new(), ..self }
+    }
+
+    /// The bytes that it may take.
+    pub(crate) fn memory_limit(&self) -> Bytes {
+        Limits::budget(self.memory)
+    }
+
+    pub(crate) fn recipe(&self) -> Result<Recipe> {
         Recipe::new(&self.input, &self.stages, self.on_error)
     }
 

@@ -58,9 +58,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub fn new(costs: Costs, budget: Option<Bytes>, workers: Amount, prefetch: Amount) -> Result<Limits> {
-        // Without a word from the user an eighth of what this process can have, and never more than it can have.
-        let most = process::memory_limit().unwrap_or(Bytes::MAX);
-        let budget = budget.unwrap_or(DEFAULT.min(Bytes(most.0 / 8))).min(most);
+        let budget = Limits::budget(budget);
         let processors = process::allowed_cpus();
         let workers_most = match workers {
             // Twice the processors, because threads that wait for a disk need none.
@@ -95,6 +93,13 @@ impl Limits {
         limits.workers_most =
             limits.workers_most.min((limits.budget.saturating_sub(fixed) / costs.worker).max(1) as usize);
         Ok(limits)
+    }
+
+    /// What a pipeline may take: without a word from the user at most an eighth of what this process can have, and never
+    /// more than it can have.
+    pub fn budget(asked: Option<Bytes>) -> Bytes {
+        let most = process::memory_limit().unwrap_or(Bytes::MAX);
+        asked.unwrap_or(DEFAULT.min(Bytes(most.0 / 8))).min(most)
     }
 
     /// What so many threads and batches take with everything else.

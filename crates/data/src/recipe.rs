@@ -122,7 +122,7 @@ impl Recipe {
                 }
             }
         }
-        let (batch, drop_remainder, padded) = batch.unwrap_or((1, false, false));
+        let (batch, drop_remainder, padded) = batch.unwrap_or((1, false, true));
         let spec: Arc<[FieldSpec]> =
             steps.iter().filter_map(Step::spec).next_back().unwrap_or(&first).clone();
         if let Some(field) = spec.iter().find(|field| field.varying && !padded) {

@@ -296,7 +296,7 @@ fn a_slow_step_is_overlapped_with_the_callers_work() {
     let mut batches = slow.batch(10).workers(4).prefetch(4).batches().unwrap();
     let began = std::time::Instant::now();
     let mut n = 0;
-    while let Some(batch) = batches.next() {
+    for batch in batches.by_ref() {
         drop(batch.unwrap());
         n += 1;
         std::thread::sleep(Duration::from_millis(10));

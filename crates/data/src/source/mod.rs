@@ -5,15 +5,30 @@
 //! a window and resumed by reading up to the place.
 
 mod array;
+mod folder;
 mod function;
+mod picture;
+mod records;
+mod shapes;
+mod table;
+mod text;
 
 use crate::error::Result;
 use crate::sample::{FieldSpec, Sample, SampleMut};
 use std::sync::Arc;
 
-pub(crate) use array::{Arrays, Packed, PackedColumn};
 pub use array::{Column, Memory};
+pub use picture::Images;
+pub use shapes::Shapes;
+pub use text::Tokens;
+
+pub(crate) use array::{Arrays, Packed, PackedColumn, read_at};
+pub(crate) use folder::{Folder, has_classes};
 pub(crate) use function::{Function, Iterators};
+pub(crate) use records::Records;
+pub(crate) use shapes::ShapesSource;
+pub(crate) use table::Table;
+pub(crate) use text::Text;
 
 /// Samples that can be read in any order, by many threads.
 pub trait Source: Send + Sync {
@@ -98,6 +113,8 @@ pub trait Stream: Send {
 pub struct Scratch {
     /// Bytes as read from a file.
     pub bytes: Vec<u8>,
+    /// A record that has other bytes inside.
+    pub record: Vec<u8>,
     /// Bytes after decoding.
     pub decoded: Vec<u8>,
     /// Numbers between decoding and the sample.
