@@ -27,6 +27,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:>8} {:>9}  {:>9} {:>9} {:>8} {:>9} {:>9}  threads, batches",
         "budget", "order", "wall", "MiB/s", "cpu", "waiting", "held"
     );
+    stream(&path, size, Bytes::mib(64), false)?;
+    println!(
+        "{} resident at most so far, the program included\n",
+        process::peak_resident().unwrap_or(Bytes::ZERO)
+    );
     for shuffled in [false, true] {
         // Each budget three times in turn, so that both meet the same moods of the machine.
         let mut best = [f64::INFINITY; 2];
@@ -37,7 +42,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         println!("64 MiB has {:.1} % of the speed of 1 GiB (best of three)\n", 100.0 * best[1] / best[0]);
     }
-    println!("{} resident at most", process::peak_resident().unwrap_or(Bytes::ZERO));
     slow()?;
     Ok(())
 }

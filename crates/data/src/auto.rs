@@ -1,7 +1,8 @@
 //! Turns measured waiting into more or fewer threads and batches.
 //!
-//! While the caller waits for batches, one thread more is tried, then one batch more; what did not make batches come
-//! faster is taken back. While the caller never waits, a thread is given up, later a batch. Each mistake doubles the time
+//! While the caller waits for batches, one thread more is tried; one that did not make batches come faster is taken
+//! back. One batch more is kept ready only where threads had to stop for want of room in the same round: then work comes
+//! in bursts, and more room evens them out. While the caller never waits, a thread is given up, later a batch. Each mistake doubles the time
 //! until the same is tried again, so that a steady load settles.
 
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ pub(crate) struct Auto {
     batches: u32,
     trial: Trial,
     rate_before: f64,
+    stalls_before: u64,
     /// Rounds until threads are added, and until anything is given up, again; and what that is after a mistake.
     grow_in: u32,
     grow_pause: u32,
@@ -49,6 +51,7 @@ impl Auto {
             batches: 0,
             trial: Trial::None,
             rate_before: 0.0,
+            stalls_before: 0,
             grow_in: 0,
             grow_pause: 4,
             shrink_in: 4,
@@ -73,6 +76,7 @@ impl Auto {
         let limits = &engine.limits;
         self.grow_in = self.grow_in.saturating_sub(1);
         self.shrink_in = self.shrink_in.saturating_sub(1);
+        let stalled = state.stalls > std::mem::replace(&mut self.stalls_before, state.stalls);
         match std::mem::replace(&mut self.trial, Trial::None) {
             Trial::MoreThreads if share > TOO_MUCH && rate < self.rate_before * BETTER => {
                 state.workers_target = (state.workers_target - 1).max(1);
@@ -99,7 +103,7 @@ impl Auto {
                     engine.spawn(state)?;
                 }
                 (self.trial, self.rate_before) = (Trial::MoreThreads, rate);
-            } else if batches && limits.fits(workers, buffers + 1) {
+            } else if batches && stalled && limits.fits(workers, buffers + 1) {
                 state.buffers_target += 1;
                 engine.work.notify_all();
             }

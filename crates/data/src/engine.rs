@@ -57,6 +57,8 @@ pub(crate) struct State {
     /// Batches that exist, in the making, free or with the caller.
     pub buffers: usize,
     pub buffers_target: usize,
+    /// How often a thread found no room for its work.
+    pub stalls: u64,
     pub workers: usize,
     pub workers_target: usize,
     pub threads: Vec<JoinHandle<()>>,
@@ -178,6 +180,7 @@ impl Engine {
             staging_made: 0,
             buffers: 0,
             buffers_target: buffers,
+            stalls: 0,
             workers: 0,
             workers_target: workers,
             threads: Vec::new(),
@@ -277,7 +280,10 @@ impl Engine {
                     self.work.notify_all();
                     return Next::End;
                 }
-                None => state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    state.stalls += 1;
+                    state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
             }
         };
         drop(state);

@@ -54,6 +54,9 @@ impl Index {
                 break;
             }
             reader.read_exact(&mut head).map_err(io)?;
+            if at == 0 && head[..2] == [0x1f, 0x8b] {
+                return Err(FileError::unsupported(path, "the file is gzipped; unpack it with gunzip first"));
+            }
             let mut length = [0; 8];
             length.copy_from_slice(&head[..8]);
             let mut crc = [0; 4];
