@@ -1,4 +1,4 @@
-//! Turns files into plain data and plain data into files: weights, models and curves.
+//! Turns files into plain data and plain data into files: numbers, weights, models and curves.
 //!
 //! Files come from strangers, so every reader here is safe code that bounds what a file can make it do: no length field is
 //! believed before it has been compared with the size of the file, no buffer is larger than the caller's [limits] say,
@@ -10,10 +10,22 @@
 //!
 //! [limits]: safetensors::Limits
 
+mod element;
+mod file_error;
+mod stored;
+
+pub mod csv;
+pub mod idx;
+pub mod image;
+pub mod npy;
+pub mod npz;
+pub mod tfrecord;
+
 pub mod durable;
-pub mod element;
 pub mod keras;
 pub mod safetensors;
 pub mod tensorboard;
 
 pub use element::Element;
+pub use file_error::{FileError, Result};
+pub use stored::Stored;

@@ -1,0 +1,281 @@
+//! Batches: what a pipeline delivers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::DType;
+use smallvec::SmallVec;
+
+use crate::auto::Auto;
+use crate::counters::{StageCount, Sum};
+use crate::engine::{Engine, Filling, State};
+use crate::error::{Error, Result};
+use crate::feed::Cursor;
+use crate::position::Position;
+use crate::ring::Full;
+use crate::sample::{Number, Sample};
+
+/// How long a caller that keeps every batch is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Samples in one block of memory for each field. Dropping it gives the memory back to the pipeline.
+pub struct Batch {
+    full: Option<Full>,
+    engine: Arc<Engine>,
+    samples: usize,
+    /// The first extents of the fields, padded to the longest where they vary.
+    extents: SmallVec<[usize; 4]>,
+    epoch: u64,
+    last: bool,
+}
+
+/// One field of a batch.
+#[derive(Clone, Debug)]
+pub struct Field<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its extents, samples first.
+    pub shape: SmallVec<[usize; 5]>,
+    /// Its elements, row after row, beginning at a multiple of 64 bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Field<'a> {
+    /// Its elements; an error where they are of another type.
+    pub fn get<T: Number>(&self) -> Result<&'a [T]> {
+        if T::DTYPE != self.dtype {
+            let what = format!("field '{}' is of type {}, not {}", self.name, self.dtype, T::DTYPE);
+            return Err(Error::Stage(what));
+        }
+        bytemuck::try_cast_slice(self.bytes).map_err(|error| Error::Stage(error.to_string()))
+    }
+}
+
+impl Batch {
+    /// How many samples it has.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// How often the source was gone through before its first sample.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether it is the last of its epoch. A stream knows its end only after it: where an epoch ends with a full batch,
+    /// the answer is `false`, and the next batch has the next epoch.
+    pub fn is_last_of_epoch(&self) -> bool {
+        self.last
+    }
+
+    /// How many fields it has.
+    pub fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Whether it has no fields.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// A field by its number.
+    pub fn field(&self, index: usize) -> Option<Field<'_>> {
+        let full = self.full.as_ref()?;
+        let spec = full.spec().get(index)?;
+        let mut shape = SmallVec::from_slice(&[self.samples]);
+        if !spec.shape.is_empty() {
+            shape.push(self.extents[index]);
+            shape.extend_from_slice(&spec.shape[1..]);
+        }
+        let bytes = self.samples * self.extents[index] * spec.inner_bytes();
+        Some(Field { name: &spec.name, dtype: spec.dtype, shape, bytes: &full.bytes(index)[..bytes] })
+    }
+
+    /// All fields.
+    pub fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        (0..self.len()).filter_map(|index| self.field(index))
+    }
+
+    /// Shows one sample as it was before it was padded.
+    pub(crate) fn with_sample(&self, row: usize, see: impl FnOnce(&Sample<'_>)) {
+        let Some(full) = &self.full else { return };
+        let (spec, lens) = (full.spec(), full.lens());
+        let lens = &lens[row * spec.len()..(row + 1) * spec.len()];
+        let bytes = spec.iter().enumerate().map(|(index, field)| {
+            let padded = self.extents[index] * field.inner_bytes();
+            &full.bytes(index)[row * padded..(row + 1) * padded]
+        });
+        see(&Sample { spec, bytes: bytes.collect(), lens });
+    }
+
+    /// The lengths of a field in the samples, before they were padded.
+    pub fn lengths(&self, field: usize) -> impl Iterator<Item = usize> {
+        let (lens, fields) = (self.full.as_ref().map_or(&[][..], Full::lens), self.len());
+        (0..self.samples).filter_map(move |row| lens.get(row * fields + field).map(|&len| len as usize))
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let Some(full) = self.full.take() else { return };
+        let mut state = self.engine.state();
+        give_back(&mut state, full);
+        drop(state);
+        self.engine.work.notify_all();
+    }
+}
+
+fn give_back(state: &mut State, full: Full) {
+    if state.buffers > state.buffers_target {
+        state.buffers -= 1;
+    } else {
+        state.free.push(full.free());
+    }
+}
+
+/// The batches of a pipeline, made by its threads while the caller works on those before.
+pub struct Batches {
+    engine: Arc<Engine>,
+    auto: Auto,
+    delivered: Cursor,
+    ended: bool,
+}
+
+impl Batches {
+    pub(crate) fn new(engine: Arc<Engine>, cursor: Cursor) -> Batches {
+        Batches { engine, auto: Auto::new(), delivered: cursor, ended: false }
+    }
+
+    /// Where the pipeline stands after the last batch that was delivered.
+    pub fn position(&self) -> Position {
+        Position::new(self.delivered, self.engine.recipe.fingerprint)
+    }
+
+    /// The bytes that the pipeline holds at most: its budget, or less where it can never use all of it.
+    pub fn declared_bytes(&self) -> Bytes {
+        self.engine.limits.declared()
+    }
+
+    /// The bytes that the pipeline holds now.
+    pub fn held_bytes(&self) -> Bytes {
+        let state = self.engine.state();
+        self.engine.limits.bytes(state.workers, state.buffers)
+    }
+
+    /// Threads and batches that there are now.
+    pub fn parallelism(&self) -> (usize, usize) {
+        let state = self.engine.state();
+        (state.workers, state.buffers)
+    }
+
+    /// What each stage has done so far, from the source to the batch.
+    pub fn stages(&self) -> Vec<StageCount> {
+        let names = self.engine.recipe.stage_names();
+        names.iter().zip(&self.engine.counters).map(|(name, counter)| counter.read(name)).collect()
+    }
+
+    /// How many samples were skipped because of an error.
+    pub fn skipped(&self) -> u64 {
+        self.engine.skipped.load(Relaxed)
+    }
+
+    /// Why the last few of them were, the last first.
+    pub fn skip_reasons(&self) -> Vec<String> {
+        self.engine.state().skips.iter().cloned().collect()
+    }
+
+    fn deliver(&mut self, batch: Filling, waited: Duration) -> Result<Batch> {
+        let recipe = &self.engine.recipe;
+        let began = Instant::now();
+        let Ok(mut full) = batch.opener.full() else {
+            return Err(Error::Stage(
+                "a batch was finished while a thread still wrote into it; this is a bug".into(),
+            ));
+        };
+        let fields = recipe.spec.iter().enumerate();
+        let extents = fields.map(|(index, field)| match field.varying {
+            true => full.pad(index, batch.rows),
+            false => field.first(),
+        });
+        let extents = extents.collect();
+        self.delivered = batch.end;
+        let bytes: usize = recipe.spec.iter().map(|field| field.bytes() * batch.rows).sum();
+        let (elements, bytes, busy) = (batch.rows as u64, bytes as u64, began.elapsed());
+        self.engine.counters[recipe.steps.len() + 1].add(Sum { elements, bytes, busy, waiting: waited });
+        Ok(Batch {
+            full: Some(full),
+            engine: self.engine.clone(),
+            samples: batch.rows,
+            extents,
+            epoch: batch.epoch,
+            last: batch.last,
+        })
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if self.ended {
+            return None;
+        }
+        let (began, mut starved) = (Instant::now(), None);
+        let engine = self.engine.clone();
+        let mut state = engine.state();
+        loop {
+            if engine.recipe.staged {
+                engine.assemble(&mut state);
+            }
+            if state.batches.front().is_some_and(Filling::is_complete)
+                && let Some(mut batch) = state.batches.pop_front()
+            {
+                state.base += 1;
+                if let Some((_, error)) = batch.error.take() {
+                    self.ended = true;
+                    state.buffers -= 1;
+                    return Some(Err(error));
+                }
+                if batch.discard {
+                    if let Ok(full) = batch.opener.full() {
+                        give_back(&mut state, full);
+                        engine.work.notify_all();
+                    }
+                    continue;
+                }
+                let waited = began.elapsed();
+                if let Err(error) = self.auto.batch(waited, &engine, &mut state) {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+                drop(state);
+                return Some(self.deliver(batch, waited));
+            }
+            // What is staged without a free batch is used up when one comes back.
+            if state.ended && state.batches.is_empty() && state.staged.is_empty() {
+                self.ended = true;
+                return None;
+            }
+            let open_or_free = state.batches.len() + state.free.len();
+            let is_starved = open_or_free == 0 && state.buffers >= state.buffers_target;
+            let since = *starved.get_or_insert_with(Instant::now);
+            if !is_starved {
+                starved = None;
+            } else if since.elapsed() > PATIENCE {
+                return Some(Err(Error::AllHeld { buffers: state.buffers }));
+            }
+            let wait = engine.ready.wait_timeout(state, Duration::from_millis(100));
+            state = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.engine.stop();
+    }
+}

@@ -1,0 +1,318 @@
+//! The builder: what the user says of a pipeline, until it runs.
+
+use std::sync::Arc;
+
+use plimsoll_device::Bytes;
+
+use crate::batch::Batches;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::feed::{Cursor, Input};
+use crate::order::Move;
+use crate::plan::{AUTO, Amount, Limits};
+use crate::position::Position;
+use crate::recipe::{OnError, Recipe, Stage};
+use crate::sample::{FieldSpec, Sample, SampleMut};
+use crate::source::{Arrays, Column, Function, Iterators, Source, StreamSource};
+use crate::step::{At, Step};
+
+/// A source of samples and what is done with them on the way to batches.
+///
+/// Stages act in the order in which they are called. Nothing runs before [`Dataset::batches`]; what does not go together
+/// is said there.
+///
+/// ```no_run
+/// use plimsoll_data::{AUTO, Dataset};
+///
+/// let train = Dataset::idx("fashion-mnist/train")?.shuffle(10_000, 42).batch(128).prefetch(AUTO);
+/// for batch in train.batches()? {
+///     let batch = batch?;
+///     println!("{} samples of {:?}", batch.samples(), batch.field(0).map(|x| x.shape));
+/// }
+/// # Ok::<(), plimsoll_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Dataset {
+    pub(crate) input: Input,
+    pub(crate) stages: Vec<Stage>,
+    memory: Option<Bytes>,
+    prefetch: Amount,
+    workers: Amount,
+    on_error: OnError,
+}
+
+impl Dataset {
+    // === Sources ===
+
+    /// Samples of a source that is read by number.
+    pub fn source(source: impl Source + 'static) -> Dataset {
+        Dataset::new(Input::Indexed(Arc::new(source)))
+    }
+
+    /// Samples of a source that is read from front to back.
+    pub fn stream(source: impl StreamSource + 'static) -> Dataset {
+        Dataset::new(Input::Stream(Arc::new(source)))
+    }
+
+    /// Samples whose fields are the rows of arrays in memory, which are not copied.
+    pub fn columns(columns: impl Into<Vec<Column>>) -> Result<Dataset> {
+        Ok(Dataset::source(Arrays::new(columns.into())?))
+    }
+
+    /// `len` samples that a function makes from their number.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, FieldSpec};
+    /// use plimsoll_graph::DType;
+    ///
+    /// let squares = Dataset::from_fn([FieldSpec::new("x", DType::I64, [])], 5, |i, out| out.set(0, &[(i * i) as i64]));
+    /// let batch = squares.batch(5).batches()?.next().unwrap()?;
+    /// assert_eq!(batch.field(0).unwrap().get::<i64>()?, [0, 1, 4, 9, 16]);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    pub fn from_fn<F>(spec: impl Into<Vec<FieldSpec>>, len: u64, f: F) -> Dataset
+    where
+        F: Fn(u64, &mut SampleMut<'_>) -> Result<()> + Send + Sync + 'static,
+    {
+        Dataset::source(Function { spec: spec.into(), len, f })
+    }
+
+    /// Samples from an iterator; `make` starts a new one for each pass, `write` puts an item into a sample.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, FieldSpec};
+    /// use plimsoll_graph::DType;
+    ///
+    /// let spec = [FieldSpec::new("x", DType::I32, [])];
+    /// let count = Dataset::from_iter(spec, || 0..7, |n, out| out.set(0, &[n])).batch(4);
+    /// assert_eq!(count.batches()?.count(), 2);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    pub fn from_iter<I, M, W>(spec: impl Into<Vec<FieldSpec>>, make: M, write: W) -> Dataset
+    where
+        I: Iterator + Send + 'static,
+        M: Fn() -> I + Send + Sync + 'static,
+        W: Fn(I::Item, &mut SampleMut<'_>) -> Result<()> + Clone + Send + Sync + 'static,
+    {
+        Dataset::stream(Iterators { spec: spec.into(), make, write })
+    }
+
+    pub(crate) fn new(input: Input) -> Dataset {
+        let on_error = OnError::Fail;
+        Dataset { input, stages: Vec::new(), memory: None, prefetch: AUTO, workers: AUTO, on_error }
+    }
+
+    /// Leaves types as they are stored: pixels stay `u8`, labels keep their width. Sources convert otherwise: `u8` pixels
+    /// become `f32` divided by 255, doubles become `f32`, labels and other whole numbers become `i64`.
+    #[must_use]
+    pub fn stored(mut self) -> Dataset {
+        self.input = match &self.input {
+            Input::Indexed(source) => Input::Indexed(source.stored().unwrap_or_else(|| source.clone())),
+            Input::Stream(source) => Input::Stream(source.stored().unwrap_or_else(|| source.clone())),
+        };
+        self
+    }
+
+    // === What moves samples around ===
+
+    /// Shuffles, anew in each pass. A source that is read by number is shuffled as a whole and without memory, whatever
+    /// the window. A stream is shuffled in a window of so many packed samples, each with at most 16 bytes beside it.
+    #[must_use]
+    pub fn shuffle(self, window: usize, seed: u64) -> Dataset {
+        self.with(Stage::Move(Move::Shuffle { window: window.max(1) as u64, seed }))
+    }
+
+    /// Only the first `n`: samples, or after [`Dataset::batch`] batches.
+    #[must_use]
+    pub fn take(self, n: u64) -> Dataset {
+        self.with(Stage::Move(Move::Take(n)))
+    }
+
+    /// All but the first `n` samples.
+    #[must_use]
+    pub fn skip(self, n: u64) -> Dataset {
+        self.with(Stage::Move(Move::Skip(n)))
+    }
+
+    /// Every `count`-th sample, from number `index` on: the part of one of `count` machines.
+    #[must_use]
+    pub fn shard(self, index: u64, count: u64) -> Dataset {
+        self.with(Stage::Move(Move::Shard { index, count }))
+    }
+
+    /// So many passes over everything before. Before [`Dataset::batch`] a batch may reach over the end of a pass; after
+    /// it each pass ends with a batch of its own.
+    #[must_use]
+    pub fn repeat(self, times: u64) -> Dataset {
+        self.with(Stage::Move(Move::Repeat(Some(times))))
+    }
+
+    /// Passes without end.
+    #[must_use]
+    pub fn repeat_forever(self) -> Dataset {
+        self.with(Stage::Move(Move::Repeat(None)))
+    }
+
+    // === What changes samples ===
+
+    /// Makes new samples, with fields as `spec` says, on many threads; their order stays.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset, FieldSpec};
+    /// use plimsoll_graph::DType;
+    ///
+    /// let x = Column::memory("x", vec![1i64, 2, 3], [])?;
+    /// let halves = Dataset::columns([x])?.map([FieldSpec::new("h", DType::F32, [])], |x, out, _| {
+    ///     out.set(0, &[x.get::<i64>(0)?[0] as f32 / 2.0])
+    /// });
+    /// assert_eq!(halves.batch(3).batches()?.next().unwrap()?.field(0).unwrap().get::<f32>()?, [0.5, 1.0, 1.5]);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    #[must_use]
+    pub fn map<F>(self, spec: impl Into<Vec<FieldSpec>>, f: F) -> Dataset
+    where
+        F: Fn(&Sample<'_>, &mut SampleMut<'_>, &At) -> Result<()> + Send + Sync + 'static,
+    {
+        self.with(Stage::Step(Step::Map(Arc::new(f), spec.into().into())))
+    }
+
+    /// Changes samples where they are, on many threads; fields stay what they are.
+    #[must_use]
+    pub fn map_in_place<F>(self, f: F) -> Dataset
+    where
+        F: Fn(&mut SampleMut<'_>, &At) -> Result<()> + Send + Sync + 'static,
+    {
+        self.with(Stage::Step(Step::InPlace(Arc::new(f))))
+    }
+
+    /// Keeps the samples of which `f` says so.
+    #[must_use]
+    pub fn filter<F>(self, f: F) -> Dataset
+    where
+        F: Fn(&Sample<'_>, &At) -> Result<bool> + Send + Sync + 'static,
+    {
+        self.with(Stage::Step(Step::Filter(Arc::new(f))))
+    }
+
+    // === What batches them ===
+
+    /// Batches of `size` samples; the last of a pass may have fewer.
+    #[must_use]
+    pub fn batch(self, size: usize) -> Dataset {
+        self.with(Stage::Batch { size, drop_remainder: false, padded: false })
+    }
+
+    /// Batches of exactly `size` samples; what is left at the end of a pass is dropped.
+    #[must_use]
+    pub fn batch_exact(self, size: usize) -> Dataset {
+        self.with(Stage::Batch { size, drop_remainder: true, padded: false })
+    }
+
+    /// Batches of samples whose lengths vary: each is filled up with zeros to the longest of its batch.
+    #[must_use]
+    pub fn padded_batch(self, size: usize) -> Dataset {
+        self.with(Stage::Batch { size, drop_remainder: false, padded: true })
+    }
+
+    pub(crate) fn with(mut self, stage: Stage) -> Dataset {
+        self.stages.push(stage);
+        self
+    }
+
+    // === How it runs ===
+
+    /// How many batches are made ahead: a number, or [`AUTO`], which is what holds without a word.
+    #[must_use]
+    pub fn prefetch(mut self, batches: impl Into<Amount>) -> Dataset {
+        self.prefetch = batches.into();
+        self
+    }
+
+    /// How many threads make batches: a number, or [`AUTO`], which is what holds without a word.
+    #[must_use]
+    pub fn workers(mut self, threads: impl Into<Amount>) -> Dataset {
+        self.workers = threads.into();
+        self
+    }
+
+    /// The bytes that the pipeline may take in all: source, windows, threads, batches. Without a word 256 MiB, or an
+    /// eighth of what the process can have if that is less.
+    #[must_use]
+    pub fn memory(mut self, bytes: Bytes) -> Dataset {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// What happens to a sample that cannot be read or that a step refuses.
+    #[must_use]
+    pub fn on_error(mut self, what: OnError) -> Dataset {
+        self.on_error = what;
+        self
+    }
+
+    /// What the fields of a sample look like at the end.
+    pub fn spec(&self) -> Result<Vec<FieldSpec>> {
+        Ok(self.recipe()?.spec.to_vec())
+    }
+
+    /// The number of samples of one pass, if it is known and has an end.
+    pub fn samples(&self) -> Result<Option<u64>> {
+        let recipe = self.recipe()?;
+        if recipe.staged {
+            return Ok(None);
+        }
+        let len = match &recipe.input {
+            Input::Indexed(source) => Some(source.len()),
+            Input::Stream(source) => source.len(),
+        };
+        // A stream of unknown length is as long as one without end, as far as is known.
+        Ok(recipe.moves.iter().fold(len, |len, step| match (step, len) {
+            (Move::Take(_), None) => None,
+            (step, len) => step.len_after(len),
+        }))
+    }
+
+    /// The bytes that the pipeline will hold at most: its budget, or less where it can never use all of it.
+    pub fn declared_bytes(&self) -> Result<Bytes> {
+        Ok(self.limits(&self.recipe()?)?.declared())
+    }
+
+    /// Starts the pipeline at its beginning.
+    pub fn batches(&self) -> Result<Batches> {
+        self.start(Cursor::default())
+    }
+
+    /// Starts the pipeline where another run of it stood, and the batches are those that would have come.
+    pub fn resume(&self, position: &Position) -> Result<Batches> {
+        let known = self.recipe()?.fingerprint;
+        if known != position.pipeline {
+            let what = "its source, stages, batch size or seeds differ; start at the beginning instead";
+            return Err(Error::Position(what.to_owned()));
+        }
+        self.start(position.cursor())
+    }
+
+    /// The same settings over another source, without stages.
+    pub(crate) fn from_here(self, input: Input) -> Dataset {
+        Dataset { input, stages: Vec::new(), ..self }
+    }
+
+    /// The bytes that it may take.
+    pub(crate) fn memory_limit(&self) -> Bytes {
+        Limits::budget(self.memory)
+    }
+
+    pub(crate) fn recipe(&self) -> Result<Recipe> {
+        Recipe::new(&self.input, &self.stages, self.on_error)
+    }
+
+    fn limits(&self, recipe: &Recipe) -> Result<Limits> {
+        Limits::new(recipe.costs(), self.memory, self.workers, self.prefetch)
+    }
+
+    fn start(&self, cursor: Cursor) -> Result<Batches> {
+        let recipe = self.recipe()?;
+        let limits = self.limits(&recipe)?;
+        Ok(Batches::new(Engine::start(recipe, limits, cursor)?, cursor))
+    }
+}

@@ -1,0 +1,215 @@
+//! Turns a source and the moves of a pipeline into the samples of each pass, in order.
+//!
+//! One feed is shared by all threads under a lock. Of a source that is read by number only the position moves on
+//! here, and threads read by themselves; of a stream the records are taken here, in turn, since only one thread
+//! can read it.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::order::Move;
+use crate::sample::{FieldSpec, SampleMut};
+use crate::source::{Source, Stream, StreamSource};
+use crate::window::Window;
+
+/// What a pipeline reads from.
+#[derive(Clone)]
+pub(crate) enum Input {
+    Indexed(Arc<dyn Source>),
+    Stream(Arc<dyn StreamSource>),
+}
+
+impl Input {
+    pub fn first_spec(&self) -> &[FieldSpec] {
+        match self {
+            Input::Indexed(source) => source.spec(),
+            Input::Stream(source) => source.packed(),
+        }
+    }
+
+    pub fn held(&self) -> u64 {
+        match self {
+            Input::Indexed(source) => source.held(),
+            Input::Stream(source) => source.held(),
+        }
+    }
+
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Input::Stream(_))
+    }
+}
+
+/// Where the next sample of the pipeline is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// Passes over the whole order that are complete.
+    pub pass: u64,
+    /// Samples taken of this pass.
+    pub position: u64,
+    /// Samples of this pass that passed the filters, where moves come after them.
+    pub kept: u64,
+    /// Batches delivered.
+    pub batches: u64,
+}
+
+/// The shared side of reading.
+pub(crate) struct Feed {
+    pub cursor: Cursor,
+    pub chain: Option<Chain>,
+}
+
+/// A stream with the moves that act on it, each a link that pulls from the one before.
+pub(crate) struct Chain {
+    links: Vec<Link>,
+    source: Arc<dyn StreamSource>,
+    stream: Option<Box<dyn Stream>>,
+    /// Samples taken of the stream in this pass over it.
+    index: u64,
+    /// Passes over the source, whatever repeats it.
+    epoch: u64,
+}
+
+enum Link {
+    Take { n: u64, seen: u64 },
+    Skip { n: u64, done: bool },
+    Shard { index: u64, count: u64, begun: bool },
+    Shuffle(Box<Window>),
+    Repeat { times: Option<u64>, done: u64, any: bool },
+}
+
+/// Bytes that the windows of all shuffles of a stream take.
+pub(crate) fn window_bytes(spec: &[FieldSpec], moves: &[Move]) -> u64 {
+    let window = |step: &Move| match step {
+        Move::Shuffle { window, .. } => Window::bytes_per_record(spec).0.saturating_mul(*window),
+        _ => 0,
+    };
+    moves.iter().map(window).fold(0, u64::saturating_add)
+}
+
+impl Chain {
+    pub fn new(source: Arc<dyn StreamSource>, moves: &[Move]) -> Chain {
+        let spec = source.packed();
+        let link = |step: &Move| match *step {
+            Move::Take(n) => Link::Take { n, seen: 0 },
+            Move::Skip(n) => Link::Skip { n, done: false },
+            Move::Shard { index, count } => Link::Shard { index, count, begun: false },
+            Move::Repeat(times) => Link::Repeat { times, done: 0, any: false },
+            Move::Shuffle { window, seed } => {
+                let capacity = usize::try_from(window).unwrap_or(1).max(1);
+                Link::Shuffle(Box::new(Window::new(spec, capacity, seed)))
+            }
+        };
+        let links = moves.iter().map(link).collect();
+        Chain { links, source, stream: None, index: 0, epoch: 0 }
+    }
+
+    /// Starts a pass over everything.
+    pub fn restart(&mut self, pass: u64) -> Result<()> {
+        self.epoch = pass;
+        for link in &mut self.links {
+            match link {
+                Link::Repeat { times, done, .. } => {
+                    // Epochs go on counting over passes, as they do for sources that are read by number.
+                    self.epoch = self.epoch.wrapping_mul(times.unwrap_or(1));
+                    *done = 0;
+                }
+                Link::Shuffle(window) => window.begin(pass.wrapping_mul(1 << 32)),
+                _ => {}
+            }
+        }
+        self.begin(self.links.len())
+    }
+
+    /// Starts the first `upto` links anew.
+    fn begin(&mut self, upto: usize) -> Result<()> {
+        for link in &mut self.links[..upto] {
+            match link {
+                Link::Take { seen, .. } => *seen = 0,
+                Link::Skip { done, .. } => *done = false,
+                Link::Shard { begun, .. } => *begun = false,
+                Link::Repeat { done, any, .. } => (*done, *any) = (0, false),
+                Link::Shuffle(window) => window.begin(window.pass().wrapping_add(1)),
+            }
+        }
+        self.stream = Some(self.source.open()?);
+        self.index = 0;
+        Ok(())
+    }
+
+    /// Writes the next sample and says where it came from.
+    pub fn next(&mut self, out: &mut SampleMut<'_>) -> Result<Option<(u64, u64)>> {
+        self.pull(self.links.len(), out)
+    }
+
+    /// The next sample that comes out of the first `upto` links. The depth of recursion is the number of stages.
+    fn pull(&mut self, upto: usize, out: &mut SampleMut<'_>) -> Result<Option<(u64, u64)>> {
+        let Some(last) = upto.checked_sub(1) else {
+            let Some(stream) = &mut self.stream else { return Ok(None) };
+            if !stream.next(out)? {
+                return Ok(None);
+            }
+            self.index += 1;
+            return Ok(Some((self.epoch, self.index - 1)));
+        };
+        match &mut self.links[last] {
+            Link::Take { n, seen } => {
+                if *seen == *n {
+                    return Ok(None);
+                }
+                *seen += 1;
+                self.pull(last, out)
+            }
+            Link::Skip { n, done } => {
+                let skip = if *done { 0 } else { *n };
+                *done = true;
+                self.pass_over(last, skip, out)
+            }
+            Link::Shard { index, count, begun } => {
+                let skip = if *begun { *count - 1 } else { *index };
+                *begun = true;
+                self.pass_over(last, skip, out)
+            }
+            Link::Repeat { .. } => loop {
+                let found = self.pull(last, out)?;
+                let Link::Repeat { times, done, any } = &mut self.links[last] else { return Ok(None) };
+                if found.is_some() {
+                    *any = true;
+                    return Ok(found);
+                }
+                *done += 1;
+                if !*any || times.is_some_and(|times| *done >= times) {
+                    return Ok(None);
+                }
+                *any = false;
+                self.epoch += 1;
+                self.begin(last)?;
+            },
+            Link::Shuffle(_) => self.draw(last, out),
+        }
+    }
+
+    fn pass_over(&mut self, upto: usize, skip: u64, out: &mut SampleMut<'_>) -> Result<Option<(u64, u64)>> {
+        for _ in 0..skip {
+            if self.pull(upto, out)?.is_none() {
+                return Ok(None);
+            }
+        }
+        self.pull(upto, out)
+    }
+
+    /// Keeps the window full and takes a random record out of it.
+    fn draw(&mut self, last: usize, out: &mut SampleMut<'_>) -> Result<Option<(u64, u64)>> {
+        loop {
+            let Link::Shuffle(window) = &mut self.links[last] else { return Ok(None) };
+            if window.ended || window.is_full() {
+                return Ok(window.draw(out));
+            }
+            let origin = self.pull(last, out)?;
+            let Link::Shuffle(window) = &mut self.links[last] else { return Ok(None) };
+            match origin {
+                Some(origin) => window.push(&out.view(), origin),
+                None => window.ended = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Input pipelines: files in, batches out, inside one byte budget.
+//!
+//! ```
+//! use plimsoll_data::{AUTO, Column, Dataset};
+//!
+//! let x = Column::memory("x", (0..600).map(|i| i as f32).collect::<Vec<_>>(), [6])?;
+//! let y = Column::memory("y", (0..100).collect::<Vec<i64>>(), [])?;
+//! let train = Dataset::columns([x, y])?.shuffle(100, 42).batch(32).prefetch(AUTO);
+//! for batch in train.batches()? {
+//!     let batch = batch?;
+//!     let (x, y) = (batch.field(0).unwrap(), batch.field(1).unwrap());
+//!     assert_eq!(x.get::<f32>()?[0], 6.0 * y.get::<i64>()?[0] as f32);
+//! }
+//! # Ok::<(), plimsoll_data::Error>(())
+//! ```
+//!
+//! Modules in the order in which data passes them: [`source`] → feed (order, window) → engine (steps, ring) → batch.
+//!
+//! **What is counted.** The budget ([`Dataset::memory`]) bounds what the source keeps, the windows of shuffles, the
+//! stacks and scratch of threads, and all batches. A closure's own memory is not known here.
+//!
+//! **What is deterministic.** The batches, for the same source, stages and seeds: whatever the number of threads,
+//! whatever the budget, resumed or not.
+
+mod assemble;
+mod auto;
+mod batch;
+mod cache;
+mod counters;
+mod dataset;
+mod engine;
+mod error;
+mod feed;
+mod open;
+mod order;
+mod plan;
+mod position;
+mod recipe;
+mod ring;
+mod sample;
+pub mod source;
+mod step;
+mod window;
+
+pub use batch::{Batch, Batches, Field};
+pub use counters::StageCount;
+pub use dataset::Dataset;
+pub use error::{Error, Result};
+pub use open::{Open, Split};
+pub use plan::{AUTO, Amount};
+pub use position::Position;
+pub use recipe::OnError;
+pub use sample::{FieldSpec, Number, Sample, SampleMut};
+pub use source::{Column, Images, Memory, Shapes, Tokens};
+pub use step::At;

@@ -1,0 +1,254 @@
+//! What a pipeline does, settled: the stages as asked for, sorted into those that move samples around, those that
+//! change them, and those that batch them.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::feed::{Cursor, Input, window_bytes};
+use crate::order::{Move, Order};
+use crate::plan::{Costs, STACK};
+use crate::ring::buffer_bytes;
+use crate::sample::FieldSpec;
+use crate::step::{Stages, Step};
+
+/// What happens to a sample that cannot be read or that a step refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The error takes the place of its batch, and the pipeline ends.
+    #[default]
+    Fail,
+    /// The sample is left out and counted.
+    Skip,
+}
+
+/// One stage as it was asked for.
+#[derive(Clone)]
+pub(crate) enum Stage {
+    Move(Move),
+    Step(Step),
+    Batch { size: usize, drop_remainder: bool, padded: bool },
+}
+
+/// A chunk is about so many bytes of samples: large enough that taking it costs nothing beside filling it.
+const CHUNK_BYTES: usize = 64 << 10;
+
+pub(crate) struct Recipe {
+    pub input: Input,
+    pub first: Arc<[FieldSpec]>,
+    /// For sources that are read by number.
+    pub order: Option<Order>,
+    /// For streams.
+    pub moves: Vec<Move>,
+    pub steps: Vec<Step>,
+    /// Moves that come after a filter.
+    pub tail: Vec<Move>,
+    pub spec: Arc<[FieldSpec]>,
+    pub batch: usize,
+    pub drop_remainder: bool,
+    pub padded: bool,
+    /// Passes over everything before the batch; none stands for 'without end'.
+    pub passes: Option<u64>,
+    pub batch_limit: Option<u64>,
+    pub on_error: OnError,
+    /// Samples that a thread takes at a time.
+    pub chunk: usize,
+    /// Whether samples may be dropped on their way.
+    pub staged: bool,
+    /// Bytes of a sample after the source and after each step.
+    pub stage_bytes: Vec<u64>,
+    /// Tells this recipe from others, as far as it can be told.
+    pub fingerprint: u64,
+}
+
+fn stage_error(what: &str) -> Error {
+    Error::Stage(what.to_owned())
+}
+
+impl Recipe {
+    pub fn new(input: &Input, stages: &[Stage], on_error: OnError) -> Result<Recipe> {
+        let first: Arc<[FieldSpec]> = input.first_spec().into();
+        let mut steps = Vec::new();
+        if let Input::Stream(source) = input
+            && source.spec() != source.packed()
+        {
+            steps.push(Step::Unpack(source.clone(), source.spec().into()));
+        }
+        let (mut moves, mut tail, mut batch) = (Vec::new(), Vec::new(), None);
+        let (mut passes, mut batch_limit, mut filtered) = (Some(1u64), None, false);
+        for stage in stages {
+            match (stage, batch) {
+                (Stage::Batch { size, drop_remainder, padded }, None) => {
+                    if *size == 0 {
+                        return Err(stage_error(
+                            "a batch of no samples cannot be made; batch(1) is the least",
+                        ));
+                    }
+                    batch = Some((*size, *drop_remainder, *padded));
+                }
+                (Stage::Batch { .. }, Some(_)) => return Err(stage_error("batches cannot be batched again")),
+                (Stage::Step(step), None) => {
+                    filtered |= matches!(step, Step::Filter(_));
+                    steps.push(step.clone());
+                }
+                (Stage::Step(_), Some(_)) => {
+                    return Err(stage_error("map and filter work on samples; put them before batch"));
+                }
+                (Stage::Move(step), None) => match step {
+                    Move::Shard { index, count } if index >= count => {
+                        let what = format!("there is no shard {index} of {count}; they count from 0");
+                        return Err(Error::Stage(what));
+                    }
+                    // A shuffle of what a filter lets through is a filter on what was shuffled.
+                    Move::Shuffle { .. } if tail.is_empty() => moves.push(step.clone()),
+                    Move::Repeat(_) if tail.is_empty() => moves.push(step.clone()),
+                    Move::Shuffle { .. } | Move::Repeat(_) if filtered => {
+                        let what = "shuffle and repeat cannot follow a take, skip or shard that follows a filter; \
+                                    put them before, or cache in between";
+                        return Err(stage_error(what));
+                    }
+                    _ if filtered => tail.push(step.clone()),
+                    _ => moves.push(step.clone()),
+                },
+                (Stage::Move(Move::Repeat(times)), Some(_)) if batch_limit.is_none() => {
+                    passes = passes.zip(*times).map(|(passes, times)| passes.saturating_mul(times));
+                }
+                (Stage::Move(Move::Take(n)), Some(_)) => {
+                    batch_limit = Some(batch_limit.map_or(*n, |limit: u64| limit.min(*n)));
+                }
+                (Stage::Move(_), Some(_)) => {
+                    let what = "after batch only repeat, then take and prefetch can follow; put shuffle, skip and \
+                                shard before it";
+                    return Err(stage_error(what));
+                }
+            }
+        }
+        let (batch, drop_remainder, padded) = batch.unwrap_or((1, false, true));
+        let spec: Arc<[FieldSpec]> =
+            steps.iter().filter_map(Step::spec).next_back().unwrap_or(&first).clone();
+        if let Some(field) = spec.iter().find(|field| field.varying && !padded) {
+            let what =
+                format!("the length of field '{}' varies; use padded_batch instead of batch", field.name);
+            return Err(Error::Stage(what));
+        }
+        let bytes = |spec: &[FieldSpec]| spec.iter().map(FieldSpec::bytes).sum::<usize>();
+        let order = match input {
+            Input::Indexed(source) => Some(Order::new(source.len(), &moves)),
+            Input::Stream(_) => None,
+        };
+        let mut stage_bytes = vec![bytes(&first) as u64];
+        for step in &steps {
+            let before = stage_bytes[stage_bytes.len() - 1];
+            stage_bytes.push(step.spec().map_or(before, |spec| bytes(spec) as u64));
+        }
+        let widest = bytes(&spec).max(bytes(&first)).max(1);
+        // At least four chunks a batch, so that threads share even a single one.
+        let chunk = (CHUNK_BYTES / widest).clamp(1, batch.div_ceil(4));
+        let staged = filtered || on_error == OnError::Skip;
+        let mut recipe = Recipe {
+            input: input.clone(),
+            first,
+            order,
+            moves,
+            steps,
+            tail,
+            spec,
+            batch,
+            drop_remainder,
+            padded,
+            passes,
+            batch_limit,
+            on_error,
+            chunk,
+            staged,
+            stage_bytes,
+            fingerprint: 0,
+        };
+        recipe.fingerprint = recipe.fingerprint();
+        Ok(recipe)
+    }
+
+    pub fn costs(&self) -> Costs {
+        let stream = self.input.is_stream();
+        let scratch = match &self.input {
+            Input::Indexed(source) => source.scratch_bytes(),
+            Input::Stream(_) => 0,
+        };
+        let staging = if self.staged { 2 * buffer_bytes(&self.spec, self.chunk) } else { 0 };
+        let rows = Stages::bytes(&self.first, &self.steps, stream, self.chunk);
+        let window = if stream { window_bytes(&self.first, &self.moves) } else { 0 };
+        Costs {
+            source: self.input.held(),
+            window,
+            worker: STACK as u64 + scratch + staging + rows,
+            batch: buffer_bytes(&self.spec, self.batch),
+        }
+    }
+
+    /// The names of the counters: the source, each step, the batch.
+    pub fn stage_names(&self) -> Vec<String> {
+        let mut names = vec!["source".to_owned()];
+        for (index, step) in self.steps.iter().enumerate() {
+            let before = self.steps[..index].iter().filter(|other| other.name() == step.name()).count();
+            names.push(if before == 0 {
+                step.name().to_owned()
+            } else {
+                format!("{}{}", step.name(), before + 1)
+            });
+        }
+        names.push("batch".to_owned());
+        names
+    }
+
+    pub fn has_pass(&self, pass: u64) -> bool {
+        self.passes.is_none_or(|passes| pass < passes)
+    }
+
+    pub fn is_last_pass(&self, pass: u64) -> bool {
+        !self.has_pass(pass + 1) || self.order.as_ref().is_some_and(|order| order.len().is_none())
+    }
+
+    /// How many samples of this pass are left, where that is known; moves on to the next pass where there are none. At
+    /// the end of everything there is no answer.
+    pub fn left(&self, cursor: &mut Cursor, batch_is_open: bool) -> Option<Option<u64>> {
+        if !batch_is_open && !self.staged && self.batch_limit.is_some_and(|limit| cursor.batches >= limit) {
+            return None;
+        }
+        let Some(order) = &self.order else { return self.has_pass(cursor.pass).then_some(None) };
+        let Some(len) = order.len() else { return self.has_pass(cursor.pass).then_some(None) };
+        let least = match self.drop_remainder && !self.staged && !batch_is_open {
+            true => self.batch as u64,
+            false => 1,
+        };
+        if len < least {
+            return None;
+        }
+        if len.saturating_sub(cursor.position) < least {
+            (cursor.pass, cursor.position) = (cursor.pass + 1, 0);
+        }
+        self.has_pass(cursor.pass).then_some(Some(len - cursor.position))
+    }
+
+    /// Whether an epoch ends where the cursor is; of a stream this is not known in advance.
+    pub fn epoch_ends(&self, cursor: Cursor) -> bool {
+        let (Some(order), Some(last)) = (&self.order, cursor.position.checked_sub(1)) else { return false };
+        let least = if self.drop_remainder && !self.staged { self.batch as u64 } else { 1 };
+        let ends_pass = order.len().is_some_and(|len| len.saturating_sub(cursor.position) < least);
+        ends_pass || order.at(cursor.pass, last).0 != order.at(cursor.pass, cursor.position).0
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let len = match &self.input {
+            Input::Indexed(source) => Some(source.len()),
+            Input::Stream(source) => source.len(),
+        };
+        let steps: Vec<_> = self.steps.iter().map(|step| (step.name(), step.spec())).collect();
+        let batch = (self.batch, self.drop_remainder, self.padded, self.passes);
+        let text = format!(
+            "{len:?} {:?} {:?} {:?} {steps:?} {batch:?} {:?}",
+            self.first, self.moves, self.tail, self.on_error
+        );
+        // FNV-1a: the same on every machine and in every version of the standard library.
+        text.bytes()
+            .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+    }
+}

@@ -1,0 +1,453 @@
+//! Turns rows of arrays, in a file or in memory, into samples.
+//!
+//! Row `i` of every column makes sample `i`. Rows in files are read by offset when they are asked for; nothing else
+//! is kept. Bytes are read by the system's positioned read, not mapped: pages of a mapped file would count as memory of
+//! this process, and the budget is there to bound exactly that.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plimsoll_formats::{FileError, Stored};
+use plimsoll_graph::DType;
+
+use super::{Block, Scratch, Source, Stream, StreamSource};
+use crate::error::{Error, Result};
+use crate::sample::{FieldSpec, Number, Sample, SampleMut};
+
+/// What is read ahead when rows are asked for in turn: enough that the call costs little beside the copy.
+const READ_AHEAD: usize = 128 << 10;
+
+/// Numbers in memory that a data set reads without copying them first.
+///
+/// ```
+/// use plimsoll_data::Memory;
+///
+/// static PIXELS: [u8; 4] = [1, 2, 3, 4];
+/// let borrowed = Memory::from(&PIXELS[..]);
+/// let owned = Memory::from(vec![1.0f32, 2.0]);
+/// assert_eq!((borrowed.bytes().len(), owned.bytes().len()), (4, 8));
+/// ```
+#[derive(Clone)]
+pub struct Memory {
+    bytes: Bytes,
+    dtype: DType,
+}
+
+#[derive(Clone)]
+enum Bytes {
+    Static(&'static [u8]),
+    Shared(Arc<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+struct Typed<T>(Arc<[T]>);
+
+impl<T: Number> AsRef<[u8]> for Typed<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+struct TypedVec<T>(Vec<T>);
+
+impl<T: Number> AsRef<[u8]> for TypedVec<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl Memory {
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Static(bytes) => bytes,
+            Bytes::Shared(bytes) => (**bytes).as_ref(),
+        }
+    }
+
+    /// What is not part of the program itself.
+    fn held(&self) -> u64 {
+        match self.bytes {
+            Bytes::Static(_) => 0,
+            Bytes::Shared(_) => self.bytes().len() as u64,
+        }
+    }
+}
+
+impl<T: Number> From<&'static [T]> for Memory {
+    fn from(numbers: &'static [T]) -> Memory {
+        Memory { bytes: Bytes::Static(bytemuck::cast_slice(numbers)), dtype: T::DTYPE }
+    }
+}
+
+impl<T: Number + Send + Sync> From<Arc<[T]>> for Memory {
+    fn from(numbers: Arc<[T]>) -> Memory {
+        Memory { bytes: Bytes::Shared(Arc::new(Typed(numbers))), dtype: T::DTYPE }
+    }
+}
+
+impl<T: Number + Send + Sync> From<Vec<T>> for Memory {
+    fn from(numbers: Vec<T>) -> Memory {
+        Memory { bytes: Bytes::Shared(Arc::new(TypedVec(numbers))), dtype: T::DTYPE }
+    }
+}
+
+/// One array of a data set: its rows are one field of the samples.
+#[derive(Clone)]
+pub struct Column {
+    place: Place,
+    element: Stored,
+    rows: u64,
+    row_bytes: usize,
+    field: FieldSpec,
+    divisor: f32,
+}
+
+#[derive(Clone)]
+enum Place {
+    File { file: Arc<File>, path: PathBuf, start: u64 },
+    Memory(Memory),
+}
+
+impl Column {
+    /// An array in memory; `shape` is that of one row, and the number of rows is what the memory is enough for.
+    ///
+    /// Pixels (`u8`, more than one a row) become `f32` from 0 to 1 and labels (whole numbers, one a row) become `i64`,
+    /// as from files; see [`Dataset::stored`](crate::Dataset::stored) for the other way.
+    pub fn memory(name: &str, numbers: impl Into<Memory>, shape: impl Into<Vec<usize>>) -> Result<Column> {
+        let (memory, shape) = (numbers.into(), shape.into());
+        let row_bytes = shape.iter().product::<usize>() * memory.dtype.bytes();
+        if row_bytes == 0 || !memory.bytes().len().is_multiple_of(row_bytes) {
+            let what = format!("{} bytes do not make whole rows of shape {shape:?}", memory.bytes().len());
+            return Err(Error::Stage(format!("column '{name}': {what}")));
+        }
+        let rows = (memory.bytes().len() / row_bytes) as u64;
+        let dtype = memory.dtype;
+        let place = Place::Memory(memory);
+        let Some(kind) = kind_of(dtype) else {
+            // A type without a place in files is handed on as it is.
+            let field = FieldSpec::new(name, dtype, shape);
+            let element = plimsoll_formats::Element::U8.into();
+            return Ok(Column { place, element, rows, row_bytes, field, divisor: 1.0 });
+        };
+        Ok(Column::declared(
+            name,
+            place,
+            Stored { element: kind, big_endian: cfg!(target_endian = "big") },
+            rows,
+            shape,
+        ))
+    }
+
+    /// An array in a file, from byte `start` on; `shape` includes the rows.
+    pub(crate) fn file(
+        name: &str,
+        file: File,
+        path: PathBuf,
+        start: u64,
+        element: Stored,
+        shape: &[usize],
+    ) -> Column {
+        let place = Place::File { file: Arc::new(file), path, start };
+        let rows = shape.first().map_or(1, |&rows| rows as u64);
+        Column::declared(name, place, element, rows, shape.get(1..).unwrap_or(&[]).to_vec())
+    }
+
+    fn declared(name: &str, place: Place, element: Stored, rows: u64, shape: Vec<usize>) -> Column {
+        let (dtype, divisor) = declared_type(name, element, &shape);
+        let row_bytes = shape.iter().product::<usize>() * element.element.bytes();
+        Column { place, element, rows, row_bytes, field: FieldSpec::new(name, dtype, shape), divisor }
+    }
+
+    fn as_stored(&self) -> Column {
+        let mut column = self.clone();
+        if column.field.dtype != column.element.element.widened() && kind_of(column.field.dtype).is_some() {
+            column.field.dtype = column.element.element.widened();
+        }
+        column.divisor = 1.0;
+        column
+    }
+
+    /// Whether a row's bytes are the field's bytes.
+    fn is_plain(&self) -> bool {
+        self.divisor == 1.0 && (self.element.is(self.field.dtype) || kind_of(self.field.dtype).is_none())
+    }
+
+    fn read(&self, index: u64, bytes: &mut Vec<u8>, block: &mut Block, out: &mut [u8]) -> Result<()> {
+        let at = index * self.row_bytes as u64;
+        match &self.place {
+            Place::Memory(memory) => {
+                let row = &memory.bytes()[at as usize..at as usize + self.row_bytes];
+                if self.is_plain() {
+                    out.copy_from_slice(row);
+                } else {
+                    self.element.convert(row, self.field.dtype, self.divisor, out);
+                }
+            }
+            Place::File { file, path, start } => {
+                let failed = |error| Error::File(FileError::io(path, error).at(index));
+                let at = start + at;
+                // Rows larger than what is read ahead go to their place without a detour.
+                if self.row_bytes * 2 > READ_AHEAD || at != block.last_end {
+                    block.last_end = at + self.row_bytes as u64;
+                    if self.is_plain() {
+                        return read_at(file, out, at).map_err(failed);
+                    }
+                    bytes.resize(self.row_bytes, 0);
+                    read_at(file, bytes, at).map_err(failed)?;
+                    self.element.convert(bytes, self.field.dtype, self.divisor, out);
+                    return Ok(());
+                }
+                block.last_end = at + self.row_bytes as u64;
+                let have = block.start + block.bytes.len() as u64;
+                if at < block.start || block.last_end > have {
+                    let end = start + self.rows * self.row_bytes as u64;
+                    block.bytes.resize((end - at).min(READ_AHEAD as u64) as usize, 0);
+                    block.start = at;
+                    read_at(file, &mut block.bytes, at).map_err(failed)?;
+                }
+                let row = &block.bytes[(at - block.start) as usize..][..self.row_bytes];
+                if self.is_plain() {
+                    out.copy_from_slice(row);
+                } else {
+                    self.element.convert(row, self.field.dtype, self.divisor, out);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+pub(crate) fn read_at(file: &File, out: &mut [u8], at: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, out, at)
+}
+
+#[cfg(windows)]
+pub(crate) fn read_at(file: &File, mut out: &mut [u8], mut at: u64) -> std::io::Result<()> {
+    while !out.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, out, at)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            n => (out, at) = (&mut out[n..], at + n as u64),
+        }
+    }
+    Ok(())
+}
+
+/// The kind of number in a file that has this type in tensors.
+fn kind_of(dtype: DType) -> Option<plimsoll_formats::Element> {
+    use plimsoll_formats::Element;
+    Some(match dtype {
+        DType::F32 => Element::F32,
+        DType::F64 => Element::F64,
+        DType::F16 => Element::F16,
+        DType::I64 => Element::I64,
+        DType::I32 => Element::I32,
+        DType::U8 => Element::U8,
+        DType::Bool => Element::Bool,
+        DType::BF16 => return None,
+    })
+}
+
+/// What a stored array becomes in samples: labels (any whole numbers that are named `y…`, `label…`, `target…` or
+/// `mask…`, or that are one a row) become `i64`; pixels (other `u8`) become `f32` divided by 255; other whole
+/// numbers `i64`; doubles become `f32`; the rest stays.
+fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DType, f32) {
+    use plimsoll_formats::Element;
+    let label = ["y", "label", "target", "mask"].iter().any(|start| name.to_lowercase().starts_with(start));
+    match element.element {
+        Element::U8 if !label && !shape.is_empty() => (DType::F32, 255.0),
+        kind if kind.is_integer() => (DType::I64, 1.0),
+        Element::F64 => (DType::F32, 1.0),
+        kind => (kind.widened(), 1.0),
+    }
+}
+
+/// Columns of equally many rows.
+pub(crate) struct Arrays {
+    columns: Vec<Column>,
+    spec: Vec<FieldSpec>,
+}
+
+impl Arrays {
+    pub fn new(columns: Vec<Column>) -> Result<Arrays> {
+        if let [first, rest @ ..] = &columns[..]
+            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
+        {
+            let what = format!(
+                "'{}' has {} rows and '{}' has {}; every sample needs a row of each",
+                first.field.name, first.rows, other.field.name, other.rows
+            );
+            return Err(Error::Stage(what));
+        }
+        let spec = columns.iter().map(|column| column.field.clone()).collect();
+        Ok(Arrays { columns, spec })
+    }
+}
+
+impl Source for Arrays {
+    fn spec(&self) -> &[FieldSpec] {
+        &self.spec
+    }
+
+    fn len(&self) -> u64 {
+        self.columns.first().map_or(0, |column| column.rows)
+    }
+
+    fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
+        if scratch.blocks.len() < self.columns.len() {
+            scratch.blocks.resize_with(self.columns.len(), Block::default);
+        }
+        for (field, column) in self.columns.iter().enumerate() {
+            let block = &mut scratch.blocks[field];
+            column.read(index, &mut scratch.bytes, block, out.bytes_mut(field))?;
+        }
+        Ok(())
+    }
+
+    fn held(&self) -> u64 {
+        let held = |column: &Column| match &column.place {
+            Place::Memory(memory) => memory.held(),
+            Place::File { .. } => 0,
+        };
+        self.columns.iter().map(held).sum()
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let files = self.columns.iter().filter(|column| matches!(column.place, Place::File { .. }));
+        let row = self.columns.iter().map(|column| column.row_bytes as u64).max().unwrap_or(0);
+        files.count() as u64 * READ_AHEAD as u64 + row
+    }
+
+    fn stored(&self) -> Option<Arc<dyn Source>> {
+        let columns: Vec<_> = self.columns.iter().map(Column::as_stored).collect();
+        let spec = columns.iter().map(|column| column.field.clone()).collect();
+        Some(Arc::new(Arrays { columns, spec }))
+    }
+}
+
+/// How a compressed array is opened at its first number.
+type Open = Arc<dyn Fn() -> Result<Box<dyn Read + Send>> + Send + Sync>;
+
+/// One array that can only be read from front to back.
+#[derive(Clone)]
+pub(crate) struct PackedColumn {
+    pub path: PathBuf,
+    pub open: Open,
+    pub element: Stored,
+    pub rows: u64,
+    pub row_bytes: usize,
+    pub field: FieldSpec,
+    pub divisor: f32,
+}
+
+impl PackedColumn {
+    pub fn new(name: &str, path: PathBuf, element: Stored, shape: &[usize], open: Open) -> PackedColumn {
+        let rows = shape.first().map_or(1, |&rows| rows as u64);
+        let shape = shape.get(1..).unwrap_or(&[]).to_vec();
+        let (dtype, divisor) = declared_type(name, element, &shape);
+        let row_bytes = shape.iter().product::<usize>() * element.element.bytes();
+        PackedColumn {
+            path,
+            open,
+            element,
+            rows,
+            row_bytes,
+            field: FieldSpec::new(name, dtype, shape),
+            divisor,
+        }
+    }
+}
+
+/// Compressed columns of equally many rows.
+pub(crate) struct Packed {
+    columns: Vec<PackedColumn>,
+    packed: Vec<FieldSpec>,
+    spec: Vec<FieldSpec>,
+}
+
+impl Packed {
+    pub fn new(columns: Vec<PackedColumn>) -> Result<Packed> {
+        if let [first, rest @ ..] = &columns[..]
+            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
+        {
+            let what = format!(
+                "{} has {} rows and {} has {}; every sample needs a row of each",
+                first.path.display(),
+                first.rows,
+                other.path.display(),
+                other.rows
+            );
+            return Err(Error::Stage(what));
+        }
+        let spec: Vec<_> = columns.iter().map(|column| column.field.clone()).collect();
+        let packed = columns.iter().map(|c| FieldSpec::new(&c.field.name, DType::U8, [c.row_bytes]));
+        Ok(Packed { packed: packed.collect(), columns, spec })
+    }
+}
+
+impl StreamSource for Packed {
+    fn packed(&self) -> &[FieldSpec] {
+        &self.packed
+    }
+
+    fn spec(&self) -> &[FieldSpec] {
+        &self.spec
+    }
+
+    fn unpack(&self, packed: &Sample<'_>, out: &mut SampleMut<'_>) -> Result<()> {
+        for (field, column) in self.columns.iter().enumerate() {
+            column.element.convert(
+                packed.bytes(field),
+                column.field.dtype,
+                column.divisor,
+                out.bytes_mut(field),
+            );
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.columns.first().map(|column| column.rows)
+    }
+
+    fn open(&self) -> Result<Box<dyn Stream>> {
+        let open = |column: &PackedColumn| Ok(((column.open)()?, column.path.clone()));
+        let readers = self.columns.iter().map(open).collect::<Result<_>>()?;
+        Ok(Box::new(PackedStream { readers, next: 0, rows: StreamSource::len(self).unwrap_or(0) }))
+    }
+
+    fn held(&self) -> u64 {
+        // A decompressor keeps a window of 32 KiB, tables, and the buffer of its file.
+        self.columns.len() as u64 * (128 << 10)
+    }
+
+    fn stored(&self) -> Option<Arc<dyn StreamSource>> {
+        let mut columns = self.columns.clone();
+        for column in &mut columns {
+            (column.field.dtype, column.divisor) = (column.element.element.widened(), 1.0);
+        }
+        Packed::new(columns).ok().map(|source| Arc::new(source) as Arc<dyn StreamSource>)
+    }
+}
+
+struct PackedStream {
+    readers: Vec<(Box<dyn Read + Send>, PathBuf)>,
+    next: u64,
+    rows: u64,
+}
+
+impl Stream for PackedStream {
+    fn next(&mut self, out: &mut SampleMut<'_>) -> Result<bool> {
+        if self.next == self.rows {
+            return Ok(false);
+        }
+        for (field, (reader, path)) in self.readers.iter_mut().enumerate() {
+            let read = reader.read_exact(out.bytes_mut(field));
+            read.map_err(|error| FileError::io(path, error).at(self.next))?;
+        }
+        self.next += 1;
+        Ok(true)
+    }
+}

@@ -1,0 +1,133 @@
+//! Where samples come from.
+//!
+//! A [`Source`] reads any of its samples by number: it is shuffled without memory and resumed at once. A
+//! [`StreamSource`] can only be read from front to back (what is compressed, what an iterator makes): it is shuffled in
+//! a window and resumed by reading up to the place.
+
+mod array;
+mod folder;
+mod function;
+mod picture;
+mod records;
+mod shapes;
+mod table;
+mod text;
+
+use crate::error::Result;
+use crate::sample::{FieldSpec, Sample, SampleMut};
+use std::sync::Arc;
+
+pub use array::{Column, Memory};
+pub use picture::Images;
+pub use shapes::Shapes;
+pub use text::Tokens;
+
+pub(crate) use array::{Arrays, Packed, PackedColumn, read_at};
+pub(crate) use folder::{Folder, has_classes};
+pub(crate) use function::{Function, Iterators};
+pub(crate) use records::Records;
+pub(crate) use shapes::ShapesSource;
+pub(crate) use table::Table;
+pub(crate) use text::Text;
+
+/// Samples that can be read in any order, by many threads.
+pub trait Source: Send + Sync {
+    /// What a sample looks like.
+    fn spec(&self) -> &[FieldSpec];
+
+    /// How many there are.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes sample `index` into `out`. Temporary bytes belong into `scratch`, which a thread keeps.
+    fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()>;
+
+    /// Bytes that the source itself keeps in memory.
+    fn held(&self) -> u64 {
+        0
+    }
+
+    /// Bytes of scratch that a thread needs at most.
+    fn scratch_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The same source with the types that are stored, before any conversion it declares.
+    fn stored(&self) -> Option<Arc<dyn Source>> {
+        None
+    }
+}
+
+/// Samples that come one after the other.
+pub trait StreamSource: Send + Sync {
+    /// What a sample looks like while it waits in a shuffle's window: as small as it is stored.
+    fn packed(&self) -> &[FieldSpec];
+
+    /// What a sample looks like at the end.
+    fn spec(&self) -> &[FieldSpec] {
+        self.packed()
+    }
+
+    /// Turns a packed sample into a final one; called by many threads, only where the two differ.
+    fn unpack(&self, packed: &Sample<'_>, out: &mut SampleMut<'_>) -> Result<()> {
+        out.copy_from(packed);
+        Ok(())
+    }
+
+    /// How many there are, if that is known.
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether it is known that there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Starts at the first sample.
+    fn open(&self) -> Result<Box<dyn Stream>>;
+
+    /// Bytes that the source and its stream keep in memory.
+    fn held(&self) -> u64 {
+        0
+    }
+
+    /// The same source with the types that are stored.
+    fn stored(&self) -> Option<Arc<dyn StreamSource>> {
+        None
+    }
+}
+
+/// A pass over a [`StreamSource`].
+pub trait Stream: Send {
+    /// Writes the next sample, or answers `false` at the end.
+    fn next(&mut self, out: &mut SampleMut<'_>) -> Result<bool>;
+}
+
+/// Temporary memory that a thread keeps from sample to sample.
+#[derive(Default)]
+pub struct Scratch {
+    /// Bytes as read from a file.
+    pub bytes: Vec<u8>,
+    /// A record that has other bytes inside.
+    pub record: Vec<u8>,
+    /// Bytes after decoding.
+    pub decoded: Vec<u8>,
+    /// Numbers between decoding and the sample.
+    pub floats: Vec<f32>,
+    /// What was read ahead of each file, for samples that are read in turn.
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Some bytes of a file.
+#[derive(Default)]
+pub(crate) struct Block {
+    pub start: u64,
+    pub bytes: Vec<u8>,
+    /// Where the last read ended: one that begins there is taken for the next of a row of reads.
+    pub last_end: u64,
+}

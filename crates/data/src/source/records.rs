@@ -1,0 +1,204 @@
+//! Turns TFRecord files of `tf.train.Example`s into samples.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_formats::tfrecord::{Feature, Index, features};
+use plimsoll_formats::{FileError, image};
+use plimsoll_graph::DType;
+
+use super::picture::Images;
+use super::{Scratch, Source};
+use crate::error::{Error, Result};
+use crate::sample::{FieldSpec, SampleMut};
+
+/// Features with such names come last: they are what is learned.
+const LABELS: [&str; 4] = ["label", "target", "class", "y"];
+
+/// Records of several files; 8 bytes a record are kept.
+#[derive(Clone)]
+pub(crate) struct Records {
+    files: Arc<[RecordFile]>,
+    images: Option<Images>,
+    spec: Vec<FieldSpec>,
+}
+
+struct RecordFile {
+    file: File,
+    path: PathBuf,
+    index: Index,
+    /// The number of its first record among all.
+    first: u64,
+}
+
+impl RecordFile {
+    /// A file that cannot be followed to its end has one record more: the error.
+    fn len(&self) -> u64 {
+        self.index.len() as u64 + u64::from(self.index.damage.is_some())
+    }
+}
+
+impl Records {
+    /// Opens files. Fields are what the first record has, images decoded to `images` or to their own size.
+    pub fn new(paths: &[PathBuf], images: Option<Images>) -> Result<Records> {
+        let (mut files, mut first) = (Vec::new(), 0);
+        for path in paths {
+            let index = Index::of_file(path)?;
+            let file = File::open(path).map_err(|error| FileError::io(path, error))?;
+            let file = RecordFile { file, path: path.clone(), index, first };
+            first += file.len();
+            files.push(file);
+        }
+        let mut records = Records { files: files.into(), images, spec: Vec::new() };
+        let mut scratch = Scratch::default();
+        let path = records.load(0, &mut scratch.bytes)?.0.to_owned();
+        for (name, feature) in features(&scratch.bytes) {
+            let (kind, count) = match feature {
+                Feature::Floats(_) => (DType::F32, feature.floats().count()),
+                Feature::Ints(_) => (DType::I64, feature.ints().count()),
+                Feature::Bytes(_) => {
+                    let bytes = feature.bytes().next().unwrap_or(&[]);
+                    if image::is_image(bytes) {
+                        let limit = images.map_or(Images::new(0, 0).max_pixels, |images| images.max_pixels);
+                        let size = image::decode(bytes, &path, 3, limit, &mut scratch.decoded)?;
+                        let images = *records.images.get_or_insert(Images::new(size.height, size.width));
+                        records.spec.push(images.field(name, DType::F32));
+                        continue;
+                    }
+                    (DType::U8, bytes.len())
+                }
+            };
+            let shape = if count == 1 { vec![] } else { vec![count] };
+            records.spec.push(FieldSpec::new(name, kind, shape));
+        }
+        if records.spec.is_empty() {
+            return Err(FileError::damaged_at(&path, 0, "the record is no tf.train.Example").into());
+        }
+        let is_label =
+            |field: &FieldSpec| LABELS.iter().any(|label| field.name.to_lowercase().contains(label));
+        // Protocol buffers store a map in any order.
+        records.spec.sort_by_key(|field| (is_label(field), field.name.clone()));
+        Ok(records)
+    }
+
+    /// Reads record `index` of all; its file and its number there.
+    fn load(&self, index: u64, bytes: &mut Vec<u8>) -> Result<(&Path, u64)> {
+        let after = self.files.partition_point(|file| file.first <= index);
+        let Some(file) = after.checked_sub(1).and_then(|at| self.files.get(at)) else {
+            return Err(Error::Stage("there are no records".into()));
+        };
+        file.index.read(&file.file, &file.path, index - file.first, bytes)?;
+        Ok((&file.path, index - file.first))
+    }
+}
+
+impl Source for Records {
+    fn spec(&self) -> &[FieldSpec] {
+        &self.spec
+    }
+
+    fn len(&self) -> u64 {
+        self.files.last().map_or(0, |file| file.first + file.len())
+    }
+
+    fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
+        let mut record = std::mem::take(&mut scratch.record);
+        let result = self.load(index, &mut record).and_then(|(path, number)| {
+            self.write(path, &record, scratch, out).map_err(|what| match what {
+                Error::File(error) => error.at(number).into(),
+                Error::Step { what, .. } => FileError::damaged_at(path, number, what).into(),
+                other => other,
+            })
+        });
+        scratch.record = record;
+        result
+    }
+
+    fn held(&self) -> u64 {
+        self.files.iter().map(|file| file.index.starts.len() as u64 * 8 + 512).sum()
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let longest = self.files.iter().map(|file| file.index.longest as u64).max().unwrap_or(0);
+        2 * longest + self.images.map_or(0, |images| images.scratch_bytes())
+    }
+
+    fn stored(&self) -> Option<Arc<dyn Source>> {
+        let mut records = self.clone();
+        for field in
+            records.spec.iter_mut().filter(|field| field.dtype == DType::F32 && field.shape.len() == 3)
+        {
+            field.dtype = DType::U8;
+        }
+        Some(Arc::new(records))
+    }
+}
+
+impl Records {
+    fn write(
+        &self,
+        path: &Path,
+        record: &[u8],
+        scratch: &mut Scratch,
+        out: &mut SampleMut<'_>,
+    ) -> Result<()> {
+        let mut found = 0;
+        for (name, feature) in features(record) {
+            let Some(at) = self.spec.iter().position(|field| field.name == name) else { continue };
+            let field = &self.spec[at];
+            let wrong = |have: usize| {
+                let what = format!(
+                    "feature '{name}' has {have} elements where the first record has {:?}",
+                    field.shape
+                );
+                Error::refused(what)
+            };
+            found += 1;
+            match feature {
+                Feature::Floats(_) if field.dtype == DType::F32 => {
+                    let (slots, mut count) = (out.get_mut::<f32>(at)?, 0);
+                    for (slot, value) in slots.iter_mut().zip(feature.floats()) {
+                        (*slot, count) = (value, count + 1);
+                    }
+                    if count != slots.len() || feature.floats().nth(count).is_some() {
+                        return Err(wrong(feature.floats().count()));
+                    }
+                }
+                Feature::Ints(_) if field.dtype == DType::I64 => {
+                    let (slots, mut count) = (out.get_mut::<i64>(at)?, 0);
+                    for (slot, value) in slots.iter_mut().zip(feature.ints()) {
+                        (*slot, count) = (value, count + 1);
+                    }
+                    if count != slots.len() || feature.ints().nth(count).is_some() {
+                        return Err(wrong(feature.ints().count()));
+                    }
+                }
+                Feature::Bytes(_) => {
+                    let bytes = feature.bytes().next().unwrap_or(&[]);
+                    match self.images {
+                        Some(images) if field.shape.len() == 3 => {
+                            scratch.bytes.clear();
+                            scratch.bytes.extend_from_slice(bytes);
+                            images.write(path, scratch, field.dtype, out.bytes_mut(at))?;
+                        }
+                        _ if bytes.len() == field.bytes() => out.bytes_mut(at).copy_from_slice(bytes),
+                        _ => return Err(wrong(bytes.len())),
+                    }
+                }
+                _ => {
+                    return Err(Error::refused(format!(
+                        "feature '{name}' is of another kind than in the first record"
+                    )));
+                }
+            }
+        }
+        if found != self.spec.len() {
+            return Err(Error::refused(format!(
+                "it has {found} of the {} features of the first record",
+                self.spec.len()
+            )));
+        }
+        Ok(())
+    }
+}

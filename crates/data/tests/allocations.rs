@@ -1,0 +1,65 @@
+//! A pipeline in its stride allocates nothing: this test counts what its process allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use plimsoll_data::{Column, Dataset};
+use plimsoll_formats::{Element, npy};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: Everything is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: The caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: The caller's promise is handed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations while 200 batches are made, after the first 100.
+fn in_stride(dataset: Dataset) -> u64 {
+    let mut batches = dataset.batch(8).workers(2).prefetch(2).batches().unwrap();
+    let mut sum = 0.0;
+    let mut before = 0;
+    for number in 0..300 {
+        if number == 100 {
+            before = ALLOCATIONS.load(Relaxed);
+        }
+        let batch = batches.next().unwrap().unwrap();
+        sum += batch.field(0).unwrap().get::<f32>().unwrap()[0];
+    }
+    let allocations = ALLOCATIONS.load(Relaxed) - before;
+    assert!(sum > 0.0);
+    allocations
+}
+
+#[test]
+fn a_pipeline_of_fixed_shapes_allocates_nothing_in_its_stride() {
+    let path = std::env::temp_dir().join(format!("plimsoll-allocations-{}.npy", std::process::id()));
+    let mut bytes = Vec::new();
+    npy::write_header(&mut bytes, Element::U8, &[3000, 100]).unwrap();
+    bytes.resize(bytes.len() + 300_000, 7);
+    std::fs::write(&path, bytes).unwrap();
+    let file = || Dataset::npy([("x", path.as_path())]).unwrap();
+    assert_eq!(in_stride(file()), 0);
+    assert_eq!(in_stride(file().shuffle(100, 1)), 0);
+    let brighter = file().map_in_place(|x, _| {
+        x.get_mut::<f32>(0)?.iter_mut().for_each(|x| *x *= 1.5);
+        Ok(())
+    });
+    assert_eq!(in_stride(brighter), 0);
+    let memory = Column::memory("x", vec![1f32; 30_000], [10]).unwrap();
+    assert_eq!(in_stride(Dataset::columns([memory]).unwrap().repeat(2)), 0);
+    std::fs::remove_file(path).unwrap();
+}

@@ -1,0 +1,339 @@
+//! Files of every kind, sound and damaged, as they come out of a pipeline.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use plimsoll_data::{Column, Dataset, FieldSpec, Images, OnError, Open, Shapes, Split, Tokens};
+use plimsoll_device::Bytes;
+use plimsoll_formats::{Element, npy, tfrecord};
+use plimsoll_graph::DType;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/fixtures").join(name)
+}
+
+/// A folder that is gone with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-files-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn idx(kind: u8, shape: &[u32], numbers: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, kind, shape.len() as u8];
+    shape.iter().for_each(|extent| bytes.extend(extent.to_be_bytes()));
+    [bytes, numbers.to_vec()].concat()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// All of both fields, in one batch.
+fn x_and_y(dataset: Dataset) -> (Vec<f32>, Vec<i64>) {
+    let batch = dataset.batch(1000).batches().unwrap().next().unwrap().unwrap();
+    (
+        batch.field(0).unwrap().get::<f32>().unwrap().to_vec(),
+        batch.field(1).unwrap().get::<i64>().unwrap().to_vec(),
+    )
+}
+
+/// What a pipeline says that fails, whether when it is opened or when it runs.
+fn failure(dataset: Result<Dataset, plimsoll_data::Error>) -> String {
+    let error = dataset.and_then(|dataset| {
+        dataset.batch(2).batches()?.find_map(Result::err).map_or_else(|| panic!("no error"), Err::<(), _>)
+    });
+    error.unwrap_err().to_string()
+}
+
+#[test]
+fn idx_files_plain_and_gzipped_give_the_same_samples() {
+    let folder = Folder::new("idx");
+    let pixels: Vec<u8> = (0..12).map(|i| i * 20).collect();
+    let (images, labels) = (idx(8, &[3, 2, 2], &pixels), idx(8, &[3], &[7, 0, 9]));
+    folder.write("train-images-idx3-ubyte", &images);
+    folder.write("train-labels-idx1-ubyte", &labels);
+    folder.write("t10k-images-idx3-ubyte.gz", gzip(&images));
+    folder.write("t10k-labels-idx1-ubyte.gz", gzip(&labels));
+    let expected: Vec<f32> = pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect();
+    let test = Open { split: Split::Test, ..Open::default() };
+    for dataset in [
+        Dataset::idx(folder.0.join("train")).unwrap(),
+        Dataset::idx(folder.0.join("t10k")).unwrap(),
+        Dataset::idx(folder.0.join("t10k")).unwrap().load().unwrap(),
+        Dataset::open(&folder.0).unwrap(),
+        Dataset::open_with(&folder.0, &test).unwrap(),
+    ] {
+        assert_eq!(dataset.samples().unwrap(), Some(3));
+        assert_eq!(x_and_y(dataset), (expected.clone(), vec![7, 0, 9]));
+    }
+    let stored = Dataset::idx(folder.0.join("t10k")).unwrap().stored();
+    assert_eq!(stored.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2]));
+    let batch = stored.batch(3).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(0).unwrap().bytes, pixels);
+}
+
+#[test]
+fn numpy_archives_are_read_by_offset_or_inflated() {
+    let pixels: Vec<f32> = (0..24).map(|i| i as f32 / 255.0).collect();
+    let dataset = Dataset::npz(fixture("stored.npz"), Split::Train).unwrap();
+    assert_eq!(dataset.spec().unwrap()[0], FieldSpec::new("x", DType::F32, [3, 2]));
+    assert_eq!(x_and_y(dataset), (pixels.clone(), vec![3, 1, 2, 0]));
+    let test = Dataset::npz(fixture("stored.npz"), Split::Test).unwrap();
+    assert_eq!(x_and_y(test), (pixels[..6].to_vec(), vec![3]));
+    // The compressed one has big-endian floats.
+    let deflated = Dataset::open(fixture("deflated.npz")).unwrap();
+    assert_eq!(x_and_y(deflated), ((0..24).map(|i| i as f32).collect(), vec![3, 1, 2, 0]));
+}
+
+#[test]
+fn arrays_in_memory_and_in_files_are_the_same() {
+    let folder = Folder::new("npy");
+    let numbers: Vec<f32> = (0..600).map(|i| i as f32).collect();
+    let mut bytes = Vec::new();
+    npy::write_header(&mut bytes, Element::F32, &[200, 3]).unwrap();
+    bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+    folder.write("x.npy", bytes);
+    let mut bytes = Vec::new();
+    npy::write_header(&mut bytes, Element::U8, &[200]).unwrap();
+    bytes.extend(0..200u8);
+    folder.write("y.npy", bytes);
+    let memory = || {
+        let x = Column::memory("x", numbers.clone(), [3]).unwrap();
+        Dataset::columns([x, Column::memory("y", (0..200).collect::<Vec<u8>>(), []).unwrap()]).unwrap()
+    };
+    let file = || Dataset::open(&folder.0).unwrap();
+    assert_eq!(x_and_y(file()), x_and_y(memory()));
+    assert_eq!(x_and_y(file().shuffle(1, 5).repeat(2)), x_and_y(memory().shuffle(1, 5).repeat(2)));
+    assert_eq!(x_and_y(file().shuffle(1, 5).workers(3)), x_and_y(memory().shuffle(1, 5)));
+}
+
+#[test]
+fn tables_have_headings_and_named_classes_or_not() {
+    let folder = Folder::new("csv");
+    let iris =
+        folder.write("iris.csv", "length,width,species\n1,2,setosa\n3,4.5,\"virginica\"\n\n5,6,setosa\n");
+    let expected = (vec![1.0, 2.0, 3.0, 4.5, 5.0, 6.0], vec![0, 1, 0]);
+    assert_eq!(x_and_y(Dataset::open(&iris).unwrap()), expected);
+    let plain = folder.write("plain.csv", "9,1,2\n8,3,4");
+    assert_eq!(x_and_y(Dataset::csv(&plain, Some("0")).unwrap()), (vec![1.0, 2.0, 3.0, 4.0], vec![9, 8]));
+    assert_eq!(x_and_y(Dataset::csv(&plain, None).unwrap()), (vec![9.0, 1.0, 8.0, 3.0], vec![2, 4]));
+    assert!(
+        failure(Dataset::csv(&iris, Some("height"))).contains("no column 'height'; there are length, width")
+    );
+}
+
+#[test]
+fn examples_written_by_tensorflow_are_read() {
+    let dataset = Dataset::open_with(
+        fixture("examples.tfrecord"),
+        &Open { images: Some(Images::new(4, 8)), ..Open::default() },
+    )
+    .unwrap();
+    let names: Vec<_> = dataset.spec().unwrap().into_iter().map(|field| (field.name, field.shape)).collect();
+    let expected = [("image", vec![4, 8, 3]), ("weights", vec![2]), ("label", vec![])];
+    assert_eq!(names, expected.map(|(name, shape)| (name.to_owned(), shape)));
+    let batch = dataset.batch(5).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(2).unwrap().get::<i64>().unwrap(), [0, 1, 2, 3, 4]);
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap()[..4], [0.5, 0.0, 1.5, -1.0]);
+    // The blue of the gradient is 128 everywhere.
+    let blue = batch.field(0).unwrap().get::<f32>().unwrap()[2];
+    assert!((blue - 128.0 / 255.0).abs() < 0.02, "{blue}");
+}
+
+#[test]
+fn folders_of_images_are_classes() {
+    let folder = Folder::new("images");
+    let (png, jpeg) =
+        (std::fs::read(fixture("gradient.png")).unwrap(), std::fs::read(fixture("gradient.jpg")).unwrap());
+    folder.write("train/cats/1.png", &png);
+    folder.write("train/cats/notes.txt", "no image");
+    folder.write("train/dogs/1.jpeg", &jpeg);
+    folder.write("train/dogs/2.JPG", &jpeg);
+    let dataset = Dataset::open(&folder.0).unwrap();
+    assert_eq!(dataset.spec().unwrap()[0].shape, [8, 16, 3]);
+    let (x, y) = x_and_y(dataset);
+    assert_eq!((y, x.len(), x[3]), (vec![0, 1, 1], 3 * 8 * 16 * 3, 16.0 / 255.0));
+    let images = Images { channels: 1, ..Images::new(2, 2) };
+    let gray = Dataset::images(folder.0.join("train"), Some(images)).unwrap().stored();
+    assert_eq!(gray.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2, 1]));
+}
+
+#[test]
+fn a_text_becomes_windows_and_what_follows() {
+    let folder = Folder::new("text");
+    let path = folder.write("ä.txt", "aäbä".repeat(700));
+    let batch = |dataset: Dataset| dataset.batch(1000).batches().unwrap().next().unwrap().unwrap();
+    let characters = batch(Dataset::text(&path, Tokens::Characters, 3).unwrap());
+    assert_eq!(characters.samples(), 933);
+    let (x, y) = (characters.field(0).unwrap(), characters.field(1).unwrap());
+    let (x, y) = (x.get::<i64>().unwrap(), y.get::<i64>().unwrap());
+    assert_eq!((&x[..6], &y[..6]), (&[0, 2, 1, 2, 0, 2][..], &[2, 1, 2, 0, 2, 1][..]));
+    let expected: Vec<i64> = (0..2799).map(|i| [0, 2, 1, 2][i % 4]).collect();
+    assert_eq!(x, expected);
+    let bytes = batch(Dataset::text(&path, Tokens::Bytes, 4).unwrap());
+    assert_eq!(bytes.field(0).unwrap().get::<i64>().unwrap()[..4], [0x61, 0xc3, 0xa4, 0x62]);
+    let latin = folder.write("latin.txt", b"caf\xe9 noir");
+    assert!(failure(Dataset::text(&latin, Tokens::Characters, 3)).contains("byte 3 is not UTF-8"));
+    assert!(failure(Dataset::text(&latin, Tokens::Bytes, 9)).contains("9 tokens do not make a window of 9"));
+}
+
+#[test]
+fn shapes_are_the_same_for_a_seed_and_labelled_by_pixel() {
+    let shapes = Shapes { count: 50, height: 24, width: 32, channels: 3, most: 4, seed: 9 };
+    let (x, y) = x_and_y(Dataset::shapes(shapes));
+    assert_eq!((x.clone(), y.clone()), x_and_y(Dataset::shapes(shapes).workers(3)));
+    assert_ne!(x_and_y(Dataset::shapes(Shapes { seed: 10, ..shapes })).1, y);
+    for class in 0..Shapes::CLASSES as i64 {
+        let share = y.iter().filter(|&&label| label == class).count() as f32 / y.len() as f32;
+        assert!(share > 0.02, "class {class} on {share} of the pixels");
+    }
+    // Shapes are brighter than the noise they lie on.
+    assert!(x.iter().all(|pixel| (0.0..=1.0).contains(pixel)));
+    assert!(x.chunks(3).zip(&y).all(|(pixel, &class)| pixel.iter().all(|&v| (v >= 0.5) == (class > 0))));
+}
+
+#[test]
+fn a_cache_gives_the_samples_again_without_their_steps() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let folder = Folder::new("cache");
+    let path = folder.0.join("words.cache");
+    let source = || {
+        let spec = [FieldSpec::varying("t", DType::U8, [9]), FieldSpec::new("n", DType::I64, [])];
+        let words = Dataset::from_iter(
+            spec,
+            || 0..30usize,
+            |n, out| {
+                out.set(0, &vec![n as u8; n % 9])?;
+                out.set(1, &[n as i64])
+            },
+        );
+        words.filter(|_, at| {
+            RUNS.fetch_add(1, Ordering::Relaxed);
+            Ok(at.index % 2 == 0)
+        })
+    };
+    let read = |dataset: Dataset| -> Vec<(Vec<u8>, Vec<i64>)> {
+        let batches = dataset.padded_batch(4).batches().unwrap();
+        let pair = |batch: plimsoll_data::Batch| {
+            (batch.field(0).unwrap().bytes.to_vec(), batch.field(1).unwrap().get::<i64>().unwrap().to_vec())
+        };
+        batches.map(|batch| pair(batch.unwrap())).collect()
+    };
+    let expected = read(source());
+    let cached = source().cache(&path).unwrap();
+    assert_eq!(read(cached.clone()), expected);
+    let runs = RUNS.load(Ordering::Relaxed);
+    assert_eq!(read(source().cache(&path).unwrap()), expected);
+    assert_eq!(RUNS.load(Ordering::Relaxed), runs);
+    // A cache can be shuffled as a whole, which the stream under it cannot.
+    assert_eq!(cached.samples().unwrap(), Some(15));
+    let other = folder.write("other", "somebody's data, and long enough for a heading");
+    assert!(failure(source().cache(other)).contains("no cache"));
+}
+
+#[test]
+fn damaged_arrays_are_named() {
+    let folder = Folder::new("damaged-arrays");
+    let (images, labels) = (idx(8, &[3, 2, 2], &[1; 12]), idx(8, &[3], &[7, 0, 9]));
+    folder.write("a-labels-idx1-ubyte", &labels);
+    let open = |bytes: &[u8]| {
+        folder.write("a-images-idx3-ubyte", bytes);
+        failure(Dataset::idx(folder.0.join("a")))
+    };
+    assert!(
+        open(&images[..20]).contains("a-images-idx3-ubyte: the file ends too early"),
+        "{}",
+        open(&images[..20])
+    );
+    assert!(open(b"PNG and so on").contains("a-images-idx3-ubyte: this is no IDX file"));
+    assert!(open(&idx(8, &[u32::MAX; 3], &[])).contains("not credible"));
+    assert!(open(&idx(8, &[2, 2, 2], &[1; 8])).contains("'x' has 2 rows and 'y' has 3"));
+    // A gzipped file that ends early is sound up to there.
+    let packed =
+        gzip(&idx(8, &[3, 100, 100], &(0..30_000u32).map(|i| (i * i >> 7) as u8).collect::<Vec<_>>()));
+    let cut = open(&packed[..packed.len() / 2]);
+    assert!(cut.contains("a-images-idx3-ubyte, record 1: ") || cut.contains("record 0: "), "{cut}");
+    let npz = std::fs::read(fixture("stored.npz")).unwrap();
+    let path = folder.write("cut.npz", &npz[..npz.len() / 2]);
+    assert!(failure(Dataset::open(&path)).contains("cut.npz: "));
+    assert!(failure(Dataset::open(folder.write("x.xyz", ""))).contains("its name ends in none of"));
+    assert!(failure(Dataset::open(folder.0.join("nothing"))).contains("no such file"));
+}
+
+#[test]
+fn damaged_records_are_named_or_skipped_and_counted() {
+    let folder = Folder::new("damaged-records");
+    // A table with a word for a number and a row that is too short.
+    let table = folder.write("t.csv", "1,2,0\n3,four,1\n5,6\n7,8,1\n");
+    // Records of which one has a flipped bit, and the file an end that is cut off.
+    let mut bytes = Vec::new();
+    for n in 0..4 {
+        tfrecord::write(&mut bytes, &tfrecord::ExampleWriter::default().ints("label", &[n]).finish())
+            .unwrap();
+    }
+    let one = bytes.len() / 4;
+    bytes[one + 14] ^= 4;
+    let records = folder.write("r.tfrecord", &bytes[..3 * one + 15]);
+    // Images of which one is a text, one is cut, and one is larger than allowed.
+    let png = std::fs::read(fixture("gradient.png")).unwrap();
+    folder.write("images/a/1.png", &png);
+    folder.write("images/a/2.png", "not an image");
+    folder.write("images/b/3.png", &png[..60]);
+    let mut absurd = png.clone();
+    absurd[16..24].copy_from_slice(&[0x7f; 8]);
+    folder.write("images/b/4.png", &absurd);
+    folder.write("images/b/5.png", &png);
+
+    for (path, named, skipped, left) in [
+        (table, "t.csv, record 1: 'four' in column 1 is no number", 2, 2),
+        (records, "r.tfrecord, record 1: the record is damaged", 2, 2),
+        (folder.0.join("images"), "2.png, record 1: this is no image", 3, 2),
+    ] {
+        let message = failure(Dataset::open(&path));
+        assert!(message.contains(named), "{message}");
+        let dataset = Dataset::open(&path).unwrap().on_error(OnError::Skip);
+        let mut batches = dataset.batch(1).batches().unwrap();
+        let samples: usize = batches.by_ref().map(|batch| batch.unwrap().samples()).sum();
+        assert_eq!((batches.skipped(), samples), (skipped, left), "{:?}", batches.skip_reasons());
+        assert_eq!(batches.skip_reasons().len(), skipped as usize);
+    }
+}
+
+#[test]
+fn a_shuffled_stream_keeps_twelve_bytes_beside_a_record() {
+    let folder = Folder::new("window");
+    folder.write("a-images-idx3-ubyte.gz", gzip(&idx(8, &[100, 28, 28], &[1; 78400])));
+    folder.write("a-labels-idx1-ubyte.gz", gzip(&idx(8, &[100], &[1; 100])));
+    let dataset = Dataset::idx(folder.0.join("a")).unwrap().workers(1).prefetch(0);
+    let with = |window| dataset.clone().shuffle(window, 1).memory(Bytes::gib(1)).declared_bytes().unwrap().0;
+    assert_eq!(with(1_001_000) - with(1000), 1_000_000 * (784 + 1 + 12));
+    // A source that is read by number needs nothing to be shuffled.
+    let memory = Column::memory("x", vec![0f32; 1000], []).unwrap();
+    let memory = Dataset::columns([memory]).unwrap();
+    assert_eq!(
+        memory.clone().shuffle(1 << 40, 1).declared_bytes().unwrap(),
+        memory.declared_bytes().unwrap()
+    );
+}

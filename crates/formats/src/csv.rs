@@ -1,0 +1,164 @@
+//! Turns a file of comma-separated values into the places of its records, and a record into its fields.
+//!
+//! A line break between quotes belongs to its field, so records are told apart by counting quotes, in one pass over
+//! the file. After that any record can be read by offset. Written by hand, because a record is parsed where it
+//! lies, without a copy, and the parser of a whole file cannot be entered in its middle.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use crate::{FileError, Result};
+
+/// A longer record is taken for a quote that was never closed.
+pub const RECORD_LIMIT: u64 = 16 << 20;
+
+/// The places of all records of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    /// Where each record begins, and where the last one ends. Empty lines are no records.
+    pub starts: Vec<u64>,
+    /// The length of the longest.
+    pub longest: usize,
+}
+
+impl Index {
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Finds the records of a file, and shows each to `see` with its number.
+pub fn scan(path: &Path, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<Index> {
+    let io = |error| FileError::io(path, error);
+    let mut reader = BufReader::with_capacity(64 << 10, File::open(path).map_err(io)?);
+    let mut index = Index::default();
+    let (mut record, mut at, mut quotes) = (Vec::new(), 0u64, 0usize);
+    loop {
+        let before = record.len();
+        let mut limited = std::io::Read::take(&mut reader, RECORD_LIMIT + 1 - before as u64);
+        let read = limited.read_until(b'\n', &mut record).map_err(io)?;
+        quotes += record[before..].iter().filter(|&&byte| byte == b'"').count();
+        let number = index.starts.len() as u64;
+        if record.len() as u64 > RECORD_LIMIT {
+            let what = "the record is longer than 16 MiB; is a quote never closed?";
+            return Err(FileError::damaged_at(path, number, what));
+        }
+        if read > 0 && quotes % 2 == 1 {
+            continue;
+        }
+        if read == 0 && quotes % 2 == 1 {
+            return Err(FileError::damaged_at(path, number, "the file ends inside quotes"));
+        }
+        if record.is_empty() {
+            break;
+        }
+        let text = trim_end(&record);
+        if !text.is_empty() {
+            see(number, text)?;
+            index.starts.push(at);
+            index.longest = index.longest.max(record.len());
+        }
+        at += record.len() as u64;
+        (quotes, _) = (0, record.clear());
+    }
+    index.starts.push(at);
+    Ok(index)
+}
+
+/// A record without its line break.
+pub fn trim_end(record: &[u8]) -> &[u8] {
+    let record = record.strip_suffix(b"\n").unwrap_or(record);
+    record.strip_suffix(b"\r").unwrap_or(record)
+}
+
+/// The fields of one record, without their quotes.
+///
+/// ```
+/// let fields: Vec<_> = plimsoll_formats::csv::fields(b"1,\"a \"\"b\"\", c\",,").collect();
+/// assert_eq!(fields, [&b"1"[..], b"a \"b\", c", b"", b""]);
+/// ```
+pub fn fields(record: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
+    let mut rest = Some(record);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(quoted) = text.strip_prefix(b"\"") else {
+            let end = text.iter().position(|&byte| byte == b',');
+            rest = end.map(|end| &text[end + 1..]);
+            return Some(Cow::Borrowed(&text[..end.unwrap_or(text.len())]));
+        };
+        let mut field = Vec::new();
+        let mut at = 0;
+        while at < quoted.len() {
+            match (quoted[at], quoted.get(at + 1)) {
+                (b'"', Some(b'"')) => {
+                    field.push(b'"');
+                    at += 1;
+                }
+                (b'"', _) => break,
+                (byte, _) => field.push(byte),
+            }
+            at += 1;
+        }
+        let after = quoted.get(at + 1..).unwrap_or(&[]);
+        rest = after.iter().position(|&byte| byte == b',').map(|comma| &after[comma + 1..]);
+        Some(Cow::Owned(field))
+    })
+}
+
+/// A field as a number.
+pub fn number(field: &[u8]) -> Option<f64> {
+    std::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan_text(text: &[u8]) -> (Result<Index>, Vec<Vec<u8>>) {
+        let name = format!("plimsoll-csv-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        let mut seen = Vec::new();
+        let index = scan(&path, |_, record| {
+            seen.push(record.to_vec());
+            Ok(())
+        });
+        std::fs::remove_file(path).unwrap();
+        (index, seen)
+    }
+
+    #[test]
+    fn line_breaks_in_quotes_do_not_end_a_record() {
+        let (index, seen) = scan_text(b"a,b\r\n\n\"x\ny\",2\n3,\"4\"");
+        assert_eq!(seen, [&b"a,b"[..], b"\"x\ny\",2", b"3,\"4\""]);
+        assert_eq!(index.unwrap().starts, [0, 6, 14, 19]);
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_named() {
+        let error = scan_text(b"1,2\n3,\"4\n5,6\n").0.unwrap_err().to_string();
+        assert!(error.ends_with(", record 1: the file ends inside quotes"), "{error}");
+    }
+
+    #[test]
+    fn no_mutation_panics() {
+        let text = b"a,\"b \"\"c\"\"\"\r\n1,\"2\n3\"\n";
+        for at in 0..text.len() {
+            for byte in [b'"', b',', b'\n', b'\r', 0, 0xff] {
+                let mut mutated = text.to_vec();
+                mutated[at] = byte;
+                for record in scan_text(&mutated).1 {
+                    let _ = fields(&record).count();
+                }
+            }
+        }
+    }
+}

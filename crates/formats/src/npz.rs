@@ -1,0 +1,188 @@
+//! Turns a NumPy archive into its arrays: name, header, and where the numbers lie in the file.
+//!
+//! `np.savez` stores arrays uncompressed, so their rows can be read in place by offset and the archive is never
+//! loaded. `np.savez_compressed` deflates them; those can only be read from front to back.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use crate::npy::Header;
+use crate::{FileError, Result};
+
+/// An archive with more members than this is refused.
+const MEMBER_LIMIT: usize = 4096;
+
+/// One array of an archive.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its name, without `.npy`.
+    pub name: String,
+    /// The number of the archive's entry that holds it.
+    pub entry: usize,
+    /// What its header says.
+    pub header: Header,
+    /// Where its numbers begin in the file, if they are stored uncompressed.
+    pub offset: Option<u64>,
+}
+
+fn zip_error(file: &Path, error: zip::result::ZipError) -> FileError {
+    match error {
+        zip::result::ZipError::Io(error) => FileError::io(file, error),
+        error => FileError::damaged(file, format!("the archive is not readable: {error}")),
+    }
+}
+
+/// Lists the arrays of an archive; members that are no arrays are passed over.
+pub fn members(path: &Path) -> Result<Vec<Member>> {
+    let file = File::open(path).map_err(|error| FileError::io(path, error))?;
+    let length = file.metadata().map_err(|error| FileError::io(path, error))?.len();
+    let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| zip_error(path, error))?;
+    if archive.len() > MEMBER_LIMIT {
+        return Err(FileError::damaged(path, format!("{} members are not credible", archive.len())));
+    }
+    let mut members = Vec::new();
+    for entry in 0..archive.len() {
+        let mut member = archive.by_index(entry).map_err(|error| zip_error(path, error))?;
+        let name = member.name().map_err(|error| zip_error(path, error))?;
+        let Some(name) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
+        let stored = member.compression() == zip::CompressionMethod::Stored;
+        let (start, size) = (member.data_start(), member.size());
+        let inside = format!("array '{name}'");
+        let header = Header::read(&mut member, path).map_err(|error| in_member(error, &inside))?;
+        let need = header.start + header.bytes;
+        if need > size {
+            let what = format!("{inside} ends too early: its header promises {need} bytes, there are {size}");
+            return Err(FileError::damaged(path, what));
+        }
+        let offset = match (stored, start) {
+            (true, Some(start)) => {
+                if start.checked_add(size).is_none_or(|end| end > length) {
+                    return Err(FileError::damaged(
+                        path,
+                        format!("{inside} reaches over the end of the file"),
+                    ));
+                }
+                Some(start + header.start)
+            }
+            _ => None,
+        };
+        members.push(Member { name, entry, header, offset });
+    }
+    Ok(members)
+}
+
+fn in_member(error: FileError, inside: &str) -> FileError {
+    match error {
+        FileError::Damaged { file, record, what } => {
+            FileError::Damaged { file, record, what: format!("{inside}: {what}") }
+        }
+        FileError::Unsupported { file, record, what } => {
+            FileError::Unsupported { file, record, what: format!("{inside}: {what}") }
+        }
+        io @ FileError::Io { .. } => io,
+    }
+}
+
+/// The numbers of a deflated array, from front to back.
+pub struct Inflate {
+    reader: flate2::bufread::DeflateDecoder<BufReader<std::io::Take<File>>>,
+}
+
+impl Inflate {
+    /// Opens the array of an archive at its first number.
+    pub fn open(path: &Path, member: &Member) -> Result<Inflate> {
+        let io = |error| FileError::io(path, error);
+        let mut file = File::open(path).map_err(io)?;
+        let (start, size, method) = {
+            let mut archive =
+                zip::ZipArchive::new(BufReader::new(&file)).map_err(|error| zip_error(path, error))?;
+            let entry = archive.by_index(member.entry).map_err(|error| zip_error(path, error))?;
+            (entry.data_start(), entry.compressed_size(), entry.compression())
+        };
+        let (Some(start), zip::CompressionMethod::Deflated) = (start, method) else {
+            let what = format!("array '{}' is compressed in a way that is not read", member.name);
+            return Err(FileError::unsupported(path, what));
+        };
+        file.seek(SeekFrom::Start(start)).map_err(io)?;
+        let packed = BufReader::with_capacity(32 << 10, file.take(size));
+        let mut inflate = Inflate { reader: flate2::bufread::DeflateDecoder::new(packed) };
+        let mut header = (&mut inflate.reader).take(member.header.start);
+        std::io::copy(&mut header, &mut std::io::sink()).map_err(io)?;
+        Ok(inflate)
+    }
+}
+
+impl Read for Inflate {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.reader.read(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Element, npy};
+    use std::io::Write;
+    use std::path::PathBuf;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("plimsoll-npz-{}-{name}.npz", std::process::id()))
+    }
+
+    fn archive(path: &Path, method: zip::CompressionMethod) {
+        let mut zip = zip::ZipWriter::new(File::create(path).unwrap());
+        let options = zip::write::SimpleFileOptions::default().compression_method(method);
+        for (name, values) in [("x", [1f32, 2.0, 3.0, 4.0]), ("y", [5f32, 6.0, 7.0, 8.0])] {
+            zip.start_file(format!("{name}.npy"), options).unwrap();
+            let mut bytes = Vec::new();
+            npy::write_header(&mut bytes, Element::F32, &[2, 2]).unwrap();
+            bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+            zip.write_all(&bytes).unwrap();
+        }
+        zip.finish().unwrap();
+    }
+
+    #[test]
+    fn stored_arrays_are_found_by_offset_and_deflated_ones_are_inflated() {
+        let path = scratch("both");
+        archive(&path, zip::CompressionMethod::Stored);
+        let found = members(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let at = found[1].offset.unwrap() as usize;
+        assert_eq!((found[1].name.as_str(), &bytes[at..at + 4]), ("y", &5f32.to_le_bytes()[..]));
+
+        archive(&path, zip::CompressionMethod::Deflated);
+        let found = members(&path).unwrap();
+        assert_eq!(found[1].offset, None);
+        let mut values = Vec::new();
+        Inflate::open(&path, &found[1]).unwrap().read_to_end(&mut values).unwrap();
+        assert_eq!(values, [5f32, 6.0, 7.0, 8.0].map(f32::to_le_bytes).concat());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn no_truncation_and_no_mutation_panics() {
+        let path = scratch("mutated");
+        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
+            archive(&path, method);
+            let bytes = std::fs::read(&path).unwrap();
+            for cut in (0..bytes.len()).step_by(7) {
+                std::fs::write(&path, &bytes[..cut]).unwrap();
+                let error = members(&path).unwrap_err().to_string();
+                assert!(error.contains("mutated"), "{error}");
+            }
+            for at in 0..bytes.len() {
+                let mut mutated = bytes.clone();
+                mutated[at] ^= 0xff;
+                std::fs::write(&path, &mutated).unwrap();
+                for member in members(&path).unwrap_or_default() {
+                    if let (None, Ok(mut inflate)) = (member.offset, Inflate::open(&path, &member)) {
+                        let _ = std::io::copy(&mut inflate, &mut std::io::sink());
+                    }
+                }
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}
