@@ -250,6 +250,14 @@ impl Dataset {
         self
     }
 
+    /// Samples in a batch, if it makes batches.
+    pub fn batch_size(&self) -> Option<usize> {
+        self.stages.iter().rev().find_map(|stage| match stage {
+            Stage::Batch { size, .. } => Some(*size),
+            _ => None,
+        })
+    }
+
     /// What the fields of a sample look like at the end.
     pub fn spec(&self) -> Result<Vec<FieldSpec>> {
         Ok(self.recipe()?.spec.to_vec())

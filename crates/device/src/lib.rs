@@ -11,8 +11,8 @@ mod oom;
 pub mod process;
 
 pub use allocator::{
-    Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Growth, GrowthWatch, HostMemory,
-    Lease, ReleaseError, ReserveError, Stats, System,
+    Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth, GrowthWatch,
+    HostMemory, Lease, ReleaseError, ReserveError, Stats, System,
 };
 pub use bytes::{Bytes, ParseBytesError};
 pub use ledger::{Kind, Ledger, LedgerError, Row};

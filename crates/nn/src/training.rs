@@ -157,6 +157,14 @@ impl Training {
         Training::compile(model, recipe, params, values, 0)
     }
 
+    /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
+    #[track_caller]
+    pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
+        let params = Net::discover(&recipe.inputs, &model)?;
+        let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
+        Training::build(model, recipe, params, values, seed, false)
+    }
+
     #[track_caller]
     fn compile(
         model: impl Model + 'static,
@@ -165,14 +173,33 @@ impl Training {
         values: Vec<Tensor>,
         seed: u64,
     ) -> Result<Training> {
-        let (layout, held) = Layout::new(&recipe, &params, values, seed)?;
+        Training::build(model, recipe, params, values, seed, true)
+    }
+
+    #[track_caller]
+    fn build(
+        model: impl Model + 'static,
+        recipe: Recipe,
+        params: Vec<Param>,
+        values: Vec<Tensor>,
+        seed: u64,
+        is_trained: bool,
+    ) -> Result<Training> {
+        let (layout, mut held) = Layout::new(&recipe, &params, values, seed)?;
+        if !is_trained {
+            // Without training there is no need for the optimizer's state.
+            held.truncate(params.len());
+        }
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let (rate, n_metrics) = (layout.rate, recipe.metrics.len());
         let scaled = layout.scale.is_some();
         let options = recipe.options();
         let body = Arc::new(Body { model, recipe, params: params.clone(), layout });
         let trained = body.clone();
-        let mut step = Step::compile_with(options, held, &types, move |pass| trained.train(pass))?;
+        let mut step = match is_trained {
+            true => Step::compile_with(options, held, &types, move |pass| trained.train(pass))?,
+            false => Step::idle(options, held, |_| Err(refuse("trains a model that is only to be used")))?,
+        };
         let evaluated = body.clone();
         let evaluation = step.add_body(move |pass| evaluated.evaluate(pass));
         let prediction = step.add_body(move |pass| body.predict(pass));

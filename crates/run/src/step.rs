@@ -157,6 +157,25 @@ pub struct StepInfo {
 }
 
 impl StepInfo {
+    const NOTHING: StepInfo = StepInfo {
+        planned: Bytes::ZERO,
+        floor: Bytes::ZERO,
+        unlimited: Bytes::ZERO,
+        live: Bytes::ZERO,
+        account: Account {
+            program: Bytes::ZERO,
+            tensors: Bytes::ZERO,
+            staged: Bytes::ZERO,
+            beside: Bytes::ZERO,
+        },
+        predicted_seconds: 0.0,
+        unlimited_seconds: 0.0,
+        recomputed_ops: 0,
+        micro_batches: 0,
+        exactness: Exactness::Bitwise,
+        plan_seconds: 0.0,
+    };
+
     fn new(compiled: &Compiled, plan_seconds: f64) -> StepInfo {
         let parts = || compiled.passes.iter().chain(&compiled.update);
         let arena = parts().map(|p| p.program.arena_bytes()).max().unwrap_or(0);
@@ -205,6 +224,27 @@ impl Step {
         inputs: &[Type],
         body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + 'static,
     ) -> Result<Step> {
+        Step::over(options, held, Some(inputs), body)
+    }
+
+    /// As [`Step::compile_with`], but nothing is compiled before it is run: for a state of which only other bodies are
+    /// wanted.
+    #[track_caller]
+    pub fn idle(
+        options: StepOptions,
+        held: Vec<Held>,
+        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + 'static,
+    ) -> Result<Step> {
+        Step::over(options, held, None, body)
+    }
+
+    #[track_caller]
+    fn over(
+        options: StepOptions,
+        held: Vec<Held>,
+        inputs: Option<&[Type]>,
+        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + 'static,
+    ) -> Result<Step> {
         let site = Site::here();
         let device = match held.first() {
             Some(first) => first.tensor.buffer(site)?.device().clone(),
@@ -218,7 +258,9 @@ impl Step {
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
         let bodies: Vec<Body> = vec![Box::new(body)];
         let mut step = Step { device, options, bodies, names, state, variants: Vec::new(), workspace };
-        step.prepare(0, inputs, site)?;
+        if let Some(inputs) = inputs {
+            step.prepare(0, inputs, site)?;
+        }
         Ok(step)
     }
 
@@ -417,10 +459,9 @@ impl Step {
         self.variants.last().map_or(&[], |v| &v.outputs)
     }
 
-    /// What was planned for the inputs that were run last.
+    /// What was planned for the inputs that were run last; nothing, all zeros, before anything was.
     pub fn info(&self) -> &StepInfo {
-        // A step has a compiled form from its making on, or it is not made.
-        &self.variants[self.variants.len() - 1].info
+        self.variants.last().map_or(&StepInfo::NOTHING, |v| &v.info)
     }
 
     /// How many compiled forms are kept.

@@ -16,6 +16,7 @@
 mod best_fit;
 mod block;
 mod debug;
+mod failing;
 mod growth;
 mod region;
 mod system;
@@ -24,6 +25,7 @@ mod tally;
 pub use best_fit::{BestFit, ReserveError};
 pub use block::{AllocatorId, Block, Lease};
 pub use debug::{Damage, DamageKind, Debug};
+pub use failing::Failing;
 pub use growth::{Growth, GrowthWatch};
 pub use system::System;
 

@@ -1,0 +1,29 @@
+//! Turns a model, data and a line into a trained model: [`Trainer`], with checkpoints, callbacks and logs.
+//!
+//! Read in this order: [`Trainer`] (what is asked), `session.rs` (one run of `fit`), [`Checkpoint`] (what outlives the
+//! process), [`Callback`] (who is told what).
+//!
+//! What is not here: layers and optimizers (`plimsoll-nn`), files of data (`plimsoll-data`), file formats.
+
+mod error;
+mod fault;
+
+mod callback;
+mod logs;
+mod progress;
+
+mod checkpoint;
+mod predict;
+mod session;
+mod staging;
+mod trainer;
+
+pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPlateau, StepEvent, Verdict};
+pub use checkpoint::{Checkpoint, Checkpoints, Progress};
+pub use error::{Error, Result};
+pub use fault::Fault;
+pub use logs::{CsvLog, TensorBoardLog};
+pub use predict::{Evaluation, Prediction};
+pub use progress::{JsonLines, ProgressBar};
+pub use session::History;
+pub use trainer::{Epochs, Trainer};

@@ -1,0 +1,118 @@
+//! Using a model: evaluation over data, and predictions that leave batch by batch.
+
+use plimsoll_data::Dataset;
+use plimsoll_graph::{TensorOps, Type};
+use plimsoll_nn::Tally;
+use plimsoll_run::Tensor;
+
+use crate::error::{Error, Result};
+use crate::staging::borrowed;
+use crate::trainer::Trainer;
+
+/// What an evaluation found.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Evaluation {
+    /// The mean loss.
+    pub loss: f64,
+    /// Metrics by name.
+    pub metrics: Vec<(String, f64)>,
+    /// Samples seen.
+    pub samples: u64,
+}
+
+/// One batch of predictions.
+pub struct Prediction<'a> {
+    /// The model's outputs, a row a sample.
+    pub outputs: &'a [Tensor],
+    /// Samples of the batch.
+    pub samples: usize,
+}
+
+impl Trainer {
+    /// The loss and the metrics over one pass of data, under the same line as training.
+    pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation> {
+        let device = self.on()?;
+        device.scope(|| {
+            let data = self.usable(data)?;
+            self.evaluate_over(&data)
+        })
+    }
+
+    pub(crate) fn evaluate_over(&mut self, data: &Dataset) -> Result<Evaluation> {
+        let fields = self.n_inputs + 1;
+        let mut tallies: Vec<Tally> = self.metrics.iter().map(|&metric| Tally::new(metric)).collect();
+        let (mut sum, mut samples) = (0.0, 0);
+        for batch in data.batches()? {
+            let batch = batch?;
+            let staged = self.staging.stage(&batch, fields)?;
+            let n = batch.samples();
+            drop(batch);
+            let Some(training) = &mut self.training else { break };
+            let outcome = training.evaluate(&borrowed(staged))?;
+            sum += outcome.loss * n as f64;
+            samples += n as u64;
+            for (tally, sums) in tallies.iter_mut().zip(outcome.sums) {
+                tally.add(sums)?;
+            }
+        }
+        let names = self.metrics.iter().map(|metric| metric.name());
+        let metrics = names.zip(tallies.iter().map(Tally::value)).collect();
+        Ok(Evaluation { loss: sum / samples as f64, metrics, samples })
+    }
+
+    /// What the model makes of data, handed on batch by batch, so that nothing piles up. Labels in the data are not read.
+    /// Where a whole batch does not fit the line, fewer samples are run at a time.
+    pub fn predict(
+        &mut self,
+        data: &Dataset,
+        mut each: impl FnMut(&Prediction<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        let device = self.on()?;
+        device.scope(|| {
+            let data = self.usable(data)?;
+            let fields = self.n_inputs;
+            let (mut seen, mut most) = (0, usize::MAX);
+            for batch in data.batches()? {
+                let batch = batch?;
+                let n = batch.samples();
+                let staged = self.staging.stage(&batch, fields)?;
+                drop(batch);
+                let Some(training) = &mut self.training else { break };
+                let mut at = 0;
+                while at < n {
+                    let samples = most.min(n - at);
+                    let rows = if samples == n { None } else { Some(slice(staged, at, samples)?) };
+                    let inputs = rows.as_deref().unwrap_or(staged);
+                    match training.predict(&borrowed(inputs)) {
+                        Ok(outputs) => each(&Prediction { outputs, samples })?,
+                        Err(plimsoll_run::Error::Infeasible { .. }) if samples > 1 => {
+                            most = samples / 2;
+                            continue;
+                        }
+                        Err(error) => return Err(error.into()),
+                    }
+                    at += samples;
+                }
+                seen += n as u64;
+            }
+            Ok(seen)
+        })
+    }
+}
+
+/// Some rows of tensors.
+fn slice(tensors: &[Tensor], at: usize, samples: usize) -> Result<Vec<Tensor>> {
+    tensors
+        .iter()
+        .map(|tensor| {
+            let rows = tensor.shape().first().copied().unwrap_or(1).max(1);
+            let row = tensor.ty().bytes() / rows;
+            let ty = Type::new(tensor.dtype(), tensor.shape().with(0, samples));
+            let mut part = Tensor::zeros(ty)?;
+            let bytes = tensor.as_bytes()?.get(at * row..(at + samples) * row);
+            let outside = || Error::Mismatch(format!("a batch of {rows} samples has no rows from {at} on"));
+            part.set_bytes(bytes.ok_or_else(outside)?)?;
+            Ok(part)
+        })
+        .collect()
+}

@@ -1,0 +1,204 @@
+//! What people see of a run: a bar on a terminal, lines elsewhere, JSON for programs.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar as Bar, ProgressStyle};
+use plimsoll_device::{Bytes, process};
+
+use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::error::Result;
+
+/// The bar is redrawn at most every so many seconds.
+const REDRAW: f64 = 0.1;
+
+/// A bar with step, loss, samples a second, the share of waiting for input, and bytes of the line. Where the output is no
+/// terminal, a line an epoch.
+#[derive(Default)]
+pub struct ProgressBar {
+    bar: Option<Bar>,
+    line: Option<Bytes>,
+    planned: Bytes,
+    epochs: u64,
+    drawn: f64,
+}
+
+impl ProgressBar {
+    /// A bar.
+    pub fn new() -> ProgressBar {
+        ProgressBar::default()
+    }
+
+    fn say(&self, text: String) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => println!("{text}"),
+        }
+    }
+
+    fn load(&self) -> String {
+        let resident = process::resident().unwrap_or(Bytes::ZERO);
+        match self.line {
+            Some(line) => format!("{resident} of {line}"),
+            None => resident.to_string(),
+        }
+    }
+}
+
+impl Callback for ProgressBar {
+    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+        let info = plan.info;
+        let again = match (info.micro_batches, info.recomputed_ops) {
+            (1, 0) => "nothing is computed twice".to_string(),
+            (1, ops) => format!("{ops} ops run again instead of being kept"),
+            (parts, ops) => format!("batch in {parts} micro-batches, {ops} ops run again"),
+        };
+        let line = plan.line.map_or("no line".to_string(), |line| format!("line {line}"));
+        println!(
+            "{line}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
+             unlimited it would take {} and {:.1} ms; the least is {}",
+            info.planned,
+            info.predicted_seconds * 1e3,
+            info.exactness,
+            info.unlimited,
+            info.unlimited_seconds * 1e3,
+            info.floor
+        );
+        (self.line, self.planned, self.epochs) = (plan.line, info.planned, plan.epochs);
+        if std::io::stderr().is_terminal() {
+            let style = "{prefix} {wide_bar} {pos}/{len} {msg}";
+            let bar = Bar::new(plan.samples.unwrap_or(0));
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            self.bar = Some(bar);
+        }
+        Ok(())
+    }
+
+    fn on_step(&mut self, step: &StepEvent) -> Result<()> {
+        let Some(bar) = &self.bar else { return Ok(()) };
+        if step.seconds - self.drawn < REDRAW && step.seconds >= self.drawn {
+            return Ok(());
+        }
+        self.drawn = step.seconds;
+        bar.set_prefix(format!("epoch {}/{}", step.epoch + 1, self.epochs));
+        bar.set_position(step.seen);
+        let (speed, waiting) = (step.seen as f64 / step.seconds, 100.0 * step.waiting / step.seconds);
+        let load = self.load();
+        bar.set_message(format!(
+            "loss {:.4}  {speed:.0} samples/s  waiting {waiting:.0}%  {load}",
+            step.mean_loss
+        ));
+        Ok(())
+    }
+
+    fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
+        self.drawn = 0.0;
+        let metrics: String =
+            epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
+        let peak = Bytes(epoch.resident_peak_bytes);
+        let of = self.line.map_or(String::new(), |line| format!(" of {line}"));
+        self.say(format!(
+            "epoch {:3}  loss {:.4}{metrics}  {:.0} samples/s  waiting {:.0}%  peak {peak}{of}",
+            epoch.epoch,
+            epoch.loss,
+            epoch.samples_s,
+            100.0 * epoch.waiting
+        ));
+        Ok(Verdict::GoOn)
+    }
+
+    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
+        match notice {
+            Notice::Skipped { step, loss_scale } => {
+                let scale =
+                    loss_scale.map_or(String::new(), |scale| format!("; the loss scale is now {scale}"));
+                self.say(format!("after step {step}: a batch was left out, it was not finite{scale}"));
+            }
+            Notice::Replanned { step, why } => {
+                self.say(format!("after step {step}: planned again, because {why}"))
+            }
+            Notice::Resumed { step, path } => {
+                self.say(format!("going on after step {step} from {}", path.display()))
+            }
+            Notice::Saved { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self) -> Result<()> {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        Ok(())
+    }
+}
+
+/// One JSON line an epoch, and one for each notice.
+#[derive(Default)]
+pub struct JsonLines {
+    floor: u64,
+    info: Option<serde_json::Value>,
+}
+
+impl JsonLines {
+    /// Lines on the standard output.
+    pub fn new() -> JsonLines {
+        JsonLines::default()
+    }
+}
+
+impl Callback for JsonLines {
+    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+        self.floor = plan.info.floor.get();
+        let info = plan.info;
+        let value = serde_json::json!({
+            "event": "plan", "line_bytes": plan.line.map(Bytes::get), "planned_bytes": info.planned.get(),
+            "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
+            "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
+            "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
+            "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,
+            "plan_seconds": info.plan_seconds,
+        });
+        println!("{value}");
+        self.info = Some(value);
+        Ok(())
+    }
+
+    fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
+        let mut line = serde_json::json!({
+            "event": "epoch", "epoch": epoch.epoch, "step": epoch.step, "loss": epoch.loss, "rate": epoch.rate,
+            "samples_s": epoch.samples_s, "waiting": epoch.waiting, "skipped": epoch.skipped,
+            "skipped_samples": epoch.skipped_samples, "resident_bytes": epoch.resident_bytes,
+            "resident_peak_bytes": epoch.resident_peak_bytes, "planned_bytes": epoch.planned_bytes,
+            "floor_bytes": self.floor,
+        });
+        for (name, value) in &epoch.metrics {
+            line[name] = serde_json::json!(value);
+        }
+        for name in ["micro_batches", "recomputed_ops", "exactness"] {
+            line[name] = self.info.as_ref().map_or(serde_json::Value::Null, |info| info[name].clone());
+        }
+        println!("{line}");
+        Ok(Verdict::GoOn)
+    }
+
+    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
+        let line = match notice {
+            Notice::Skipped { step, loss_scale } => {
+                serde_json::json!({ "event": "skipped", "step": step, "loss_scale": loss_scale })
+            }
+            Notice::Replanned { step, why } => {
+                serde_json::json!({ "event": "replanned", "step": step, "why": why })
+            }
+            Notice::Saved { step, path } => {
+                serde_json::json!({ "event": "saved", "step": step, "path": path })
+            }
+            Notice::Resumed { step, path } => {
+                serde_json::json!({ "event": "resumed", "step": step, "path": path })
+            }
+        };
+        println!("{line}");
+        Ok(())
+    }
+}

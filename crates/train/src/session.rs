@@ -1,0 +1,292 @@
+//! One run of `fit`: batches in, updates done, everyone told, nothing lost.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use plimsoll_data::{Batch, Batches, Dataset};
+use plimsoll_device::process;
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_run::Tensor;
+
+use crate::callback::{EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::staging::borrowed;
+use crate::trainer::{Epochs, Trainer};
+
+/// So many steps in a row may be left out because they are not finite.
+const MOST_SKIPS: u64 = 50;
+
+/// What each epoch came to.
+pub type History = Vec<EpochEvent>;
+
+/// What became of a batch.
+enum Did {
+    Update { loss: f64, loss_scale: Option<f64> },
+    Skip { loss_scale: Option<f64> },
+}
+
+impl Trainer {
+    /// Trains until so many epochs are done in all, those before a checkpoint counted.
+    ///
+    /// # Errors
+    /// The line cannot be kept, data cannot be read, or a step fails for good; then, where there is a place for
+    /// checkpoints, the state before the failed step is saved and named.
+    pub fn fit(&mut self, data: &Dataset, epochs: Epochs) -> Result<History> {
+        let device = self.on()?;
+        device.scope(|| self.run(data, epochs))
+    }
+
+    fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs) -> Result<History> {
+        // Passes without end, so that a run that is resumed for more epochs has the same pipeline.
+        let data = self.ready(data)?.repeat_forever();
+        let mut batches = match &self.progress.position {
+            Some(position) => data.resume(position)?,
+            None => data.batches()?,
+        };
+        self.announce(&data, epochs)?;
+        let mut history = Vec::new();
+        let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0 };
+        while self.progress.epoch < epochs {
+            let outcome = self.epoch(&mut batches, &mut run);
+            let event = match outcome {
+                Ok(event) => event,
+                Err(error) => return Err(self.stopped(error)),
+            };
+            let mut stop = None;
+            for callback in &mut self.callbacks {
+                match callback.on_epoch(&event)? {
+                    Verdict::GoOn => {}
+                    Verdict::Stop(why) => stop = Some(why),
+                    Verdict::Rate(factor) => self.progress.rate_factor *= factor,
+                }
+            }
+            history.push(event);
+            if self.checkpoints.is_some() {
+                self.save_checkpoint()?;
+            }
+            if stop.is_some() {
+                break;
+            }
+        }
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_end())?;
+        Ok(history)
+    }
+
+    fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
+        let Some(training) = &self.training else { return Ok(()) };
+        let plan = Plan {
+            info: training.info(),
+            line: self.memory,
+            batch: data.batch_size().unwrap_or(1),
+            parameters: training.n_trained(),
+            samples: self.samples(data)?,
+            epochs,
+            epoch: self.progress.epoch,
+            pipeline: data.declared_bytes()?,
+        };
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_start(&plan))
+    }
+
+    /// Samples of one pass.
+    fn samples(&self, data: &Dataset) -> Result<Option<u64>> {
+        // The data here repeats without end; its source does not.
+        Ok(data.samples()?)
+    }
+
+    /// Trains to the end of the epoch that is begun.
+    fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<EpochEvent> {
+        run.began = Instant::now();
+        let (seconds_before, pass) = (self.progress.seconds, self.progress.epoch);
+        loop {
+            let waiting = Instant::now();
+            let Some(batch) = batches.next() else { break };
+            let batch = batch?;
+            self.progress.waiting += waiting.elapsed().as_secs_f64();
+            let (samples, last) = (batch.samples(), batch.is_last_of_epoch());
+            run.batches_seen += 1;
+            let did = self.step(batch, run)?;
+            self.progress.position = Some(Batches::position(batches));
+            self.progress.samples += samples as u64;
+            self.progress.seconds = seconds_before + run.began.elapsed().as_secs_f64();
+            match did {
+                Did::Update { loss, loss_scale } => {
+                    run.skips_in_a_row = 0;
+                    self.progress.step += 1;
+                    self.progress.loss += loss * samples as f64;
+                    let event = self.event(samples, loss, loss_scale);
+                    self.callbacks.iter_mut().try_for_each(|callback| callback.on_step(&event))?;
+                }
+                Did::Skip { loss_scale } => {
+                    run.skips_in_a_row += 1;
+                    self.progress.skipped += 1;
+                    // Left-out samples have no loss; the mean is over the others.
+                    self.progress.samples -= samples as u64;
+                    self.tell(&Notice::Skipped { step: self.progress.step, loss_scale })?;
+                    if run.skips_in_a_row >= MOST_SKIPS {
+                        return Err(Error::NotFinite { steps: run.skips_in_a_row });
+                    }
+                }
+            }
+            let ended =
+                last || self.progress.position.as_ref().is_some_and(|at| at.pass > pass && at.sample == 0);
+            if ended {
+                break;
+            }
+            let step = self.progress.step;
+            if self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.is_due(step)) {
+                self.save_checkpoint()?;
+            }
+        }
+        self.close_epoch(batches)
+    }
+
+    fn event(&self, samples: usize, loss: f64, loss_scale: Option<f64>) -> StepEvent {
+        let progress = &self.progress;
+        StepEvent {
+            epoch: progress.epoch,
+            step: progress.step,
+            samples,
+            seen: progress.samples,
+            loss,
+            mean_loss: progress.loss / progress.samples.max(1) as f64,
+            rate: self.rate(progress.step.saturating_sub(1)),
+            seconds: progress.seconds,
+            waiting: progress.waiting,
+            loss_scale,
+        }
+    }
+
+    fn rate(&self, step: u64) -> f64 {
+        self.schedule.rate(self.optimizer.rate(), step) * self.progress.rate_factor
+    }
+
+    /// One batch: an update, or none.
+    fn step(&mut self, batch: Batch, run: &Run) -> Result<Did> {
+        let rate = self.rate(self.progress.step);
+        let fields = self.n_inputs + 1;
+        let poisoned = self.fault == Some(Fault::Nan(run.batches_seen));
+        let mut again = true;
+        let staged = match self.staging.stage(&batch, fields) {
+            Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.staging.stage(&batch, fields)?,
+            staged => staged?,
+        };
+        drop(batch);
+        if poisoned {
+            poison(staged)?;
+        }
+        loop {
+            let Some(training) = &mut self.training else {
+                return Err(Error::Mismatch("there is no model to train".into()));
+            };
+            training.set_rate(rate)?;
+            let outcome = training.run(&borrowed(staged));
+            let why = match outcome {
+                Ok(outcome) => {
+                    if self.progress.sums.is_empty() {
+                        self.progress.sums = vec![Vec::new(); outcome.sums.len()];
+                    }
+                    if outcome.skipped {
+                        return Ok(Did::Skip { loss_scale: outcome.loss_scale });
+                    }
+                    for (total, sums) in self.progress.sums.iter_mut().zip(outcome.sums) {
+                        add(total, sums)?;
+                    }
+                    return Ok(Did::Update { loss: outcome.loss, loss_scale: outcome.loss_scale });
+                }
+                Err(plimsoll_run::Error::NotFinite { .. }) => return Ok(Did::Skip { loss_scale: None }),
+                Err(plimsoll_run::Error::OutOfMemory(why)) if again => why,
+                Err(error) => return Err(error.into()),
+            };
+            // Memory that was promised is not there: plan anew within what is left, and try once more.
+            again = false;
+            training.set_memory(self.memory)?;
+            let why = why.to_string().lines().next().unwrap_or_default().to_string();
+            let notice = Notice::Replanned { step: self.progress.step, why };
+            self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
+        }
+    }
+
+    fn close_epoch(&mut self, batches: &Batches) -> Result<EpochEvent> {
+        let named = |metric: &plimsoll_nn::Metric| metric.name();
+        let values = self.metrics.iter().zip(&self.progress.sums).map(|(metric, sums)| metric.finish(sums));
+        let mut metrics: Vec<(String, f64)> = self.metrics.iter().map(named).zip(values).collect();
+        if let Some(data) = self.validation.clone() {
+            let data = self.bounded(&data)?;
+            let found = self.evaluate_over(&data)?;
+            metrics.push(("val_loss".into(), found.loss));
+            metrics.extend(found.metrics.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
+        }
+        let progress = &mut self.progress;
+        progress.epoch += 1;
+        let planned = self.training.as_ref().map_or(0, |training| training.info().planned.get());
+        let event = EpochEvent {
+            epoch: progress.epoch,
+            step: progress.step,
+            loss: progress.loss / progress.samples as f64,
+            metrics,
+            samples_s: progress.samples as f64 / progress.seconds,
+            waiting: progress.waiting / progress.seconds,
+            rate: self.schedule.rate(self.optimizer.rate(), progress.step.saturating_sub(1))
+                * progress.rate_factor,
+            skipped: progress.skipped,
+            skipped_samples: batches.skipped(),
+            resident_bytes: process::resident().map_or(0, |bytes| bytes.get()),
+            resident_peak_bytes: process::peak_resident().map_or(0, |bytes| bytes.get()),
+            planned_bytes: planned,
+        };
+        progress.begin_epoch();
+        Ok(event)
+    }
+
+    /// Writes a checkpoint of where the training stands.
+    pub fn save_checkpoint(&mut self) -> Result<Option<PathBuf>> {
+        let (Some(checkpoints), Some(training)) = (&self.checkpoints, &self.training) else {
+            return Ok(None);
+        };
+        let states = self.callbacks.iter().map(|callback| callback.state()).collect();
+        let path = checkpoints.save(&Checkpoint::new(self.progress.clone(), states), training)?;
+        self.tell(&Notice::Saved { step: self.progress.step, path: path.clone() })?;
+        Ok(Some(path))
+    }
+
+    /// The error that ends a run, after what is known was saved. A failed step has changed nothing, so what is saved is
+    /// the state before it.
+    fn stopped(&mut self, error: Error) -> Error {
+        match self.save_checkpoint() {
+            Ok(Some(checkpoint)) => {
+                Error::Stopped { step: self.progress.step, cause: Box::new(error), checkpoint }
+            }
+            _ => error,
+        }
+    }
+}
+
+/// What is counted in one run and not in checkpoints.
+struct Run {
+    began: Instant,
+    batches_seen: u64,
+    skips_in_a_row: u64,
+}
+
+fn add(total: &mut Vec<f64>, sums: &Tensor) -> Result<()> {
+    let sums = sums.to_f64()?;
+    total.resize(sums.len(), 0.0);
+    total.iter_mut().zip(sums).for_each(|(total, x)| *total += x);
+    Ok(())
+}
+
+/// Makes the first number of the first floating-point input none.
+fn poison(inputs: &mut [Tensor]) -> Result<()> {
+    let Some(input) = inputs.iter_mut().find(|input| input.dtype().is_float()) else { return Ok(()) };
+    let nan: &[u8] = match input.dtype() {
+        DType::F32 => &f32::NAN.to_ne_bytes(),
+        DType::F64 => &f64::NAN.to_ne_bytes(),
+        DType::BF16 => &0x7fc0u16.to_ne_bytes(),
+        _ => &0x7e00u16.to_ne_bytes(),
+    };
+    let mut bytes = input.to_bytes()?;
+    bytes[..nan.len()].copy_from_slice(nan);
+    Ok(input.set_bytes(&bytes)?)
+}

@@ -1,0 +1,375 @@
+//! What a user asks for: a model, a loss, an optimizer, a line, data.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll_data::Dataset;
+use plimsoll_device::Bytes;
+use plimsoll_graph::Type;
+use plimsoll_nn::{Clip, Loss, Metric, Model, Optimizer, Param, Precision, Recipe, Schedule, Training};
+use plimsoll_run::{Device, Exactness, StepInfo, Tensor};
+
+use crate::callback::Callback;
+use crate::checkpoint::{Checkpoint, Checkpoints, Progress, load_tensors, save_tensors};
+use crate::error::{Error, Result};
+use crate::fault::Fault;
+use crate::staging::Staging;
+
+/// A number of passes over the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epochs(pub u64);
+
+/// Trains a model inside a line.
+///
+/// ```
+/// use plimsoll_data::{Column, Dataset};
+/// use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+/// use plimsoll_train::{Epochs, Trainer};
+/// // Which of two numbers is larger?
+/// let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+/// let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+/// let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?;
+/// let model = Sequential::new([2]).dense(8).relu().dense(2);
+/// let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2));
+/// let history = trainer.fit(&data.shuffle(100, 1).batch(20), Epochs(30))?;
+/// assert!(history.last().map(|epoch| epoch.loss) < history.first().map(|epoch| epoch.loss));
+/// # Ok::<(), plimsoll_train::Error>(())
+/// ```
+pub struct Trainer {
+    pub(crate) model: Arc<dyn Model>,
+    pub(crate) loss: Arc<dyn Loss>,
+    pub(crate) optimizer: Arc<dyn Optimizer>,
+    pub(crate) device: Option<Device>,
+    pub(crate) memory: Option<Bytes>,
+    pub(crate) host_memory: Option<Bytes>,
+    pub(crate) precision: Precision,
+    pub(crate) exactness: Exactness,
+    pub(crate) micro_batch: Option<usize>,
+    pub(crate) clip: Option<Clip>,
+    pub(crate) metrics: Vec<Metric>,
+    pub(crate) schedule: Schedule,
+    pub(crate) seed: u64,
+    pub(crate) validation: Option<Dataset>,
+    pub(crate) callbacks: Vec<Box<dyn Callback>>,
+    pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) fault: Option<Fault>,
+    pub(crate) training: Option<Training>,
+    pub(crate) progress: Progress,
+    pub(crate) staging: Staging,
+    /// How many fields of a sample are inputs.
+    pub(crate) n_inputs: usize,
+    pub(crate) resumed: Option<Checkpoint>,
+}
+
+impl Trainer {
+    /// A trainer without a line.
+    pub fn new(
+        model: impl Model + 'static,
+        loss: impl Loss + 'static,
+        optimizer: impl Optimizer + 'static,
+    ) -> Trainer {
+        Trainer {
+            model: Arc::new(model),
+            loss: Arc::new(loss),
+            optimizer: Arc::new(optimizer),
+            device: None,
+            memory: None,
+            host_memory: None,
+            precision: Precision::F32,
+            exactness: Exactness::Reassociated,
+            micro_batch: None,
+            clip: None,
+            metrics: Vec::new(),
+            schedule: Schedule::constant(),
+            seed: 42,
+            validation: None,
+            callbacks: Vec::new(),
+            checkpoints: None,
+            fault: None,
+            training: None,
+            progress: Progress { rate_factor: 1.0, ..Progress::default() },
+            staging: Staging::default(),
+            n_inputs: 1,
+            resumed: None,
+        }
+    }
+
+    /// Where it runs; without a word, on the best device of the machine.
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Trainer {
+        self.device = Some(device);
+        self
+    }
+
+    /// The line: the most that the process may take, as the system counts it. `200MiB`, `1.5GiB`, or plain bytes.
+    pub fn memory(mut self, line: &str) -> Result<Trainer> {
+        self.memory = Some(line.parse()?);
+        Ok(self)
+    }
+
+    /// The line in bytes, or none.
+    #[must_use]
+    pub fn line(mut self, line: Option<Bytes>) -> Trainer {
+        self.memory = line;
+        self
+    }
+
+    /// What the input pipeline may take of it. Without a word it takes an eighth of the line, or as little as it can.
+    #[must_use]
+    pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
+        self.host_memory = bytes;
+        self
+    }
+
+    /// In which element type the model computes.
+    #[must_use]
+    pub fn precision(mut self, precision: Precision) -> Trainer {
+        self.precision = precision;
+        self
+    }
+
+    /// How far plans may depart from the bits of an unlimited run. Without a word, batches may be split where that changes
+    /// nothing but the order of sums.
+    #[must_use]
+    pub fn exactness(mut self, exactness: Exactness) -> Trainer {
+        self.exactness = exactness;
+        self
+    }
+
+    /// Samples in a micro-batch, where that is not for the planner to choose.
+    #[must_use]
+    pub fn micro_batch(mut self, samples: Option<usize>) -> Trainer {
+        self.micro_batch = samples;
+        self
+    }
+
+    /// A bound on gradients.
+    #[must_use]
+    pub fn clip(mut self, clip: Option<Clip>) -> Trainer {
+        self.clip = clip;
+        self
+    }
+
+    /// What is counted beside the loss.
+    #[must_use]
+    pub fn metrics(mut self, metrics: impl Into<Vec<Metric>>) -> Trainer {
+        self.metrics = metrics.into();
+        self
+    }
+
+    /// How the learning rate changes from step to step.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Trainer {
+        self.schedule = schedule;
+        self
+    }
+
+    /// Where all randomness starts.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Trainer {
+        self.seed = seed;
+        self
+    }
+
+    /// Data on which the model is evaluated after every epoch.
+    #[must_use]
+    pub fn validation(mut self, data: Dataset) -> Trainer {
+        self.validation = Some(data);
+        self
+    }
+
+    /// Someone who follows the run. They are called in the order in which they were added.
+    #[must_use]
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Trainer {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Where checkpoints go.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Trainer {
+        self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// A fault to rehearse. [`Fault::Alloc`] is the device's part: see `plimsoll_device::Failing`.
+    #[must_use]
+    pub fn fault(mut self, fault: Option<Fault>) -> Trainer {
+        self.fault = fault;
+        self
+    }
+
+    /// What a step on such data will take, before it starts; or a refusal that says the least and ways out.
+    pub fn plan(&mut self, data: &Dataset) -> Result<StepInfo> {
+        let device = self.on()?;
+        device.scope(|| self.ready(data))?;
+        let none = || Error::Mismatch("there is no model to plan for".into());
+        self.training.as_ref().map(|training| *training.info()).ok_or_else(none)
+    }
+
+    /// Sets another line between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
+    /// goes on, with the same bits where the plan does not split the batch.
+    ///
+    /// # Errors
+    /// The line cannot be kept; training can go on under the old one.
+    pub fn set_memory(&mut self, line: Option<Bytes>) -> Result<()> {
+        if let Some(training) = &mut self.training {
+            training.set_memory(line)?;
+        }
+        self.memory = line;
+        Ok(())
+    }
+
+    /// How far the training has come.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// The compiled training, once data was seen.
+    pub fn training(&self) -> Option<&Training> {
+        self.training.as_ref()
+    }
+
+    /// The parameters with their values, once data was seen.
+    pub fn parameters(&self) -> impl Iterator<Item = (&Param, &Tensor)> {
+        self.training.iter().flat_map(|training| training.params().iter().zip(training.values()))
+    }
+
+    /// Goes on from the newest checkpoint of a folder when [`Trainer::fit`] is called next. `false` if there is none.
+    pub fn resume(&mut self, folder: &Path, data: &Dataset) -> Result<bool> {
+        let Some(path) = Checkpoint::newest(folder)? else { return Ok(false) };
+        let device = self.on()?;
+        device.scope(|| self.ready(data))?;
+        let Some(training) = &mut self.training else { return Ok(false) };
+        let checkpoint = Checkpoint::restore(&path, training)?;
+        self.progress = checkpoint.progress.clone();
+        for (callback, state) in self.callbacks.iter_mut().zip(&checkpoint.callbacks) {
+            if let Some(state) = state {
+                callback.restore(state);
+            }
+        }
+        let step = self.progress.step;
+        self.tell(&crate::Notice::Resumed { step, path })?;
+        self.resumed = Some(checkpoint);
+        Ok(true)
+    }
+
+    /// Writes the parameters as safetensors, whole or not at all.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Some(training) = &self.training else {
+            return Err(Error::Mismatch("there is nothing to save before data was seen".into()));
+        };
+        let names = training.params().iter().map(|p| p.name.as_str());
+        plimsoll_formats::durable::write_file(path, |out| {
+            save_tensors(out, names.zip(training.values()), path)
+        })
+    }
+
+    /// Reads parameters that [`Trainer::save`] or a checkpoint wrote, for data like this.
+    pub fn load(&mut self, path: impl AsRef<Path>, data: &Dataset) -> Result<()> {
+        let device = self.on()?;
+        device.scope(|| self.usable(data))?;
+        match &mut self.training {
+            Some(training) => load_tensors(path.as_ref(), training, false),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn on(&self) -> Result<Device> {
+        match &self.device {
+            Some(device) => Ok(device.clone()),
+            None => Ok(Device::best()?),
+        }
+    }
+
+    pub(crate) fn tell(&mut self, notice: &crate::Notice) -> Result<()> {
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(notice))
+    }
+
+    /// The data with the memory that its pipeline may take.
+    pub(crate) fn bounded(&self, data: &Dataset) -> Result<Dataset> {
+        let wanted = match (self.host_memory, self.memory) {
+            (Some(bytes), _) => return Ok(data.clone().memory(bytes)),
+            (None, None) => return Ok(data.clone()),
+            (None, Some(line)) => Bytes((line.get() / 8).min(64 << 20)),
+        };
+        Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
+    }
+
+    /// The recipe for data like this.
+    pub(crate) fn recipe(&mut self, data: &Dataset, labelled: bool) -> Result<Recipe> {
+        let Some(batch) = data.batch_size() else {
+            return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
+        };
+        let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
+        let spec = data.spec()?;
+        if spec.len() < 2 && labelled {
+            let why = format!("a sample has {} field; training needs inputs and labels", spec.len());
+            return Err(Error::Mismatch(why));
+        }
+        let ty = |field: &plimsoll_data::FieldSpec| {
+            let shape: Vec<usize> = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
+            Type::new(field.dtype, &shape[..])
+        };
+        let (inputs, labels) = spec.split_at(spec.len() - usize::from(spec.len() > 1));
+        self.n_inputs = inputs.len();
+        Ok(Recipe {
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            precision: self.precision,
+            clip: self.clip,
+            metrics: self.metrics.clone(),
+            inputs: inputs.iter().map(ty).collect(),
+            labels: labels.iter().map(ty).collect(),
+            memory: self.memory,
+            exactness: self.exactness,
+            micro_batch: self.micro_batch,
+            beside: Bytes::ZERO,
+        })
+    }
+
+    /// Compiles the training for data like this, if that has not been done. Returns the data with the memory its
+    /// pipeline has.
+    pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
+        let bounded = self.bounded(data)?;
+        if self.training.is_some() {
+            return Ok(bounded);
+        }
+        let mut recipe = self.recipe(data, true)?;
+        let counted = self.memory.is_some();
+        recipe.beside = if counted { bounded.declared_bytes()? } else { Bytes::ZERO };
+        let made = Training::new(self.model.clone(), recipe.clone(), self.seed);
+        let (training, bounded) = match made {
+            // The pipeline's wish may be what is too much: it makes do with the least.
+            Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
+                let small = data.clone().memory(least_pipeline(data)?);
+                recipe.beside = small.declared_bytes()?;
+                (Training::new(self.model.clone(), recipe, self.seed)?, small)
+            }
+            made => (made?, bounded),
+        };
+        self.training = Some(training);
+        Ok(bounded)
+    }
+
+    /// As [`Trainer::ready`], for a model that is only to be used.
+    pub(crate) fn usable(&mut self, data: &Dataset) -> Result<Dataset> {
+        let bounded = self.bounded(data)?;
+        if self.training.is_none() {
+            let mut recipe = self.recipe(data, false)?;
+            recipe.beside = if self.memory.is_some() { bounded.declared_bytes()? } else { Bytes::ZERO };
+            self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
+        }
+        Ok(bounded)
+    }
+}
+
+/// The least that a pipeline over this data can do with.
+fn least_pipeline(data: &Dataset) -> Result<Bytes> {
+    match data.clone().memory(Bytes(1)).declared_bytes() {
+        Ok(bytes) => Ok(bytes),
+        Err(plimsoll_data::Error::Budget { least, .. }) => Ok(least),
+        Err(error) => Err(error.into()),
+    }
+}
