@@ -1,0 +1,183 @@
+//! Turns "write this file" into a file that is there whole or not at all, also after a power cut.
+//!
+//! A file or folder is written under a temporary name beside its place, synced, renamed over, and the folder that holds it
+//! is synced. Whoever reads the final name sees the old content or the new one, never a mixture. What a crash leaves
+//! behind has a recognisable name ([`recover`] removes it), and a writer that is still alive holds a lock on it, so
+//! that cleaning up never pulls a file from under another process.
+//!
+//! ```
+//! use plimsoll_formats::durable;
+//! # let folder = std::env::temp_dir().join(format!("plimsoll-durable-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! for step in [10, 20, 30] {
+//!     durable::write_dir(&durable::step_path(&folder, step), |unfinished| {
+//!         std::fs::write(unfinished.join("weights.bin"), [step as u8])
+//!     })?;
+//!     durable::keep_last(&folder, 2)?;
+//! }
+//! let steps: Vec<u64> = durable::steps(&folder)?.into_iter().map(|(step, _)| step).collect();
+//! assert_eq!(steps, [20, 30]);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod checksum;
+mod numbered;
+mod temporary;
+
+pub use checksum::{ChecksumError, Checksummed, FileSum};
+pub use numbered::{keep_last, step_path, steps};
+pub use temporary::recover;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use temporary::Temporary;
+
+/// Writes the file at `path` with what `write` puts into the stream, whole or not at all.
+///
+/// An existing file is replaced. If `write` fails, nothing is left and the old file stays.
+pub fn write_file<T, E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&File>) -> Result<T, E>,
+) -> Result<T, E> {
+    let temporary = Temporary::file(path)?;
+    let file = File::options().write(true).open(temporary.path())?;
+    let mut out = BufWriter::with_capacity(1 << 16, &file);
+    let value = write(&mut out)?;
+    out.flush()?;
+    drop(out);
+    file.sync_all()?;
+    temporary.rename_to(path)?;
+    sync_dir(parent(path))?;
+    Ok(value)
+}
+
+/// Makes the folder at `path` with what `fill` writes into the unfinished folder it is given, whole or not at all.
+///
+/// An existing folder is replaced: it is moved aside, and moved back by [`recover`] should the process die between the
+/// two renames. If `fill` fails, nothing is left and the old folder stays.
+pub fn write_dir<T, E: From<io::Error>>(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let temporary = Temporary::folder(path)?;
+    let value = fill(temporary.path())?;
+    sync_tree(temporary.path(), 0)?;
+    temporary.rename_to(path)?;
+    sync_dir(parent(path))?;
+    Ok(value)
+}
+
+/// The folder that holds `path`.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes renames and removals inside a folder survive a power cut. Only Unix lets a folder be opened for this.
+fn sync_dir(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+}
+
+/// Syncs every file below a folder, then the folder.
+fn sync_tree(path: &Path, depth: usize) -> io::Result<()> {
+    if depth > 64 {
+        return Err(io::Error::other(format!("{} is nested more than 64 folders deep", path.display())));
+    }
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sync_tree(&entry.path(), depth + 1)?;
+        } else if kind.is_file() {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    sync_dir(path)
+}
+
+fn file_name(path: &Path) -> io::Result<String> {
+    let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
+    name.ok_or_else(|| io::Error::other(format!("{} does not end in a file name in UTF-8", path.display())))
+}
+
+/// Removes a file or a folder with all it holds; links are removed, not followed.
+fn remove(path: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    if meta.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// A folder of its own for each test, removed when the test ends.
+#[cfg(test)]
+struct Scratch(std::path::PathBuf);
+
+#[cfg(test)]
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder for the test");
+        Scratch(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&self.0)
+            .expect("the test's folder")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[cfg(test)]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_else() {
+        let scratch = Scratch::new("failed-write");
+        let path = scratch.0.join("state.json");
+        write_file(&path, |out| out.write_all(b"old")).expect("the first write");
+        let result: io::Result<()> = write_file(&path, |out| {
+            out.write_all(b"new but")?;
+            Err(io::Error::other("no space"))
+        });
+        assert!(result.is_err());
+        assert_eq!(fs::read(&path).expect("the old file"), b"old");
+        assert_eq!(scratch.names(), ["state.json"]);
+    }
+
+    #[test]
+    fn a_folder_is_replaced_whole() {
+        let scratch = Scratch::new("replace");
+        let path = scratch.0.join("step-00000001");
+        for (name, text) in [("a", "1"), ("b", "2")] {
+            write_dir(&path, |dir| fs::write(dir.join(name), text)).expect("a folder");
+        }
+        assert!(!path.join("a").exists());
+        assert_eq!(fs::read(path.join("b")).expect("the new file"), b"2");
+        assert_eq!(scratch.names(), ["step-00000001"]);
+    }
+
+    #[test]
+    fn a_failed_folder_leaves_nothing() {
+        let scratch = Scratch::new("failed-folder");
+        let result: io::Result<()> = write_dir(&scratch.0.join("x"), |dir| {
+            fs::write(dir.join("half"), "half")?;
+            Err(io::Error::other("no"))
+        });
+        assert!(result.is_err());
+        assert!(scratch.names().is_empty());
+    }
+}

@@ -1,0 +1,17 @@
+//! Turns files into plain data and plain data into files: weights, models and curves.
+//!
+//! Files come from strangers, so every reader here is safe code that bounds what a file can make it do: no length field is
+//! believed before it has been compared with the size of the file, no buffer is larger than the caller's [limits] say,
+//! nothing recurses without a bound, and nothing found in a file is executed. Writers stream: they hold a header in memory,
+//! never a second copy of the tensors.
+//!
+//! What is not here: tensors, layers and training. This crate knows the element types of `plimsoll-graph` and
+//! nothing else of the workspace.
+//!
+//! [limits]: safetensors::Limits
+
+pub mod durable;
+pub mod element;
+pub mod safetensors;
+
+pub use element::Element;
