@@ -13,5 +13,6 @@
 pub mod durable;
 pub mod element;
 pub mod safetensors;
+pub mod tensorboard;
 
 pub use element::Element;
