@@ -12,6 +12,7 @@
 
 pub mod durable;
 pub mod element;
+pub mod keras;
 pub mod safetensors;
 pub mod tensorboard;
 

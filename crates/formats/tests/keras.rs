@@ -1,0 +1,337 @@
+//! Files saved by Keras are read to the bit, hostile ones are refused, mutated ones never panic.
+//!
+//! `make_keras.py` made the files and `expected.json`.
+
+use plimsoll_formats::Element;
+use plimsoll_formats::keras::{Argument, KerasFile, Kind, Layer, Limits, TensorRef, Variable};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keras").join(name)
+}
+
+fn open(name: &str) -> KerasFile {
+    KerasFile::open(fixture(name)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn expected(name: &str) -> Value {
+    let text = std::fs::read_to_string(fixture("expected.json")).expect("expected.json");
+    let mut all: Value = serde_json::from_str(&text).expect("JSON");
+    all[name].take()
+}
+
+fn read(file: &KerasFile, variable: &Variable) -> Vec<u8> {
+    let mut bytes = vec![0; variable.bytes];
+    file.read_into(&variable.path, &mut bytes).unwrap_or_else(|e| panic!("{e}"));
+    bytes
+}
+
+/// CRC-32 of zlib, bit by bit: the fixtures are small.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & 0u32.wrapping_sub(crc & 1)))
+    })
+}
+
+fn keras_name(element: Element) -> &'static str {
+    match element {
+        Element::F64 => "float64",
+        Element::F32 => "float32",
+        Element::F16 => "float16",
+        Element::BF16 => "bfloat16",
+        Element::I64 => "int64",
+        Element::I32 => "int32",
+        Element::Bool => "bool",
+        other => panic!("the fixtures have no {other}"),
+    }
+}
+
+fn layer<'a>(layers: &'a [Layer], name: &str) -> &'a Layer {
+    layers.iter().find(|layer| layer.name == name).unwrap_or_else(|| panic!("no layer {name}"))
+}
+
+#[test]
+fn every_variable_has_the_type_shape_and_bytes_that_h5py_reads() {
+    for (name, count) in [
+        ("cnn.keras", 25),
+        ("deflated.keras", 25),
+        ("branches.keras", 64),
+        ("types.keras", 6),
+        ("unknown.keras", 4),
+        ("cnn.h5", 25),
+        ("branches.h5", 64),
+        ("cnn.weights.h5", 25),
+    ] {
+        let file = open(name);
+        let expected = expected(name);
+        let expected = expected["variables"].as_object().expect("variables");
+        assert_eq!(file.variables().len(), expected.len(), "{name}");
+        assert_eq!(file.variables().len(), count, "{name}");
+        for variable in file.variables() {
+            let found = serde_json::json!([
+                keras_name(variable.element),
+                variable.shape,
+                crc32(&read(&file, variable))
+            ]);
+            assert_eq!(expected[&variable.path], found, "{name}: {}", variable.path);
+        }
+    }
+}
+
+#[test]
+fn every_layer_is_found_at_the_path_keras_stored_it_under() {
+    for name in ["cnn.keras", "branches.keras", "types.keras", "unknown.keras"] {
+        let file = open(name);
+        let expected = expected(name);
+        let stored = expected["layers"].as_object().expect("layers");
+        let root = file.root().expect("a configuration");
+        let mut found = 0;
+        for layer in root.all().into_iter().skip(1).filter(|layer| !layer.path.is_empty()) {
+            assert_eq!(stored[&layer.path], layer.name, "{name}: {}", layer.path);
+            found += 1;
+        }
+        // What remains are pieces of layers (an LSTM's cell), of the unknown layer, and the optimizer.
+        let inner = stored.keys().filter(|path| {
+            !root.all().iter().any(|layer| layer.path == **path)
+                && !path.contains("/cell")
+                && !path.contains("_dense")
+                && !path.contains("forward_layer")
+                && !path.contains("backward_layer")
+                && !path.contains("softmax")
+                && !path.contains("dropout_layer")
+                && !path.starts_with("optimizer")
+        });
+        assert!(found >= 2, "{name}");
+        assert_eq!(
+            inner.collect::<Vec<_>>(),
+            if name == "unknown.keras" { vec!["layers/odd/child"] } else { vec![] }
+        );
+    }
+}
+
+#[test]
+fn a_sequential_model_is_a_chain_of_calls_with_its_settings() {
+    for name in ["cnn.keras", "cnn.h5"] {
+        let file = open(name);
+        assert!(file.keras_version().starts_with("3."));
+        let root = file.root().expect("a configuration");
+        assert_eq!((root.class_name.as_str(), root.name.as_str()), ("Sequential", "cnn"));
+        let model = file.model().expect("a model");
+        let classes: Vec<&str> = model.layers.iter().map(|layer| layer.class_name.as_str()).collect();
+        let chain = [
+            "InputLayer",
+            "Conv2D",
+            "BatchNormalization",
+            "ReLU",
+            "Conv2D",
+            "GlobalAveragePooling2D",
+            "Dropout",
+            "Dense",
+        ];
+        assert_eq!(classes, chain);
+        for (i, call) in model.calls.iter().enumerate().skip(1) {
+            assert_eq!(call.tensors(), [TensorRef { layer: i - 1, call: 0, output: 0 }]);
+        }
+        assert_eq!(model.inputs[0].tensor.layer, 0);
+        assert_eq!(model.outputs[0].tensor.layer, 7);
+        let second = layer(&model.layers, "second");
+        assert_eq!(second.config["kernel_size"], serde_json::json!([3, 3]));
+        let shapes: Vec<&[usize]> = file.variables_of(second).iter().map(|v| v.shape.as_slice()).collect();
+        assert_eq!(shapes, [&[3, 3, 2, 3][..], &[3]]);
+        let norm = layer(&model.layers, "norm");
+        assert_eq!(file.variables_of(norm).len(), 4);
+        assert_eq!(file.optimizer_variables().len(), 16);
+        // iteration, learning rate, then momentum and velocity of each variable: the last are the head's bias.
+        assert_eq!(read(&file, file.optimizer_variables()[0]), 1i64.to_le_bytes());
+        assert_eq!(read(&file, file.optimizer_variables()[1]), 0.01f32.to_le_bytes());
+        assert_eq!(file.optimizer_variables()[15].shape, [4]);
+        let optimizer = if name == "cnn.keras" { "optimizer" } else { "optimizer_config" };
+        assert_eq!(file.compile_config()[optimizer]["class_name"], "Adam");
+    }
+}
+
+#[test]
+fn archive_and_legacy_file_give_each_layer_the_same_weights() {
+    for name in ["cnn", "branches"] {
+        let (archive, legacy) = (open(&format!("{name}.keras")), open(&format!("{name}.h5")));
+        assert_eq!((archive.kind(), legacy.kind()), (Kind::Archive, Kind::Legacy));
+        let layers = |file: &KerasFile| -> Vec<Layer> {
+            let all = file.root().expect("a configuration").all();
+            all.into_iter().filter(|layer| layer.model.is_none()).cloned().collect()
+        };
+        let mut compared = 0;
+        for (a, b) in layers(&archive).iter().zip(&layers(&legacy)) {
+            assert_eq!((&a.name, &a.class_name), (&b.name, &b.class_name));
+            let bytes = |file: &KerasFile, layer: &Layer| -> Vec<Vec<u8>> {
+                let mut all: Vec<_> = file.variables_of(layer).into_iter().map(|v| read(file, v)).collect();
+                // Pieces of a layer are sorted by name in one kind of file and by creation in the other.
+                all.sort();
+                all
+            };
+            assert_eq!(bytes(&archive, a), bytes(&legacy, b), "{}", a.name);
+            compared += bytes(&archive, a).len();
+        }
+        assert_eq!(compared, if name == "cnn" { 9 } else { 32 });
+    }
+}
+
+#[test]
+fn shared_layers_nested_models_and_keyword_arguments_become_calls() {
+    for name in ["branches.keras", "branches.h5"] {
+        let file = open(name);
+        let model = file.model().expect("a model");
+        let index =
+            |name: &str| model.layers.iter().position(|l| l.name == name).unwrap_or_else(|| panic!("{name}"));
+        let tensor = |name: &str, call| TensorRef { layer: index(name), call, output: 0 };
+        let calls_of =
+            |name: &str| -> Vec<_> { model.calls.iter().filter(|c| c.layer == index(name)).collect() };
+
+        let shared = calls_of("shared");
+        assert_eq!(shared.len(), 2);
+        assert_eq!(shared[0].tensors(), [tensor("features", 0)]);
+        assert_eq!(shared[1].tensors(), [tensor("tower", 0)]);
+        assert_eq!(calls_of("tower")[0].tensors(), [tensor("shared", 0)]);
+        let inner = calls_of("inner");
+        assert_eq!(inner.len(), 3);
+        assert_eq!(inner[1].tensors(), [tensor("shared", 1)]);
+        assert_eq!(
+            calls_of("add")[0].tensors(),
+            [tensor("inner", 0), tensor("inner", 1), tensor("multiply", 0)]
+        );
+        assert!(matches!(&calls_of("add")[0].args[0], Argument::List(list) if list.len() == 3));
+        let attention = calls_of("multi_head_attention")[0];
+        assert!(attention.args.is_empty());
+        let names: Vec<&str> = attention.kwargs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["query", "value"]);
+        assert_eq!(calls_of("multiply")[0].args[1], Argument::Value(serde_json::json!(2.0)));
+
+        // Every call comes after those it needs.
+        for (i, call) in model.calls.iter().enumerate() {
+            for need in call.tensors() {
+                let place = model.calls.iter().position(|c| c.layer == need.layer && c.call == need.call);
+                assert!(place.is_some_and(|place| place < i));
+            }
+        }
+        let inputs: Vec<_> = model.inputs.iter().map(|p| (p.name.as_deref(), p.tensor)).collect();
+        assert_eq!(inputs, [(Some("features"), tensor("features", 0)), (Some("words"), tensor("words", 0))]);
+        // Keras counts the calls of a Functional model from 1 here and from 0 in the nodes.
+        let outputs: Vec<_> = model.outputs.iter().map(|p| p.tensor).collect();
+        assert_eq!(outputs, [tensor("frozen", 0), tensor("inner", 2)]);
+
+        let inside = model.layers[index("inner")].model.as_ref().expect("a nested model");
+        assert_eq!(inside.layers.len(), 3);
+        assert_eq!(file.variables_of(&inside.layers[2]).len(), 2);
+        assert!(!model.layers[index("frozen")].trainable && model.layers[index("shared")].trainable);
+        let policy = model.layers[index("mixed")].policy.clone().expect("a policy");
+        assert_eq!((policy.compute, policy.variables), (Some(Element::BF16), Some(Element::F32)));
+    }
+}
+
+#[test]
+fn unknown_layers_and_code_are_kept_as_data_with_their_place() {
+    let file = open("unknown.keras");
+    let model = file.model().expect("a model");
+    let odd = layer(&model.layers, "odd");
+    assert_eq!((odd.class_name.as_str(), odd.registered_name.as_deref()), ("Odd", Some("mine>Odd")));
+    let paths: Vec<&str> = file.variables_of(odd).iter().map(|v| v.path.as_str()).collect();
+    let expected =
+        ["layers/odd/child/vars/0", "layers/odd/child/vars/1", "layers/odd/vars/0", "layers/odd/vars/1"];
+    assert_eq!(paths, expected);
+    assert!(layer(&model.layers, "code").carries_code() && !odd.carries_code());
+}
+
+#[test]
+fn hostile_files_are_refused_with_file_place_and_reason() {
+    for (name, words) in [
+        ("external_storage", "layers/dense/vars/0\": its values are not in this file"),
+        ("virtual", "layers/dense/vars/0\": it is a view of another file"),
+        ("never_written", "layers/dense/vars/0\": its values are not in this file"),
+        ("compressed", "layers/dense/vars/0\": it is stored in chunks"),
+        ("strings", "layers/dense/vars/0\": its element type"),
+        ("loop", "the depth of group"),
+        ("bomb", "the expansion of config.json is"),
+        ("escape", "\"assets/../../evil\": its name leads out of the archive"),
+        ("absolute", "\"/etc/evil\": its name leads out of the archive"),
+        ("without_config", "\"config.json\": it is missing"),
+        ("deep", "the configuration of the model: recursion limit exceeded"),
+        ("cycle", "the configuration of shared: its calls go round in a circle"),
+    ] {
+        let path = fixture(&format!("hostile/{name}.keras"));
+        let text = KerasFile::open(&path).map(|_| ()).expect_err(name).to_string();
+        assert!(text.contains(words), "{name}: {text}");
+        assert!(text.contains(&format!("{name}.keras")), "{text}");
+    }
+    // Links are not followed: nothing is behind them.
+    for name in ["soft_link", "external_link"] {
+        match KerasFile::open(fixture(&format!("hostile/{name}.keras"))) {
+            Ok(file) => assert!(file.variable("layers/dense/vars/0").is_err(), "{name}"),
+            Err(e) => assert!(e.to_string().contains("layers/dense/vars"), "{e}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_of_no_known_kind_and_limits_are_refused() {
+    let refusal = |bytes: &[u8], limits| {
+        KerasFile::from_bytes(bytes.to_vec(), "x", &limits).map(|_| ()).expect_err("a refusal").to_string()
+    };
+    assert_eq!(refusal(b"", Limits::default()), "x: it is neither a .keras archive nor an HDF5 file");
+    let good = std::fs::read(fixture("cnn.keras")).expect("the fixture");
+    assert!(refusal(&good, Limits { json: 100, ..Limits::default() }).contains("the size of config.json"));
+    assert!(refusal(&good, Limits { members: 2, ..Limits::default() }).contains("archive members is 3"));
+    assert!(
+        refusal(&good, Limits { objects: 10, ..Limits::default() }).contains("groups and variables is 11")
+    );
+    let deflated = std::fs::read(fixture("deflated.keras")).expect("the fixture");
+    assert!(refusal(&deflated, Limits { inflated: 1000, ..Limits::default() }).contains("model.weights.h5"));
+}
+
+/// A reader that gets through a file reads every variable, and none larger than the file.
+fn drain(bytes: Vec<u8>, inflated: u64) -> bool {
+    let limits = Limits { objects: 500, inflated, ..Limits::default() };
+    let Ok(file) = KerasFile::from_bytes(bytes, "mutated", &limits) else { return false };
+    let mut total = 0;
+    for variable in file.variables() {
+        assert!(variable.bytes as u64 <= inflated);
+        let _ = file.read_into(&variable.path, &mut vec![0; variable.bytes]);
+        total += variable.bytes;
+    }
+    for layer in file.root().map(Layer::all).unwrap_or_default() {
+        total += file.variables_of(layer).len() + usize::from(layer.carries_code());
+    }
+    total > 0
+}
+
+#[test]
+fn no_truncation_and_no_mutation_of_a_file_panics() {
+    // A small generator, so that the same mutations are made every time.
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % below
+    };
+    for name in ["cnn.h5", "cnn.weights.h5", "types.keras", "deflated.keras", "unknown.keras"] {
+        let good = std::fs::read(fixture(name)).expect("the fixture");
+        let limit = good.len() as u64 * 100;
+        assert!(drain(good.clone(), limit), "{name}");
+        for _ in 0..60 {
+            drain(good[..random(good.len())].to_vec(), limit);
+        }
+        // Bytes that are not zero are the structure; most of an HDF5 file is empty.
+        let places: Vec<usize> = (0..good.len()).filter(|i| good[*i] != 0).collect();
+        for _ in 0..600 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + random(3) {
+                let place = places[random(places.len())] + random(2);
+                let values = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8];
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte = values[random(values.len())];
+                }
+            }
+            drain(bytes, limit);
+        }
+    }
+}
