@@ -3,8 +3,9 @@
 //! `make_keras.py` made the files and `expected.json`.
 
 use plimsoll_formats::Element;
-use plimsoll_formats::keras::{Argument, KerasFile, Kind, Layer, Limits, TensorRef, Variable};
+use plimsoll_formats::keras::{Argument, KerasFile, Kind, Layer, Limits, TensorRef, Variable, write_weights};
 use serde_json::Value;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
@@ -333,5 +334,92 @@ fn no_truncation_and_no_mutation_of_a_file_panics() {
             }
             drain(bytes, limit);
         }
+    }
+}
+
+/// Writes every variable of `file` with its own bytes.
+fn copy(file: &KerasFile) -> impl FnMut(&Variable, &mut dyn Write) -> std::io::Result<()> {
+    move |variable, out| out.write_all(&read(file, variable))
+}
+
+#[test]
+fn what_is_read_and_written_again_is_the_same() {
+    for name in ["cnn.keras", "branches.keras", "types.keras", "unknown.keras"] {
+        let file = open(name);
+        // `check_keras.py` opens these with Keras.
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("copy_{name}"));
+        file.save(&path, copy(&file)).unwrap_or_else(|e| panic!("{e}"));
+        let again = KerasFile::open(&path).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(again.config_json(), file.config_json());
+        assert_eq!(again.metadata_json(), file.metadata_json());
+        let listed = |file: &KerasFile| -> Vec<_> {
+            let describe = |v: &Variable| (v.path.clone(), v.element, v.shape.clone(), read(file, v));
+            file.variables().iter().map(describe).collect()
+        };
+        assert_eq!(listed(&again), listed(&file), "{name}");
+    }
+}
+
+#[test]
+fn new_values_and_weights_files_are_written_for_keras() {
+    let file = open("cnn.keras");
+    // Every weight becomes its index over eight; `check_keras.py` knows.
+    let counted = |variable: &Variable, out: &mut dyn Write| {
+        if variable.element != Element::F32 {
+            return out.write_all(&7i64.to_le_bytes());
+        }
+        (0..variable.bytes / 4).try_for_each(|i| out.write_all(&(i as f32 / 8.0).to_le_bytes()))
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    file.save(&folder.join("counted.keras"), counted).unwrap_or_else(|e| panic!("{e}"));
+    let path = folder.join("counted.weights.h5");
+    write_weights(&path, file.variables(), &file.labels(), counted).unwrap_or_else(|e| panic!("{e}"));
+    let weights = KerasFile::open(&path).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(weights.kind(), Kind::Weights);
+    assert_eq!(weights.variables().len(), 25);
+    let head = weights.variable("layers/dense/vars/1").expect("the head's bias");
+    assert_eq!(read(&weights, head), [0.0f32, 0.125, 0.25, 0.375].map(f32::to_le_bytes).concat());
+}
+
+#[test]
+fn a_variable_written_short_or_long_is_an_error_and_leaves_no_file() {
+    let file = open("cnn.keras");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short.keras");
+    let short = file.save(&path, |variable, out| out.write_all(&vec![0; variable.bytes - 1]));
+    assert!(
+        short.is_err_and(|e| e
+            .to_string()
+            .contains("\"layers/batch_normalization/vars/0\" has 8 bytes but 7"))
+    );
+    let long = file.save(&path, |variable, out| out.write_all(&vec![0; variable.bytes + 1]));
+    assert!(long.is_err_and(|e| e.to_string().contains("more bytes than the 8")));
+    assert!(!path.exists());
+    let legacy = open("cnn.h5");
+    assert!(legacy.save(&path, |_, _| Ok(())).is_err());
+}
+
+#[test]
+fn thousands_of_variables_of_every_type_are_written_and_read_again() {
+    let variables: Vec<Variable> = (0..3000)
+        .map(|i| {
+            let element = Element::ALL[i % Element::ALL.len()];
+            let shape = [&[][..], &[3], &[2, 0], &[2, 1, 2]][i % 4];
+            Variable::new(&format!("layers/layer_{i}/vars/0"), element, shape).expect("a small variable")
+        })
+        .collect();
+    let labels = (0..3000).map(|i| (format!("layers/layer_{i}"), format!("name of {i} λ"))).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("many.weights.h5");
+    let bytes = |variable: &Variable| -> Vec<u8> {
+        let seed = variable.path.len() + variable.path.bytes().map(usize::from).sum::<usize>();
+        (0..variable.bytes).map(|i| ((seed + i) % 2) as u8).collect()
+    };
+    write_weights(&path, &variables, &labels, |variable, out| out.write_all(&bytes(variable)))
+        .unwrap_or_else(|e| panic!("{e}"));
+    let file = KerasFile::open(&path).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(file.variables().len(), 3000);
+    for variable in &variables {
+        let found = file.variable(&variable.path).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!((found.element, &found.shape), (variable.element, &variable.shape));
+        assert_eq!(read(&file, found), bytes(variable));
     }
 }

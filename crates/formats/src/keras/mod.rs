@@ -28,12 +28,16 @@ mod calls;
 mod config;
 mod error;
 mod hdf5;
+mod hdf5_types;
+mod hdf5_write;
 mod legacy;
 mod names;
+mod write;
 
 pub use calls::{Argument, Call, Port, TensorRef};
 pub use config::{Layer, Model, Policy};
 pub use error::{Error, Reason};
+pub use write::{Contents, write_keras, write_weights};
 
 use crate::Element;
 use bytes::{Bytes, ReadSeek};

@@ -1,0 +1,83 @@
+"""Opens with Keras and h5py what `cargo test -p plimsoll-formats` wrote.
+
+Run in this folder as: python check_keras.py TARGET_DIR/tmp; needs keras, tensorflow, h5py and numpy.
+"""
+import os
+import sys
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+import h5py
+import keras
+import numpy as np
+from keras import layers
+
+folder = sys.argv[1]
+keras.config.enable_unsafe_deserialization()  # The fixture with a Lambda layer is our own.
+
+
+@keras.saving.register_keras_serializable("mine")
+class Odd(layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), name="scale")
+        self.flag = self.add_weight(shape=(), dtype="bool", name="flag", trainable=False, initializer="zeros")
+        self.child = layers.Dense(1)
+        self.child.build(shape)
+
+    def call(self, x):
+        return self.child(x * self.scale)
+
+
+inputs = {
+    "cnn": np.random.rand(3, 6, 6, 1).astype("f4"),
+    "branches": {"words": np.arange(10).reshape(2, 5), "features": np.random.rand(2, 4).astype("f4")},
+    "types": np.random.rand(2, 2).astype("f4"),
+    "unknown": np.random.rand(2, 2).astype("f4"),
+}
+for name, x in inputs.items():
+    theirs = keras.models.load_model(f"fixtures/keras/{name}.keras")
+    ours = keras.models.load_model(f"{folder}/copy_{name}.keras")
+    for a, b in zip(theirs.variables, ours.variables, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape, (a.path, b.path)
+        # Keras draws new seeds for dropout when it loads a model.
+        assert "seed_generator" in a.path or np.array_equal(np.asarray(a), np.asarray(b)), a.path
+    if theirs.compiled:
+        pairs = list(zip(theirs.optimizer.variables, ours.optimizer.variables, strict=True))
+        assert len(pairs) > 2
+        for a, b in pairs:
+            assert np.array_equal(np.asarray(a), np.asarray(b)), a.path
+    for a, b in zip(keras.tree.flatten(theirs.predict(x, verbose=0)), keras.tree.flatten(ours.predict(x, verbose=0))):
+        assert np.array_equal(a, b), name
+    if name == "cnn":
+        y = np.arange(3) % 4
+        assert theirs.evaluate(x, y, verbose=0) == ours.evaluate(x, y, verbose=0)
+        ours.train_on_batch(x, y)
+        assert int(ours.optimizer.iterations) == 2
+    print(f"{name}: variables, optimizer and predictions are equal")
+
+model = keras.models.load_model(f"{folder}/counted.keras")
+assert int(model.optimizer.iterations) == 7
+for v in model.variables + model.optimizer.variables[1:]:
+    if v.dtype == "float32" and "seed" not in v.path and "metric" not in v.path and "loss" not in v.path:
+        assert np.array_equal(np.asarray(v).ravel(), np.arange(np.size(v), dtype="f4") / 8), v.path
+fresh = keras.models.load_model("fixtures/keras/cnn.keras")
+fresh.load_weights(f"{folder}/counted.weights.h5")
+for a, b in zip(fresh.layers, model.layers, strict=True):
+    assert all(np.array_equal(x, y) for x, y in zip(a.get_weights(), b.get_weights(), strict=True)), a.name
+print("counted: new values, state of the optimizer and a weights file are read")
+
+with h5py.File(f"{folder}/many.weights.h5") as file:
+    seen = 0
+    for i in range(3000):
+        group = file[f"layers/layer_{i}/vars"]
+        assert group.attrs["name"] == f"name of {i} λ"
+        data = group["0"]
+        path = f"layers/layer_{i}/vars/0"
+        seed = len(path) + sum(path.encode())
+        bytes_ = np.array([(seed + j) % 2 for j in range(data.size * data.dtype.itemsize)], "u1")
+        found = np.zeros(data.shape, data.dtype)
+        if data.size:
+            found[...] = data[()]
+        assert np.array_equal(np.frombuffer(found.tobytes(), "u1"), bytes_), path
+        seen += data.size
+    assert len(file["layers"]) == 3000 and seen > 3000
+print("many: 3000 groups and variables are read")
