@@ -6,7 +6,7 @@
 
 use super::bytes::Bytes;
 use super::hdf5::Hdf5;
-use super::{KerasFile, Kind, Layer, Limits, Reason, Variable, config};
+use super::{KerasFile, Kind, Layer, Limits, Reason, Variable, config, json};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
     root.path = WEIGHTS.to_string();
     let compile_config = match one(&mut attrs, "training_config") {
         Some(text) if text.len() as u64 <= limits.json => {
-            serde_json::from_str(&text).map_err(|e| Reason::config("the training", e))?
+            json::parse(&text).map_err(|e| Reason::config("the training", e))?
         }
         _ => Value::Null,
     };

@@ -30,6 +30,7 @@ mod error;
 mod hdf5;
 mod hdf5_types;
 mod hdf5_write;
+mod json;
 mod legacy;
 mod names;
 mod write;
@@ -166,7 +167,7 @@ impl KerasFile {
         let archive = archive::open(bytes, limits)?;
         let metadata: Value = match archive.metadata.as_str() {
             "" => Value::Null,
-            text => serde_json::from_str(text).map_err(|e| Reason::member(archive::METADATA, e))?,
+            text => json::parse(text).map_err(|e| Reason::member(archive::METADATA, e))?,
         };
         let version = metadata.get("keras_version").and_then(Value::as_str).unwrap_or_default().to_string();
         let (mut root, compile_config) = config::model(&archive.config, version.starts_with("2."))?;
