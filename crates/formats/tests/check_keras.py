@@ -33,16 +33,19 @@ inputs = {
     "types": np.random.rand(2, 2).astype("f4"),
     "unknown": np.random.rand(2, 2).astype("f4"),
 }
-for name, x in inputs.items():
-    theirs = keras.models.load_model(f"fixtures/keras/{name}.keras")
-    ours = keras.models.load_model(f"{folder}/copy_{name}.keras")
+for file in [*(f"{name}.keras" for name in inputs), "cnn.h5", "branches.h5"]:
+    name = file.split(".")[0]
+    x = inputs[name]
+    theirs = keras.models.load_model(f"fixtures/keras/{file}")
+    ours = keras.models.load_model(f"{folder}/copy_{file}")
     for a, b in zip(theirs.variables, ours.variables, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape, (a.path, b.path)
         # Keras draws new seeds for dropout when it loads a model.
         assert "seed_generator" in a.path or np.array_equal(np.asarray(a), np.asarray(b)), a.path
     if theirs.compiled:
         pairs = list(zip(theirs.optimizer.variables, ours.optimizer.variables, strict=True))
-        assert len(pairs) > 2
+        # From a legacy file Keras itself restores only the counter and the rate.
+        assert len(pairs) > 2 or file.endswith(".h5")
         for a, b in pairs:
             assert np.array_equal(np.asarray(a), np.asarray(b)), a.path
     for a, b in zip(keras.tree.flatten(theirs.predict(x, verbose=0)), keras.tree.flatten(ours.predict(x, verbose=0))):
@@ -52,7 +55,7 @@ for name, x in inputs.items():
         assert theirs.evaluate(x, y, verbose=0) == ours.evaluate(x, y, verbose=0)
         ours.train_on_batch(x, y)
         assert int(ours.optimizer.iterations) == 2
-    print(f"{name}: variables, optimizer and predictions are equal")
+    print(f"{file}: variables, optimizer and predictions are equal")
 
 model = keras.models.load_model(f"{folder}/counted.keras")
 assert int(model.optimizer.iterations) == 7

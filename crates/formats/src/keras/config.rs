@@ -177,8 +177,8 @@ fn unique(model: &str, layers: &[Layer]) -> Result<(), Reason> {
 }
 
 /// Gives every layer the path Keras 3 stores its variables under: the class name in snake case, counted in the order of
-/// `model.layers`, which holds no operations and in a Sequential model no input.
-pub(super) fn assign_paths(layer: &mut Layer, path: String) {
+/// `model.layers`, which holds no operations and in a Sequential model no input. `list` is the name of that list.
+pub(super) fn assign_paths(layer: &mut Layer, path: String, list: &str) {
     if let Some(model) = &mut layer.model {
         let mut counter = Counter::default();
         let skip_input = layer.class_name == "Sequential";
@@ -188,8 +188,8 @@ pub(super) fn assign_paths(layer: &mut Layer, path: String) {
             }
             let name = counter.unique(snake_case(&child.class_name));
             let place =
-                if path.is_empty() { format!("layers/{name}") } else { format!("{path}/layers/{name}") };
-            assign_paths(child, place);
+                if path.is_empty() { format!("{list}/{name}") } else { format!("{path}/{list}/{name}") };
+            assign_paths(child, place, list);
         }
     }
     layer.path = path;

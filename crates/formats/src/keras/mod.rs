@@ -1,8 +1,8 @@
 //! Turns a Keras model file into plain data — a tree of layers, a list of calls, named variables — and back.
 //!
 //! Three kinds of file are read: `.keras` archives (Keras 3, and the last versions of Keras 2), legacy `.h5` files, and
-//! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. Written are
-//! `.keras` archives that `keras.models.load_model` opens, with the optimizer's state.
+//! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. All three are
+//! written again with new values, the optimizer's state included, for `keras.models.load_model` to open.
 //!
 //! What is not here: the meaning of layers. A layer unknown to the importer, or one that carries Python code, is data
 //! with a class name and a place.
@@ -43,11 +43,14 @@ pub use write::{Contents, write_keras, write_weights};
 use crate::Element;
 use bytes::{Bytes, ReadSeek};
 use hdf5::Hdf5;
+use hdf5_write::Attributes;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
+
+const OLD_LAYERS: &str = "_layer_checkpoint_dependencies";
 
 /// How much a file may make the reader take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +129,8 @@ pub struct KerasFile {
     by_path: HashMap<String, usize>,
     /// Legacy files store the order of each group's variables.
     ordered: BTreeMap<String, Vec<usize>>,
+    /// Legacy files store texts on their groups: the configuration, the names of layers and weights.
+    groups: BTreeMap<String, Attributes>,
     bytes: Bytes,
 }
 
@@ -171,8 +176,10 @@ impl KerasFile {
         };
         let version = metadata.get("keras_version").and_then(Value::as_str).unwrap_or_default().to_string();
         let (mut root, compile_config) = config::model(&archive.config, version.starts_with("2."))?;
-        config::assign_paths(&mut root, String::new());
         let variables = Hdf5::open(archive.weights.clone())?.variables(limits)?;
+        // The first archives, of Keras 2.12 and 2.13, call the list of layers by another name.
+        let is_old = variables.iter().any(|variable| variable.path.starts_with(OLD_LAYERS));
+        config::assign_paths(&mut root, String::new(), if is_old { OLD_LAYERS } else { "layers" });
         Ok(KerasFile {
             config: archive.config,
             metadata: archive.metadata,
@@ -196,6 +203,7 @@ impl KerasFile {
             variables,
             by_path,
             ordered: BTreeMap::new(),
+            groups: BTreeMap::new(),
             bytes,
         }
     }
