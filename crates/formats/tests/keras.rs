@@ -63,6 +63,7 @@ fn every_variable_has_the_type_shape_and_bytes_that_h5py_reads() {
         ("cnn.h5", 25),
         ("branches.h5", 64),
         ("cnn.weights.h5", 25),
+        ("keras2.h5", 4),
     ] {
         let file = open(name);
         let expected = expected(name);
@@ -227,6 +228,22 @@ fn shared_layers_nested_models_and_keyword_arguments_become_calls() {
         let policy = model.layers[index("mixed")].policy.clone().expect("a policy");
         assert_eq!((policy.compute, policy.variables), (Some(Element::BF16), Some(Element::F32)));
     }
+}
+
+#[test]
+fn a_file_of_keras_2_has_lists_for_nodes_and_bytes_for_texts() {
+    let file = open("keras2.h5");
+    assert_eq!((file.kind(), file.keras_version()), (Kind::Legacy, "2.15.0"));
+    let model = file.model().expect("a model");
+    let tensors: Vec<_> = model.calls.iter().map(|call| (call.layer, call.call, call.tensors())).collect();
+    let tensor = |layer, call| TensorRef { layer, call, output: 0 };
+    let expected =
+        [(0, 0, vec![]), (1, 0, vec![tensor(0, 0)]), (1, 1, vec![tensor(1, 0)]), (2, 0, vec![tensor(1, 1)])];
+    assert_eq!(tensors, expected);
+    let dense = &model.layers[1].model.as_ref().expect("a nested model").layers[1];
+    let paths: Vec<&str> = file.variables_of(dense).iter().map(|v| v.path.as_str()).collect();
+    assert_eq!(paths, ["model_weights/inner/d/kernel:0", "model_weights/inner/d/bias:0"]);
+    assert!(file.optimizer_variables().is_empty() && file.compile_config().is_null());
 }
 
 #[test]

@@ -55,7 +55,7 @@ const OLD_LAYERS: &str = "_layer_checkpoint_dependencies";
 /// How much a file may make the reader take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of each JSON text.
+    /// Bytes of each JSON text. Parsed, it can take some twenty times as much.
     pub json: u64,
     /// Members of the archive.
     pub members: u64,
@@ -72,7 +72,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            json: 64 << 20,
+            json: 16 << 20,
             members: 10_000,
             expansion: 100,
             inflated: 1 << 30,
