@@ -2,7 +2,7 @@
 //!
 //! This is the only file that knows the HDF5 library. What Keras writes is a small part of HDF5: groups, and datasets that
 //! lie in one piece. Everything else (chunks, filters, other files, virtual datasets) is refused by name, so that no
-//! dataset can expand or lead elsewhere. Soft and external links are not followed; nothing is found behind them.
+//! dataset can expand or lead elsewhere. Soft and external links are not followed: what they stand for is missing.
 
 use super::bytes::Bytes;
 use super::hdf5_types::Text;

@@ -21,6 +21,7 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
     let variables = hdf5.variables(limits)?;
     let attrs = hdf5.texts("")?.unwrap_or_default();
     let Some(config) = one(&attrs, "model_config") else {
+        super::check_numbers(&variables)?;
         return Ok(KerasFile::of_variables(Kind::Weights, variables, bytes));
     };
     if config.len() as u64 > limits.json {

@@ -177,6 +177,7 @@ impl KerasFile {
         let version = metadata.get("keras_version").and_then(Value::as_str).unwrap_or_default().to_string();
         let (mut root, compile_config) = config::model(&archive.config, version.starts_with("2."))?;
         let variables = Hdf5::open(archive.weights.clone())?.variables(limits)?;
+        check_numbers(&variables)?;
         // The first archives, of Keras 2.12 and 2.13, call the list of layers by another name.
         let is_old = variables.iter().any(|variable| variable.path.starts_with(OLD_LAYERS));
         config::assign_paths(&mut root, String::new(), if is_old { OLD_LAYERS } else { "layers" });
@@ -292,6 +293,26 @@ impl KerasFile {
         }
         Ok(())
     }
+}
+
+/// Refuses a group of variables numbered with a gap: a variable was lost, or hides behind a link to another place, which is
+/// not followed.
+fn check_numbers(variables: &[Variable]) -> Result<(), Reason> {
+    let mut expected: HashMap<&str, u64> = HashMap::new();
+    // Numbers come in order, since paths are sorted so.
+    for variable in variables {
+        let Some((group, name)) = variable.path.rsplit_once('/') else { continue };
+        let Ok(number) = name.parse::<u64>() else { continue };
+        let next = expected.entry(group).or_default();
+        if number != *next {
+            return Err(Reason::weights(
+                group,
+                format!("variable {next} is missing, though there is a {number}"),
+            ));
+        }
+        *next += 1;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for KerasFile {
