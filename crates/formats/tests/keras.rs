@@ -300,6 +300,18 @@ fn a_file_of_no_known_kind_and_limits_are_refused() {
     assert!(refusal(&deflated, Limits { inflated: 1000, ..Limits::default() }).contains("model.weights.h5"));
 }
 
+#[test]
+fn an_integer_of_half_a_billion_bytes_is_refused() {
+    let mut bytes = std::fs::read(fixture("cnn.weights.h5")).expect("the fixture");
+    // The type of the optimizer's counter: signed, 8 bytes, 64 bits from bit 0.
+    let int64 = [0x10, 8, 0, 0, 8, 0, 0, 0, 0, 0, 64, 0];
+    let place = bytes.windows(12).position(|window| window == int64).expect("the counter's type");
+    bytes[place + 4..place + 8].copy_from_slice(&0x2000_0008u32.to_le_bytes());
+    let text =
+        KerasFile::from_bytes(bytes, "x", &Limits::default()).map(drop).expect_err("a refusal").to_string();
+    assert!(text.starts_with("x: the weights at \"optimizer/vars/0\": its element type"), "{text}");
+}
+
 /// A reader that gets through a file reads every variable, and none larger than the file.
 fn drain(bytes: Vec<u8>, inflated: u64) -> bool {
     let limits = Limits { objects: 500, inflated, ..Limits::default() };
@@ -441,6 +453,9 @@ fn thousands_of_variables_of_every_type_are_written_and_read_again() {
     };
     write_weights(&path, &variables, &labels, |variable, out| out.write_all(&bytes(variable)))
         .unwrap_or_else(|e| panic!("{e}"));
+    // The superblock names the end of the file, which HDF5 compares with the file's own.
+    let written = std::fs::read(&path).expect("what was written");
+    assert_eq!(written[28..36], (written.len() as u64).to_le_bytes());
     let file = KerasFile::open(&path).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(file.variables().len(), 3000);
     for variable in &variables {

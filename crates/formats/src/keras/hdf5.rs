@@ -150,7 +150,7 @@ fn element(dataset: &Dataset) -> Result<Result<Element, String>, hdf5_pure::Erro
     use DatatypeByteOrder::LittleEndian;
     let datatype = dataset.datatype()?;
     let whole = |layout: &hdf5_pure::FixedPointLayout, size: u32| {
-        layout.bit_offset == 0 && u32::from(layout.bit_precision) == 8 * size
+        layout.bit_offset == 0 && u64::from(layout.bit_precision) == 8 * u64::from(size)
     };
     let element = match &datatype {
         Datatype::FloatingPoint { size, byte_order: LittleEndian, layout } => match (size, layout) {

@@ -49,17 +49,20 @@ pub(super) fn plan(variables: &[Variable], groups: &BTreeMap<String, Attributes>
         at += header(node, variables, &unknown, 0, &mut texts)?.len() as u64;
     }
     let heaps = at.next_multiple_of(8);
-    let mut at = heaps + texts.size();
+    // A reader compares the end that the superblock names with the file's own, so the last variable is not padded.
+    let mut end = heaps + texts.size();
     let mut places = Vec::with_capacity(variables.len());
     for (i, variable) in variables.iter().enumerate() {
-        at = at.next_multiple_of(8);
-        places.push((i, at));
-        at = at
-            .checked_add(variable.bytes as u64)
-            .ok_or_else(|| Reason::weights(&variable.path, "the file would be larger than can be counted"))?;
+        let place = end.checked_next_multiple_of(8);
+        let after = place.and_then(|place| place.checked_add(variable.bytes as u64));
+        let (Some(place), Some(after)) = (place, after) else {
+            return Err(Reason::weights(&variable.path, "the file would be larger than can be counted"));
+        };
+        places.push((i, place));
+        end = after;
     }
 
-    let mut head = superblock(at, SUPERBLOCK);
+    let mut head = superblock(end, SUPERBLOCK);
     let mut texts = Texts::new(heaps);
     for node in &nodes {
         let place = match node {

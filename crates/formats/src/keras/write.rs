@@ -93,7 +93,7 @@ type Fill<'a> = &'a mut dyn FnMut(&Variable, &mut dyn Write) -> io::Result<()>;
 fn archive(out: &mut (impl Write + Seek), contents: &Contents, fill: Fill) -> Result<(), Reason> {
     let mut zip = ZipWriter::new(out);
     // Stored, so that readers can map the weights; with room for sizes over 4 GiB where they may be needed.
-    let large = contents.variables.iter().map(|v| v.bytes as u64).sum::<u64>() > 1 << 31;
+    let large = contents.variables.iter().fold(0u64, |sum, v| sum.saturating_add(v.bytes as u64)) > 1 << 31;
     let options =
         SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(large);
     for (name, text) in [(METADATA, contents.metadata), (CONFIG, contents.config)] {
