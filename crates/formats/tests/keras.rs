@@ -301,6 +301,16 @@ fn a_file_of_no_known_kind_and_limits_are_refused() {
 }
 
 #[test]
+fn a_flipped_bit_among_the_weights_of_an_archive_is_noticed() {
+    let mut bytes = std::fs::read(fixture("cnn.keras")).expect("the fixture");
+    let weights = bytes.windows(8).position(|window| window == b"\x89HDF\r\n\x1a\n").expect("the weights");
+    bytes[weights + 20_000] ^= 4;
+    let text =
+        KerasFile::from_bytes(bytes, "x", &Limits::default()).map(drop).expect_err("a refusal").to_string();
+    assert_eq!(text, "x: archive member \"model.weights.h5\": Invalid checksum");
+}
+
+#[test]
 fn an_integer_of_half_a_billion_bytes_is_refused() {
     let mut bytes = std::fs::read(fixture("cnn.weights.h5")).expect("the fixture");
     // The type of the optimizer's counter: signed, 8 bytes, 64 bits from bit 0.
