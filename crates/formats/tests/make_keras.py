@@ -147,6 +147,37 @@ for make in [cnn, branches, types, unknown]:
         zip_of("deflated.keras", members(name), zipfile.ZIP_DEFLATED)
         expected["deflated.keras"] = expected["cnn.keras"]
 
+
+
+def keras2():
+    """A file as Keras 2 wrote it, whose texts are bytes of fixed length and whose nodes are lists."""
+    def entry(name, kind, nodes, **config):
+        return {"class_name": kind, "name": name, "config": {"name": name, "dtype": "float32", **config},
+                "inbound_nodes": nodes}
+
+    shape = {"batch_input_shape": [None, 2]}
+    inner = entry("inner", "Functional", [[["x", 0, 0, {}]], [["inner", 1, 0, {}]]], trainable=True, layers=[
+        entry("y", "InputLayer", [], **shape), entry("d", "Dense", [[["y", 0, 0, {}]]], units=2)],
+        input_layers=[["y", 0, 0]], output_layers=[["d", 0, 0]])
+    config = entry("m", "Functional", [], layers=[
+        entry("x", "InputLayer", [], **shape), inner, entry("e", "Dense", [[["inner", 2, 0, {}]]], units=1)],
+        input_layers=[["x", 0, 0]], output_layers=[["e", 0, 0]])
+    path = f"{OUT}/keras2.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["keras_version"] = np.bytes_("2.15.0")
+        file.attrs["model_config"] = np.bytes_(json.dumps(config))
+        group = file.create_group("model_weights")
+        group.attrs["layer_names"] = np.array([b"x", b"inner", b"e"])
+        group.create_group("x").attrs["weight_names"] = np.array([])
+        for layer, dense, shape in [("inner", "d", (2, 2)), ("e", "e", (2, 1))]:
+            group.create_group(layer).attrs["weight_names"] = np.array([f"{dense}/kernel:0".encode(),
+                                                                        f"{dense}/bias:0".encode()])
+            group[f"{layer}/{dense}/kernel:0"] = np.arange(np.prod(shape), dtype="f4").reshape(shape)
+            group[f"{layer}/{dense}/bias:0"] = np.ones(shape[1], "f4")
+    expected["keras2.h5"] = {"variables": variables(path)}
+
+
+keras2()
 with open(f"{OUT}/expected.json", "w") as out:
     json.dump(expected, out, indent=1)
 

@@ -11,6 +11,9 @@ pub fn step_path(folder: &Path, step: u64) -> PathBuf {
 }
 
 /// The step folders in `folder`, oldest first. An absent folder holds none.
+///
+/// Every folder found is whole. To find also one that was being replaced when the process died, call
+/// [`recover`] before.
 pub fn steps(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -308,3 +308,62 @@ fn in_order(calls: Vec<Call>, layers: &[Layer]) -> Result<Vec<Call>, Reason> {
     let mut calls: Vec<Option<Call>> = calls.into_iter().map(Some).collect();
     Ok(order.into_iter().filter_map(|i| calls[i].take()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::config;
+    use super::*;
+    use serde_json::json;
+
+    fn entry(name: &str, class: &str, nodes: Value) -> Value {
+        json!({"name": name, "class_name": class, "config": {"name": name}, "inbound_nodes": nodes})
+    }
+
+    fn parse(layers: Vec<Value>, outputs: Value, keras2: bool) -> Result<Model, Reason> {
+        let config =
+            json!({"name": "m", "layers": layers, "input_layers": [["x", 0, 0]], "output_layers": outputs});
+        let text = json!({"class_name": "Functional", "config": config}).to_string();
+        config::model(&text, keras2).map(|(root, _)| *root.model.expect("a Functional model"))
+    }
+
+    fn tensor(layer: usize, call: usize) -> TensorRef {
+        TensorRef { layer, call, output: 0 }
+    }
+
+    #[test]
+    fn nodes_of_keras_2_are_lists_and_count_the_calls_of_models_from_one() {
+        let inner = json!({
+            "name": "inner",
+            "class_name": "Sequential",
+            "config": {"name": "inner", "layers": [{"class_name": "Dense", "config": {"name": "d"}}]},
+            "inbound_nodes": [[["x", 0, 0, {}]], [["inner", 1, 0, {"training": true}]]],
+        });
+        let constant = json!([[["inner", 2, 0, {}], ["_CONSTANT_VALUE", -1, 3.5, {}]]]);
+        let layers = vec![entry("x", "InputLayer", json!([])), inner, entry("add", "TFOpLambda", constant)];
+        let model = parse(layers, json!([["add", 0, 0], ["inner", 2, 0]]), true).expect("a model");
+        assert_eq!(model.calls[1].tensors(), [tensor(0, 0)]);
+        assert_eq!(model.calls[2].tensors(), [tensor(1, 0)]);
+        assert_eq!(model.calls[2].kwargs, [("training".to_string(), Argument::Value(json!(true)))]);
+        let both = vec![Argument::Tensor(tensor(1, 1)), Argument::Value(json!(3.5))];
+        assert_eq!(model.calls[3].args, [Argument::List(both)]);
+        assert_eq!(model.outputs[1].tensor, tensor(1, 1));
+    }
+
+    #[test]
+    fn results_of_nobody_and_of_calls_that_are_not_made_are_refused_by_name() {
+        let takes = |history: Value| {
+            let arg = json!({"class_name": "__keras_tensor__", "config": {"keras_history": history}});
+            let node = json!([{"args": [arg], "kwargs": {}}]);
+            let layers = vec![entry("x", "InputLayer", json!([])), entry("d", "Dense", node)];
+            parse(layers, json!(["d", 0, 0]), false).map(drop).expect_err("a refusal").to_string()
+        };
+        assert_eq!(
+            takes(json!(["y", 0, 0])),
+            "the configuration of d: it takes a result of \"y\", which is not there"
+        );
+        assert!(takes(json!(["x", 1, 0])).contains("call 1 of \"x\", which is called 1 times"));
+        assert!(takes(json!(["x", -1, 0])).contains("is not given as layer, call and output"));
+        assert!(takes(json!(["d", 0, 0])).contains("configuration of d: its calls go round in a circle"));
+        assert!(takes(json!(null)).contains("is not given"));
+    }
+}

@@ -5,7 +5,7 @@
 
 use super::calls::{self, Call, Port};
 use super::names::{Counter, snake_case};
-use super::{Element, Reason};
+use super::{Element, Reason, json};
 use serde_json::{Map, Value};
 
 /// A layer, an operation, or a model used as a layer.
@@ -102,9 +102,8 @@ impl Layer {
 
 /// Parses the configuration of a whole model, and what it was compiled with. `keras2` says that Keras 2 wrote it, which
 /// counts calls of models differently.
-pub(super) fn model(json: &str, keras2: bool) -> Result<(Layer, Value), Reason> {
-    // The parser refuses nesting deeper than 128, which bounds every recursion over the result.
-    let mut value: Value = serde_json::from_str(json).map_err(|e| Reason::config("the model", e))?;
+pub(super) fn model(text: &str, keras2: bool) -> Result<(Layer, Value), Reason> {
+    let mut value = json::parse(text).map_err(|e| Reason::config("the model", e))?;
     let compile_config = value.get_mut("compile_config").map(Value::take).unwrap_or(Value::Null);
     Ok((parse(value, keras2)?, compile_config))
 }
@@ -178,8 +177,8 @@ fn unique(model: &str, layers: &[Layer]) -> Result<(), Reason> {
 }
 
 /// Gives every layer the path Keras 3 stores its variables under: the class name in snake case, counted in the order of
-/// `model.layers`, which holds no operations and in a Sequential model no input.
-pub(super) fn assign_paths(layer: &mut Layer, path: String) {
+/// `model.layers`, which holds no operations and in a Sequential model no input. `list` is the name of that list.
+pub(super) fn assign_paths(layer: &mut Layer, path: String, list: &str) {
     if let Some(model) = &mut layer.model {
         let mut counter = Counter::default();
         let skip_input = layer.class_name == "Sequential";
@@ -189,8 +188,8 @@ pub(super) fn assign_paths(layer: &mut Layer, path: String) {
             }
             let name = counter.unique(snake_case(&child.class_name));
             let place =
-                if path.is_empty() { format!("layers/{name}") } else { format!("{path}/layers/{name}") };
-            assign_paths(child, place);
+                if path.is_empty() { format!("{list}/{name}") } else { format!("{path}/{list}/{name}") };
+            assign_paths(child, place, list);
         }
     }
     layer.path = path;

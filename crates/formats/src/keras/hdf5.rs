@@ -2,13 +2,14 @@
 //!
 //! This is the only file that knows the HDF5 library. What Keras writes is a small part of HDF5: groups, and datasets that
 //! lie in one piece. Everything else (chunks, filters, other files, virtual datasets) is refused by name, so that no
-//! dataset can expand or lead elsewhere. Soft and external links are not followed; nothing is found behind them.
+//! dataset can expand or lead elsewhere. Soft and external links are not followed: what they stand for is missing.
 
 use super::bytes::Bytes;
+use super::hdf5_types::Text;
+use super::hdf5_write::Attributes;
 use super::{Limits, Reason, Variable};
 use crate::Element;
 use hdf5_pure::{AttrValue, Dataset, Datatype, DatatypeByteOrder, File, FloatingPointLayout, Group, Layout};
-use std::collections::HashMap;
 
 pub(super) struct Hdf5 {
     file: File,
@@ -39,7 +40,7 @@ impl Hdf5 {
     }
 
     /// The attributes of a group that are text or lists of text; `None` if there is no such group.
-    pub(super) fn texts(&self, path: &str) -> Result<Option<HashMap<String, Vec<String>>>, Reason> {
+    pub(super) fn texts(&self, path: &str) -> Result<Option<Attributes>, Reason> {
         let group = if path.is_empty() {
             self.file.root()
         } else {
@@ -49,19 +50,23 @@ impl Hdf5 {
             }
         };
         let attrs = group.attrs().map_err(|e| Reason::weights(path, e))?;
-        Ok(Some(attrs.into_iter().filter_map(|(name, value)| Some((name, strings(value)?))).collect()))
+        Ok(Some(attrs.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()))
     }
 }
 
-fn strings(value: AttrValue) -> Option<Vec<String>> {
-    if let Some(text) = value.as_str() {
-        return Some(vec![text.to_string()]);
-    }
-    // An empty list of names is stored as an empty list of numbers.
-    value
-        .as_strings()
-        .map(<[String]>::to_vec)
-        .or_else(|| value.to_f64s().filter(Vec::is_empty).map(|_| Vec::new()))
+fn text(value: AttrValue) -> Option<Text> {
+    use AttrValue::*;
+    Some(match value {
+        String(text)
+        | AsciiString(text)
+        | VarLenString(text)
+        | VarLenAsciiString(text)
+        | StringSized { value: text, .. }
+        | AsciiStringSized { value: text, .. } => Text::One(text),
+        // An empty list of names is stored as an empty list of numbers.
+        F64Array(list) if list.is_empty() => Text::Many(Vec::new()),
+        value => Text::Many(value.as_strings()?.to_vec()),
+    })
 }
 
 impl Walk<'_> {
@@ -145,7 +150,7 @@ fn element(dataset: &Dataset) -> Result<Result<Element, String>, hdf5_pure::Erro
     use DatatypeByteOrder::LittleEndian;
     let datatype = dataset.datatype()?;
     let whole = |layout: &hdf5_pure::FixedPointLayout, size: u32| {
-        layout.bit_offset == 0 && u32::from(layout.bit_precision) == 8 * size
+        layout.bit_offset == 0 && u64::from(layout.bit_precision) == 8 * u64::from(size)
     };
     let element = match &datatype {
         Datatype::FloatingPoint { size, byte_order: LittleEndian, layout } => match (size, layout) {

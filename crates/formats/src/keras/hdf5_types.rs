@@ -2,6 +2,15 @@
 
 use crate::Element;
 
+/// The value of a text attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Text {
+    /// One text.
+    One(String),
+    /// A list of them.
+    Many(Vec<String>),
+}
+
 /// The shape of a dataset or attribute.
 pub(super) fn dataspace(shape: &[usize]) -> Vec<u8> {
     // Version 2, rank, no flags, scalar or not.
@@ -45,13 +54,15 @@ fn integer(bytes: usize, signed: bool) -> Vec<u8> {
     integer
 }
 
-/// An attribute that holds one text in UTF-8, of variable length as h5py has it: Keras compares such a text with a string,
+/// An attribute that holds texts in UTF-8, of variable length as h5py has it: Keras compares such a text with a string,
 /// which fails for one of fixed length.
-pub(super) fn text_attribute(name: &str, text: &str, texts: &mut Texts) -> Vec<u8> {
+pub(super) fn text_attribute(name: &str, text: &Text, texts: &mut Texts) -> Vec<u8> {
     let mut kind = vec![0x19, 1, 1, 0, 16, 0, 0, 0];
     kind.extend(integer(1, false));
-    let space = dataspace(&[]);
-    let (heap, index) = texts.add(text);
+    let (space, list) = match text {
+        Text::One(text) => (dataspace(&[]), std::slice::from_ref(text)),
+        Text::Many(list) => (dataspace(&[list.len()]), list.as_slice()),
+    };
     let mut attribute = vec![3, 0];
     for length in [name.len() + 1, kind.len(), space.len()] {
         attribute.extend((length as u16).to_le_bytes());
@@ -61,9 +72,12 @@ pub(super) fn text_attribute(name: &str, text: &str, texts: &mut Texts) -> Vec<u
     attribute.push(0);
     attribute.extend(kind);
     attribute.extend(space);
-    attribute.extend((text.len() as u32).to_le_bytes());
-    attribute.extend(heap.to_le_bytes());
-    attribute.extend(index.to_le_bytes());
+    for text in list {
+        let (heap, index) = texts.add(text);
+        attribute.extend((text.len() as u32).to_le_bytes());
+        attribute.extend(heap.to_le_bytes());
+        attribute.extend(index.to_le_bytes());
+    }
     attribute
 }
 

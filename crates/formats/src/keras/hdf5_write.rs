@@ -10,7 +10,7 @@
 //!
 //! The structures are those of the HDF5 File Format Specification, version 3, which HDF5 1.8 and later read.
 
-use super::hdf5_types::{self, Texts};
+use super::hdf5_types::{self, Text, Texts};
 use super::{Reason, Variable};
 use std::collections::BTreeMap;
 
@@ -26,15 +26,19 @@ pub(super) struct Plan {
     pub(super) places: Vec<(usize, u64)>,
 }
 
+/// The attributes of a group.
+pub(super) type Attributes = BTreeMap<String, Text>;
+
 /// A group or a variable.
 enum Node {
-    Group { children: BTreeMap<String, usize>, label: Option<String> },
+    Group { children: BTreeMap<String, usize>, attributes: Attributes },
     Variable(usize),
 }
 
-/// Plans a file of `variables`. `labels` gives groups their attribute `name`.
-pub(super) fn plan(variables: &[Variable], labels: &BTreeMap<String, String>) -> Result<Plan, Reason> {
-    let nodes = tree(variables, labels)?;
+/// Plans a file of `variables`, with the attributes of its `groups`. A group without variables must be named there to be in
+/// the file.
+pub(super) fn plan(variables: &[Variable], groups: &BTreeMap<String, Attributes>) -> Result<Plan, Reason> {
+    let nodes = tree(variables, groups)?;
     // The length of a header does not depend on the addresses in it, so a first pass with none gives all addresses.
     let mut texts = Texts::new(0);
     let mut addresses = vec![0; nodes.len()];
@@ -45,17 +49,20 @@ pub(super) fn plan(variables: &[Variable], labels: &BTreeMap<String, String>) ->
         at += header(node, variables, &unknown, 0, &mut texts)?.len() as u64;
     }
     let heaps = at.next_multiple_of(8);
-    let mut at = heaps + texts.size();
+    // A reader compares the end that the superblock names with the file's own, so the last variable is not padded.
+    let mut end = heaps + texts.size();
     let mut places = Vec::with_capacity(variables.len());
     for (i, variable) in variables.iter().enumerate() {
-        at = at.next_multiple_of(8);
-        places.push((i, at));
-        at = at
-            .checked_add(variable.bytes as u64)
-            .ok_or_else(|| Reason::weights(&variable.path, "the file would be larger than can be counted"))?;
+        let place = end.checked_next_multiple_of(8);
+        let after = place.and_then(|place| place.checked_add(variable.bytes as u64));
+        let (Some(place), Some(after)) = (place, after) else {
+            return Err(Reason::weights(&variable.path, "the file would be larger than can be counted"));
+        };
+        places.push((i, place));
+        end = after;
     }
 
-    let mut head = superblock(at, SUPERBLOCK);
+    let mut head = superblock(end, SUPERBLOCK);
     let mut texts = Texts::new(heaps);
     for node in &nodes {
         let place = match node {
@@ -70,40 +77,58 @@ pub(super) fn plan(variables: &[Variable], labels: &BTreeMap<String, String>) ->
 }
 
 /// The groups and variables that the paths name; the root comes first.
-fn tree(variables: &[Variable], labels: &BTreeMap<String, String>) -> Result<Vec<Node>, Reason> {
-    let label = |path: &str| labels.get(path).cloned();
-    let mut nodes = vec![Node::Group { children: BTreeMap::new(), label: label("") }];
-    for (i, variable) in variables.iter().enumerate() {
-        let wrong = |reason: &str| Reason::weights(&variable.path, reason);
-        let mut at = 0;
-        let mut pieces = variable.path.split('/').peekable();
-        let mut path = String::new();
-        while let Some(piece) = pieces.next() {
-            if piece.is_empty() || piece == "." || piece.len() > 1000 || piece.contains('\0') {
-                return Err(wrong("its path has a piece that cannot be a name"));
-            }
-            path = if path.is_empty() { piece.to_string() } else { format!("{path}/{piece}") };
-            let is_last = pieces.peek().is_none();
-            let next = nodes.len();
-            let Node::Group { children, .. } = &mut nodes[at] else {
-                return Err(wrong("another variable lies on the way to it"));
-            };
-            match children.get(piece) {
-                Some(_) if is_last => return Err(wrong("its path is given twice")),
-                Some(child) => at = *child,
-                None => {
-                    children.insert(piece.to_string(), next);
-                    nodes.push(if is_last {
-                        Node::Variable(i)
-                    } else {
-                        Node::Group { children: BTreeMap::new(), label: label(&path) }
-                    });
-                    at = next;
-                }
-            }
+fn tree(variables: &[Variable], groups: &BTreeMap<String, Attributes>) -> Result<Vec<Node>, Reason> {
+    let mut nodes = vec![Node::Group { children: BTreeMap::new(), attributes: Attributes::new() }];
+    for (path, attributes) in groups {
+        let at = if path.is_empty() { 0 } else { descend(&mut nodes, path, path)? };
+        if let Node::Group { attributes: found, .. } = &mut nodes[at] {
+            found.clone_from(attributes);
         }
     }
+    for (i, variable) in variables.iter().enumerate() {
+        let path = variable.path.as_str();
+        let (group, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let at = if group.is_empty() && name == path { 0 } else { descend(&mut nodes, group, path)? };
+        let next = nodes.len();
+        match &mut nodes[at] {
+            Node::Group { children, .. } if !children.contains_key(name) => {
+                children.insert(checked(name, path)?, next)
+            }
+            _ => return Err(Reason::weights(path, "another variable or group is in its place")),
+        };
+        nodes.push(Node::Variable(i));
+    }
     Ok(nodes)
+}
+
+/// Walks down to the group at `path`, which is made if it is not there, on behalf of `whole`.
+fn descend(nodes: &mut Vec<Node>, path: &str, whole: &str) -> Result<usize, Reason> {
+    let mut at = 0;
+    for piece in path.split('/') {
+        let next = nodes.len();
+        let Node::Group { children, .. } = &mut nodes[at] else {
+            return Err(Reason::weights(whole, "a variable lies on the way to it"));
+        };
+        at = match children.get(piece) {
+            Some(child) => *child,
+            None => {
+                children.insert(checked(piece, whole)?, next);
+                nodes.push(Node::Group { children: BTreeMap::new(), attributes: Attributes::new() });
+                next
+            }
+        };
+    }
+    match nodes[at] {
+        Node::Group { .. } => Ok(at),
+        Node::Variable(_) => Err(Reason::weights(whole, "a variable lies on the way to it")),
+    }
+}
+
+fn checked(name: &str, whole: &str) -> Result<String, Reason> {
+    if name.is_empty() || name == "." || name.len() > 1000 || name.contains('\0') {
+        return Err(Reason::weights(whole, "its path has a piece that cannot be a name"));
+    }
+    Ok(name.to_string())
 }
 
 fn superblock(end: u64, root: u64) -> Vec<u8> {
@@ -127,14 +152,16 @@ fn header(
     texts: &mut Texts,
 ) -> Result<Vec<u8>, Reason> {
     let mut messages = Vec::new();
+    let mut longest = 0;
     let mut message = |kind: u8, body: &[u8]| {
+        longest = longest.max(body.len());
         messages.push(kind);
         messages.extend((body.len() as u16).to_le_bytes());
         messages.push(0);
         messages.extend(body);
     };
     match node {
-        Node::Group { children, label } => {
+        Node::Group { children, attributes } => {
             // Link info: no heap and no index, so the links are in this header. Group info: nothing special.
             let nowhere = NOWHERE.to_le_bytes();
             message(0x02, &[&[0, 0][..], &nowhere, &nowhere].concat());
@@ -145,8 +172,8 @@ fn header(
                 let link = [&[1, 0x11, 1][..], &length, name.as_bytes(), &addresses[*child].to_le_bytes()];
                 message(0x06, &link.concat());
             }
-            if let Some(label) = label {
-                message(0x0c, &hdf5_types::text_attribute("name", label, texts));
+            for (name, text) in attributes {
+                message(0x0c, &hdf5_types::text_attribute(name, text, texts));
             }
         }
         Node::Variable(i) => {
@@ -161,9 +188,15 @@ fn header(
             let size = (variable.bytes as u64).to_le_bytes();
             message(0x08, &[&[3, 1][..], &place.to_le_bytes(), &size].concat());
             if variable.element == crate::Element::BF16 {
-                message(0x0c, &hdf5_types::text_attribute("dtype", "bfloat16", texts));
+                message(0x0c, &hdf5_types::text_attribute("dtype", &Text::One("bfloat16".into()), texts));
             }
         }
+    }
+    if longest > usize::from(u16::MAX) {
+        return Err(Reason::weights(
+            "",
+            format!("an attribute of {longest} bytes is longer than HDF5 allows"),
+        ));
     }
     // Version 2; the length of the messages takes four bytes.
     let mut header = b"OHDR\x02\x02".to_vec();

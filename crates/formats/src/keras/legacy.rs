@@ -6,24 +6,28 @@
 
 use super::bytes::Bytes;
 use super::hdf5::Hdf5;
-use super::{KerasFile, Kind, Layer, Limits, Reason, Variable, config};
+use super::hdf5_types::Text;
+use super::hdf5_write::Attributes;
+use super::{KerasFile, Kind, Layer, Limits, Reason, Variable, config, json};
 use serde_json::Value;
-use std::collections::HashMap;
 
 const WEIGHTS: &str = "model_weights";
 pub(super) const OPTIMIZER: &str = "optimizer_weights";
+/// Weights that belong to the model itself; nearly always none.
+const TOP_LEVEL: &str = "model_weights/top_level_model_weights";
 
 pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
     let hdf5 = Hdf5::open(bytes.clone())?;
     let variables = hdf5.variables(limits)?;
-    let mut attrs = hdf5.texts("")?.unwrap_or_default();
-    let Some(config) = one(&mut attrs, "model_config") else {
+    let attrs = hdf5.texts("")?.unwrap_or_default();
+    let Some(config) = one(&attrs, "model_config") else {
+        super::check_numbers(&variables)?;
         return Ok(KerasFile::of_variables(Kind::Weights, variables, bytes));
     };
     if config.len() as u64 > limits.json {
         return Err(Reason::limit("the size of model_config", config.len() as u64, limits.json));
     }
-    let version = one(&mut attrs, "keras_version").unwrap_or_default();
+    let version = one(&attrs, "keras_version").unwrap_or_default();
     let (mut root, _) = config::model(&config, version.starts_with("2."))?;
     if let Some(model) = &mut root.model {
         for layer in &mut model.layers {
@@ -31,9 +35,9 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
         }
     }
     root.path = WEIGHTS.to_string();
-    let compile_config = match one(&mut attrs, "training_config") {
+    let compile_config = match one(&attrs, "training_config") {
         Some(text) if text.len() as u64 <= limits.json => {
-            serde_json::from_str(&text).map_err(|e| Reason::config("the training", e))?
+            json::parse(&text).map_err(|e| Reason::config("the training", e))?
         }
         _ => Value::Null,
     };
@@ -44,14 +48,14 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
         compile_config,
         ..KerasFile::of_variables(Kind::Legacy, variables, bytes)
     };
-    let groups: Vec<String> = match file.model() {
-        Some(model) => model.layers.iter().map(|layer| layer.path.clone()).collect(),
-        None => Vec::new(),
-    };
-    for group in groups.into_iter().chain([OPTIMIZER.to_string()]) {
+    file.groups.insert(String::new(), attrs);
+    let layers = file.model().map_or(&[][..], |model| &model.layers).iter().map(|layer| layer.path.clone());
+    let groups = layers.chain([WEIGHTS, OPTIMIZER, TOP_LEVEL].map(str::to_string)).collect::<Vec<_>>();
+    for group in groups {
         let Some(attrs) = hdf5.texts(&group)? else { continue };
-        let order = order(&file, &group, names(attrs, "weight_names"))?;
-        file.ordered.insert(group, order);
+        let order = order(&file, &group, names(&attrs, "weight_names"))?;
+        file.ordered.insert(group.clone(), order);
+        file.groups.insert(group, attrs);
     }
     Ok(file)
 }
@@ -64,16 +68,20 @@ fn assign_paths(layer: &mut Layer, path: &str) {
     }
 }
 
-fn one(attrs: &mut HashMap<String, Vec<String>>, name: &str) -> Option<String> {
-    attrs.remove(name).filter(|texts| texts.len() == 1).and_then(|mut texts| texts.pop())
+fn one(attrs: &Attributes, name: &str) -> Option<String> {
+    match attrs.get(name) {
+        Some(Text::One(text)) => Some(text.clone()),
+        _ => None,
+    }
 }
 
 /// A list of names; lists over 64 KiB are stored in pieces, `weight_names0`, `weight_names1`, ….
-fn names(mut attrs: HashMap<String, Vec<String>>, name: &str) -> Vec<String> {
-    if let Some(names) = attrs.remove(name) {
-        return names;
-    }
-    (0..).map_while(|i| attrs.remove(&format!("{name}{i}"))).flatten().collect()
+fn names(attrs: &Attributes, name: &str) -> Vec<String> {
+    let list = |name: &str| match attrs.get(name) {
+        Some(Text::Many(list)) => Some(list.clone()),
+        _ => None,
+    };
+    list(name).unwrap_or_else(|| (0..).map_while(|i| list(&format!("{name}{i}"))).flatten().collect())
 }
 
 fn order(file: &KerasFile, group: &str, names: Vec<String>) -> Result<Vec<usize>, Reason> {

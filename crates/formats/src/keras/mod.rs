@@ -1,8 +1,8 @@
 //! Turns a Keras model file into plain data — a tree of layers, a list of calls, named variables — and back.
 //!
 //! Three kinds of file are read: `.keras` archives (Keras 3, and the last versions of Keras 2), legacy `.h5` files, and
-//! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. Written are
-//! `.keras` archives that `keras.models.load_model` opens, with the optimizer's state.
+//! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. All three are
+//! written again with new values, the optimizer's state included, for `keras.models.load_model` to open.
 //!
 //! What is not here: the meaning of layers. A layer unknown to the importer, or one that carries Python code, is data
 //! with a class name and a place.
@@ -30,6 +30,7 @@ mod error;
 mod hdf5;
 mod hdf5_types;
 mod hdf5_write;
+mod json;
 mod legacy;
 mod names;
 mod write;
@@ -42,16 +43,19 @@ pub use write::{Contents, write_keras, write_weights};
 use crate::Element;
 use bytes::{Bytes, ReadSeek};
 use hdf5::Hdf5;
+use hdf5_write::Attributes;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
+const OLD_LAYERS: &str = "_layer_checkpoint_dependencies";
+
 /// How much a file may make the reader take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of each JSON text.
+    /// Bytes of each JSON text. Parsed, it can take some twenty times as much.
     pub json: u64,
     /// Members of the archive.
     pub members: u64,
@@ -68,7 +72,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            json: 64 << 20,
+            json: 16 << 20,
             members: 10_000,
             expansion: 100,
             inflated: 1 << 30,
@@ -125,6 +129,8 @@ pub struct KerasFile {
     by_path: HashMap<String, usize>,
     /// Legacy files store the order of each group's variables.
     ordered: BTreeMap<String, Vec<usize>>,
+    /// Legacy files store texts on their groups: the configuration, the names of layers and weights.
+    groups: BTreeMap<String, Attributes>,
     bytes: Bytes,
 }
 
@@ -166,12 +172,15 @@ impl KerasFile {
         let archive = archive::open(bytes, limits)?;
         let metadata: Value = match archive.metadata.as_str() {
             "" => Value::Null,
-            text => serde_json::from_str(text).map_err(|e| Reason::member(archive::METADATA, e))?,
+            text => json::parse(text).map_err(|e| Reason::member(archive::METADATA, e))?,
         };
         let version = metadata.get("keras_version").and_then(Value::as_str).unwrap_or_default().to_string();
         let (mut root, compile_config) = config::model(&archive.config, version.starts_with("2."))?;
-        config::assign_paths(&mut root, String::new());
         let variables = Hdf5::open(archive.weights.clone())?.variables(limits)?;
+        check_numbers(&variables)?;
+        // The first archives, of Keras 2.12 and 2.13, call the list of layers by another name.
+        let is_old = variables.iter().any(|variable| variable.path.starts_with(OLD_LAYERS));
+        config::assign_paths(&mut root, String::new(), if is_old { OLD_LAYERS } else { "layers" });
         Ok(KerasFile {
             config: archive.config,
             metadata: archive.metadata,
@@ -195,6 +204,7 @@ impl KerasFile {
             variables,
             by_path,
             ordered: BTreeMap::new(),
+            groups: BTreeMap::new(),
             bytes,
         }
     }
@@ -283,6 +293,26 @@ impl KerasFile {
         }
         Ok(())
     }
+}
+
+/// Refuses a group of variables numbered with a gap: a variable was lost, or hides behind a link to another place, which is
+/// not followed.
+fn check_numbers(variables: &[Variable]) -> Result<(), Reason> {
+    let mut expected: HashMap<&str, u64> = HashMap::new();
+    // Numbers come in order, since paths are sorted so.
+    for variable in variables {
+        let Some((group, name)) = variable.path.rsplit_once('/') else { continue };
+        let Ok(number) = name.parse::<u64>() else { continue };
+        let next = expected.entry(group).or_default();
+        if number != *next {
+            return Err(Reason::weights(
+                group,
+                format!("variable {next} is missing, though there is a {number}"),
+            ));
+        }
+        *next += 1;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for KerasFile {

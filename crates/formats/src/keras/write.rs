@@ -3,6 +3,8 @@
 //! The variables' bytes are asked for one variable at a time and go straight to the file.
 
 use super::archive::{CONFIG, METADATA, WEIGHTS};
+use super::hdf5_types::Text;
+use super::hdf5_write::Attributes;
 use super::{Error, KerasFile, Kind, Layer, Reason, Variable, hdf5_write};
 use crate::durable;
 use std::collections::BTreeMap;
@@ -31,21 +33,24 @@ impl KerasFile {
         all.into_iter().map(|layer| (layer.path.clone(), layer.name.clone())).collect()
     }
 
-    /// Writes the same model as a `.keras` archive with other values: `fill` writes the bytes of each variable it is
-    /// asked for. The variables are those of this file; to change them (another optimizer), use [`write_keras`].
+    /// Writes a file of the same kind, model and variables with other values: `fill` writes the bytes of each variable it is
+    /// asked for. To change the variables (another optimizer), use [`write_keras`].
     pub fn save(
         &self,
         path: &Path,
-        fill: impl FnMut(&Variable, &mut dyn Write) -> io::Result<()>,
+        mut fill: impl FnMut(&Variable, &mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Error> {
-        if self.kind != Kind::Archive {
-            let reason =
-                Reason::config("the model", "only a .keras file can be saved as one; save it so with Keras");
-            return Err(reason.of(&self.file));
-        }
         let labels = self.labels();
-        let (config, metadata) = (self.config.as_str(), self.metadata.as_str());
-        write_keras(path, &Contents { config, metadata, variables: &self.variables, labels: &labels }, fill)
+        let (config, metadata, variables) =
+            (self.config.as_str(), self.metadata.as_str(), &self.variables[..]);
+        match self.kind {
+            Kind::Archive => {
+                write_keras(path, &Contents { config, metadata, variables, labels: &labels }, fill)
+            }
+            Kind::Weights => write_weights(path, variables, &labels, fill),
+            Kind::Legacy => durable::write_file(path, |out| weights(out, variables, &self.groups, &mut fill))
+                .map_err(|e: Reason| e.of(&path.display().to_string())),
+        }
     }
 }
 
@@ -79,7 +84,7 @@ pub fn write_weights(
     labels: &BTreeMap<String, String>,
     mut fill: impl FnMut(&Variable, &mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
-    durable::write_file(path, |out| weights(out, variables, labels, &mut fill))
+    durable::write_file(path, |out| weights(out, variables, &groups(labels), &mut fill))
         .map_err(|e: Reason| e.of(&path.display().to_string()))
 }
 
@@ -88,7 +93,7 @@ type Fill<'a> = &'a mut dyn FnMut(&Variable, &mut dyn Write) -> io::Result<()>;
 fn archive(out: &mut (impl Write + Seek), contents: &Contents, fill: Fill) -> Result<(), Reason> {
     let mut zip = ZipWriter::new(out);
     // Stored, so that readers can map the weights; with room for sizes over 4 GiB where they may be needed.
-    let large = contents.variables.iter().map(|v| v.bytes as u64).sum::<u64>() > 1 << 31;
+    let large = contents.variables.iter().fold(0u64, |sum, v| sum.saturating_add(v.bytes as u64)) > 1 << 31;
     let options =
         SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(large);
     for (name, text) in [(METADATA, contents.metadata), (CONFIG, contents.config)] {
@@ -96,22 +101,27 @@ fn archive(out: &mut (impl Write + Seek), contents: &Contents, fill: Fill) -> Re
         zip.write_all(text.as_bytes())?;
     }
     zip.start_file(WEIGHTS, options).map_err(|e| Reason::member(WEIGHTS, e))?;
-    weights(&mut zip, contents.variables, contents.labels, fill)?;
+    weights(&mut zip, contents.variables, &groups(contents.labels), fill)?;
     zip.finish().map_err(|e| Reason::member(WEIGHTS, e))?;
     Ok(())
+}
+
+/// Keras puts a layer's name on the group of its own variables.
+fn groups(labels: &BTreeMap<String, String>) -> BTreeMap<String, Attributes> {
+    let label = |(path, name): (&String, &String)| {
+        let group = if path.is_empty() { "vars".to_string() } else { format!("{path}/vars") };
+        (group, Attributes::from([("name".to_string(), Text::One(name.clone()))]))
+    };
+    labels.iter().map(label).collect()
 }
 
 fn weights(
     out: &mut impl Write,
     variables: &[Variable],
-    labels: &BTreeMap<String, String>,
+    groups: &BTreeMap<String, Attributes>,
     fill: Fill,
 ) -> Result<(), Reason> {
-    // Keras puts a layer's name on the group of its own variables.
-    let labels = labels.iter().map(|(path, name)| {
-        (if path.is_empty() { "vars".to_string() } else { format!("{path}/vars") }, name.clone())
-    });
-    let plan = hdf5_write::plan(variables, &labels.collect())?;
+    let plan = hdf5_write::plan(variables, groups)?;
     out.write_all(&plan.head)?;
     let mut at = plan.head.len() as u64;
     for (i, place) in plan.places {

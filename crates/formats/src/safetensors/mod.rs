@@ -41,6 +41,14 @@ pub enum Error {
     /// The system refused to read or write.
     #[error("the file could not be read or written: {0}")]
     Io(#[from] io::Error),
+    /// What is wrong with a file of that name.
+    #[error("{file}: {source}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
     /// The file ends before what it announces.
     #[error("the file has {found} bytes but announces {expected}; it is torn or not a safetensors file")]
     Truncated {

@@ -35,7 +35,10 @@ pub struct Reader<R> {
 impl Reader<File> {
     /// Opens a file with the default limits.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Reader::new(File::open(path)?, Limits::default())
+        let path = path.as_ref();
+        let file = File::open(path).map_err(Error::from);
+        file.and_then(|file| Reader::new(file, Limits::default()))
+            .map_err(|source| Error::File { file: path.display().to_string(), source: Box::new(source) })
     }
 }
 
@@ -153,6 +156,12 @@ mod tests {
         let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
         assert!(refusal(twice, 2).contains("twice"));
         assert!(refusal(&"[".repeat(9000), 0).contains("not that of"));
+    }
+
+    #[test]
+    fn an_error_of_opening_names_the_file() {
+        let text = Reader::open("no/such.safetensors").map(drop).expect_err("a refusal").to_string();
+        assert!(text.starts_with("no/such.safetensors: the file could not be read"), "{text}");
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl<W: Write> EventWriter<W> {
         })
     }
 
+    /// Adds a text (Markdown) under `tag`, now.
+    pub fn text(&mut self, step: i64, tag: &str, text: &str) -> io::Result<()> {
+        self.text_at(now(), step, tag, text)
+    }
+
     /// Adds a text (Markdown) under `tag`, at `wall_time`.
     pub fn text_at(&mut self, wall_time: f64, step: i64, tag: &str, text: &str) -> io::Result<()> {
         self.value(wall_time, step, tag, "text", |tensor| {
@@ -94,6 +99,11 @@ impl<W: Write> EventWriter<W> {
             tensor.bytes(2, b"");
             tensor.bytes(8, text.as_bytes());
         })
+    }
+
+    /// Adds a histogram under `tag`, now.
+    pub fn histogram(&mut self, step: i64, tag: &str, buckets: &[Bucket]) -> io::Result<()> {
+        self.histogram_at(now(), step, tag, buckets)
     }
 
     /// Adds a histogram under `tag`, at `wall_time`.
