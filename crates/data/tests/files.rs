@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_data::{Column, Dataset, FieldSpec, Images, OnError, Open, Shapes, Split, Tokens};
 use plimsoll_device::Bytes;
-use plimsoll_formats::{Kind, npy, tfrecord};
+use plimsoll_formats::{Kind, example, npy, tfrecord};
 use plimsoll_graph::DType;
 
 fn fixture(name: &str) -> PathBuf {
@@ -272,7 +272,7 @@ fn damaged_arrays_are_named() {
     assert!(open(&idx(8, &[2, 2, 2], &[1; 8])).contains("'x' has 2 rows and 'y' has 3"));
     // A gzipped file that ends early is sound up to there.
     let packed =
-        gzip(&idx(8, &[3, 100, 100], &(0..30_000u32).map(|i| (i * i >> 7) as u8).collect::<Vec<_>>()));
+        gzip(&idx(8, &[3, 100, 100], &(0..30_000u32).map(|i| ((i * i) >> 7) as u8).collect::<Vec<_>>()));
     let cut = open(&packed[..packed.len() / 2]);
     assert!(cut.contains("a-images-idx3-ubyte, record 1: ") || cut.contains("record 0: "), "{cut}");
     let npz = std::fs::read(fixture("stored.npz")).unwrap();
@@ -290,8 +290,7 @@ fn damaged_records_are_named_or_skipped_and_counted() {
     // Records of which one has a flipped bit, and the file an end that is cut off.
     let mut bytes = Vec::new();
     for n in 0..4 {
-        tfrecord::write(&mut bytes, &tfrecord::ExampleWriter::default().ints("label", &[n]).finish())
-            .unwrap();
+        tfrecord::write(&mut bytes, &example::ExampleWriter::default().ints("label", &[n]).finish()).unwrap();
     }
     let one = bytes.len() / 4;
     bytes[one + 14] ^= 4;

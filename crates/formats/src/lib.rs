@@ -7,6 +7,7 @@ mod element;
 mod file_error;
 
 pub mod csv;
+pub mod example;
 pub mod idx;
 pub mod image;
 pub mod npy;

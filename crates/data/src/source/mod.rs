@@ -7,6 +7,7 @@
 mod array;
 mod folder;
 mod function;
+mod packed;
 mod picture;
 mod records;
 mod shapes;
@@ -22,9 +23,10 @@ pub use picture::Images;
 pub use shapes::Shapes;
 pub use text::Tokens;
 
-pub(crate) use array::{Arrays, Packed, PackedColumn, read_at};
+pub(crate) use array::{Arrays, read_at};
 pub(crate) use folder::{Folder, has_classes};
 pub(crate) use function::{Function, Iterators};
+pub(crate) use packed::{Packed, PackedColumn};
 pub(crate) use records::Records;
 pub(crate) use shapes::ShapesSource;
 pub(crate) use table::Table;
