@@ -143,7 +143,8 @@ impl Dataset {
     }
 
     /// Recognises what is at a path: a folder of classes with images (in `train/` and `test/` or not), of IDX files, of
-    /// `x.npy` and `y.npy`, or of TFRecord files; a file `.npz`, `.npy`, `.csv`, `.tfrecord` or `.txt`; or the prefix of
+    /// `x.npy` and `y.npy`, or of TFRecord files; a file `.npz`, `.npy`, `.csv`, `.tfrecord`, `.txt` or, with the
+    /// feature of that name, `.parquet`; or the prefix of
     /// a pair of IDX files.
     pub fn open_with(path: impl AsRef<Path>, open: &Open) -> Result<Dataset> {
         let path = path.as_ref();
@@ -162,11 +163,17 @@ impl Dataset {
             "npz" => Dataset::npz(path, open.split),
             "npy" => Dataset::npy([("x", path)]),
             "csv" => Dataset::csv(path, open.label.as_deref()),
+            #[cfg(feature = "parquet")]
+            "parquet" => Dataset::parquet(path, open.label.as_deref()),
+            #[cfg(not(feature = "parquet"))]
+            "parquet" => {
+                Err(unknown(path, "Parquet files are read only when built with the feature 'parquet'"))
+            }
             "txt" => Dataset::text(path, open.tokens, open.window),
             _ if ending.starts_with("tfrecord") || name.contains(".tfrecord-") => {
                 Dataset::tfrecord([path.to_owned()], open.images)
             }
-            _ => Err(unknown(path, "its name ends in none of npz, npy, csv, tfrecord, txt")),
+            _ => Err(unknown(path, "its name ends in none of npz, npy, csv, tfrecord, parquet, txt")),
         }
     }
 
@@ -180,6 +187,13 @@ impl Dataset {
     /// the order of names, or a float. Rows are read by offset; 8 bytes are kept for each.
     pub fn csv(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
         Ok(Dataset::source(Table::new(path.as_ref(), label)?))
+    }
+
+    /// Numbers of a Parquet file, as from a table. It can only be decoded from front to back: a stream.
+    #[cfg(feature = "parquet")]
+    pub fn parquet(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
+        let table = plimsoll_formats::parquet::Table::open(path.as_ref())?;
+        Ok(Dataset::stream(crate::source::Columnar::new(table, label)?))
     }
 
     /// Records of `tf.train.Example`: the features of the first record are the fields, those named as labels last. Images

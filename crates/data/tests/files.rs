@@ -143,6 +143,22 @@ fn tables_have_headings_and_named_classes_or_not() {
     );
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_files_are_tables() {
+    let folder = Folder::new("parquet");
+    let path = folder.0.join("t.parquet");
+    let floats = [(0..50).map(|i| i as f32).collect::<Vec<_>>(), vec![0.5; 50]];
+    plimsoll_formats::parquet::write(&path, &["a", "b"], &floats, "label", &(0..50).collect::<Vec<_>>())
+        .unwrap();
+    let (x, y) = x_and_y(Dataset::open(&path).unwrap());
+    assert_eq!((&x[..4], y), (&[0.0, 0.5, 1.0, 0.5][..], (0..50).collect()));
+    assert!(failure(Dataset::parquet(&path, Some("c"))).contains("no column 'c'; there are a, b, label"));
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(failure(Dataset::open(&path)).contains("t.parquet: "));
+}
+
 #[test]
 fn examples_written_by_tensorflow_are_read() {
     let dataset = Dataset::open_with(

@@ -12,6 +12,8 @@ pub mod idx;
 pub mod image;
 pub mod npy;
 pub mod npz;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod tfrecord;
 
 pub use element::{Element, Kind};

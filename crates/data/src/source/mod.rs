@@ -5,6 +5,8 @@
 //! a window and resumed by reading up to the place.
 
 mod array;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod folder;
 mod function;
 mod packed;
@@ -24,6 +26,8 @@ pub use shapes::Shapes;
 pub use text::Tokens;
 
 pub(crate) use array::{Arrays, read_at};
+#[cfg(feature = "parquet")]
+pub(crate) use columnar::Columnar;
 pub(crate) use folder::{Folder, has_classes};
 pub(crate) use function::{Function, Iterators};
 pub(crate) use packed::{Packed, PackedColumn};
