@@ -62,7 +62,7 @@ impl Dataset {
     /// `fashion-mnist/train-images-idx3-ubyte[.gz]` and `fashion-mnist/train-labels-idx1-ubyte[.gz]`, a folder for
     /// the training part in it.
     ///
-    /// Samples are `x`, `f32` from 0 to 1 (the stored byte divided by 255), and `y`, `i64`. Plain files are read by
+    /// Samples are `x`, `f32` from 0 to 1 (the stored byte divided by 255) of shape height, width, 1, and `y`, `i64`. Plain files are read by
     /// offset; gzipped ones are streams.
     pub fn idx(path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
@@ -75,7 +75,8 @@ impl Dataset {
         };
         match (Idx::open(&images)?, Idx::open(&labels)?) {
             (Idx::Plain(x, x_header), Idx::Plain(y, y_header)) => {
-                let x = Column::file("x", x, images, x_header.start, x_header.element, &x_header.shape);
+                let shape = with_channel(&x_header.shape);
+                let x = Column::file("x", x, images, x_header.start, x_header.element, &shape);
                 let y = Column::file("y", y, labels, y_header.start, y_header.element, &y_header.shape);
                 Dataset::columns([x, y])
             }
@@ -292,8 +293,19 @@ fn idx_pair(prefix: &Path) -> Option<(PathBuf, PathBuf)> {
     ))
 }
 
+/// Images in rows and columns get an axis of one channel, which convolutions expect.
+fn with_channel(shape: &[usize]) -> Vec<usize> {
+    match shape {
+        [_, _, _] => [shape, &[1]].concat(),
+        _ => shape.to_vec(),
+    }
+}
+
 fn packed_idx(name: &str, path: PathBuf, idx: &Idx) -> PackedColumn {
-    let (header, again) = (idx.header().clone(), path.clone());
+    let (mut header, again) = (idx.header().clone(), path.clone());
+    if name == "x" {
+        header.shape = with_channel(&header.shape);
+    }
     let open = move || -> Result<Box<dyn std::io::Read + Send>> {
         Ok(match Idx::open(&again)? {
             Idx::Plain(file, _) => Box::new(std::io::BufReader::new(file)),

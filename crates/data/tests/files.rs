@@ -88,7 +88,7 @@ fn idx_files_plain_and_gzipped_give_the_same_samples() {
         assert_eq!(x_and_y(dataset), (expected.clone(), vec![7, 0, 9]));
     }
     let stored = Dataset::idx(folder.0.join("t10k")).unwrap().stored();
-    assert_eq!(stored.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2]));
+    assert_eq!(stored.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2, 1]));
     let batch = stored.batch(3).batches().unwrap().next().unwrap().unwrap();
     assert_eq!(batch.field(0).unwrap().bytes, pixels);
 }
