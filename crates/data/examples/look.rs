@@ -1,17 +1,30 @@
 //! Says what is at a path, and how fast it is read.
 //!
-//! `cargo run --release -p plimsoll-data --example look -- /usr/share/datasets/fashion-mnist [64MiB]`
+//! `cargo run --release -p plimsoll-data --example look -- /usr/share/datasets/fashion-mnist [64MiB [224]]`;
+//! the last number is the side to which images are resized.
 
 use std::time::Instant;
 
-use plimsoll_data::{Dataset, OnError};
+use plimsoll_data::{Dataset, Images, OnError, Open};
 use plimsoll_device::{Bytes, process};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    match look() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn look() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("a path, please")?;
     let memory: Bytes = arguments.next().as_deref().unwrap_or("64MiB").parse()?;
-    let dataset = Dataset::open(&path)?.memory(memory).on_error(OnError::Skip);
+    let side: Option<usize> = arguments.next().map(|side| side.parse()).transpose()?;
+    let open = Open { images: side.map(|side| Images::new(side, side)), ..Open::default() };
+    let dataset = Dataset::open_with(&path, &open)?.memory(memory).on_error(OnError::Skip);
     for field in dataset.spec()? {
         println!("{}: {} {:?}", field.name, field.dtype, field.shape);
     }

@@ -12,8 +12,10 @@ use crate::error::Result;
 use crate::plan::Amount;
 use std::sync::Arc;
 
-/// Batches between two decisions.
+/// Batches between two decisions, fewer where they take long.
 const ROUND: u32 = 8;
+/// So long a round is enough with two batches.
+const LONG: Duration = Duration::from_millis(200);
 /// Waiting above this share of the time asks for more.
 const TOO_MUCH: f64 = 0.02;
 /// Below this share nobody waits.
@@ -68,10 +70,12 @@ impl Auto {
     pub fn batch(&mut self, waited: Duration, engine: &Arc<Engine>, state: &mut State) -> Result<()> {
         self.waited += waited;
         self.batches += 1;
-        if self.batches < ROUND || state.ended {
+        let time = self.began.elapsed();
+        let is_round = self.batches >= ROUND || (self.batches >= 2 && time >= LONG);
+        if !is_round || state.ended {
             return Ok(());
         }
-        let time = self.began.elapsed().as_secs_f64().max(1e-9);
+        let time = time.as_secs_f64().max(1e-9);
         let (share, rate) = (self.waited.as_secs_f64() / time, f64::from(self.batches) / time);
         (self.began, self.waited, self.batches) = (Instant::now(), Duration::ZERO, 0);
         self.decide(share, rate, engine, state)
