@@ -146,7 +146,7 @@ impl Dataset {
                 open(path, &spec, fingerprint)?.ok_or_else(damaged)?
             }
         };
-        Ok(self.from_here(Input::Indexed(Arc::new(cached))))
+        Ok(self.over(Input::Indexed(Arc::new(cached))))
     }
 
     fn write_cache(&self, path: &Path, spec: &[FieldSpec], fingerprint: u64) -> Result<()> {
@@ -209,7 +209,7 @@ impl Dataset {
         bytes.shrink_to_fit();
         let unpack = (source.spec() != source.packed()).then(|| source.clone());
         let loaded = Cached { backing: Backing::Memory(bytes), rows, packed, unpack };
-        Ok(self.from_here(Input::Indexed(Arc::new(loaded))))
+        Ok(self.over(Input::Indexed(Arc::new(loaded))))
     }
 }
 

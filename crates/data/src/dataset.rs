@@ -301,7 +301,7 @@ impl Dataset {
     }
 
     /// The same settings over another source, without stages.
-    pub(crate) fn from_here(self, input: Input) -> Dataset {
+    pub(crate) fn over(self, input: Input) -> Dataset {
         Dataset { input, stages: Vec::new(), ..self }
     }
 

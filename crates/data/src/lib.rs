@@ -41,6 +41,7 @@ mod sample;
 pub mod source;
 mod step;
 mod window;
+mod worker;
 
 pub use batch::{Batch, Batches, Field};
 pub use counters::StageCount;

@@ -62,7 +62,7 @@ impl Dataset {
     /// `fashion-mnist/train-images-idx3-ubyte[.gz]` and `fashion-mnist/train-labels-idx1-ubyte[.gz]`, a folder for
     /// the training part in it.
     ///
-    /// Samples are `x`, `f32` from 0 to 1 (the stored byte divided by 255), and `y`, `i64`. Plain files are read by
+    /// Samples are `x`, `f32` from 0 to 1 (the stored byte divided by 255) of shape height, width, 1, and `y`, `i64`. Plain files are read by
     /// offset; gzipped ones are streams.
     pub fn idx(path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
@@ -75,7 +75,8 @@ impl Dataset {
         };
         match (Idx::open(&images)?, Idx::open(&labels)?) {
             (Idx::Plain(x, x_header), Idx::Plain(y, y_header)) => {
-                let x = Column::file("x", x, images, x_header.start, x_header.element, &x_header.shape);
+                let shape = with_channel(&x_header.shape);
+                let x = Column::file("x", x, images, x_header.start, x_header.element, &shape);
                 let y = Column::file("y", y, labels, y_header.start, y_header.element, &y_header.shape);
                 Dataset::columns([x, y])
             }
@@ -143,7 +144,8 @@ impl Dataset {
     }
 
     /// Recognises what is at a path: a folder of classes with images (in `train/` and `test/` or not), of IDX files, of
-    /// `x.npy` and `y.npy`, or of TFRecord files; a file `.npz`, `.npy`, `.csv`, `.tfrecord` or `.txt`; or the prefix of
+    /// `x.npy` and `y.npy`, or of TFRecord files; a file `.npz`, `.npy`, `.csv`, `.tfrecord`, `.txt` or, with the
+    /// feature of that name, `.parquet`; or the prefix of
     /// a pair of IDX files.
     pub fn open_with(path: impl AsRef<Path>, open: &Open) -> Result<Dataset> {
         let path = path.as_ref();
@@ -162,11 +164,17 @@ impl Dataset {
             "npz" => Dataset::npz(path, open.split),
             "npy" => Dataset::npy([("x", path)]),
             "csv" => Dataset::csv(path, open.label.as_deref()),
+            #[cfg(feature = "parquet")]
+            "parquet" => Dataset::parquet(path, open.label.as_deref()),
+            #[cfg(not(feature = "parquet"))]
+            "parquet" => {
+                Err(unknown(path, "Parquet files are read only when built with the feature 'parquet'"))
+            }
             "txt" => Dataset::text(path, open.tokens, open.window),
             _ if ending.starts_with("tfrecord") || name.contains(".tfrecord-") => {
                 Dataset::tfrecord([path.to_owned()], open.images)
             }
-            _ => Err(unknown(path, "its name ends in none of npz, npy, csv, tfrecord, txt")),
+            _ => Err(unknown(path, "its name ends in none of npz, npy, csv, tfrecord, parquet, txt")),
         }
     }
 
@@ -180,6 +188,13 @@ impl Dataset {
     /// the order of names, or a float. Rows are read by offset; 8 bytes are kept for each.
     pub fn csv(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
         Ok(Dataset::source(Table::new(path.as_ref(), label)?))
+    }
+
+    /// Numbers of a Parquet file, as from a table. It can only be decoded from front to back: a stream.
+    #[cfg(feature = "parquet")]
+    pub fn parquet(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
+        let table = plimsoll_formats::parquet::Table::open(path.as_ref())?;
+        Ok(Dataset::stream(crate::source::Columnar::new(table, label)?))
     }
 
     /// Records of `tf.train.Example`: the features of the first record are the fields, those named as labels last. Images
@@ -278,8 +293,19 @@ fn idx_pair(prefix: &Path) -> Option<(PathBuf, PathBuf)> {
     ))
 }
 
+/// Images in rows and columns get an axis of one channel, which convolutions expect.
+fn with_channel(shape: &[usize]) -> Vec<usize> {
+    match shape {
+        [_, _, _] => [shape, &[1]].concat(),
+        _ => shape.to_vec(),
+    }
+}
+
 fn packed_idx(name: &str, path: PathBuf, idx: &Idx) -> PackedColumn {
-    let (header, again) = (idx.header().clone(), path.clone());
+    let (mut header, again) = (idx.header().clone(), path.clone());
+    if name == "x" {
+        header.shape = with_channel(&header.shape);
+    }
     let open = move || -> Result<Box<dyn std::io::Read + Send>> {
         Ok(match Idx::open(&again)? {
             Idx::Plain(file, _) => Box::new(std::io::BufReader::new(file)),

@@ -17,7 +17,7 @@ pub enum OnError {
     /// The error takes the place of its batch, and the pipeline ends.
     #[default]
     Fail,
-    /// The sample is left out and counted.
+    /// The sample is left out and counted. A stream that breaks off has no next sample to go on with: that stays an error.
     Skip,
 }
 

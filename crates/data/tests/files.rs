@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_data::{Column, Dataset, FieldSpec, Images, OnError, Open, Shapes, Split, Tokens};
 use plimsoll_device::Bytes;
-use plimsoll_formats::{Element, npy, tfrecord};
+use plimsoll_formats::{Element, example, npy, tfrecord};
 use plimsoll_graph::DType;
 
 fn fixture(name: &str) -> PathBuf {
@@ -88,7 +88,7 @@ fn idx_files_plain_and_gzipped_give_the_same_samples() {
         assert_eq!(x_and_y(dataset), (expected.clone(), vec![7, 0, 9]));
     }
     let stored = Dataset::idx(folder.0.join("t10k")).unwrap().stored();
-    assert_eq!(stored.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2]));
+    assert_eq!(stored.spec().unwrap()[0], FieldSpec::new("x", DType::U8, [2, 2, 1]));
     let batch = stored.batch(3).batches().unwrap().next().unwrap().unwrap();
     assert_eq!(batch.field(0).unwrap().bytes, pixels);
 }
@@ -141,6 +141,22 @@ fn tables_have_headings_and_named_classes_or_not() {
     assert!(
         failure(Dataset::csv(&iris, Some("height"))).contains("no column 'height'; there are length, width")
     );
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_files_are_tables() {
+    let folder = Folder::new("parquet");
+    let path = folder.0.join("t.parquet");
+    let floats = [(0..50).map(|i| i as f32).collect::<Vec<_>>(), vec![0.5; 50]];
+    plimsoll_formats::parquet::write(&path, &["a", "b"], &floats, "label", &(0..50).collect::<Vec<_>>())
+        .unwrap();
+    let (x, y) = x_and_y(Dataset::open(&path).unwrap());
+    assert_eq!((&x[..4], y), (&[0.0, 0.5, 1.0, 0.5][..], (0..50).collect()));
+    assert!(failure(Dataset::parquet(&path, Some("c"))).contains("no column 'c'; there are a, b, label"));
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(failure(Dataset::open(&path)).contains("t.parquet: "));
 }
 
 #[test]
@@ -272,7 +288,7 @@ fn damaged_arrays_are_named() {
     assert!(open(&idx(8, &[2, 2, 2], &[1; 8])).contains("'x' has 2 rows and 'y' has 3"));
     // A gzipped file that ends early is sound up to there.
     let packed =
-        gzip(&idx(8, &[3, 100, 100], &(0..30_000u32).map(|i| (i * i >> 7) as u8).collect::<Vec<_>>()));
+        gzip(&idx(8, &[3, 100, 100], &(0..30_000u32).map(|i| ((i * i) >> 7) as u8).collect::<Vec<_>>()));
     let cut = open(&packed[..packed.len() / 2]);
     assert!(cut.contains("a-images-idx3-ubyte, record 1: ") || cut.contains("record 0: "), "{cut}");
     let npz = std::fs::read(fixture("stored.npz")).unwrap();
@@ -290,8 +306,7 @@ fn damaged_records_are_named_or_skipped_and_counted() {
     // Records of which one has a flipped bit, and the file an end that is cut off.
     let mut bytes = Vec::new();
     for n in 0..4 {
-        tfrecord::write(&mut bytes, &tfrecord::ExampleWriter::default().ints("label", &[n]).finish())
-            .unwrap();
+        tfrecord::write(&mut bytes, &example::ExampleWriter::default().ints("label", &[n]).finish()).unwrap();
     }
     let one = bytes.len() / 4;
     bytes[one + 14] ^= 4;

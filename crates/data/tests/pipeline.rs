@@ -68,6 +68,24 @@ fn moves_mean_the_same_for_streams_and_for_sources_read_by_number() {
 }
 
 #[test]
+fn moves_after_a_filter_count_what_it_lets_through() {
+    for source in [indexed, streamed] {
+        let even = |len| source(len).filter(|x, _| Ok(x.get::<i64>(0)?[0] % 2 == 0));
+        assert_eq!(all(&even(20).skip(2).take(5).batch(3)), [vec![4, 6, 8], vec![10, 12]]);
+        assert_eq!(all(&even(20).take(5).skip(2).batch(3).repeat(2)), [[4, 6, 8], [4, 6, 8]]);
+        assert_eq!(flat(&even(20).shard(1, 3).batch(2)), [2, 8, 14]);
+        assert_eq!(all(&even(5).batch_exact(2).repeat(2)), [[0, 2], [0, 2]]);
+        assert_eq!(all(&even(5).batch(2).repeat_forever().take(3)), [vec![0, 2], vec![4], vec![0, 2]]);
+        assert_eq!(flat(&even(6).repeat(2).batch(4)), [0, 2, 4, 0, 2, 4]);
+        assert_eq!(flat(&source(9).filter(|_, _| Ok(false)).batch(4).repeat(3)), Vec::<i64>::new());
+        let mut shuffled = flat(&even(40).shuffle(10, 1).batch(7));
+        assert_ne!(shuffled, (0..20).map(|n| 2 * n).collect::<Vec<_>>());
+        shuffled.sort_unstable();
+        assert_eq!(shuffled, (0..20).map(|n| 2 * n).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn a_shuffle_loses_nothing_and_differs_from_pass_to_pass() {
     for source in [indexed, streamed] {
         let numbers = flat(&source(50).shuffle(20, 7).batch(8).repeat(2));

@@ -144,7 +144,7 @@ fn recolor(pixels: &mut Vec<u8>, from: usize, to: usize) {
 
 /// Resizes by a triangle filter as wide as the scale, so that shrinking averages instead of skipping pixels.
 ///
-/// The result is in `out`, `scratch` holds the image between its two axes.
+/// The result is in `out`; `scratch` holds the weights and the image between its two axes.
 pub fn resize(
     pixels: &[u8],
     size: Size,
@@ -153,58 +153,71 @@ pub fn resize(
     scratch: &mut Vec<f32>,
     out: &mut [u8],
 ) {
-    let channels = size.channels;
-    if (size.height, size.width) == (height, width) {
+    let Size { height: from_height, width: from_width, channels } = size;
+    if (from_height, from_width) == (height, width) {
         out.copy_from_slice(&pixels[..out.len()]);
         return;
     }
+    let (across, down) = (Taps::new(from_width, width), Taps::new(from_height, height));
+    let row = width * channels;
+    scratch.resize(across.room() + down.room() + from_height * row + row, 0.0);
+    let (x_taps, rest) = scratch.split_at_mut(across.room());
+    let (y_taps, rest) = rest.split_at_mut(down.room());
+    let (between, sums) = rest.split_at_mut(from_height * row);
+    across.fill(x_taps);
+    down.fill(y_taps);
     // First every row to its new width, kept as floats so that rounding happens once.
-    scratch.resize(size.height * width * channels, 0.0);
-    for x in 0..width {
-        let (first, weights) = taps(x, size.width, width);
-        for y in 0..size.height {
-            for c in 0..channels {
-                let row = &pixels[y * size.width * channels..];
-                let terms =
-                    (0..weights.count).map(|i| weights.at(i) * f32::from(row[(first + i) * channels + c]));
-                scratch[(y * width + x) * channels + c] = terms.sum::<f32>() / weights.total;
+    for (input, output) in pixels.chunks_exact(from_width * channels).zip(between.chunks_exact_mut(row)) {
+        for (taps, output) in x_taps.chunks_exact(across.stride).zip(output.chunks_exact_mut(channels)) {
+            let first = taps[0] as usize * channels;
+            output.fill(0.0);
+            // Weights behind the last pixel are zero and meet no pixel.
+            for (weight, pixel) in taps[1..].iter().zip(input[first..].chunks_exact(channels)) {
+                output.iter_mut().zip(pixel).for_each(|(sum, &value)| *sum += weight * f32::from(value));
             }
         }
     }
-    for y in 0..height {
-        let (first, weights) = taps(y, size.height, height);
-        for at in 0..width * channels {
-            let terms =
-                (0..weights.count).map(|i| weights.at(i) * scratch[(first + i) * width * channels + at]);
-            out[y * width * channels + at] =
-                (terms.sum::<f32>() / weights.total + 0.5).clamp(0.0, 255.0) as u8;
+    for (taps, output) in y_taps.chunks_exact(down.stride).zip(out.chunks_exact_mut(row)) {
+        sums.fill(0.5);
+        for (weight, input) in taps[1..].iter().zip(between[taps[0] as usize * row..].chunks_exact(row)) {
+            sums.iter_mut().zip(input).for_each(|(sum, value)| *sum += weight * value);
+        }
+        output.iter_mut().zip(&*sums).for_each(|(pixel, sum)| *pixel = sum.clamp(0.0, 255.0) as u8);
+    }
+}
+
+/// The weights of the old pixels that make each new pixel: a triangle around its center.
+struct Taps {
+    from: usize,
+    to: usize,
+    ratio: f32,
+    /// Numbers for each new pixel: the first old pixel, then the weights from there on.
+    stride: usize,
+}
+
+impl Taps {
+    fn new(from: usize, to: usize) -> Taps {
+        let ratio = from as f32 / to as f32;
+        Taps { from, to, ratio, stride: 2 * ratio.max(1.0).ceil() as usize + 3 }
+    }
+
+    fn room(&self) -> usize {
+        self.to * self.stride
+    }
+
+    fn fill(&self, taps: &mut [f32]) {
+        let scale = self.ratio.max(1.0);
+        for (at, taps) in taps.chunks_exact_mut(self.stride).enumerate() {
+            let center = (at as f32 + 0.5) * self.ratio;
+            let first = ((center - scale + 0.5).max(0.0) as usize).min(self.from - 1);
+            let end = ((center + scale + 0.5) as usize).clamp(first + 1, self.from);
+            let weight = |pixel: usize| (1.0 - (pixel as f32 + 0.5 - center).abs() / scale).max(0.0);
+            let total = (first..end).map(weight).sum::<f32>().max(f32::MIN_POSITIVE);
+            taps.fill(0.0);
+            taps[0] = first as f32;
+            taps[1..].iter_mut().zip(first..end).for_each(|(tap, pixel)| *tap = weight(pixel) / total);
         }
     }
-}
-
-/// The weights of the pixels that make one new pixel: a triangle around its center.
-struct Weights {
-    center: f32,
-    first: usize,
-    scale: f32,
-    count: usize,
-    total: f32,
-}
-
-impl Weights {
-    fn at(&self, i: usize) -> f32 {
-        (1.0 - ((self.first + i) as f32 + 0.5 - self.center).abs() / self.scale).max(0.0)
-    }
-}
-
-fn taps(at: usize, from: usize, to: usize) -> (usize, Weights) {
-    let ratio = from as f32 / to as f32;
-    let (center, scale) = ((at as f32 + 0.5) * ratio, ratio.max(1.0));
-    let first = ((center - scale + 0.5).max(0.0) as usize).min(from - 1);
-    let end = ((center + scale + 0.5) as usize).clamp(first + 1, from);
-    let mut weights = Weights { center, first, scale, count: end - first, total: 1.0 };
-    weights.total = (0..weights.count).map(|i| weights.at(i)).sum::<f32>().max(f32::MIN_POSITIVE);
-    (first, weights)
 }
 
 #[cfg(test)]

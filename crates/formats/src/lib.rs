@@ -15,10 +15,13 @@ mod file_error;
 mod stored;
 
 pub mod csv;
+pub mod example;
 pub mod idx;
 pub mod image;
 pub mod npy;
 pub mod npz;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod tfrecord;
 
 pub mod durable;

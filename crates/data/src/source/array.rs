@@ -5,16 +5,15 @@
 //! this process, and the budget is there to bound exactly that.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use plimsoll_formats::{FileError, Stored};
 use plimsoll_graph::DType;
 
-use super::{Block, Scratch, Source, Stream, StreamSource};
+use super::{Block, Scratch, Source};
 use crate::error::{Error, Result};
-use crate::sample::{FieldSpec, Number, Sample, SampleMut};
+use crate::sample::{FieldSpec, Number, SampleMut};
 
 /// What is read ahead when rows are asked for in turn: enough that the call costs little beside the copy.
 const READ_AHEAD: usize = 128 << 10;
@@ -253,7 +252,7 @@ fn kind_of(dtype: DType) -> Option<plimsoll_formats::Element> {
 /// What a stored array becomes in samples: labels (any whole numbers that are named `y…`, `label…`, `target…` or
 /// `mask…`, or that are one a row) become `i64`; pixels (other `u8`) become `f32` divided by 255; other whole
 /// numbers `i64`; doubles become `f32`; the rest stays.
-fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DType, f32) {
+pub(super) fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DType, f32) {
     use plimsoll_formats::Element;
     let label = ["y", "label", "target", "mask"].iter().any(|start| name.to_lowercase().starts_with(start));
     match element.element {
@@ -324,130 +323,5 @@ impl Source for Arrays {
         let columns: Vec<_> = self.columns.iter().map(Column::as_stored).collect();
         let spec = columns.iter().map(|column| column.field.clone()).collect();
         Some(Arc::new(Arrays { columns, spec }))
-    }
-}
-
-/// How a compressed array is opened at its first number.
-type Open = Arc<dyn Fn() -> Result<Box<dyn Read + Send>> + Send + Sync>;
-
-/// One array that can only be read from front to back.
-#[derive(Clone)]
-pub(crate) struct PackedColumn {
-    pub path: PathBuf,
-    pub open: Open,
-    pub element: Stored,
-    pub rows: u64,
-    pub row_bytes: usize,
-    pub field: FieldSpec,
-    pub divisor: f32,
-}
-
-impl PackedColumn {
-    pub fn new(name: &str, path: PathBuf, element: Stored, shape: &[usize], open: Open) -> PackedColumn {
-        let rows = shape.first().map_or(1, |&rows| rows as u64);
-        let shape = shape.get(1..).unwrap_or(&[]).to_vec();
-        let (dtype, divisor) = declared_type(name, element, &shape);
-        let row_bytes = shape.iter().product::<usize>() * element.element.bytes();
-        PackedColumn {
-            path,
-            open,
-            element,
-            rows,
-            row_bytes,
-            field: FieldSpec::new(name, dtype, shape),
-            divisor,
-        }
-    }
-}
-
-/// Compressed columns of equally many rows.
-pub(crate) struct Packed {
-    columns: Vec<PackedColumn>,
-    packed: Vec<FieldSpec>,
-    spec: Vec<FieldSpec>,
-}
-
-impl Packed {
-    pub fn new(columns: Vec<PackedColumn>) -> Result<Packed> {
-        if let [first, rest @ ..] = &columns[..]
-            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
-        {
-            let what = format!(
-                "{} has {} rows and {} has {}; every sample needs a row of each",
-                first.path.display(),
-                first.rows,
-                other.path.display(),
-                other.rows
-            );
-            return Err(Error::Stage(what));
-        }
-        let spec: Vec<_> = columns.iter().map(|column| column.field.clone()).collect();
-        let packed = columns.iter().map(|c| FieldSpec::new(&c.field.name, DType::U8, [c.row_bytes]));
-        Ok(Packed { packed: packed.collect(), columns, spec })
-    }
-}
-
-impl StreamSource for Packed {
-    fn packed(&self) -> &[FieldSpec] {
-        &self.packed
-    }
-
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
-
-    fn unpack(&self, packed: &Sample<'_>, out: &mut SampleMut<'_>) -> Result<()> {
-        for (field, column) in self.columns.iter().enumerate() {
-            column.element.convert(
-                packed.bytes(field),
-                column.field.dtype,
-                column.divisor,
-                out.bytes_mut(field),
-            );
-        }
-        Ok(())
-    }
-
-    fn len(&self) -> Option<u64> {
-        self.columns.first().map(|column| column.rows)
-    }
-
-    fn open(&self) -> Result<Box<dyn Stream>> {
-        let open = |column: &PackedColumn| Ok(((column.open)()?, column.path.clone()));
-        let readers = self.columns.iter().map(open).collect::<Result<_>>()?;
-        Ok(Box::new(PackedStream { readers, next: 0, rows: StreamSource::len(self).unwrap_or(0) }))
-    }
-
-    fn held(&self) -> u64 {
-        // A decompressor keeps a window of 32 KiB, tables, and the buffer of its file.
-        self.columns.len() as u64 * (128 << 10)
-    }
-
-    fn stored(&self) -> Option<Arc<dyn StreamSource>> {
-        let mut columns = self.columns.clone();
-        for column in &mut columns {
-            (column.field.dtype, column.divisor) = (column.element.element.widened(), 1.0);
-        }
-        Packed::new(columns).ok().map(|source| Arc::new(source) as Arc<dyn StreamSource>)
-    }
-}
-
-struct PackedStream {
-    readers: Vec<(Box<dyn Read + Send>, PathBuf)>,
-    next: u64,
-    rows: u64,
-}
-
-impl Stream for PackedStream {
-    fn next(&mut self, out: &mut SampleMut<'_>) -> Result<bool> {
-        if self.next == self.rows {
-            return Ok(false);
-        }
-        for (field, (reader, path)) in self.readers.iter_mut().enumerate() {
-            let read = reader.read_exact(out.bytes_mut(field));
-            read.map_err(|error| FileError::io(path, error).at(self.next))?;
-        }
-        self.next += 1;
-        Ok(true)
     }
 }

@@ -5,8 +5,11 @@
 //! a window and resumed by reading up to the place.
 
 mod array;
+#[cfg(feature = "parquet")]
+mod columnar;
 mod folder;
 mod function;
+mod packed;
 mod picture;
 mod records;
 mod shapes;
@@ -22,9 +25,12 @@ pub use picture::Images;
 pub use shapes::Shapes;
 pub use text::Tokens;
 
-pub(crate) use array::{Arrays, Packed, PackedColumn, read_at};
+pub(crate) use array::{Arrays, read_at};
+#[cfg(feature = "parquet")]
+pub(crate) use columnar::Columnar;
 pub(crate) use folder::{Folder, has_classes};
 pub(crate) use function::{Function, Iterators};
+pub(crate) use packed::{Packed, PackedColumn};
 pub(crate) use records::Records;
 pub(crate) use shapes::ShapesSource;
 pub(crate) use table::Table;

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_formats::tfrecord::{Feature, Index, features};
+use plimsoll_formats::example::{Feature, features};
+use plimsoll_formats::tfrecord::Index;
 use plimsoll_formats::{FileError, image};
 use plimsoll_graph::DType;
 

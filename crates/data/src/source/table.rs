@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
 
 /// Names of a column that is a label without being told.
-const LABELS: [&str; 5] = ["label", "class", "target", "y", "species"];
+pub(super) const LABELS: [&str; 5] = ["label", "class", "target", "y", "species"];
 /// More names of classes than this are taken for something else.
 const CLASSES_MOST: usize = 1 << 16;
 

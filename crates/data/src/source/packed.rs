@@ -1,0 +1,138 @@
+//! Turns rows of compressed arrays into samples, from front to back.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use plimsoll_formats::{FileError, Stored};
+use plimsoll_graph::DType;
+
+use super::array::declared_type;
+use super::{Stream, StreamSource};
+use crate::error::{Error, Result};
+use crate::sample::{FieldSpec, Sample, SampleMut};
+
+/// How a compressed array is opened at its first number.
+type Open = Arc<dyn Fn() -> Result<Box<dyn Read + Send>> + Send + Sync>;
+
+/// One array that can only be read from front to back.
+#[derive(Clone)]
+pub(crate) struct PackedColumn {
+    pub path: PathBuf,
+    pub open: Open,
+    pub element: Stored,
+    pub rows: u64,
+    pub row_bytes: usize,
+    pub field: FieldSpec,
+    pub divisor: f32,
+}
+
+impl PackedColumn {
+    pub fn new(name: &str, path: PathBuf, element: Stored, shape: &[usize], open: Open) -> PackedColumn {
+        let rows = shape.first().map_or(1, |&rows| rows as u64);
+        let shape = shape.get(1..).unwrap_or(&[]).to_vec();
+        let (dtype, divisor) = declared_type(name, element, &shape);
+        let row_bytes = shape.iter().product::<usize>() * element.element.bytes();
+        PackedColumn {
+            path,
+            open,
+            element,
+            rows,
+            row_bytes,
+            field: FieldSpec::new(name, dtype, shape),
+            divisor,
+        }
+    }
+}
+
+/// Compressed columns of equally many rows.
+pub(crate) struct Packed {
+    columns: Vec<PackedColumn>,
+    packed: Vec<FieldSpec>,
+    spec: Vec<FieldSpec>,
+}
+
+impl Packed {
+    pub fn new(columns: Vec<PackedColumn>) -> Result<Packed> {
+        if let [first, rest @ ..] = &columns[..]
+            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
+        {
+            let what = format!(
+                "{} has {} rows and {} has {}; every sample needs a row of each",
+                first.path.display(),
+                first.rows,
+                other.path.display(),
+                other.rows
+            );
+            return Err(Error::Stage(what));
+        }
+        let spec: Vec<_> = columns.iter().map(|column| column.field.clone()).collect();
+        let packed = columns.iter().map(|c| FieldSpec::new(&c.field.name, DType::U8, [c.row_bytes]));
+        Ok(Packed { packed: packed.collect(), columns, spec })
+    }
+}
+
+impl StreamSource for Packed {
+    fn packed(&self) -> &[FieldSpec] {
+        &self.packed
+    }
+
+    fn spec(&self) -> &[FieldSpec] {
+        &self.spec
+    }
+
+    fn unpack(&self, packed: &Sample<'_>, out: &mut SampleMut<'_>) -> Result<()> {
+        for (field, column) in self.columns.iter().enumerate() {
+            column.element.convert(
+                packed.bytes(field),
+                column.field.dtype,
+                column.divisor,
+                out.bytes_mut(field),
+            );
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.columns.first().map(|column| column.rows)
+    }
+
+    fn open(&self) -> Result<Box<dyn Stream>> {
+        let open = |column: &PackedColumn| Ok(((column.open)()?, column.path.clone()));
+        let readers = self.columns.iter().map(open).collect::<Result<_>>()?;
+        Ok(Box::new(PackedStream { readers, next: 0, rows: StreamSource::len(self).unwrap_or(0) }))
+    }
+
+    fn held(&self) -> u64 {
+        // A decompressor keeps a window of 32 KiB, tables, and the buffer of its file.
+        self.columns.len() as u64 * (128 << 10)
+    }
+
+    fn stored(&self) -> Option<Arc<dyn StreamSource>> {
+        let mut columns = self.columns.clone();
+        for column in &mut columns {
+            (column.field.dtype, column.divisor) = (column.element.element.widened(), 1.0);
+        }
+        Packed::new(columns).ok().map(|source| Arc::new(source) as Arc<dyn StreamSource>)
+    }
+}
+
+struct PackedStream {
+    readers: Vec<(Box<dyn Read + Send>, PathBuf)>,
+    next: u64,
+    rows: u64,
+}
+
+impl Stream for PackedStream {
+    fn next(&mut self, out: &mut SampleMut<'_>) -> Result<bool> {
+        if self.next == self.rows {
+            return Ok(false);
+        }
+        for (field, (reader, path)) in self.readers.iter_mut().enumerate() {
+            let read = reader.read_exact(out.bytes_mut(field));
+            read.map_err(|error| FileError::io(path, error).at(self.next))?;
+        }
+        self.next += 1;
+        Ok(true)
+    }
+}
