@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use plimsoll::Result;
 use plimsoll::device::{Kind, process};
 use plimsoll::prelude::*;
+use plimsoll::run::Result;
 use serde::Serialize;
 
 use crate::case::{Case, Setup};

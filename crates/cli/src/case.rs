@@ -1,8 +1,8 @@
 //! The reference cases, defined as the peers' scripts define theirs.
 
 use clap::ValueEnum;
-use plimsoll::Result;
 use plimsoll::prelude::*;
+use plimsoll::run::Result;
 
 /// The reference cases: f32, cross-entropy, Adam at 1e-3.
 #[derive(Clone, Copy, ValueEnum, Debug)]

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use plimsoll::Result;
 use plimsoll::prelude::*;
+use plimsoll::run::Result;
+use serde::{Deserialize, Serialize};
 
 /// How far a plan may depart from the bits of an unlimited run.
-#[derive(Clone, Copy, ValueEnum, Debug)]
+#[derive(Clone, Copy, ValueEnum, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Exact {
     /// The same bits: order, sharing of memory, recomputation.
     Bitwise,

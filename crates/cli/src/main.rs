@@ -2,11 +2,16 @@
 
 mod bench;
 mod case;
+mod chosen;
+mod config;
 mod digits;
+mod folder;
 mod machine;
 mod ops;
 mod pack;
 mod plan;
+mod predict;
+mod source;
 mod train;
 
 use std::process::ExitCode;
@@ -23,8 +28,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trains the built-in demo: handwritten digits, embedded in the program.
-    Train(train::Args),
+    /// Trains a model inside a line; without arguments, the built-in demo.
+    Train(Box<train::Args>),
+    /// Evaluates a trained model on data.
+    Evaluate(predict::EvaluateArgs),
+    /// Writes what a trained model makes of data.
+    Predict(predict::PredictArgs),
     /// Measures training steps of a reference case.
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
@@ -46,7 +55,9 @@ impl<E: std::error::Error> From<E> for Failure {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Train(args) => train::run(&args).map_err(Failure::from),
+        Command::Train(args) => train::run(&args),
+        Command::Evaluate(args) => predict::evaluate(&args),
+        Command::Predict(args) => predict::predict(&args),
         Command::Bench(args) => bench::run(&args).map_err(Failure::from),
         Command::Plan(args) => plan::run(&args),
         Command::Pack(args) => pack::run(&args),

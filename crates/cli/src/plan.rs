@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use plimsoll::Error;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
+use plimsoll::run::Error;
 
 use crate::Failure;
 use crate::case::{Case, Setup};
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Compiles a model's training step and says what was planned; nothing is run.
-fn model(args: &Args, case: Case) -> plimsoll::Result<()> {
+fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
     let Setup { batch, input, labels, .. } = case.setup(args.batch);
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
     recipe.memory = args.memory;

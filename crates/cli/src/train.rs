@@ -1,143 +1,161 @@
-//! `plimsoll train`: the built-in demo.
+//! `plimsoll train`: a model, data and a line in; a folder with the trained model out.
 
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
-use plimsoll::Result;
-use plimsoll::device::process;
+use plimsoll::device::{BestFit, Failing, process};
 use plimsoll::prelude::*;
+use plimsoll::train::{Fault, JsonLines};
 
-use crate::digits::{self, Digits};
+use crate::Failure;
+use crate::chosen::Chosen;
+use crate::config::Config;
+use crate::folder::Folder;
 use crate::machine;
+use crate::source::Source;
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Passes over the training data.
-    #[arg(long, default_value_t = 10)]
-    epochs: usize,
-    /// Samples a step.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1500))]
-    batch: u32,
-    /// The learning rate of Adam.
-    #[arg(long, default_value_t = 2e-3)]
-    lr: f64,
-    /// Threads; by default as many as this process may use.
+    /// A model of the zoo, or a file of settings (`run.toml`). Without it, the built-in demo: handwritten digits under a line.
+    #[arg(value_name = "CONFIG.toml | MODEL")]
+    what: Option<String>,
+    #[command(flatten)]
+    config: Config,
+    /// The folder of the run; by default the next free one under `runs/`.
     #[arg(long)]
-    threads: Option<usize>,
-    /// The line: the most that the process may take (`20MiB`, or plain bytes).
+    out: Option<PathBuf>,
+    /// Go on with the run in `--out` from its newest checkpoint, with the same bits as if it had never stopped.
+    #[arg(long, requires = "out")]
+    resume: bool,
+    /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch.
     #[arg(long)]
-    memory: Option<Bytes>,
-    /// Where all randomness starts.
-    #[arg(long, default_value_t = 42)]
-    seed: u64,
-    /// One JSON line an epoch instead of text.
+    fault: Option<Fault>,
+    /// JSON lines instead of text.
     #[arg(long)]
     json: bool,
+    /// Say nothing but errors.
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
 }
 
-const CLASSES: usize = 10;
+/// The line of the demo: a little above its least, so that it shows what a line does.
+const DEMO_LINE: &str = "17MiB";
 
-fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
-    zoo::batch_norm_cnn(net, &x[0], &[16, 32], CLASSES)
+/// Trains.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let config = settings(args)?;
+    let name = config.model.clone().unwrap_or_else(|| "demo".into());
+    let folder = Folder::begin(args.out.as_deref(), &name, args.resume)?;
+    folder.keep(&config)?;
+    let device = device(&config, args.fault)?;
+    device.scope(|| train(args, &config, &folder, device.clone()))
 }
 
-/// Trains and prints loss, accuracy and memory.
-pub fn run(args: &Args) -> Result<()> {
-    let threads = args.threads.unwrap_or_else(process::allowed_cpus);
-    machine::cpu(threads)?.scope(|| train(args))
+/// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
+fn settings(args: &Args) -> Result<Config, Failure> {
+    let mut flags = args.config.clone();
+    let mut below = Config::default();
+    match args.what.as_deref() {
+        Some(path) if path.ends_with(".toml") => below = Config::read(Path::new(path))?,
+        Some(model) => flags.model = Some(model.into()),
+        None => {}
+    }
+    if let (true, Some(out)) = (args.resume, &args.out)
+        && let Ok(folder) = Folder::of(out)
+    {
+        below = below.over(Config::read(&folder.config())?);
+    }
+    let mut config = flags.over(below);
+    let demo = config.model.is_none() && config.data.is_none();
+    if demo && config.memory.is_none() {
+        config.memory = Some(DEMO_LINE.into());
+    }
+    let (batch, epochs, lr) = if demo { (50, 10, 2e-3) } else { (32, 10, 1e-3) };
+    config.batch.get_or_insert(batch);
+    config.epochs.get_or_insert(epochs);
+    if config.optimizer.is_none() {
+        config.lr.get_or_insert(lr);
+    }
+    Ok(config)
 }
 
-fn train(args: &Args) -> Result<()> {
-    let (train, test) = (digits::train(), digits::test());
-    let batch = args.batch as usize;
-    let images = Type::new(DType::F32, [batch, 8, 8, 1]);
-    let labels = Type::new(DType::I64, [batch]);
-    let mut recipe = Recipe::cross_entropy(Adam::new(args.lr), images, labels);
-    recipe.memory = args.memory;
-    let mut training = Training::new(model, recipe, args.seed)?;
-    let params = training.params().to_vec();
-    let predict = function(|arguments| {
-        let (x, values) = (&arguments[..1], &arguments[1..]);
-        let mut net = Net::bound(&params, values, false);
-        Ok(vec![model(&mut net, x)?.argmax(-1)?])
-    });
-    let plan = *training.info();
-    if !args.json {
+/// The device that a run names.
+pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> {
+    match config.device.as_deref().unwrap_or("cpu") {
+        "cpu" => {}
+        other => return Err(Failure(format!("there is no device {other} in this build; use cpu"))),
+    }
+    let threads = config.threads.unwrap_or_else(process::allowed_cpus).max(1);
+    if let Some(Fault::Alloc(n)) = fault {
+        return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
+    }
+    Ok(machine::cpu(threads)?)
+}
+
+fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {
+    let source = Source::open(config)?;
+    let chosen = Chosen::new(config, &source.train, source.classes)?;
+    let batch = config.batch.unwrap_or(1);
+    let epochs = config.epochs.unwrap_or(1);
+    let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
+    let samples = train.samples()?;
+    let steps = samples.unwrap_or(0).div_ceil(batch.max(1) as u64) * epochs;
+    let mut checkpoints = Checkpoints::new(folder.checkpoints()).keep(config.keep.unwrap_or(3));
+    if let Some(every) = config.checkpoint_every {
+        checkpoints = checkpoints.every(every);
+    }
+    let mut trainer = chosen
+        .trainer(config)?
+        .device(device)
+        .schedule(config.schedule(steps)?)
+        .checkpoints(checkpoints)
+        .fault(args.fault);
+    trainer = match (args.json, args.quiet) {
+        (true, _) => trainer.callback(JsonLines::new()),
+        (false, true) => trainer,
+        (false, false) => trainer.callback(ProgressBar::new()),
+    };
+    trainer = trainer.callback(CsvLog::new(folder.metrics())).callback(TensorBoardLog::new(folder.events()));
+    if let Some(metric) = &config.early_stopping {
+        trainer = trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3)));
+    }
+    if let Some(test) = source.test {
+        trainer = trainer.validation(test.batch(batch));
+    }
+    if !args.json && !args.quiet {
+        let samples = samples.map_or("samples".to_string(), |n| format!("{n} samples"));
+        let data = config.data.as_deref().unwrap_or("digits");
         println!(
-            "digits: {} to train, {} to test; {} parameters; state {}, activations and scratch {}",
-            train.labels.len(),
-            test.labels.len(),
-            training.n_trained(),
-            training.state_bytes(),
-            training.arena_bytes()
-        );
-        let line = args.memory.map_or("none".into(), |line| line.to_string());
-        println!(
-            "line {line}; planned {:#} for the whole process, {} ops run twice; the least is {:#}",
-            plan.planned, plan.recomputed_ops, plan.floor
+            "{} on {data}: {samples}, batch {batch}; the run is in {}",
+            chosen.name,
+            folder.path().display()
         );
     }
-    let mut order: Vec<usize> = (0..train.labels.len()).collect();
-    for epoch in 1..=args.epochs {
-        shuffle(&mut order, args.seed.wrapping_add(epoch as u64));
-        let start = Instant::now();
-        let (mut sum, mut steps) = (0.0, 0);
-        for chosen in order.chunks_exact(batch) {
-            let (x, y) = gather(&train, chosen)?;
-            sum += training.step(&[&x], &y)?;
-            steps += 1;
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        let (loss, speed) = (sum / f64::from(steps.max(1)), f64::from(steps) * batch as f64 / seconds);
-        let accuracy = accuracy(&test, batch, |x| {
-            let arguments: Vec<&Tensor> = std::iter::once(x).chain(training.values()).collect();
-            Ok(predict.call(&arguments)?.remove(0))
-        })?;
-        let memory = Device::current()?.memory_info();
-        let resident = process::peak_resident().unwrap_or(Bytes(0));
-        if args.json {
-            let line = serde_json::json!({
-                "epoch": epoch, "loss": loss, "test_accuracy": accuracy, "samples_s": speed,
-                "tensor_bytes": memory.current.get(), "tensor_peak_bytes": memory.peak.get(),
-                "resident_peak_bytes": resident.get(), "planned_bytes": plan.planned.get(),
-                "floor_bytes": plan.floor.get(), "recomputed_ops": plan.recomputed_ops,
-            });
-            println!("{line}");
-        } else {
-            println!(
-                "epoch {epoch:3}  loss {loss:.4}  test accuracy {:5.1}%  {speed:6.0} samples/s  tensors {} (peak {})  process peak {}",
-                100.0 * accuracy,
-                memory.current,
-                memory.peak,
-                resident
-            );
-        }
+    let info = trainer.plan(&train)?;
+    folder.write(&folder.plan(), &plan_json(&info, &trainer).to_string())?;
+    if args.resume {
+        trainer.resume(folder.path(), &train)?;
+    }
+    trainer.fit(&train, Epochs(epochs))?;
+    trainer.save(folder.model())?;
+    if let Some(training) = trainer.training() {
+        folder.write(&folder.ledger(), &training.ledger().to_string())?;
+    }
+    if !args.json && !args.quiet {
+        println!("the trained model is {}", folder.model().display());
     }
     Ok(())
 }
 
-/// The share of digits that are predicted right, a batch at a time: no more memory than a step has.
-fn accuracy(data: &Digits, batch: usize, predict: impl Fn(&Tensor) -> Result<Tensor>) -> Result<f64> {
-    let everything: Vec<usize> = (0..data.labels.len()).collect();
-    let mut right = 0.0;
-    for chosen in everything.chunks(batch) {
-        let (x, y) = gather(data, chosen)?;
-        right += predict(&x)?.equal(&y)?.cast(DType::F32)?.sum(&[], false)?.item()?;
-    }
-    Ok(right / everything.len() as f64)
-}
-
-fn gather(data: &Digits, chosen: &[usize]) -> Result<(Tensor, Tensor)> {
-    let images: Vec<f32> =
-        chosen.iter().flat_map(|&i| data.images[i * 64..(i + 1) * 64].iter().copied()).collect();
-    let labels: Vec<i64> = chosen.iter().map(|&i| data.labels[i]).collect();
-    Ok((Tensor::from_slice(&images, [chosen.len(), 8, 8, 1])?, Tensor::from_slice(&labels, [chosen.len()])?))
-}
-
-/// Fisher and Yates' shuffle, from a seed.
-fn shuffle(order: &mut [usize], seed: u64) {
-    let mut dice = plimsoll::graph::example::Dice::new(seed);
-    for i in (1..order.len()).rev() {
-        order.swap(i, dice.range(0, i + 1));
-    }
+fn plan_json(info: &StepInfo, trainer: &Trainer) -> serde_json::Value {
+    let training = trainer.training();
+    serde_json::json!({
+        "planned_bytes": info.planned.get(), "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
+        "arena_bytes": training.map_or(0, |t| t.arena_bytes().get()), "live_bytes": info.live.get(),
+        "state_bytes": training.map_or(0, |t| t.state_bytes().get()),
+        "program_bytes": info.account.program.get(), "pipeline_bytes": info.account.beside.get(),
+        "input_bytes": info.account.staged.get(), "predicted_ms": info.predicted_seconds * 1e3,
+        "unlimited_ms": info.unlimited_seconds * 1e3, "micro_batches": info.micro_batches,
+        "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
+    })
 }

@@ -54,6 +54,14 @@ pub fn memory_limit() -> Option<Bytes> {
     [physical_memory(), cgroup_memory_limit()].into_iter().flatten().min()
 }
 
+/// What this process could still take beside what it has: what the machine has available, or what its control group leaves,
+/// whichever is less.
+pub fn available_memory() -> Option<Bytes> {
+    let machine = field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable");
+    let group = cgroup_memory_limit().map(|limit| limit.saturating_sub(resident().unwrap_or(Bytes::ZERO)));
+    [machine, group].into_iter().flatten().min()
+}
+
 /// The processor's name, as it calls itself.
 pub fn cpu_model() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;

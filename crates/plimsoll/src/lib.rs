@@ -22,16 +22,20 @@
 //! # Ok::<(), plimsoll::Error>(())
 //! ```
 
+pub use plimsoll_data as data;
 pub use plimsoll_device as device;
+pub use plimsoll_formats as formats;
 pub use plimsoll_graph as graph;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
 pub use plimsoll_run as run;
+pub use plimsoll_train as train;
 
-pub use plimsoll_run::{Error, Result};
+pub use plimsoll_train::{Error, Result};
 
 /// What most programs need.
 pub mod prelude {
+    pub use plimsoll_data::{AUTO, Column, Dataset, FieldSpec, OnError, Split};
     pub use plimsoll_device::Bytes;
     pub use plimsoll_graph::{
         AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
@@ -45,5 +49,9 @@ pub mod prelude {
     };
     pub use plimsoll_run::{
         Device, Exactness, Function, MemoryInfo, Sketch, Step, StepInfo, StepResult, Tape, Tensor, function,
+    };
+    pub use plimsoll_train::{
+        Callback, Checkpoints, CsvLog, EarlyStopping, Epochs, ProgressBar, ReduceOnPlateau, TensorBoardLog,
+        Trainer,
     };
 }

@@ -1,5 +1,6 @@
 //! One run of `fit`: batches in, updates done, everyone told, nothing lost.
 
+use std::borrow::Borrow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,9 +34,9 @@ impl Trainer {
     /// # Errors
     /// The line cannot be kept, data cannot be read, or a step fails for good; then, where there is a place for
     /// checkpoints, the state before the failed step is saved and named.
-    pub fn fit(&mut self, data: &Dataset, epochs: Epochs) -> Result<History> {
+    pub fn fit(&mut self, data: impl Borrow<Dataset>, epochs: Epochs) -> Result<History> {
         let device = self.on()?;
-        device.scope(|| self.run(data, epochs))
+        device.scope(|| self.run(data.borrow(), epochs))
     }
 
     fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs) -> Result<History> {

@@ -1,5 +1,6 @@
 //! What a user asks for: a model, a loss, an optimizer, a line, data.
 
+use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -200,9 +201,9 @@ impl Trainer {
     }
 
     /// What a step on such data will take, before it starts; or a refusal that says the least and ways out.
-    pub fn plan(&mut self, data: &Dataset) -> Result<StepInfo> {
+    pub fn plan(&mut self, data: impl Borrow<Dataset>) -> Result<StepInfo> {
         let device = self.on()?;
-        device.scope(|| self.ready(data))?;
+        device.scope(|| self.ready(data.borrow()))?;
         let none = || Error::Mismatch("there is no model to plan for".into());
         self.training.as_ref().map(|training| *training.info()).ok_or_else(none)
     }

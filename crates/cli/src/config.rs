@@ -1,0 +1,270 @@
+//! What a run is: a file of settings, the flags over it, and the defaults under it.
+
+use std::path::Path;
+
+use plimsoll::nn::{Clip, Metric};
+use plimsoll::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::machine::Exact;
+
+/// The settings of a run. Every one is a flag of `plimsoll train` and a key of its TOML file; a run's folder keeps them.
+#[derive(clap::Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Config {
+    /// The model: a name of the zoo, or `demo`.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The data: `digits`, `shapes`, `shapes:SIDE` or `shapes:SIDE:COUNT`, or a path: a folder of images, IDX files, .npz,
+    /// .csv, .tfrecord, .txt.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// Data to evaluate on after every epoch; by default the held-back part of the data, where it has one.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation: Option<String>,
+    /// Samples a step.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    /// Passes over the training data.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+    /// sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion or adafactor.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<String>,
+    /// The learning rate.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// How the learning rate goes on: constant, cosine, exponential, one-cycle.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
+    /// Steps over which the learning rate rises to its full value.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_up: Option<u64>,
+    /// All gradients together are scaled down to this norm.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// cross-entropy, mse, mae, binary-cross-entropy or dice.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
+    /// What is counted beside the loss, with commas: accuracy, top5, mean-iou, perplexity, mae, mse …
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
+    /// f32, mixed-bf16 or mixed-f16.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// The line: the most that the process may take (`200MiB`, plain bytes, or `max` for what is free).
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// What the input pipeline may take of it.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_memory: Option<String>,
+    /// How far plans may depart from the bits of an unlimited run.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<Exact>,
+    /// Samples in a micro-batch, where that is not for the planner to choose.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub micro_batch: Option<usize>,
+    /// Where it runs: cpu.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Threads; by default as many as this process may use.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Where all randomness starts.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Also a checkpoint every so many steps.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_every: Option<u64>,
+    /// How many checkpoints are kept.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
+    /// What happens to samples that cannot be read: fail or skip.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<String>,
+    /// Classes of the labels; by default they are counted.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+    /// Channels of the model's first stage, or of its residual stream.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<usize>,
+    /// Layers, stages or blocks of the model.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<usize>,
+    /// Heads of each attention.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<usize>,
+    /// Pixels of a patch's side.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<usize>,
+    /// Pixels of an image's side: images of a folder are resized to it.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<usize>,
+    /// Tokens of a sequence.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<usize>,
+    /// Stop when this metric has not become better for `--patience` epochs.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<String>,
+    /// Epochs that early stopping waits.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u64>,
+}
+
+/// Takes each field from the flags where it is set there.
+macro_rules! over {
+    ($flags:expr, $file:expr, $($field:ident)*) => {
+        Config { $($field: $flags.$field.or($file.$field)),* }
+    };
+}
+
+impl Config {
+    /// Reads a TOML file.
+    pub fn read(path: &Path) -> Result<Config, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|e| Failure(format!("{}: {e}", path.display())))?;
+        toml::from_str(&text).map_err(|e| Failure(format!("{}: {e}", path.display())))
+    }
+
+    /// These settings, with those of `file` where nothing is said.
+    pub fn over(self, file: Config) -> Config {
+        over!(self, file, model data validation batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision
+            memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error classes width depth heads
+            patch image sequence early_stopping patience)
+    }
+
+    pub fn line(&self) -> Result<Option<Bytes>, Failure> {
+        match self.memory.as_deref() {
+            Some("max") => {
+                let own = plimsoll::device::process::resident().unwrap_or(Bytes::ZERO);
+                let free = plimsoll::device::process::available_memory();
+                let free =
+                    free.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
+                // A line at the last free byte would leave the machine nothing.
+                Ok(Some(Bytes((own + free).get() / 20 * 19)))
+            }
+            other => size(other, "--memory"),
+        }
+    }
+
+    pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {
+        size(self.host_memory.as_deref(), "--host-memory")
+    }
+
+    pub fn precision(&self) -> Result<Precision, Failure> {
+        match self.precision.as_deref().unwrap_or("f32") {
+            "f32" => Ok(Precision::F32),
+            "mixed-bf16" => Ok(Precision::MixedBf16),
+            "mixed-f16" => Ok(Precision::MixedF16),
+            other => Err(Failure(format!("there is no precision {other}; use f32, mixed-bf16 or mixed-f16"))),
+        }
+    }
+
+    pub fn clip(&self) -> Option<Clip> {
+        self.clip_norm.map(Clip::Norm)
+    }
+
+    pub fn on_error(&self) -> Result<OnError, Failure> {
+        match self.on_error.as_deref().unwrap_or("fail") {
+            "fail" => Ok(OnError::Fail),
+            "skip" => Ok(OnError::Skip),
+            other => Err(Failure(format!("samples cannot be made to '{other}'; use fail or skip"))),
+        }
+    }
+
+    /// The schedule over so many steps.
+    pub fn schedule(&self, steps: u64) -> Result<Schedule, Failure> {
+        let schedule = match self.schedule.as_deref().unwrap_or("constant") {
+            "constant" => Schedule::constant(),
+            "cosine" => Schedule::cosine(steps),
+            "exponential" => Schedule::exponential(0.01f64.powf(1.0 / steps.max(1) as f64)),
+            "one-cycle" => Schedule::one_cycle(steps),
+            other => {
+                let known = "constant, cosine, exponential and one-cycle";
+                return Err(Failure(format!("there is no schedule {other}; there are {known}")));
+            }
+        };
+        Ok(schedule.warm_up(self.warm_up.unwrap_or(0)))
+    }
+
+    pub fn metrics(&self, default: &[Metric]) -> Result<Vec<Metric>, Failure> {
+        let Some(names) = &self.metrics else { return Ok(default.to_vec()) };
+        names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(metric).collect()
+    }
+}
+
+fn metric(name: &str) -> Result<Metric, Failure> {
+    Ok(match name {
+        "accuracy" => Metric::Accuracy,
+        "binary-accuracy" => Metric::BinaryAccuracy,
+        "mean-iou" => Metric::MeanIou,
+        "cross-entropy" => Metric::CrossEntropy,
+        "perplexity" => Metric::Perplexity,
+        "mae" => Metric::Mae,
+        "mse" => Metric::Mse,
+        "rmse" => Metric::Rmse,
+        "r2" => Metric::R2,
+        _ => match name.strip_prefix("top").and_then(|k| k.parse().ok()) {
+            Some(k) => Metric::TopK(k),
+            None => {
+                return Err(Failure(format!(
+                    "there is no metric {name}; accuracy, top5, mean-iou, perplexity, mae … are some"
+                )));
+            }
+        },
+    })
+}
+
+fn size(text: Option<&str>, flag: &str) -> Result<Option<Bytes>, Failure> {
+    let parse = |text: &str| text.parse::<Bytes>().map_err(|e| Failure(format!("{flag}: {e}")));
+    text.map(parse).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_go_over_the_file_and_come_back_from_one() {
+        let file: Config =
+            toml::from_str("model = \"cnn\"\nbatch = 32\nclip-norm = 1.0\nexact = \"bitwise\"").unwrap();
+        let flags = Config { batch: Some(8), ..Config::default() };
+        let both = flags.over(file);
+        assert_eq!((both.batch, both.clip_norm, both.model.as_deref()), (Some(8), Some(1.0), Some("cnn")));
+        let again: Config = toml::from_str(&toml::to_string(&both).unwrap()).unwrap();
+        assert_eq!(toml::to_string(&again).unwrap(), toml::to_string(&both).unwrap());
+        assert!(toml::from_str::<Config>("bacth = 3").is_err());
+    }
+}
