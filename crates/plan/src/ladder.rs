@@ -65,7 +65,7 @@ impl Effort {
         let fails = if long { 0 } else { (20_000 / ops.max(1) as usize).clamp(6, 24) };
         let packed = (12_000 / ops.max(1) as usize).clamp(1, 12);
         let legs = if long { 8 } else { 128.min(ops as usize / 8) };
-        let rung = if long { rung / 4 } else { rung };
+        let rung = if long { rung / 3 } else { rung };
         Effort {
             rung,
             tread: rung / 40 * stride.min(8) as u64,
