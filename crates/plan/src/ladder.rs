@@ -44,6 +44,8 @@ pub(crate) struct Effort {
     open: u64,
     /// The most legs that schedules by snapshots are tried with.
     legs: usize,
+    /// From how many first schedules a rung is searched.
+    starts: usize,
     /// How many of the lowest schedules are packed.
     packed: usize,
     /// After so many failures to press the floor lower it is left where it is.
@@ -53,16 +55,17 @@ pub(crate) struct Effort {
 impl Effort {
     /// `level` 1 plans steps of up to 5,000 ops in about a second.
     pub fn new(ops: u32, level: u32) -> Effort {
-        let most = if ops <= 5_000 { 900_000 } else { 1_600_000 };
+        let most = if ops <= 5_000 { 900_000 } else { 1_200_000 };
         let rung = (1200 * u64::from(ops)).clamp(20_000, most) * u64::from(level.max(1));
         let floor = (200 * u64::from(ops)).clamp(20_000, 500_000);
         let long = ops > 20_000;
         let (treads, stride, scores, open) = match ops {
             0..=5_000 => (32, 1, 3, 32),
-            5_001..=20_000 => (64, 1, 3, 32),
+            5_001..=20_000 => (48, 1, 3, 32),
             _ => (126, 20, 1, 4),
         };
         let fails = if long { 0 } else { (20_000 / ops.max(1) as usize).clamp(6, 24) };
+        let starts = (1_500 / ops.max(1) as usize).clamp(1, 3);
         let packed = (12_000 / ops.max(1) as usize).clamp(1, 12);
         let legs = if long { 8 } else { 128.min(ops as usize / 8) };
         let rung = if long { rung / 3 } else { rung };
@@ -75,6 +78,7 @@ impl Effort {
             scores,
             open,
             legs,
+            starts,
             packed,
             fails,
         }
@@ -431,30 +435,28 @@ impl Ladder {
         Some(best?.freeze())
     }
 
-    /// The best first schedule for a rung: by snapshots, by dropping tensors one by one, or one found on the way to the
+    /// The best first schedules for a rung: by snapshots, by dropping tensors one by one, and those found on the way to the
     /// floor.
-    fn start_rung(&mut self, budget: u64) -> Option<(Frozen, Arc<Dense>)> {
+    fn start_rung(&mut self, budget: u64) -> Vec<(Frozen, Arc<Dense>)> {
         if self.snapshots.is_none() {
             self.snapshots = Some(Snapshots::new(&self.plain, self.effort.legs));
         }
-        let (floor, table) = (self.floor.as_ref()?, self.snapshots.as_ref()?);
-        let plain = self.lean(budget, false);
-        let mut best: Option<(u64, Frozen, Arc<Dense>)> = None;
-        let mut offer = |state: &mut State, repair: &mut Repair, dense: &Arc<Dense>| {
-            let score = Score { gap: 0.5, noise: 0.0 };
-            if repair.run(state, score, 8 * dense.base_ns(), self.effort.floor) {
-                repair.give_back(state, 4 * self.effort.floor);
-                let ns = dense.base_ns() + state.extra_ns;
-                if best.as_ref().is_none_or(|b| ns < b.0) {
-                    best = Some((ns, state.clone().freeze(), dense.clone()));
-                }
-            }
-            best.as_ref().map(|b| b.0 - dense.base_ns())
+        let (Some(floor), Some(table)) = (self.floor.as_ref(), self.snapshots.as_ref()) else {
+            return Vec::new();
         };
+        let plain = self.lean(budget, false);
+        let mut found: Vec<(u64, Frozen, Arc<Dense>)> = Vec::new();
         let mut consider = |dense: Arc<Dense>, frozen: &Frozen| {
             let mut state = frozen.thaw(&dense);
             let mut repair = Repair::new(&state, budget, self.host_budget, 1);
-            offer(&mut state, &mut repair, &dense)
+            let score = Score { gap: 0.5, noise: 0.0 };
+            if repair.run(&mut state, score, 8 * dense.base_ns(), self.effort.floor) {
+                repair.give_back(&mut state, 4 * self.effort.floor);
+                let ns = dense.base_ns() + state.extra_ns;
+                let frozen = state.freeze();
+                found.push((ns, frozen, dense));
+            }
+            found.iter().map(|f| f.0 - f.2.base_ns()).min()
         };
         let mut than = None;
         for (legs, snapshots) in table.cheapest(budget) {
@@ -472,7 +474,9 @@ impl Ladder {
             let (dense, frozen) = spread(&frozen.thaw(&plain));
             consider(Arc::new(dense), &frozen);
         }
-        best.map(|(_, frozen, dense)| (frozen, dense))
+        found.sort_by_key(|f| f.0);
+        found.truncate(self.effort.starts);
+        found.into_iter().map(|(_, frozen, dense)| (frozen, dense)).collect()
     }
 
     /// Searches a rung, if that has not been done.
@@ -485,7 +489,7 @@ impl Ladder {
         }
         let budget = self.rung_budget(rung);
         let mut entries = Vec::new();
-        if let Some((frozen, dense)) = self.start_rung(budget) {
+        for (frozen, dense) in self.start_rung(budget) {
             let mut state = frozen.thaw(&dense);
             let mut repair = Repair::new(&state, budget, self.host_budget, 7);
             if !self.is_late() {
