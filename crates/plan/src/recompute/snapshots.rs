@@ -213,3 +213,59 @@ fn place(way: &mut Vec<usize>, end: usize, count: usize) {
     let slots = count.saturating_sub(way.len()).min(end.saturating_sub(from + 1));
     way.extend((1..=slots).map(|k| from + (end - from) * k / (slots + 1)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Op, OpId, Problem, Tensor, TensorId};
+
+    /// A chain of `length` ops and its backward pass.
+    fn chain(length: u32) -> Problem {
+        let mut step = Problem::new(1);
+        let made: Vec<TensorId> =
+            (0..length).map(|n| step.tensor(Tensor::transient(format!("x{n}"), 64))).collect();
+        for n in 0..length as usize {
+            step.op(Op::new(format!("f{n}"), &made[n.saturating_sub(1)..n], &[made[n]], 10));
+        }
+        let mut gradient = made[length as usize - 1];
+        for n in (0..length as usize).rev() {
+            let next = step.tensor(Tensor::transient(format!("g{n}"), 64));
+            step.op(Op::new(format!("b{n}"), &[made[n], gradient], &[next], 10));
+            gradient = next;
+        }
+        step
+    }
+
+    #[test]
+    fn fewer_snapshots_take_fewer_bytes_and_more_time() {
+        let step = chain(64);
+        let order: Vec<OpId> = (0..step.ops.len() as u32).map(OpId).collect();
+        let dense = Dense::new(&step, &order);
+        let mut fresh = State::new(&dense);
+        let whole = fresh.peak();
+        let stretch = Stretch::new(&mut fresh);
+        let mut last = (whole, 0);
+        for snapshots in [8, 4, 2] {
+            let mut state = fresh.clone();
+            stretch.apply(&mut state, 8, snapshots);
+            let now = (state.peak(), state.extra_ns);
+            assert!(now.0 < last.0 && now.1 > last.1, "{snapshots}: {now:?} after {last:?}");
+            last = now;
+        }
+        // Eight legs of eight tensors, of which about one and the snapshots are there at a time.
+        assert!(last.0 < whole / 3);
+    }
+
+    #[test]
+    fn a_step_without_anything_to_drop_has_no_legs() {
+        let mut step = Problem::new(1);
+        let only = step.tensor(Tensor::output("only", 64));
+        step.op(Op::new("make", &[], &[only], 10));
+        let table = Snapshots::new(&Dense::new(&step, &[OpId(0)]), 8);
+        let (legs, snapshots) = table.lowest().unwrap_or((1, 1));
+        let dense = Dense::new(&step, &[OpId(0)]);
+        let mut state = State::new(&dense);
+        table.stretch.apply(&mut state, legs, snapshots);
+        assert_eq!((state.pairs, state.peak()), (0, 64));
+    }
+}

@@ -56,3 +56,57 @@ pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
     let again = stages.iter().map(|s| s.1.map(renamed).into_iter().collect()).collect();
     (dense, Frozen::new(again))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifespan::Act;
+    use crate::problem::{Op, Problem, Tensor, TensorId};
+
+    /// A chain and its way back, so that the last ops want what the first made.
+    fn there_and_back(length: usize) -> Problem {
+        let mut step = Problem::new(1);
+        let mut made: Vec<TensorId> = Vec::new();
+        for n in 0..length {
+            let next = step.tensor(Tensor::transient(format!("x{n}"), 64));
+            step.op(Op::new(format!("f{n}"), &made[n.saturating_sub(1)..n], &[next], 10));
+            made.push(next);
+        }
+        for n in (0..length).rev() {
+            let mut op = Op::new(format!("b{n}"), &[made[n]], &[], 10);
+            op.replayable = false;
+            step.op(op);
+        }
+        step
+    }
+
+    fn ops(state: &State) -> Vec<OpId> {
+        let run = |act: &Act| match act {
+            Act::Run(op) => Some(state.dense.op_id[*op as usize]),
+            _ => None,
+        };
+        state.acts().iter().filter_map(run).collect()
+    }
+
+    #[test]
+    fn a_schedule_that_is_spread_runs_the_same_ops_in_no_more_memory() {
+        let step = there_and_back(6);
+        let order: Vec<OpId> = (0..12).map(OpId).collect();
+        let dense = Dense::new(&step, &order);
+        let mut state = State::new(&dense);
+        // The way back from 3 begins with a replay of 0 to 3, of which only the last is wanted there.
+        (0..4).for_each(|op| state.insert(8, op));
+        let (wide, frozen) = spread(&state);
+        let mut after = frozen.thaw(&wide);
+        assert_eq!(wide.ops, 16);
+        assert_eq!(ops(&state), ops(&after));
+        assert_eq!(state.extra_ns, after.extra_ns);
+        assert!(after.peak() <= state.peak());
+        // A second time changes nothing, and a rest that has become empty goes.
+        assert_eq!(spread(&after).0.ops, 16);
+        let rest = (0..wide.ops).find(|&stage| wide.is_rest(stage) && !after.again(stage).is_empty());
+        let rest = rest.unwrap_or_default();
+        after.remove(rest, after.again(rest)[0]);
+        assert_eq!(spread(&after).0.ops, 15);
+    }
+}
