@@ -18,7 +18,7 @@ use crate::problem::{OpId, Problem};
 use crate::recompute::improve::improve;
 use crate::recompute::repair::Repair;
 use crate::recompute::snapshots::Snapshots;
-use crate::recompute::state::State;
+use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -172,26 +172,50 @@ impl Ladder {
         }
         let budget = self.rung_budget(rung);
         let mut entries = Vec::new();
-        for (frozen, dense) in self.start_rung(budget) {
-            let mut state = frozen.thaw(&dense);
-            let mut repair = Repair::new(&state, budget, self.host_budget, 7);
-            if !self.is_late() {
-                improve(&mut state, &mut repair, self.effort.rung);
-            }
-            entries.push(Entry::new(&mut state, &dense, budget));
-            let treads = (1..self.effort.treads).step_by(self.effort.stride);
-            for tread in treads.take_while(|_| !self.is_late()) {
-                let budget = (budget as f64 * TREAD.powi(tread as i32)) as u64;
-                repair.budget = budget as i64;
-                let before = state.extra_ns;
-                repair.give_back(&mut state, self.effort.tread);
-                improve(&mut state, &mut repair, self.effort.tread);
-                if state.extra_ns < before {
-                    entries.push(Entry::new(&mut state, &dense, budget));
-                }
-            }
+        for start in self.start_rung(budget) {
+            self.climb(budget, start, &mut entries);
         }
         self.rungs[rung] = Some(entries);
+    }
+
+    /// Improves a schedule at a rung and at each of its treads. A first schedule that fits by then and is faster takes over.
+    fn climb(&self, rung: u64, start: (Frozen, Arc<Dense>), entries: &mut Vec<Entry>) {
+        let (mut frozen, mut dense) = start;
+        let mut tread = 0;
+        loop {
+            let mut state = frozen.thaw(&dense);
+            let mut repair = Repair::new(&state, rung, self.host_budget, 7);
+            let mut work = self.effort.rung;
+            let mut last_ns = u64::MAX;
+            let faster = loop {
+                let budget = (rung as f64 * TREAD.powi(tread as i32)) as u64;
+                let ns = dense.base_ns() + state.extra_ns;
+                let faster = if last_ns < u64::MAX { self.faster_start(budget, ns) } else { None };
+                if faster.is_some() || tread >= self.effort.treads {
+                    break faster;
+                }
+                repair.budget = budget as i64;
+                if !self.is_late() {
+                    if last_ns < u64::MAX {
+                        repair.give_back(&mut state, work);
+                    }
+                    improve(&mut state, &mut repair, work);
+                }
+                if state.extra_ns < last_ns {
+                    entries.push(Entry::new(&mut state, &dense, budget));
+                }
+                if self.is_late() {
+                    return;
+                }
+                last_ns = state.extra_ns;
+                work = self.effort.tread;
+                tread += if tread == 0 { 1 } else { self.effort.stride as u32 };
+            };
+            match faster {
+                Some(faster) => (frozen, dense) = faster,
+                None => return,
+            }
+        }
     }
 }
 

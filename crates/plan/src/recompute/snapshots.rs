@@ -28,7 +28,8 @@ impl Snapshots {
             while snapshots > 0 {
                 let mut state = fresh.clone();
                 stretch.apply(&mut state, legs, snapshots);
-                if state.extra_ns <= 8 * dense.base_ns() {
+                // What runs everything several times over is no good even as a start.
+                if state.extra_ns <= 3 * dense.base_ns() {
                     rows.push((state.peak() as u64, state.extra_ns, legs, snapshots));
                 }
                 snapshots = if snapshots > 4 { snapshots / 2 } else { snapshots - 1 };
@@ -41,6 +42,11 @@ impl Snapshots {
     /// Legs and snapshots that take least.
     pub fn lowest(&self) -> Option<(usize, usize)> {
         self.rows.iter().min().map(|r| (r.2, r.3))
+    }
+
+    /// The least time added within a budget, with legs and snapshots.
+    pub fn fastest(&self, budget: u64) -> Option<(u64, usize, usize)> {
+        self.rows.iter().filter(|r| r.0 <= budget).map(|r| (r.1, r.2, r.3)).min()
     }
 
     /// Legs and snapshots that are worth trying for a budget: the cheapest that fit, and one that nearly does.
