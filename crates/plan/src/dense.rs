@@ -33,7 +33,7 @@ impl Lists {
 pub(crate) struct Dense {
     /// Number of ops.
     pub ops: u32,
-    /// Position in the order -> the problem's op.
+    /// Position in the order -> the problem's op, or `u32::MAX` for a rest.
     pub op_id: Vec<OpId>,
     /// Transient -> the problem's tensor.
     pub tensor_id: Vec<TensorId>,
@@ -138,6 +138,20 @@ impl Dense {
         self.algorithm[position as usize] = algorithm;
         self.ns[position as usize] = problem.ops[op.index()].algorithms[algorithm as usize].ns;
         self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
+    }
+
+    /// Gives every op the time of its algorithm.
+    pub fn time(&mut self, problem: &Problem) {
+        for position in 0..self.ops as usize {
+            let op = self.op_id[position];
+            let algorithm = self.algorithm[position] as usize;
+            self.ns[position] = problem.ops.get(op.index()).map_or(0, |op| op.algorithms[algorithm].ns);
+        }
+    }
+
+    /// Whether no op has its first run at `position`, so that it is there for replays alone.
+    pub fn is_rest(&self, position: u32) -> bool {
+        self.op_id[position as usize] == OpId(u32::MAX)
     }
 
     /// Number of transients.

@@ -1,6 +1,8 @@
 //! Says why no plan fits, in figures and in words: the floor, where it is, who holds what there, and ways out.
 
-use crate::ladder::{Effort, Entry, Ladder};
+use crate::effort::Effort;
+use crate::entry::Entry;
+use crate::ladder::Ladder;
 use crate::lifespan::{Act, lifespans, profile};
 use crate::plan::{Exactness, Request};
 use crate::problem::{Home, Kind, OpId, Phase, Problem, Tensor, TensorId};

@@ -5,17 +5,19 @@
 //! its budget; a larger budget chooses from more. Rungs that cannot be faster than what is at hand, by the lower
 //! bound, are not searched, which changes nothing in the outcome.
 //!
-//! A rung is searched from nothing at its own budget, then its schedule climbs to just below the next rung in
+//! A rung is searched from first schedules of its own (see `starts`), then its schedule climbs to just below the next rung in
 //! small treads, at each of which the schedule of the last is improved with the bytes gained.
 
 use crate::bounds::Bounds;
 use crate::dense::{Dense, padded_scratch};
-use crate::lifespan::{Act, lifespans};
-use crate::place::{Places, place};
+use crate::effort::Effort;
+use crate::entry::Entry;
+use crate::floor::Floor;
 use crate::plan::Exactness;
 use crate::problem::{OpId, Problem};
 use crate::recompute::improve::improve;
-use crate::recompute::repair::{Repair, Score};
+use crate::recompute::repair::Repair;
+use crate::recompute::snapshots::Snapshots;
 use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,97 +25,25 @@ use std::time::Instant;
 /// How much higher each tread of a rung is than the one below; after the last comes the next rung.
 const TREAD: f64 = 1.0026;
 
-/// How hard to search.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
-    /// Work for each rung.
-    pub rung: u64,
-    /// Work for each tread.
-    pub tread: u64,
-    /// Work for each attempt to find the floor.
-    pub floor: u64,
-    /// How many treads a rung has.
-    treads: u32,
-    /// Every so many treads are searched: fewer in long steps, whose tensors are small beside the budget.
-    stride: usize,
-    /// With how many prices first schedules are looked for.
-    scores: usize,
-    /// The floor is looked for until this share of it is left open.
-    open: u64,
-    /// After so many failures to press the floor lower it is left where it is.
-    fails: usize,
-}
-
-impl Effort {
-    /// `level` 1 plans steps of up to 5,000 ops in about a second.
-    pub fn new(ops: u32, level: u32) -> Effort {
-        let rung = (1200 * u64::from(ops)).clamp(20_000, 900_000) * u64::from(level.max(1));
-        let floor = (200 * u64::from(ops)).clamp(20_000, 500_000);
-        let long = ops > 20_000;
-        let (treads, stride, scores, open, fails) = if long { (126, 20, 1, 4, 0) } else { (32, 1, 3, 32, 6) };
-        let rung = if long { rung / 2 } else { rung };
-        Effort { rung, tread: rung / 40 * stride.min(8) as u64, floor, treads, stride, scores, open, fails }
-    }
-}
-
-/// A schedule that was found.
-pub(crate) struct Entry {
-    /// The budget it was searched for.
-    pub budget: u64,
-    pub ns: u64,
-    pub live: u64,
-    pub dense: Arc<Dense>,
-    pub acts: Vec<Act>,
-    packed: Option<Places>,
-}
-
-impl Entry {
-    fn new(state: &mut State, dense: &Arc<Dense>, budget: u64) -> Entry {
-        let ns = dense.base_ns() + state.extra_ns;
-        let live = state.peak() as u64;
-        Entry { budget, ns, live, dense: dense.clone(), acts: state.acts(), packed: None }
-    }
-
-    /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
-    pub fn places(&mut self, scratch_alignment: u64) -> &Places {
-        let (dense, acts, enough) = (&self.dense, &self.acts, self.budget.max(self.live));
-        // Without a budget of its own the lowest packing is wanted.
-        let enough = if enough == u64::MAX { self.live } else { enough };
-        self.packed.get_or_insert_with(|| {
-            let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, enough)
-        })
-    }
-
-    /// The bytes its buffers take once they have offsets.
-    pub fn arena(&mut self, scratch_alignment: u64) -> u64 {
-        self.places(scratch_alignment).height
-    }
-}
-
 /// A step in one order, and the schedules found for it so far.
 pub(crate) struct Ladder {
     pub problem: Arc<Problem>,
-    exactness: Exactness,
-    host_budget: u64,
-    effort: Effort,
+    pub exactness: Exactness,
+    pub host_budget: u64,
+    pub effort: Effort,
     /// With the first algorithm of every op.
-    plain: Arc<Dense>,
+    pub plain: Arc<Dense>,
     pub bounds: Bounds,
     /// The least time of all ops.
     pub least_ns: u64,
     pub unlimited_live: u64,
     /// By rung: `None` if not searched yet, empty if nothing was found.
     rungs: Vec<Option<Vec<Entry>>>,
-    floor: Option<Floor>,
+    pub floor: Option<Floor>,
+    /// What schedules by snapshots take and cost; `None` until it is wanted.
+    pub snapshots: Option<Snapshots>,
     /// When to stop improving, if ever. Rungs searched after it are only started.
     pub deadline: Option<Instant>,
-}
-
-/// The schedule that takes least.
-struct Floor {
-    entry: Entry,
-    frozen: Frozen,
 }
 
 impl Ladder {
@@ -148,6 +78,7 @@ impl Ladder {
             plain,
             rungs: Vec::new(),
             floor: None,
+            snapshots: None,
             deadline: None,
         };
         let top = Entry::new(&mut State::new(&ladder.plain), &ladder.plain, u64::MAX);
@@ -227,102 +158,8 @@ impl Ladder {
         self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment)).min(top)
     }
 
-    /// Halves the interval between what is impossible and what was found, then presses what was found lower.
-    fn find_floor(&mut self) -> Floor {
-        let bound = self.bounds.floor().0;
-        let (mut low, mut at) = (bound, bound);
-        let fresh = State::new(&self.plain);
-        let mut best = (fresh.freeze(), self.plain.clone());
-        let mut live = self.unlimited_live;
-        while low < live && live - low > live / self.effort.open {
-            let found = self.start(at, self.effort.floor).map(|f| (f.0.thaw(&f.1).peak() as u64, f));
-            match found {
-                Some((peak, schedule)) if peak < live => {
-                    live = peak;
-                    best = schedule;
-                }
-                // Nothing, or nothing lower (a step whose transients weigh nothing has nothing to give): the interval
-                // closes from below, so that the search ends.
-                _ => low = at + 1,
-            }
-            at = (low as f64 * live as f64).sqrt() as u64;
-            at = at.clamp(low, live.max(low));
-        }
-        let (frozen, dense) = best;
-        let mut state = frozen.thaw(&dense);
-        let mut repair = Repair::new(&state, live, self.host_budget, 3);
-        let (mut fails, mut step) = (0, 64);
-        while fails < self.effort.fails && live > bound && !self.is_late() {
-            improve(&mut state, &mut repair, self.effort.floor / 8);
-            repair.budget = (live - live / step - 1).max(bound) as i64;
-            let score = Score { gap: [0.0, 0.5, 1.0][fails % 3], noise: 0.3 };
-            if repair.run(&mut state, score, 8 * dense.base_ns(), self.effort.floor) {
-                repair.give_back(&mut state, u64::MAX / 4);
-                live = state.peak() as u64;
-            } else {
-                state.undo_to(0);
-                fails += 1;
-                step *= 2;
-            }
-            state.keep_changes();
-            repair.budget = live as i64;
-        }
-        let entry = Entry::new(&mut state, &dense, live);
-        Floor { entry, frozen: state.freeze() }
-    }
-
-    fn is_late(&self) -> bool {
+    pub fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-
-    /// The dense step for a budget: an op whose working set is over it takes the fastest algorithm that fits.
-    fn lean(&self, budget: u64) -> Arc<Dense> {
-        let mut dense: Option<Dense> = None;
-        for (position, &op) in self.plain.op_id.iter().enumerate() {
-            let need = self.bounds.must(position) - self.bounds.scratch(position);
-            if need + self.plain.scratch[position] <= budget {
-                continue;
-            }
-            let ways = allowed(&self.problem, op, self.exactness);
-            let fits = |w: &&u32| need + padded_scratch(&self.problem, op, **w) <= budget;
-            let time = |w: &&u32| self.problem.ops[op.index()].algorithms[**w as usize].ns;
-            if let Some(&way) = ways.iter().filter(fits).min_by_key(time) {
-                let dense = dense.get_or_insert_with(|| Dense::clone(&self.plain));
-                dense.choose(&self.problem, position as u32, way);
-            }
-        }
-        dense.map_or_else(|| self.plain.clone(), Arc::new)
-    }
-
-    /// The best first schedule for a budget.
-    fn start(&self, budget: u64, work: u64) -> Option<(Frozen, Arc<Dense>)> {
-        let dense = self.lean(budget);
-        let fresh = State::new(&dense);
-        let limit = 8 * dense.base_ns();
-        let mut best: Option<State> = None;
-        for gap in [0.5, 0.0, 1.0].into_iter().take(self.effort.scores) {
-            let mut state = fresh.clone();
-            let mut repair = Repair::new(&state, budget, self.host_budget, 1);
-            let limit = best.as_ref().map_or(limit, |b| 2 * b.extra_ns);
-            if repair.run(&mut state, Score { gap, noise: 0.0 }, limit, work) {
-                repair.give_back(&mut state, u64::MAX / 4);
-                if best.as_ref().is_none_or(|b| state.extra_ns < b.extra_ns) {
-                    best = Some(state);
-                }
-            }
-        }
-        Some((best?.freeze(), dense))
-    }
-
-    /// The best first schedule for a rung: at least the floor's.
-    fn start_rung(&self, budget: u64) -> Option<(Frozen, Arc<Dense>)> {
-        let floor = self.floor.as_ref()?;
-        let found = self.start(budget, 2 * self.effort.floor);
-        let extra = |found: &(Frozen, Arc<Dense>)| found.1.base_ns() + found.0.thaw(&found.1).extra_ns;
-        match found {
-            Some(found) if extra(&found) <= floor.entry.ns => Some(found),
-            _ => Some((floor.frozen.clone(), floor.entry.dense.clone())),
-        }
     }
 
     /// Searches a rung, if that has not been done.
@@ -335,31 +172,55 @@ impl Ladder {
         }
         let budget = self.rung_budget(rung);
         let mut entries = Vec::new();
-        if let Some((frozen, dense)) = self.start_rung(budget) {
-            let mut state = frozen.thaw(&dense);
-            let mut repair = Repair::new(&state, budget, self.host_budget, 7);
-            if !self.is_late() {
-                improve(&mut state, &mut repair, self.effort.rung);
-            }
-            entries.push(Entry::new(&mut state, &dense, budget));
-            let treads = (1..self.effort.treads).step_by(self.effort.stride);
-            for tread in treads.take_while(|_| !self.is_late()) {
-                let budget = (budget as f64 * TREAD.powi(tread as i32)) as u64;
-                repair.budget = budget as i64;
-                let before = state.extra_ns;
-                repair.give_back(&mut state, self.effort.tread);
-                improve(&mut state, &mut repair, self.effort.tread);
-                if state.extra_ns < before {
-                    entries.push(Entry::new(&mut state, &dense, budget));
-                }
-            }
+        for start in self.start_rung(budget) {
+            self.climb(budget, start, &mut entries);
         }
         self.rungs[rung] = Some(entries);
+    }
+
+    /// Improves a schedule at a rung and at each of its treads. A first schedule that fits by then and is faster takes over.
+    fn climb(&self, rung: u64, start: (Frozen, Arc<Dense>), entries: &mut Vec<Entry>) {
+        let (mut frozen, mut dense) = start;
+        let mut tread = 0;
+        loop {
+            let mut state = frozen.thaw(&dense);
+            let mut repair = Repair::new(&state, rung, self.host_budget, 7);
+            let mut work = self.effort.rung;
+            let mut last_ns = u64::MAX;
+            let faster = loop {
+                let budget = (rung as f64 * TREAD.powi(tread as i32)) as u64;
+                let ns = dense.base_ns() + state.extra_ns;
+                let faster = if last_ns < u64::MAX { self.faster_start(budget, ns) } else { None };
+                if faster.is_some() || tread >= self.effort.treads {
+                    break faster;
+                }
+                repair.budget = budget as i64;
+                if !self.is_late() {
+                    if last_ns < u64::MAX {
+                        repair.give_back(&mut state, work);
+                    }
+                    improve(&mut state, &mut repair, work);
+                }
+                if state.extra_ns < last_ns {
+                    entries.push(Entry::new(&mut state, &dense, budget));
+                }
+                if self.is_late() {
+                    return;
+                }
+                last_ns = state.extra_ns;
+                work = self.effort.tread;
+                tread += if tread == 0 { 1 } else { self.effort.stride as u32 };
+            };
+            match faster {
+                Some(faster) => (frozen, dense) = faster,
+                None => return,
+            }
+        }
     }
 }
 
 /// The algorithms of an op that the exactness allows.
-fn allowed(problem: &Problem, op: OpId, exactness: Exactness) -> Vec<u32> {
+pub(crate) fn allowed(problem: &Problem, op: OpId, exactness: Exactness) -> Vec<u32> {
     let ways = &problem.ops[op.index()].algorithms;
     let ok = |w: &u32| *w == 0 || exactness > Exactness::Bitwise || ways[*w as usize].same_bits;
     (0..ways.len() as u32).filter(ok).collect()

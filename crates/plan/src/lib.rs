@@ -23,8 +23,12 @@ mod lifespan;
 mod order;
 
 mod bounds;
+mod effort;
+mod entry;
+mod floor;
 mod ladder;
 mod recompute;
+mod starts;
 
 pub mod csv;
 pub mod pack;

@@ -4,6 +4,8 @@
 //! gives the same bits. Program order is the first candidate; the others are lists made by a rule: run at once
 //! whatever frees more than it takes (which is how an update comes to run as soon as its gradient is complete, so
 //! that gradients never all live at once), or always run what adds least. The best is then polished around its peak.
+//! An order by demand holds no less while everything is kept, but may hold far less once things are dropped and made
+//! again: a tree whose leaves all come first is wide at its waist, and depth first it is narrow.
 
 use crate::dense::Dense;
 use crate::lifespan::{Act, lifespans, profile};
@@ -18,13 +20,17 @@ const WORTH: f64 = 0.995;
 /// replays long. A traced LSTM whose peak such an order lowered by 1.6 % had its floor more than doubled by it.
 const WORTH_SCATTERING: f64 = 0.9;
 
+/// What the waist of the order by demand must be, as a share of the waist of the best other order, to be taken instead.
+const WORTH_DEMAND: f64 = 0.8;
+
 /// The orders worth planning, the best alone if it is clearly better than program order.
 pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
     let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
     let before = dependencies(problem);
     let mut best = program.clone();
     let mut least = peak(problem, &program);
-    let share = |worth: f64| (least as f64 * worth) as u64;
+    let first = least;
+    let share = |worth: f64| (first as f64 * worth) as u64;
     let (wanted, wanted_scattering) = (share(WORTH), share(WORTH_SCATTERING));
     for (rule, wanted) in [(Rule::FreeAtOnce, wanted), (Rule::AddLeast, wanted_scattering)] {
         let order = list(problem, &before, rule);
@@ -36,7 +42,76 @@ pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
     // Polishing looks at whole orders, so its trials are few in long steps.
     let trials = (400_000 / problem.ops.len().max(1)).min(200);
     let polished = polish(problem, &before, best.clone(), trials);
-    if peak(problem, &polished) < least.min(wanted) { vec![polished] } else { vec![best] }
+    if peak(problem, &polished) < least.min(wanted) {
+        (least, best) = (peak(problem, &polished), polished);
+    }
+    let demand = by_demand(&before);
+    let no_worse = peak(problem, &demand) <= least + least / 100;
+    if no_worse && (waist(problem, &demand) as f64) < WORTH_DEMAND * waist(problem, &best) as f64 {
+        best = demand;
+    }
+    vec![best]
+}
+
+/// Runs each op as late as it can, just before the first op that needs it: depth first, from the ops that nobody needs.
+fn by_demand(before: &[Vec<u32>]) -> Vec<OpId> {
+    let mut needed = vec![false; before.len()];
+    before.iter().flatten().for_each(|&b| needed[b as usize] = true);
+    let mut order = Vec::with_capacity(before.len());
+    let mut entered = vec![false; before.len()];
+    let mut stack: Vec<(u32, usize)> = Vec::new();
+    for root in (0..before.len() as u32).filter(|&op| !needed[op as usize]) {
+        stack.push((root, 0));
+        entered[root as usize] = true;
+        while let Some((op, next)) = stack.pop() {
+            match before[op as usize].get(next) {
+                Some(&needs) => {
+                    stack.push((op, next + 1));
+                    if !std::mem::replace(&mut entered[needs as usize], true) {
+                        stack.push((needs, 0));
+                    }
+                }
+                None => order.push(OpId(op)),
+            }
+        }
+    }
+    order
+}
+
+/// The most that an order would hold at once if whatever crosses its peak were dropped there and made again for nothing:
+/// a guess at how low replays can bring it.
+fn waist(problem: &Problem, order: &[OpId]) -> u64 {
+    let dense = Dense::new(problem, order);
+    let memory = held(problem, order);
+    let most = memory.iter().copied().max().unwrap_or(0);
+    let peak = memory.iter().position(|&m| m == most).unwrap_or(0) as u32;
+    let mut uses: Vec<Vec<u32>> = dense.producer.iter().map(|&p| vec![p]).collect();
+    for op in 0..dense.ops {
+        dense.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
+    }
+    let mut change = vec![0i64; order.len() + 1];
+    for (t, uses) in uses.iter().enumerate() {
+        let mut hold = |from: u32, to: u32| {
+            change[from as usize] += dense.size[t] as i64;
+            change[to as usize + 1] -= dense.size[t] as i64;
+        };
+        let (first, last) = (uses[0], if dense.keep[t] { dense.ops - 1 } else { uses[uses.len() - 1] });
+        let after = uses.partition_point(|&u| u <= peak);
+        let again = uses.get(after).filter(|&&u| u <= dense.replay_until[first as usize]);
+        match again.filter(|_| after > 0 && !dense.keep[t]) {
+            Some(&again) => {
+                hold(first, uses[after - 1]);
+                hold(again, last);
+            }
+            None => hold(first, last),
+        }
+    }
+    let mut sum = 0;
+    let sums = change.iter().map(|c| {
+        sum += c;
+        sum
+    });
+    sums.max().unwrap_or(0) as u64
 }
 
 /// For each op, the ops that must run before it.

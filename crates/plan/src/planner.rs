@@ -4,9 +4,11 @@
 //! the fastest schedule that fits; then the fastest of all.
 
 use crate::check::ProblemError;
+use crate::effort::Effort;
 use crate::emit::emit;
+use crate::entry::Entry;
 use crate::infeasible::{Infeasible, explain};
-use crate::ladder::{Effort, Entry, Ladder};
+use crate::ladder::Ladder;
 use crate::lifespan::lifespans;
 use crate::plan::{Exactness, Figures, Plan, Request};
 use crate::problem::{OpId, Phase, Problem};

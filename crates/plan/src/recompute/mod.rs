@@ -2,5 +2,7 @@
 
 pub(crate) mod improve;
 pub(crate) mod repair;
+pub(crate) mod snapshots;
+pub(crate) mod spread;
 pub(crate) mod state;
 pub(crate) mod tree;

@@ -16,6 +16,17 @@ pub(crate) struct Score {
     pub noise: f64,
 }
 
+/// How an attempt to make a schedule fit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It fits.
+    Fits,
+    /// Nothing that could be dropped lowers the worst stage.
+    Stuck,
+    /// The work or the time that was allowed is used up.
+    Spent,
+}
+
 /// A small deterministic source of chance.
 #[derive(Clone)]
 pub(crate) struct Chance(pub u64);
@@ -165,17 +176,22 @@ impl Repair {
     /// Drops what costs least at the worst stages until nothing is over the budget. Gives up (and leaves the
     /// state as it is) if nothing helps or the time added exceeds `limit_ns`.
     pub fn run(&mut self, state: &mut State, score: Score, limit_ns: u64, work: u64) -> bool {
+        self.try_run(state, score, limit_ns, work) == Outcome::Fits
+    }
+
+    /// Like [`Repair::run`], and says why it gave up.
+    pub fn try_run(&mut self, state: &mut State, score: Score, limit_ns: u64, work: u64) -> Outcome {
         let end = self.work + state.work + work;
         while state.peak() > self.budget {
             if self.work + state.work > end || state.extra_ns > limit_ns {
-                return false;
+                return Outcome::Spent;
             }
             let stage = state.worst_stage();
             if !self.relieve(state, stage, score, limit_ns) {
-                return false;
+                return Outcome::Stuck;
             }
         }
-        state.extra_ns <= limit_ns
+        if state.extra_ns <= limit_ns { Outcome::Fits } else { Outcome::Spent }
     }
 
     /// Drops tensors at `stage` until it fits; false if it could not be made any lower.

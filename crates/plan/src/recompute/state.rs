@@ -54,6 +54,11 @@ pub(crate) struct State<'a> {
 pub(crate) struct Frozen(Vec<Vec<Again>>);
 
 impl Frozen {
+    /// The schedule that makes `again[stage]` again in each stage; lists are ascending.
+    pub fn new(again: Vec<Vec<Again>>) -> Frozen {
+        Frozen(again)
+    }
+
     /// The schedule with its memory, on the arrays it was made for.
     pub fn thaw<'a>(&self, dense: &'a Dense) -> State<'a> {
         let mut state = State::new(dense);
@@ -482,6 +487,9 @@ impl<'a> State<'a> {
             let loads_from = again.partition_point(|&w| w < self.dense.ops);
             acts.extend(again[loads_from..].iter().map(|&w| Act::Load(w - self.dense.ops)));
             acts.extend(again[..loads_from].iter().map(|&w| Act::Run(w)));
+            if self.dense.is_rest(stage) {
+                continue;
+            }
             acts.push(Act::Run(stage));
             let stored = |t: &&u32| self.loads[**t as usize] > 0;
             acts.extend(self.dense.outs.of(stage).iter().filter(stored).map(|&t| Act::Store(t)));

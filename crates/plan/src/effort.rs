@@ -1,0 +1,63 @@
+//! Turns the length of a step and the level asked for into amounts of work: how hard each part of the search tries.
+//!
+//! Work is counted, not timed, so that the same request gives the same plan.
+
+/// How hard to search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Work for each rung.
+    pub rung: u64,
+    /// Work for each tread.
+    pub tread: u64,
+    /// Work for each attempt to find the floor.
+    pub floor: u64,
+    /// How many treads a rung has.
+    pub treads: u32,
+    /// Every so many treads are searched: fewer in long steps, whose tensors are small beside the budget.
+    pub stride: usize,
+    /// With how many prices first schedules are looked for.
+    pub scores: usize,
+    /// The floor is looked for until this share of it is left open.
+    pub open: u64,
+    /// The most legs that schedules by snapshots are tried with.
+    pub legs: usize,
+    /// From how many first schedules a rung is searched.
+    pub starts: usize,
+    /// How many of the lowest schedules are packed.
+    pub packed: usize,
+    /// After so many failures to press the floor lower it is left where it is.
+    pub fails: usize,
+}
+
+impl Effort {
+    /// `level` 1 plans steps of up to 5,000 ops in about a second.
+    pub fn new(ops: u32, level: u32) -> Effort {
+        let most = if ops <= 5_000 { 900_000 } else { 1_200_000 };
+        let rung = (1200 * u64::from(ops)).clamp(20_000, most) * u64::from(level.max(1));
+        let floor = (200 * u64::from(ops)).clamp(20_000, 500_000);
+        let long = ops > 20_000;
+        let (treads, stride, scores, open) = match ops {
+            0..=5_000 => (32, 1, 3, 32),
+            5_001..=20_000 => (48, 1, 3, 32),
+            _ => (126, 20, 1, 4),
+        };
+        let fails = if long { 0 } else { (20_000 / ops.max(1) as usize).clamp(6, 24) };
+        let starts = if ops <= 1_000 { 2 } else { 1 };
+        let packed = (12_000 / ops.max(1) as usize).clamp(1, 12);
+        let legs = if long { 8 } else { 128.min(ops as usize / 8) };
+        let rung = if long { rung / 3 } else { rung };
+        Effort {
+            rung,
+            tread: rung / 40 * stride.min(8) as u64,
+            floor,
+            treads,
+            stride,
+            scores,
+            open,
+            legs,
+            starts,
+            packed,
+            fails,
+        }
+    }
+}

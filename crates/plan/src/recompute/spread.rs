@@ -1,0 +1,112 @@
+//! Gives every replay of a schedule a stage of its own, so that what a long chain holds can be dropped inside it.
+//!
+//! A stage makes each thing again at most once, and what it makes for itself alone stays until it is used. A long
+//! chain of replays in one stage therefore has a peak that no drop can lower. Spread over stages in which no op has
+//! its first run (rests), the same chain is an ordinary stretch of the step: anything in it may be dropped and made
+//! again in turn, to any depth.
+
+use super::state::{Again, Frozen, State};
+use crate::dense::{Dense, Lists};
+use crate::problem::OpId;
+
+/// The same schedule with one replay a rest, rests that had become empty left out.
+pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
+    let old = state.dense;
+    // Where each old stage goes; the end goes to the end.
+    let mut place = Vec::with_capacity(old.ops as usize + 1);
+    let mut stages: Vec<(Option<u32>, Option<Again>)> = Vec::with_capacity(old.ops as usize + state.pairs);
+    for stage in 0..old.ops {
+        let list = state.again(stage);
+        let loads_from = list.partition_point(|&what| what < old.ops);
+        stages.extend(list[loads_from..].iter().chain(&list[..loads_from]).map(|&what| (None, Some(what))));
+        // An op may be replayed up to the rests before the op that limits it, and a rest limits nothing.
+        place.push(stages.len() as u32);
+        if !old.is_rest(stage) {
+            stages.push((Some(stage), None));
+        }
+    }
+    let ops = stages.len() as u32;
+    place.push(ops);
+    let at = |position: u32| place[position as usize];
+    let lists =
+        |all: &Lists| Lists::new(stages.iter().map(|s| s.0.map_or_else(Vec::new, |op| all.of(op).to_vec())));
+    let per_op = |all: &[u64]| stages.iter().map(|s| s.0.map_or(0, |op| all[op as usize])).collect();
+    let dense = Dense {
+        ops,
+        op_id: stages.iter().map(|s| s.0.map_or(OpId(u32::MAX), |op| old.op_id[op as usize])).collect(),
+        producer: old.producer.iter().map(|&p| at(p)).collect(),
+        ins: lists(&old.ins),
+        outs: lists(&old.outs),
+        pairs: lists(&old.pairs),
+        algorithm: stages.iter().map(|s| s.0.map_or(0, |op| old.algorithm[op as usize])).collect(),
+        ns: per_op(&old.ns),
+        scratch: per_op(&old.scratch),
+        replay_until: stages.iter().map(|s| s.0.map_or(0, |op| at(old.replay_until[op as usize]))).collect(),
+        tensor_id: old.tensor_id.clone(),
+        size: old.size.clone(),
+        alignment: old.alignment.clone(),
+        keep: old.keep.clone(),
+        resident_bytes: old.resident_bytes,
+        copy_ns: old.copy_ns.clone(),
+    };
+    let renamed = |what: Again| match what.checked_sub(old.ops) {
+        None => at(what),
+        Some(t) => ops + t,
+    };
+    let again = stages.iter().map(|s| s.1.map(renamed).into_iter().collect()).collect();
+    (dense, Frozen::new(again))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifespan::Act;
+    use crate::problem::{Op, Problem, Tensor, TensorId};
+
+    /// A chain and its way back, so that the last ops want what the first made.
+    fn there_and_back(length: usize) -> Problem {
+        let mut step = Problem::new(1);
+        let mut made: Vec<TensorId> = Vec::new();
+        for n in 0..length {
+            let next = step.tensor(Tensor::transient(format!("x{n}"), 64));
+            step.op(Op::new(format!("f{n}"), &made[n.saturating_sub(1)..n], &[next], 10));
+            made.push(next);
+        }
+        for n in (0..length).rev() {
+            let mut op = Op::new(format!("b{n}"), &[made[n]], &[], 10);
+            op.replayable = false;
+            step.op(op);
+        }
+        step
+    }
+
+    fn ops(state: &State) -> Vec<OpId> {
+        let run = |act: &Act| match act {
+            Act::Run(op) => Some(state.dense.op_id[*op as usize]),
+            _ => None,
+        };
+        state.acts().iter().filter_map(run).collect()
+    }
+
+    #[test]
+    fn a_schedule_that_is_spread_runs_the_same_ops_in_no_more_memory() {
+        let step = there_and_back(6);
+        let order: Vec<OpId> = (0..12).map(OpId).collect();
+        let dense = Dense::new(&step, &order);
+        let mut state = State::new(&dense);
+        // The way back from 3 begins with a replay of 0 to 3, of which only the last is wanted there.
+        (0..4).for_each(|op| state.insert(8, op));
+        let (wide, frozen) = spread(&state);
+        let mut after = frozen.thaw(&wide);
+        assert_eq!(wide.ops, 16);
+        assert_eq!(ops(&state), ops(&after));
+        assert_eq!(state.extra_ns, after.extra_ns);
+        assert!(after.peak() <= state.peak());
+        // A second time changes nothing, and a rest that has become empty goes.
+        assert_eq!(spread(&after).0.ops, 16);
+        let rest = (0..wide.ops).find(|&stage| wide.is_rest(stage) && !after.again(stage).is_empty());
+        let rest = rest.unwrap_or_default();
+        after.remove(rest, after.again(rest)[0]);
+        assert_eq!(spread(&after).0.ops, 15);
+    }
+}
