@@ -78,9 +78,9 @@ struct Line {
 pub fn run(args: &Args) -> Result<()> {
     let line = machine::cpu(args.threads)?.scope(|| measure(args))?;
     if args.json {
-        println!("{}", serde_json::json!(line));
+        say!("{}", serde_json::json!(line));
     } else {
-        println!(
+        say!(
             "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} steps of {} samples, {} parameters",
             line.case,
             line.steps_s,

@@ -24,7 +24,7 @@ struct Demo {
 
 impl Model for Demo {
     fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::run::Result<Outputs> {
-        Ok(zoo::batch_norm_cnn(net, &x[0], &[16, 32], self.classes)?.into())
+        Ok(zoo::batch_norm_cnn(net, &x[0], &[32, 64], self.classes)?.into())
     }
 }
 

@@ -1,5 +1,13 @@
 //! The `plimsoll` command.
 
+/// Prints a line. Where nobody reads any more, it is lost and the command goes on: a run must not end because a pager did.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        writeln!(std::io::stdout(), $($text)*).ok();
+    }};
+}
+
 mod bench;
 mod case;
 mod chosen;

@@ -20,7 +20,7 @@ pub fn run(args: &Args) {
             .iter()
             .map(|op| serde_json::json!({"name": op.name, "section": op.section, "formula": op.formula.trim()}))
             .collect();
-        println!("{}", serde_json::Value::Array(rows));
+        say!("{}", serde_json::Value::Array(rows));
         return;
     }
     if args.markdown {
@@ -28,7 +28,7 @@ pub fn run(args: &Args) {
         return;
     }
     for op in OPS {
-        println!("{:12} {:18} {}", op.section, op.name, op.formula.trim());
+        say!("{:12} {:18} {}", op.section, op.name, op.formula.trim());
     }
 }
 

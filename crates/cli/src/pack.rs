@@ -43,14 +43,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "buffers": table.buffers.len(), "height": packing.height, "lower_bound": packing.lower_bound,
             "gap": packing.gap(), "seconds": packing.seconds, "fits": fits,
         });
-        println!("{line}");
+        say!("{line}");
     } else {
         let verdict = match (args.capacity, fits) {
             (None, _) => String::new(),
             (Some(capacity), true) => format!(", inside {capacity}"),
             (Some(capacity), false) => format!(", over {capacity}"),
         };
-        println!(
+        say!(
             "{} buffers in {} bytes{verdict}; no packing is under {} ({:+.3} %); {:.2} s",
             table.buffers.len(),
             packing.height,

@@ -98,7 +98,7 @@ fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
         }
         Err(error) => return Err(error),
     };
-    println!("{}", if args.json { line.to_string() } else { words });
+    say!("{}", if args.json { line.to_string() } else { words });
     Ok(())
 }
 
@@ -144,6 +144,6 @@ fn traced(args: &Args, file: &Path) -> Result<(), Failure> {
         }
         Err(error) => return Err(Failure(format!("{file}: {error}"))),
     };
-    println!("{}", if args.json { line.to_string() } else { words });
+    say!("{}", if args.json { line.to_string() } else { words });
     Ok(())
 }

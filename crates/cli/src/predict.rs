@@ -98,11 +98,11 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Failure> {
         for (name, value) in &found.metrics {
             line[name] = serde_json::json!(value);
         }
-        println!("{line}");
+        say!("{line}");
         return Ok(());
     }
     let metrics: String = found.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
-    println!("{} samples: loss {:.4}{metrics}", found.samples, found.loss);
+    say!("{} samples: loss {:.4}{metrics}", found.samples, found.loss);
     Ok(())
 }
 
@@ -135,9 +135,9 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     let removed = std::fs::remove_file(&rows);
     whole.and(removed).map_err(failed)?;
     if args.common.json {
-        println!("{}", serde_json::json!({ "samples": seen, "shape": shape, "out": args.out }));
+        say!("{}", serde_json::json!({ "samples": seen, "shape": shape, "out": args.out }));
     } else {
-        println!("{seen} predictions of shape {:?} are in {}", &shape[1..], args.out.display());
+        say!("{seen} predictions of shape {:?} are in {}", &shape[1..], args.out.display());
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ fn files(path: &Path, config: &Config) -> Result<Source, Failure> {
 }
 
 fn part(path: &Path, config: &Config, split: Split) -> Result<Dataset, Failure> {
-    let images = config.image.map(|side| Images { height: side, width: side, ..Images::default() });
+    let images = config.image.map(|side| Images::new(side, side));
     let mut open = Open { split, images, ..Open::default() };
     if let Some(window) = config.sequence {
         open.window = window;
@@ -89,7 +89,13 @@ fn part(path: &Path, config: &Config, split: Split) -> Result<Dataset, Failure> 
 pub fn count_classes(data: &Dataset) -> Result<usize, Failure> {
     let mut most = 0;
     let last = data.spec()?.len() - 1;
-    for batch in data.clone().batch(256).batches()? {
+    // Before the run and under no line yet, so it makes do with little.
+    let little = data.clone().batch(64).prefetch(1).workers(1);
+    let little = match little.clone().memory(Bytes::mib(1)).declared_bytes() {
+        Err(plimsoll::data::Error::Budget { least, .. }) => little.memory(least),
+        _ => little.memory(Bytes::mib(1)),
+    };
+    for batch in little.batches()? {
         let batch = batch?;
         let Some(field) = batch.field(last) else { continue };
         if field.dtype != DType::I64 {

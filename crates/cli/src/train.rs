@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// The line of the demo: a little above its least, so that it shows what a line does.
-const DEMO_LINE: &str = "17MiB";
+const DEMO_LINE: &str = "26MiB";
 
 /// Trains.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ fn settings(args: &Args) -> Result<Config, Failure> {
     if demo && config.memory.is_none() {
         config.memory = Some(DEMO_LINE.into());
     }
-    let (batch, epochs, lr) = if demo { (50, 10, 2e-3) } else { (32, 10, 1e-3) };
+    let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
     config.batch.get_or_insert(batch);
     config.epochs.get_or_insert(epochs);
     if config.optimizer.is_none() {
@@ -125,7 +125,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
     if !args.json && !args.quiet {
         let samples = samples.map_or("samples".to_string(), |n| format!("{n} samples"));
         let data = config.data.as_deref().unwrap_or("digits");
-        println!(
+        say!(
             "{} on {data}: {samples}, batch {batch}; the run is in {}",
             chosen.name,
             folder.path().display()
@@ -142,7 +142,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         folder.write(&folder.ledger(), &training.ledger().to_string())?;
     }
     if !args.json && !args.quiet {
-        println!("the trained model is {}", folder.model().display());
+        say!("the trained model is {}", folder.model().display());
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use plimsoll_device::{Bytes, process};
 use crate::device::Device;
 
 /// What the program is declared to take: code, stacks, tables, what planning leaves behind.
-const PROGRAM: Bytes = Bytes::mib(13);
+const PROGRAM: Bytes = Bytes::mib(15);
 /// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
-const RESERVE: Bytes = Bytes::mib(4);
+const RESERVE: Bytes = Bytes::mib(2);
 /// A measured figure is rounded up to this, so that two runs count alike as far as can be.
 const GRAIN: u64 = 2 << 20;
 
@@ -31,11 +31,13 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account of a process of whose tensors `own` bytes are about to be given back.
-    pub(crate) fn new(device: &Device, own: Bytes, staged: Bytes, beside: Bytes) -> Account {
+    /// The account of the process as it stands. `started` says that what stands `beside` is there already.
+    pub(crate) fn new(device: &Device, staged: Bytes, beside: Bytes, started: bool) -> Account {
         device.memory().release_unused();
+        process::release_unused_heap();
         let tensors = device.memory_info().current;
-        Account { program: program(tensors), tensors: tensors.saturating_sub(own), staged, beside }
+        let known = tensors + if started { beside } else { Bytes::ZERO };
+        Account { program: program(known), tensors, staged, beside }
     }
 
     /// Everything but the arena.
@@ -44,13 +46,15 @@ impl Account {
     }
 
     /// Whether the process, as it stands now, is within its part.
-    pub(crate) fn holds(&self, device: &Device) -> bool {
+    pub(crate) fn holds(&self, device: &Device, started: bool) -> bool {
         device.memory().release_unused();
-        program(device.memory_info().current) <= self.program
+        let known = device.memory_info().current + if started { self.beside } else { Bytes::ZERO };
+        program(known) <= self.program
     }
 }
 
-fn program(tensors: Bytes) -> Bytes {
-    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(tensors) + RESERVE;
+/// The program's pages, where `known` bytes of the process are something else.
+fn program(known: Bytes) -> Bytes {
+    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known) + RESERVE;
     if own <= PROGRAM { PROGRAM } else { Bytes(own.get().next_multiple_of(GRAIN)) }
 }

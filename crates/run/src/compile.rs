@@ -36,8 +36,8 @@ pub(crate) struct Compile<'a> {
     pub(crate) options: &'a StepOptions,
     /// Whether the first output must be finite, or nothing is changed.
     pub(crate) guarded: bool,
-    /// Bytes that the step has now and will give back.
-    pub(crate) own: Bytes,
+    /// Whether the step has run before, and what stands beside it with it.
+    pub(crate) started: bool,
     pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
     pub(crate) site: Site,
 }
@@ -150,7 +150,7 @@ impl Compile<'_> {
         let outputs: Vec<Type> =
             whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
         let staged = self.inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
-        let account = Account::new(self.device, self.own, staged, self.options.beside);
+        let account = Account::new(self.device, staged, self.options.beside, self.started);
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
         let (mut one, sizes) = match (self.batch, self.options.micro_batch) {

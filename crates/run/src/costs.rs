@@ -76,6 +76,10 @@ impl Costs {
             if let Some(seconds) = time(graph, node, device, room)? {
                 timed.push((key, seconds));
             }
+            if room.is_some() {
+                // The next operands may not fit where these were, and both together may be over the line.
+                device.memory().release_unused();
+            }
         }
         if !timed.is_empty() {
             // A cache that cannot be written costs the next run its time and nothing else.

@@ -278,7 +278,15 @@ impl Step {
             self.variants[i..].rotate_left(1);
             return Ok(());
         }
-        let variant = self.build(body, inputs, &self.options, site)?;
+        // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
+        self.drop_workspace(site)?;
+        let variant = match self.build(body, inputs, &self.options, site) {
+            Ok(variant) => variant,
+            Err(error) => {
+                self.fit_workspace(site)?;
+                return Err(error);
+            }
+        };
         if self.variants.len() >= self.options.shapes.max(1) {
             self.variants.remove(0);
         }
@@ -302,7 +310,6 @@ impl Step {
         };
         let start = Instant::now();
         let (device, state, names) = (&self.device, &self.state, &self.names);
-        let own = Bytes::from(self.workspace.bytes());
         let Some(traced) = self.bodies.get(body) else {
             return Err(Error::Signature {
                 site,
@@ -311,12 +318,13 @@ impl Step {
         };
         // Only the step itself changes state, so only it can leave something half changed.
         let guarded = options.guarded && body == 0;
+        let started = !self.variants.is_empty();
         let compile =
-            Compile { device, state, names, inputs, batch, options, guarded, own, body: &**traced, site };
+            Compile { device, state, names, inputs, batch, options, guarded, started, body: &**traced, site };
         let mut compiled = compile.run()?;
         process::release_unused_heap();
         for _ in 0..MOST_TRIES {
-            if options.memory.is_none() || compiled.account.holds(&self.device) {
+            if options.memory.is_none() || compiled.account.holds(&self.device, started) {
                 break;
             }
             compiled = compile.run()?;
@@ -330,10 +338,15 @@ impl Step {
     fn fit_workspace(&mut self, site: Site) -> Result<()> {
         let wanted = self.variants.iter().map(Variant::workspace).max().unwrap_or(0);
         if wanted != self.workspace.bytes() {
-            self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
-            self.device.memory().release_unused();
+            self.drop_workspace(site)?;
             self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
         }
+        Ok(())
+    }
+
+    fn drop_workspace(&mut self, site: Site) -> Result<()> {
+        self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
+        self.device.memory().release_unused();
         Ok(())
     }
 
@@ -349,7 +362,14 @@ impl Step {
             self.variants.clear();
             return self.fit_workspace(site);
         };
-        let variant = self.build(0, &inputs, &options, site)?;
+        self.drop_workspace(site)?;
+        let variant = match self.build(0, &inputs, &options, site) {
+            Ok(variant) => variant,
+            Err(error) => {
+                self.fit_workspace(site)?;
+                return Err(error);
+            }
+        };
         self.options = options;
         self.variants.clear();
         self.variants.push(variant);
@@ -459,9 +479,11 @@ impl Step {
         self.variants.last().map_or(&[], |v| &v.outputs)
     }
 
-    /// What was planned for the inputs that were run last; nothing, all zeros, before anything was.
+    /// What was planned for the step itself, of the inputs that need most; of another body, if only such were run; all
+    /// zeros before anything was.
     pub fn info(&self) -> &StepInfo {
-        self.variants.last().map_or(&StepInfo::NOTHING, |v| &v.info)
+        let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
+        most.map_or(&StepInfo::NOTHING, |v| &v.info)
     }
 
     /// How many compiled forms are kept.
@@ -474,9 +496,10 @@ impl Step {
         &self.options
     }
 
-    /// Bytes of the arena that activations, gradients and scratch share, for the inputs that were run last.
+    /// Bytes of the arena that activations, gradients and scratch share, for the inputs that need most.
     pub fn arena_bytes(&self) -> Bytes {
-        self.variants.last().map_or(0, Variant::arena_bytes).into()
+        let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
+        most.map_or(0, Variant::arena_bytes).into()
     }
 
     /// Bytes of the state.
@@ -495,7 +518,8 @@ impl Step {
             let bytes = Bytes::from(tensor.ty().bytes());
             row(ledger_kind(*kind), name, bytes, bytes);
         }
-        let Some(variant) = self.variants.last() else { return ledger };
+        let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
+        let Some(variant) = most else { return ledger };
         for (i, ty) in variant.inputs.iter().enumerate() {
             let bytes = Bytes::from(ty.bytes());
             row(LedgerKind::Input, &format!("input {i}"), bytes, bytes);

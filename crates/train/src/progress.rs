@@ -1,6 +1,6 @@
 //! What people see of a run: a bar on a terminal, lines elsewhere, JSON for programs.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar as Bar, ProgressStyle};
 use plimsoll_device::{Bytes, process};
@@ -10,6 +10,11 @@ use crate::error::Result;
 
 /// The bar is redrawn at most every so many seconds.
 const REDRAW: f64 = 0.1;
+
+/// Prints a line; where nobody reads any more it is lost, and the run goes on.
+fn print_line(text: &str) {
+    writeln!(std::io::stdout(), "{text}").ok();
+}
 
 /// A bar with step, loss, samples a second, the share of waiting for input, and bytes of the line. Where the output is no
 /// terminal, a line an epoch.
@@ -31,7 +36,7 @@ impl ProgressBar {
     fn say(&self, text: String) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => println!("{text}"),
+            None => print_line(&text),
         }
     }
 
@@ -53,7 +58,7 @@ impl Callback for ProgressBar {
             (parts, ops) => format!("batch in {parts} micro-batches, {ops} ops run again"),
         };
         let line = plan.line.map_or("no line".to_string(), |line| format!("line {line}"));
-        println!(
+        print_line(&format!(
             "{line}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
              unlimited it would take {} and {:.1} ms; the least is {}",
             info.planned,
@@ -62,7 +67,7 @@ impl Callback for ProgressBar {
             info.unlimited,
             info.unlimited_seconds * 1e3,
             info.floor
-        );
+        ));
         (self.line, self.planned, self.epochs) = (plan.line, info.planned, plan.epochs);
         if std::io::stderr().is_terminal() {
             let style = "{prefix} {wide_bar} {pos}/{len} {msg}";
@@ -160,7 +165,7 @@ impl Callback for JsonLines {
             "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,
             "plan_seconds": info.plan_seconds,
         });
-        println!("{value}");
+        print_line(&value.to_string());
         self.info = Some(value);
         Ok(())
     }
@@ -179,7 +184,7 @@ impl Callback for JsonLines {
         for name in ["micro_batches", "recomputed_ops", "exactness"] {
             line[name] = self.info.as_ref().map_or(serde_json::Value::Null, |info| info[name].clone());
         }
-        println!("{line}");
+        print_line(&line.to_string());
         Ok(Verdict::GoOn)
     }
 
@@ -198,7 +203,7 @@ impl Callback for JsonLines {
                 serde_json::json!({ "event": "resumed", "step": step, "path": path })
             }
         };
-        println!("{line}");
+        print_line(&line.to_string());
         Ok(())
     }
 }

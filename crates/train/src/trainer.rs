@@ -60,6 +60,8 @@ pub struct Trainer {
     /// How many fields of a sample are inputs.
     pub(crate) n_inputs: usize,
     pub(crate) resumed: Option<Checkpoint>,
+    /// Whether pipelines must do with the least they can, because the line is tight.
+    pub(crate) least_pipelines: bool,
 }
 
 impl Trainer {
@@ -92,6 +94,7 @@ impl Trainer {
             staging: Staging::default(),
             n_inputs: 1,
             resumed: None,
+            least_pipelines: false,
         }
     }
 
@@ -288,14 +291,27 @@ impl Trainer {
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(notice))
     }
 
-    /// The data with the memory that its pipeline may take.
+    /// The data with the memory that its pipeline may take. The pipeline for validation runs while that for training
+    /// waits, so with both, each has half.
     pub(crate) fn bounded(&self, data: &Dataset) -> Result<Dataset> {
+        let share = if self.validation.is_some() { 2 } else { 1 };
         let wanted = match (self.host_memory, self.memory) {
-            (Some(bytes), _) => return Ok(data.clone().memory(bytes)),
+            (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
-            (None, Some(line)) => Bytes((line.get() / 8).min(64 << 20)),
+            (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
+            (None, Some(line)) => Bytes((line.get() / 8).min(64 << 20) / share),
         };
         Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
+    }
+
+    /// What all pipelines take together, where a line counts it.
+    fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
+        let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
+        let mut bytes = self.bounded(data)?.declared_bytes()?;
+        if let Some(validation) = &self.validation {
+            bytes = bytes + self.bounded(validation)?.declared_bytes()?;
+        }
+        Ok(bytes)
     }
 
     /// The recipe for data like this.
@@ -333,25 +349,21 @@ impl Trainer {
     /// Compiles the training for data like this, if that has not been done. Returns the data with the memory its
     /// pipeline has.
     pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
-        let bounded = self.bounded(data)?;
-        if self.training.is_some() {
-            return Ok(bounded);
+        if self.training.is_none() {
+            let mut recipe = self.recipe(data, true)?;
+            recipe.beside = self.pipelines(data)?;
+            let training = match Training::new(self.model.clone(), recipe.clone(), self.seed) {
+                // The pipelines' wish may be what is too much: they make do with the least.
+                Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
+                    self.least_pipelines = true;
+                    recipe.beside = self.pipelines(data)?;
+                    Training::new(self.model.clone(), recipe, self.seed)?
+                }
+                made => made?,
+            };
+            self.training = Some(training);
         }
-        let mut recipe = self.recipe(data, true)?;
-        let counted = self.memory.is_some();
-        recipe.beside = if counted { bounded.declared_bytes()? } else { Bytes::ZERO };
-        let made = Training::new(self.model.clone(), recipe.clone(), self.seed);
-        let (training, bounded) = match made {
-            // The pipeline's wish may be what is too much: it makes do with the least.
-            Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
-                let small = data.clone().memory(least_pipeline(data)?);
-                recipe.beside = small.declared_bytes()?;
-                (Training::new(self.model.clone(), recipe, self.seed)?, small)
-            }
-            made => (made?, bounded),
-        };
-        self.training = Some(training);
-        Ok(bounded)
+        self.bounded(data)
     }
 
     /// As [`Trainer::ready`], for a model that is only to be used.
@@ -359,7 +371,7 @@ impl Trainer {
         let bounded = self.bounded(data)?;
         if self.training.is_none() {
             let mut recipe = self.recipe(data, false)?;
-            recipe.beside = if self.memory.is_some() { bounded.declared_bytes()? } else { Bytes::ZERO };
+            recipe.beside = self.pipelines(data)?;
             self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
         }
         Ok(bounded)
