@@ -76,9 +76,9 @@ impl Trainer {
     }
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
-        let Some(training) = &self.training else { return Ok(()) };
+        let (Some(training), Some(info)) = (&self.training, self.info(data)?) else { return Ok(()) };
         let plan = Plan {
-            info: training.info(),
+            info: &info,
             line: self.memory,
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),

@@ -208,7 +208,7 @@ impl Trainer {
         let device = self.on()?;
         device.scope(|| self.ready(data.borrow()))?;
         let none = || Error::Mismatch("there is no model to plan for".into());
-        self.training.as_ref().map(|training| *training.info()).ok_or_else(none)
+        self.info(data.borrow())?.ok_or_else(none)
     }
 
     /// Sets another line between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
@@ -302,6 +302,20 @@ impl Trainer {
             (None, Some(line)) => Bytes((line.get() / 8).min(64 << 20) / share),
         };
         Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
+    }
+
+    /// What was planned. The least is that with pipelines that take the least.
+    pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
+        let Some(training) = &self.training else { return Ok(None) };
+        let mut info = *training.info();
+        if self.memory.is_some() && self.host_memory.is_none() {
+            let mut least = least_pipeline(data)?;
+            if let Some(validation) = &self.validation {
+                least = least + least_pipeline(validation)?;
+            }
+            info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
+        }
+        Ok(Some(info))
     }
 
     /// What all pipelines take together, where a line counts it.
