@@ -2,6 +2,7 @@
 //! bits: on a card where there is one, and on the emulator where there is a C++ compiler.
 
 mod common;
+mod device;
 
 use common::{Memory, card, check_values, emulator};
 use plimsoll_cuda::Cuda;
