@@ -3,8 +3,8 @@
 use plimsoll_cuda::{Arena, Cuda};
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::ops::{
-    Attention, AttentionGrad, Binary, Conv, ConvGradFilter, ConvGradInput, LayerNorm, MatMul, Reduce, ReduceKind,
-    Softmax,
+    Attention, AttentionGrad, Binary, Conv, ConvGradFilter, ConvGradInput, LayerNorm, MatMul, Reduce,
+    ReduceKind, Softmax,
 };
 use plimsoll_graph::{DType, Op, Scalar, Type};
 
@@ -14,8 +14,9 @@ fn time(cuda: &Cuda, op: &Op, inputs: &[Type]) -> Result<f64, Box<dyn std::error
     let outputs = op.infer(&types)?;
     let outs: Vec<&Type> = outputs.iter().collect();
     let scratch_bytes = cuda.scratch(op, &types, &outs)?;
-    let whole: usize =
-        types.iter().chain(&outs).map(|t| t.bytes().next_multiple_of(256)).sum::<usize>() + scratch_bytes + 256;
+    let whole: usize = types.iter().chain(&outs).map(|t| t.bytes().next_multiple_of(256)).sum::<usize>()
+        + scratch_bytes
+        + 256;
     let mut arena = Arena::new(cuda, whole)?;
     arena.resize(whole)?;
     // SAFETY: the arena has as many bytes.

@@ -21,6 +21,11 @@ pub struct Arena {
     mapped: usize,
 }
 
+// SAFETY: handles and addresses of the driver, which any thread may use; changes need the arena itself.
+unsafe impl Send for Arena {}
+// SAFETY: as above; a shared arena gives copies of its address and sizes only.
+unsafe impl Sync for Arena {}
+
 impl Arena {
     /// Reserves addresses for at most `limit` bytes; takes no memory yet.
     ///

@@ -4,6 +4,7 @@
 //! cᵀ = bᵀ aᵀ.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
@@ -115,11 +116,11 @@ impl Blas {
     ) -> Result<R, Error> {
         let key = self.key(p, workspace);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if !plans.contains_key(&key) {
-            let plan = self.plan(p, workspace)?;
-            plans.insert(key, plan);
-        }
-        f(plans.get(&key).and_then(Option::as_ref))
+        let plan = match plans.entry(key) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(self.plan(p, workspace)?),
+        };
+        f(plan.as_ref())
     }
 
     /// The bytes of scratch that a product needs; none where the library has no algorithm for it.
@@ -187,7 +188,8 @@ impl Blas {
     }
 
     fn plan(&self, p: &Product, workspace: usize) -> Result<Option<Plan>, Error> {
-        let (Some(ta), Some(tb), Some(tc)) = (type_of(p.a.dtype), type_of(p.b.dtype), type_of(p.c.dtype)) else {
+        let (Some(ta), Some(tb), Some(tc)) = (type_of(p.a.dtype), type_of(p.b.dtype), type_of(p.c.dtype))
+        else {
             return Ok(None);
         };
         let fits = p.a.dtype == p.b.dtype && (p.c.dtype == p.a.dtype || p.c.dtype == p.a.dtype.accumulator());
@@ -252,7 +254,9 @@ impl Blas {
             }
             Ok::<_, Error>(layout)
         };
-        let order = |turned: bool, rows: usize, columns: usize| if turned { (rows, columns) } else { (columns, rows) };
+        let order = |turned: bool, rows: usize, columns: usize| {
+            if turned { (rows, columns) } else { (columns, rows) }
+        };
         let (br, bc) = order(b_turned, p.k, p.n);
         let (ar, ac) = order(a_turned, p.m, p.k);
         let layouts = [

@@ -1,6 +1,7 @@
 //! Turns requests into calls of the CUDA driver: the context, the stream that kernels run on, loaded code.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -180,16 +181,15 @@ impl Card {
 
     fn function(&self, code: &Code<'_>, kernel: &str, shared: u32) -> Result<sys::CUfunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = code.key();
-        if !modules.contains_key(&key) {
-            let binary = self.cache.code(code, &self.target)?;
-            let mut module = std::ptr::null_mut();
-            // SAFETY: the image is a whole one, and the driver copies it.
-            unsafe { cu!(cuModuleLoadData(&mut module, binary.as_ptr().cast())) }?;
-            modules.insert(key, Module { module, functions: HashMap::new() });
-        }
-        let Some(module) = modules.get_mut(&key) else {
-            return Err(Error::Driver { call: "cuModuleLoadData", why: "the module is gone".into() });
+        let module = match modules.entry(code.key()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => {
+                let binary = self.cache.code(code, &self.target)?;
+                let mut module = std::ptr::null_mut();
+                // SAFETY: the image is a whole one, and the driver copies it.
+                unsafe { cu!(cuModuleLoadData(&mut module, binary.as_ptr().cast())) }?;
+                vacant.insert(Module { module, functions: HashMap::new() })
+            }
         };
         if let Some(&function) = module.functions.get(kernel) {
             return Ok(function);
@@ -246,4 +246,3 @@ impl Drop for Card {
         }
     }
 }
-

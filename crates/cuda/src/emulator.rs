@@ -5,6 +5,7 @@
 //! and what only happens between blocks that run at once does not happen here.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
@@ -66,11 +67,10 @@ impl Emulator {
     ) -> Result<(), Error> {
         let turn = locked(&TURN);
         let mut modules = locked(&self.modules);
-        let key = code.key();
-        if !modules.contains_key(&key) {
-            modules.insert(key, self.build(code)?);
-        }
-        let module = &modules[&key];
+        let module = match modules.entry(code.key()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(self.build(code)?),
+        };
         // SAFETY: the symbol is a kernel of that source; it is only passed on as an address.
         let function = unsafe { module.library.get::<*const c_void>(kernel.as_bytes()) }
             .map_err(|why| Error::Emulator { path: kernel.into(), why: why.to_string() })?;

@@ -15,7 +15,9 @@ pub enum Error {
         library: &'static str,
     },
     /// There is a driver, but no such card.
-    #[error("no CUDA device {ordinal}: the driver sees {count}; choose one below that number, or run on the CPU")]
+    #[error(
+        "no CUDA device {ordinal}: the driver sees {count}; choose one below that number, or run on the CPU"
+    )]
     NoSuchDevice {
         /// The number asked for.
         ordinal: usize,

@@ -30,8 +30,7 @@ pub(crate) struct Code<'a> {
 impl Code<'_> {
     /// A family whose text uses `T` and its accumulator `A`.
     pub(crate) fn of(name: &'static str, text: &'static str, dtype: DType) -> Code<'static> {
-        let head =
-            format!("typedef {} T;\ntypedef {} A;\n", c_name(dtype), c_name(dtype.accumulator()));
+        let head = format!("typedef {} T;\ntypedef {} A;\n", c_name(dtype), c_name(dtype.accumulator()));
         Code { name, text, head, tail: Cow::Borrowed(""), contract: true }
     }
 
@@ -102,7 +101,12 @@ impl Args {
     }
 
     /// Numbers, filled up with a value to a length.
-    pub(crate) fn ints(mut self, values: impl IntoIterator<Item = usize>, length: usize, fill: usize) -> Args {
+    pub(crate) fn ints(
+        mut self,
+        values: impl IntoIterator<Item = usize>,
+        length: usize,
+        fill: usize,
+    ) -> Args {
         let start = self.0.len();
         self.0.extend(values.into_iter().map(|v| v as u64));
         self.0.resize(start + length, fill as u64);

@@ -11,7 +11,6 @@ pub(crate) enum Library {
     Driver,
     Nvrtc,
     BlasLt,
-    Dnn,
 }
 
 impl Library {
@@ -21,7 +20,6 @@ impl Library {
             Library::Driver => "libcuda.so.1",
             Library::Nvrtc => "libnvrtc.so",
             Library::BlasLt => "libcublasLt.so",
-            Library::Dnn => "libcudnn.so",
         }
     }
 
@@ -31,7 +29,6 @@ impl Library {
             Library::Driver => &["libcuda.so"],
             Library::Nvrtc => &["libnvrtc.so"],
             Library::BlasLt => &["libcublasLt.so"],
-            Library::Dnn => &["libcudnn_graph.so", "libcudnn.so"],
         }
     }
 
@@ -42,7 +39,6 @@ impl Library {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::BlasLt => cudarc::cublaslt::sys::is_culib_present(),
-                Library::Dnn => cudarc::cudnn::sys::is_culib_present(),
             }
         }
     }
@@ -79,7 +75,9 @@ fn folders() -> Vec<PathBuf> {
             }
         }
     }
-    for folder in ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"] {
+    for folder in
+        ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"]
+    {
         folders.push(folder.into());
     }
     folders

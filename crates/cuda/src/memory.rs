@@ -11,8 +11,15 @@ use crate::{Cuda, Engine};
 pub(crate) const FLAG_BYTES: usize = 32;
 
 /// The ops whose kernels can refuse a value, in the order of their codes, from 1.
-const REFUSING: [&str; 7] =
-    ["gather", "scatter_add", "one_hot", "take_along", "put_along_add", "cross_entropy", "cross_entropy_grad"];
+const REFUSING: [&str; 7] = [
+    "gather",
+    "scatter_add",
+    "one_hot",
+    "take_along",
+    "put_along_add",
+    "cross_entropy",
+    "cross_entropy_grad",
+];
 
 /// The code under which a kernel of an op reports.
 pub(crate) fn refusal_code(op: &str) -> usize {

@@ -23,20 +23,14 @@ fn kind(card: &Card) -> sys::CUmemAllocationProp {
 }
 
 fn place(card: &Card) -> sys::CUmemLocation {
-    sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: card.ordinal as i32,
-    }
+    sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: card.ordinal as i32 }
 }
 
 /// The size of a page: the least that the card maps by itself, 2 MiB as a rule.
 pub(crate) fn page_bytes(card: &Card) -> Result<usize, Error> {
     card.enter()?;
     let mut bytes = 0;
-    let (kind, least) = (
-        kind(card),
-        sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
-    );
+    let (kind, least) = (kind(card), sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     // SAFETY: the addresses are of a number and of a description.
     unsafe { cu!(cuMemGetAllocationGranularity(&mut bytes, &kind, least)) }?;
     Ok(bytes.max(1))

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_device::{
-    Allocator, AllocatorId, Block, Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, ReleaseError, Stats,
+    Allocator, AllocatorId, Block, Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, ReleaseError,
+    Stats,
 };
 use rustc_hash::FxHashMap;
 
@@ -151,7 +152,8 @@ impl PagePool {
             *bytes += live.bytes;
             *blocks += 1;
         }
-        let holder = |(owner, (bytes, blocks)): (Owner, (usize, usize))| Holder { owner, bytes: bytes.into(), blocks };
+        let holder =
+            |(owner, (bytes, blocks)): (Owner, (usize, usize))| Holder { owner, bytes: bytes.into(), blocks };
         let mut holders: Vec<Holder> = sums.into_iter().map(holder).collect();
         holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
         holders.truncate(n);
@@ -231,7 +233,10 @@ impl PagePool {
         let bytes = bytes.next_multiple_of(GRAIN);
         for (&page, (extent, holes)) in &mut s.shared {
             if let Some(start) = holes.take(bytes) {
-                return Ok(Some((Home::Shared { page, start, bytes }, extent.range.at().wrapping_add(start))));
+                return Ok(Some((
+                    Home::Shared { page, start, bytes },
+                    extent.range.at().wrapping_add(start),
+                )));
             }
         }
         if free == 0 {
@@ -251,8 +256,9 @@ impl Allocator for PagePool {
     /// Alignments above the page size are not met; no kernel asks for one.
     fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
         let mut s = self.state();
-        let refusal =
-            |s: &State| OutOfMemory::new(bytes, owner, &self.stats_of(s), self.holders_of(s, HOLDERS_IN_AN_ERROR));
+        let refusal = |s: &State| {
+            OutOfMemory::new(bytes, owner, &self.stats_of(s), self.holders_of(s, HOLDERS_IN_AN_ERROR))
+        };
         let Some(length) = bytes.to_usize().filter(|_| align <= self.page) else {
             return Err(refusal(&s).by_system());
         };

@@ -2,10 +2,10 @@
 
 use cudarc::driver::sys;
 
+use crate::Cuda;
 use crate::card::cu;
 use crate::error::Error;
 use crate::memory::Pinned;
-use crate::Cuda;
 
 /// A queue of copies beside the kernels' own.
 #[derive(Debug)]
@@ -181,7 +181,10 @@ fn part(bytes: &[u8], start: usize, length: usize) -> Result<&[u8], Error> {
     let end = start.checked_add(length);
     end.and_then(|end| bytes.get(start..end)).ok_or_else(|| Error::Driver {
         call: "a copy",
-        why: format!("bytes {start} and the next {length} are not within the {} of the host's side", bytes.len()),
+        why: format!(
+            "bytes {start} and the next {length} are not within the {} of the host's side",
+            bytes.len()
+        ),
     })
 }
 

@@ -100,9 +100,8 @@ impl Kernel for AttentionGrad {
         let [o, lse, d_o] = [0, 1, 2].map(|i| call.inputs[first + i].ptr);
         let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].ptr);
         let dims = tiles.dims;
-        let args = |a: *mut u8, b: *mut u8| {
-            tiles.args(&self.0, call.inputs, [o, lse, d_o, a, b, call.scratch])
-        };
+        let args =
+            |a: *mut u8, b: *mut u8| tiles.args(&self.0, call.inputs, [o, lse, d_o, a, b, call.scratch]);
         let code = tiles.code(call.inputs[0].ty);
         let queries = dims.batch * dims.heads * dims.tq;
         // SAFETY: the caller's promise; the scratch holds a number for every query.

@@ -265,8 +265,16 @@ mod tests {
     #[test]
     fn values_have_the_bits_of_their_type() {
         for value in [0.0, 1.0, -2.5, 0.1, 65504.0, 65520.0, 1e-7, 6e-5, f64::INFINITY, 3.0e38] {
-            assert_eq!(bits(value, DType::F16), u64::from(half::f16::from_f32(value as f32).to_bits()), "{value}");
-            assert_eq!(bits(value, DType::BF16), u64::from(half::bf16::from_f32(value as f32).to_bits()), "{value}");
+            assert_eq!(
+                bits(value, DType::F16),
+                u64::from(half::f16::from_f32(value as f32).to_bits()),
+                "{value}"
+            );
+            assert_eq!(
+                bits(value, DType::BF16),
+                u64::from(half::bf16::from_f32(value as f32).to_bits()),
+                "{value}"
+            );
         }
         assert_eq!(bits(-1.0, DType::I64), u64::MAX);
         assert_eq!(bits(7.0, DType::Bool), 1);

@@ -11,8 +11,7 @@ use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
-const TEXT: &str =
-    concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("matmul.cu"));
+const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("matmul.cu"));
 
 /// A matrix in device memory: distances from one row, column and matrix of a batch to the next, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -139,16 +138,15 @@ pub(super) fn activation(act: Option<Unary>) -> (String, f64, f64) {
         | Unary::RsubScalar(s)
         | Unary::RdivScalar(s)
         | Unary::PowScalar(s) => (format!("#define ACT(x) u_{name}(x, (A)p.s0)\n"), s.0, 0.0),
-        Unary::Clamp(low, high) => {
-            (format!("#define ACT(x) u_{name}(x, (A)p.s0, (A)p.s1)\n"), low.0, high.0)
-        }
+        Unary::Clamp(low, high) => (format!("#define ACT(x) u_{name}(x, (A)p.s0, (A)p.s1)\n"), low.0, high.0),
         _ => (format!("#define ACT(x) u_{name}(x)\n"), 0.0, 0.0),
     }
 }
 
 fn product(op: &MatMul, types: &[&Type], addresses: &[*mut u8], y: *mut u8) -> Result<Product, Error> {
     let (a, b) = (types[0], types[1]);
-    let d = op.dims(a, b).map_err(|why| Error::Library { library: "the CUDA backend", call: "matmul", why })?;
+    let d =
+        op.dims(a, b).map_err(|why| Error::Library { library: "the CUDA backend", call: "matmul", why })?;
     let matrix = |ty: &Type, at: *mut u8, turned: bool, shared: bool| {
         let (rows, columns) = (ty.shape[ty.shape.rank() - 2], ty.shape[ty.shape.rank() - 1]);
         let dense = Matrix::dense(at, ty.dtype, columns);

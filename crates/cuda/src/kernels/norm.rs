@@ -121,7 +121,13 @@ unsafe fn forward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, eps: 
 }
 
 /// The gradient: first those of the scales, which read x and dy, then dx, which may lie over one of them.
-unsafe fn backward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, by_columns: bool) -> Result<(), Error> {
+unsafe fn backward(
+    cuda: &Cuda,
+    call: &Call<'_>,
+    view: View,
+    a: &Addresses,
+    by_columns: bool,
+) -> Result<(), Error> {
     let x = call.inputs[0].ty;
     let code = Code::of("norm", TEXT, x.dtype);
     let args = args(a, view, call.scratch, 0.0);

@@ -53,8 +53,7 @@ unsafe fn run(
 impl Kernel for Uniform {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (key, y) = (call.inputs[0].ptr, call.outputs[0]);
-        let draw =
-            Draw { stream: self.stream, threshold: 0, a: self.low.0, b: self.high.0 - self.low.0 };
+        let draw = Draw { stream: self.stream, threshold: 0, a: self.low.0, b: self.high.0 - self.low.0 };
         // SAFETY: the caller's promise.
         unsafe { run(cuda, "uniform", key, null_mut(), (y.ty, y.ptr), draw) }
     }

@@ -119,15 +119,14 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         let addresses = [
-            a.sums, a.state, a.bias, a.bias_u, a.h, a.c, a.y, a.last_h, a.last_c, a.gates, a.cells, a.dy, a.dh,
-            a.dc, a.to_x, a.to_h,
+            a.sums, a.state, a.bias, a.bias_u, a.h, a.c, a.y, a.last_h, a.last_c, a.gates, a.cells, a.dy,
+            a.dh, a.dc, a.to_x, a.to_h,
         ];
-        let args = addresses
-            .into_iter()
-            .fold(Args::new(), Args::at)
-            .int(batch)
-            .int(self.d.units)
-            .ints([a.sums_row, a.h_row, a.y_row, a.to_row], 4, 0);
+        let args = addresses.into_iter().fold(Args::new(), Args::at).int(batch).int(self.d.units).ints(
+            [a.sums_row, a.h_row, a.y_row, a.to_row],
+            4,
+            0,
+        );
         let code = Code::of("recurrent", TEXT, self.dtype);
         // SAFETY: the caller's promise.
         unsafe { self.cuda.launch(&code, kernel, Grid::each(threads), &args) }
@@ -324,7 +323,11 @@ impl Pass<'_> {
                     ..NOWHERE
                 };
                 self.point(if lstm { "lstm_back" } else { "gru_back" }, &at)?;
-                Product { a: back.a.beyond(t * columns), ..back }.run(self.cuda, self.products, self.product_bytes)?;
+                Product { a: back.a.beyond(t * columns), ..back }.run(
+                    self.cuda,
+                    self.products,
+                    self.product_bytes,
+                )?;
             }
             let (dh0, dc0) = if lstm { (o[4].ptr, o[5].ptr) } else { (o[5].ptr, null_mut()) };
             self.point("narrow_state", &At { last_h: dh0, last_c: dc0, dh, dc, ..NOWHERE })?;

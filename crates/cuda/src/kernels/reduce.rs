@@ -52,9 +52,11 @@ impl Folding {
 
     fn args(&self, args: Args) -> Args {
         let one = |args: Args, s: &Strided| {
-            args.int(s.rank())
-                .ints(s.lengths.iter().copied(), MAX_RANK, 1)
-                .ints(s.strides[0].iter().copied(), MAX_RANK, 0)
+            args.int(s.rank()).ints(s.lengths.iter().copied(), MAX_RANK, 1).ints(
+                s.strides[0].iter().copied(),
+                MAX_RANK,
+                0,
+            )
         };
         one(one(args, &self.kept), &self.folded)
     }

@@ -1,5 +1,7 @@
 //! Device memory with fences, values of every type, and the devices that this machine has.
 
+use std::sync::{Mutex, OnceLock, PoisonError};
+
 use plimsoll_cuda::{Arena, Cuda};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Type};
@@ -37,8 +39,29 @@ pub struct Memory {
 }
 
 enum Home {
-    Card(Arena),
+    Card(*mut u8),
     Host(Vec<u64>),
+}
+
+/// Bytes of the card that all tests share, handed out one after the other and from the start again.
+const SHARED: usize = 256 << 20;
+
+/// The next bytes of the shared arena. A test holds a few of them for a moment only, so none is handed out twice at once.
+fn shared(cuda: &Cuda, bytes: usize) -> *mut u8 {
+    static ARENA: OnceLock<Mutex<(Arena, usize)>> = OnceLock::new();
+    let arena = ARENA.get_or_init(|| {
+        let mut arena = Arena::new(cuda, SHARED).expect("addresses");
+        arena.resize(SHARED).expect("memory");
+        Mutex::new((arena, 0))
+    });
+    let mut guard = arena.lock().unwrap_or_else(PoisonError::into_inner);
+    let (arena, next) = &mut *guard;
+    if *next + bytes > SHARED {
+        *next = 0;
+    }
+    let at = arena.at().wrapping_add(*next);
+    *next += bytes.next_multiple_of(256);
+    at
 }
 
 impl Memory {
@@ -47,9 +70,7 @@ impl Memory {
         let home = if cuda.is_emulated() {
             Home::Host(vec![0; whole.div_ceil(8) + 64])
         } else {
-            let mut arena = Arena::new(cuda, whole).expect("addresses");
-            arena.resize(whole).expect("memory");
-            Home::Card(arena)
+            Home::Card(shared(cuda, whole))
         };
         let memory = Memory { cuda: cuda.clone(), home, bytes };
         // SAFETY: as many bytes are there.
@@ -59,7 +80,7 @@ impl Memory {
 
     pub fn ptr(&self) -> *mut u8 {
         match &self.home {
-            Home::Card(arena) => arena.at(),
+            Home::Card(at) => *at,
             Home::Host(words) => (words.as_ptr() as usize).next_multiple_of(256) as *mut u8,
         }
     }
@@ -132,7 +153,8 @@ fn tolerance(dtype: DType, computed_in: DType) -> f64 {
 pub fn check_values(ty: &Type, computed_in: DType, got: &[f64], want: &[f64], what: &dyn Fn() -> String) {
     for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
         let error = (got - want).abs() / (1.0 + want.abs());
-        let near = error <= tolerance(ty.dtype, computed_in) || got == want || (got.is_nan() && want.is_nan());
+        let near =
+            error <= tolerance(ty.dtype, computed_in) || got == want || (got.is_nan() && want.is_nan());
         assert!(near, "{} element {i}: {got} but should be {want}", what());
     }
 }

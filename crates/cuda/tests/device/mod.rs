@@ -34,14 +34,16 @@ fn refuses_an_index(cuda: &Cuda) {
             [Operand { ty: &x, ptr: mx.ptr() }, Operand { ty: &index, ptr: mi.ptr() }],
             [Operand { ty: &y, ptr: my.ptr() }],
         );
-        let call =
-            Call { op: &op, inputs: &inputs, outputs: &outputs, scratch: my.ptr(), scratch_bytes: 0 };
+        let call = Call { op: &op, inputs: &inputs, outputs: &outputs, scratch: my.ptr(), scratch_bytes: 0 };
         // SAFETY: all memory is live and of the sizes of its types.
         unsafe { cuda.run(&call) }.expect("a launch");
         cuda.synchronize()
     };
     let text = go([1.0, 7.0]).expect_err("7 is out of range").to_string();
-    assert!(text.contains("gather") && text.contains("index 7 at place 1") && text.contains("0..4"), "{text}");
+    assert!(
+        text.contains("gather") && text.contains("index 7 at place 1") && text.contains("0..4"),
+        "{text}"
+    );
     go([1.0, 3.0]).expect("the refusal was told once");
     assert_eq!(common::read(&my.bytes(), &y), [3.0, 4.0, 5.0, 9.0, 10.0, 11.0]);
 }
@@ -128,8 +130,7 @@ fn a_captured_sequence_replays_with_the_same_bits() {
     let place = [Operand { ty: &ty, ptr: memory.ptr() }];
     let go = || -> Result<(), Error> {
         for op in &ops {
-            let call =
-                Call { op, inputs: &place, outputs: &place, scratch: memory.ptr(), scratch_bytes: 0 };
+            let call = Call { op, inputs: &place, outputs: &place, scratch: memory.ptr(), scratch_bytes: 0 };
             // SAFETY: the memory is live, and the ops may run in place.
             unsafe { cuda.run(&call) }?;
         }
