@@ -1,0 +1,248 @@
+//! Turns requests into calls of the CUDA driver: the context, the stream that kernels run on, loaded code.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::sys;
+
+use crate::compile::Cache;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid};
+use crate::library::Library;
+
+/// A call of the driver as a result.
+pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<(), Error> {
+    if status == sys::CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text = std::ptr::null();
+    // SAFETY: the driver gives the address of a text of its own, or leaves null.
+    let words = unsafe {
+        sys::cuGetErrorString(status, &mut text);
+        if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+    };
+    Err(Error::Driver { call, why: format!("{words} ({status:?})") })
+}
+
+/// Calls a function of the driver and names it in the error.
+macro_rules! cu {
+    ($f:ident($($arg:expr),* $(,)?)) => {
+        $crate::card::check(stringify!($f), cudarc::driver::sys::$f($($arg),*))
+    };
+}
+pub(crate) use cu;
+
+/// A loaded source with the functions that were asked of it.
+struct Module {
+    module: sys::CUmodule,
+    functions: HashMap<String, sys::CUfunction>,
+}
+
+/// A card, its context and its stream.
+pub(crate) struct Card {
+    pub(crate) device: sys::CUdevice,
+    pub(crate) ordinal: usize,
+    context: sys::CUcontext,
+    pub(crate) stream: sys::CUstream,
+    /// The architecture, as compilers name it: `sm_90`.
+    pub(crate) target: String,
+    pub(crate) name: String,
+    pub(crate) bus: String,
+    /// Bytes that the context took when it was made, as the driver's free memory shows.
+    pub(crate) context_bytes: usize,
+    pub(crate) shared_limit: usize,
+    pub(crate) multiprocessors: usize,
+    cache: Cache,
+    modules: Mutex<HashMap<u64, Module>>,
+}
+
+// SAFETY: handles of the driver may be used by any thread that has made the context current, which `enter` does.
+unsafe impl Send for Card {}
+// SAFETY: as above; the driver locks its own state, and the map of modules has a lock.
+unsafe impl Sync for Card {}
+
+impl Card {
+    /// The number of cards that the driver sees, or that there is no driver.
+    pub(crate) fn count() -> Result<usize, Error> {
+        if !Library::Driver.is_present() {
+            return Err(Error::Missing { library: Library::Driver.name() });
+        }
+        let mut count = 0;
+        // SAFETY: the library is there; the address is of a number.
+        unsafe {
+            cu!(cuInit(0))?;
+            cu!(cuDeviceGetCount(&mut count))?;
+        }
+        Ok(count.max(0) as usize)
+    }
+
+    /// Makes the context and the stream of a card.
+    pub(crate) fn new(ordinal: usize) -> Result<Card, Error> {
+        let count = Card::count()?;
+        if ordinal >= count {
+            return Err(Error::NoSuchDevice { ordinal, count });
+        }
+        if !Library::Nvrtc.is_present() {
+            return Err(Error::Missing { library: Library::Nvrtc.name() });
+        }
+        let (mut device, mut context, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut name, mut bus) = ([0u8; 128], [0u8; 32]);
+        // SAFETY: every address is of a value of the right type that outlives the call.
+        unsafe {
+            cu!(cuDeviceGet(&mut device, ordinal as i32))?;
+            cu!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))?;
+            cu!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), 31, device))?;
+            let mut total = 0;
+            cu!(cuDeviceTotalMem_v2(&mut total, device))?;
+            cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
+            cu!(cuCtxSetCurrent(context))?;
+            cu!(cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))?;
+        }
+        let attribute = |which| -> Result<usize, Error> {
+            let mut value = 0;
+            // SAFETY: the address is of a number.
+            unsafe { cu!(cuDeviceGetAttribute(&mut value, which, device)) }?;
+            Ok(value.max(0) as usize)
+        };
+        use sys::CUdevice_attribute as A;
+        let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let text = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+        };
+        let mut card = Card {
+            device,
+            ordinal,
+            context,
+            stream,
+            target: format!("sm_{major}{minor}"),
+            name: text(&name),
+            bus: text(&bus),
+            context_bytes: 0,
+            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            cache: Cache::new(),
+            modules: Mutex::default(),
+        };
+        let (free, total) = card.memory()?;
+        card.context_bytes = total - free;
+        Ok(card)
+    }
+
+    /// Makes the context current for this thread.
+    pub(crate) fn enter(&self) -> Result<(), Error> {
+        // SAFETY: the context lives as long as the card.
+        unsafe { cu!(cuCtxSetCurrent(self.context)) }
+    }
+
+    /// Free and total bytes of the card.
+    pub(crate) fn memory(&self) -> Result<(usize, usize), Error> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the addresses are of numbers.
+        unsafe { cu!(cuMemGetInfo_v2(&mut free, &mut total)) }?;
+        Ok((free, total))
+    }
+
+    /// Puts a kernel on the stream.
+    ///
+    /// # Safety
+    /// The arguments must be what the kernel takes, and its memory live until the stream has run it.
+    pub(crate) unsafe fn launch(
+        &self,
+        code: &Code<'_>,
+        kernel: &str,
+        grid: Grid,
+        args: &Args,
+    ) -> Result<(), Error> {
+        self.enter()?;
+        let function = self.function(code, kernel, grid.shared)?;
+        let ([x, y, z], mut params) = (grid.blocks, [args.0.as_ptr() as *mut c_void]);
+        let none = std::ptr::null_mut();
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        unsafe {
+            cu!(cuLaunchKernel(
+                function,
+                x,
+                y,
+                z,
+                grid.threads,
+                1,
+                1,
+                grid.shared,
+                self.stream,
+                params.as_mut_ptr(),
+                none
+            ))
+        }
+    }
+
+    fn function(&self, code: &Code<'_>, kernel: &str, shared: u32) -> Result<sys::CUfunction, Error> {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let module = match modules.entry(code.key()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => {
+                let binary = self.cache.code(code, &self.target)?;
+                let mut module = std::ptr::null_mut();
+                // SAFETY: the image is a whole one, and the driver copies it.
+                unsafe { cu!(cuModuleLoadData(&mut module, binary.as_ptr().cast())) }?;
+                vacant.insert(Module { module, functions: HashMap::new() })
+            }
+        };
+        if let Some(&function) = module.functions.get(kernel) {
+            return Ok(function);
+        }
+        let name = CString::new(kernel).unwrap_or_default();
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded and the name ends in zero.
+        unsafe {
+            cu!(cuModuleGetFunction(&mut function, module.module, name.as_ptr()))?;
+            if shared > 48 * 1024 {
+                let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                cu!(cuFuncSetAttribute(function, which, self.shared_limit as i32))?;
+            }
+        }
+        module.functions.insert(kernel.into(), function);
+        Ok(function)
+    }
+
+    /// The number of sources that are loaded.
+    pub(crate) fn compiled(&self) -> usize {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// What the whole process holds of the card, as NVML counts it, where NVML can tell.
+    pub(crate) fn process_bytes(&self) -> Option<u64> {
+        let nvml = nvml_wrapper::Nvml::init().ok()?;
+        let device = nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?;
+        let me = std::process::id();
+        let processes = device.running_compute_processes().ok()?;
+        let bytes = |p: &nvml_wrapper::struct_wrappers::device::ProcessInfo| match p.used_gpu_memory {
+            nvml_wrapper::enums::device::UsedGpuMemory::Used(bytes) => Some(bytes),
+            nvml_wrapper::enums::device::UsedGpuMemory::Unavailable => None,
+        };
+        // Inside a container NVML may know the process by another number; if it is the only one, it is this one.
+        let mine = processes.iter().find(|p| p.pid == me);
+        mine.or(if processes.len() == 1 { processes.first() } else { None }).and_then(bytes)
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if self.enter().is_err() {
+            return;
+        }
+        let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: nothing else uses these handles any more. A drop cannot report what the driver refuses.
+        unsafe {
+            let _ = sys::cuStreamSynchronize(self.stream);
+            for module in modules.values() {
+                let _ = sys::cuModuleUnload(module.module);
+            }
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}

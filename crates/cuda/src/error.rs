@@ -1,0 +1,74 @@
+//! What can go wrong with a card, as values: nothing here is a panic.
+
+use std::path::PathBuf;
+
+/// Why a CUDA device cannot be used, or what it refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A library is not on this machine.
+    #[error(
+        "no CUDA device: {library} was not found in the system's library path, /usr/local/cuda or the folders of \
+         CUDA_HOME and PLIMSOLL_CUDA_PATH; install NVIDIA's driver and CUDA's libraries, or run on the CPU"
+    )]
+    Missing {
+        /// The library's usual name.
+        library: &'static str,
+    },
+    /// There is a driver, but no such card.
+    #[error(
+        "no CUDA device {ordinal}: the driver sees {count}; choose one below that number, or run on the CPU"
+    )]
+    NoSuchDevice {
+        /// The number asked for.
+        ordinal: usize,
+        /// The number of cards that the driver sees.
+        count: usize,
+    },
+    /// The driver refused a call.
+    #[error("the CUDA driver refused {call}: {why}")]
+    Driver {
+        /// The function.
+        call: &'static str,
+        /// Its error, in words.
+        why: String,
+    },
+    /// The card has not enough free memory.
+    #[error("the card refused {bytes} bytes and has {free} free; another process may hold the rest")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: usize,
+        /// What the driver says is free.
+        free: usize,
+    },
+    /// A kernel's source did not compile.
+    #[error("kernel {name} did not compile for {target}: {log}")]
+    Compile {
+        /// The family of kernels.
+        name: String,
+        /// What it was compiled for.
+        target: String,
+        /// The compiler's words.
+        log: String,
+    },
+    /// A library other than the driver refused a call.
+    #[error("{library} refused {call}: {why}")]
+    Library {
+        /// The library.
+        library: &'static str,
+        /// The function.
+        call: &'static str,
+        /// Its error, in words.
+        why: String,
+    },
+    /// The emulator could not work with a file.
+    #[error("the emulator cannot use {}: {why}", path.display())]
+    Emulator {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A kernel refused its operands' values, seen when the stream was waited for.
+    #[error(transparent)]
+    Fault(#[from] plimsoll_device::backend::Fault),
+}

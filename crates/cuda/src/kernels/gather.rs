@@ -1,0 +1,138 @@
+//! Picking by index and adding back by index.
+
+use std::ptr::null_mut;
+
+use plimsoll_device::backend::Call;
+use plimsoll_graph::ops::{Gather, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
+use plimsoll_graph::{DType, Type};
+
+use super::layout::around;
+use super::{Kernel, Parts, padded};
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid};
+use crate::memory::refusal_code;
+
+const TEXT: &str = include_str!("gather.cu");
+
+/// The sizes of a call: `[outer, length or indices, inner]`.
+#[derive(Clone, Copy)]
+struct Sizes {
+    outer: usize,
+    length: usize,
+    indices: usize,
+    inner: usize,
+}
+
+fn args(cuda: &Cuda, call: &Call<'_>, at: [*mut u8; 6], s: Sizes) -> Args {
+    let Sizes { outer, length, indices, inner } = s;
+    at.into_iter()
+        .fold(Args::new(), Args::at)
+        .int(outer)
+        .int(length)
+        .int(indices)
+        .int(inner)
+        .at(cuda.0.flag)
+        .int(refusal_code(call.op.name()))
+}
+
+fn code(ty: DType, index: DType) -> Code<'static> {
+    Code::of("gather", TEXT, ty).with_type("I", index)
+}
+
+impl Kernel for Gather {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, index, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
+        let (outer, inner) = around(x.ty, self.axis);
+        let s = Sizes { outer, length: x.ty.shape[self.axis], indices: index.ty.elements(), inner };
+        let n = y.ty.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, null_mut(), null_mut(), null_mut()], s);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code(x.ty.dtype, index.ty.dtype), "gather", Grid::each(n), &args) }
+    }
+}
+
+impl Kernel for OneHot {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (index, y) = (call.inputs[0], call.outputs[0]);
+        let s = Sizes { outer: 1, length: self.depth, indices: index.ty.elements(), inner: 1 };
+        let n = y.ty.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let args = args(cuda, call, [null_mut(), index.ptr, y.ptr, null_mut(), null_mut(), null_mut()], s);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code(y.ty.dtype, index.ty.dtype), "one_hot", Grid::each(n), &args) }
+    }
+}
+
+impl Kernel for TakeAlong {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, index, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
+        let (outer, inner) = around(x.ty, self.axis);
+        let (length, indices) = (x.ty.shape[self.axis], index.ty.shape[self.axis]);
+        let n = y.ty.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let s = Sizes { outer, length, indices, inner };
+        let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, null_mut(), null_mut(), null_mut()], s);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code(x.ty.dtype, index.ty.dtype), "take_along", Grid::each(n), &args) }
+    }
+}
+
+impl Kernel for ScatterAdd {
+    fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
+        Ok(padded(4 * (self.length + 1)) + padded(4 * inputs[1].elements()))
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, index, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
+        let end = self.axis + index.ty.shape.rank();
+        let outer = x.ty.shape[..self.axis].iter().product();
+        let inner = x.ty.shape[end..].iter().product();
+        let s = Sizes { outer, length: self.length, indices: index.ty.elements(), inner };
+        if y.ty.elements() == 0 {
+            return Ok(());
+        }
+        let mut parts = Parts::new(call);
+        let count_bytes = 4 * (self.length + 1);
+        let (count, list) = (parts.take(count_bytes), parts.take(4 * s.indices));
+        let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, count, list, null_mut()], s);
+        let code = code(x.ty.dtype, index.ty.dtype);
+        let threads = (self.length.next_power_of_two() as u32).clamp(32, 1024);
+        let scan = Grid { blocks: [1, 1, 1], threads, shared: 0 };
+        // SAFETY: the caller's promise; the scratch holds the counts and the lists.
+        unsafe {
+            cuda.zero(count, count_bytes)?;
+            cuda.launch(&code, "count_indices", Grid::each(s.indices), &args)?;
+            cuda.launch(&code, "scan_counts", scan, &args)?;
+            cuda.launch(&code, "fill_lists", Grid::each(s.indices), &args)?;
+            cuda.launch(&code, "sort_lists", Grid::each(self.length), &args)?;
+            cuda.launch(&code, "sum_lists", Grid::each(y.ty.elements()), &args)
+        }
+    }
+}
+
+impl Kernel for PutAlongAdd {
+    fn scratch(&self, _: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
+        Ok(outputs[0].elements() * inputs[0].dtype.accumulator().bytes())
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, index, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
+        let (outer, inner) = around(x.ty, self.axis);
+        let s = Sizes { outer, length: self.length, indices: x.ty.shape[self.axis], inner };
+        if y.ty.elements() == 0 {
+            return Ok(());
+        }
+        let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, null_mut(), null_mut(), call.scratch], s);
+        let code = code(x.ty.dtype, index.ty.dtype);
+        // SAFETY: the caller's promise; the scratch holds a sum for every output.
+        unsafe { cuda.launch(&code, "put_along_add", Grid::each(outer * inner), &args) }
+    }
+}

@@ -1,0 +1,60 @@
+//! Cross-entropy of logits against labels or distributions.
+
+use plimsoll_device::backend::Call;
+use plimsoll_graph::DType;
+use plimsoll_graph::ops::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad};
+
+use super::Kernel;
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid};
+use crate::memory::refusal_code;
+
+const TEXT: &str = include_str!("loss.cu");
+
+unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
+    let (x, target) = (call.inputs[0], call.inputs[1]);
+    let classes = x.ty.shape.last().copied().unwrap_or(1);
+    let rows = x.ty.elements() / classes.max(1);
+    if rows == 0 {
+        return Ok(());
+    }
+    let input = |i: usize| call.inputs.get(i).map_or(std::ptr::null_mut(), |x| x.ptr);
+    // The forward ops have two results in the accumulator's type; the gradients have one in that of the logits.
+    let (loss, sum, dx) = match call.outputs {
+        [loss, sum] => (loss.ptr, sum.ptr, std::ptr::null_mut()),
+        _ => (std::ptr::null_mut(), std::ptr::null_mut(), call.outputs[0].ptr),
+    };
+    let args = Args::new()
+        .at(x.ptr)
+        .at(target.ptr)
+        .at(input(2))
+        .at(input(3))
+        .at(loss)
+        .at(sum)
+        .at(dx)
+        .int(classes)
+        .at(cuda.0.flag)
+        .int(refusal_code(call.op.name()));
+    let labels = if target.ty.dtype == DType::I32 { DType::I32 } else { DType::I64 };
+    let code = Code::of("loss", TEXT, x.ty.dtype).with_type("I", labels);
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch(&code, kernel, Grid::rows(rows, classes), &args) }
+}
+
+macro_rules! a_row_a_sample {
+    ($($op:ty, $kernel:literal;)+) => { $(
+        impl Kernel for $op {
+            unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+                // SAFETY: the caller's promise.
+                unsafe { run(cuda, call, $kernel) }
+            }
+        }
+    )+ };
+}
+a_row_a_sample! {
+    CrossEntropy, "cross_entropy";
+    CrossEntropyGrad, "cross_entropy_grad";
+    DenseCrossEntropy, "dense_cross_entropy";
+    DenseCrossEntropyGrad, "dense_cross_entropy_grad";
+}

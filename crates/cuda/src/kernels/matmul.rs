@@ -1,0 +1,190 @@
+//! Matrix products: by cuBLASLt where it is loaded and knows the types, else by the crate's own tiles.
+
+use plimsoll_device::backend::Call;
+use plimsoll_graph::ops::{Arg, ElementOp, MatMul, Step, Unary};
+use plimsoll_graph::{DType, Op, Type};
+use smallvec::smallvec;
+
+use super::Kernel;
+use super::element::run_chain;
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid};
+
+const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("matmul.cu"));
+
+/// A matrix in device memory: distances from one row, column and matrix of a batch to the next, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix {
+    pub(crate) at: *mut u8,
+    pub(crate) dtype: DType,
+    pub(crate) row: usize,
+    pub(crate) column: usize,
+    pub(crate) batch: usize,
+}
+
+impl Matrix {
+    /// A dense matrix of `columns` columns, or one that is stored transposed.
+    pub(crate) fn dense(at: *mut u8, dtype: DType, columns: usize) -> Matrix {
+        Matrix { at, dtype, row: columns, column: 1, batch: 0 }
+    }
+
+    /// The same matrix, transposed.
+    pub(crate) fn turned(self) -> Matrix {
+        Matrix { row: self.column, column: self.row, ..self }
+    }
+
+    /// The matrix that starts a number of elements further.
+    pub(crate) fn beyond(self, elements: usize) -> Matrix {
+        Matrix { at: self.at.wrapping_add(elements * self.dtype.bytes()), ..self }
+    }
+}
+
+/// c = act(a · b + bias), or c + a · b.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub(crate) batch: usize,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) a: Matrix,
+    pub(crate) b: Matrix,
+    pub(crate) c: Matrix,
+    pub(crate) accumulate: bool,
+    pub(crate) bias: Option<*mut u8>,
+    pub(crate) act: Option<Unary>,
+}
+
+impl Product {
+    /// A plain product of single matrices.
+    pub(crate) fn new(m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Matrix) -> Product {
+        Product { batch: 1, m, n, k, a, b, c, accumulate: false, bias: None, act: None }
+    }
+
+    /// The bytes of scratch that it needs.
+    pub(crate) fn scratch(&self, cuda: &Cuda) -> usize {
+        match &cuda.0.blas {
+            Some(blas) => blas.scratch(self).unwrap_or(0),
+            None => 0,
+        }
+    }
+
+    /// Puts it on the stream.
+    ///
+    /// # Safety
+    /// All operands must be live memory of the device, and the scratch of the declared bytes.
+    pub(crate) unsafe fn run(&self, cuda: &Cuda, scratch: *mut u8, bytes: usize) -> Result<(), Error> {
+        if self.m == 0 || self.n == 0 || self.batch == 0 {
+            return Ok(());
+        }
+        if let Some(blas) = &cuda.0.blas
+            && self.k > 0
+        {
+            let card = cuda.card("a product")?;
+            // SAFETY: the caller's promise.
+            if let Some(left) = unsafe { blas.run(card, self, scratch, bytes) }? {
+                // SAFETY: the caller's promise.
+                return unsafe { self.activate(cuda, left) };
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_tiles(cuda) }
+    }
+
+    /// Applies what the library left undone, over the result.
+    unsafe fn activate(&self, cuda: &Cuda, act: Option<Unary>) -> Result<(), Error> {
+        let Some(act) = act else { return Ok(()) };
+        let ty = Type::new(self.c.dtype, [self.batch * self.m * self.n]);
+        let y = plimsoll_device::backend::Operand { ty: &ty, ptr: self.c.at };
+        let steps = [Step { op: ElementOp::Unary(act), args: smallvec![Arg::Input(0)], dtype: self.c.dtype }];
+        // SAFETY: the caller's promise; products with an activation are dense.
+        unsafe { run_chain(cuda, &ty.shape, &steps, &[0], &[y], &[y]) }
+    }
+
+    unsafe fn run_tiles(&self, cuda: &Cuda) -> Result<(), Error> {
+        let Product { a, b, c, .. } = self;
+        let mut code = Code::of("matmul", TEXT, c.dtype)
+            .with_type("TA", a.dtype)
+            .with_type("TB", b.dtype)
+            .with_type("TC", c.dtype)
+            .with("A_DEEP", usize::from(a.column == 1))
+            .with("B_DEEP", usize::from(b.row == 1 && b.column != 1));
+        let (text, s0, s1) = activation(self.act);
+        code.head += &text;
+        let args = Args::new()
+            .at(a.at)
+            .at(b.at)
+            .at(c.at)
+            .at(self.bias.unwrap_or(std::ptr::null_mut()))
+            .ints([self.m, self.n, self.k], 3, 0)
+            .ints([a.row, a.column, a.batch, b.row, b.column, b.batch, c.row, c.batch], 8, 0)
+            .int(usize::from(self.accumulate))
+            .float(s0)
+            .float(s1);
+        let tiles = self.m.div_ceil(64) * self.n.div_ceil(64);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code, "product", Grid::tiles(tiles, self.batch, 1, 256), &args) }
+    }
+}
+
+/// How kernels write an activation: a macro, and the two numbers that stand in it.
+pub(super) fn activation(act: Option<Unary>) -> (String, f64, f64) {
+    let Some(act) = act else { return ("#define ACT(x) (x)\n".into(), 0.0, 0.0) };
+    let name = Op::Unary(act).name();
+    match act {
+        Unary::LeakyRelu(s)
+        | Unary::AddScalar(s)
+        | Unary::MulScalar(s)
+        | Unary::RsubScalar(s)
+        | Unary::RdivScalar(s)
+        | Unary::PowScalar(s) => (format!("#define ACT(x) u_{name}(x, (A)p.s0)\n"), s.0, 0.0),
+        Unary::Clamp(low, high) => (format!("#define ACT(x) u_{name}(x, (A)p.s0, (A)p.s1)\n"), low.0, high.0),
+        _ => (format!("#define ACT(x) u_{name}(x)\n"), 0.0, 0.0),
+    }
+}
+
+fn product(op: &MatMul, types: &[&Type], addresses: &[*mut u8], y: *mut u8) -> Result<Product, Error> {
+    let (a, b) = (types[0], types[1]);
+    let d =
+        op.dims(a, b).map_err(|why| Error::Library { library: "the CUDA backend", call: "matmul", why })?;
+    let matrix = |ty: &Type, at: *mut u8, turned: bool, shared: bool| {
+        let (rows, columns) = (ty.shape[ty.shape.rank() - 2], ty.shape[ty.shape.rank() - 1]);
+        let dense = Matrix::dense(at, ty.dtype, columns);
+        let dense = Matrix { batch: if shared { 0 } else { rows * columns }, ..dense };
+        if turned { dense.turned() } else { dense }
+    };
+    let mut product = Product {
+        batch: d.batch,
+        m: d.m,
+        n: d.n,
+        k: d.k,
+        a: matrix(a, addresses[0], op.ta, d.a_shared),
+        b: matrix(b, addresses[1], op.tb, d.b_shared),
+        c: Matrix { batch: d.m * d.n, ..Matrix::dense(y, a.dtype, d.n) },
+        accumulate: false,
+        bias: op.bias.then(|| addresses[2]),
+        act: op.act,
+    };
+    // Rows of a batch that meets a single matrix are rows of one taller matrix.
+    if d.b_shared && !d.a_shared && !op.ta {
+        product.m *= product.batch;
+        product.batch = 1;
+    }
+    Ok(product)
+}
+
+impl Kernel for MatMul {
+    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
+        // Any aligned address will do: what is chosen depends on sizes and alignment alone.
+        let address = 4096 as *mut u8;
+        Ok(product(self, inputs, &vec![address; inputs.len()], address)?.scratch(cuda))
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let types: Vec<&Type> = call.inputs.iter().map(|x| x.ty).collect();
+        let addresses: Vec<*mut u8> = call.inputs.iter().map(|x| x.ptr).collect();
+        let product = product(self, &types, &addresses, call.outputs[0].ptr)?;
+        // SAFETY: the caller's promise.
+        unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }
+    }
+}

@@ -1,0 +1,97 @@
+//! Pooling over windows of images.
+
+use plimsoll_device::backend::{Call, Operand};
+use plimsoll_graph::Type;
+use plimsoll_graph::ops::{AvgPool, AvgPoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad};
+
+use super::Kernel;
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid};
+
+const TEXT: &str = include_str!("pool.cu");
+
+/// The windows of a call.
+struct Windows {
+    window: [usize; 2],
+    stride: [usize; 2],
+    pad: [(usize, usize); 2],
+    count_pad: bool,
+}
+
+/// Runs a kernel over images `large` that are pooled to `small`.
+unsafe fn run(
+    cuda: &Cuda,
+    kernel: &str,
+    windows: Windows,
+    (large, small): (&Type, &Type),
+    from: &Operand<'_>,
+    index: *mut u8,
+    to: &Operand<'_>,
+) -> Result<(), Error> {
+    let n = to.ty.elements();
+    if n == 0 {
+        return Ok(());
+    }
+    let Windows { window, stride, pad, count_pad } = windows;
+    let args = Args::new()
+        .at(from.ptr)
+        .at(index)
+        .at(to.ptr)
+        .ints(large.shape.iter().copied(), 4, 1)
+        .ints(small.shape[1..3].iter().copied(), 2, 1)
+        .ints(window, 2, 1)
+        .ints(stride, 2, 1)
+        .ints(pad.map(|(low, _)| low), 2, 0)
+        .int(usize::from(count_pad));
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch(&Code::of("pool", TEXT, to.ty.dtype), kernel, Grid::each(n), &args) }
+}
+
+macro_rules! windows {
+    ($op:expr, $count_pad:expr) => {
+        Windows { window: $op.window, stride: $op.stride, pad: $op.pad, count_pad: $count_pad }
+    };
+}
+
+impl Kernel for MaxPool {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, y, index) = (&call.inputs[0], &call.outputs[0], call.outputs[1].ptr);
+        // SAFETY: the caller's promise.
+        unsafe { run(cuda, "max_pool", windows!(self, false), (x.ty, y.ty), x, index, y) }
+    }
+}
+
+impl Kernel for MaxPoolGrad {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (index, dy, dx) = (call.inputs[0].ptr, &call.inputs[1], &call.outputs[0]);
+        // SAFETY: the caller's promise.
+        unsafe { run(cuda, "max_pool_grad", windows!(self, false), (dx.ty, dy.ty), dy, index, dx) }
+    }
+}
+
+impl Kernel for MaxPoolGather {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (index, x, y) = (call.inputs[0].ptr, &call.inputs[1], &call.outputs[0]);
+        // SAFETY: the caller's promise.
+        unsafe { run(cuda, "max_pool_gather", windows!(self, false), (x.ty, y.ty), x, index, y) }
+    }
+}
+
+impl Kernel for AvgPool {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, y) = (&call.inputs[0], &call.outputs[0]);
+        let windows = windows!(self, self.count_pad);
+        // SAFETY: the caller's promise.
+        unsafe { run(cuda, "avg_pool", windows, (x.ty, y.ty), x, std::ptr::null_mut(), y) }
+    }
+}
+
+impl Kernel for AvgPoolGrad {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (dy, dx) = (&call.inputs[0], &call.outputs[0]);
+        let windows = windows!(self, self.count_pad);
+        // SAFETY: the caller's promise.
+        unsafe { run(cuda, "avg_pool_grad", windows, (dx.ty, dy.ty), dy, std::ptr::null_mut(), dx) }
+    }
+}

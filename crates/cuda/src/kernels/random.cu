@@ -1,0 +1,68 @@
+// Random values from Philox4x32-10; a thread a block of four elements of a sample.
+
+struct P {
+    const i64 *key;
+    const T *x;
+    T *y;
+    i64 samples;
+    i64 sample;
+    i64 stream;
+    i64 threshold;
+    double a;
+    double b;
+};
+DEV u64 mix(u64 bits) {
+    bits = (bits ^ (bits >> 33)) * 0xFF51AFD7ED558CCDull;
+    bits = (bits ^ (bits >> 33)) * 0xC4CEB9FE1A85EC53ull;
+    return bits ^ (bits >> 33);
+}
+DEV void words(const P &p, i64 index, u32 block, u32 *c) {
+    u64 seed = (u64)p.key[0], step = (u64)p.key[1], at = (u64)p.key[2] + (u64)index;
+    u64 key = seed ^ mix(step >> 32 << 32 | at >> 32);
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+    c[0] = block;
+    c[1] = (u32)at;
+    c[2] = (u32)step;
+    c[3] = (u32)p.stream;
+    for (int round = 0; round < 10; round++) {
+        u64 p0 = (u64)0xD2511F53u * c[0], p1 = (u64)0xCD9E8D57u * c[2];
+        u32 a = (u32)(p1 >> 32) ^ c[1] ^ k0, b = (u32)(p0 >> 32) ^ c[3] ^ k1;
+        c[1] = (u32)p1;
+        c[3] = (u32)p0;
+        c[0] = a;
+        c[2] = b;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+// A word's upper 24 bits as a number in [0, 1): exact in f32 and f64.
+DEV A unit(u32 word) { return (A)(word >> 8) * (A)(1.0 / 16777216.0); }
+#define BLOCKS                                                                                                         \
+    i64 blocks = (p.sample + 3) / 4;                                                                                   \
+    EACH(i, p.samples * blocks) {                                                                                      \
+        i64 sample = i / blocks, first = i % blocks * 4, count = p.sample - first < 4 ? p.sample - first : 4;          \
+        i64 at = sample * p.sample + first;                                                                            \
+        u32 w[4];                                                                                                      \
+        words(p, sample, (u32)(first / 4), w);
+KERNEL(uniform, P) {
+    BLOCKS;
+    for (int k = 0; k < count; k++) p.y[at + k] = narrow<T>((A)p.a + (A)p.b * unit(w[k]));
+}
+}
+KERNEL(normal, P) {
+    BLOCKS;
+    A v[4];
+    for (int k = 0; k < 4; k += 2) {
+        A radius = m_sqrt((A)-2 * m_log((A)1 - unit(w[k]))), turn = (A)6.283185307179586476925 * unit(w[k + 1]);
+        v[k] = radius * m_cos(turn);
+        v[k + 1] = radius * m_sin(turn);
+    }
+    for (int k = 0; k < count; k++) p.y[at + k] = narrow<T>((A)p.a + (A)p.b * v[k]);
+}
+}
+KERNEL(dropout, P) {
+    BLOCKS;
+    for (int k = 0; k < count; k++)
+        p.y[at + k] = narrow<T>((i64)(w[k] >> 8) >= p.threshold ? (A)widen(p.x[at + k]) * (A)p.a : (A)0);
+}
+}

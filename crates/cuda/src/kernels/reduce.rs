@@ -1,0 +1,159 @@
+//! Sums, means, extremes and products over axes, and the index of the largest.
+
+use plimsoll_device::backend::Call;
+use plimsoll_graph::ops::{ArgMax, ProdGrad, Reduce, ReduceKind};
+use plimsoll_graph::{DType, Type};
+use smallvec::SmallVec;
+
+use super::Kernel;
+use super::element::too_many_axes;
+use super::layout::around;
+use super::strided::{MAX_RANK, Strided};
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::{Args, Code, Grid, THREADS};
+
+const TEXT: &str = include_str!("reduce.cu");
+const PROD_GRAD: &str = include_str!("prod_grad.cu");
+const ARGMAX: &str = include_str!("argmax.cu");
+
+/// The axes that stay and those that go.
+struct Folding {
+    kept: Strided,
+    folded: Strided,
+    outputs: usize,
+    count: usize,
+}
+
+impl Folding {
+    fn new(x: &Type, axes: &[usize]) -> Folding {
+        let own = x.shape.strides();
+        let part = |goes: bool| {
+            let chosen = (0..x.shape.rank()).filter(|axis| axes.contains(axis) == goes);
+            let (lengths, strides): (SmallVec<[usize; 8]>, SmallVec<[usize; 8]>) =
+                chosen.map(|axis| (x.shape[axis], own[axis])).unzip();
+            (Strided::new(&lengths, &[strides]), lengths.iter().product())
+        };
+        let ((kept, outputs), (folded, count)) = (part(false), part(true));
+        Folding { kept, folded, outputs, count }
+    }
+
+    /// Whether the elements of an output lie side by side.
+    fn is_row(&self) -> bool {
+        self.folded.strides[0].last() == Some(&1) || self.kept.rank() == 0
+    }
+
+    /// Pieces that the elements of an output are cut into: enough to keep a card busy, of some length each.
+    fn pieces(&self) -> usize {
+        let (busy, least) =
+            if self.is_row() { (self.outputs, 4096) } else { (self.outputs.div_ceil(THREADS as usize), 64) };
+        (Cuda::PARALLEL / busy.max(1)).clamp(1, (self.count / least).max(1))
+    }
+
+    fn args(&self, args: Args) -> Args {
+        let one = |args: Args, s: &Strided| {
+            args.int(s.rank()).ints(s.lengths.iter().copied(), MAX_RANK, 1).ints(
+                s.strides[0].iter().copied(),
+                MAX_RANK,
+                0,
+            )
+        };
+        one(one(args, &self.kept), &self.folded)
+    }
+
+    fn check(&self, x: &Type) -> Result<(), Error> {
+        if self.kept.rank() > MAX_RANK || self.folded.rank() > MAX_RANK {
+            return Err(too_many_axes(&x.shape));
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for Reduce {
+    fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
+        let folding = Folding::new(inputs[0], &self.axes);
+        folding.check(inputs[0])?;
+        let pieces = folding.pieces();
+        let bytes = inputs[0].dtype.accumulator().bytes();
+        Ok(if pieces > 1 { pieces * folding.outputs * bytes } else { 0 })
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, y) = (call.inputs[0], call.outputs[0]);
+        let folding = Folding::new(x.ty, &self.axes);
+        folding.check(x.ty)?;
+        if folding.outputs == 0 {
+            return Ok(());
+        }
+        let pieces = folding.pieces();
+        let join = match self.kind {
+            ReduceKind::Sum | ReduceKind::Mean => "Sum",
+            ReduceKind::Max => "Largest",
+            ReduceKind::Min => "Smallest",
+            ReduceKind::Prod => "Product",
+        };
+        let mut code = Code::of("reduce", TEXT, x.ty.dtype);
+        code.head += &format!("#define JOIN {join}\n");
+        let args = Args::new()
+            .at(x.ptr)
+            .at(y.ptr)
+            .at(call.scratch)
+            .int(folding.outputs)
+            .int(folding.count)
+            .int(pieces)
+            .int(usize::from(self.kind == ReduceKind::Mean));
+        let args = folding.args(args);
+        // SAFETY: the caller's promise; the scratch holds a partial result for every piece and output.
+        unsafe {
+            if folding.is_row() {
+                let mut grid = Grid::rows(folding.outputs, folding.count.div_ceil(pieces));
+                grid.blocks[1] = pieces as u32;
+                cuda.launch(&code, "rows", grid, &args)?;
+            } else {
+                let mut grid = Grid::each(folding.outputs);
+                grid.blocks[1] = pieces as u32;
+                cuda.launch(&code, "columns", grid, &args)?;
+            }
+            if pieces > 1 {
+                cuda.launch(&code, "pieces", Grid::each(folding.outputs), &args)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for ProdGrad {
+    fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
+        Folding::new(inputs[0], &self.axes).check(inputs[0])?;
+        Ok(inputs[0].elements() * inputs[0].dtype.accumulator().bytes())
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, dy, dx) = (call.inputs[0], call.inputs[1], call.outputs[0]);
+        let folding = Folding::new(x.ty, &self.axes);
+        folding.check(x.ty)?;
+        if x.ty.elements() == 0 {
+            return Ok(());
+        }
+        let args = Args::new().at(x.ptr).at(dy.ptr).at(dx.ptr).at(call.scratch);
+        let args = folding.args(args.int(folding.outputs).int(folding.count));
+        let code = Code::of("prod_grad", PROD_GRAD, x.ty.dtype);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code, "prod_grad", Grid::each(folding.outputs), &args) }
+    }
+}
+
+impl Kernel for ArgMax {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (x, y) = (call.inputs[0], call.outputs[0]);
+        let n = y.ty.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let (_, inner) = around(x.ty, self.axis);
+        let args = Args::new().at(x.ptr).at(y.ptr).int(n).int(x.ty.shape[self.axis]).int(inner);
+        let dtype = if x.ty.dtype == DType::Bool { DType::U8 } else { x.ty.dtype };
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&Code::of("argmax", ARGMAX, dtype), "argmax", Grid::each(n), &args) }
+    }
+}

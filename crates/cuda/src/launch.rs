@@ -1,0 +1,151 @@
+//! Turns kernel calls into launches: finds or compiles the code, packs the arguments, chooses the grid.
+
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use plimsoll_graph::DType;
+use smallvec::SmallVec;
+
+/// What every source starts with.
+pub(crate) const PRELUDE: &str = include_str!("kernels/prelude.cu");
+
+/// Threads of a block where a kernel has no wish of its own.
+pub(crate) const THREADS: u32 = 256;
+
+/// A source to compile: the prelude, the types and sizes that stand in its head, and the text of a family.
+#[derive(Clone, Debug)]
+pub(crate) struct Code<'a> {
+    /// The family's name.
+    pub(crate) name: &'static str,
+    /// The family's text.
+    pub(crate) text: &'static str,
+    /// Type names and sizes that the text uses.
+    pub(crate) head: String,
+    /// More text, written for one call.
+    pub(crate) tail: Cow<'a, str>,
+    /// Whether products and sums may be contracted.
+    pub(crate) contract: bool,
+}
+
+impl Code<'_> {
+    /// A family whose text uses `T` and its accumulator `A`.
+    pub(crate) fn of(name: &'static str, text: &'static str, dtype: DType) -> Code<'static> {
+        let head = format!("typedef {} T;\ntypedef {} A;\n", c_name(dtype), c_name(dtype.accumulator()));
+        Code { name, text, head, tail: Cow::Borrowed(""), contract: true }
+    }
+
+    /// The same with another name for a type.
+    pub(crate) fn with_type(mut self, name: &str, dtype: DType) -> Self {
+        self.head += &format!("typedef {} {name};\n", c_name(dtype));
+        self
+    }
+
+    /// The same with a number.
+    pub(crate) fn with(mut self, name: &str, value: usize) -> Self {
+        self.head += &format!("#define {name} {value}\n");
+        self
+    }
+
+    /// What tells this source from others.
+    pub(crate) fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.name, &self.head, &self.tail, self.contract).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The whole text.
+    pub(crate) fn source(&self) -> String {
+        format!("{PRELUDE}\n{}\n{}\n{}\n", self.head, self.text, self.tail)
+    }
+
+    /// Whether its threads meet at barriers.
+    pub(crate) fn meets(&self) -> bool {
+        let uses = |text: &str| text.contains("__syncthreads") || text.contains("in_block<");
+        uses(self.text) || uses(&self.tail)
+    }
+}
+
+/// The name of an element type in kernels.
+pub(crate) fn c_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float",
+        DType::F64 => "double",
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        DType::I64 => "i64",
+        DType::I32 => "int",
+        DType::U8 | DType::Bool => "u8",
+    }
+}
+
+/// The arguments of a kernel: one struct whose fields all have eight bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Args(pub(crate) SmallVec<[u64; 64]>);
+
+impl Args {
+    /// No arguments yet.
+    pub(crate) fn new() -> Args {
+        Args::default()
+    }
+
+    /// An address of the device.
+    pub(crate) fn at(mut self, address: *mut u8) -> Args {
+        self.0.push(address as u64);
+        self
+    }
+
+    /// A number.
+    pub(crate) fn int(mut self, value: usize) -> Args {
+        self.0.push(value as u64);
+        self
+    }
+
+    /// Numbers, filled up with a value to a length.
+    pub(crate) fn ints(
+        mut self,
+        values: impl IntoIterator<Item = usize>,
+        length: usize,
+        fill: usize,
+    ) -> Args {
+        let start = self.0.len();
+        self.0.extend(values.into_iter().map(|v| v as u64));
+        self.0.resize(start + length, fill as u64);
+        self
+    }
+
+    /// A floating-point number.
+    pub(crate) fn float(mut self, value: f64) -> Args {
+        self.0.push(value.to_bits());
+        self
+    }
+}
+
+/// How many blocks of how many threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    /// Blocks along x, y and z.
+    pub(crate) blocks: [u32; 3],
+    /// Threads of a block.
+    pub(crate) threads: u32,
+    /// Bytes of shared memory beside what the kernel declares itself.
+    pub(crate) shared: u32,
+}
+
+impl Grid {
+    /// Enough blocks for a thread an element; kernels loop where there are more elements.
+    pub(crate) fn each(n: usize) -> Grid {
+        let blocks = n.div_ceil(THREADS as usize).clamp(1, 1 << 20) as u32;
+        Grid { blocks: [blocks, 1, 1], threads: THREADS, shared: 0 }
+    }
+
+    /// A block a row, with as many threads as the row's length has use for.
+    pub(crate) fn rows(rows: usize, length: usize) -> Grid {
+        let threads = (length.next_power_of_two() as u32).clamp(32, 512);
+        Grid { blocks: [rows.clamp(1, 1 << 30) as u32, 1, 1], threads, shared: 0 }
+    }
+
+    /// Blocks in two directions.
+    pub(crate) fn tiles(x: usize, y: usize, z: usize, threads: u32) -> Grid {
+        Grid { blocks: [x as u32, y as u32, z as u32], threads, shared: 0 }
+    }
+}

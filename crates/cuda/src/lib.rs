@@ -1,0 +1,279 @@
+//! The CUDA backend: every library is loaded at run time, so that it builds everywhere and says in one sentence where it
+//! cannot run.
+//!
+//! Kernels are CUDA C, compiled by NVRTC for the card at hand and kept on disk; matrix products go through cuBLASLt. A
+//! kernel declares its scratch before it runs and allocates nothing. Kernels are put on one stream and not waited for;
+//! what they refuse (an index out of range) is seen at [`Cuda::synchronize`].
+//!
+//! Results are the same bits in every run: no sum depends on the order in which blocks happen to finish.
+
+mod arena;
+mod blas;
+mod card;
+mod compile;
+mod emulator;
+mod error;
+mod graph;
+mod kernels;
+mod launch;
+mod library;
+mod link;
+mod memory;
+mod pages;
+mod pool;
+mod stream;
+
+pub use arena::Arena;
+pub use error::Error;
+pub use graph::Graph;
+pub use link::Link;
+pub use memory::Pinned;
+pub use pool::PagePool;
+pub use stream::{Event, Stream};
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_graph::{Op, Type};
+
+use card::Card;
+use emulator::Emulator;
+use launch::{Args, Code, Grid};
+
+/// What a user may choose about a CUDA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether f32 matrix products may round their operands to TF32's ten bits of mantissa: faster, other results.
+    pub tf32: bool,
+    /// Whether cuBLASLt is used where it is installed; without it, matrix products run on the crate's own kernel.
+    pub cublaslt: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { tf32: false, cublaslt: true }
+    }
+}
+
+/// What a device takes of the card's memory beside the arenas and pools made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Bytes of the card in use when the context had been made, other processes' included.
+    pub context: usize,
+    /// Bytes that libraries' handles took when they were made.
+    pub libraries: usize,
+    /// Sources that are loaded as code.
+    pub modules: usize,
+    /// What the whole process holds, as NVML counts it; none where NVML cannot tell.
+    pub process: Option<u64>,
+}
+
+enum Engine {
+    Card(Card),
+    Host(Emulator),
+}
+
+struct Inner {
+    // Declared before the engine: what uses the context goes before it.
+    blas: Option<blas::Blas>,
+    library_bytes: usize,
+    flag: *mut u8,
+    engine: Engine,
+    options: Options,
+    name: String,
+}
+
+// SAFETY: the flag is an address of the device that only the driver and kernels follow.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// A CUDA card as a device.
+///
+/// ```
+/// use plimsoll_cuda::Cuda;
+/// match Cuda::new(0) {
+///     Ok(cuda) => println!("{cuda:?}"),
+///     Err(why) => assert!(why.to_string().starts_with("no CUDA device")),
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Cuda(Arc<Inner>);
+
+impl Cuda {
+    /// The card with this number, with the usual options.
+    ///
+    /// # Errors
+    /// There is no driver, no such card, or no compiler library.
+    pub fn new(ordinal: usize) -> Result<Cuda, Error> {
+        Cuda::with(ordinal, Options::default())
+    }
+
+    /// The card with this number.
+    ///
+    /// # Errors
+    /// As for [`Cuda::new`].
+    pub fn with(ordinal: usize, options: Options) -> Result<Cuda, Error> {
+        let card = Card::new(ordinal)?;
+        let flag = memory::device_bytes(&card, memory::FLAG_BYTES)?;
+        let (before, _) = card.memory()?;
+        let blas = if options.cublaslt { blas::Blas::new(&card, options.tf32)? } else { None };
+        let (after, _) = card.memory()?;
+        let name = format!("cuda:{ordinal}");
+        let library_bytes = before.saturating_sub(after);
+        let inner = Inner { blas, library_bytes, flag, engine: Engine::Card(card), options, name };
+        let cuda = Cuda(Arc::new(inner));
+        // SAFETY: the flag is that many bytes of the device.
+        unsafe { cuda.zero(flag, memory::FLAG_BYTES) }?;
+        Ok(cuda)
+    }
+
+    /// A stand-in that runs the same kernel sources on the host, built by the machine's C++ compiler: for tests where
+    /// there is no card. Its memory is the host's. It is slow.
+    ///
+    /// # Errors
+    /// There is no C++ compiler.
+    pub fn emulated() -> Result<Cuda, Error> {
+        let emulator = Emulator::new()?;
+        let flag = Box::leak(Box::new([0i64; memory::FLAG_BYTES / 8])).as_mut_ptr().cast();
+        let options = Options { tf32: false, cublaslt: false };
+        let name = "cuda emulated".into();
+        Ok(Cuda(Arc::new(Inner {
+            blas: None,
+            library_bytes: 0,
+            flag,
+            engine: Engine::Host(emulator),
+            options,
+            name,
+        })))
+    }
+
+    /// The number of cards that can be used.
+    ///
+    /// # Errors
+    /// There is no driver.
+    pub fn count() -> Result<usize, Error> {
+        Card::count()
+    }
+
+    /// Whether kernels run on the host instead of a card.
+    pub fn is_emulated(&self) -> bool {
+        matches!(self.0.engine, Engine::Host(_))
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> Options {
+        self.0.options
+    }
+
+    /// What the device takes of the card's memory beside arenas and pools.
+    pub fn footprint(&self) -> Footprint {
+        match &self.0.engine {
+            Engine::Card(card) => Footprint {
+                context: card.context_bytes,
+                libraries: self.0.library_bytes,
+                modules: card.compiled(),
+                process: card.process_bytes(),
+            },
+            Engine::Host(_) => Footprint { context: 0, libraries: 0, modules: 0, process: None },
+        }
+    }
+
+    /// Free and total bytes of the card.
+    ///
+    /// # Errors
+    /// The driver's refusal; the emulator has no such figures.
+    pub fn memory(&self) -> Result<(usize, usize), Error> {
+        self.card("the card's memory").and_then(Card::memory)
+    }
+
+    fn card(&self, what: &'static str) -> Result<&Card, Error> {
+        match &self.0.engine {
+            Engine::Card(card) => Ok(card),
+            Engine::Host(_) => {
+                Err(Error::Emulator { path: what.into(), why: "it stands for a card without memory".into() })
+            }
+        }
+    }
+
+    /// The most shared memory that a block may ask for.
+    fn shared_limit(&self) -> usize {
+        match &self.0.engine {
+            Engine::Card(card) => card.shared_limit,
+            Engine::Host(_) => 96 * 1024,
+        }
+    }
+
+    /// How many blocks the card runs at once, roughly: what work is split for. A fixed number, so that results do not
+    /// depend on the card's size.
+    const PARALLEL: usize = 256;
+
+    unsafe fn launch(&self, code: &Code<'_>, kernel: &str, grid: Grid, args: &Args) -> Result<(), Error> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe {
+            match &self.0.engine {
+                Engine::Card(card) => card.launch(code, kernel, grid, args),
+                Engine::Host(emulator) => emulator.launch(code, kernel, grid, args),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.engine {
+            Engine::Card(card) => write!(f, "{} ({}, {})", self.0.name, card.name, card.target),
+            Engine::Host(_) => f.write_str(&self.0.name),
+        }
+    }
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn signature(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let Options { tf32, cublaslt } = self.0.options;
+        match &self.0.engine {
+            Engine::Card(card) => {
+                let Card { name, target, .. } = card;
+                let blas = if cublaslt && self.0.blas.is_some() { "cublaslt" } else { "own products" };
+                let digits = if tf32 { "tf32" } else { "f32" };
+                format!("cuda {name} {target} {blas} {digits} {version}")
+            }
+            Engine::Host(_) => format!("cuda emulated {version}"),
+        }
+    }
+
+    fn speed(&self) -> Speed {
+        match &self.0.engine {
+            // A multiprocessor does 128 f32 multiply-adds a cycle at about 1.7 GHz; memory moves about a terabyte a
+            // second for every forty of them.
+            Engine::Card(card) => {
+                let units = card.multiprocessors as f64;
+                Speed { flops: units * 128.0 * 2.0 * 1.7e9, bytes: units * 25e9, call: 4e-6 }
+            }
+            Engine::Host(_) => Speed { flops: 1e8, bytes: 1e9, call: 1e-4 },
+        }
+    }
+
+    fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported> {
+        kernels::kernel(op).scratch(self, inputs, outputs).map_err(|_| Unsupported {
+            device: self.0.name.clone(),
+            op: op.name(),
+            types: inputs.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Puts the kernels of a call on the stream and returns; see [`Cuda::synchronize`].
+    unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { kernels::kernel(call.op).run(self, call) }.map_err(|error| match error {
+            Error::Fault(fault) => fault,
+            other => Fault { op: call.op.name(), why: other.to_string() },
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Streams beside the one that kernels run on, for copies that overlap with work, and events that order them.
+
+use cudarc::driver::sys;
+
+use crate::Cuda;
+use crate::card::cu;
+use crate::error::Error;
+use crate::memory::Pinned;
+
+/// A queue of copies beside the kernels' own.
+#[derive(Debug)]
+pub struct Stream {
+    cuda: Cuda,
+    stream: sys::CUstream,
+}
+
+// SAFETY: a handle of the driver, which locks its own state.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+/// A point in a stream that others can wait for.
+#[derive(Debug)]
+pub struct Event {
+    cuda: Cuda,
+    event: sys::CUevent,
+}
+
+// SAFETY: a handle of the driver, which locks its own state.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    fn new(cuda: &Cuda) -> Result<Event, Error> {
+        cuda.card("an event")?.enter()?;
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the address is of a handle.
+        unsafe { cu!(cuEventCreate(&mut event, 0)) }?;
+        Ok(Event { cuda: cuda.clone(), event })
+    }
+
+    /// Waits on the host until the point has been passed.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.cuda.card("an event")?.enter()?;
+        // SAFETY: the handle is live.
+        unsafe { cu!(cuEventSynchronize(self.event)) }
+    }
+
+    /// Seconds from another event to this one; both must have been passed.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn since(&self, start: &Event) -> Result<f64, Error> {
+        self.cuda.card("an event")?.enter()?;
+        let mut milliseconds = 0.0f32;
+        // SAFETY: the handles are live and the address is of a number.
+        unsafe { cu!(cuEventElapsedTime_v2(&mut milliseconds, start.event, self.event)) }?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
+        unsafe {
+            let _ = sys::cuEventDestroy_v2(self.event);
+        }
+    }
+}
+
+impl Cuda {
+    /// Marks the present end of the kernels' stream.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn record(&self) -> Result<Event, Error> {
+        let event = Event::new(self)?;
+        let card = self.card("an event")?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuEventRecord(event.event, card.stream)) }?;
+        Ok(event)
+    }
+
+    /// Lets the kernels' stream wait for an event before it goes on.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        let card = self.card("an event")?;
+        card.enter()?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuStreamWaitEvent(card.stream, event.event, 0)) }
+    }
+}
+
+impl Stream {
+    /// A new queue on a card.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn new(cuda: &Cuda) -> Result<Stream, Error> {
+        cuda.card("a stream")?.enter()?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the address is of a handle.
+        unsafe { cu!(cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32)) }?;
+        Ok(Stream { cuda: cuda.clone(), stream })
+    }
+
+    /// Puts a copy from pinned memory to the device on the queue.
+    ///
+    /// # Safety
+    /// `to` must be live memory of this device, of `bytes` bytes; both must stay and the source unchanged until the copy
+    /// has been waited for.
+    ///
+    /// # Errors
+    /// More bytes than there are, or the driver's refusal.
+    pub unsafe fn upload(&self, to: *mut u8, from: &Pinned, start: usize, bytes: usize) -> Result<(), Error> {
+        let part = part(from.bytes(), start, bytes)?;
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { cu!(cuMemcpyHtoDAsync_v2(to as u64, part.as_ptr().cast(), bytes, self.stream)) }
+    }
+
+    /// Puts a copy from the device to pinned memory on the queue.
+    ///
+    /// # Safety
+    /// As for [`Stream::upload`], and the bytes must not be read until the copy has been waited for.
+    ///
+    /// # Errors
+    /// More bytes than there are, or the driver's refusal.
+    pub unsafe fn download(
+        &self,
+        from: *const u8,
+        to: &Pinned,
+        start: usize,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let part = part(to.bytes(), start, bytes)?;
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { cu!(cuMemcpyDtoHAsync_v2(part.as_ptr() as *mut _, from as u64, bytes, self.stream)) }
+    }
+
+    /// Marks the present end of the queue.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn record(&self) -> Result<Event, Error> {
+        let event = Event::new(&self.cuda)?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuEventRecord(event.event, self.stream)) }?;
+        Ok(event)
+    }
+
+    /// Lets the queue wait for an event before it goes on.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuStreamWaitEvent(self.stream, event.event, 0)) }
+    }
+
+    /// Waits for all that is on the queue.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the handle is live.
+        unsafe { cu!(cuStreamSynchronize(self.stream)) }
+    }
+}
+
+fn part(bytes: &[u8], start: usize, length: usize) -> Result<&[u8], Error> {
+    let end = start.checked_add(length);
+    end.and_then(|end| bytes.get(start..end)).ok_or_else(|| Error::Driver {
+        call: "a copy",
+        why: format!(
+            "bytes {start} and the next {length} are not within the {} of the host's side",
+            bytes.len()
+        ),
+    })
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
+        unsafe {
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a card gives beside kernels: memory that is mapped where it is needed, refusals that are seen, graphs, the link.
+
+use crate::common::{self, Memory, card, emulator};
+use plimsoll_cuda::{Arena, Cuda, Error, PagePool};
+use plimsoll_device::backend::{Backend, Call, Operand};
+use plimsoll_device::{Allocator, Bytes, Owner, Verdict};
+use plimsoll_graph::ops::{Gather, Unary};
+use plimsoll_graph::reference::Array;
+use plimsoll_graph::{DType, Op, Scalar, Type};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_machine_without_a_card_says_so_in_one_sentence() {
+    if let Err(why) = Cuda::new(0) {
+        let text = why.to_string();
+        assert!(text.starts_with("no CUDA device") && !text.contains('\n'), "{text}");
+    }
+    if let Some(cuda) = card() {
+        assert!(matches!(Cuda::new(4096), Err(Error::NoSuchDevice { ordinal: 4096, .. })), "{cuda:?}");
+    }
+}
+
+/// Reads an index that is out of range, and then one that is not.
+fn refuses_an_index(cuda: &Cuda) {
+    let (x, index) = (Type::new(DType::F32, [4, 3]), Type::new(DType::I64, [2]));
+    let y = Type::new(DType::F32, [2, 3]);
+    let (mx, mi, my) = (Memory::new(cuda, 48), Memory::new(cuda, 16), Memory::new(cuda, 24));
+    mx.write(&x, &Array::new([4, 3], (0..12).map(f64::from).collect()));
+    let op = Op::from(Gather { axis: 0 });
+    let go = |indices: [f64; 2]| {
+        mi.write(&index, &Array::new([2], indices.to_vec()));
+        let (inputs, outputs) = (
+            [Operand { ty: &x, ptr: mx.ptr() }, Operand { ty: &index, ptr: mi.ptr() }],
+            [Operand { ty: &y, ptr: my.ptr() }],
+        );
+        let call = Call { op: &op, inputs: &inputs, outputs: &outputs, scratch: my.ptr(), scratch_bytes: 0 };
+        // SAFETY: all memory is live and of the sizes of its types.
+        unsafe { cuda.run(&call) }.expect("a launch");
+        cuda.synchronize()
+    };
+    let text = go([1.0, 7.0]).expect_err("7 is out of range").to_string();
+    assert!(
+        text.contains("gather") && text.contains("index 7 at place 1") && text.contains("0..4"),
+        "{text}"
+    );
+    go([1.0, 3.0]).expect("the refusal was told once");
+    assert_eq!(common::read(&my.bytes(), &y), [3.0, 4.0, 5.0, 9.0, 10.0, 11.0]);
+}
+
+#[test]
+fn an_index_out_of_range_is_seen_when_the_stream_is_waited_for() {
+    if let Some(cuda) = emulator() {
+        refuses_an_index(&cuda);
+    }
+    if let Some(cuda) = card() {
+        refuses_an_index(&cuda);
+    }
+}
+
+#[test]
+fn an_arena_keeps_its_address_and_content_while_its_size_follows_the_plan() {
+    let Some(cuda) = card() else { return };
+    let mut arena = Arena::new(&cuda, 256 * MIB).expect("addresses");
+    let at = arena.at();
+    assert_eq!(arena.mapped(), 0);
+    arena.resize(100 * MIB).expect("memory");
+    assert_eq!(arena.mapped(), 100 * MIB);
+    let pattern: Vec<u8> = (0..10 * MIB).map(|i| (i % 251) as u8).collect();
+    // SAFETY: the first 10 MiB stay mapped.
+    unsafe { cuda.upload(at, &pattern) }.expect("a copy");
+    let (before, _) = cuda.memory().expect("figures");
+    arena.resize(10 * MIB).expect("less");
+    assert_eq!((arena.mapped(), arena.at()), (10 * MIB, at));
+    let (after, _) = cuda.memory().expect("figures");
+    assert!(after >= before + 80 * MIB, "{before} {after}");
+    arena.resize(200 * MIB).expect("more");
+    let mut back = vec![0; pattern.len()];
+    // SAFETY: as above.
+    unsafe { cuda.download(at, &mut back) }.expect("a copy");
+    assert!(back == pattern);
+    assert!(arena.resize(257 * MIB).is_err());
+    assert_eq!(arena.mapped(), 200 * MIB);
+}
+
+#[test]
+fn no_request_that_fits_the_free_bytes_fails_for_want_of_a_hole() {
+    let Some(cuda) = card() else { return };
+    let pool = PagePool::new(&cuda, Bytes::mib(64)).expect("a pool");
+    let owner = Owner::here("test");
+    // Every second of sixteen blocks of 4 MiB goes: what is free lies in eight holes.
+    let mut blocks: Vec<_> =
+        (0..16).map(|_| Some(pool.allocate(Bytes::mib(4), 64, owner).expect("it fits"))).collect();
+    for block in blocks.iter_mut().step_by(2) {
+        pool.release(block.take().expect("live")).expect("ours");
+    }
+    assert_eq!(pool.stats().free(), Bytes::mib(32));
+    assert_eq!(pool.stats().largest_free, Bytes::mib(32));
+    let whole = pool.allocate(Bytes::mib(32), 64, owner).expect("all that is free, in one piece");
+    let pattern: Vec<u8> = (0..32 * MIB).map(|i| (i % 253) as u8).collect();
+    let mut back = vec![0; pattern.len()];
+    // SAFETY: the block has as many bytes.
+    unsafe {
+        cuda.upload(whole.as_ptr().as_ptr(), &pattern).expect("a copy");
+        cuda.download(whole.as_ptr().as_ptr(), &mut back).expect("a copy");
+    }
+    assert!(back == pattern);
+    let refused = pool.allocate(Bytes(1), 64, owner).expect_err("it is full");
+    assert_eq!(refused.verdict, Verdict::Capacity);
+    pool.release(whole).expect("ours");
+    let small: Vec<_> = (0..100).map(|_| pool.allocate(Bytes(1000), 64, owner).expect("it fits")).collect();
+    assert_eq!(pool.stats().in_use, Bytes::mib(32 + 2));
+    let mut places: Vec<usize> = small.iter().map(|b| b.as_ptr().as_ptr() as usize).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|w| w[1] - w[0] >= 1000));
+    small.into_iter().for_each(|b| pool.release(b).expect("ours"));
+    blocks.into_iter().flatten().for_each(|b| pool.release(b).expect("ours"));
+    assert_eq!((pool.stats().in_use, pool.stats().blocks), (Bytes::ZERO, 0));
+    pool.release_unused();
+    assert_eq!(pool.stats().reserved, Bytes::ZERO);
+}
+
+#[test]
+fn a_captured_sequence_replays_with_the_same_bits() {
+    let Some(cuda) = card() else { return };
+    let ty = Type::new(DType::F32, [1000]);
+    let memory = Memory::new(&cuda, ty.bytes());
+    let start = Array::new([1000], (0..1000).map(f64::from).collect());
+    let ops: [Op; 2] = [Unary::AddScalar(Scalar(1.0)).into(), Unary::Sqrt.into()];
+    let place = [Operand { ty: &ty, ptr: memory.ptr() }];
+    let go = || -> Result<(), Error> {
+        for op in &ops {
+            let call = Call { op, inputs: &place, outputs: &place, scratch: memory.ptr(), scratch_bytes: 0 };
+            // SAFETY: the memory is live, and the ops may run in place.
+            unsafe { cuda.run(&call) }?;
+        }
+        Ok(())
+    };
+    memory.write(&ty, &start);
+    go().expect("launches");
+    let plain = memory.bytes();
+    let graph = cuda.capture(go).expect("a capture");
+    assert_eq!(graph.nodes(), 2);
+    memory.write(&ty, &start);
+    // SAFETY: the memory is live.
+    unsafe { graph.replay() }.expect("a replay");
+    assert!(memory.bytes() == plain);
+    println!("the graph took {} bytes of the card", graph.bytes());
+}
+
+#[test]
+fn the_link_and_the_footprint_are_measured() {
+    let Some(cuda) = card() else { return };
+    let link = cuda.link().expect("a measurement");
+    let footprint = cuda.footprint();
+    println!("{cuda:?}: {link:?}, {footprint:?}");
+    assert!(link.up > 1e9 && link.down > 1e9, "{link:?}");
+    assert!(footprint.context > MIB, "{footprint:?}");
+}

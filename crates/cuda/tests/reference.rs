@@ -1,0 +1,134 @@
+//! Every op's kernel against the reference interpreter, in every float type it takes, in place and not, twice with equal
+//! bits: on a card where there is one, and on the emulator where there is a C++ compiler.
+
+mod common;
+mod device;
+
+use common::{Memory, card, check_values, emulator};
+use plimsoll_cuda::Cuda;
+use plimsoll_device::backend::{Backend, Call, Operand};
+use plimsoll_graph::example::{Dice, Example};
+use plimsoll_graph::reference::Array;
+use plimsoll_graph::{DType, OPS, Type};
+
+/// Runs an example on a device and returns its outputs' types, values and bytes. With `share`, outputs that may be
+/// written over an input are.
+fn run(cuda: &Cuda, example: &Example, values: &[Array], share: bool) -> Vec<(Type, Vec<f64>, Vec<u8>)> {
+    let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
+    let output_types = example.op.infer(&input_types).unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
+    let output_types: Vec<&Type> = output_types.iter().collect();
+    let scratch_bytes =
+        cuda.scratch(&example.op, &input_types, &output_types).unwrap_or_else(|e| panic!("{e}"));
+    let inputs: Vec<Memory> = input_types.iter().map(|ty| Memory::new(cuda, ty.bytes())).collect();
+    for ((memory, ty), array) in inputs.iter().zip(&input_types).zip(values) {
+        memory.write(ty, array);
+    }
+    let outputs: Vec<Memory> = output_types.iter().map(|ty| Memory::new(cuda, ty.bytes())).collect();
+    let scratch = Memory::new(cuda, scratch_bytes);
+    let mut places: Vec<Option<usize>> = vec![None; outputs.len()];
+    if share {
+        for (o, i) in example.op.in_place() {
+            if places[o].is_none() && !places.contains(&Some(i)) && input_types[i] == output_types[o] {
+                places[o] = Some(i);
+            }
+        }
+    }
+    let ins: Vec<Operand<'_>> =
+        inputs.iter().zip(&input_types).map(|(m, ty)| Operand { ty, ptr: m.ptr() }).collect();
+    let outs: Vec<Operand<'_>> = outputs
+        .iter()
+        .zip(&output_types)
+        .zip(&places)
+        .map(|((m, ty), place)| Operand { ty, ptr: place.map_or(m.ptr(), |i| ins[i].ptr) })
+        .collect();
+    let call = Call { op: &example.op, inputs: &ins, outputs: &outs, scratch: scratch.ptr(), scratch_bytes };
+    // SAFETY: all memory is live, sized by the types and the declared scratch, and shared only as the op allows.
+    unsafe { cuda.run(&call) }.unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
+    cuda.synchronize().unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
+    assert!(scratch.fence_stands(), "{:?} writes past its scratch", example.op);
+    let mut results = Vec::new();
+    for (o, ty) in output_types.iter().enumerate() {
+        let memory = places[o].map_or(&outputs[o], |i| &inputs[i]);
+        assert!(memory.fence_stands(), "{:?} writes past output {o}", example.op);
+        let bytes = memory.bytes();
+        results.push(((*ty).clone(), common::read(&bytes, ty), bytes));
+    }
+    results
+}
+
+fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
+    let values = example.fill(dice);
+    let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
+    let Ok(output_types) = example.op.infer(&input_types) else {
+        panic!("{:?} does not take {computed_in}: {input_types:?}", example.op);
+    };
+    let wanted = example.op.reference(&values.iter().collect::<Vec<_>>(), &output_types);
+    let one = run(cuda, example, &values, false);
+    for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
+        check_values(ty, computed_in, got, &want.data, &|| {
+            format!("{:?} on {input_types:?} output {o}", example.op)
+        });
+    }
+    for share in [false, true] {
+        for (o, (a, b)) in one.iter().zip(&run(cuda, example, &values, share)).enumerate() {
+            assert!(a.2 == b.2, "{:?} output {o}: other bits, in place: {share}", example.op);
+        }
+    }
+}
+
+/// All ops, or those that the environment variable `PLIMSOLL_OPS` names, to look at a few.
+fn chosen(name: &str) -> bool {
+    std::env::var("PLIMSOLL_OPS").map_or(true, |list| list.split(',').any(|n| n == name))
+}
+
+/// Checks every op and gathers what fails, so that one run shows all of it.
+fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
+    let mut failures = Vec::new();
+    for def in OPS.iter().filter(|def| chosen(def.name)) {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for seed in 0..seeds {
+                let mut dice = Dice::new(seed);
+                for example in (def.examples)(&mut dice) {
+                    let floats = example.inputs.iter().any(|(ty, _)| ty.dtype.is_float());
+                    // Casts name both of their types themselves.
+                    if floats && def.name != "Cast" && def.name != "Fused" {
+                        for &dtype in dtypes {
+                            check(cuda, &example.with_float(dtype), &mut dice, dtype);
+                        }
+                    } else {
+                        let narrowest = example.inputs.iter().map(|(ty, _)| ty.dtype).find(|d| d.is_float());
+                        check(cuda, &example, &mut dice, narrowest.unwrap_or(DType::F32));
+                    }
+                }
+            }
+        }));
+        if outcome.is_err() {
+            failures.push(def.name);
+        }
+    }
+    assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
+}
+
+#[test]
+fn every_op_means_on_a_card_what_the_reference_means() {
+    if let Some(cuda) = card() {
+        every_op(&cuda, 3, &DType::FLOATS);
+    }
+}
+
+#[test]
+fn every_op_means_on_the_crates_own_products_what_the_reference_means() {
+    if card().is_some() {
+        let options = plimsoll_cuda::Options { cublaslt: false, ..Default::default() };
+        every_op(&Cuda::with(0, options).expect("a card was there"), 1, &DType::FLOATS);
+    }
+}
+
+#[test]
+fn every_op_means_on_the_emulator_what_the_reference_means() {
+    if let Some(cuda) = emulator() {
+        // A C++ compiler takes its time; the other types are the card's.
+        let all = std::env::var_os("PLIMSOLL_ALL_TYPES").is_some();
+        every_op(&cuda, 1, if all { &DType::FLOATS } else { &[DType::F32] });
+    }
+}
