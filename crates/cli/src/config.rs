@@ -106,6 +106,10 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<String>,
+    /// Train on the first so many samples only.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub take: Option<u64>,
     /// Classes of the labels; by default they are counted.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,7 +165,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model data validation batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision
-            memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error classes width depth heads
+            memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }
 

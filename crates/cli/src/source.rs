@@ -32,6 +32,10 @@ impl Source {
         if let Some(path) = &config.validation {
             source.test = Some(part(Path::new(path), config, Split::Test)?);
         }
+        if let Some(n) = config.take {
+            source.train = source.train.take(n);
+            source.test = source.test.map(|test| test.take(n));
+        }
         let on_error = config.on_error()?;
         source.train = source.train.on_error(on_error);
         source.test = source.test.map(|test| test.on_error(on_error));

@@ -394,6 +394,10 @@ impl Step {
             let types: Vec<Type> = inputs.iter().map(|input| input.ty().clone()).collect();
             self.prepare(body, &types, site)?;
         }
+        // A refusal of memory may have left the workspace too small; without it nothing may run.
+        if self.variants.last().is_some_and(|v| v.workspace() > self.workspace.bytes()) {
+            self.fit_workspace(site)?;
+        }
         self.unshare(site)?;
         let Step { device, state, variants, workspace, .. } = self;
         let Some(variant) = variants.last_mut() else {

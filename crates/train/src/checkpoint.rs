@@ -78,6 +78,9 @@ pub struct Progress {
     pub step: u64,
     /// Where the input pipeline stands.
     pub position: Option<Position>,
+    /// Whether all batches of the epoch are done, and only its evaluation is not.
+    #[serde(default)]
+    pub is_epoch_over: bool,
     /// Samples of the epoch so far.
     pub samples: u64,
     /// The sum of their losses.
@@ -96,6 +99,7 @@ pub struct Progress {
 
 impl Progress {
     pub(crate) fn begin_epoch(&mut self) {
+        self.is_epoch_over = false;
         (self.samples, self.loss, self.skipped) = (0, 0.0, 0);
         (self.seconds, self.waiting) = (0.0, 0.0);
         self.sums.clear();

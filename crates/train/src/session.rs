@@ -100,7 +100,7 @@ impl Trainer {
     fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<EpochEvent> {
         run.began = Instant::now();
         let (seconds_before, pass) = (self.progress.seconds, self.progress.epoch);
-        loop {
+        while !self.progress.is_epoch_over {
             let waiting = Instant::now();
             let Some(batch) = batches.next() else { break };
             let batch = batch?;
@@ -133,6 +133,7 @@ impl Trainer {
             let ended =
                 last || self.progress.position.as_ref().is_some_and(|at| at.pass > pass && at.sample == 0);
             if ended {
+                self.progress.is_epoch_over = true;
                 break;
             }
             let step = self.progress.step;
@@ -215,7 +216,11 @@ impl Trainer {
         let mut metrics: Vec<(String, f64)> = self.metrics.iter().map(named).zip(values).collect();
         if let Some(data) = self.validation.clone() {
             let data = self.bounded(&data)?;
-            let found = self.evaluate_over(&data)?;
+            let found = match self.evaluate_over(&data) {
+                // An evaluation changes nothing, so it can be begun again.
+                Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.evaluate_over(&data)?,
+                found => found?,
+            };
             metrics.push(("val_loss".into(), found.loss));
             metrics.extend(found.metrics.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
         }
@@ -271,10 +276,13 @@ struct Run {
     skips_in_a_row: u64,
 }
 
+/// Adds a metric's sums (f32) to those of the epoch. Allocates for the first batch of an epoch only.
 fn add(total: &mut Vec<f64>, sums: &Tensor) -> Result<()> {
-    let sums = sums.to_f64()?;
-    total.resize(sums.len(), 0.0);
-    total.iter_mut().zip(sums).for_each(|(total, x)| *total += x);
+    let bytes = sums.as_bytes()?;
+    total.resize(sums.ty().elements(), 0.0);
+    for (total, bytes) in total.iter_mut().zip(bytes.chunks_exact(4)) {
+        *total += f64::from(f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+    }
     Ok(())
 }
 

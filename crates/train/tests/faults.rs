@@ -1,0 +1,177 @@
+//! Memory refused at every allocation of a run in turn: the run goes on, or stops with a checkpoint from which it does.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_data::{Column, Dataset};
+use plimsoll_device::{BestFit, Bytes, Failing};
+use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
+use plimsoll_run::{Device, Error as RunError};
+use plimsoll_train::{Checkpoints, Epochs, Error, Fault, Trainer};
+
+const SAMPLES: usize = 22;
+
+fn data() -> Dataset {
+    let x: Vec<f32> = (0..SAMPLES * 16).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+    let y: Vec<i64> = (0..SAMPLES as i64).map(|i| i % 3).collect();
+    let (x, y) = (Column::memory("x", x, [4, 4, 1]).unwrap(), Column::memory("y", y, []).unwrap());
+    Dataset::columns([x, y]).unwrap().shuffle(100, 5).batch(4)
+}
+
+fn trainer(device: Device, folder: &Path) -> Trainer {
+    let model = Sequential::new([4, 4, 1]).conv2d(4, 3).batch_norm().relu().flatten().dropout(0.2).dense(3);
+    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
+        .device(device)
+        .metrics([Metric::Accuracy])
+        .validation(data())
+        .checkpoints(Checkpoints::new(folder).every(2))
+}
+
+fn weights(trainer: &Trainer) -> Vec<Vec<u8>> {
+    trainer.parameters().map(|(_, value)| value.to_bytes().unwrap()).collect()
+}
+
+fn memory() -> BestFit {
+    BestFit::new(Bytes::mib(64)).unwrap()
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn a_run_survives_a_refusal_at_every_allocation() {
+    let scratch = Scratch::new("alloc");
+    let mut undisturbed = trainer(Device::cpu_over(1, Failing::new(memory(), 0)), &scratch.0);
+    undisturbed.fit(data(), Epochs(2)).unwrap();
+    let expected = weights(&undisturbed);
+    let (mut went_on, mut stopped, mut refused) = (0, 0, 0);
+    for n in 1.. {
+        std::fs::remove_dir_all(&scratch.0).ok();
+        let failing = Failing::new(memory(), n);
+        let device = Device::cpu_over(1, failing);
+        let mut trainer = trainer(device.clone(), &scratch.0);
+        match trainer.fit(data(), Epochs(2)) {
+            Ok(_) => {
+                assert_eq!(weights(&trainer), expected, "allocation {n}");
+                if device.memory_info().current == Bytes::ZERO || n > 400 {
+                    panic!("the run asks for more than 400 allocations");
+                }
+                went_on += 1;
+                if untouched(n, &scratch.0) {
+                    break;
+                }
+            }
+            Err(Error::Stopped { cause, checkpoint, .. }) => {
+                assert!(matches!(*cause, Error::Run(RunError::OutOfMemory(_))), "allocation {n}: {cause}");
+                let device = Device::cpu_over(1, memory());
+                let mut again = self::trainer(device, &scratch.0);
+                assert!(again.resume(&checkpoint, &data()).unwrap());
+                again.fit(data(), Epochs(2)).unwrap();
+                assert_eq!(weights(&again), expected, "allocation {n}, resumed");
+                stopped += 1;
+            }
+            // Before the first step there is nothing to lose.
+            Err(Error::Run(RunError::OutOfMemory(_))) => refused += 1,
+            Err(error) => panic!("allocation {n}: {error}"),
+        }
+    }
+    assert!(refused > 10 && went_on > 1, "{refused} refused, {went_on} went on, {stopped} stopped");
+}
+
+/// Whether a run makes fewer than `n` allocations, so that none of them failed.
+fn untouched(n: u64, folder: &Path) -> bool {
+    let counting = std::sync::Arc::new(Failing::new(memory(), 0));
+    let device = Device::cpu_over(1, Shared(counting.clone()));
+    trainer(device, &folder.join("counted")).fit(data(), Epochs(2)).unwrap();
+    counting.asked() < n
+}
+
+/// An allocator that somebody else looks at too.
+struct Shared(std::sync::Arc<Failing<BestFit>>);
+
+impl plimsoll_device::Allocator for Shared {
+    fn allocate(
+        &self,
+        bytes: Bytes,
+        align: usize,
+        owner: plimsoll_device::Owner,
+    ) -> Result<plimsoll_device::Block, plimsoll_device::OutOfMemory> {
+        self.0.allocate(bytes, align, owner)
+    }
+
+    fn release(&self, block: plimsoll_device::Block) -> Result<(), plimsoll_device::ReleaseError> {
+        self.0.release(block)
+    }
+
+    fn stats(&self) -> plimsoll_device::Stats {
+        self.0.stats()
+    }
+
+    fn reset_peak(&self) {
+        self.0.reset_peak();
+    }
+
+    fn holders(&self, n: usize) -> Vec<plimsoll_device::Holder> {
+        self.0.holders(n)
+    }
+}
+
+// SAFETY: blocks are the inner allocator's own.
+unsafe impl plimsoll_device::HostMemory for Shared {}
+
+#[test]
+fn a_batch_that_is_not_finite_is_left_out_and_said() {
+    let scratch = Scratch::new("nan");
+    let device = Device::cpu_over(1, memory());
+    let mut spoiled = trainer(device, &scratch.0).fault(Some(Fault::Nan(3)));
+    let history = spoiled.fit(data(), Epochs(2)).unwrap();
+    assert_eq!(history.iter().map(|epoch| epoch.skipped).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(spoiled.progress().step, 11);
+    assert!(history.iter().all(|epoch| epoch.loss.is_finite()));
+    assert!(weights(&spoiled).iter().flatten().count() > 0);
+}
+
+#[test]
+fn a_checkpoint_of_another_model_or_a_torn_one_is_refused_by_name() {
+    let scratch = Scratch::new("foreign");
+    let device = Device::cpu_over(1, memory());
+    trainer(device.clone(), &scratch.0).fit(data(), Epochs(1)).unwrap();
+    let other = Sequential::new([4, 4, 1]).flatten().dense(3);
+    let mut other = Trainer::new(other, softmax_cross_entropy, Adam::new(1e-2)).device(device.clone());
+    let error = other.resume(&scratch.0, &data()).unwrap_err().to_string();
+    assert!(error.contains("no checkpoint to go on from"), "{error}");
+    let newest = plimsoll_train::Checkpoint::newest(&scratch.0).unwrap().unwrap();
+    let state = newest.join("state.safetensors");
+    let mut bytes = std::fs::read(&state).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&state, bytes).unwrap();
+    let error = trainer(device, &scratch.0).resume(&scratch.0, &data()).unwrap_err().to_string();
+    assert!(error.contains("state.safetensors"), "{error}");
+}
+
+#[test]
+fn another_line_between_two_fits_goes_on_with_the_same_bits() {
+    let scratch = Scratch::new("line");
+    let device = || Device::cpu_over(1, memory());
+    let mut steady = trainer(device(), &scratch.0.join("a"));
+    steady.fit(data(), Epochs(4)).unwrap();
+    let mut changed = trainer(device(), &scratch.0.join("b"));
+    changed.fit(data(), Epochs(2)).unwrap();
+    changed.set_memory(Some(Bytes::gib(1))).unwrap();
+    assert!(changed.set_memory(Some(Bytes::mib(1))).is_err());
+    changed.fit(data(), Epochs(4)).unwrap();
+    assert_eq!(weights(&steady), weights(&changed));
+}
