@@ -127,3 +127,13 @@ fn a_step_whose_transients_weigh_nothing_is_planned_at_once() {
     let plan = plan(&step, &Request::within(64)).unwrap();
     assert_eq!((plan.figures.arena_bytes, plan.figures.recomputed_ops), (64, 0));
 }
+
+#[test]
+fn a_step_without_ops_takes_its_residents_and_nothing_else() {
+    let mut step = Problem::new(1);
+    step.tensor(Tensor::resident("weight", 256));
+    let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+    assert_eq!((planner.floor_bytes(), planner.unlimited_bytes()), (256, 256));
+    assert!(planner.plan(256).unwrap().steps.is_empty());
+    assert!(planner.plan(255).is_err());
+}

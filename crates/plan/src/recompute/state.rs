@@ -215,10 +215,10 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The most that is held at once.
+    /// The most that is held at once; nothing in a step without ops.
     pub fn peak(&mut self) -> i64 {
         self.settle();
-        self.memory.top()
+        self.memory.top().max(0)
     }
 
     /// The most that is held at once in stages `from..=to`.

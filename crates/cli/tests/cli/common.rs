@@ -1,0 +1,52 @@
+//! Running the command in tests: a folder of its own for each, JSON lines read back.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The command. Kernels' times are kept from run to run of a test, so that they plan alike, and apart from the user's.
+pub fn plimsoll() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let thread = std::thread::current();
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join(thread.name().unwrap_or("main"));
+    command.env("PLIMSOLL_CACHE", cache);
+    command
+}
+
+/// Runs the command and returns its JSON lines, or what it said was wrong.
+pub fn lines(arguments: &[&str]) -> Result<Vec<Value>, String> {
+    let output = plimsoll().args(arguments).output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))).collect()
+}
+
+/// A number of bytes in a line.
+pub fn bytes(line: &Value, field: &str) -> u64 {
+    line[field].as_u64().unwrap_or_else(|| panic!("no {field} in {line}"))
+}
+
+/// A folder that is removed when the test ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::remove_dir_all(&path).ok();
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}

@@ -1,0 +1,6 @@
+//! The command from outside: lines that are kept, runs that are killed, models that are used.
+
+mod common;
+mod contract;
+mod line;
+mod resume;

@@ -1,0 +1,73 @@
+//! Runs that are killed and go on: the same bits in the end, and no checkpoint that cannot be read.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::common::{Scratch, lines, plimsoll};
+
+const SETTINGS: &str = "train demo --data digits --take 300 --batch 20 --epochs 4 --checkpoint-every 4 --threads 1 --seed 7 --json";
+
+fn arguments(out: &str) -> Vec<String> {
+    SETTINGS.split(' ').map(String::from).chain(["--out".into(), out.to_string()]).collect()
+}
+
+#[test]
+fn a_run_that_is_killed_twenty_times_ends_with_the_same_bits() {
+    let scratch = Scratch::new("killed");
+    let (whole, killed) = (scratch.path("whole"), scratch.path("killed"));
+    let done = plimsoll().args(arguments(&whole)).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let (mut kills, mut state) = (0, 12345u64);
+    loop {
+        let mut run = plimsoll();
+        run.args(arguments(&killed)).arg("--resume").stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut run = run.spawn().unwrap();
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let patience = if kills < 20 { 150 + (state >> 33) % 500 } else { 600_000 };
+        let start = std::time::Instant::now();
+        let ended = loop {
+            if let Some(status) = run.try_wait().unwrap() {
+                break Some(status);
+            }
+            if start.elapsed() > Duration::from_millis(patience) {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        match ended {
+            None => {
+                run.kill().unwrap();
+                run.wait().unwrap();
+                kills += 1;
+            }
+            Some(status) => {
+                let output = run.wait_with_output().unwrap();
+                assert!(status.success(), "after {kills} kills: {}", String::from_utf8_lossy(&output.stderr));
+                break;
+            }
+        }
+    }
+    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+    assert!(model(&whole) == model(&killed), "after {kills} kills the weights are others");
+    assert!(kills > 0);
+}
+
+#[test]
+fn a_trained_model_is_evaluated_and_used() {
+    let scratch = Scratch::new("used");
+    let (out, classes) = (scratch.path("run"), scratch.path("classes.npy"));
+    let run =
+        format!("train demo --data digits --take 600 --batch 50 --epochs 3 --threads 2 --json --out {out}");
+    let trained = lines(&run.split(' ').collect::<Vec<_>>()).unwrap();
+    let last = trained.iter().rev().find(|line| line["event"] == "epoch").unwrap();
+    let found = lines(&["evaluate", &out, "--json"]).unwrap();
+    let (a, b) = (found[0]["accuracy"].as_f64().unwrap(), last["val_accuracy"].as_f64().unwrap());
+    assert!((a - b).abs() < 1e-9, "{a} and {b}");
+    let used =
+        lines(&["predict", &out, "--out", &classes, "--argmax", "--json", "--memory", "64MiB"]).unwrap();
+    assert_eq!(used[0]["samples"], 297);
+    let file = std::fs::read(&classes).unwrap();
+    assert_eq!(file.len(), 128 + 297 * 8);
+    let error = lines(&run.split(' ').collect::<Vec<_>>()).unwrap_err();
+    assert!(error.contains("holds a run"), "{error}");
+}
