@@ -16,9 +16,52 @@ pub fn plimsoll() -> Command {
 
 /// Runs the command and returns its JSON lines, or what it said was wrong.
 pub fn lines(arguments: &[&str]) -> Result<Vec<Value>, String> {
-    let output = plimsoll().args(arguments).output().map_err(|e| e.to_string())?;
+    read(plimsoll().args(arguments))
+}
+
+/// Runs the command in a control group with a hard limit on memory, where the machine lets a test make one; the system
+/// kills whatever takes more.
+pub fn lines_inside(limit: u64, arguments: &[&str]) -> Result<Vec<Value>, String> {
+    match Group::new(limit) {
+        None => lines(arguments),
+        Some(group) => {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(group.0.join("cgroup.procs"));
+            let plimsoll = plimsoll();
+            command.arg(plimsoll.get_program()).args(arguments);
+            command.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            read(&mut command)
+        }
+    }
+}
+
+/// A control group of the test's own, version 1 or 2.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: u64) -> Option<Group> {
+        let places = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        places.into_iter().find_map(|(root, file)| {
+            let path = Path::new(root).join(format!("plimsoll-test-{}", std::process::id()));
+            std::fs::create_dir_all(&path).ok()?;
+            let group = Group(path);
+            std::fs::metadata(group.0.join(file)).ok()?;
+            std::fs::write(group.0.join(file), limit.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        std::fs::remove_dir(&self.0).ok();
+    }
+}
+
+fn read(command: &mut Command) -> Result<Vec<Value>, String> {
+    let output = command.output().map_err(|e| e.to_string())?;
     if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        return Err(format!("{} {}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().map(|line| serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))).collect()

@@ -1,6 +1,6 @@
 //! The contract, measured from outside: every model of the zoo, from all it would like down to its least.
 
-use crate::common::{Scratch, bytes, lines};
+use crate::common::{Scratch, bytes, lines, lines_inside};
 use serde_json::Value;
 
 /// Reduced sizes for a CPU, with data that fits the model.
@@ -20,12 +20,16 @@ const MODELS: &[(&str, &str)] = &[
 /// What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
 const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
 
+/// Below this not even the program starts, and it cannot say why.
+const SMALLEST_GROUP: u64 = 12 << 20;
+
 struct Run {
     plan: Value,
     epoch: Value,
 }
 
 fn run(model: &str, settings: &[&str], out: &str, memory: Option<u64>) -> Result<Run, String> {
+    let limit = memory;
     let memory = memory.map(|bytes| bytes.to_string());
     let mut arguments =
         vec!["train", model, "--epochs", "1", "--take", "40", "--threads", "2", "--json", "--out", out];
@@ -33,7 +37,10 @@ fn run(model: &str, settings: &[&str], out: &str, memory: Option<u64>) -> Result
     if let Some(memory) = &memory {
         arguments.extend(["--memory", memory]);
     }
-    let lines = lines(&arguments)?;
+    let lines = match limit {
+        Some(limit) if limit > SMALLEST_GROUP => lines_inside(limit, &arguments)?,
+        _ => lines(&arguments)?,
+    };
     let find = |event: &str| lines.iter().rev().find(|line| line["event"] == event).cloned();
     Ok(Run { plan: find("plan").ok_or("no plan")?, epoch: find("epoch").ok_or("no epoch")? })
 }

@@ -1,0 +1,58 @@
+//! A steady step of a run allocates nothing: pipeline, staging, step and callbacks together.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use plimsoll_data::{Column, Dataset};
+use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
+use plimsoll_train::{Callback, Epochs, Result, StepEvent, Trainer};
+
+/// The system's allocator, counting what it is asked for.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Notes the number of allocations after every step.
+struct Counts(Arc<Mutex<Vec<usize>>>);
+
+impl Callback for Counts {
+    fn on_step(&mut self, _: &StepEvent) -> Result<()> {
+        self.0.lock().unwrap().push(ALLOCATIONS.load(Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_steady_step_allocates_nothing() {
+    let x: Vec<f32> = (0..400 * 16).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+    let y: Vec<i64> = (0..400).map(|i| i % 3).collect();
+    let (x, y) = (Column::memory("x", x, [4, 4, 1]).unwrap(), Column::memory("y", y, []).unwrap());
+    let data = Dataset::columns([x, y]).unwrap().shuffle(400, 5).batch(4).prefetch(2).workers(1);
+    let counts = Arc::new(Mutex::new(Vec::with_capacity(200)));
+    let model = Sequential::new([4, 4, 1]).conv2d(4, 3).batch_norm().relu().flatten().dropout(0.2).dense(3);
+    let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
+        .metrics([Metric::Accuracy])
+        .callback(Counts(counts.clone()));
+    trainer.fit(data, Epochs(1)).unwrap();
+    let counts = counts.lock().unwrap();
+    let steady: Vec<usize> = counts[20..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(steady.iter().all(|&allocations| allocations == 0), "{steady:?}");
+}
