@@ -17,6 +17,16 @@ const RESERVE: Bytes = Bytes::mib(2);
 /// A measured figure is rounded up to this, so that two runs count alike as far as can be.
 const GRAIN: u64 = 2 << 20;
 
+/// What planning takes for itself while it runs, for each op and in all. It runs where the arena will be, so it counts only
+/// where the arena is smaller than that.
+const PLANNING_PER_OP: Bytes = Bytes::kib(12);
+const PLANNING: Bytes = Bytes::mib(1);
+
+/// The least that must be free beside everything else, for a step of so many ops to be planned at all.
+pub(crate) fn planning(ops: usize) -> Bytes {
+    PLANNING + Bytes(PLANNING_PER_OP.get() * ops as u64)
+}
+
 /// The parts of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {

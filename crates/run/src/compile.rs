@@ -11,7 +11,7 @@ use plimsoll_graph::micro_batch::{Cut, Frame, Splits, cut, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type, passes};
 use plimsoll_plan::{Exactness, Infeasible, Kind, Plan};
 
-use crate::account::Account;
+use crate::account::{Account, planning};
 use crate::device::Device;
 use crate::draft::Draft;
 use crate::error::{Error, Result, Way};
@@ -75,6 +75,8 @@ pub(crate) struct Compiled {
     pub(crate) account: Account,
     /// Bytes that sums and unaligned rows take beside the account.
     pub(crate) extra: Bytes,
+    /// What planning takes where the arena will be.
+    pub(crate) planning: Bytes,
     pub(crate) floor: Bytes,
     pub(crate) unlimited: Bytes,
     pub(crate) unlimited_ns: u64,
@@ -170,8 +172,10 @@ impl Compile<'_> {
                 least = least.min(candidate.floor());
             }
         }
+        let planning = planning(one.all().map(|(draft, _)| draft.ops()).sum());
+        least = least.max(planning);
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
-        let (unlimited_ns, unlimited) = (one.unlimited_ns(), one.extra + Bytes(unlimited));
+        let (unlimited_ns, unlimited) = (one.unlimited_ns(), planning.max(one.extra + Bytes(unlimited)));
         let elsewhere = account.elsewhere();
         let (candidate, plans, predicted_ns) = match self.options.memory {
             None => {
@@ -184,8 +188,8 @@ impl Compile<'_> {
                 (one, plans, ns)
             }
             Some(line) => match self.choose(one, &sizes, line, &account)? {
-                Some(chosen) => chosen,
-                None => {
+                Some(chosen) if elsewhere + least <= line => chosen,
+                _ => {
                     return Err(self.refuse(
                         line,
                         elsewhere + least,
@@ -219,6 +223,7 @@ impl Compile<'_> {
             exactness,
             account,
             extra,
+            planning,
             floor: elsewhere + least,
             unlimited: elsewhere + unlimited,
             unlimited_ns,

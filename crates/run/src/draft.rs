@@ -51,6 +51,11 @@ impl Draft {
         self.planner.bound_bytes().saturating_sub(self.residents)
     }
 
+    /// How many ops are planned.
+    pub(crate) fn ops(&self) -> usize {
+        self.lowered.problem.ops.len()
+    }
+
     /// Predicted nanoseconds without recomputation.
     pub(crate) fn unlimited_ns(&self) -> u64 {
         self.lowered.problem.unlimited_ns()

@@ -182,7 +182,7 @@ impl StepInfo {
         let live = parts().map(|p| p.program.figures().live_bytes).max().unwrap_or(0);
         let again = |p: &Part| p.program.figures().recomputed_ops * p.runs as u64;
         StepInfo {
-            planned: compiled.account.elsewhere() + compiled.extra + arena.into(),
+            planned: compiled.account.elsewhere() + compiled.planning.max(compiled.extra + arena.into()),
             floor: compiled.floor,
             unlimited: compiled.unlimited,
             live: Bytes(live),
