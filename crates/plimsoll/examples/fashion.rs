@@ -1,0 +1,31 @@
+//! Trains a small network on Fashion-MNIST inside a line: `cargo run --release --example fashion -- FOLDER`.
+//!
+//! FOLDER holds the IDX files, plain or gzipped (Debian's package `dataset-fashion-mnist` brings them).
+
+use plimsoll::prelude::*;
+
+fn main() -> plimsoll::Result<()> {
+    let folder = std::env::args().nth(1).unwrap_or_else(|| "fashion-mnist".into());
+    let train = Dataset::idx(format!("{folder}/train"))?.shuffle(10_000, 42).batch(128).prefetch(AUTO);
+    let test = Dataset::idx(format!("{folder}/t10k"))?.batch(128);
+    let model = Sequential::new([28, 28, 1])
+        .conv2d(32, 3)
+        .relu()
+        .max_pool2d(2)
+        .conv2d(64, 3)
+        .relu()
+        .max_pool2d(2)
+        .flatten()
+        .dropout(0.2)
+        .dense(10);
+    let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
+        .device(Device::best()?)
+        .memory("128MiB")?
+        .metrics([Metric::Accuracy])
+        .validation(test)
+        .callback(ProgressBar::new());
+    let plan = trainer.plan(&train)?; // what it will take, before it starts
+    println!("{} planned, {} at the least", plan.planned, plan.floor);
+    trainer.fit(&train, Epochs(3))?;
+    trainer.save("fashion.safetensors")
+}
