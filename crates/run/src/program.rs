@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Call, Operand};
+use plimsoll_device::backend::{Call, Fault, Operand};
 use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
 use plimsoll_plan::{Figures, Plan};
 use smallvec::SmallVec;
@@ -102,17 +102,15 @@ impl Program {
                     (node, inputs, outputs, scratch, *scratch_bytes)
                 }
                 Instruction::Check { at: place, dtype, node } => {
+                    let site = self.graph.node(*node).site;
                     // SAFETY: the place holds at least one element of this type, which was just written.
-                    let bytes = unsafe { std::slice::from_raw_parts(at(*place), dtype.bytes()) };
-                    let value = crate::host::element(*dtype, bytes);
-                    if !value.is_finite() {
-                        return Err(Error::NotFinite { value, site: self.graph.node(*node).site });
-                    }
+                    unsafe { check(device, at(*place), *dtype, site) }?;
                     continue;
                 }
                 Instruction::Copy { from, to, bytes } => {
                     // SAFETY: both ends hold this many bytes.
-                    unsafe { at(*from).copy_to(at(*to), *bytes) };
+                    unsafe { device.backend().copy(at(*to), at(*from), *bytes) }
+                        .map_err(|fault| self.fault(fault))?;
                     continue;
                 }
             };
@@ -134,8 +132,26 @@ impl Program {
         Ok(())
     }
 
+    /// An error that belongs to no op.
+    fn fault(&self, fault: Fault) -> Error {
+        Error::Fault { fault, site: self.site().unwrap_or(Site::here()) }
+    }
+
     /// The user's line of the first op, for errors that belong to the program as a whole.
     pub(crate) fn site(&self) -> Option<Site> {
         self.graph.nodes().first().map(|node| node.site)
     }
+}
+
+/// Waits for a number and refuses one that is not finite.
+///
+/// # Safety
+/// `at` must be live memory of the device that holds an element of this type.
+pub(crate) unsafe fn check(device: &Device, at: *mut u8, dtype: DType, site: Site) -> Result<()> {
+    let mut bytes = [0; 8];
+    let bytes = &mut bytes[..dtype.bytes()];
+    // SAFETY: the caller's promise.
+    unsafe { device.backend().download(at, bytes) }.map_err(|fault| Error::Fault { fault, site })?;
+    let value = crate::host::element(dtype, bytes);
+    if value.is_finite() { Ok(()) } else { Err(Error::NotFinite { value, site }) }
 }

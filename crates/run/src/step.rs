@@ -460,8 +460,7 @@ impl Step {
             return Err(Error::Signature { site, why });
         }
         // SAFETY: nobody else holds the bytes, and there are as many of them.
-        unsafe { tensor.buffer(site)?.ptr().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
-        Ok(())
+        unsafe { tensor.buffer(site)?.write(value, site) }
     }
 
     /// The state as it stands. A clone keeps what it saw: the next run copies what is shared before it writes.

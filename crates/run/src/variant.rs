@@ -6,6 +6,7 @@ use plimsoll_graph::{DType, Site, TensorOps, Type};
 use crate::compile::{Compiled, Part, staged};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::program::check;
 use crate::step::StepInfo;
 use crate::tensor::{Buffer, Tensor};
 
@@ -163,17 +164,20 @@ impl Variant {
         site: Site,
     ) -> Result<()> {
         let base = workspace.ptr();
+        let fault = |fault| Error::Fault { fault, site };
         for &(i, offset) in &self.kept {
+            let (old, bytes) = (state[i].buffer(site)?.ptr(), state[i].ty().bytes());
             // SAFETY: the workspace has room for the old values there.
-            unsafe { base.add(offset).copy_from(state[i].buffer(site)?.ptr(), state[i].ty().bytes()) };
+            unsafe { device.backend().copy(base.add(offset), old, bytes) }.map_err(fault)?;
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.attempt(device, state, inputs, base, site) };
         if done.is_err() {
             // A whole step checks its loss before it changes anything; what passes have changed is put back here.
             for &(i, offset) in &self.kept {
+                let (old, bytes) = (state[i].buffer(site)?.ptr(), state[i].ty().bytes());
                 // SAFETY: as above, the other way.
-                unsafe { state[i].buffer(site)?.ptr().copy_from(base.add(offset), state[i].ty().bytes()) };
+                unsafe { device.backend().copy(old, base.add(offset), bytes) }.map_err(fault)?;
             }
         }
         done
@@ -190,9 +194,10 @@ impl Variant {
         site: Site,
     ) -> Result<()> {
         let Variant { outputs, passes, update, sums, guard, rows, arena, firsts, .. } = self;
+        let fault = |fault| Error::Fault { fault, site };
         for (offset, bytes) in &*sums {
-            // SAFETY: the workspace holds the sums; it is the CPU's memory.
-            unsafe { base.add(*offset).write_bytes(0, *bytes) };
+            // SAFETY: the workspace holds the sums.
+            unsafe { device.backend().zero(base.add(*offset), *bytes) }.map_err(fault)?;
         }
         let split = update.is_some();
         let (mut sample, mut pass) = (0, 0);
@@ -209,7 +214,8 @@ impl Variant {
                             // SAFETY: the workspace has room for the rows of the largest micro-batch there.
                             let copy = unsafe { base.add(offset) };
                             // SAFETY: as above; an input is no part of the workspace.
-                            unsafe { copy.copy_from(source, row * bound.part.samples) };
+                            unsafe { device.backend().copy(copy, source, row * bound.part.samples) }
+                                .map_err(fault)?;
                             source = copy;
                         }
                     }
@@ -223,18 +229,15 @@ impl Variant {
         }
         if let Some((sum, dtype)) = *guard {
             // SAFETY: the sum is in the workspace and was written by the passes.
-            let bytes = unsafe { std::slice::from_raw_parts(base.add(sums[sum].0), dtype.bytes()) };
-            let value = crate::host::element(dtype, bytes);
-            if !value.is_finite() {
-                return Err(Error::NotFinite { value, site });
-            }
+            unsafe { check(device, base.add(sums[sum].0), dtype, site) }?;
         }
         if let Some(bound) = update {
             bound.point(state, outputs, &firsts[0], sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
             unsafe { bound.run(device, base.add(*arena)) }?;
         }
-        Ok(())
+        // What kernels refuse is known when they are done.
+        device.backend().synchronize().map_err(fault)
     }
 }
 

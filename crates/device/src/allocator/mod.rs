@@ -74,6 +74,11 @@ pub trait Allocator: Send + Sync {
     /// Gives memory that no block lies in back to the system, where it can be.
     fn release_unused(&self) {}
 
+    /// The unit in which blocks are counted against the limit: a block takes a multiple of it, or shares one with others.
+    fn grain(&self) -> Bytes {
+        Bytes(MIN_ALIGN as u64)
+    }
+
     /// The `n` owners that hold most, largest first; equal ones in the order of their op and line.
     fn holders(&self, n: usize) -> Vec<Holder>;
 
