@@ -322,7 +322,7 @@ impl Allocator for PagePool {
         s.spare.clear();
     }
 
-    fn grain(&self) -> Bytes {
+    fn page(&self) -> Bytes {
         Bytes::from(self.page)
     }
 

@@ -260,7 +260,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The first error of `body`, or the device's refusal.
-    fn record(&self, _body: &mut dyn FnMut() -> Result<(), Fault>) -> Result<Option<Box<dyn Recording>>, Fault> {
+    fn record(
+        &self,
+        _body: &mut dyn FnMut() -> Result<(), Fault>,
+    ) -> Result<Option<Box<dyn Recording>>, Fault> {
         Ok(None)
     }
 }

@@ -93,7 +93,8 @@ impl Tensor {
         unsafe {
             elements.as_mut_ptr().write_bytes(0, n);
             elements.set_len(n);
-            let bytes = std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
+            let bytes =
+                std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
             buffer.read(0, bytes, site)?;
         }
         Ok(elements)

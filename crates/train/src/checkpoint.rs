@@ -176,7 +176,7 @@ impl Checkpoint {
 }
 
 /// Tensors of a device are read through a buffer of this size.
-const STAGED_BYTES: usize = 1 << 20;
+const STAGED_BYTES: usize = 1 << 16;
 
 /// Writes named tensors as safetensors, without a copy of them.
 pub(crate) fn save_tensors<'a>(
@@ -184,8 +184,9 @@ pub(crate) fn save_tensors<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a plimsoll_run::Tensor)>,
     path: &Path,
 ) -> Result<()> {
-    let tensors: BTreeMap<&str, &plimsoll_run::Tensor> = tensors.collect();
-    let spec = |(name, tensor): (&&str, &&plimsoll_run::Tensor)| Spec {
+    let tensors: Vec<(&str, &plimsoll_run::Tensor)> = tensors.collect();
+    let by_name: BTreeMap<&str, &plimsoll_run::Tensor> = tensors.iter().copied().collect();
+    let spec = |(name, tensor): &(&str, &plimsoll_run::Tensor)| Spec {
         name: name.to_string(),
         element: Element::from(tensor.dtype()),
         shape: tensor.shape()[..].to_vec(),
@@ -195,7 +196,7 @@ pub(crate) fn save_tensors<'a>(
     let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| broken(path, e))?;
     let mut buffer = Vec::new();
     while let Some(next) = writer.next_tensor() {
-        let tensor = tensors[next.name.as_str()];
+        let tensor = by_name[next.name.as_str()];
         let bytes = tensor.ty().bytes();
         for start in (0..bytes).step_by(STAGED_BYTES) {
             buffer.resize(STAGED_BYTES.min(bytes - start), 0);
