@@ -1,36 +1,44 @@
 //! `plimsoll bench`: training steps of the reference cases, measured as `cpu_torch.py` measures its own.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use plimsoll::device::{Kind, process};
 use plimsoll::prelude::*;
-use plimsoll::run::Result;
 use serde::Serialize;
 
+use crate::Failure;
 use crate::case::{Case, Setup};
-use crate::machine::{self, Exact};
+use crate::machine::{self, Compute, Exact};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
 pub struct Args {
     /// What to train.
     case: Case,
-    /// How long to measure, after three steps of warm-up.
-    #[arg(long, default_value_t = 8.0)]
-    seconds: f64,
+    /// How long to measure, after a few steps of warm-up; by default 8 seconds, on a card 20 steps.
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Run so many steps instead, without warm-up, and print every loss.
     #[arg(long)]
     steps: Option<usize>,
     /// Samples a step; by default the case's own.
     #[arg(long)]
     batch: Option<usize>,
-    /// Threads.
+    /// Threads of the CPU.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Where to train: `cpu`, `cuda` or `cuda:N`.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// In which element type to compute.
+    #[arg(long, default_value = "f32")]
+    precision: Compute,
     /// How far the plan may depart from the bits of an unlimited run.
     #[arg(long, default_value = "reassociated")]
     exact: Exact,
-    /// The line: the most that the process may take (`400MiB`, or plain bytes).
+    /// The line: the most that the process may take (`400MiB`, or plain bytes), of a card's memory where it trains there.
     #[arg(long)]
     memory: Option<Bytes>,
     /// One JSON line instead of text.
@@ -46,7 +54,16 @@ struct Line {
     batch: usize,
     params: usize,
     threads: usize,
+    device: String,
+    precision: String,
     steps: usize,
+    /// Milliseconds of a step: median.
+    ms: f64,
+    /// The most of the card's memory that the process held, as NVML counts it; none on a CPU.
+    device_bytes: Option<u64>,
+    budget_bytes: Option<u64>,
+    /// The part of what is planned that is no tensor: the process's own pages, or a card's context and code.
+    program_bytes: u64,
     /// Steps a second: median and best.
     steps_s: f64,
     best_steps_s: f64,
@@ -75,8 +92,9 @@ struct Line {
 }
 
 /// Measures a case and prints the line.
-pub fn run(args: &Args) -> Result<()> {
-    let line = machine::cpu(args.threads)?.scope(|| measure(args))?;
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let device = machine::device(&args.device, args.threads)?;
+    let line = device.scope(|| measure(args, &device))?;
     if args.json {
         say!("{}", serde_json::json!(line));
     } else {
@@ -92,17 +110,53 @@ pub fn run(args: &Args) -> Result<()> {
             line.batch,
             line.params
         );
+        if let Some(bytes) = line.device_bytes {
+            say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(line.planned_bytes));
+        }
     }
     Ok(())
 }
 
-fn measure(args: &Args) -> Result<Line> {
-    let case = args.case;
-    let Setup { batch, input, labels, classes } = case.setup(args.batch);
-    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
+/// The most of a device's own memory that the process has held, seen by looking again and again.
+struct Watch {
+    most: Arc<AtomicU64>,
+    done: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn start(device: &Device) -> Option<Watch> {
+        device.taken()?;
+        let watch = Watch { most: Arc::default(), done: Arc::default() };
+        let (most, done, device) = (watch.most.clone(), watch.done.clone(), device.clone());
+        std::thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                most.fetch_max(device.taken().map_or(0, Bytes::get), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Some(watch)
+    }
+
+    /// Looks no more on its own, so that nothing but the steps is timed.
+    fn rest(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
+    fn most(&self, device: &Device) -> u64 {
+        self.most.load(Ordering::Relaxed).max(device.taken().map_or(0, Bytes::get))
+    }
+}
+
+fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
+    let (case, watch) = (args.case, Watch::start(device));
+    let card = watch.is_some();
+    let setup = case.setup(args.batch, card);
+    let mut recipe = case.recipe(&setup);
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
-    let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x), recipe, 0)?;
+    recipe.precision = args.precision.into();
+    let Setup { batch, input, labels, classes } = setup;
+    let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x, card), recipe, 0)?;
     let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
     let indices = |ty: &Type, stream: u32| {
         let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
@@ -113,15 +167,23 @@ fn measure(args: &Args) -> Result<Line> {
         _ => key.random_normal(input, 1, 0.0, 1.0)?,
     };
     let y = indices(&labels, 2)?;
-    let warm_up = if args.steps.is_some() { 0 } else { 3 };
+    let warm_up = match args.steps {
+        Some(_) => 0,
+        None if card => 6,
+        None => 3,
+    };
     for _ in 0..warm_up {
         training.step(&[&x], &y)?;
+    }
+    if let Some(watch) = &watch {
+        watch.rest();
     }
     let (mut times, mut losses, mut loss) = (Vec::with_capacity(1 << 16), Vec::new(), 0.0);
     let (start, cpu) = (Instant::now(), process::cpu_time());
     let more = |done: usize| match args.steps {
         Some(steps) => done < steps.max(1),
-        None => start.elapsed().as_secs_f64() < args.seconds || done < 5,
+        None if card && args.seconds.is_none() => done < 20,
+        None => start.elapsed().as_secs_f64() < args.seconds.unwrap_or(8.0) || done < 5,
     };
     while more(times.len()) {
         let step = Instant::now();
@@ -141,6 +203,12 @@ fn measure(args: &Args) -> Result<Line> {
         batch,
         params: training.n_trained(),
         threads: args.threads.max(1),
+        device: format!("{device:?}").split(", ").next().unwrap_or_default().into(),
+        precision: format!("{:?}", args.precision).to_lowercase(),
+        ms: round(times[steps / 2] * 1e3, 3),
+        device_bytes: watch.map(|watch| watch.most(device)),
+        budget_bytes: args.memory.map(Bytes::get),
+        program_bytes: info.account.program.get(),
         steps,
         steps_s: round(1.0 / times[steps / 2], 3),
         best_steps_s: round(1.0 / times[0], 3),

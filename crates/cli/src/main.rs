@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Evaluate(args) => predict::evaluate(&args),
         Command::Predict(args) => predict::predict(&args),
-        Command::Bench(args) => bench::run(&args).map_err(Failure::from),
+        Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => {

@@ -9,7 +9,7 @@ use plimsoll::prelude::*;
 use plimsoll::run::Error;
 
 use crate::Failure;
-use crate::case::{Case, Setup};
+use crate::case::Case;
 use crate::machine::{self, Exact};
 
 /// Arguments of `plimsoll plan`.
@@ -55,13 +55,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Compiles a model's training step and says what was planned; nothing is run.
 fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
-    let Setup { batch, input, labels, .. } = case.setup(args.batch);
-    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
+    let setup = case.setup(args.batch, false);
+    let (batch, mut recipe) = (setup.batch, case.recipe(&setup));
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
     let start = Instant::now();
-    let (line, words) = match Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x), recipe, 0)
-    {
+    let (line, words) = match Training::new(
+        move |net: &mut Net, x: &[Tensor]| case.model(net, x, false),
+        recipe,
+        0,
+    ) {
         Ok(training) => {
             let info = *training.info();
             let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);

@@ -120,7 +120,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
         let output = if args.argmax { &output.argmax(-1)? } else { output };
         shape = output.shape()[1..].to_vec();
         if written.is_ok() {
-            written = out.write_all(output.as_bytes()?);
+            written = out.write_all(&output.as_bytes()?);
         }
         Ok(())
     })?;

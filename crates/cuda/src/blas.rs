@@ -96,6 +96,12 @@ impl Blas {
         Ok(Some(Blas { handle, tf32, plans: Mutex::default() }))
     }
 
+    /// The library's version.
+    pub(crate) fn version(&self) -> usize {
+        // SAFETY: the library is there: it gave a handle.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+
     fn key(&self, p: &Product, workspace: usize) -> Key {
         Key {
             sizes: [p.batch, p.m, p.n, p.k],

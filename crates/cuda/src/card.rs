@@ -179,6 +179,12 @@ impl Card {
         }
     }
 
+    /// Loads a kernel without running it.
+    pub(crate) fn load(&self, code: &Code<'_>, kernel: &str, grid: Grid) -> Result<(), Error> {
+        self.enter()?;
+        self.function(code, kernel, grid.shared).map(drop)
+    }
+
     fn function(&self, code: &Code<'_>, kernel: &str, shared: u32) -> Result<sys::CUfunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let module = match modules.entry(code.key()) {
@@ -206,6 +212,16 @@ impl Card {
         }
         module.functions.insert(kernel.into(), function);
         Ok(function)
+    }
+
+    /// The newest version of CUDA that the driver knows.
+    pub(crate) fn driver_version(&self) -> i32 {
+        let mut version = 0;
+        // SAFETY: the address is of a number; where the driver refuses, it stays.
+        unsafe {
+            let _ = sys::cuDriverGetVersion(&mut version);
+        }
+        version
     }
 
     /// The number of sources that are loaded.

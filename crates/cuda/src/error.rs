@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use plimsoll_device::backend::Fault;
+
 /// Why a CUDA device cannot be used, or what it refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -70,5 +72,15 @@ pub enum Error {
     },
     /// A kernel refused its operands' values, seen when the stream was waited for.
     #[error(transparent)]
-    Fault(#[from] plimsoll_device::backend::Fault),
+    Fault(#[from] Fault),
+}
+
+impl Error {
+    /// The same as what kernels report.
+    pub(crate) fn into_fault(self) -> Fault {
+        match self {
+            Error::Fault(fault) => fault,
+            other => Fault { op: "cuda", why: other.to_string() },
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Turns a sequence of kernel calls into one CUDA graph, and replays it with a single call.
 
 use cudarc::driver::sys;
+use plimsoll_device::backend::{Fault, Recording};
 
 use crate::card::cu;
 use crate::error::Error;
@@ -76,6 +77,13 @@ impl Graph {
     /// Bytes of the card that the executable took.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+impl Recording for Graph {
+    unsafe fn replay(&self) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { Graph::replay(self) }.map_err(Error::into_fault)
     }
 }
 

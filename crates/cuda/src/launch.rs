@@ -1,10 +1,32 @@
 //! Turns kernel calls into launches: finds or compiles the code, packs the arguments, chooses the grid.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use plimsoll_graph::DType;
 use smallvec::SmallVec;
+
+thread_local! {
+    static ONLY_LOADING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets this thread load the code of what `body` launches, and put nothing on the stream.
+pub(crate) fn only_loading<T>(body: impl FnOnce() -> T) -> T {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            ONLY_LOADING.set(self.0);
+        }
+    }
+    let _back = Back(ONLY_LOADING.replace(true));
+    body()
+}
+
+/// Whether this thread only loads code.
+pub(crate) fn is_only_loading() -> bool {
+    ONLY_LOADING.get()
+}
 
 /// What every source starts with.
 pub(crate) const PRELUDE: &str = include_str!("kernels/prelude.cu");

@@ -34,7 +34,8 @@ pub use stream::{Event, Stream};
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::Bytes;
+use plimsoll_device::backend::{Backend, Call, Fault, Operand, Recording, Speed, Unsupported};
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
@@ -210,6 +211,13 @@ impl Cuda {
     const PARALLEL: usize = 256;
 
     unsafe fn launch(&self, code: &Code<'_>, kernel: &str, grid: Grid, args: &Args) -> Result<(), Error> {
+        if launch::is_only_loading() {
+            return match &self.0.engine {
+                Engine::Card(card) => card.load(code, kernel, grid),
+                // What the emulator compiles takes no memory of a card.
+                Engine::Host(_) => Ok(()),
+            };
+        }
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match &self.0.engine {
@@ -240,9 +248,12 @@ impl Backend for Cuda {
         match &self.0.engine {
             Engine::Card(card) => {
                 let Card { name, target, .. } = card;
-                let blas = if cublaslt && self.0.blas.is_some() { "cublaslt" } else { "own products" };
-                let digits = if tf32 { "tf32" } else { "f32" };
-                format!("cuda {name} {target} {blas} {digits} {version}")
+                let blas = match &self.0.blas {
+                    Some(blas) if cublaslt => format!("cublaslt {}", blas.version()),
+                    _ => "own products".into(),
+                };
+                let (digits, driver) = (if tf32 { "tf32" } else { "f32" }, card.driver_version());
+                format!("cuda {name} {target} driver {driver} {blas} {digits} {version}")
             }
             Engine::Host(_) => format!("cuda emulated {version}"),
         }
@@ -275,5 +286,72 @@ impl Backend for Cuda {
             Error::Fault(fault) => fault,
             other => Fault { op: call.op.name(), why: other.to_string() },
         })
+    }
+
+    fn prepare(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<(), Fault> {
+        // Any aligned address will do: nothing is run.
+        let operand = |ty| Operand { ty, ptr: std::ptr::without_provenance_mut(1 << 20) };
+        let reads: Vec<Operand<'_>> = inputs.iter().map(|ty| operand(*ty)).collect();
+        let writes: Vec<Operand<'_>> = outputs.iter().map(|ty| operand(*ty)).collect();
+        let scratch_bytes = kernels::kernel(op).scratch(self, inputs, outputs).map_err(Error::into_fault)?;
+        let scratch = std::ptr::without_provenance_mut(1 << 20);
+        let call = Call { op, inputs: &reads, outputs: &writes, scratch, scratch_bytes };
+        // SAFETY: nothing is put on the stream, so that no address is followed.
+        launch::only_loading(|| unsafe { kernels::kernel(op).run(self, &call) }).map_err(Error::into_fault)
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    unsafe fn upload(&self, to: *mut u8, from: &[u8]) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { Cuda::upload(self, to, from) }.map_err(Error::into_fault)
+    }
+
+    unsafe fn download(&self, from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
+        Cuda::synchronize(self).map_err(Error::into_fault)?;
+        // SAFETY: the caller's promise.
+        unsafe { Cuda::download(self, from, to) }.map_err(Error::into_fault)
+    }
+
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+        if std::ptr::eq(to, from) {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Cuda::copy(self, to, from, bytes) }.map_err(Error::into_fault)
+    }
+
+    unsafe fn zero(&self, at: *mut u8, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { Cuda::zero(self, at, bytes) }.map_err(Error::into_fault)
+    }
+
+    fn synchronize(&self) -> Result<(), Fault> {
+        Cuda::synchronize(self).map_err(Error::into_fault)
+    }
+
+    /// NVML's figure for this process. Where NVML cannot tell, what the driver says is in use, by whomever.
+    fn taken(&self) -> Option<Bytes> {
+        match &self.0.engine {
+            Engine::Card(card) => {
+                let in_use = || card.memory().ok().map(|(free, total)| (total - free) as u64);
+                Some(Bytes(card.process_bytes().or_else(in_use).unwrap_or(0)))
+            }
+            // The emulator stands for a card on which nothing but tensors takes memory.
+            Engine::Host(_) => Some(Bytes::ZERO),
+        }
+    }
+
+    fn record(
+        &self,
+        body: &mut dyn FnMut() -> Result<(), Fault>,
+    ) -> Result<Option<Box<dyn Recording>>, Fault> {
+        if self.is_emulated() {
+            return Ok(None);
+        }
+        let graph = self.capture(|| body().map_err(Error::Fault)).map_err(Error::into_fault)?;
+        Ok(Some(Box::new(graph)))
     }
 }

@@ -5,6 +5,7 @@ use plimsoll_device::backend::Fault;
 
 use crate::card::{Card, cu};
 use crate::error::Error;
+use crate::launch::is_only_loading;
 use crate::{Cuda, Engine};
 
 /// Bytes of the place where kernels report what they refuse: code, place, value, limit.
@@ -94,7 +95,7 @@ impl Cuda {
     /// # Errors
     /// The driver's refusal.
     pub unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Error> {
-        if bytes == 0 {
+        if bytes == 0 || is_only_loading() {
             return Ok(());
         }
         match &self.0.engine {
@@ -119,7 +120,7 @@ impl Cuda {
     /// # Errors
     /// The driver's refusal.
     pub unsafe fn zero(&self, at: *mut u8, bytes: usize) -> Result<(), Error> {
-        if bytes == 0 {
+        if bytes == 0 || is_only_loading() {
             return Ok(());
         }
         match &self.0.engine {

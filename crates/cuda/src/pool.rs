@@ -322,6 +322,10 @@ impl Allocator for PagePool {
         s.spare.clear();
     }
 
+    fn page(&self) -> Bytes {
+        Bytes::from(self.page)
+    }
+
     fn holders(&self, n: usize) -> Vec<Holder> {
         self.holders_of(&self.state(), n)
     }

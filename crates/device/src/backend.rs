@@ -7,6 +7,8 @@ use std::fmt;
 
 use plimsoll_graph::{DType, Op, Type};
 
+use crate::Bytes;
+
 /// Every operand starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
 
@@ -164,10 +166,116 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// The bytes of scratch that [`Backend::run`] needs for these types, or that there is no kernel for them.
     fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported>;
 
-    /// Runs a kernel to its end. Allocates nothing but the text of a fault.
+    /// Runs a kernel, or puts it behind those before it: what reads its results through [`Backend::download`] sees them
+    /// complete. Allocates nothing but the text of a fault. A device that does not wait for its kernels reports what they
+    /// refuse at [`Backend::synchronize`].
     ///
     /// # Safety
     /// Operands and scratch must be live memory of this device, of the sizes their types and [`Backend::scratch`]
     /// say, and disjoint but for the sharing that the op's in-place rule allows.
     unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault>;
+
+    /// Loads what [`Backend::run`] will need for these types beside its operands, and runs nothing: so that all of a
+    /// program's code is there, and counted, before its memory is planned.
+    ///
+    /// # Errors
+    /// The code could not be made.
+    fn prepare(&self, _op: &Op, _inputs: &[&Type], _outputs: &[&Type]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Whether the host reads and writes the device's memory at its addresses.
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    /// Writes host bytes to the device, behind what was run before. The bytes may be changed at once.
+    ///
+    /// # Safety
+    /// `to` must be live memory of this device, of as many bytes, and used by nobody else.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    unsafe fn upload(&self, to: *mut u8, from: &[u8]) -> Result<(), Fault> {
+        // SAFETY: the caller's promise: the memory is the host's.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Reads device bytes, once all that was run before is done.
+    ///
+    /// # Safety
+    /// `from` must be live memory of this device, of as many bytes.
+    ///
+    /// # Errors
+    /// What a kernel refused before, or the device's refusal.
+    unsafe fn download(&self, from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
+        // SAFETY: the caller's promise: the memory is the host's.
+        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies inside the device, behind what was run before.
+    ///
+    /// # Safety
+    /// Both must be live memory of this device, of as many bytes, and not overlap but where they are the same.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise: the memory is the host's.
+        unsafe { from.copy_to(to, bytes) };
+        Ok(())
+    }
+
+    /// Zeroes bytes of the device, behind what was run before.
+    ///
+    /// # Safety
+    /// `at` must be live memory of this device, of as many bytes.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    unsafe fn zero(&self, at: *mut u8, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise: the memory is the host's.
+        unsafe { at.write_bytes(0, bytes) };
+        Ok(())
+    }
+
+    /// Waits until all that was run is done.
+    ///
+    /// # Errors
+    /// What a kernel refused since the last wait.
+    fn synchronize(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// What the process takes of the device's own memory, tensors included, as the system counts it; none where tensors
+    /// are in the host's memory.
+    fn taken(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// Records what `body` would run, so that it can be run again at once; none where that has no use. `body` must have
+    /// been run before, and must not wait for the device.
+    ///
+    /// # Errors
+    /// The first error of `body`, or the device's refusal.
+    fn record(
+        &self,
+        _body: &mut dyn FnMut() -> Result<(), Fault>,
+    ) -> Result<Option<Box<dyn Recording>>, Fault> {
+        Ok(None)
+    }
+}
+
+/// Kernel calls that a device runs again as one.
+pub trait Recording: Send + fmt::Debug {
+    /// Puts all of them behind what was run before.
+    ///
+    /// # Safety
+    /// All memory that the recorded calls use must be live as it was.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    unsafe fn replay(&self) -> Result<(), Fault>;
 }

@@ -6,6 +6,7 @@
 //! are declared, not measured: a round figure above what they come to. Only where the process already has more than
 //! that (a large program around the engine) is it measured.
 
+use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_device::{Bytes, process};
 
 use crate::device::Device;
@@ -14,6 +15,9 @@ use crate::device::Device;
 const PROGRAM: Bytes = Bytes::mib(15);
 /// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
 const RESERVE: Bytes = Bytes::mib(2);
+/// What a device with memory of its own may take after it is measured: code that libraries load when they first need it,
+/// and recordings of steps.
+const DEVICE_RESERVE: Bytes = Bytes::mib(64);
 /// A measured figure is rounded up to this, so that two runs count alike as far as can be.
 const GRAIN: u64 = 2 << 20;
 
@@ -23,7 +27,11 @@ const PLANNING_PER_OP: Bytes = Bytes::kib(12);
 const PLANNING: Bytes = Bytes::mib(1);
 
 /// The least that must be free beside everything else, for a step of so many ops to be planned at all.
-pub(crate) fn planning(ops: usize) -> Bytes {
+/// Planning is the host's work and takes nothing of a device with memory of its own.
+pub(crate) fn planning(device: &Device, ops: usize) -> Bytes {
+    if own(device).is_some() {
+        return Bytes::ZERO;
+    }
     PLANNING + Bytes(PLANNING_PER_OP.get() * ops as u64)
 }
 
@@ -41,11 +49,23 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account of the process as it stands. `started` says that what stands `beside` is there already.
-    pub(crate) fn new(device: &Device, staged: Bytes, beside: Bytes, started: bool) -> Account {
+    /// The account of the process as it stands, before blocks of the `staged` sizes are there. `started` says that what
+    /// stands `beside` is there already.
+    ///
+    /// On a device with memory of its own, the line counts that and nothing of the host's.
+    pub(crate) fn new(
+        device: &Device,
+        staged: impl Iterator<Item = usize>,
+        beside: Bytes,
+        started: bool,
+    ) -> Account {
         device.memory().release_unused();
+        let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
+        if let Some(own) = own(device) {
+            let program = whole_pages(device, own + DEVICE_RESERVE);
+            return Account { program, tensors, staged, beside: Bytes::ZERO };
+        }
         process::release_unused_heap();
-        let tensors = device.memory_info().current;
         let known = tensors + if started { beside } else { Bytes::ZERO };
         Account { program: program(known), tensors, staged, beside }
     }
@@ -58,6 +78,10 @@ impl Account {
     /// Whether the process, as it stands now, is within its part.
     pub(crate) fn holds(&self, device: &Device, started: bool) -> bool {
         device.memory().release_unused();
+        if let Some(own) = own(device) {
+            // Half of the reserve is for what is loaded while plans are made, half for what the first steps load.
+            return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
+        }
         let known = device.memory_info().current + if started { self.beside } else { Bytes::ZERO };
         program(known) <= self.program
     }
@@ -67,4 +91,34 @@ impl Account {
 fn program(known: Bytes) -> Bytes {
     let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known) + RESERVE;
     if own <= PROGRAM { PROGRAM } else { Bytes(own.get().next_multiple_of(GRAIN)) }
+}
+
+/// What the process takes of a device's own memory beside tensors: context, code, handles. None on the host.
+pub(crate) fn own(device: &Device) -> Option<Bytes> {
+    device.taken().map(|taken| taken.saturating_sub(device.memory_info().reserved))
+}
+
+/// Bytes rounded up to whole pages of a device.
+pub(crate) fn whole_pages(device: &Device, bytes: Bytes) -> Bytes {
+    Bytes(bytes.get().next_multiple_of(device.memory().page().get().max(1)))
+}
+
+/// Bytes rounded down to whole pages of a device.
+pub(crate) fn full_pages(device: &Device, bytes: Bytes) -> Bytes {
+    Bytes(bytes.get() - bytes.get() % device.memory().page().get().max(1))
+}
+
+/// What blocks of these sizes will take of a device's memory.
+fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Bytes {
+    let half = device.memory().page().get() / 2;
+    let (mut large, mut small) = (Bytes::ZERO, Bytes::ZERO);
+    for size in sizes {
+        let size = Bytes::from(size.next_multiple_of(ALIGNMENT));
+        if half > 0 && size.get() > half {
+            large = large + whole_pages(device, size);
+        } else {
+            small = small + size;
+        }
+    }
+    large + whole_pages(device, small)
 }

@@ -8,10 +8,10 @@
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::micro_batch::{Cut, Frame, Splits, cut, splits};
-use plimsoll_graph::{DType, Graph, Site, TensorOps, Type, passes};
+use plimsoll_graph::{DType, Graph, Site, TensorOps, Type, ValueId, passes};
 use plimsoll_plan::{Exactness, Infeasible, Kind, Plan};
 
-use crate::account::{Account, planning};
+use crate::account::{Account, full_pages, planning, whole_pages};
 use crate::device::Device;
 use crate::draft::Draft;
 use crate::error::{Error, Result, Way};
@@ -73,10 +73,7 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<Type>,
     pub(crate) exactness: Exactness,
     pub(crate) account: Account,
-    /// Bytes that sums and unaligned rows take beside the account.
-    pub(crate) extra: Bytes,
-    /// What planning takes where the arena will be.
-    pub(crate) planning: Bytes,
+    pub(crate) planned: Bytes,
     pub(crate) floor: Bytes,
     pub(crate) unlimited: Bytes,
     pub(crate) unlimited_ns: u64,
@@ -151,7 +148,10 @@ impl Compile<'_> {
         let whole = self.trace(self.batch)?;
         let outputs: Vec<Type> =
             whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
-        let staged = self.inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
+        let staged = self.inputs.iter().chain(&outputs).map(Type::bytes);
+        if !self.device.backend().is_host() {
+            prepare(&passes::optimize(&whole.graph)?, self.device)?;
+        }
         let account = Account::new(self.device, staged, self.options.beside, self.started);
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
@@ -172,10 +172,11 @@ impl Compile<'_> {
                 least = least.min(candidate.floor());
             }
         }
-        let planning = planning(one.all().map(|(draft, _)| draft.ops()).sum());
+        let planning = planning(self.device, one.all().map(|(draft, _)| draft.ops()).sum());
         least = least.max(planning);
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
         let (unlimited_ns, unlimited) = (one.unlimited_ns(), planning.max(one.extra + Bytes(unlimited)));
+        let (least, unlimited) = (whole_pages(self.device, least), whole_pages(self.device, unlimited));
         let elsewhere = account.elsewhere();
         let (candidate, plans, predicted_ns) = match self.options.memory {
             None => {
@@ -212,6 +213,8 @@ impl Compile<'_> {
             .map(|(draft, captured, samples, runs)| part(draft, captured, samples, runs))
             .collect::<Result<Vec<Part>>>()?;
         let update = update.map(|(draft, captured)| part(draft, captured, 0, 1)).transpose()?;
+        let arena = passes.iter().chain(&update).map(|p| p.program.arena_bytes()).max().unwrap_or(0);
+        let planned = elsewhere + whole_pages(self.device, planning.max(extra + arena.into()));
         Ok(Compiled {
             passes,
             update,
@@ -222,8 +225,7 @@ impl Compile<'_> {
             outputs,
             exactness,
             account,
-            extra,
-            planning,
+            planned,
             floor: elsewhere + least,
             unlimited: elsewhere + unlimited,
             unlimited_ns,
@@ -240,6 +242,7 @@ impl Compile<'_> {
         account: &Account,
     ) -> Result<Option<(Candidate, Vec<Plan>, u64)>> {
         let Some(room) = line.checked_sub(account.elsewhere()) else { return Ok(None) };
+        let room = full_pages(self.device, room);
         let unlimited_ns = one.unlimited_ns();
         let mut best = one.plan(room)?.map(|(plans, ns)| (one, plans, ns));
         for &samples in sizes {
@@ -421,9 +424,11 @@ impl Compile<'_> {
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
         let update = self.draft(&cut.update, &replaces, None, first_sum, account)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
-        let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples));
+        let fixed = !self.device.backend().is_host();
+        let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
         let kept = cut.passed.iter().map(|&i| padded(self.state[i].ty().bytes()));
-        let extra = sums.chain(rows).chain(kept).sum();
+        let first = fixed.then(|| padded(size_of::<i64>()));
+        let extra = sums.chain(rows).chain(kept).chain(first).sum();
         let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
         let Cut { sums, passed, updated, .. } = cut;
         Ok(Candidate { drafts, update: Some((update, captured)), sums, guard, passed, updated, extra })
@@ -448,10 +453,23 @@ impl Compile<'_> {
     }
 }
 
-/// Bytes in which a micro-batch's rows of an input are staged: none where the rows of every micro-batch are aligned.
-pub(crate) fn staged(ty: &Type, batch: usize, samples: usize) -> Bytes {
+/// Bytes in which a micro-batch's rows of an input are staged: none where the rows of every micro-batch are aligned and
+/// need not be at a fixed place, as recordings want them.
+pub(crate) fn staged(ty: &Type, batch: usize, samples: usize, fixed: bool) -> Bytes {
     let rows = ty.bytes() / batch.max(1) * samples;
-    if rows.is_multiple_of(ALIGNMENT) { Bytes::ZERO } else { padded(rows) }
+    if rows.is_multiple_of(ALIGNMENT) && !fixed { Bytes::ZERO } else { padded(rows) }
+}
+
+/// Loads the code of a graph's kernels.
+fn prepare(graph: &Graph, device: &Device) -> Result<()> {
+    for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+        let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
+        device
+            .backend()
+            .prepare(&node.op, &types(&node.inputs), &types(&node.outputs))
+            .map_err(|fault| Error::Fault { fault, site: node.site })?;
+    }
+    Ok(())
 }
 
 fn padded(bytes: usize) -> Bytes {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_cpu::Cpu;
+use plimsoll_cuda::{Cuda, Options, PagePool};
 use plimsoll_device::backend::Backend;
 use plimsoll_device::{Allocator, BestFit, Bytes, Growth, GrowthWatch, HostMemory, process};
 use plimsoll_graph::Site;
@@ -85,6 +86,41 @@ impl Device {
         Device::new(Arc::new(Cpu::new(threads)), Arc::new(memory))
     }
 
+    /// A CUDA card with its usual options; its memory is limited by what the card has free.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// match Device::cuda(0) {
+    ///     Ok(device) => assert_eq!(device.name(), "cuda:0"),
+    ///     Err(why) => assert!(why.to_string().starts_with("no CUDA device")),
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// There is no driver, no such card, or no compiler library.
+    pub fn cuda(ordinal: usize) -> Result<Device> {
+        Device::cuda_with(ordinal, Options::default())
+    }
+
+    /// A CUDA card.
+    ///
+    /// # Errors
+    /// As for [`Device::cuda`].
+    pub fn cuda_with(ordinal: usize, options: Options) -> Result<Device> {
+        let cuda = Cuda::with(ordinal, options)?;
+        let (free, _) = cuda.memory()?;
+        let memory = PagePool::new(&cuda, free.into())?;
+        Ok(Device::new(Arc::new(cuda), Arc::new(memory)))
+    }
+
+    /// A stand-in for a CUDA card that runs the same kernels on the host: slow, for tests.
+    ///
+    /// # Errors
+    /// There is no C++ compiler.
+    pub fn cuda_emulated(limit: Bytes) -> Result<Device> {
+        Ok(Device::new(Arc::new(Cuda::emulated()?), Arc::new(BestFit::new(limit)?)))
+    }
+
     fn new(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
         let growth = Mutex::new(GrowthWatch::default());
         let (placements, costs) = (Mutex::new(None), Mutex::new(Costs::default()));
@@ -125,7 +161,7 @@ impl Device {
         body()
     }
 
-    /// Its name: `cpu`.
+    /// Its name: `cpu`, `cuda:0`.
     pub fn name(&self) -> &str {
         self.0.backend.name()
     }
@@ -171,6 +207,12 @@ impl Device {
     /// ```
     pub fn calibrate(&self, folder: &Path) {
         *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    /// What the process takes of the device's own memory, as the system counts it (NVML); none where tensors are in the
+    /// host's memory.
+    pub fn taken(&self) -> Option<Bytes> {
+        self.0.backend.taken()
     }
 
     pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {

@@ -115,6 +115,10 @@ pub enum Error {
         ways: Vec<Way>,
     },
 
+    /// There is no such CUDA card, or it refused.
+    #[error(transparent)]
+    Cuda(#[from] plimsoll_cuda::Error),
+
     // === The engine ===
     /// The device has no kernel for an op.
     #[error(transparent)]

@@ -1,5 +1,6 @@
 //! Turns host data into tensors and back.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -85,9 +86,18 @@ impl Tensor {
         if self.dtype() != T::DTYPE {
             return Err(Error::ElementType { actual: self.dtype(), asked: T::DTYPE, site });
         }
-        let buffer = self.buffer(site)?;
-        // SAFETY: the buffer holds this many initialised elements of `T`, aligned, and is not written while shared.
-        Ok(unsafe { std::slice::from_raw_parts(buffer.ptr().cast::<T>(), self.ty().elements()) }.to_vec())
+        let (buffer, n) = (self.buffer(site)?, self.ty().elements());
+        let mut elements = Vec::<T>::with_capacity(n);
+        // SAFETY: there is room for so many elements, which take any bits and are initialised as zeros before they are
+        // seen as bytes.
+        unsafe {
+            elements.as_mut_ptr().write_bytes(0, n);
+            elements.set_len(n);
+            let bytes =
+                std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
+            buffer.read(0, bytes, site)?;
+        }
+        Ok(elements)
     }
 
     /// The elements of any type as f64, copied to the host.
@@ -106,13 +116,16 @@ impl Tensor {
             let why = format!("asks for the one element of {}", self.ty());
             return Err(Error::Signature { site, why });
         }
-        Ok(element(self.dtype(), self.bytes(site)?))
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..self.dtype().bytes()];
+        self.buffer(site)?.read(0, bytes, site)?;
+        Ok(element(self.dtype(), bytes))
     }
 
     /// The raw bytes, copied to the host: for comparing bits.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        Ok(self.bytes(Site::here())?.to_vec())
+        Ok(self.bytes(Site::here())?.into_owned())
     }
 
     /// Writes other elements over those it has, given as raw bytes. Where somebody holds a clone, that keeps what it saw.
@@ -136,14 +149,35 @@ impl Tensor {
             *self = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;
         }
         // SAFETY: nobody else holds the buffer, and it has as many bytes.
-        unsafe { self.buffer(site)?.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        unsafe { self.buffer(site)?.write(bytes, site) }
     }
 
-    /// The raw bytes in place, for writing them somewhere without a copy of them all.
+    /// The raw bytes: in place where the host can read them, else a copy. See [`Tensor::read_bytes`] for large ones.
     #[track_caller]
-    pub fn as_bytes(&self) -> Result<&[u8]> {
+    pub fn as_bytes(&self) -> Result<Cow<'_, [u8]>> {
         self.bytes(Site::here())
+    }
+
+    /// Copies as many of the raw bytes as `into` holds, from `start` on: for writing a tensor of any device somewhere
+    /// without a copy of it all.
+    ///
+    /// ```
+    /// use plimsoll_run::Tensor;
+    /// let x = Tensor::from_slice(&[1u8, 2, 3, 4], [4])?;
+    /// let mut two = [0; 2];
+    /// x.read_bytes(1, &mut two)?;
+    /// assert_eq!(two, [2, 3]);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn read_bytes(&self, start: usize, into: &mut [u8]) -> Result<()> {
+        let site = Site::here();
+        let end = start.checked_add(into.len());
+        if end.is_none_or(|end| end > self.ty().bytes()) {
+            let why = format!("reads {} bytes from {start} on of a tensor of {}", into.len(), self.ty());
+            return Err(Error::Signature { site, why });
+        }
+        self.buffer(site)?.read(start, into, site)
     }
 
     /// A copy with bytes of its own.
@@ -151,14 +185,23 @@ impl Tensor {
     pub fn copy(&self) -> Result<Tensor> {
         let site = Site::here();
         let device = self.buffer(site)?.device().clone();
-        let source = self.bytes(site)?;
-        device.scope(|| Tensor::filled(self.ty().clone(), site, |bytes| bytes.copy_from_slice(source)))
+        let copy = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;
+        let (to, from) = (copy.buffer(site)?.ptr(), self.buffer(site)?.ptr());
+        // SAFETY: the new buffer has as many bytes, and nobody else knows it.
+        unsafe { device.backend().copy(to, from, self.ty().bytes()) }
+            .map_err(|fault| Error::Fault { fault, site })?;
+        Ok(copy)
     }
 
-    pub(crate) fn bytes(&self, site: Site) -> Result<&[u8]> {
-        let buffer = self.buffer(site)?;
-        // SAFETY: the buffer lives as long as this tensor, is initialised and not written while shared.
-        Ok(unsafe { std::slice::from_raw_parts(buffer.ptr(), self.ty().bytes()) })
+    pub(crate) fn bytes(&self, site: Site) -> Result<Cow<'_, [u8]>> {
+        let (buffer, n) = (self.buffer(site)?, self.ty().bytes());
+        if buffer.device().backend().is_host() {
+            // SAFETY: the buffer lives as long as this tensor, is initialised and not written while shared.
+            return Ok(Cow::Borrowed(unsafe { std::slice::from_raw_parts(buffer.ptr(), n) }));
+        }
+        let mut bytes = vec![0; n];
+        buffer.read(0, &mut bytes, site)?;
+        Ok(Cow::Owned(bytes))
     }
 
     /// A new tensor whose bytes are still to be written.
@@ -171,6 +214,13 @@ impl Tensor {
     pub(crate) fn filled(ty: Type, site: Site, fill: impl FnOnce(&mut [u8])) -> Result<Tensor> {
         let device = Device::current()?;
         let buffer = Buffer::new(&device, ty.bytes(), "tensor", site)?;
+        if !device.backend().is_host() {
+            let mut bytes = vec![0; ty.bytes()];
+            fill(&mut bytes);
+            // SAFETY: the buffer is fresh and nobody else knows it.
+            unsafe { buffer.write(&bytes, site) }?;
+            return Ok(Tensor::eager(ty, Arc::new(buffer)));
+        }
         // SAFETY: the buffer is fresh and nobody else knows it; it is zeroed first so that the slice is initialised.
         let bytes = unsafe {
             buffer.ptr().write_bytes(0, ty.bytes());

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Call, Operand};
+use plimsoll_device::backend::{Call, Fault, Operand, Recording};
 use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
 use plimsoll_plan::{Figures, Plan};
 use smallvec::SmallVec;
@@ -90,29 +90,41 @@ impl Program {
         results: &[*mut u8],
         arena: *mut u8,
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.run_some(&self.instructions, device, arguments, results, arena) }
+    }
+
+    /// # Safety
+    /// As for [`Program::run`].
+    unsafe fn run_some(
+        &self,
+        instructions: &[Instruction],
+        device: &Device,
+        arguments: &[*mut u8],
+        results: &[*mut u8],
+        arena: *mut u8,
+    ) -> Result<()> {
         let at = |place: Place| match place {
             Place::Argument(i) => arguments[i],
             Place::Result(i) => results[i],
             // SAFETY: a verified plan's offsets lie inside the arena.
             Place::Arena(offset) => unsafe { arena.add(offset) },
         };
-        for instruction in &self.instructions {
+        for instruction in instructions {
             let (id, inputs, outputs, scratch, scratch_bytes) = match instruction {
                 Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
                     (node, inputs, outputs, scratch, *scratch_bytes)
                 }
                 Instruction::Check { at: place, dtype, node } => {
+                    let site = self.graph.node(*node).site;
                     // SAFETY: the place holds at least one element of this type, which was just written.
-                    let bytes = unsafe { std::slice::from_raw_parts(at(*place), dtype.bytes()) };
-                    let value = crate::host::element(*dtype, bytes);
-                    if !value.is_finite() {
-                        return Err(Error::NotFinite { value, site: self.graph.node(*node).site });
-                    }
+                    unsafe { check(device, at(*place), *dtype, site) }?;
                     continue;
                 }
                 Instruction::Copy { from, to, bytes } => {
                     // SAFETY: both ends hold this many bytes.
-                    unsafe { at(*from).copy_to(at(*to), *bytes) };
+                    unsafe { device.backend().copy(at(*to), at(*from), *bytes) }
+                        .map_err(|fault| self.fault(fault))?;
                     continue;
                 }
             };
@@ -134,8 +146,94 @@ impl Program {
         Ok(())
     }
 
+    /// Records it, to be run again over the same memory with little work for the host; none where the device has no use
+    /// for that. It must have been run before.
+    ///
+    /// # Safety
+    /// As for [`Program::run`], for as long as the recording is replayed.
+    pub(crate) unsafe fn record(
+        &self,
+        device: &Device,
+        arguments: &[*mut u8],
+        results: &[*mut u8],
+        arena: *mut u8,
+    ) -> Result<Option<Recorded>> {
+        let mut parts = Vec::new();
+        // A recording cannot wait for a number, so it ends where one is checked.
+        for part in self.instructions.split_inclusive(|i| matches!(i, Instruction::Check { .. })) {
+            let (body, checked) = match part {
+                [body @ .., Instruction::Check { at, dtype, node }] => {
+                    let place = match *at {
+                        Place::Argument(i) => arguments[i],
+                        Place::Result(i) => results[i],
+                        // SAFETY: a verified plan's offsets lie inside the arena.
+                        Place::Arena(offset) => unsafe { arena.add(offset) },
+                    };
+                    (body, Some((place, *dtype, self.graph.node(*node).site)))
+                }
+                body => (body, None),
+            };
+            let mut run = || {
+                // SAFETY: the caller's promise.
+                match unsafe { self.run_some(body, device, arguments, results, arena) } {
+                    Ok(()) => Ok(()),
+                    Err(Error::Fault { fault, .. }) => Err(fault),
+                    Err(other) => Err(Fault { op: "record", why: other.to_string() }),
+                }
+            };
+            match device.backend().record(&mut run).map_err(|fault| self.fault(fault))? {
+                Some(recording) => parts.push((recording, checked)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Recorded(parts)))
+    }
+
+    /// An error that belongs to no op.
+    fn fault(&self, fault: Fault) -> Error {
+        Error::Fault { fault, site: self.site().unwrap_or(Site::here()) }
+    }
+
     /// The user's line of the first op, for errors that belong to the program as a whole.
     pub(crate) fn site(&self) -> Option<Site> {
         self.graph.nodes().first().map(|node| node.site)
     }
+}
+
+/// A recorded program: its parts, each with the number that must be finite before the next.
+#[derive(Debug)]
+pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<(*mut u8, DType, Site)>)>);
+
+// SAFETY: the addresses are of the device, and are only followed under the promise of `replay`.
+unsafe impl Send for Recorded {}
+
+impl Recorded {
+    /// Runs it again.
+    ///
+    /// # Safety
+    /// As for [`Program::run`], over the memory it was recorded with.
+    pub(crate) unsafe fn replay(&self, device: &Device, site: Site) -> Result<()> {
+        for (recording, checked) in &self.0 {
+            // SAFETY: the caller's promise.
+            unsafe { recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
+            if let Some((at, dtype, site)) = *checked {
+                // SAFETY: the caller's promise.
+                unsafe { check(device, at, dtype, site) }?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for a number and refuses one that is not finite.
+///
+/// # Safety
+/// `at` must be live memory of the device that holds an element of this type.
+pub(crate) unsafe fn check(device: &Device, at: *mut u8, dtype: DType, site: Site) -> Result<()> {
+    let mut bytes = [0; 8];
+    let bytes = &mut bytes[..dtype.bytes()];
+    // SAFETY: the caller's promise.
+    unsafe { device.backend().download(at, bytes) }.map_err(|fault| Error::Fault { fault, site })?;
+    let value = crate::host::element(dtype, bytes);
+    if value.is_finite() { Ok(()) } else { Err(Error::NotFinite { value, site }) }
 }

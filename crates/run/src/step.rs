@@ -10,7 +10,7 @@ use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
 use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
-use crate::account::Account;
+use crate::account::{Account, own as own_bytes};
 use crate::compile::{Compile, Compiled, Part};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -178,11 +178,10 @@ impl StepInfo {
 
     fn new(compiled: &Compiled, plan_seconds: f64) -> StepInfo {
         let parts = || compiled.passes.iter().chain(&compiled.update);
-        let arena = parts().map(|p| p.program.arena_bytes()).max().unwrap_or(0);
         let live = parts().map(|p| p.program.figures().live_bytes).max().unwrap_or(0);
         let again = |p: &Part| p.program.figures().recomputed_ops * p.runs as u64;
         StepInfo {
-            planned: compiled.account.elsewhere() + compiled.planning.max(compiled.extra + arena.into()),
+            planned: compiled.planned,
             floor: compiled.floor,
             unlimited: compiled.unlimited,
             live: Bytes(live),
@@ -464,8 +463,7 @@ impl Step {
             return Err(Error::Signature { site, why });
         }
         // SAFETY: nobody else holds the bytes, and there are as many of them.
-        unsafe { tensor.buffer(site)?.ptr().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
-        Ok(())
+        unsafe { tensor.buffer(site)?.write(value, site) }
     }
 
     /// The state as it stands. A clone keeps what it saw: the next run copies what is shared before it writes.
@@ -539,8 +537,9 @@ impl Step {
             arena,
             Bytes::from(self.workspace.bytes()).saturating_sub(before),
         );
-        let own = process::resident().unwrap_or(Bytes::ZERO);
-        let own = own.saturating_sub(self.device.memory_info().current);
+        let resident = || process::resident().unwrap_or(Bytes::ZERO);
+        let own = own_bytes(&self.device)
+            .unwrap_or_else(|| resident().saturating_sub(self.device.memory_info().current));
         row(LedgerKind::Program, "program", variant.info.account.program, own);
         ledger
     }

@@ -71,6 +71,30 @@ impl Buffer {
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
+
+    /// Copies bytes to the host, from `start` on.
+    pub(crate) fn read(&self, start: usize, into: &mut [u8], site: Site) -> Result<()> {
+        if start + into.len() > self.bytes() {
+            return Err(Error::Internal(format!(
+                "{} bytes are read of a buffer of {}",
+                start + into.len(),
+                self.bytes()
+            )));
+        }
+        // SAFETY: so many bytes are there, and they are not written while shared.
+        unsafe { self.device.backend().download(self.ptr().add(start), into) }
+            .map_err(|fault| Error::Fault { fault, site })
+    }
+
+    /// Copies bytes of the host over the first ones.
+    ///
+    /// # Safety
+    /// Nobody else may use the buffer, and it must have as many bytes.
+    pub(crate) unsafe fn write(&self, bytes: &[u8], site: Site) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.device.backend().upload(self.ptr(), bytes) }
+            .map_err(|fault| Error::Fault { fault, site })
+    }
 }
 
 impl Tensor {

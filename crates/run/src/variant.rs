@@ -6,13 +6,14 @@ use plimsoll_graph::{DType, Site, TensorOps, Type};
 use crate::compile::{Compiled, Part, staged};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::program::{Recorded, check};
 use crate::step::StepInfo;
 use crate::tensor::{Buffer, Tensor};
 
 /// One compiled form of a step. The workspace that all variants share holds, in this order:
 ///
 /// ```text
-/// | sums over micro-batches | rows of a micro-batch | old values of what passes change | arena |
+/// | sums over micro-batches | rows of a micro-batch, its position | old values of what passes change | arena |
 /// ```
 pub(crate) struct Variant {
     /// Which of the step's bodies it is a form of.
@@ -28,6 +29,8 @@ pub(crate) struct Variant {
     guard: Option<(usize, DType)>,
     /// Offsets of rows that are copied because they are not aligned.
     rows: Vec<Option<usize>>,
+    /// Where the position of the pass at hand is copied to, on a device that records passes.
+    first: Option<usize>,
     /// State that passes change, and where its old values are put until the step is done.
     kept: Vec<(usize, usize)>,
     arena: usize,
@@ -43,7 +46,13 @@ struct Bound {
     results: Vec<*mut u8>,
     /// What each result is.
     targets: Vec<Target>,
+    /// Arguments, results and arena of the last run, on a device that records.
+    seen: Pointers,
+    /// The program as recorded over them.
+    recorded: Option<Recorded>,
 }
+
+type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8);
 
 #[derive(Clone, Copy)]
 enum Target {
@@ -77,12 +86,14 @@ impl Variant {
             start
         };
         let samples = passes.first().map_or(1, |p| p.samples);
+        let fixed = !device.backend().is_host();
         let sums: Vec<(usize, usize)> = sums.iter().map(|ty| (place(ty.bytes()), ty.bytes())).collect();
         let mut row = |ty: &Type| {
-            let bytes = staged(ty, batch, samples).get() as usize;
+            let bytes = staged(ty, batch, samples, fixed).get() as usize;
             (update.is_some() && bytes > 0).then(|| place(bytes))
         };
         let rows = inputs.iter().map(&mut row).collect();
+        let first = (update.is_some() && fixed).then(|| place(size_of::<i64>()));
         let kept = passed.iter().map(|&i| (i, place(state[i].ty().bytes()))).collect();
         let arena = end;
         let arena_bytes = passes.iter().chain(&update).map(|p| p.program.arena_bytes()).max().unwrap_or(0);
@@ -113,7 +124,8 @@ impl Variant {
             let n = n_state + inputs.len() + 1 + part.captured.len() + sums.len();
             let (arguments, results) =
                 (vec![std::ptr::null_mut(); n], vec![std::ptr::null_mut(); targets.len()]);
-            Bound { part, arguments, results, targets }
+            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut()), None);
+            Bound { part, arguments, results, targets, seen, recorded }
         };
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
         let update = update.map(|part| bind(part, of_update));
@@ -128,6 +140,7 @@ impl Variant {
             sums,
             guard,
             rows,
+            first,
             kept,
             arena,
             arena_bytes,
@@ -163,17 +176,20 @@ impl Variant {
         site: Site,
     ) -> Result<()> {
         let base = workspace.ptr();
+        let fault = |fault| Error::Fault { fault, site };
         for &(i, offset) in &self.kept {
+            let (old, bytes) = (state[i].buffer(site)?.ptr(), state[i].ty().bytes());
             // SAFETY: the workspace has room for the old values there.
-            unsafe { base.add(offset).copy_from(state[i].buffer(site)?.ptr(), state[i].ty().bytes()) };
+            unsafe { device.backend().copy(base.add(offset), old, bytes) }.map_err(fault)?;
         }
         // SAFETY: the caller's promise.
         let done = unsafe { self.attempt(device, state, inputs, base, site) };
         if done.is_err() {
             // A whole step checks its loss before it changes anything; what passes have changed is put back here.
             for &(i, offset) in &self.kept {
+                let (old, bytes) = (state[i].buffer(site)?.ptr(), state[i].ty().bytes());
                 // SAFETY: as above, the other way.
-                unsafe { state[i].buffer(site)?.ptr().copy_from(base.add(offset), state[i].ty().bytes()) };
+                unsafe { device.backend().copy(old, base.add(offset), bytes) }.map_err(fault)?;
             }
         }
         done
@@ -189,16 +205,26 @@ impl Variant {
         base: *mut u8,
         site: Site,
     ) -> Result<()> {
-        let Variant { outputs, passes, update, sums, guard, rows, arena, firsts, .. } = self;
+        let Variant { outputs, passes, update, sums, guard, rows, first, arena, firsts, .. } = self;
+        let fault = |fault| Error::Fault { fault, site };
         for (offset, bytes) in &*sums {
-            // SAFETY: the workspace holds the sums; it is the CPU's memory.
-            unsafe { base.add(*offset).write_bytes(0, *bytes) };
+            // SAFETY: the workspace holds the sums.
+            unsafe { device.backend().zero(base.add(*offset), *bytes) }.map_err(fault)?;
         }
         let split = update.is_some();
         let (mut sample, mut pass) = (0, 0);
         for bound in passes {
             for _ in 0..bound.part.runs {
-                bound.point(state, outputs, &firsts[pass], sums, base, inputs.len(), site)?;
+                let mut position = firsts[pass].buffer(site)?.ptr();
+                if let Some(offset) = *first {
+                    // SAFETY: the workspace has room for it there.
+                    unsafe {
+                        let place = base.add(offset);
+                        device.backend().copy(place, position, size_of::<i64>()).map_err(fault)?;
+                        position = place;
+                    }
+                }
+                bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
                 for (i, (input, ty)) in inputs.iter().zip(&self.inputs).enumerate() {
                     let mut source = input.buffer(site)?.ptr();
                     if split {
@@ -209,32 +235,31 @@ impl Variant {
                             // SAFETY: the workspace has room for the rows of the largest micro-batch there.
                             let copy = unsafe { base.add(offset) };
                             // SAFETY: as above; an input is no part of the workspace.
-                            unsafe { copy.copy_from(source, row * bound.part.samples) };
+                            unsafe { device.backend().copy(copy, source, row * bound.part.samples) }
+                                .map_err(fault)?;
                             source = copy;
                         }
                     }
                     bound.arguments[state.len() + i] = source;
                 }
                 // SAFETY: the caller's promise; the arena lies behind everything else.
-                unsafe { bound.run(device, base.add(*arena)) }?;
+                unsafe { bound.run(device, base.add(*arena), site) }?;
                 sample += bound.part.samples;
                 pass += 1;
             }
         }
         if let Some((sum, dtype)) = *guard {
             // SAFETY: the sum is in the workspace and was written by the passes.
-            let bytes = unsafe { std::slice::from_raw_parts(base.add(sums[sum].0), dtype.bytes()) };
-            let value = crate::host::element(dtype, bytes);
-            if !value.is_finite() {
-                return Err(Error::NotFinite { value, site });
-            }
+            unsafe { check(device, base.add(sums[sum].0), dtype, site) }?;
         }
         if let Some(bound) = update {
-            bound.point(state, outputs, &firsts[0], sums, base, inputs.len(), site)?;
+            let position = firsts[0].buffer(site)?.ptr();
+            bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
-            unsafe { bound.run(device, base.add(*arena)) }?;
+            unsafe { bound.run(device, base.add(*arena), site) }?;
         }
-        Ok(())
+        // What kernels refuse is known when they are done.
+        device.backend().synchronize().map_err(fault)
     }
 }
 
@@ -244,7 +269,7 @@ impl Bound {
         &mut self,
         state: &[Tensor],
         outputs: &[Tensor],
-        first: &Tensor,
+        first: *mut u8,
         sums: &[(usize, usize)],
         base: *mut u8,
         n_inputs: usize,
@@ -256,7 +281,9 @@ impl Bound {
             *slot = tensor.buffer(site)?.ptr();
         }
         let mut at = state.len() + n_inputs;
-        for tensor in std::iter::once(first).chain(&self.part.captured) {
+        self.arguments[at] = first;
+        at += 1;
+        for tensor in &self.part.captured {
             self.arguments[at] = tensor.buffer(site)?.ptr();
             at += 1;
         }
@@ -273,10 +300,32 @@ impl Bound {
         Ok(())
     }
 
+    /// Runs the part. A device that records is given the recording from the third run over the same memory on: the first
+    /// may load code, which cannot be recorded.
+    ///
     /// # Safety
     /// As for [`crate::program::Program::run`].
-    unsafe fn run(&self, device: &Device, arena: *mut u8) -> Result<()> {
+    unsafe fn run(&mut self, device: &Device, arena: *mut u8, site: Site) -> Result<()> {
+        let Bound { part, arguments, results, seen, recorded, .. } = self;
+        let known = seen.2 == arena && seen.0 == *arguments && seen.1 == *results;
+        if let (true, Some(recorded)) = (known, &*recorded) {
+            // SAFETY: the caller's promise, and the memory is what it was recorded with.
+            return unsafe { recorded.replay(device, site) };
+        }
         // SAFETY: the caller's promise.
-        unsafe { self.part.program.run(device, &self.arguments, &self.results, arena) }
+        unsafe { part.program.run(device, arguments, results, arena) }?;
+        if device.backend().is_host() {
+            return Ok(());
+        }
+        if known {
+            // SAFETY: as above; it is replayed over the same memory only.
+            *recorded = unsafe { part.program.record(device, arguments, results, arena) }?;
+        } else {
+            *recorded = None;
+            seen.0.clone_from(arguments);
+            seen.1.clone_from(results);
+            seen.2 = arena;
+        }
+        Ok(())
     }
 }

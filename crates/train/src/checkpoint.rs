@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_data::Position;
 use plimsoll_formats::Element;
 use plimsoll_formats::durable::{self, Checksummed, FileSum};
-use plimsoll_formats::safetensors::{Reader, TensorView, write};
+use plimsoll_formats::safetensors::{Reader, Spec, Writer};
 use plimsoll_graph::TensorOps;
 use plimsoll_nn::Training;
 use serde::{Deserialize, Serialize};
@@ -179,22 +179,36 @@ impl Checkpoint {
     }
 }
 
+/// Tensors of a device are read through a buffer of this size.
+const STAGED_BYTES: usize = 1 << 16;
+
 /// Writes named tensors as safetensors, without a copy of them.
 pub(crate) fn save_tensors<'a>(
     out: &mut impl std::io::Write,
     tensors: impl Iterator<Item = (&'a str, &'a plimsoll_run::Tensor)>,
     path: &Path,
 ) -> Result<()> {
-    let tensors: Vec<_> = tensors.collect();
-    let views = tensors
-        .iter()
-        .map(|(name, tensor)| {
-            let (element, shape) = (Element::from(tensor.dtype()), &tensor.shape()[..]);
-            Ok(TensorView { name, element, shape, bytes: tensor.as_bytes()? })
-        })
-        .collect::<Result<Vec<TensorView<'_>>>>()?;
+    let tensors: Vec<(&str, &plimsoll_run::Tensor)> = tensors.collect();
+    let by_name: BTreeMap<&str, &plimsoll_run::Tensor> = tensors.iter().copied().collect();
+    let spec = |(name, tensor): &(&str, &plimsoll_run::Tensor)| Spec {
+        name: name.to_string(),
+        element: Element::from(tensor.dtype()),
+        shape: tensor.shape()[..].to_vec(),
+    };
     let metadata = BTreeMap::from([("format".to_string(), "plimsoll".to_string())]);
-    write(out, &views, &metadata).map_err(|e| broken(path, e))?;
+    let specs = tensors.iter().map(spec).collect();
+    let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| broken(path, e))?;
+    let mut buffer = Vec::new();
+    while let Some(next) = writer.next_tensor() {
+        let tensor = by_name[next.name.as_str()];
+        let bytes = tensor.ty().bytes();
+        for start in (0..bytes).step_by(STAGED_BYTES) {
+            buffer.resize(STAGED_BYTES.min(bytes - start), 0);
+            tensor.read_bytes(start, &mut buffer)?;
+            writer.write(&buffer).map_err(|e| broken(path, e))?;
+        }
+    }
+    writer.finish().map_err(|e| broken(path, e))?;
     out.flush().map_err(Error::file(path))
 }
 

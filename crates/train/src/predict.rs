@@ -109,7 +109,8 @@ fn slice(tensors: &[Tensor], at: usize, samples: usize) -> Result<Vec<Tensor>> {
             let row = tensor.ty().bytes() / rows;
             let ty = Type::new(tensor.dtype(), tensor.shape().with(0, samples));
             let mut part = Tensor::zeros(ty)?;
-            let bytes = tensor.as_bytes()?.get(at * row..(at + samples) * row);
+            let bytes = tensor.as_bytes()?;
+            let bytes = bytes.get(at * row..(at + samples) * row);
             let outside = || Error::Mismatch(format!("a batch of {rows} samples has no rows from {at} on"));
             part.set_bytes(bytes.ok_or_else(outside)?)?;
             Ok(part)

@@ -9,7 +9,7 @@ use super::Kernel;
 use super::element::run_chain;
 use crate::Cuda;
 use crate::error::Error;
-use crate::launch::{Args, Code, Grid};
+use crate::launch::{Args, Code, Grid, is_only_loading};
 
 const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("matmul.cu"));
 
@@ -80,6 +80,11 @@ impl Product {
         if let Some(blas) = &cuda.0.blas
             && self.k > 0
         {
+            if is_only_loading() {
+                // The library loads its own code; what may be left to do after it is ours.
+                // SAFETY: nothing is put on the stream.
+                return unsafe { self.activate(cuda, self.act) };
+            }
             let card = cuda.card("a product")?;
             // SAFETY: the caller's promise.
             if let Some(left) = unsafe { blas.run(card, self, scratch, bytes) }? {

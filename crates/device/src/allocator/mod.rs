@@ -74,6 +74,12 @@ pub trait Allocator: Send + Sync {
     /// Gives memory that no block lies in back to the system, where it can be.
     fn release_unused(&self) {}
 
+    /// The pages in which memory comes: a block of more than half a page takes whole ones, smaller blocks share them. One
+    /// byte where blocks are counted as they are.
+    fn page(&self) -> Bytes {
+        Bytes(1)
+    }
+
     /// The `n` owners that hold most, largest first; equal ones in the order of their op and line.
     fn holders(&self, n: usize) -> Vec<Holder>;
 

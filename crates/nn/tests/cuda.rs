@@ -1,0 +1,104 @@
+//! Training on the CUDA backend: on the emulator everywhere, on a card where there is one. The same losses as on the CPU.
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_nn::{Adam, Net, Recipe, Training};
+use plimsoll_run::{Device, Error, Exactness, Result, Tensor};
+
+const BATCH: usize = 8;
+
+/// The devices to compare with the CPU, or lines that say which are not there.
+fn devices() -> Vec<Device> {
+    let found = [("emulator", Device::cuda_emulated(Bytes::mib(64))), ("card", Device::cuda(0))];
+    let there = found
+        .into_iter()
+        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    there.collect()
+}
+
+fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
+    let x = net.dense("in", &x[0], 48, true)?.relu()?;
+    let x = net.dropout("drop", &x, 0.25)?;
+    net.dense("out", &x, 5, true)
+}
+
+fn recipe() -> Recipe {
+    let (x, y) = (Type::new(DType::F32, [BATCH, 20]), Type::new(DType::I64, [BATCH]));
+    Recipe::cross_entropy(Adam::new(1e-2), x, y)
+}
+
+/// Losses of a few steps, the bytes planned, the least bytes and the number of micro-batches.
+fn train(device: &Device, change: impl FnOnce(&mut Recipe)) -> Result<(Vec<f64>, Bytes, Bytes, usize)> {
+    device.scope(|| {
+        let mut recipe = recipe();
+        change(&mut recipe);
+        let mut training = Training::new(model, recipe, 3)?;
+        let x: Vec<f32> = (0..BATCH * 20).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
+        let x = Tensor::from_slice(&x, [BATCH, 20])?;
+        let y: Vec<i64> = (0..BATCH as i64).map(|i| i * 3 % 5).collect();
+        let y = Tensor::from_slice(&y, [BATCH])?;
+        // More than two steps, so that a device that records replays too.
+        let losses = (0..5).map(|_| training.step(&[&x], &y)).collect::<Result<Vec<f64>>>()?;
+        let info = training.info();
+        Ok((losses, info.planned, info.floor, info.micro_batches))
+    })
+}
+
+fn assert_close(found: &[f64], expected: &[f64], what: &str) {
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-5 * b.abs(), "{what}: {found:?} and {expected:?}");
+    }
+}
+
+#[test]
+fn losses_on_the_backend_are_those_of_the_cpu_whole_and_split() {
+    let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+    let (expected, ..) = train(&cpu, |_| ()).unwrap();
+    assert!(expected[4] < expected[0]);
+    for device in devices() {
+        let (whole, ..) = train(&device, |_| ()).unwrap();
+        assert_close(&whole, &expected, "whole");
+        let (split, _, _, parts) = train(&device, |recipe| recipe.micro_batch = Some(3)).unwrap();
+        assert_eq!(parts, 3);
+        assert_close(&split, &expected, "split");
+    }
+}
+
+#[test]
+fn a_tight_line_is_kept_and_a_byte_less_is_refused() {
+    let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+    let (expected, ..) = train(&cpu, |_| ()).unwrap();
+    for device in devices() {
+        let reassociated = |line: Bytes| {
+            move |recipe: &mut Recipe| {
+                recipe.memory = Some(line);
+                recipe.exactness = Exactness::Reassociated;
+            }
+        };
+        let (_, _, least, _) = train(&device, reassociated(Bytes::mib(4096))).unwrap();
+        let (losses, planned, floor, _) = train(&device, reassociated(least)).unwrap();
+        assert!(planned <= least && floor == least, "{planned} and {floor} of {least}");
+        assert_close(&losses, &expected, "at the least line");
+        let page = if device.name().contains("emulated") { 1 } else { 2 << 20 };
+        match train(&device, reassociated(Bytes(least.get() - page))) {
+            Err(Error::Infeasible { least: known, .. }) => assert_eq!(known, least),
+            other => panic!("a line below the least gave {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_label_out_of_range_changes_nothing() {
+    for device in devices() {
+        device.scope(|| {
+            let mut training = Training::new(model, recipe(), 3).unwrap();
+            let x = Tensor::zeros(Type::new(DType::F32, [BATCH, 20])).unwrap();
+            let y = Tensor::from_slice(&[0i64, 1, 2, 3, 4, 5, 0, 1], [BATCH]).unwrap();
+            let before: Vec<Vec<u8>> = training.values().iter().map(|t| t.to_bytes().unwrap()).collect();
+            let refused = training.step(&[&x], &y).unwrap_err();
+            assert!(refused.to_string().contains("index 5"), "{refused}");
+            let after: Vec<Vec<u8>> = training.values().iter().map(|t| t.to_bytes().unwrap()).collect();
+            assert_eq!(before, after);
+        });
+    }
+}
