@@ -1,12 +1,15 @@
 //! `plimsoll plan`: what a training step would take and cost under a budget, for a model or a traced step.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
 use plimsoll::run::Error;
+
+use clap::ValueEnum;
 
 use crate::Failure;
 use crate::case::Case;
@@ -15,9 +18,9 @@ use crate::machine::{self, Exact};
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The model.
+    /// The model: one of the reference cases or of the zoo (mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm).
     #[arg(required_unless_present = "trace", conflicts_with = "trace")]
-    model: Option<Case>,
+    model: Option<String>,
     /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order.
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -46,32 +49,58 @@ pub struct Args {
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    match (&args.trace, args.model) {
+    match (&args.trace, &args.model) {
         (Some(file), _) => traced(args, file),
-        (None, Some(case)) => Ok(machine::cpu(args.threads)?.scope(|| model(args, case))?),
+        (None, Some(name)) => {
+            let (batch, recipe, planned) = asked(args, name)?;
+            Ok(machine::cpu(args.threads)?.scope(|| model(args, name, batch, recipe, planned))?)
+        }
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
 }
 
-/// Compiles a model's training step and says what was planned; nothing is run.
-fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
-    let setup = case.setup(args.batch, false);
-    let (batch, mut recipe) = (setup.batch, case.recipe(&setup));
+/// A model with its batch and recipe.
+fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
+    let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
+        Ok(case) => {
+            let setup = case.setup(args.batch, false);
+            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, false);
+            (setup.batch, case.recipe(&setup), Arc::new(model))
+        }
+        Err(_) => {
+            let Some(entry) = zoo::find(name) else {
+                let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
+                return Err(Failure(format!("there is no model {name}; there are {}", names.join(", "))));
+            };
+            let batch = args.batch.unwrap_or(32);
+            let recipe = Recipe::cross_entropy(Adam::new(1e-3), entry.input(batch), entry.labels(batch));
+            (batch, recipe, Arc::new(entry))
+        }
+    };
+    if batch == 0 {
+        return Err(Failure("a batch has at least one sample".into()));
+    }
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
+    Ok((batch, recipe, model))
+}
+
+/// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.
+fn model(
+    args: &Args,
+    name: &str,
+    batch: usize,
+    recipe: Recipe,
+    model: Arc<dyn Model>,
+) -> plimsoll::run::Result<()> {
     let start = Instant::now();
-    let (line, words) = match Training::new(
-        move |net: &mut Net, x: &[Tensor]| case.model(net, x, false),
-        recipe,
-        0,
-    ) {
-        Ok(training) => {
-            let info = *training.info();
+    let (line, words) = match Training::plan(model, recipe) {
+        Ok((info, arena)) => {
             let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
             let line = serde_json::json!({
-                "model": case.name(), "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
+                "model": name, "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
                 "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
-                "arena_bytes": training.arena_bytes().get(), "live_bytes": info.live.get(), "predicted_ms": ms,
+                "arena_bytes": arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
                 "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
                 "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
             });
@@ -79,9 +108,9 @@ fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
                 "{} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
                  {} micro-batches, {} ops run again, {}\n\
                  the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s",
-                case.name(),
+                name,
                 info.planned,
-                training.arena_bytes(),
+                arena,
                 info.micro_batches,
                 info.recomputed_ops,
                 info.exactness,
@@ -93,7 +122,7 @@ fn model(args: &Args, case: Case) -> plimsoll::run::Result<()> {
         }
         Err(error @ Error::Infeasible { asked, least, .. }) => {
             let line = serde_json::json!({
-                "model": case.name(), "batch": batch, "fits": false, "budget_bytes": asked.get(),
+                "model": name, "batch": batch, "fits": false, "budget_bytes": asked.get(),
                 "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
                 "why": error.to_string(),
             });

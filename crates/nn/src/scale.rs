@@ -3,8 +3,6 @@
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tape, Tensor};
 
-/// The scale a training starts with.
-const START: f64 = 32768.0;
 /// After so many steps without a gradient that is not finite, the scale doubles.
 const PATIENCE: f64 = 2000.0;
 /// The scale's bounds: what f32 and common sense allow.
@@ -18,9 +16,8 @@ pub(crate) struct LossScale {
 }
 
 impl LossScale {
-    pub(crate) fn start() -> Result<Tensor> {
-        Tensor::from_slice(&[START as f32], [])
-    }
+    /// The scale a training starts with.
+    pub(crate) const START: f64 = 32768.0;
 
     /// Whether a part of the state is one of its own.
     pub(crate) fn is(&self, part: usize) -> bool {

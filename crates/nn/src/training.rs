@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{
-    Exactness, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor,
+    Device, Exactness, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor,
 };
 use smallvec::SmallVec;
 
@@ -157,6 +157,23 @@ impl Training {
         Training::compile(model, recipe, params, values, 0)
     }
 
+    /// What would be planned for a step of this model: nothing is computed and no memory is taken for it. Returns the plan and
+    /// the bytes of its arena.
+    #[track_caller]
+    pub fn plan(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Bytes)> {
+        let params = Net::discover(&recipe.inputs, &model)?;
+        let (layout, held) = Layout::new(&recipe, &params);
+        let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
+        let held: Vec<(String, Kind, Type)> = params
+            .iter()
+            .map(|p| (p.name.clone(), Kind::Parameter, p.ty.clone()))
+            .chain(held.into_iter().map(|(name, ty, _)| (name, Kind::Optimizer, ty)))
+            .collect();
+        let options = recipe.options();
+        let body = Body { model, recipe, params, layout };
+        Step::survey(&options, &Device::current()?, &held, &types, |pass| body.train(pass))
+    }
+
     /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
@@ -185,10 +202,17 @@ impl Training {
         seed: u64,
         is_trained: bool,
     ) -> Result<Training> {
-        let (layout, mut held) = Layout::new(&recipe, &params, values, seed)?;
-        if !is_trained {
-            // Without training there is no need for the optimizer's state.
-            held.truncate(params.len());
+        let (layout, optimizer) = Layout::new(&recipe, &params);
+        let parameter =
+            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
+        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
+        // Without training there is no need for the optimizer's state.
+        for (name, ty, start) in optimizer.into_iter().filter(|_| is_trained) {
+            let tensor = match start {
+                Start::Value(value) => Tensor::full(ty, value)?,
+                Start::Seed => Tensor::from_slice(&[seed as i64, 0], [2])?,
+            };
+            held.push(Held { name, kind: Kind::Optimizer, tensor });
         }
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let (rate, n_metrics) = (layout.rate, recipe.metrics.len());
@@ -326,37 +350,42 @@ struct Layout {
     scale: Option<LossScale>,
 }
 
+/// What a part of the state starts with.
+enum Start {
+    Value(f64),
+    /// The seed, and no steps yet.
+    Seed,
+}
+
 impl Layout {
-    fn new(recipe: &Recipe, params: &[Param], values: Vec<Tensor>, seed: u64) -> Result<(Layout, Vec<Held>)> {
-        let parameter =
-            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
-        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
-        let mut hold = |name: String, tensor: Tensor| {
-            held.push(Held { name, kind: Kind::Optimizer, tensor });
-            held.len() - 1
+    /// The layout, and what is kept beside the parameters: names, types, values to start with.
+    fn new(recipe: &Recipe, params: &[Param]) -> (Layout, Vec<(String, Type, Start)>) {
+        let mut kept: Vec<(String, Type, Start)> = Vec::new();
+        let n = params.len();
+        let mut keep = |name: String, ty: Type, start: Start| {
+            kept.push((name, ty, start));
+            n + kept.len() - 1
         };
-        let trained: Vec<usize> = (0..params.len()).filter(|&i| params[i].trained).collect();
-        let (mut slots, mut first) = (Vec::new(), params.len());
+        let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
+        let (mut slots, mut first) = (Vec::new(), n);
         for &i in &trained {
             let mut end = first;
             for slot in recipe.optimizer.slots(&params[i]) {
                 let name = format!("{}.{}", params[i].name, slot.name);
-                end = hold(name, Tensor::full(slot.ty, slot.init)?) + 1;
+                end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
             }
             slots.push(first..end);
             first = end;
         }
-        let count = hold("training.updates".into(), Tensor::zeros(Type::new(DType::F64, []))?);
-        let key = hold("training.random".into(), Tensor::from_slice(&[seed as i64, 0], [2])?);
-        let rate = hold("training.rate".into(), Tensor::from_slice(&[recipe.optimizer.rate()], [])?);
-        let scale = match recipe.precision.needs_loss_scale() {
-            true => Some(LossScale {
-                scale: hold("training.loss_scale".into(), LossScale::start()?),
-                good: hold("training.finite_steps".into(), Tensor::zeros(Type::new(DType::F32, []))?),
-            }),
-            false => None,
-        };
-        Ok((Layout { trained, slots, count, key, rate, scale }, held))
+        let (f32s, f64s) = (Type::new(DType::F32, []), Type::new(DType::F64, []));
+        let count = keep("training.updates".into(), f64s.clone(), Start::Value(0.0));
+        let key = keep("training.random".into(), Type::new(DType::I64, [2]), Start::Seed);
+        let rate = keep("training.rate".into(), f64s, Start::Value(recipe.optimizer.rate()));
+        let scale = recipe.precision.needs_loss_scale().then(|| LossScale {
+            scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
+            good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
+        });
+        (Layout { trained, slots, count, key, rate, scale }, kept)
     }
 }
 

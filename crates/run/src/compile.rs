@@ -36,6 +36,8 @@ pub(crate) struct Compile<'a> {
     pub(crate) options: &'a StepOptions,
     /// Whether the first output must be finite, or nothing is changed.
     pub(crate) guarded: bool,
+    /// Bytes of state that is only sketched, and would be there.
+    pub(crate) absent: Bytes,
     /// Whether the step has run before, and what stands beside it with it.
     pub(crate) started: bool,
     pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
@@ -152,7 +154,8 @@ impl Compile<'_> {
         if !self.device.backend().is_host() {
             prepare(&passes::optimize(&whole.graph)?, self.device)?;
         }
-        let account = Account::new(self.device, staged, self.options.beside, self.started);
+        let mut account = Account::new(self.device, staged, self.options.beside, self.started);
+        account.tensors = account.tensors + self.absent;
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
         let (mut one, sizes) = match (self.batch, self.options.micro_batch) {
@@ -472,7 +475,7 @@ fn prepare(graph: &Graph, device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn padded(bytes: usize) -> Bytes {
+pub(crate) fn padded(bytes: usize) -> Bytes {
     bytes.next_multiple_of(ALIGNMENT).into()
 }
 

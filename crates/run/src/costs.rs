@@ -22,6 +22,10 @@ const HEADER: &str = "plimsoll kernel times 1";
 /// A kernel is timed until it has run this often or this long.
 const RUNS: usize = 7;
 const SECONDS: f64 = 0.02;
+/// A kernel that is estimated to take longer than this is not timed.
+const MOST_SECONDS: f64 = 0.3;
+/// Nor one whose operands take more than this.
+const MOST_BYTES: Bytes = Bytes::mib(512);
 /// Runs that a device is given at once.
 const TOGETHER: usize = 5;
 
@@ -75,6 +79,11 @@ impl Costs {
         }
         let mut timed = Vec::new();
         for (key, node) in fresh {
+            // Of what takes long anyway, the roofline says enough.
+            let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+            if self.seconds(device.backend(), &node.op, &inputs, &outputs) > MOST_SECONDS {
+                continue;
+            }
             if let Some(seconds) = time(graph, node, device, room)? {
                 timed.push((key, seconds));
             }
@@ -111,7 +120,7 @@ fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Res
     let all = || inputs.iter().chain(&outputs);
     let operand_bytes: usize = all().map(|ty| padded(ty.bytes())).sum();
     let bytes = operand_bytes + padded(scratch_bytes);
-    if room.is_some_and(|room| Bytes::from(bytes) > room) {
+    if Bytes::from(bytes) > room.unwrap_or(MOST_BYTES).min(MOST_BYTES) {
         return Ok(None);
     }
     let buffer = Buffer::new(device, bytes.max(ALIGNMENT), "calibration", Site::here())?;

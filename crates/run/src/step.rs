@@ -11,7 +11,7 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
 use crate::account::{Account, own as own_bytes};
-use crate::compile::{Compile, Compiled, Part};
+use crate::compile::{Compile, Compiled, Part, padded};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Tensor};
@@ -237,6 +237,31 @@ impl Step {
         Step::over(options, held, None, body)
     }
 
+    /// What [`Step::compile_with`] would plan for a state of these types, on a device: no memory is taken for it.
+    #[track_caller]
+    pub fn survey(
+        options: &StepOptions,
+        device: &Device,
+        held: &[(String, Kind, Type)],
+        inputs: &[Type],
+        body: impl Fn(&Pass<'_>) -> Result<StepResult>,
+    ) -> Result<(StepInfo, Bytes)> {
+        let (site, start) = (Site::here(), Instant::now());
+        let sketch = crate::Sketch::new();
+        let state: Vec<Tensor> = held.iter().map(|(name, _, ty)| sketch.tensor(name, ty.clone())).collect();
+        let names: Vec<(String, Kind)> = held.iter().map(|(name, kind, _)| (name.clone(), *kind)).collect();
+        let absent = held.iter().map(|(_, _, ty)| padded(ty.bytes())).sum();
+        let (batch, guarded) = (batch_of(options, inputs, site)?, options.guarded);
+        let (state, names, started) = (&state, &names, false);
+        let body = &body;
+        let compile =
+            Compile { device, state, names, inputs, batch, options, guarded, absent, started, body, site };
+        let compiled = compile.run()?;
+        let parts = compiled.passes.iter().chain(&compiled.update);
+        let arena = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0);
+        Ok((StepInfo::new(&compiled, start.elapsed().as_secs_f64()), arena.into()))
+    }
+
     #[track_caller]
     fn over(
         options: StepOptions,
@@ -295,18 +320,7 @@ impl Step {
 
     /// Compiles a form of the step.
     fn build(&self, body: usize, inputs: &[Type], options: &StepOptions, site: Site) -> Result<Variant> {
-        let batch = match options.batched {
-            false => None,
-            true => {
-                let batch = inputs.first().and_then(|ty| ty.shape.first().copied());
-                if let Some(ty) = inputs.iter().find(|ty| ty.shape.first().copied() != batch) {
-                    let why =
-                        format!("has an input of {ty}, whose first axis is not the batch of the others");
-                    return Err(Error::Signature { site, why });
-                }
-                batch
-            }
-        };
+        let batch = batch_of(options, inputs, site)?;
         let start = Instant::now();
         let (device, state, names) = (&self.device, &self.state, &self.names);
         let Some(traced) = self.bodies.get(body) else {
@@ -318,8 +332,19 @@ impl Step {
         // Only the step itself changes state, so only it can leave something half changed.
         let guarded = options.guarded && body == 0;
         let started = !self.variants.is_empty();
-        let compile =
-            Compile { device, state, names, inputs, batch, options, guarded, started, body: &**traced, site };
+        let compile = Compile {
+            device,
+            state,
+            names,
+            inputs,
+            batch,
+            options,
+            guarded,
+            absent: Bytes::ZERO,
+            started,
+            body: &**traced,
+            site,
+        };
         let mut compiled = compile.run()?;
         process::release_unused_heap();
         for _ in 0..MOST_TRIES {
@@ -543,6 +568,19 @@ impl Step {
         row(LedgerKind::Program, "program", variant.info.account.program, own);
         ledger
     }
+}
+
+/// Samples in the inputs, where their first axis counts them.
+fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
+    if !options.batched {
+        return Ok(None);
+    }
+    let batch = inputs.first().and_then(|ty| ty.shape.first().copied());
+    if let Some(ty) = inputs.iter().find(|ty| ty.shape.first().copied() != batch) {
+        let why = format!("has an input of {ty}, whose first axis is not the batch of the others");
+        return Err(Error::Signature { site, why });
+    }
+    Ok(batch)
 }
 
 fn ledger_kind(kind: Kind) -> LedgerKind {
