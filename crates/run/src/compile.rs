@@ -155,7 +155,7 @@ impl Compile<'_> {
             prepare(&passes::optimize(&whole.graph)?, self.device)?;
         }
         let mut account = Account::new(self.device, staged, self.options.beside, self.started);
-        account.tensors = account.tensors + self.absent;
+        account.tensors += self.absent;
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
         let (mut one, sizes) = match (self.batch, self.options.micro_batch) {

@@ -311,7 +311,7 @@ impl Trainer {
         if self.memory.is_some() && self.host_memory.is_none() {
             let mut least = least_pipeline(data)?;
             if let Some(validation) = &self.validation {
-                least = least + least_pipeline(validation)?;
+                least += least_pipeline(validation)?;
             }
             info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
         }
@@ -323,7 +323,7 @@ impl Trainer {
         let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
         let mut bytes = self.bounded(data)?.declared_bytes()?;
         if let Some(validation) = &self.validation {
-            bytes = bytes + self.bounded(validation)?.declared_bytes()?;
+            bytes += self.bounded(validation)?.declared_bytes()?;
         }
         Ok(bytes)
     }
