@@ -33,7 +33,9 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block) -> Result<Vec<
         let Body::Layer(made) = &node.body else { continue };
         let paths: Vec<String> = match file.kind() {
             Kind::Legacy => legacy_paths(file, layer, made.weights.len(), &node.place)?,
-            _ => archive_paths(&node.path, made.weights.iter().map(|w| w.holder.as_str())),
+            _ => {
+                archive_paths(&stored_path(file, &node.path), made.weights.iter().map(|w| w.holder.as_str()))
+            }
         };
         for (weight, path) in made.weights.iter().zip(paths) {
             file.variable(&path).map_err(|_| {
@@ -53,6 +55,23 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block) -> Result<Vec<
     }
     check_leftovers(file, &bindings)?;
     Ok(bindings)
+}
+
+/// Classes whose own name is not the one that Keras stores: weights are filed under the class's own.
+const OTHER_NAMES: [(&str, &str); 1] = [("group_query_attention", "grouped_query_attention")];
+
+/// Where a layer's variables really are.
+fn stored_path(file: &KerasFile, path: &str) -> String {
+    let (list, name) = path.rsplit_once('/').unwrap_or(("", path));
+    for (class, own) in OTHER_NAMES {
+        if let Some(number) = name.strip_prefix(class) {
+            let other = format!("{list}/{own}{number}");
+            if file.variables().iter().any(|v| v.path.starts_with(&format!("{other}/"))) {
+                return other;
+            }
+        }
+    }
+    path.to_string()
 }
 
 /// Keras 3 numbers the variables of each object.

@@ -234,6 +234,10 @@ impl Node {
                 // Training is what the outermost call says, whatever is stored here: so Keras 3 runs it.
                 _ if key == "training" => true,
                 _ if matches!(arg, Argument::Value(Value::Null)) => true,
+                // Functional models name masks among the arguments.
+                Body::Layer(made) if key == "mask" => {
+                    matches!(made.masks, Masks::Read | Masks::Pass) && matches!(arg, Argument::Tensor(_))
+                }
                 Body::Layer(made) => made.kwargs.contains(&key.as_str()),
                 Body::Model(_) => false,
                 Body::Input => false,
@@ -290,7 +294,7 @@ impl Node {
                 // Keras casts what a layer reads to the type it computes in.
                 let dtype = cx.dtype();
                 let cast = self.precision.is_some();
-                let args = args.map(&|x: &Tensor| {
+                let mut args = args.map(&|x: &Tensor| {
                     if cast && x.dtype().is_float() { x.cast(dtype) } else { Ok(x.clone()) }
                 })?;
                 if made.masks == Masks::Refuse && args.has_mask() {
@@ -299,6 +303,7 @@ impl Node {
                         self.place, self.class
                     )));
                 }
+                args.take_mask();
                 cx.pass.wants_logits = wanted.iter().any(|w| *w);
                 cx.pass.mask = None;
                 let results = cx.scope(&self.name, |cx| (made.body)(cx, &args))?;

@@ -180,6 +180,15 @@ impl Args {
         !found.is_empty()
     }
 
+    /// A mask given by name becomes that of the first tensor.
+    pub(crate) fn take_mask(&mut self) {
+        let Some(place) = self.kwargs.iter().position(|(key, _)| key == "mask") else { return };
+        let (_, named) = self.kwargs.remove(place);
+        if let (Arg::Tensor(given, _), Some(Arg::Tensor(_, mask))) = (named, self.args.first_mut()) {
+            *mask = Some(given);
+        }
+    }
+
     /// All tensors among the arguments, by place and then by name.
     pub(crate) fn all(&self) -> Vec<&Tensor> {
         let mut found = Vec::new();

@@ -286,10 +286,6 @@ impl KerasModel {
         let f32_only = self.precision() == Precision::F32;
         (0..self.n_outputs()).map(|i| f32_only && self.block.ends_in_probabilities(i)).collect()
     }
-
-    pub(crate) fn block(&self) -> &Block {
-        &self.block
-    }
 }
 
 impl Model for KerasModel {

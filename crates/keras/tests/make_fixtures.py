@@ -83,7 +83,8 @@ def wake(model):
     """Draws every weight anew: zeros and ones hide mistakes."""
     rng = np.random.default_rng(5)
     for v in model.variables:
-        if "float" not in v.dtype:
+        # What a Normalization layer was adapted to stays: it computes from copies.
+        if "float" not in v.dtype or v.path.split("/")[-1] in ("mean", "variance"):
             continue
         value = rng.normal(size=v.shape).astype(np.float32) * 0.3
         if v.path.endswith(("gamma", "variance", "scale")):
@@ -113,7 +114,7 @@ def cnn():
         layers.ReLU(6.0),
         layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
         layers.SeparableConv2D(6, (3, 2), padding="same", activation="swish"),
-        layers.Conv2D(6, 1, groups=2),
+        layers.Conv2D(6, 1, groups=2, use_bias=False),
         layers.MaxPooling2D(2, padding="same"),
         layers.BatchNormalization(momentum=0.9, epsilon=1e-5, scale=False),
         layers.AveragePooling2D(2, strides=1, padding="same"),
@@ -151,7 +152,7 @@ def convs():
 
 def rnn():
     words = keras.Input((7,), dtype="int32")
-    x = layers.Embedding(13, 4)(words)
+    x = layers.Embedding(29, 4)(words)
     x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
     x = layers.GRU(4, return_sequences=True)(x)
     x = layers.TimeDistributed(layers.Dense(3, activation="relu"))(x)
@@ -172,7 +173,7 @@ def rnn_odd():
 
 def attention():
     words = keras.Input((6,), dtype="int64")
-    x = layers.Embedding(11, 6)(words)
+    x = layers.Embedding(19, 6)(words)
     y = layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
     x = layers.LayerNormalization(epsilon=1e-5)(layers.Add()([x, y]))
     y = layers.MultiHeadAttention(3, 2, value_dim=4, use_bias=False)(x, layers.Dense(5)(x))
@@ -216,6 +217,7 @@ def norms():
     x = scaling(x)
     x = layers.Normalization(mean=[0.1, 0.2, 0.3, 0.4], variance=[1.0, 2.0, 3.0, 4.0])(x)
     x = layers.BatchNormalization(axis=1, center=False)(x)
+    x = layers.Activation("tanh")(x)
     x = layers.LayerNormalization(axis=[2, 3])(x)
     x = layers.LayerNormalization(axis=1, scale=False)(x)
     x = layers.GroupNormalization(2)(x)
@@ -245,7 +247,7 @@ def activations():
 def masked():
     words = keras.Input((7,), dtype="int32")
     line = keras.Input((5, 2))
-    x = layers.Embedding(9, 4, mask_zero=True)(words)
+    x = layers.Embedding(30, 4, mask_zero=True)(words)
     x = layers.Dropout(0.0)(x)
     x = layers.LSTM(4, return_sequences=True)(x)
     x = layers.Bidirectional(layers.GRU(3, return_sequences=True))(x)
@@ -298,19 +300,21 @@ def fixtures():
     case("cnn", cnn(), random(5, 9, 8, 2), classes(5, 3), o.SGD(0.05, momentum=0.9, nesterov=True),
          l.SparseCategoricalCrossentropy(), ["accuracy", "sparse_top_k_categorical_accuracy"])
     case("convs", convs(), [random(3, 6, 5, 2), random(3, 9, 3)], random(3, 2), o.RMSprop(0.003), "mse", ["mae"])
-    words = np.arange(28).reshape(4, 7).astype(np.int32) * 5 % 13
+    # No token twice: with TensorFlow, Keras adds up the squares of a repeated row's gradients, where it should square
+    # their sum.
+    words = np.arange(28).reshape(4, 7).astype(np.int32) * 5 % 29
     case("rnn", rnn(), words, classes(4, 2).astype(np.float32), o.Adam(0.02), "binary_crossentropy", ["accuracy"])
     case("rnn_odd", rnn_odd(), random(3, 5, 3), random(3, 2), o.Adagrad(0.05), l.LogCosh())
     one_hot = np.eye(4, dtype=np.float32)[classes(3, 4)]
-    tokens = np.arange(18).reshape(3, 6) * 7 % 11
+    tokens = np.arange(18).reshape(3, 6) * 7 % 19
     case("attention", attention(), tokens, one_hot, o.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
          l.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1))
     case("branches", branches(), {"b_second": random(6, 6), "a_first": random(6, 4, 4, 1)},
          [classes(6, 3), random(6, 1)], o.Adam(0.01, global_clipnorm=1.0),
-         [l.SparseCategoricalCrossentropy(), l.Huber(0.5)], loss_weights=[1.0, 0.3])
+         [l.SparseCategoricalCrossentropy(), l.Huber()], loss_weights=[1.0, 0.3])
     case("norms", norms(), random(5, 4, 3, 4), random(5, 2), o.Lion(0.001), "mae")
     case("activations", activations(), random(5, 6), random(5, 3), o.Adamax(0.01, clipvalue=0.2), l.Huber())
-    short = words.copy() % 9
+    short = words.copy() + 1
     short[1, 4:] = 0
     short[2, :2] = 0
     line = random(4, 5, 2)

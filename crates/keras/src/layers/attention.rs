@@ -13,7 +13,7 @@ pub(crate) const TABLE: Table = &[
     ("MultiHeadAttention", |s| {
         let heads = s.units("num_heads")?;
         let key = s.units("key_dim")?;
-        multi_head(s, [heads, heads], key, s.units_or("value_dim", key)?)
+        multi_head(s, [heads, heads], key, s.units_or("value_dim", key)?, "")
     }),
     ("GroupQueryAttention", |s| {
         let heads = [s.units("num_query_heads")?, s.units("num_key_value_heads")?];
@@ -21,7 +21,8 @@ pub(crate) const TABLE: Table = &[
             return Err(s.wrong("num_key_value_heads", "it should divide the number of query heads"));
         }
         let width = s.units("head_dim")?;
-        multi_head(s, heads, width, width)
+        // This layer keeps its projections under names with an underscore.
+        multi_head(s, heads, width, width, "_")
     }),
     ("Attention", |s| {
         if s.text_or("score_mode", "dot")? != "dot" {
@@ -126,7 +127,7 @@ struct MultiHead {
     out: Option<usize>,
 }
 
-fn multi_head(s: &Settings<'_>, heads: [usize; 2], key: usize, value: usize) -> Result<Made> {
+fn multi_head(s: &Settings<'_>, heads: [usize; 2], key: usize, value: usize, prefix: &str) -> Result<Made> {
     if !s.is_null("attention_axes") && s.integers("attention_axes")? != [1] {
         return Err(s.wrong("attention_axes", "only sequences [B, T, C] are taken"));
     }
@@ -149,7 +150,7 @@ fn multi_head(s: &Settings<'_>, heads: [usize; 2], key: usize, value: usize) -> 
     for Projection { holder, name } in PROJECTIONS {
         for own in ["kernel", "bias"].into_iter().take(1 + usize::from(layer.bias)) {
             let mut weight = trained(s, own, &format!("{own}_regularizer"))?;
-            (weight.holder, weight.name) = (holder.into(), format!("{name}/{own}"));
+            (weight.holder, weight.name) = (format!("{prefix}{holder}"), format!("{name}/{own}"));
             weights.push(weight);
         }
     }

@@ -24,11 +24,21 @@ pub(crate) const TABLE: Table = &[
     ("Concatenate", |s| {
         let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
         let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-        Ok(Made::with(Vec::new(), move |_, args| Ok(vec![Tensor::concat(&args.all(), axis as isize)?]))
+        Ok(Made::with(Vec::new(), move |_, args| Ok(vec![concat(&args.all(), axis as isize)?]))
             .masks(Masks::Refuse))
     }),
     ("Dot", dot),
 ];
+
+/// Tensors one after the other, a few at a time: an op of hundreds of inputs is more than a tape can follow.
+pub(crate) fn concat(all: &[&Tensor], axis: isize) -> RunResult<Tensor> {
+    const AT_ONCE: usize = 16;
+    if all.len() <= AT_ONCE {
+        return Tensor::concat(all, axis);
+    }
+    let parts = all.chunks(AT_ONCE).map(|part| Tensor::concat(part, axis)).collect::<RunResult<Vec<_>>>()?;
+    concat(&parts.iter().collect::<Vec<_>>(), axis)
+}
 
 fn fold(f: impl Fn(&Tensor, &Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
     Made::with(Vec::new(), move |_, args| Ok(vec![folded(&args.all(), &f)?])).masks(Masks::Refuse)

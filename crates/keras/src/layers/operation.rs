@@ -6,6 +6,7 @@ use plimsoll_nn::Activation as Nn;
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use super::merge;
 use super::reshape::resolved;
 use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Made, Masks};
@@ -15,7 +16,7 @@ type Binary = fn(&Tensor, &Tensor) -> RunResult<Tensor>;
 type Unary = fn(&Tensor) -> RunResult<Tensor>;
 type Reduction = fn(&Tensor, &[usize], bool) -> RunResult<Tensor>;
 
-const BINARY: [(&str, Binary); 8] = [
+const BINARY: [(&str, Binary); 16] = [
     ("Add", |a, b| a.add(b)),
     ("Subtract", |a, b| a.sub(b)),
     ("Multiply", |a, b| a.mul(b)),
@@ -24,6 +25,14 @@ const BINARY: [(&str, Binary); 8] = [
     ("Maximum", |a, b| a.maximum(b)),
     ("Minimum", |a, b| a.minimum(b)),
     ("Power", |a, b| a.pow(b)),
+    ("Equal", |a, b| a.equal(b)),
+    ("NotEqual", |a, b| a.not_equal(b)),
+    ("Less", |a, b| a.less(b)),
+    ("LessEqual", |a, b| a.less_equal(b)),
+    ("Greater", |a, b| a.greater(b)),
+    ("GreaterEqual", |a, b| a.greater_equal(b)),
+    ("LogicalAnd", |a, b| a.and(b)),
+    ("LogicalOr", |a, b| a.or(b)),
 ];
 
 const UNARY: [(&str, Unary); 24] = [
@@ -53,12 +62,14 @@ const UNARY: [(&str, Unary); 24] = [
     ("Sign", |x| x.sign()),
 ];
 
-const REDUCTIONS: [(&str, Reduction); 5] = [
+const REDUCTIONS: [(&str, Reduction); 7] = [
     ("Mean", |x, axes, keep| x.mean(axes, keep)),
     ("Sum", |x, axes, keep| x.sum(axes, keep)),
     ("Max", |x, axes, keep| x.max(axes, keep)),
     ("Min", |x, axes, keep| x.min(axes, keep)),
     ("Prod", |x, axes, keep| x.prod(axes, keep)),
+    ("Any", |x, axes, keep| truth(&x.cast(DType::F32)?.max(axes, keep)?)),
+    ("All", |x, axes, keep| truth(&x.cast(DType::F32)?.min(axes, keep)?)),
 ];
 
 /// What an operation computes, or why it is refused.
@@ -157,7 +168,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         "Concatenate" => {
             let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
             let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-            Made::with(Vec::new(), move |_, args| Ok(vec![Tensor::concat(&args.all(), axis as isize)?]))
+            Made::with(Vec::new(), move |_, args| Ok(vec![merge::concat(&args.all(), axis as isize)?]))
                 .kwargs(&["xs"])
         }
         "Matmul" => Made::with(Vec::new(), move |_, args| match args.all()[..] {
@@ -193,6 +204,11 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         }
     };
     Ok(made)
+}
+
+/// True where a number is not zero.
+fn truth(x: &Tensor) -> RunResult<Tensor> {
+    x.not_equal(&x.full_like(Type::new(x.dtype(), []), 0.0)?)
 }
 
 fn of_one(f: impl Fn(&Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
@@ -247,13 +263,19 @@ fn item(x: &Tensor, key: &Value) -> RunResult<Tensor> {
         }
         key => vec![key.clone()],
     };
-    if keys.len() > x.shape().rank() {
+    if keys.len() > 16 {
         return Err(unknown());
     }
     let mut ranges = Vec::new();
-    let mut gone = Vec::new();
-    for (axis, key) in keys.iter().enumerate() {
-        let n = x.shape()[axis] as i64;
+    // The result's axes: which of the slice's, or a new one.
+    let mut axes: Vec<Option<usize>> = Vec::new();
+    let mut axis = 0;
+    for key in &keys {
+        if key.is_null() {
+            axes.push(None);
+            continue;
+        }
+        let n = *x.shape().get(axis).ok_or_else(unknown)? as i64;
         let from_end = |i: i64| if i < 0 { i + n } else { i };
         if let Some(i) = key.as_i64() {
             let i = from_end(i);
@@ -261,11 +283,11 @@ fn item(x: &Tensor, key: &Value) -> RunResult<Tensor> {
                 return Err(unknown());
             }
             ranges.push((axis, i as usize, i as usize + 1, 1));
-            gone.push(axis);
+            axis += 1;
             continue;
         }
-        let config = key.get("config").filter(|_| key.get("class_name").is_some_and(|c| c == "slice"));
-        let config = config.ok_or_else(unknown)?;
+        let is_slice = key.get("class_name").is_some_and(|c| c == "slice" || c == "__slice__");
+        let config = key.get("config").filter(|_| is_slice).ok_or_else(unknown)?;
         let part = |name: &str| match config.get(name).unwrap_or(&Value::Null) {
             Value::Null => Ok(None),
             value => value.as_i64().map(Some).ok_or_else(unknown),
@@ -277,8 +299,10 @@ fn item(x: &Tensor, key: &Value) -> RunResult<Tensor> {
             return Err(unknown());
         }
         ranges.push((axis, start as usize, stop as usize, step as usize));
+        axes.push(Some(axis));
+        axis += 1;
     }
+    axes.extend((axis..x.shape().rank()).map(Some));
     let y = x.slice(&ranges)?;
-    let kept = (0..y.shape().rank()).filter(|i| !gone.contains(i));
-    y.reshape(kept.map(|i| y.shape()[i]).collect::<Shape>())
+    y.reshape(axes.into_iter().map(|axis| axis.map_or(1, |i| y.shape()[i])).collect::<Shape>())
 }

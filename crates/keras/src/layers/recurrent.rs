@@ -7,7 +7,7 @@ use plimsoll_nn::{Activation as Nn, Init};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use super::recurrent_cell::{Cell, Stepped};
-use super::{Activation, Table, trained};
+use super::{Activation, Table, merge, trained};
 use crate::error::{Result, refuse};
 use crate::layer::{Arg, Args, Cx, Made, Masks, Weight};
 use crate::layers::noise;
@@ -181,7 +181,7 @@ impl Rnn {
             true => {
                 let rows =
                     outputs.iter().map(|y| y.reshape([batch, 1, units])).collect::<RunResult<Vec<_>>>()?;
-                Tensor::concat(&rows.iter().collect::<Vec<_>>(), 1)?
+                merge::concat(&rows.iter().collect::<Vec<_>>(), 1)?
             }
             false => outputs.last().cloned().unwrap_or(zeros),
         };
