@@ -8,7 +8,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Arrays, compare, types};
+use common::{Arrays, compare, distance, gradient_distance, losses_distance, types};
 use plimsoll_keras::KerasModel;
 
 fn main() -> Result<(), plimsoll_keras::Error> {
@@ -24,6 +24,16 @@ fn main() -> Result<(), plimsoll_keras::Error> {
         "{model:?}: forward {:.2e}, gradient {:.2e} ({}), losses {:.2e}, after {:.2e}",
         found.forward, found.gradient, found.worst, found.losses, found.after
     );
+    if arrays.has("shaken") {
+        let shaken: Vec<_> = arrays.list("h").iter().map(|g| g.to_f64().ok()).collect();
+        let names: Vec<&str> = model.trained().collect();
+        let (gradient, worst) = gradient_distance(&names, &shaken, &arrays.list("g"));
+        println!(
+            "Keras from itself, inputs shaken by a rounding: gradient {gradient:.2e} ({worst}), losses {:.2e}, after {:.2e}",
+            losses_distance(&arrays.get("shaken"), &arrays.get("losses")),
+            distance(&arrays.get("w0"), &arrays.get("z0"))
+        );
+    }
     if let Some(path) = args.get(2) {
         let compiled = model.compiled()?;
         let (inputs, labels) = (arrays.list("x"), arrays.list("t"));

@@ -168,7 +168,12 @@ impl Block {
             let result = node.run(cx, &args, &self.outputs, &wanted, trainable);
             cx.pass.trainable = trainable;
             cx.pass.wants_logits = false;
-            values.insert((step.node, step.call), result.map_err(|e| node.at(e))?);
+            let result = result.map_err(|e| node.at(e))?;
+            if let Some(seen) = &mut cx.pass.seen {
+                let types = || result.iter().map(|(y, _)| y.ty().clone()).collect();
+                seen.entry(node.place.clone()).or_insert_with(types);
+            }
+            values.insert((step.node, step.call), result);
         }
         cx.pass.wants_logits = wants;
         self.outputs.iter().map(|t| find(t, &values)).collect()

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, Shape, TensorOps};
+use plimsoll_graph::{DType, Shape, TensorOps, Type};
 use plimsoll_nn::{Init, Net, Precision};
 use plimsoll_run::{Result, Tensor};
 use serde_json::Value;
@@ -261,6 +261,8 @@ pub(crate) struct Pass {
     counted: HashSet<String>,
     /// The sum of penalties so far.
     pub(crate) penalty: Option<Tensor>,
+    /// What each layer gave at its first call, where that is asked for.
+    pub(crate) seen: Option<HashMap<String, Vec<Type>>>,
     /// The mask that a layer which reads masks sets on its output.
     pub(crate) mask: Option<Tensor>,
 }

@@ -19,8 +19,11 @@ mod loss;
 mod optimizer;
 mod state;
 
+mod inspect;
+
 pub use compile::Compiled;
 pub use error::{Error, Result};
+pub use inspect::{Amounts, Inspection, LayerInfo, VariableInfo, inspect};
 pub use layers::known_classes;
 pub use loss::{KerasLoss, OutputLoss};
 pub use model::KerasModel;

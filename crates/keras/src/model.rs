@@ -56,14 +56,25 @@ pub struct KerasModel {
 /// Notes what comes out of a model while its parameters are found.
 struct Probe<'a> {
     model: &'a KerasModel,
-    outputs: Mutex<Vec<Type>>,
+    /// What the model gives, and what each layer gives.
+    seen: Mutex<(Vec<Type>, HashMap<String, Vec<Type>>)>,
+}
+
+impl<'a> Probe<'a> {
+    fn new(model: &'a KerasModel) -> Probe<'a> {
+        Probe { model, seen: Mutex::default() }
+    }
+
+    fn seen(self) -> (Vec<Type>, HashMap<String, Vec<Type>>) {
+        self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Model for Probe<'_> {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
-        let outputs = self.model.forward(net, inputs)?;
-        *self.outputs.lock().unwrap_or_else(PoisonError::into_inner) =
-            outputs.iter().map(|y| y.ty().clone()).collect();
+        let (outputs, layers) = self.model.run(net, inputs, true)?;
+        let types = outputs.iter().map(|y| y.ty().clone()).collect();
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (types, layers);
         Ok(outputs)
     }
 }
@@ -126,9 +137,9 @@ impl KerasModel {
             logits: vec![false; n_outputs],
             gives_penalty: false,
         };
-        let probe = Probe { model: &model, outputs: Mutex::default() };
+        let probe = Probe::new(&model);
         let params = Net::discover(&model.sample_inputs(), &probe)?;
-        let outputs = probe.outputs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (outputs, _) = probe.seen();
         (model.params, model.outputs) = (params, outputs);
         model.check_params()?;
         Ok(model)
@@ -281,17 +292,23 @@ impl KerasModel {
         self.bindings.iter().any(|b| b.trained && b.penalty.is_some())
     }
 
-    /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
-    pub(crate) fn removable(&self) -> Vec<bool> {
-        let f32_only = self.precision() == Precision::F32;
-        (0..self.n_outputs()).map(|i| f32_only && self.block.ends_in_probabilities(i)).collect()
+    /// What every layer gives for one sample, by its place.
+    pub(crate) fn layer_outputs(&self) -> Result<HashMap<String, Vec<Type>>> {
+        let probe = Probe::new(self);
+        Net::discover(&self.sample_inputs(), &probe)?;
+        Ok(probe.seen().1)
     }
-}
 
-impl Model for KerasModel {
-    fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
+    /// The outputs, and where it is asked for what every layer gave.
+    fn run(
+        &self,
+        net: &mut Net,
+        inputs: &[Tensor],
+        noted: bool,
+    ) -> RunResult<(Outputs, HashMap<String, Vec<Type>>)> {
         let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
         let mut pass = Pass::new(self.precision, penalties);
+        pass.seen = noted.then(HashMap::new);
         let inputs: Vec<(Tensor, Option<Tensor>)> = inputs.iter().map(|x| (x.clone(), None)).collect();
         let training = net.is_training();
         let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
@@ -304,7 +321,19 @@ impl Model for KerasModel {
         if let Some(penalty) = pass.penalty.filter(|_| training) {
             tensors.push(penalty);
         }
-        Ok(tensors.into())
+        Ok((tensors.into(), pass.seen.unwrap_or_default()))
+    }
+
+    /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
+    pub(crate) fn removable(&self) -> Vec<bool> {
+        let f32_only = self.precision() == Precision::F32;
+        (0..self.n_outputs()).map(|i| f32_only && self.block.ends_in_probabilities(i)).collect()
+    }
+}
+
+impl Model for KerasModel {
+    fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
+        self.run(net, inputs, false).map(|(outputs, _)| outputs)
     }
 }
 

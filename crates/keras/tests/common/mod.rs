@@ -54,6 +54,10 @@ impl Arrays {
         (0..).map_while(|i| self.0.get(&format!("{letter}{i}")).cloned()).collect()
     }
 
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     pub fn get(&self, name: &str) -> Vec<f64> {
         self.0[name].to_f64().expect("reading numbers")
     }
@@ -113,14 +117,12 @@ pub fn compare(model: &KerasModel, arrays: &Arrays) -> Differences {
     let recipe = compiled.recipe(types(&inputs), types(&labels));
     let mut training = compiled.model.training(recipe).expect("a training");
     let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
-    for (i, expected) in arrays.get("losses").into_iter().enumerate() {
-        let loss = training.run(&batch).expect("a step").loss;
-        let off = (loss - expected).abs() / expected.abs().max(1e-6);
-        if std::env::var_os("SHOW_LOSSES").is_some() {
-            println!("step {i}: {loss} against {expected}");
-        }
-        found.losses = if off.is_nan() { off } else { found.losses.max(off) };
+    let expected = arrays.get("losses");
+    let losses: Vec<f64> = expected.iter().map(|_| training.run(&batch).expect("a step").loss).collect();
+    if std::env::var_os("SHOW_LOSSES").is_some() {
+        println!("{losses:?}\n{expected:?}");
     }
+    found.losses = losses_distance(&losses, &expected);
     let after = predict(model, training.values(), &inputs);
     found.after = outputs_distance(&after, &arrays.list("z"));
     found
@@ -145,21 +147,33 @@ fn gradients(
     let outputs = model.forward(&mut net, inputs).expect("a forward pass");
     let loss = compiled.loss.loss(&outputs, labels).expect("a loss");
     let grads = tape.try_gradient(&loss, &trained).expect("gradients");
+    let grads: Vec<Option<Vec<f64>>> = grads.into_iter().map(|g| g.map(|g| g.to_f64().unwrap())).collect();
     let expected = arrays.list("g");
     assert_eq!(expected.len(), names.len(), "trained variables");
+    (found.gradient, found.worst) = gradient_distance(&names, &grads, &expected);
+}
+
+/// The largest relative distance of gradients, and the parameter it is of.
+pub fn gradient_distance(names: &[&str], grads: &[Option<Vec<f64>>], expected: &[Tensor]) -> (f64, String) {
+    let (mut most, mut worst) = (0.0, String::new());
     // A gradient that is zero but for rounding (a bias before a norm) is measured by the largest of all.
     let largest = expected.iter().flat_map(|g| g.to_f64().unwrap()).fold(0.0f64, |m, g| m.max(g.abs()));
-    for ((name, grad), expected) in names.iter().zip(grads).zip(expected) {
+    for ((name, grad), expected) in names.iter().zip(grads).zip(expected.iter()) {
         let expected_values = expected.to_f64().unwrap();
         let own = expected_values.iter().fold(0.0f64, |m, g| m.max(g.abs()));
         let size = if own < 1e-5 * largest { largest } else { own };
-        let grad = match grad {
-            Some(grad) => grad.to_f64().unwrap(),
-            None => vec![0.0; expected_values.len()],
-        };
-        let off = distance(&grad, &expected_values) / size;
-        if off > found.gradient || off.is_nan() {
-            (found.gradient, found.worst) = (off, name.to_string());
+        let zeros = vec![0.0; expected_values.len()];
+        let grad = grad.as_ref().unwrap_or(&zeros);
+        let off = distance(grad, &expected_values) / size;
+        if off > most || off.is_nan() {
+            (most, worst) = (off, name.to_string());
         }
     }
+    (most, worst)
+}
+
+/// The largest relative distance of losses.
+pub fn losses_distance(found: &[f64], expected: &[f64]) -> f64 {
+    let off = |(a, b): (&f64, &f64)| (a - b).abs() / b.abs().max(1e-6);
+    found.iter().zip(expected).map(off).fold(0.0, |most, d| if d.is_nan() { d } else { most.max(d) })
 }
