@@ -86,7 +86,8 @@ impl KerasModel {
     }
 
     /// Writes the same file with a training's weights and, where it trains with the file's kind of optimizer, the
-    /// optimizer's state, for `keras.models.load_model` and `fit` to go on. Whole or not at all.
+    /// optimizer's state, for `keras.models.load_model` and `fit` to go on. Whole or not at all. A legacy file keeps the
+    /// variables it has: there the optimizer's state is written only if it was in the file before.
     ///
     /// ```
     /// use plimsoll_graph::{DType, Type};

@@ -63,9 +63,11 @@ def save(model, path):
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
 
-def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", **compile_args):
-    """Saves a compiled model, then what Keras computes with it."""
+def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", warm=0, **compile_args):
+    """Saves a compiled model, trained for `warm` steps, then what Keras computes with it."""
     model.compile(optimizer, loss, metrics=metrics, **compile_args)
+    for _ in range(warm):
+        model.train_on_batch(inputs, labels)
     save(model, f"{OUT}/{name}.{suffix}")
     np.savez(f"{OUT}/{name}.npz", **numbers(model, inputs, labels))
     print(name, model.count_params())
@@ -337,7 +339,7 @@ def fixtures():
          "kl_divergence")
     # The same kinds of model as older Keras stored them, and weights alone.
     case("legacy", cnn(), random(5, 9, 8, 2), classes(5, 3), o.Adam(0.01), "sparse_categorical_crossentropy",
-         suffix="h5")
+         suffix="h5", warm=1)
     case("legacy_rnn", rnn(), words, classes(4, 2).astype(np.float32), o.Adam(0.02), "binary_crossentropy",
          suffix="h5")
     other = mlp()
