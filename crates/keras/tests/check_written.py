@@ -29,8 +29,9 @@ def go_on(model, inputs, labels, steps):
 
 def shaped(model, values):
     """Inputs as the model takes them: by name, if it has them by name."""
-    if isinstance(model.input, dict):
-        return dict(zip(sorted(model.input), values))
+    named = getattr(model, "_inputs_struct", None)
+    if isinstance(named, dict):
+        return dict(zip(sorted(named), values))
     return values if len(values) > 1 else values[0]
 
 
