@@ -19,10 +19,12 @@ mod loss;
 mod optimizer;
 mod state;
 
+mod export;
 mod inspect;
 
 pub use compile::Compiled;
 pub use error::{Error, Result};
+pub use export::Export;
 pub use inspect::{Amounts, Inspection, LayerInfo, VariableInfo, inspect};
 pub use layers::known_classes;
 pub use loss::{KerasLoss, OutputLoss};

@@ -397,26 +397,34 @@ def applications(folder):
         "VGG16": lambda: a.VGG16(**size),
     }
     x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
-    for name in sys.argv[3:] or list(makers):
+    for name in sys.argv[3:] or [name + kind for name in makers for kind in ("", "Frozen")]:
         # Norms over few samples of random networks amplify rounding, so that Keras differs from itself; frozen they do not.
         # Both are made, the first with how far Keras gets from itself when the input changes by a rounding.
-        for kind in ["", "Frozen"]:
-            model = makers[name]()
-            for layer in model.layers:
-                if isinstance(layer, layers.Dropout):
-                    layer.rate = 0.0
-                if isinstance(layer, layers.BatchNormalization) and kind:
-                    layer.trainable = False
-            optimizer = keras.optimizers.SGD(1e-3 if kind else 1e-4, momentum=0.9)
-            case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy")
-            if not kind:
-                model = keras.models.load_model(f"{OUT}/{name}.keras")
-                shaken = numbers(model, x * np.float32(1 + 2e-7), classes(4, 5))
-                found = dict(np.load(f"{OUT}/{name}.npz"))
-                found |= {f"h{i}": shaken[f"g{i}"] for i in range(len(model.trainable_variables))}
-                found |= {"shaken": shaken["losses"], "w0": shaken["z0"]}
-                np.savez(f"{OUT}/{name}.npz", **found)
-            keras.backend.clear_session()
+        kind = "Frozen" if name.endswith("Frozen") else ""
+        name = name.removesuffix("Frozen")
+        model = makers[name]()
+        norms = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
+        for layer in model.layers:
+            if isinstance(layer, layers.Dropout):
+                layer.rate = 0.0
+        if kind:
+            # Statistics of some batch keep the signal alive.
+            for layer in norms:
+                layer.momentum = 0.0
+            model(np.random.default_rng(2).normal(size=(32, 32, 32, 3)).astype(np.float32), training=True)
+            for layer in norms:
+                layer.momentum = 0.99
+                layer.trainable = False
+        optimizer = keras.optimizers.SGD(1e-3 if kind else 1e-4, momentum=0.9)
+        case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy")
+        if not kind:
+            model = keras.models.load_model(f"{OUT}/{name}.keras")
+            shaken = numbers(model, x * np.float32(1 + 2e-7), classes(4, 5))
+            found = dict(np.load(f"{OUT}/{name}.npz"))
+            found |= {f"h{i}": shaken[f"g{i}"] for i in range(len(model.trainable_variables))}
+            found |= {"shaken": shaken["losses"], "w0": shaken["z0"]}
+            np.savez(f"{OUT}/{name}.npz", **found)
+        keras.backend.clear_session()
 
 
 if __name__ == "__main__":
