@@ -24,8 +24,8 @@ fn main() -> Result<(), plimsoll_keras::Error> {
         "{model:?}: forward {:.2e}, gradient {:.2e} ({}), losses {:.2e}, after {:.2e}",
         found.forward, found.gradient, found.worst, found.losses, found.after
     );
-    if arrays.has("shaken") {
-        let shaken: Vec<_> = arrays.list("h").iter().map(|g| g.to_f64().ok()).collect();
+    let shaken: Vec<_> = arrays.list("h").iter().map(|g| g.to_f64().ok()).collect();
+    if !shaken.is_empty() {
         let names: Vec<&str> = model.trained().collect();
         let (gradient, worst) = gradient_distance(&names, &shaken, &arrays.list("g"));
         println!(

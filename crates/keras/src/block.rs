@@ -54,7 +54,8 @@ struct Step {
     kwargs: Vec<(String, Argument)>,
 }
 
-type Value2 = (Tensor, Option<Tensor>);
+/// A tensor, and the mask that goes with it.
+type Masked = (Tensor, Option<Tensor>);
 
 impl Block {
     /// Makes a model of its layers. Each has a name unique in the model; `place` is empty for the outermost.
@@ -132,12 +133,12 @@ impl Block {
     }
 
     /// Runs all calls. `logits` says of which outputs a last softmax or sigmoid is to be left out.
-    pub(crate) fn run(&self, cx: &mut Cx<'_>, inputs: &[Value2], logits: &[bool]) -> RunResult<Vec<Value2>> {
+    pub(crate) fn run(&self, cx: &mut Cx<'_>, inputs: &[Masked], logits: &[bool]) -> RunResult<Vec<Masked>> {
         if inputs.len() != self.n_inputs() {
             let (given, own) = (inputs.len(), self.n_inputs());
             return Err(refuse(format!("gives {given} inputs to a model of {own}")));
         }
-        let mut values: HashMap<(usize, usize), Vec<Value2>> = HashMap::new();
+        let mut values: HashMap<(usize, usize), Vec<Masked>> = HashMap::new();
         let (trainable, wants) = (cx.pass.trainable, std::mem::take(&mut cx.pass.wants_logits));
         for step in &self.calls {
             let node = &self.nodes[step.node];
@@ -192,12 +193,12 @@ fn uses(step: &Step, tensor: TensorRef) -> usize {
     step.args.iter().chain(step.kwargs.iter().map(|(_, arg)| arg)).map(|arg| count(arg, tensor)).sum()
 }
 
-fn find(t: &TensorRef, values: &HashMap<(usize, usize), Vec<Value2>>) -> RunResult<Value2> {
+fn find(t: &TensorRef, values: &HashMap<(usize, usize), Vec<Masked>>) -> RunResult<Masked> {
     let found = values.get(&(t.layer, t.call)).and_then(|outputs| outputs.get(t.output));
     found.cloned().ok_or_else(|| refuse(format!("reads output {} of a layer that has fewer", t.output)))
 }
 
-fn resolve(arg: &Argument, values: &HashMap<(usize, usize), Vec<Value2>>) -> RunResult<Arg> {
+fn resolve(arg: &Argument, values: &HashMap<(usize, usize), Vec<Masked>>) -> RunResult<Arg> {
     Ok(match arg {
         Argument::Tensor(t) => {
             let (x, mask) = find(t, values)?;
@@ -265,7 +266,7 @@ impl Node {
         outputs: &[TensorRef],
         wanted: &[bool],
         trainable: bool,
-    ) -> RunResult<Vec<Value2>> {
+    ) -> RunResult<Vec<Masked>> {
         // Models and operations have no precision of their own.
         let precision = self.precision.map(|own| cx.pass.precision.unwrap_or(own));
         let Some(precision) = precision else { return self.run_in(cx, args, outputs, wanted, trainable) };
@@ -282,7 +283,7 @@ impl Node {
         outputs: &[TensorRef],
         wanted: &[bool],
         trainable: bool,
-    ) -> RunResult<Vec<Value2>> {
+    ) -> RunResult<Vec<Masked>> {
         cx.pass.trainable = trainable && self.trainable;
         cx.pass.own_trainable = self.trainable;
         match &self.body {
@@ -347,8 +348,8 @@ impl Node {
 }
 
 /// The tensors among the arguments of a model, with their masks.
-fn positional(args: &Args) -> RunResult<Vec<Value2>> {
-    fn collect(arg: &Arg, found: &mut Vec<Value2>) {
+fn positional(args: &Args) -> RunResult<Vec<Masked>> {
+    fn collect(arg: &Arg, found: &mut Vec<Masked>) {
         match arg {
             Arg::Tensor(x, mask) => found.push((x.clone(), mask.clone())),
             Arg::List(list) => list.iter().for_each(|arg| collect(arg, found)),

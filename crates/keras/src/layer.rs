@@ -116,8 +116,11 @@ pub(crate) struct Args {
     pub(crate) kwargs: Vec<(String, Arg)>,
 }
 
+/// A value that a layer is called on. Tensors are the usual case, so they are not behind another pointer.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant)]
 pub(crate) enum Arg {
+    /// A tensor, and the mask that came with it.
     Tensor(Tensor, Option<Tensor>),
     List(Vec<Arg>),
     Value(Value),

@@ -12,6 +12,7 @@ mod settings;
 
 mod bind;
 mod block;
+mod input;
 mod model;
 
 mod compile;

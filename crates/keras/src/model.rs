@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_formats::keras::{KerasFile, Kind, Layer, Limits};
-use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_formats::keras::{KerasFile, Kind, Limits};
+use plimsoll_graph::{TensorOps, Type};
 use plimsoll_nn::{Model, Net, Outputs, Param, Precision};
 use plimsoll_run::{Result as RunResult, Tensor};
-use serde_json::Value;
 
 use crate::bind::{self, Binding};
 use crate::block::Block;
 use crate::error::{Error, Result, refuse};
+use crate::input::{InputSpec, input_specs};
 use crate::layer::{Cx, Pass, Penalty, WeightKind};
 
 /// A model from a Keras file: its layers are understood, its weights stay in the file until they are asked for.
@@ -53,11 +53,14 @@ pub struct KerasModel {
     pub(crate) gives_penalty: bool,
 }
 
+/// What layers give, by their place.
+pub(crate) type LayerTypes = HashMap<String, Vec<Type>>;
+
 /// Notes what comes out of a model while its parameters are found.
 struct Probe<'a> {
     model: &'a KerasModel,
     /// What the model gives, and what each layer gives.
-    seen: Mutex<(Vec<Type>, HashMap<String, Vec<Type>>)>,
+    seen: Mutex<(Vec<Type>, LayerTypes)>,
 }
 
 impl<'a> Probe<'a> {
@@ -65,7 +68,7 @@ impl<'a> Probe<'a> {
         Probe { model, seen: Mutex::default() }
     }
 
-    fn seen(self) -> (Vec<Type>, HashMap<String, Vec<Type>>) {
+    fn seen(self) -> (Vec<Type>, LayerTypes) {
         self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,14 +80,6 @@ impl Model for Probe<'_> {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (types, layers);
         Ok(outputs)
     }
-}
-
-/// What a model takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct InputSpec {
-    dtype: DType,
-    /// Without the batch; an axis of unknown length is `None`.
-    shape: Vec<Option<usize>>,
 }
 
 impl KerasModel {
@@ -293,19 +288,14 @@ impl KerasModel {
     }
 
     /// What every layer gives for one sample, by its place.
-    pub(crate) fn layer_outputs(&self) -> Result<HashMap<String, Vec<Type>>> {
+    pub(crate) fn layer_outputs(&self) -> Result<LayerTypes> {
         let probe = Probe::new(self);
         Net::discover(&self.sample_inputs(), &probe)?;
         Ok(probe.seen().1)
     }
 
     /// The outputs, and where it is asked for what every layer gave.
-    fn run(
-        &self,
-        net: &mut Net,
-        inputs: &[Tensor],
-        noted: bool,
-    ) -> RunResult<(Outputs, HashMap<String, Vec<Type>>)> {
+    fn run(&self, net: &mut Net, inputs: &[Tensor], noted: bool) -> RunResult<(Outputs, LayerTypes)> {
         let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
         let mut pass = Pass::new(self.precision, penalties);
         pass.seen = noted.then(HashMap::new);
@@ -342,73 +332,4 @@ impl std::fmt::Debug for KerasModel {
         let (layers, params) = (self.block.all().len(), self.params.len());
         write!(f, "KerasModel({}: {layers} layers, {params} parameters)", self.name)
     }
-}
-
-impl InputSpec {
-    fn of(ty: &Type) -> InputSpec {
-        InputSpec { dtype: ty.dtype, shape: ty.shape.iter().skip(1).map(|n| Some(*n)).collect() }
-    }
-
-    fn read(shape: &Value, dtype: &Value, place: &str) -> Result<InputSpec> {
-        let wrong = |why: &str| Error::config(place, why);
-        let Some(list) = shape.as_array().filter(|list| (1..=8).contains(&list.len())) else {
-            return Err(wrong("its input's shape is not a list"));
-        };
-        let length = |n: &Value| match n {
-            Value::Null => Ok(None),
-            n => match n.as_u64() {
-                Some(n) if (1..=1 << 24).contains(&n) => Ok(Some(n as usize)),
-                _ => Err(wrong("its input's shape is not a list of lengths")),
-            },
-        };
-        let shape: Vec<Option<usize>> = list[1..].iter().map(length).collect::<Result<_>>()?;
-        let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(d.unwrap_or(64)));
-        if elements.is_none_or(|n| n > 1 << 32) {
-            return Err(wrong("a sample of its input is too large"));
-        }
-        let name = dtype.as_str().or_else(|| dtype.get("config")?.get("name")?.as_str()).unwrap_or("float32");
-        let dtype = match name {
-            "int32" | "int16" | "int8" => DType::I32,
-            "int64" | "uint32" => DType::I64,
-            "uint8" => DType::U8,
-            "bool" => DType::Bool,
-            "float32" | "float16" | "bfloat16" | "mixed_float16" | "mixed_bfloat16" => DType::F32,
-            _ => return Err(wrong("its input has an element type that is not taken")),
-        };
-        Ok(InputSpec { dtype, shape })
-    }
-}
-
-/// What a model takes, from its input layers; a Sequential model may say so in its first layer or in how it was built.
-fn input_specs(root: &Layer) -> Result<Vec<InputSpec>> {
-    let Some(model) = &root.model else { return Ok(Vec::new()) };
-    let shape_of = |layer: &Layer| {
-        let config = &layer.config;
-        config.get("batch_shape").or(config.get("batch_input_shape")).cloned().filter(|v| !v.is_null())
-    };
-    let dtype_of = |layer: &Layer| layer.config.get("dtype").cloned().unwrap_or(Value::Null);
-    let mut specs = Vec::new();
-    for port in &model.inputs {
-        let layer = &model.layers[port.tensor.layer];
-        let shape = shape_of(layer).unwrap_or(Value::Null);
-        specs.push(InputSpec::read(&shape, &dtype_of(layer), &layer.name)?);
-    }
-    if !specs.is_empty() {
-        return Ok(specs);
-    }
-    let first = model.layers.first();
-    let built = root.config.get("build_input_shape").cloned().filter(|v| !v.is_null());
-    let shape = first.and_then(shape_of).or(built);
-    let Some(shape) = shape else {
-        return Err(Error::config(
-            &root.name,
-            "the file does not say what the model takes; open it for a type",
-        ));
-    };
-    // Rows of a table are asked for by number.
-    let dtype = match first.is_some_and(|layer| layer.class_name == "Embedding") {
-        true => Value::from("int64"),
-        false => Value::from("float32"),
-    };
-    Ok(vec![InputSpec::read(&shape, &dtype, &root.name)?])
 }

@@ -119,9 +119,8 @@ fn damaged_bytes_are_refused_or_harmless() {
                 _ => {
                     // A piece from elsewhere.
                     let (from, to, size) = (dice.roll(whole.len()), dice.roll(whole.len()), dice.roll(64));
-                    for k in 0..size.min(whole.len() - from).min(whole.len() - to) {
-                        bytes[to + k] = whole[from + k];
-                    }
+                    let size = size.min(whole.len() - from).min(whole.len() - to);
+                    bytes[to..to + size].copy_from_slice(&whole[from..from + size]);
                 }
             }
             models += usize::from(is_model(bytes));

@@ -415,7 +415,7 @@ def applications(folder):
             for layer in norms:
                 layer.momentum = 0.99
                 layer.trainable = False
-        optimizer = keras.optimizers.SGD(1e-3 if kind else 1e-4, momentum=0.9)
+        optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, global_clipnorm=1.0 if kind else 0.1)
         case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy")
         if not kind:
             model = keras.models.load_model(f"{OUT}/{name}.keras")

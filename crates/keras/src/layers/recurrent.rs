@@ -155,11 +155,13 @@ impl Rnn {
         };
         let recurrent_dropped = self.recurrent_dropout > 0.0 && cx.is_training();
         let is_usual = self.activation == Activation::Of(Nn::Tanh) && self.gate == Activation::Sigmoid;
-        if is_usual && mask.is_none() && !recurrent_dropped {
-            if let Some((all, state)) = self.fused(&x, &w, &u, &b, &start)? {
-                let output = if self.gives_all { all } else { state[0].clone() };
-                return Ok(Ran { output, state });
-            }
+        if is_usual
+            && mask.is_none()
+            && !recurrent_dropped
+            && let Some((all, state)) = self.fused(&x, &w, &u, &b, &start)?
+        {
+            let output = if self.gives_all { all } else { state[0].clone() };
+            return Ok(Ran { output, state });
         }
         let hidden_mask = match recurrent_dropped {
             true => {

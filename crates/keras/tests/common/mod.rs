@@ -54,10 +54,6 @@ impl Arrays {
         (0..).map_while(|i| self.0.get(&format!("{letter}{i}")).cloned()).collect()
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
     pub fn get(&self, name: &str) -> Vec<f64> {
         self.0[name].to_f64().expect("reading numbers")
     }
@@ -110,8 +106,8 @@ pub fn types(tensors: &[Tensor]) -> Vec<Type> {
 pub fn compare(model: &KerasModel, arrays: &Arrays) -> Differences {
     let values = model.values().expect("the weights");
     let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
-    let mut found = Differences::default();
-    found.forward = outputs_distance(&predict(model, &values, &inputs), &arrays.list("y"));
+    let forward = outputs_distance(&predict(model, &values, &inputs), &arrays.list("y"));
+    let mut found = Differences { forward, ..Differences::default() };
     let compiled = model.compiled().expect("what it was compiled with");
     gradients(&compiled, &values, &inputs, &labels, arrays, &mut found);
     let recipe = compiled.recipe(types(&inputs), types(&labels));
