@@ -14,6 +14,7 @@ mod chosen;
 mod config;
 mod digits;
 mod folder;
+mod inspect;
 mod machine;
 mod ops;
 mod pack;
@@ -46,6 +47,8 @@ enum Command {
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
     Plan(plan::Args),
+    /// Describes a Keras file.
+    Inspect(inspect::Args),
     /// Packs buffers with lifespans into the least memory.
     Pack(pack::Args),
     /// Lists all ops.
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => {
             ops::run(&args);

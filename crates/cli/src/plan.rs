@@ -18,7 +18,8 @@ use crate::machine::{self, Exact};
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The model: one of the reference cases or of the zoo (mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm).
+    /// The model: one of the reference cases or of the zoo (mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm), or a
+    /// `.keras` file.
     #[arg(required_unless_present = "trace", conflicts_with = "trace")]
     model: Option<String>,
     /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order.
@@ -59,9 +60,33 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// Whether a name is that of a Keras file.
+pub fn is_keras(name: &str) -> bool {
+    name.ends_with(".keras") || name.ends_with(".h5")
+}
+
 /// A model with its batch and recipe.
 fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
     let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
+        _ if is_keras(name) => {
+            let batch = args.batch.unwrap_or(32);
+            let compiled = plimsoll::keras::KerasModel::open(name)?.compiled()?;
+            let inputs = compiled.model.inputs(batch)?;
+            // Labels as integers where the loss takes classes, else of the outputs' shape.
+            let (model, outputs) = (compiled.model.clone(), compiled.model.outputs().to_vec());
+            let recipe = |classes: bool| {
+                let label = |ty: &Type| {
+                    let shape = ty.shape.with(0, batch);
+                    match classes {
+                        true => Type::new(DType::I64, &shape[..shape.rank().saturating_sub(1).max(1)]),
+                        false => Type::new(DType::F32, shape),
+                    }
+                };
+                compiled.recipe(inputs.clone(), outputs.iter().map(label).collect())
+            };
+            let classes = Training::plan(model.clone(), recipe(true)).is_ok();
+            (batch, recipe(classes), Arc::new(model))
+        }
         Ok(case) => {
             let setup = case.setup(args.batch, false);
             let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, false);

@@ -11,12 +11,13 @@ use crate::chosen::Chosen;
 use crate::config::Config;
 use crate::folder::Folder;
 use crate::machine;
+use crate::plan::is_keras;
 use crate::source::Source;
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A model of the zoo, or a file of settings (`run.toml`). Without it, the built-in demo: handwritten digits under a line.
+    /// A model of the zoo, a `.keras` file, or a file of settings (`run.toml`). Without it, the built-in demo: handwritten digits under a line.
     #[arg(value_name = "CONFIG.toml | MODEL")]
     what: Option<String>,
     #[command(flatten)]
@@ -44,7 +45,8 @@ const DEMO_LINE: &str = "26MiB";
 /// Trains.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let config = settings(args)?;
-    let name = config.model.clone().unwrap_or_else(|| "demo".into());
+    let model = config.model.as_deref().unwrap_or("demo");
+    let name = Path::new(model).file_stem().and_then(|stem| stem.to_str()).unwrap_or(model).to_string();
     let folder = Folder::begin(args.out.as_deref(), &name, args.resume)?;
     folder.keep(&config)?;
     let device = device(&config, args.fault)?;
@@ -73,7 +75,8 @@ fn settings(args: &Args) -> Result<Config, Failure> {
     let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
     config.batch.get_or_insert(batch);
     config.epochs.get_or_insert(epochs);
-    if config.optimizer.is_none() {
+    // A Keras file brings its own.
+    if config.optimizer.is_none() && !config.model.as_deref().is_some_and(is_keras) {
         config.lr.get_or_insert(lr);
     }
     Ok(config)
@@ -132,17 +135,25 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         );
     }
     let info = trainer.plan(&train)?;
+    if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training_mut()) {
+        compiled.model.restore(training)?;
+    }
     folder.write(&folder.plan(), &plan_json(&info, &trainer).to_string())?;
     if args.resume {
         trainer.resume(folder.path(), &train)?;
     }
     trainer.fit(&train, Epochs(epochs))?;
     trainer.save(folder.model())?;
+    let mut written = folder.model();
+    if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training()) {
+        written = folder.path().join(format!("{}.keras", chosen.name));
+        compiled.model.save(&written, training)?;
+    }
     if let Some(training) = trainer.training() {
         folder.write(&folder.ledger(), &training.ledger().to_string())?;
     }
     if !args.json && !args.quiet {
-        say!("the trained model is {}", folder.model().display());
+        say!("the trained model is {}", written.display());
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ pub use plimsoll_data as data;
 pub use plimsoll_device as device;
 pub use plimsoll_formats as formats;
 pub use plimsoll_graph as graph;
+pub use plimsoll_keras as keras;
 pub use plimsoll_nn as nn;
 pub use plimsoll_plan as plan;
 pub use plimsoll_run as run;

@@ -234,6 +234,11 @@ impl Trainer {
         self.training.as_ref()
     }
 
+    /// The compiled training to change, once data was seen: to set weights that come from elsewhere, say.
+    pub fn training_mut(&mut self) -> Option<&mut Training> {
+        self.training.as_mut()
+    }
+
     /// The parameters with their values, once data was seen.
     pub fn parameters(&self) -> impl Iterator<Item = (&Param, &Tensor)> {
         self.training.iter().flat_map(|training| training.params().iter().zip(training.values()))

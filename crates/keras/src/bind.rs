@@ -1,0 +1,198 @@
+//! Binds parameters by name to variables of a file by path, in Keras's order.
+
+use std::collections::HashSet;
+
+use plimsoll_formats::Element;
+use plimsoll_formats::keras::{KerasFile, Kind, Layer, Variable};
+use plimsoll_run::Tensor;
+
+use crate::block::{Block, Body};
+use crate::error::{Error, Result};
+use crate::layer::{Penalty, WeightKind};
+
+/// A weight of a model: its name here, and its place in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Binding {
+    /// The parameter's name: models, layer, weight.
+    pub(crate) name: String,
+    /// The layer's place alone.
+    pub(crate) layer: String,
+    /// Where it is in the file.
+    pub(crate) path: String,
+    pub(crate) kind: WeightKind,
+    /// Whether the optimizer moves it.
+    pub(crate) trained: bool,
+    pub(crate) penalty: Option<Penalty>,
+}
+
+/// All weights in Keras's order. Every variable of the file is one of them, but for the optimizer's and random states.
+pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block) -> Result<Vec<Binding>> {
+    let layers = root.all();
+    let mut bindings: Vec<Binding> = Vec::new();
+    for ((node, trainable), layer) in block.all().into_iter().zip(layers.into_iter().skip(1)) {
+        let Body::Layer(made) = &node.body else { continue };
+        let paths: Vec<String> = match file.kind() {
+            Kind::Legacy => legacy_paths(file, layer, made.weights.len(), &node.place)?,
+            _ => {
+                archive_paths(&stored_path(file, &node.path), made.weights.iter().map(|w| w.holder.as_str()))
+            }
+        };
+        for (weight, path) in made.weights.iter().zip(paths) {
+            file.variable(&path).map_err(|_| {
+                let why =
+                    format!("its {} should be at {path:?} in the weights, but there is none", weight.name);
+                Error::variables(&node.place, why)
+            })?;
+            bindings.push(Binding {
+                name: format!("{}/{}", node.place, weight.name),
+                layer: node.place.clone(),
+                path,
+                kind: weight.kind,
+                trained: weight.kind == WeightKind::Trained && trainable,
+                penalty: weight.penalty,
+            });
+        }
+    }
+    check_leftovers(file, &bindings)?;
+    Ok(bindings)
+}
+
+/// Classes whose own name is not the one that Keras stores: weights are filed under the class's own.
+const OTHER_NAMES: [(&str, &str); 1] = [("group_query_attention", "grouped_query_attention")];
+
+/// Where a layer's variables really are.
+fn stored_path(file: &KerasFile, path: &str) -> String {
+    let (list, name) = path.rsplit_once('/').unwrap_or(("", path));
+    for (class, own) in OTHER_NAMES {
+        if let Some(number) = name.strip_prefix(class) {
+            let other = format!("{list}/{own}{number}");
+            if file.variables().iter().any(|v| v.path.starts_with(&format!("{other}/"))) {
+                return other;
+            }
+        }
+    }
+    path.to_string()
+}
+
+/// Keras 3 numbers the variables of each object.
+fn archive_paths<'a>(layer: &str, holders: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    let mut paths = Vec::new();
+    for holder in holders {
+        let number = match counts.iter_mut().find(|(known, _)| *known == holder) {
+            Some((_, n)) => {
+                *n += 1;
+                *n
+            }
+            None => {
+                counts.push((holder, 0));
+                0
+            }
+        };
+        let below = if holder.is_empty() { String::new() } else { format!("{holder}/") };
+        paths.push(format!("{layer}/{below}vars/{number}"));
+    }
+    paths
+}
+
+/// A legacy file has a layer's weights in their order, under names of its own.
+fn legacy_paths(file: &KerasFile, layer: &Layer, n: usize, place: &str) -> Result<Vec<String>> {
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    let variables = file.variables_of(layer);
+    if variables.len() != n {
+        let why = format!("it has {n} weights, but the file holds {} for it", variables.len());
+        return Err(Error::variables(place, why));
+    }
+    Ok(variables.into_iter().map(|v| v.path.clone()).collect())
+}
+
+fn check_leftovers(file: &KerasFile, bindings: &[Binding]) -> Result<()> {
+    let bound: HashSet<&str> = bindings.iter().map(|b| b.path.as_str()).collect();
+    let mut once = HashSet::new();
+    if let Some(twice) = bindings.iter().find(|b| !once.insert(b.path.as_str())) {
+        return Err(Error::variables(&twice.path, "two weights of the model are stored here"));
+    }
+    match file.variables().iter().find(|v| !bound.contains(v.path.as_str()) && !is_aside(&v.path)) {
+        Some(extra) => {
+            Err(Error::variables(&extra.path, "the file holds this variable, but no layer has it"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Variables that are no weights: the optimizer's, and the seeds of random layers.
+pub(crate) fn is_aside(path: &str) -> bool {
+    path.starts_with("optimizer/")
+        || path.starts_with("optimizer_weights/")
+        || path.split('/').any(|piece| piece.starts_with("seed_generator"))
+}
+
+/// A variable's elements as an f32 tensor of its shape.
+pub(crate) fn read(file: &KerasFile, variable: &Variable) -> Result<Tensor> {
+    let values = read_f32(file, variable)?;
+    Ok(Tensor::from_slice(&values, &variable.shape[..])?)
+}
+
+pub(crate) fn read_f32(file: &KerasFile, variable: &Variable) -> Result<Vec<f32>> {
+    let mut bytes = vec![0; variable.bytes];
+    file.read_into(&variable.path, &mut bytes)?;
+    from_bytes(variable.element, &bytes).ok_or_else(|| {
+        let why =
+            format!("its elements are {}, where floating-point numbers belong", variable.element.name());
+        Error::variables(&variable.path, why)
+    })
+}
+
+fn from_bytes(element: Element, bytes: &[u8]) -> Option<Vec<f32>> {
+    let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match element {
+        Element::F32 => {
+            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        }
+        Element::F16 => Some(halves().map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
+        Element::BF16 => Some(halves().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
+        _ => None,
+    }
+}
+
+/// f32 elements as the bytes of a variable's type.
+pub(crate) fn to_bytes(element: Element, values: &[f32]) -> Option<Vec<u8>> {
+    match element {
+        Element::F32 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Element::F16 => Some(values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect()),
+        Element::BF16 => Some(values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_numbered_by_their_holder() {
+        let paths = archive_paths("layers/bi", ["f/cell", "f/cell", "b/cell", ""].into_iter());
+        let expected = [
+            "layers/bi/f/cell/vars/0",
+            "layers/bi/f/cell/vars/1",
+            "layers/bi/b/cell/vars/0",
+            "layers/bi/vars/0",
+        ];
+        assert_eq!(paths, expected);
+    }
+
+    #[test]
+    fn seeds_and_the_optimizer_are_no_weights() {
+        assert!(is_aside("optimizer/vars/0") && is_aside("layers/dropout/seed_generator/vars/0"));
+        assert!(!is_aside("layers/dense/vars/0"));
+    }
+
+    #[test]
+    fn halves_go_both_ways_and_integers_are_refused() {
+        let bytes = to_bytes(Element::BF16, &[1.5, -2.0]).unwrap();
+        assert_eq!(from_bytes(Element::BF16, &bytes), Some(vec![1.5, -2.0]));
+        assert_eq!(from_bytes(Element::I32, &[0; 4]), None);
+    }
+}

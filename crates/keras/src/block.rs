@@ -1,0 +1,387 @@
+//! Turns a tree of models and layers into calls that can be run, and runs them.
+
+use std::collections::HashMap;
+
+use plimsoll_formats::Element;
+use plimsoll_formats::keras::{Argument, Layer, Model, TensorRef};
+use plimsoll_graph::TensorOps;
+use plimsoll_nn::Precision;
+use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::Value;
+
+use crate::error::{Error, Result, refuse};
+use crate::layer::{Arg, Args, Cx, Made, Masks};
+use crate::layers;
+
+/// Models inside models at most.
+const MOST_DEPTH: usize = 16;
+/// The largest tensor that a model may make: what is larger is a damaged file.
+const MOST_ELEMENTS: usize = 1 << 40;
+
+/// A model whose layers are all understood.
+pub(crate) struct Block {
+    pub(crate) nodes: Vec<Node>,
+    calls: Vec<Step>,
+    inputs: Vec<TensorRef>,
+    outputs: Vec<TensorRef>,
+    /// Names of the outputs, where the file gives them, and of the layers that make them.
+    pub(crate) output_names: Vec<String>,
+}
+
+/// A layer, or a model inside the model.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) class: String,
+    /// Its names from the outermost model on, which is also where its parameters are.
+    pub(crate) place: String,
+    /// Where its variables are in the file.
+    pub(crate) path: String,
+    pub(crate) trainable: bool,
+    pub(crate) precision: Option<Precision>,
+    pub(crate) body: Body,
+}
+
+pub(crate) enum Body {
+    Input,
+    Layer(Made),
+    Model(Block),
+}
+
+struct Step {
+    node: usize,
+    call: usize,
+    args: Vec<Argument>,
+    kwargs: Vec<(String, Argument)>,
+}
+
+/// A tensor, and the mask that goes with it.
+type Masked = (Tensor, Option<Tensor>);
+
+impl Block {
+    /// Makes a model of its layers. Each has a name unique in the model; `place` is empty for the outermost.
+    pub(crate) fn build(model: &Model, place: &str, depth: usize) -> Result<Block> {
+        if depth > MOST_DEPTH {
+            return Err(Error::config(place, format!("models are nested more than {MOST_DEPTH} deep")));
+        }
+        let nodes =
+            model.layers.iter().map(|layer| Node::build(layer, place, depth)).collect::<Result<Vec<_>>>()?;
+        let mut calls = Vec::new();
+        for call in &model.calls {
+            let node = &nodes[call.layer];
+            node.check_kwargs(&call.kwargs)?;
+            calls.push(Step {
+                node: call.layer,
+                call: call.call,
+                args: call.args.clone(),
+                kwargs: call.kwargs.clone(),
+            });
+        }
+        let name = |port: &plimsoll_formats::keras::Port| {
+            port.name.clone().unwrap_or_else(|| model.layers[port.tensor.layer].name.clone())
+        };
+        if model.outputs.is_empty() {
+            return Err(Error::config(place, "the model has no outputs"));
+        }
+        Ok(Block {
+            nodes,
+            calls,
+            inputs: model.inputs.iter().map(|port| port.tensor).collect(),
+            outputs: model.outputs.iter().map(|port| port.tensor).collect(),
+            output_names: model.outputs.iter().map(name).collect(),
+        })
+    }
+
+    /// How many tensors go in. A Sequential model that was never built takes one.
+    pub(crate) fn n_inputs(&self) -> usize {
+        self.inputs.len().max(1)
+    }
+
+    pub(crate) fn n_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// All layers in Keras's order, models entered, with whether the models around each are all trainable.
+    pub(crate) fn all(&self) -> Vec<(&Node, bool)> {
+        fn collect<'a>(block: &'a Block, trainable: bool, all: &mut Vec<(&'a Node, bool)>) {
+            for node in &block.nodes {
+                let own = trainable && node.trainable;
+                all.push((node, own));
+                if let Body::Model(inner) = &node.body {
+                    collect(inner, own, all);
+                }
+            }
+        }
+        let mut all = Vec::new();
+        collect(self, true, &mut all);
+        all
+    }
+
+    /// Whether an output is a softmax or sigmoid whose result nobody else reads, so that what goes into it can be given
+    /// instead.
+    pub(crate) fn ends_in_probabilities(&self, output: usize) -> bool {
+        let tensor = self.outputs[output];
+        let used = self.outputs.iter().filter(|t| **t == tensor).count()
+            + self.calls.iter().map(|c| uses(c, tensor)).sum::<usize>();
+        used == 1
+            && match &self.nodes[tensor.layer].body {
+                Body::Model(inner) => {
+                    tensor.output < inner.n_outputs() && inner.ends_in_probabilities(tensor.output)
+                }
+                Body::Layer(made) => made.probabilities,
+                Body::Input => false,
+            }
+    }
+
+    /// Runs all calls. `logits` says of which outputs a last softmax or sigmoid is to be left out.
+    pub(crate) fn run(&self, cx: &mut Cx<'_>, inputs: &[Masked], logits: &[bool]) -> RunResult<Vec<Masked>> {
+        if inputs.len() != self.n_inputs() {
+            let (given, own) = (inputs.len(), self.n_inputs());
+            return Err(refuse(format!("gives {given} inputs to a model of {own}")));
+        }
+        let mut values: HashMap<(usize, usize), Vec<Masked>> = HashMap::new();
+        let (trainable, wants) = (cx.pass.trainable, std::mem::take(&mut cx.pass.wants_logits));
+        for step in &self.calls {
+            let node = &self.nodes[step.node];
+            if let Body::Input = node.body {
+                let place = self.inputs.iter().position(|t| t.layer == step.node).unwrap_or(0);
+                values.insert((step.node, step.call), vec![inputs[place].clone()]);
+                continue;
+            }
+            let mut args = Args {
+                args: step.args.iter().map(|arg| resolve(arg, &values)).collect::<RunResult<_>>()?,
+                kwargs: step
+                    .kwargs
+                    .iter()
+                    .map(|(key, arg)| Ok((key.clone(), resolve(arg, &values)?)))
+                    .collect::<RunResult<_>>()?,
+            };
+            if step.args.is_empty() && step.kwargs.is_empty() {
+                // The first layer of a model that was never built reads its input.
+                let (x, mask) = inputs[0].clone();
+                args = Args::of(x, mask);
+            }
+            let wanted: Vec<bool> = (0..self.outputs.len())
+                .map(|i| {
+                    let t = self.outputs[i];
+                    logits.get(i).copied().unwrap_or(false) && (t.layer, t.call) == (step.node, step.call)
+                })
+                .collect();
+            let result = node.run(cx, &args, &self.outputs, &wanted, trainable);
+            cx.pass.trainable = trainable;
+            cx.pass.wants_logits = false;
+            let result = result.map_err(|e| node.at(e))?;
+            if let Some(seen) = &mut cx.pass.seen {
+                let types = || result.iter().map(|(y, _)| y.ty().clone()).collect();
+                seen.entry(node.place.clone()).or_insert_with(types);
+            }
+            values.insert((step.node, step.call), result);
+        }
+        cx.pass.wants_logits = wants;
+        self.outputs.iter().map(|t| find(t, &values)).collect()
+    }
+}
+
+fn uses(step: &Step, tensor: TensorRef) -> usize {
+    fn count(arg: &Argument, tensor: TensorRef) -> usize {
+        match arg {
+            Argument::Tensor(t) => usize::from(*t == tensor),
+            Argument::List(list) => list.iter().map(|arg| count(arg, tensor)).sum(),
+            Argument::Map(map) => map.iter().map(|(_, arg)| count(arg, tensor)).sum(),
+            Argument::Value(_) => 0,
+        }
+    }
+    step.args.iter().chain(step.kwargs.iter().map(|(_, arg)| arg)).map(|arg| count(arg, tensor)).sum()
+}
+
+fn find(t: &TensorRef, values: &HashMap<(usize, usize), Vec<Masked>>) -> RunResult<Masked> {
+    let found = values.get(&(t.layer, t.call)).and_then(|outputs| outputs.get(t.output));
+    found.cloned().ok_or_else(|| refuse(format!("reads output {} of a layer that has fewer", t.output)))
+}
+
+fn resolve(arg: &Argument, values: &HashMap<(usize, usize), Vec<Masked>>) -> RunResult<Arg> {
+    Ok(match arg {
+        Argument::Tensor(t) => {
+            let (x, mask) = find(t, values)?;
+            Arg::Tensor(x, mask)
+        }
+        Argument::List(list) => {
+            Arg::List(list.iter().map(|arg| resolve(arg, values)).collect::<RunResult<_>>()?)
+        }
+        // A model's inputs by name come in the order of their names, as the model's own list has them.
+        Argument::Map(map) => {
+            Arg::List(map.iter().map(|(_, arg)| resolve(arg, values)).collect::<RunResult<_>>()?)
+        }
+        Argument::Value(value) => Arg::Value(value.clone()),
+    })
+}
+
+impl Node {
+    fn build(layer: &Layer, place: &str, depth: usize) -> Result<Node> {
+        let own = if place.is_empty() { layer.name.clone() } else { format!("{place}/{}", layer.name) };
+        let body = match &layer.model {
+            Some(model) => Body::Model(Block::build(model, &own, depth + 1)?),
+            None if layer.is_input() => Body::Input,
+            None => Body::Layer(layers::make(layer, &own)?),
+        };
+        Ok(Node {
+            name: layer.name.clone(),
+            class: layer.class_name.clone(),
+            precision: precision(layer, &own)?,
+            place: own,
+            path: layer.path.clone(),
+            trainable: layer.trainable,
+            body,
+        })
+    }
+
+    fn check_kwargs(&self, kwargs: &[(String, Argument)]) -> Result<()> {
+        for (key, arg) in kwargs {
+            let known = match &self.body {
+                // Training is what the outermost call says, whatever is stored here: so Keras 3 runs it.
+                _ if key == "training" => true,
+                _ if matches!(arg, Argument::Value(Value::Null)) => true,
+                // Functional models name masks among the arguments.
+                Body::Layer(made) if key == "mask" => {
+                    matches!(made.masks, Masks::Read | Masks::Pass) && matches!(arg, Argument::Tensor(_))
+                }
+                Body::Layer(made) => made.kwargs.contains(&key.as_str()),
+                Body::Model(_) => false,
+                Body::Input => false,
+            };
+            if !known {
+                return Err(Error::config(
+                    &self.place,
+                    format!("it is called with {key:?}, which is not supported"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The layer on its arguments, in its own precision.
+    fn run(
+        &self,
+        cx: &mut Cx<'_>,
+        args: &Args,
+        outputs: &[TensorRef],
+        wanted: &[bool],
+        trainable: bool,
+    ) -> RunResult<Vec<Masked>> {
+        // Models and operations have no precision of their own.
+        let precision = self.precision.map(|own| cx.pass.precision.unwrap_or(own));
+        let Some(precision) = precision else { return self.run_in(cx, args, outputs, wanted, trainable) };
+        let pass = &mut *cx.pass;
+        cx.net.with_precision(precision, |net| {
+            self.run_in(&mut Cx { net, pass }, args, outputs, wanted, trainable)
+        })
+    }
+
+    fn run_in(
+        &self,
+        cx: &mut Cx<'_>,
+        args: &Args,
+        outputs: &[TensorRef],
+        wanted: &[bool],
+        trainable: bool,
+    ) -> RunResult<Vec<Masked>> {
+        cx.pass.trainable = trainable && self.trainable;
+        cx.pass.own_trainable = self.trainable;
+        match &self.body {
+            Body::Input => Err(refuse("calls an input as a layer")),
+            Body::Model(block) => {
+                let inputs = positional(args)?;
+                // Which of the inner model's outputs are the outer one's.
+                let logits: Vec<bool> = (0..block.n_outputs())
+                    .map(|i| outputs.iter().zip(wanted).any(|(t, wanted)| *wanted && t.output == i))
+                    .collect();
+                cx.scope(&self.name, |cx| block.run(cx, &inputs, &logits))
+            }
+            Body::Layer(made) => {
+                // Keras casts what a layer reads to the type it computes in.
+                let dtype = cx.dtype();
+                let cast = self.precision.is_some();
+                let mut args = args.map(&|x: &Tensor| {
+                    if cast && x.dtype().is_float() { x.cast(dtype) } else { Ok(x.clone()) }
+                })?;
+                if made.masks == Masks::Refuse && args.has_mask() {
+                    return Err(refuse(format!(
+                        "leads a mask into {}, a {}, which does not read masks here",
+                        self.place, self.class
+                    )));
+                }
+                args.take_mask();
+                cx.pass.wants_logits = wanted.iter().any(|w| *w);
+                cx.pass.mask = None;
+                let results = cx.scope(&self.name, |cx| (made.body)(cx, &args))?;
+                let mask = match made.masks {
+                    Masks::Drop | Masks::Refuse => None,
+                    Masks::Pass => args.mask().cloned(),
+                    Masks::Read => cx.pass.mask.take(),
+                };
+                for y in &results {
+                    let size = y.shape().iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+                    if size.is_none_or(|n| n > MOST_ELEMENTS) {
+                        return Err(refuse(format!("makes {} of a layer, which is too large", y.ty())));
+                    }
+                }
+                let masked = |(i, y): (usize, Tensor)| (y, if i == 0 { mask.clone() } else { None });
+                Ok(results.into_iter().enumerate().map(masked).collect())
+            }
+        }
+    }
+
+    /// An error of the engine with the layer's place.
+    fn at(&self, error: plimsoll_run::Error) -> plimsoll_run::Error {
+        match error {
+            plimsoll_run::Error::Graph(graph) => {
+                refuse(format!("runs {}, a {}: {graph}", self.place, self.class))
+            }
+            plimsoll_run::Error::Signature { site, why } if !why.starts_with("runs ") => {
+                plimsoll_run::Error::Signature {
+                    site,
+                    why: format!("runs {}, a {}: it {why}", self.place, self.class),
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+/// The tensors among the arguments of a model, with their masks.
+fn positional(args: &Args) -> RunResult<Vec<Masked>> {
+    fn collect(arg: &Arg, found: &mut Vec<Masked>) {
+        match arg {
+            Arg::Tensor(x, mask) => found.push((x.clone(), mask.clone())),
+            Arg::List(list) => list.iter().for_each(|arg| collect(arg, found)),
+            Arg::Value(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    args.args.iter().for_each(|arg| collect(arg, &mut found));
+    if found.is_empty() {
+        return Err(refuse("calls a model on nothing"));
+    }
+    Ok(found)
+}
+
+/// The precision that a layer's policy names; none for operations and models, which have none of their own.
+fn precision(layer: &Layer, place: &str) -> Result<Option<Precision>> {
+    let Some(policy) = layer.policy.as_ref().filter(|_| layer.model.is_none() && !layer.is_input()) else {
+        return Ok(None);
+    };
+    let refused = || {
+        let why = format!(
+            "its dtype policy {:?} is not taken; float32, bfloat16, float16 and mixed ones are",
+            policy.name
+        );
+        Error::config(place, why)
+    };
+    match policy.compute {
+        Some(Element::F32) => Ok(Some(Precision::F32)),
+        Some(Element::BF16) => Ok(Some(Precision::MixedBf16)),
+        Some(Element::F16) => Ok(Some(Precision::MixedF16)),
+        // Layers of indices, an embedding's neighbours, may have an integer type.
+        Some(Element::I32 | Element::I64) => Ok(None),
+        _ => Err(refused()),
+    }
+}

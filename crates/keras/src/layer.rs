@@ -1,0 +1,380 @@
+//! What a layer is once its configuration is understood: the weights it has and the function it computes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use plimsoll_graph::{DType, Shape, TensorOps, Type};
+use plimsoll_nn::{Init, Net, Precision};
+use plimsoll_run::{Result, Tensor};
+use serde_json::Value;
+
+use crate::error::refuse;
+use crate::layers::Activation;
+
+/// A weight of a layer, in the order in which Keras has them.
+#[derive(Clone, Debug)]
+pub(crate) struct Weight {
+    /// The object below the layer that holds it in the file: "" for the layer itself, `cell`, `query_dense`.
+    pub(crate) holder: String,
+    /// Its name below the layer's: `kernel`, `lstm_cell/kernel`.
+    pub(crate) name: String,
+    pub(crate) kind: WeightKind,
+    pub(crate) penalty: Option<Penalty>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WeightKind {
+    /// Moved by the optimizer unless its layer is frozen.
+    Trained,
+    /// Kept by the layer itself.
+    Statistic,
+    /// Of no use to the computation; goes back into a written file as it came.
+    Idle,
+}
+
+/// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w².
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Penalty {
+    pub(crate) l1: f64,
+    pub(crate) l2: f64,
+}
+
+type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
+
+/// What becomes of a mask that comes with a layer's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Masks {
+    /// Keras takes it off here, and so do we.
+    Drop,
+    /// It goes with the output.
+    Pass,
+    /// The layer reads it, and sets the mask of its output itself.
+    Read,
+    /// Keras would use it in a way that is not built here.
+    Refuse,
+}
+
+/// A layer whose configuration was understood.
+pub(crate) struct Made {
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) masks: Masks,
+    /// Arguments by name that the layer reads, beside `training` and `mask`.
+    pub(crate) kwargs: &'static [&'static str],
+    /// Whether it ends in a softmax or sigmoid that can be left out.
+    pub(crate) probabilities: bool,
+    pub(crate) body: Body,
+}
+
+impl Made {
+    /// A function of one tensor.
+    pub(crate) fn plain(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Made {
+        Made::with(Vec::new(), move |_, args| Ok(vec![f(args.one()?)?]))
+    }
+
+    /// A function of one tensor that applies an activation or draws random numbers.
+    pub(crate) fn unary(f: impl Fn(&mut Cx<'_>, &Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Made {
+        Made::with(Vec::new(), move |cx, args| Ok(vec![f(cx, args.one()?)?]))
+    }
+
+    /// A function of one tensor with weights.
+    pub(crate) fn weighted(
+        weights: Vec<Weight>,
+        f: impl Fn(&mut Cx<'_>, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Made {
+        Made::with(weights, move |cx, args| Ok(vec![f(cx, args.one()?)?]))
+    }
+
+    /// A function of anything.
+    pub(crate) fn with(
+        weights: Vec<Weight>,
+        f: impl Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync + 'static,
+    ) -> Made {
+        Made { weights, masks: Masks::Drop, kwargs: &[], probabilities: false, body: Box::new(f) }
+    }
+
+    pub(crate) fn masks(mut self, masks: Masks) -> Made {
+        self.masks = masks;
+        self
+    }
+
+    /// Says by which activation it ends.
+    pub(crate) fn ends(mut self, activation: &Activation) -> Made {
+        self.probabilities = activation.is_probability();
+        self
+    }
+
+    pub(crate) fn kwargs(mut self, kwargs: &'static [&'static str]) -> Made {
+        self.kwargs = kwargs;
+        self
+    }
+}
+
+/// What a layer is called on, with values in place of references.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Args {
+    pub(crate) args: Vec<Arg>,
+    pub(crate) kwargs: Vec<(String, Arg)>,
+}
+
+/// A value that a layer is called on. Tensors are the usual case, so they are not behind another pointer.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant)]
+pub(crate) enum Arg {
+    /// A tensor, and the mask that came with it.
+    Tensor(Tensor, Option<Tensor>),
+    List(Vec<Arg>),
+    Value(Value),
+}
+
+impl Arg {
+    pub(crate) fn tensors<'a>(&'a self, found: &mut Vec<&'a Tensor>) {
+        match self {
+            Arg::Tensor(x, _) => found.push(x),
+            Arg::List(list) => list.iter().for_each(|arg| arg.tensors(found)),
+            Arg::Value(_) => {}
+        }
+    }
+
+    fn masks<'a>(&'a self, found: &mut Vec<&'a Tensor>) {
+        match self {
+            Arg::Tensor(_, mask) => found.extend(mask),
+            Arg::List(list) => list.iter().for_each(|arg| arg.masks(found)),
+            Arg::Value(_) => {}
+        }
+    }
+
+    /// The same with every tensor changed.
+    pub(crate) fn map(&self, f: &impl Fn(&Tensor) -> Result<Tensor>) -> Result<Arg> {
+        Ok(match self {
+            Arg::Tensor(x, mask) => Arg::Tensor(f(x)?, mask.clone()),
+            Arg::List(list) => Arg::List(list.iter().map(|arg| arg.map(f)).collect::<Result<_>>()?),
+            Arg::Value(value) => Arg::Value(value.clone()),
+        })
+    }
+}
+
+impl Args {
+    pub(crate) fn of(x: Tensor, mask: Option<Tensor>) -> Args {
+        Args { args: vec![Arg::Tensor(x, mask)], kwargs: Vec::new() }
+    }
+
+    /// The only tensor.
+    pub(crate) fn one(&self) -> Result<&Tensor> {
+        let mut found = Vec::new();
+        if let Some(first) = self.args.first() {
+            first.tensors(&mut found);
+        }
+        match found[..] {
+            [x] if self.args.len() == 1 => Ok(x),
+            _ => Err(refuse("gives several tensors, or none, to a layer that takes one")),
+        }
+    }
+
+    /// The mask of the first tensor.
+    pub(crate) fn mask(&self) -> Option<&Tensor> {
+        let mut found = Vec::new();
+        self.args.first()?.masks(&mut found);
+        found.first().copied()
+    }
+
+    pub(crate) fn has_mask(&self) -> bool {
+        let mut found = Vec::new();
+        self.args.iter().chain(self.kwargs.iter().map(|(_, arg)| arg)).for_each(|arg| arg.masks(&mut found));
+        !found.is_empty()
+    }
+
+    /// A mask given by name becomes that of the first tensor.
+    pub(crate) fn take_mask(&mut self) {
+        let Some(place) = self.kwargs.iter().position(|(key, _)| key == "mask") else { return };
+        let (_, named) = self.kwargs.remove(place);
+        if let (Arg::Tensor(given, _), Some(Arg::Tensor(_, mask))) = (named, self.args.first_mut()) {
+            *mask = Some(given);
+        }
+    }
+
+    /// All tensors among the arguments, by place and then by name.
+    pub(crate) fn all(&self) -> Vec<&Tensor> {
+        let mut found = Vec::new();
+        self.args.iter().chain(self.kwargs.iter().map(|(_, a)| a)).for_each(|a| a.tensors(&mut found));
+        found
+    }
+
+    /// An argument by place or by name; null is the same as not there.
+    pub(crate) fn get(&self, place: usize, name: &str) -> Option<&Arg> {
+        let named = || self.kwargs.iter().find(|(key, _)| key == name).map(|(_, arg)| arg);
+        self.args.get(place).or_else(named).filter(|arg| !matches!(arg, Arg::Value(Value::Null)))
+    }
+
+    pub(crate) fn tensor(&self, place: usize, name: &str) -> Result<Option<&Tensor>> {
+        match self.get(place, name) {
+            None => Ok(None),
+            Some(Arg::Tensor(x, _)) => Ok(Some(x)),
+            Some(_) => Err(refuse(format!("gives something else than a tensor as {name}"))),
+        }
+    }
+
+    pub(crate) fn flag(&self, place: usize, name: &str) -> Result<bool> {
+        match self.get(place, name) {
+            None => Ok(false),
+            Some(Arg::Value(Value::Bool(flag))) => Ok(*flag),
+            Some(_) => Err(refuse(format!("gives something else than true or false as {name}"))),
+        }
+    }
+
+    pub(crate) fn value(&self, place: usize, name: &str) -> Value {
+        fn plain(arg: &Arg) -> Value {
+            match arg {
+                Arg::Value(value) => value.clone(),
+                Arg::List(list) => Value::Array(list.iter().map(plain).collect()),
+                Arg::Tensor(..) => Value::Null,
+            }
+        }
+        self.get(place, name).map_or(Value::Null, plain)
+    }
+
+    pub(crate) fn map(&self, f: &impl Fn(&Tensor) -> Result<Tensor>) -> Result<Args> {
+        Ok(Args {
+            args: self.args.iter().map(|arg| arg.map(f)).collect::<Result<_>>()?,
+            kwargs: self
+                .kwargs
+                .iter()
+                .map(|(key, arg)| Ok((key.clone(), arg.map(f)?)))
+                .collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// What is known of one forward pass beside the net.
+#[derive(Default)]
+pub(crate) struct Pass {
+    /// Where we are, as the net's path.
+    path: Vec<String>,
+    /// Whether the weights of the layer at hand are moved by the optimizer: it and all models around it are trainable.
+    pub(crate) trainable: bool,
+    /// Whether the layer at hand itself is trainable: batch norm asks.
+    pub(crate) own_trainable: bool,
+    /// Whether the layer at hand should leave out a softmax or sigmoid at its end.
+    pub(crate) wants_logits: bool,
+    /// Statistics as they stand within this pass: a shared layer updates them at each of its calls.
+    states: HashMap<String, Tensor>,
+    /// The precision of all layers, in place of their own.
+    pub(crate) precision: Option<Precision>,
+    /// Regularizers by parameter.
+    pub(crate) penalties: Arc<HashMap<String, Penalty>>,
+    counted: HashSet<String>,
+    /// The sum of penalties so far.
+    pub(crate) penalty: Option<Tensor>,
+    /// What each layer gave at its first call, where that is asked for.
+    pub(crate) seen: Option<HashMap<String, Vec<Type>>>,
+    /// The mask that a layer which reads masks sets on its output.
+    pub(crate) mask: Option<Tensor>,
+}
+
+impl Pass {
+    pub(crate) fn new(precision: Option<Precision>, penalties: Arc<HashMap<String, Penalty>>) -> Pass {
+        Pass { trainable: true, own_trainable: true, precision, penalties, ..Pass::default() }
+    }
+}
+
+/// The context in which a layer's function runs.
+pub(crate) struct Cx<'a> {
+    pub(crate) net: &'a mut Net,
+    pub(crate) pass: &'a mut Pass,
+}
+
+impl Cx<'_> {
+    pub(crate) fn is_training(&self) -> bool {
+        self.net.is_training()
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.net.dtype()
+    }
+
+    fn full(&self, name: &str) -> String {
+        let mut path = self.pass.path.join("/");
+        if !path.is_empty() {
+            path.push('/');
+        }
+        path + name
+    }
+
+    /// Runs `body` below a name.
+    pub(crate) fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Cx<'_>) -> Result<T>) -> Result<T> {
+        self.pass.path.push(name.to_string());
+        let pass = &mut *self.pass;
+        let result = self.net.scope(name, |net| body(&mut Cx { net, pass }));
+        self.pass.path.pop();
+        result
+    }
+
+    /// A weight, as f32.
+    #[track_caller]
+    pub(crate) fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
+        let shape = shape.into();
+        if !self.pass.trainable {
+            return self.net.state(name, shape, init);
+        }
+        let w = self.net.master(name, shape, init)?;
+        let full = self.full(name);
+        if let Some(penalty) = self.pass.penalties.get(&full).copied()
+            && self.pass.counted.insert(full)
+        {
+            let mut add = |part: Tensor| -> Result<()> {
+                self.pass.penalty = Some(match self.pass.penalty.take() {
+                    Some(sum) => sum.add(&part)?,
+                    None => part,
+                });
+                Ok(())
+            };
+            if penalty.l1 != 0.0 {
+                add(w.abs()?.sum(&[], false)?.mul_scalar(penalty.l1)?)?;
+            }
+            if penalty.l2 != 0.0 {
+                add(w.square()?.sum(&[], false)?.mul_scalar(penalty.l2)?)?;
+            }
+        }
+        Ok(w)
+    }
+
+    /// A weight in the type the layer computes in.
+    #[track_caller]
+    pub(crate) fn param(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
+        let dtype = self.dtype();
+        self.master(name, shape, init)?.cast(dtype)
+    }
+
+    /// A weight that is there only if the layer says so.
+    #[track_caller]
+    pub(crate) fn optional(
+        &mut self,
+        wanted: bool,
+        name: &str,
+        shape: impl Into<Shape>,
+        init: Init,
+    ) -> Result<Option<Tensor>> {
+        if wanted { self.param(name, shape, init).map(Some) } else { Ok(None) }
+    }
+
+    /// A statistic as it stands at this point of the pass.
+    #[track_caller]
+    pub(crate) fn state(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
+        let value = self.net.state(name, shape, init)?;
+        Ok(self.pass.states.get(&self.full(name)).cloned().unwrap_or(value))
+    }
+
+    #[track_caller]
+    pub(crate) fn update(&mut self, name: &str, value: Tensor) -> Result<()> {
+        self.pass.states.insert(self.full(name), value.clone());
+        self.net.update(name, value)
+    }
+
+    /// An activation at the end of a layer; left out where the loss wants what goes into it.
+    #[track_caller]
+    pub(crate) fn finish(&mut self, activation: &Activation, x: &Tensor) -> Result<Tensor> {
+        if self.pass.wants_logits && activation.is_probability() {
+            return Ok(x.clone());
+        }
+        activation.apply(x)
+    }
+}

@@ -1,0 +1,201 @@
+//! Activations, by name and as layers.
+
+use plimsoll_graph::{SoftmaxOps, TensorOps, Type};
+use plimsoll_nn::Activation as Nn;
+use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::Value;
+
+use super::{Table, trained};
+use crate::error::Result;
+use crate::layer::{Made, Masks};
+use crate::settings::Settings;
+
+pub(crate) const TABLE: Table = &[
+    ("Activation", |s| {
+        let activation = s.activation("activation")?;
+        Ok(Made::unary(move |cx, x| cx.finish(&activation, x)).ends(&activation).masks(Masks::Pass))
+    }),
+    ("Identity", |_| Ok(Made::plain(|x| Ok(x.clone())).masks(Masks::Pass))),
+    ("ReLU", |s| {
+        let most = if s.is_null("max_value") { None } else { Some(s.number("max_value")?) };
+        let slope = s.number_or("negative_slope", 0.0)?;
+        let threshold = s.number_or("threshold", 0.0)?;
+        Ok(Made::plain(move |x| relu(x, slope, most, threshold)).masks(Masks::Pass))
+    }),
+    ("LeakyReLU", |s| {
+        // Keras 2 called the slope alpha.
+        let slope = if s.is_null("alpha") { s.number_or("negative_slope", 0.3)? } else { s.number("alpha")? };
+        Ok(Made::plain(move |x| x.leaky_relu(slope)).masks(Masks::Pass))
+    }),
+    ("ELU", |s| {
+        let alpha = s.number_or("alpha", 1.0)?;
+        Ok(Made::plain(move |x| Nn::Elu(alpha).apply(x)).masks(Masks::Pass))
+    }),
+    ("Softmax", |s| {
+        let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+        let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
+        let activation = if axis == -1 { Activation::Softmax } else { Activation::SoftmaxAt(axis as isize) };
+        Ok(Made::unary(move |cx, x| cx.finish(&activation, x)).ends(&activation).masks(Masks::Refuse))
+    }),
+    ("PReLU", |s| {
+        let shared = if s.is_null("shared_axes") { Vec::new() } else { s.integers("shared_axes")? };
+        let init = s.init("alpha_initializer", 1, 1);
+        let weights = vec![trained(s, "alpha", "alpha_regularizer")?];
+        Ok(Made::weighted(weights, move |cx, x| {
+            let axes = x.shape().iter().enumerate().skip(1);
+            let shape: Vec<usize> =
+                axes.map(|(i, &n)| if shared.contains(&(i as i64)) { 1 } else { n }).collect();
+            let alpha = cx.param("alpha", &shape[..], init)?;
+            x.relu()?.sub(&x.neg()?.relu()?.mul(&alpha)?)
+        })
+        .masks(Masks::Pass))
+    }),
+];
+
+/// An activation as Keras means it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Activation {
+    Linear,
+    Softmax,
+    SoftmaxAt(isize),
+    LogSoftmax,
+    Sigmoid,
+    LogSigmoid,
+    Exponential,
+    HardTanh,
+    TanhShrink,
+    Celu,
+    SoftShrink,
+    HardShrink,
+    SquarePlus,
+    SparsePlus,
+    SparseSigmoid,
+    Glu,
+    Of(Nn),
+}
+
+const BY_NAME: [(&str, Activation); 33] = [
+    ("linear", Activation::Linear),
+    ("relu", Activation::Of(Nn::Relu)),
+    ("relu6", Activation::Of(Nn::Relu6)),
+    ("leaky_relu", Activation::Of(Nn::LeakyRelu(0.2))),
+    ("elu", Activation::Of(Nn::Elu(1.0))),
+    ("selu", Activation::Of(Nn::Selu)),
+    ("gelu", Activation::Of(Nn::Gelu)),
+    ("silu", Activation::Of(Nn::Silu)),
+    ("swish", Activation::Of(Nn::Silu)),
+    ("mish", Activation::Of(Nn::Mish)),
+    ("sigmoid", Activation::Sigmoid),
+    ("log_sigmoid", Activation::LogSigmoid),
+    ("hard_sigmoid", Activation::Of(Nn::HardSigmoid)),
+    ("hard_silu", Activation::Of(Nn::HardSwish)),
+    ("hard_swish", Activation::Of(Nn::HardSwish)),
+    ("tanh", Activation::Of(Nn::Tanh)),
+    ("hard_tanh", Activation::HardTanh),
+    ("tanh_shrink", Activation::TanhShrink),
+    ("softplus", Activation::Of(Nn::Softplus)),
+    ("softsign", Activation::Of(Nn::Softsign)),
+    ("softmax", Activation::Softmax),
+    ("log_softmax", Activation::LogSoftmax),
+    ("exponential", Activation::Exponential),
+    ("celu", Activation::Celu),
+    ("soft_shrink", Activation::SoftShrink),
+    ("hard_shrink", Activation::HardShrink),
+    ("squareplus", Activation::SquarePlus),
+    ("sparse_plus", Activation::SparsePlus),
+    ("sparse_sigmoid", Activation::SparseSigmoid),
+    ("glu", Activation::Glu),
+    ("gelu_tanh", Activation::Of(Nn::GeluTanh)),
+    ("LeakyReLU", Activation::Of(Nn::LeakyRelu(0.3))),
+    ("ReLU", Activation::Of(Nn::Relu)),
+];
+
+impl Activation {
+    /// An activation named in a configuration; null is none.
+    pub(crate) fn read(settings: &Settings<'_>, key: &str) -> Result<Activation> {
+        let value = settings.get(key);
+        let name = match value {
+            Value::Null => return Ok(Activation::Linear),
+            Value::String(name) => name.as_str(),
+            // A function is stored with its name as the configuration, a layer with its settings.
+            Value::Object(map) => {
+                let config = map.get("config");
+                if let Some(config) = config.and_then(Value::as_object)
+                    && config.keys().any(|k| k == "negative_slope" || k == "alpha" || k == "max_value")
+                {
+                    return Err(
+                        settings.wrong(key, "a layer with settings as an activation is not supported")
+                    );
+                }
+                let named = config.and_then(Value::as_str).or(map.get("class_name").and_then(Value::as_str));
+                named.unwrap_or_default()
+            }
+            _ => "",
+        };
+        let found = BY_NAME.iter().find(|(known, _)| *known == name);
+        found.map(|(_, f)| *f).ok_or_else(|| settings.wrong(key, "this activation is not known here"))
+    }
+
+    /// Whether a loss on probabilities takes what goes into it instead.
+    pub(crate) fn is_probability(&self) -> bool {
+        matches!(self, Activation::Softmax | Activation::Sigmoid)
+    }
+
+    #[track_caller]
+    pub(crate) fn apply(&self, x: &Tensor) -> RunResult<Tensor> {
+        let constant = |value: f64| x.full_like(Type::new(x.dtype(), []), value);
+        match self {
+            Activation::Linear => Ok(x.clone()),
+            Activation::Of(f) => f.apply(x),
+            Activation::Softmax => x.softmax(-1),
+            Activation::SoftmaxAt(axis) => x.softmax(*axis),
+            Activation::LogSoftmax => x.log_softmax(-1),
+            Activation::Sigmoid => x.sigmoid(),
+            Activation::LogSigmoid => x.neg()?.softplus()?.neg(),
+            Activation::Exponential => x.exp(),
+            Activation::HardTanh => x.clamp(-1.0, 1.0),
+            Activation::TanhShrink => x.sub(&x.tanh()?),
+            Activation::Celu => Nn::Elu(1.0).apply(x),
+            Activation::SoftShrink => x.sub(&x.clamp(-0.5, 0.5)?),
+            Activation::HardShrink => {
+                x.abs()?.greater(&constant(0.5)?)?.select(x, &constant(0.0)?.broadcast(x.shape().clone())?)
+            }
+            Activation::SquarePlus => x.add(&x.square()?.add_scalar(4.0)?.sqrt()?)?.mul_scalar(0.5),
+            Activation::SparsePlus => {
+                // 0 up to -1, then (x + 1)² / 4 up to 1, then x.
+                let near = x.clamp(-1.0, 1.0)?;
+                near.add_scalar(1.0)?.square()?.mul_scalar(0.25)?.add(&x.add_scalar(-1.0)?.relu()?)
+            }
+            Activation::SparseSigmoid => x.clamp(-1.0, 1.0)?.add_scalar(1.0)?.mul_scalar(0.5),
+            Activation::Glu => {
+                let last = x.shape().last().copied().unwrap_or(0);
+                let parts = x.split(-1, &[last / 2, last - last / 2])?;
+                parts[0].mul(&parts[1].sigmoid()?)
+            }
+        }
+    }
+}
+
+/// Keras's relu with all its settings: x from the threshold on, at most `most`; below it slope · (x - threshold).
+pub(crate) fn relu(x: &Tensor, slope: f64, most: Option<f64>, threshold: f64) -> RunResult<Tensor> {
+    if threshold == 0.0 && slope == 0.0 {
+        return match most {
+            Some(most) => x.clamp(0.0, most),
+            None => x.relu(),
+        };
+    }
+    let constant = |value: f64| x.full_like(Type::new(x.dtype(), []), value);
+    let above = if threshold == 0.0 {
+        x.relu()?
+    } else {
+        x.greater(&constant(threshold)?)?.select(x, &constant(0.0)?.broadcast(x.shape().clone())?)?
+    };
+    let above = match most {
+        Some(most) => above.clamp(0.0, most)?,
+        None => above,
+    };
+    if slope == 0.0 {
+        return Ok(above);
+    }
+    above.sub(&x.rsub_scalar(threshold)?.relu()?.mul_scalar(slope)?)
+}

@@ -1,0 +1,56 @@
+//! Dense layers and embeddings.
+
+use plimsoll_graph::{DType, GatherOps, TensorOps, Type};
+use plimsoll_nn::Init;
+
+use super::{Table, einsum, kernel_and_bias, trained};
+use crate::error::refuse;
+use crate::layer::{Made, Masks};
+
+pub(crate) const TABLE: Table = &[
+    ("Dense", |s| {
+        let units = s.units("units")?;
+        let bias = s.flag("use_bias", true)?;
+        let activation = s.activation("activation")?;
+        let init = s.init("kernel_initializer", 64, units);
+        let (weights, bias_init) = (kernel_and_bias(s, bias)?, s.init("bias_initializer", units, units));
+        Ok(Made::weighted(weights, move |cx, x| {
+            let Some(&width) = x.shape().last().filter(|_| x.shape().rank() > 1) else {
+                return Err(refuse(format!("gives {} to a dense layer", x.ty())));
+            };
+            let w = cx.param("kernel", [width, units], init)?;
+            let b = cx.optional(bias, "bias", [units], bias_init)?;
+            let y = x.matmul_with(&w, b.as_ref(), false, false)?;
+            cx.finish(&activation, &y)
+        })
+        .ends(&activation)
+        .masks(Masks::Pass))
+    }),
+    ("EinsumDense", einsum::make),
+    ("Embedding", |s| {
+        let (rows, width) = (s.units("input_dim")?, s.units("output_dim")?);
+        let masked = s.flag("mask_zero", false)?;
+        let init = if s.is_null("embeddings_initializer") {
+            Init::Uniform(0.05)
+        } else {
+            s.init("embeddings_initializer", rows, width)
+        };
+        let weights = vec![trained(s, "embeddings", "embeddings_regularizer")?];
+        Ok(Made::weighted(weights, move |cx, x| {
+            let x = if x.dtype().is_index() { x.clone() } else { x.cast(DType::I64)? };
+            if masked {
+                let zero = x.full_like(Type::new(x.dtype(), []), 0.0)?;
+                cx.pass.mask = Some(x.not_equal(&zero)?);
+            }
+            let dtype = cx.dtype();
+            cx.master("embeddings", [rows, width], init)?.embedding(&x)?.cast(dtype)
+        })
+        .masks(Masks::Read))
+    }),
+    ("LayerScale", |s| {
+        let width = s.units("projection_dim")?;
+        let start = Init::Constant(s.number_or("init_values", 1e-6)?);
+        let weights = vec![trained(s, "gamma", "gamma_regularizer")?];
+        Ok(Made::weighted(weights, move |cx, x| x.mul(&cx.param("gamma", [width], start)?)))
+    }),
+];

@@ -1,0 +1,189 @@
+//! Norms. Scale, shift and statistics are f32 whatever the activations are.
+
+use plimsoll_graph::{DType, NormOps, TensorOps, Type};
+use plimsoll_nn::Init;
+use plimsoll_run::{Result as RunResult, Tensor};
+
+use super::{Table, statistic, trained};
+use crate::error::{Result, refuse};
+use crate::layer::{Cx, Made, Masks, Weight};
+use crate::settings::Settings;
+
+pub(crate) const TABLE: Table = &[
+    ("BatchNormalization", batch),
+    ("LayerNormalization", layer),
+    ("GroupNormalization", group),
+    ("RMSNormalization", |s| {
+        last_axis(s)?;
+        let eps = s.number_or("epsilon", 1e-6)?;
+        let init = s.init("gamma_initializer", 1, 1);
+        Ok(Made::weighted(vec![trained(s, "scale", "gamma_regularizer")?], move |cx, x| {
+            let gamma = cx.master(
+                "scale",
+                [width(x)?],
+                if init == Init::glorot_uniform(1, 1) { Init::Constant(1.0) } else { init },
+            )?;
+            x.rms_norm(&gamma, eps)
+        }))
+    }),
+    ("UnitNormalization", |s| {
+        let axes = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+        Ok(Made::plain(move |x| {
+            let axes = places(&axes, x)?;
+            let wide = x.cast(DType::F32)?;
+            // Keras holds the squared norm at 1e-12 or more.
+            let norm = wide.square()?.sum(&axes, true)?.clamp(1e-12, f64::INFINITY)?.rsqrt()?;
+            wide.mul(&norm)?.cast(x.dtype())
+        })
+        .masks(Masks::Pass))
+    }),
+];
+
+fn width(x: &Tensor) -> RunResult<usize> {
+    x.shape().last().copied().ok_or_else(|| refuse(format!("gives {} to a norm", x.ty())))
+}
+
+/// Axes, which may be counted from the last, as places in a shape, sorted.
+fn places(axes: &[i64], x: &Tensor) -> RunResult<Vec<usize>> {
+    let rank = x.shape().rank() as i64;
+    let place = |&axis: &i64| {
+        let axis = if axis < 0 { axis + rank } else { axis };
+        let there = (0..rank).contains(&axis);
+        there.then_some(axis as usize).ok_or_else(|| refuse(format!("norms {} along axis {axis}", x.ty())))
+    };
+    let mut places = axes.iter().map(place).collect::<RunResult<Vec<usize>>>()?;
+    places.sort_unstable();
+    places.dedup();
+    Ok(places)
+}
+
+fn last_axis(s: &Settings<'_>) -> Result<()> {
+    match s.get("axis") {
+        value if value.is_null() || value.as_i64() == Some(-1) => Ok(()),
+        value if value.as_array().is_some_and(|list| list.len() == 1 && list[0].as_i64() == Some(-1)) => {
+            Ok(())
+        }
+        _ => Err(s.wrong("axis", "only the last axis, -1, is taken")),
+    }
+}
+
+/// Scale and shift of a norm, where it has them.
+struct Affine {
+    scale: bool,
+    center: bool,
+}
+
+impl Affine {
+    fn read(s: &Settings<'_>) -> Result<(Affine, Vec<Weight>)> {
+        let affine = Affine { scale: s.flag("scale", true)?, center: s.flag("center", true)? };
+        let mut weights = Vec::new();
+        if affine.scale {
+            weights.push(trained(s, "gamma", "gamma_regularizer")?);
+        }
+        if affine.center {
+            weights.push(trained(s, "beta", "beta_regularizer")?);
+        }
+        Ok((affine, weights))
+    }
+
+    /// γ and β; ones and zeros in place of those that are not there.
+    fn get(&self, cx: &mut Cx<'_>, x: &Tensor, shape: &[usize]) -> RunResult<(Tensor, Tensor)> {
+        let ty = Type::new(DType::F32, shape);
+        let gamma = match self.scale {
+            true => cx.master("gamma", shape, Init::Constant(1.0))?,
+            false => x.full_like(ty.clone(), 1.0)?,
+        };
+        let beta = match self.center {
+            true => cx.master("beta", shape, Init::Constant(0.0))?,
+            false => x.full_like(ty, 0.0)?,
+        };
+        Ok((gamma, beta))
+    }
+}
+
+fn batch(s: &Settings<'_>) -> Result<Made> {
+    if s.flag("renorm", false)? {
+        return Err(s.wrong("renorm", "this is not supported"));
+    }
+    let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+    let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
+    let (affine, mut weights) = Affine::read(s)?;
+    weights.extend([statistic("moving_mean"), statistic("moving_variance")]);
+    let (momentum, eps) = (s.number_or("momentum", 0.99)?, s.number_or("epsilon", 1e-3)?);
+    Ok(Made::weighted(weights, move |cx, x| {
+        let rank = x.shape().rank();
+        let place = places(&[axis], x)?[0];
+        if place + 1 == rank {
+            return batch_last(cx, x, &affine, momentum, eps);
+        }
+        // Channels elsewhere than last: brought there and back.
+        let order: Vec<usize> = (0..rank).filter(|&i| i != place).chain([place]).collect();
+        let mut back = vec![0; rank];
+        order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
+        batch_last(cx, &x.transpose(&order)?, &affine, momentum, eps)?.transpose(&back)
+    })
+    .masks(Masks::Refuse))
+}
+
+/// A frozen layer uses its moving statistics in training too, as Keras has it.
+fn batch_last(cx: &mut Cx<'_>, x: &Tensor, affine: &Affine, momentum: f64, eps: f64) -> RunResult<Tensor> {
+    let shape = [width(x)?];
+    let (gamma, beta) = affine.get(cx, x, &shape)?;
+    let mean = cx.state("moving_mean", shape, Init::Constant(0.0))?;
+    let var = cx.state("moving_variance", shape, Init::Constant(1.0))?;
+    if !(cx.is_training() && cx.pass.own_trainable) {
+        return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
+    }
+    let (y, batch_mean, batch_var) = x.batch_norm(&gamma, &beta, eps)?;
+    // Keras 3 keeps the biased variance, where others keep the unbiased one.
+    let follow = |old: &Tensor, new: &Tensor| old.mul_scalar(momentum)?.add(&new.mul_scalar(1.0 - momentum)?);
+    cx.update("moving_mean", follow(&mean, &batch_mean)?)?;
+    cx.update("moving_variance", follow(&var, &batch_var)?)?;
+    Ok(y)
+}
+
+fn layer(s: &Settings<'_>) -> Result<Made> {
+    let axes = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+    let (affine, weights) = Affine::read(s)?;
+    let eps = s.number_or("epsilon", 1e-3)?;
+    let is_rms = s.flag("rms_scaling", false)?;
+    Ok(Made::weighted(weights, move |cx, x| {
+        let axes = places(&axes, x)?;
+        let rank = x.shape().rank();
+        let shape: Vec<usize> = axes.iter().map(|&axis| x.shape()[axis]).collect();
+        let (gamma, beta) = affine.get(cx, x, &shape)?;
+        if axes.iter().rev().enumerate().all(|(i, &axis)| axis + i + 1 == rank) && !is_rms {
+            return x.layer_norm(&gamma, &beta, eps);
+        }
+        let wide = x.cast(DType::F32)?;
+        let full: Vec<usize> = (0..rank).map(|i| if axes.contains(&i) { x.shape()[i] } else { 1 }).collect();
+        let (gamma, beta) = (gamma.reshape(&full[..])?, beta.reshape(&full[..])?);
+        let centred = wide.sub(&wide.mean(&axes, true)?)?;
+        let inverse = centred.square()?.mean(&axes, true)?.add_scalar(eps)?.rsqrt()?;
+        // What Keras calls rms scaling divides by the deviation without taking off the mean, and has no shift.
+        let y = match is_rms {
+            true => wide.mul(&inverse)?.mul(&gamma)?,
+            false => centred.mul(&inverse)?.mul(&gamma)?.add(&beta)?,
+        };
+        y.cast(x.dtype())
+    })
+    .masks(Masks::Pass))
+}
+
+fn group(s: &Settings<'_>) -> Result<Made> {
+    last_axis(s)?;
+    let groups = s.integers("groups")?;
+    let [groups] = groups[..] else { return Err(s.wrong("groups", "one number is taken")) };
+    let (affine, weights) = Affine::read(s)?;
+    let eps = s.number_or("epsilon", 1e-3)?;
+    Ok(Made::weighted(weights, move |cx, x| {
+        let channels = width(x)?;
+        // -1 is one group a channel.
+        let groups = if groups == -1 { channels } else { groups.max(0) as usize };
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            return Err(refuse(format!("cuts {channels} channels in {groups} groups")));
+        }
+        let (gamma, beta) = affine.get(cx, x, &[channels])?;
+        x.group_norm(&gamma, &beta, groups, eps)
+    }))
+}

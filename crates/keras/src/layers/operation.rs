@@ -1,0 +1,308 @@
+//! Functions of `keras.ops` that were called on a symbolic tensor: `x + 1`, `x[:, 0]`, `ops.mean(x, axis=1)`.
+
+use plimsoll_formats::keras::Layer;
+use plimsoll_graph::{DType, Shape, SoftmaxOps, TensorOps, Type};
+use plimsoll_nn::Activation as Nn;
+use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::Value;
+
+use super::merge;
+use super::reshape::resolved;
+use crate::error::{Error, Result, refuse};
+use crate::layer::{Arg, Args, Made, Masks};
+use crate::settings::Settings;
+
+type Binary = fn(&Tensor, &Tensor) -> RunResult<Tensor>;
+type Unary = fn(&Tensor) -> RunResult<Tensor>;
+type Reduction = fn(&Tensor, &[usize], bool) -> RunResult<Tensor>;
+
+const BINARY: [(&str, Binary); 16] = [
+    ("Add", |a, b| a.add(b)),
+    ("Subtract", |a, b| a.sub(b)),
+    ("Multiply", |a, b| a.mul(b)),
+    ("Divide", |a, b| a.div(b)),
+    ("TrueDivide", |a, b| a.div(b)),
+    ("Maximum", |a, b| a.maximum(b)),
+    ("Minimum", |a, b| a.minimum(b)),
+    ("Power", |a, b| a.pow(b)),
+    ("Equal", |a, b| a.equal(b)),
+    ("NotEqual", |a, b| a.not_equal(b)),
+    ("Less", |a, b| a.less(b)),
+    ("LessEqual", |a, b| a.less_equal(b)),
+    ("Greater", |a, b| a.greater(b)),
+    ("GreaterEqual", |a, b| a.greater_equal(b)),
+    ("LogicalAnd", |a, b| a.and(b)),
+    ("LogicalOr", |a, b| a.or(b)),
+];
+
+const UNARY: [(&str, Unary); 24] = [
+    ("Negative", |x| x.neg()),
+    ("Absolute", |x| x.abs()),
+    ("Abs", |x| x.abs()),
+    ("Square", |x| x.square()),
+    ("Sqrt", |x| x.sqrt()),
+    ("Rsqrt", |x| x.rsqrt()),
+    ("Reciprocal", |x| x.reciprocal()),
+    ("Exp", |x| x.exp()),
+    ("Log", |x| x.log()),
+    ("Sin", |x| x.sin()),
+    ("Cos", |x| x.cos()),
+    ("Tanh", |x| x.tanh()),
+    ("Sigmoid", |x| x.sigmoid()),
+    ("Relu", |x| x.relu()),
+    ("Relu6", |x| Nn::Relu6.apply(x)),
+    ("Silu", |x| x.silu()),
+    ("Softplus", |x| x.softplus()),
+    ("Softsign", |x| Nn::Softsign.apply(x)),
+    ("Selu", |x| Nn::Selu.apply(x)),
+    ("HardSigmoid", |x| Nn::HardSigmoid.apply(x)),
+    ("HardSilu", |x| Nn::HardSwish.apply(x)),
+    ("Erf", |x| x.erf()),
+    ("Floor", |x| x.floor()),
+    ("Sign", |x| x.sign()),
+];
+
+const REDUCTIONS: [(&str, Reduction); 7] = [
+    ("Mean", |x, axes, keep| x.mean(axes, keep)),
+    ("Sum", |x, axes, keep| x.sum(axes, keep)),
+    ("Max", |x, axes, keep| x.max(axes, keep)),
+    ("Min", |x, axes, keep| x.min(axes, keep)),
+    ("Prod", |x, axes, keep| x.prod(axes, keep)),
+    ("Any", |x, axes, keep| truth(&x.cast(DType::F32)?.max(axes, keep)?)),
+    ("All", |x, axes, keep| truth(&x.cast(DType::F32)?.min(axes, keep)?)),
+];
+
+/// What an operation computes, or why it is refused.
+pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
+    let class = layer.class_name.as_str();
+    let s = Settings::new(place, class, &layer.config);
+    if let Some((_, f)) = BINARY.iter().find(|(name, _)| *name == class) {
+        return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![binary(args, *f)?]))
+            .kwargs(&["x1", "x2"])
+            .masks(Masks::Refuse));
+    }
+    if let Some((_, f)) = UNARY.iter().find(|(name, _)| *name == class) {
+        return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![f(first(args)?)?])).kwargs(&["x"]));
+    }
+    if let Some((_, f)) = REDUCTIONS.iter().find(|(name, _)| *name == class) {
+        let axes = if s.is_null("axis") { None } else { Some(s.integers("axis")?) };
+        let keep = s.flag("keepdims", false)?;
+        return Ok(Made::with(Vec::new(), move |_, args| {
+            let x = first(args)?;
+            let axes = match &axes {
+                Some(axes) => axes.iter().map(|&axis| place_of(axis, x)).collect::<RunResult<Vec<_>>>()?,
+                None => (0..x.shape().rank()).collect(),
+            };
+            Ok(vec![f(x, &axes, keep)?])
+        })
+        .kwargs(&["x"]));
+    }
+    let made = match class {
+        "Softmax" | "LogSoftmax" => {
+            let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+            let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
+            let is_log = class == "LogSoftmax";
+            of_one(move |x| if is_log { x.log_softmax(axis as isize) } else { x.softmax(axis as isize) })
+        }
+        "Gelu" => {
+            let approximate = s.flag("approximate", true)?;
+            of_one(move |x| if approximate { x.gelu_tanh() } else { x.gelu() })
+        }
+        "LeakyRelu" => {
+            let slope = s.number_or("negative_slope", 0.2)?;
+            of_one(move |x| x.leaky_relu(slope))
+        }
+        "Elu" => {
+            let alpha = s.number_or("alpha", 1.0)?;
+            of_one(move |x| Nn::Elu(alpha).apply(x))
+        }
+        "Clip" => {
+            let (low, high) = (s.number("x_min")?, s.number("x_max")?);
+            of_one(move |x| x.clamp(low, high))
+        }
+        "Reshape" => {
+            let target = s.get("newshape").as_array().cloned().unwrap_or_default();
+            let target = shape_list(&target).ok_or_else(|| s.wrong("newshape", "it should be a shape"))?;
+            of_one(move |x| {
+                let shape = resolved(&target, x.ty().elements());
+                x.reshape(&shape.ok_or_else(|| refuse(format!("reshapes {} to {target:?}", x.ty())))?[..])
+            })
+        }
+        "Transpose" => {
+            let order = if s.is_null("axes") { None } else { Some(s.integers("axes")?) };
+            of_one(move |x| {
+                let order: Vec<usize> = match &order {
+                    Some(order) => order.iter().map(|&i| place_of(i, x)).collect::<RunResult<_>>()?,
+                    None => (0..x.shape().rank()).rev().collect(),
+                };
+                x.transpose(&order)
+            })
+        }
+        "ExpandDims" => {
+            let axis = s.integers("axis")?;
+            let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
+            of_one(move |x| {
+                let mut shape: Vec<usize> = x.shape().to_vec();
+                let rank = shape.len() as i64;
+                let at = if axis < 0 { axis + rank + 1 } else { axis };
+                if !(0..=rank).contains(&at) {
+                    return Err(refuse(format!("adds axis {axis} to {}", x.ty())));
+                }
+                shape.insert(at as usize, 1);
+                x.reshape(&shape[..])
+            })
+        }
+        "Squeeze" => {
+            let axes = if s.is_null("axis") { None } else { Some(s.integers("axis")?) };
+            of_one(move |x| {
+                let gone = match &axes {
+                    Some(axes) => {
+                        axes.iter().map(|&axis| place_of(axis, x)).collect::<RunResult<Vec<_>>>()?
+                    }
+                    None => (0..x.shape().rank()).filter(|&i| x.shape()[i] == 1).collect(),
+                };
+                let kept = (0..x.shape().rank()).filter(|i| !gone.contains(i));
+                x.reshape(kept.map(|i| x.shape()[i]).collect::<Shape>())
+            })
+        }
+        "Concatenate" => {
+            let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+            let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
+            Made::with(Vec::new(), move |_, args| Ok(vec![merge::concat(&args.all(), axis as isize)?]))
+                .kwargs(&["xs"])
+        }
+        "Matmul" => Made::with(Vec::new(), move |_, args| match args.all()[..] {
+            [a, b] => Ok(vec![a.matmul(b)?]),
+            _ => Err(refuse("multiplies not two matrices")),
+        })
+        .kwargs(&["x1", "x2"]),
+        "Cast" => {
+            let dtype = match s.text("dtype")? {
+                "float32" => DType::F32,
+                "bfloat16" => DType::BF16,
+                "float16" => DType::F16,
+                "int32" => DType::I32,
+                "int64" => DType::I64,
+                _ => return Err(s.wrong("dtype", "this type is not taken")),
+            };
+            of_one(move |x| x.cast(dtype))
+        }
+        "GetItem" => Made::with(Vec::new(), |_, args| {
+            let key = args.value(1, "key");
+            Ok(vec![item(first(args)?, &key)?])
+        })
+        .kwargs(&["x", "key"]),
+        _ => {
+            return Err(Error::unsupported(
+                place,
+                class,
+                format!(
+                    "a function of {}, which is not known here",
+                    layer.module.as_deref().unwrap_or("keras.ops")
+                ),
+            ));
+        }
+    };
+    Ok(made)
+}
+
+/// True where a number is not zero.
+fn truth(x: &Tensor) -> RunResult<Tensor> {
+    x.not_equal(&x.full_like(Type::new(x.dtype(), []), 0.0)?)
+}
+
+fn of_one(f: impl Fn(&Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
+    Made::with(Vec::new(), move |_, args| Ok(vec![f(first(args)?)?])).kwargs(&["x"])
+}
+
+fn first(args: &Args) -> RunResult<&Tensor> {
+    args.tensor(0, "x")?.ok_or_else(|| refuse("gives no tensor to a function that takes one"))
+}
+
+fn place_of(axis: i64, x: &Tensor) -> RunResult<usize> {
+    let rank = x.shape().rank() as i64;
+    let place = if axis < 0 { axis + rank } else { axis };
+    let there = (0..rank).contains(&place);
+    there.then_some(place as usize).ok_or_else(|| refuse(format!("names axis {axis} of {}", x.ty())))
+}
+
+/// Lengths of a shape; one that is unknown (null) is to be found.
+fn shape_list(list: &[Value]) -> Option<Vec<i64>> {
+    let length = |n: &Value| match n {
+        Value::Null => Some(-1),
+        n => n.as_i64().filter(|n| (-1..=1 << 28).contains(n)),
+    };
+    if list.len() > 8 { None } else { list.iter().map(length).collect() }
+}
+
+/// A function of two operands, one of which may be a number.
+fn binary(args: &Args, f: Binary) -> RunResult<Tensor> {
+    let missing = || refuse("gives not two operands to a function of two");
+    let (a, b) = (args.get(0, "x1").ok_or_else(missing)?, args.get(1, "x2").ok_or_else(missing)?);
+    let constant = |value: &Value, like: &Tensor| {
+        let number = value.as_f64().filter(|x| x.is_finite());
+        let number = number.ok_or_else(|| refuse(format!("computes with {value}, which is not a number")))?;
+        like.full_like(Type::new(like.dtype(), []), number)
+    };
+    match (a, b) {
+        (Arg::Tensor(a, _), Arg::Tensor(b, _)) => f(a, b),
+        (Arg::Tensor(a, _), Arg::Value(b)) => f(a, &constant(b, a)?),
+        (Arg::Value(a), Arg::Tensor(b, _)) => f(&constant(a, b)?, b),
+        _ => Err(missing()),
+    }
+}
+
+/// `x[key]` for keys of integers and slices.
+fn item(x: &Tensor, key: &Value) -> RunResult<Tensor> {
+    let unknown = || refuse(format!("takes an item {key} of {}, which is not supported", x.ty()));
+    let keys = match key {
+        Value::Array(list) => list.clone(),
+        // A tuple is an object around its list.
+        Value::Object(map) if map.get("class_name").is_some_and(|c| c == "__tuple__") => {
+            map.get("items").and_then(Value::as_array).cloned().ok_or_else(unknown)?
+        }
+        key => vec![key.clone()],
+    };
+    if keys.len() > 16 {
+        return Err(unknown());
+    }
+    let mut ranges = Vec::new();
+    // The result's axes: which of the slice's, or a new one.
+    let mut axes: Vec<Option<usize>> = Vec::new();
+    let mut axis = 0;
+    for key in &keys {
+        if key.is_null() {
+            axes.push(None);
+            continue;
+        }
+        let n = *x.shape().get(axis).ok_or_else(unknown)? as i64;
+        let from_end = |i: i64| if i < 0 { i + n } else { i };
+        if let Some(i) = key.as_i64() {
+            let i = from_end(i);
+            if !(0..n).contains(&i) {
+                return Err(unknown());
+            }
+            ranges.push((axis, i as usize, i as usize + 1, 1));
+            axis += 1;
+            continue;
+        }
+        let is_slice = key.get("class_name").is_some_and(|c| c == "slice" || c == "__slice__");
+        let config = key.get("config").filter(|_| is_slice).ok_or_else(unknown)?;
+        let part = |name: &str| match config.get(name).unwrap_or(&Value::Null) {
+            Value::Null => Ok(None),
+            value => value.as_i64().map(Some).ok_or_else(unknown),
+        };
+        let step = part("step")?.unwrap_or(1);
+        let start = from_end(part("start")?.unwrap_or(0)).clamp(0, n);
+        let stop = from_end(part("stop")?.unwrap_or(n)).clamp(0, n);
+        if step < 1 || stop <= start {
+            return Err(unknown());
+        }
+        ranges.push((axis, start as usize, stop as usize, step as usize));
+        axes.push(Some(axis));
+        axis += 1;
+    }
+    axes.extend((axis..x.shape().rank()).map(Some));
+    let y = x.slice(&ranges)?;
+    y.reshape(axes.into_iter().map(|axis| axis.map_or(1, |i| y.shape()[i])).collect::<Shape>())
+}

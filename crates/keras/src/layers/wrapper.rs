@@ -1,0 +1,125 @@
+//! Layers around a layer.
+
+use plimsoll_formats::keras::Layer;
+use plimsoll_graph::{Shape, TensorOps};
+use plimsoll_run::{Result as RunResult, Tensor};
+
+use super::recurrent::{self, Rnn, reversed};
+use super::recurrent_cell::Cell;
+use crate::error::{Error, Result, refuse};
+use crate::layer::{Arg, Args, Made, Masks, Weight, WeightKind};
+use crate::settings::Settings;
+
+pub(crate) const CLASSES: [&str; 2] = ["Bidirectional", "TimeDistributed"];
+
+pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
+    if s.class == "Bidirectional" { bidirectional(s) } else { time_distributed(s) }
+}
+
+fn inner(s: &Settings<'_>, key: &str) -> Result<Layer> {
+    Layer::from_json(s.get(key)).map_err(|e| Error::config(s.place, format!("its {key}: {e}")))
+}
+
+/// Weights of an inner layer as the outer one's.
+fn below(weights: &[Weight], holder: &str, name: &str) -> Vec<Weight> {
+    let join = |a: &str, b: &str| if b.is_empty() { a.to_string() } else { format!("{a}/{b}") };
+    let moved =
+        |w: &Weight| Weight { holder: join(holder, &w.holder), name: join(name, &w.name), ..w.clone() };
+    weights.iter().map(moved).collect()
+}
+
+fn direction(s: &Settings<'_>, layer: &Layer) -> Result<Rnn> {
+    let place = format!("{}/{}", s.place, layer.name);
+    let own = Settings::new(&place, &layer.class_name, &layer.config);
+    own.check_extras()?;
+    match layer.class_name.as_str() {
+        "LSTM" => Rnn::read(&own, Cell::Lstm),
+        "GRU" => Rnn::read(&own, Cell::gru(&own)?),
+        "SimpleRNN" => Rnn::read(&own, Cell::Simple),
+        _ => Err(own.unsupported("which is not supported in both directions")),
+    }
+}
+
+fn bidirectional(s: &Settings<'_>) -> Result<Made> {
+    let mode = match s.get("merge_mode") {
+        value if value.is_null() => "",
+        _ => s.text("merge_mode")?,
+    }
+    .to_string();
+    if !["", "concat", "sum", "mul", "ave"].contains(&mode.as_str()) {
+        return Err(s.wrong("merge_mode", "it is not known"));
+    }
+    let forward_layer = inner(s, "layer")?;
+    let forward = direction(s, &forward_layer)?;
+    let (backward, backward_name) = if s.is_null("backward_layer") {
+        let name = forward_layer.name.strip_prefix("forward_").unwrap_or(&forward_layer.name);
+        (forward.turned(), format!("backward_{name}"))
+    } else {
+        let layer = inner(s, "backward_layer")?;
+        (direction(s, &layer)?, layer.name)
+    };
+    // Older files name the inner layer without its direction.
+    let forward_name = match forward_layer.name.starts_with("forward_") {
+        true => forward_layer.name.clone(),
+        false => format!("forward_{}", forward_layer.name),
+    };
+    let mut weights = below(forward.weights(), "forward_layer", &forward_name);
+    weights.extend(below(backward.weights(), "backward_layer", &backward_name));
+    Ok(Made::with(weights, move |cx, args| {
+        let Some(Arg::Tensor(x, mask)) = args.get(0, "sequences") else {
+            return Err(refuse("gives no sequence to a recurrent layer"));
+        };
+        let start = recurrent::initial(args)?;
+        let (first, second) = start.split_at(start.len() / 2);
+        let a = cx.scope(&forward_name, |cx| forward.run(cx, x, mask.as_ref(), first))?;
+        let b = cx.scope(&backward_name, |cx| backward.run(cx, x, mask.as_ref(), second))?;
+        cx.pass.mask = if forward.gives_all { mask.clone() } else { None };
+        let (y, z) = (a.output, if forward.gives_all { reversed(&b.output)? } else { b.output });
+        let mut outputs = match mode.as_str() {
+            "concat" => vec![Tensor::concat(&[&y, &z], -1)?],
+            "sum" => vec![y.add(&z)?],
+            "ave" => vec![y.add(&z)?.mul_scalar(0.5)?],
+            "mul" => vec![y.mul(&z)?],
+            _ => vec![y, z],
+        };
+        if forward.gives_state {
+            outputs.extend(a.state);
+            outputs.extend(b.state);
+        }
+        Ok(outputs)
+    })
+    .masks(Masks::Read)
+    .kwargs(&["initial_state"]))
+}
+
+/// The layer on every step of a sequence by itself: steps are samples.
+fn time_distributed(s: &Settings<'_>) -> Result<Made> {
+    let layer = inner(s, "layer")?;
+    if layer.model.is_some() {
+        return Err(s.wrong("layer", "a model inside is not supported"));
+    }
+    let place = format!("{}/{}", s.place, layer.name);
+    let made = super::make(&layer, &place)?;
+    if made.weights.iter().any(|w| w.kind == WeightKind::Statistic) {
+        return Err(s.unsupported("whose inner layer keeps statistics, of each step in Keras; not supported"));
+    }
+    let weights = below(&made.weights, "layer", &layer.name);
+    Ok(Made::with(weights, move |cx, args| {
+        let x = args.one()?;
+        let [n, steps] = x.shape()[..2.min(x.shape().rank())] else {
+            return Err(refuse(format!("gives {} to a layer that takes sequences", x.ty())));
+        };
+        let samples = n.saturating_mul(steps);
+        let folded: Shape = std::iter::once(samples).chain(x.shape()[2..].iter().copied()).collect();
+        // A softmax here is followed by a change of shape, so a loss does not see through it.
+        let outer = std::mem::replace(&mut cx.pass.wants_logits, false);
+        let x = x.reshape(folded)?;
+        let result = cx.scope(&layer.name, |cx| (made.body)(cx, &Args::of(x, None)));
+        cx.pass.wants_logits = outer;
+        let unfold = |y: &Tensor| -> RunResult<Tensor> {
+            y.reshape([n, steps].into_iter().chain(y.shape()[1..].iter().copied()).collect::<Shape>())
+        };
+        result?.iter().map(unfold).collect()
+    })
+    .masks(Masks::Refuse))
+}

@@ -1,0 +1,33 @@
+//! Turns a Keras file into a model that can be trained, and a trained model back into the same Keras file.
+//!
+//! [`KerasModel`] is the model, `layers/` what its layers compute.
+//!
+//! What is not here: the files themselves (`plimsoll-formats`), layers of our own (`plimsoll-nn`).
+
+mod error;
+
+mod layer;
+mod layers;
+mod settings;
+
+mod bind;
+mod block;
+mod input;
+mod model;
+
+mod compile;
+mod loss;
+mod optimizer;
+mod state;
+
+mod export;
+mod inspect;
+
+pub use compile::Compiled;
+pub use error::{Error, Result};
+pub use export::Export;
+pub use inspect::{Amounts, Inspection, LayerInfo, VariableInfo, inspect};
+pub use layers::known_classes;
+pub use loss::{KerasLoss, OutputLoss};
+pub use model::KerasModel;
+pub use optimizer::{KerasOptimizer, Rule};

@@ -1,0 +1,308 @@
+//! Keras's losses, as means over samples.
+
+use plimsoll_graph::{DType, LossOps, TensorOps};
+use plimsoll_nn::Loss;
+use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result, refuse};
+use crate::settings::Settings;
+
+/// How far Keras holds probabilities from 0 and 1.
+const EPSILON: f64 = 1e-7;
+
+/// The loss of one output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OutputLoss {
+    /// Cross-entropy with labels that are numbers of classes.
+    SparseCategorical {
+        /// Whether outputs are logits.
+        from_logits: bool,
+    },
+    /// Cross-entropy with distributions over the classes.
+    Categorical {
+        /// Whether outputs are logits.
+        from_logits: bool,
+        /// The share of every label that is spread over all classes.
+        smoothing: f64,
+    },
+    /// Cross-entropy of every element by itself.
+    Binary {
+        /// Whether outputs are logits.
+        from_logits: bool,
+        /// The share of every label that is drawn to ½.
+        smoothing: f64,
+    },
+    /// The mean of (x - t)².
+    Mse,
+    /// The mean of |x - t|.
+    Mae,
+    /// The mean of 100 |x - t| / |t|.
+    Mape,
+    /// The mean of (log(1 + x) - log(1 + t))².
+    Msle,
+    /// Quadratic up to δ, then linear.
+    Huber(f64),
+    /// The mean of log cosh(x - t).
+    LogCosh,
+    /// Σ t log(t / x).
+    KlDivergence,
+    /// The mean of x - t log x.
+    Poisson,
+    /// Minus the cosine of the angle between x and t.
+    CosineSimilarity,
+}
+
+impl OutputLoss {
+    fn read(value: &Value) -> Result<OutputLoss> {
+        let empty = Map::new();
+        let (name, config) = match value {
+            Value::String(name) => (name.as_str(), &empty),
+            value => {
+                // A function is stored with its name as the configuration, a class with its settings.
+                let config = value.get("config");
+                let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
+                let name = config.and_then(Value::as_str).unwrap_or(class);
+                (name, config.and_then(Value::as_object).unwrap_or(&empty))
+            }
+        };
+        let s = Settings::new("the loss", name, config);
+        match s.text_or("reduction", "sum_over_batch_size")? {
+            "sum_over_batch_size" | "auto" | "mean" | "mean_with_sample_weight" => {}
+            _ => return Err(s.wrong("reduction", "only a mean over samples is taken")),
+        }
+        if !matches!(s.get("axis"), Value::Null) && s.get("axis").as_i64() != Some(-1) {
+            return Err(s.wrong("axis", "only the last axis is taken"));
+        }
+        let logits = || s.flag("from_logits", false);
+        let smoothing = || s.rate("label_smoothing");
+        let known: String = name.chars().filter(|c| *c != '_').collect::<String>().to_lowercase();
+        Ok(match known.as_str() {
+            "sparsecategoricalcrossentropy" => {
+                if !s.is_null("ignore_class") {
+                    return Err(s.wrong("ignore_class", "this is not supported"));
+                }
+                OutputLoss::SparseCategorical { from_logits: logits()? }
+            }
+            "categoricalcrossentropy" => {
+                OutputLoss::Categorical { from_logits: logits()?, smoothing: smoothing()? }
+            }
+            "binarycrossentropy" => OutputLoss::Binary { from_logits: logits()?, smoothing: smoothing()? },
+            "mse" | "meansquarederror" => OutputLoss::Mse,
+            "mae" | "meanabsoluteerror" => OutputLoss::Mae,
+            "mape" | "meanabsolutepercentageerror" => OutputLoss::Mape,
+            "msle" | "meansquaredlogarithmicerror" => OutputLoss::Msle,
+            "huber" | "huberloss" => OutputLoss::Huber(s.number_or("delta", 1.0)?),
+            "logcosh" => OutputLoss::LogCosh,
+            "kldivergence" | "kld" | "kullbackleiblerdivergence" => OutputLoss::KlDivergence,
+            "poisson" => OutputLoss::Poisson,
+            "cosinesimilarity" => OutputLoss::CosineSimilarity,
+            _ => return Err(s.unsupported("which is not known here; name another loss")),
+        })
+    }
+
+    /// Whether it is about probabilities, so that a last softmax or sigmoid can be left to it.
+    pub(crate) fn wants_logits(self) -> bool {
+        matches!(
+            self,
+            OutputLoss::SparseCategorical { .. } | OutputLoss::Categorical { .. } | OutputLoss::Binary { .. }
+        )
+    }
+
+    /// The same with outputs that are logits.
+    pub(crate) fn on_logits(self) -> OutputLoss {
+        match self {
+            OutputLoss::SparseCategorical { .. } => OutputLoss::SparseCategorical { from_logits: true },
+            OutputLoss::Categorical { smoothing, .. } => {
+                OutputLoss::Categorical { from_logits: true, smoothing }
+            }
+            OutputLoss::Binary { smoothing, .. } => OutputLoss::Binary { from_logits: true, smoothing },
+            other => other,
+        }
+    }
+
+    /// The mean loss of a batch, in f32.
+    #[track_caller]
+    pub fn mean(self, outputs: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+        let x = outputs.cast(DType::F32)?;
+        if let OutputLoss::SparseCategorical { from_logits } = self {
+            let logits = if from_logits { x } else { probabilities(&x)?.log()? };
+            let labels = indices(&logits, labels)?;
+            return logits.softmax_cross_entropy(&labels)?.mean(&[], false);
+        }
+        let t = targets(&x, labels)?;
+        let last = x.shape().rank().saturating_sub(1);
+        match self {
+            OutputLoss::SparseCategorical { .. } => Err(refuse("computes one loss as another")),
+            OutputLoss::Categorical { from_logits, smoothing } => {
+                let classes = x.shape().last().copied().unwrap_or(1).max(1) as f64;
+                let t = smoothed(&t, smoothing, 1.0 / classes)?;
+                if from_logits {
+                    return x.dense_softmax_cross_entropy(&t)?.mean(&[], false);
+                }
+                let p = probabilities(&x.div(&x.sum(&[last], true)?)?)?;
+                t.mul(&p.log()?)?.sum(&[last], false)?.neg()?.mean(&[], false)
+            }
+            OutputLoss::Binary { from_logits, smoothing } => {
+                let t = smoothed(&t, smoothing, 0.5)?;
+                if from_logits {
+                    return x.sigmoid_cross_entropy(&t)?.mean(&[], false);
+                }
+                let p = probabilities(&x)?;
+                let yes = t.mul(&p.log()?)?;
+                let no = t.rsub_scalar(1.0)?.mul(&p.rsub_scalar(1.0)?.log()?)?;
+                yes.add(&no)?.neg()?.mean(&[], false)
+            }
+            OutputLoss::Mse => x.mse(&t),
+            OutputLoss::Mae => x.sub(&t)?.abs()?.mean(&[], false),
+            OutputLoss::Mape => {
+                let size = t.abs()?.clamp(EPSILON, f64::INFINITY)?;
+                x.sub(&t)?.abs()?.div(&size)?.mean(&[], false)?.mul_scalar(100.0)
+            }
+            OutputLoss::Msle => {
+                let log = |x: &Tensor| x.clamp(EPSILON, f64::INFINITY)?.add_scalar(1.0)?.log();
+                log(&x)?.mse(&log(&t)?)
+            }
+            OutputLoss::Huber(delta) => plimsoll_nn::huber(delta)(&x, &t),
+            OutputLoss::LogCosh => {
+                let d = x.sub(&t)?;
+                d.add(&d.mul_scalar(-2.0)?.softplus()?)?.add_scalar(-std::f64::consts::LN_2)?.mean(&[], false)
+            }
+            OutputLoss::KlDivergence => {
+                let (t, x) = (t.clamp(EPSILON, 1.0)?, x.clamp(EPSILON, 1.0)?);
+                t.mul(&t.div(&x)?.log()?)?.sum(&[last], false)?.mean(&[], false)
+            }
+            OutputLoss::Poisson => x.sub(&t.mul(&x.add_scalar(EPSILON)?.log()?)?)?.mean(&[], false),
+            OutputLoss::CosineSimilarity => {
+                let unit = |x: &Tensor| {
+                    x.mul(&x.square()?.sum(&[last], true)?.clamp(1e-12, f64::INFINITY)?.rsqrt()?)
+                };
+                unit(&x)?.mul(&unit(&t)?)?.sum(&[last], false)?.mean(&[], false)?.neg()
+            }
+        }
+    }
+}
+
+fn probabilities(x: &Tensor) -> RunResult<Tensor> {
+    x.clamp(EPSILON, 1.0 - EPSILON)
+}
+
+fn smoothed(t: &Tensor, smoothing: f64, towards: f64) -> RunResult<Tensor> {
+    match smoothing {
+        0.0 => Ok(t.clone()),
+        s => t.mul_scalar(1.0 - s)?.add_scalar(s * towards),
+    }
+}
+
+/// Labels as f32 of the outputs' shape; an axis of length 1 at the end may be missing, or be too many.
+fn targets(x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+    let t = labels.cast(DType::F32)?;
+    let (a, b) = (x.shape(), labels.shape());
+    let one_more = |long: &[usize], short: &[usize]| {
+        long.len() == short.len() + 1 && long.last() == Some(&1) && long[..short.len()] == short[..]
+    };
+    if a == b {
+        Ok(t)
+    } else if one_more(a, b) || one_more(b, a) {
+        t.reshape(a.clone())
+    } else {
+        Err(refuse(format!("compares outputs of {} with labels of {}", x.ty(), labels.ty())))
+    }
+}
+
+/// Labels as numbers of classes, one for each row of logits.
+fn indices(logits: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+    let rows = &logits.shape()[..logits.shape().rank().saturating_sub(1)];
+    let labels = if labels.dtype().is_index() { labels.clone() } else { labels.cast(DType::I64)? };
+    if labels.shape()[..] == *rows {
+        return Ok(labels);
+    }
+    if labels.shape().last() == Some(&1) && labels.shape()[..labels.shape().rank() - 1] == *rows {
+        return labels.reshape(rows);
+    }
+    Err(refuse(format!("compares logits of {} with labels of {}", logits.ty(), labels.ty())))
+}
+
+/// The losses of all outputs, weighted, and what regularizers add.
+///
+/// Its outputs are those of the model that it was made with (see `KerasModel::compiled`): in training the last one more may
+/// be the regularizers' sum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KerasLoss {
+    /// The loss of each output, if it has one.
+    pub outputs: Vec<Option<OutputLoss>>,
+    /// What each output's loss is multiplied by.
+    pub weights: Vec<f64>,
+}
+
+impl KerasLoss {
+    /// Reads `loss` and `loss_weights` of a compile configuration, for outputs of these names.
+    pub(crate) fn read(loss: &Value, weights: &Value, names: &[String]) -> Result<KerasLoss> {
+        let one = |value: &Value| match value {
+            Value::Null => Ok(None),
+            value => OutputLoss::read(value).map(Some),
+        };
+        let outputs: Vec<Option<OutputLoss>> = match loss {
+            Value::Array(list) if list.len() == names.len() => list.iter().map(one).collect::<Result<_>>()?,
+            Value::Array(_) => return Err(Error::config("the loss", "there are not as many as outputs")),
+            Value::Object(map) if !map.contains_key("class_name") => {
+                names.iter().map(|name| one(map.get(name).unwrap_or(&Value::Null))).collect::<Result<_>>()?
+            }
+            // One for all.
+            value => names.iter().map(|_| one(value)).collect::<Result<_>>()?,
+        };
+        if outputs.iter().all(Option::is_none) {
+            return Err(Error::config("the loss", "the model was compiled without one; name a loss"));
+        }
+        let weight = |value: &Value| match value {
+            Value::Null => Ok(1.0),
+            value => {
+                let number = value.as_f64().filter(|x| x.is_finite());
+                number.ok_or_else(|| Error::config("the loss", "a weight is not a number"))
+            }
+        };
+        let weights = match weights {
+            Value::Null => vec![1.0; names.len()],
+            Value::Array(list) if list.len() == names.len() => {
+                list.iter().map(weight).collect::<Result<_>>()?
+            }
+            Value::Object(map) => names
+                .iter()
+                .map(|name| weight(map.get(name).unwrap_or(&Value::Null)))
+                .collect::<Result<_>>()?,
+            value if names.len() == 1 => vec![weight(value)?],
+            _ => return Err(Error::config("the loss", "its weights are not one for each output")),
+        };
+        Ok(KerasLoss { outputs, weights })
+    }
+}
+
+impl Loss for KerasLoss {
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> RunResult<Tensor> {
+        let n = self.outputs.len();
+        let with_loss = self.outputs.iter().flatten().count();
+        if outputs.len() < n || outputs.len() > n + 1 || (labels.len() != n && labels.len() != with_loss) {
+            let (given, labels) = (outputs.len(), labels.len());
+            return Err(refuse(format!(
+                "gives {given} outputs and {labels} labels to losses of {n} outputs"
+            )));
+        }
+        let skips = labels.len() != n;
+        let mut labels = labels.iter();
+        // What regularizers add comes after the outputs.
+        let mut total: Option<Tensor> = outputs.get(n).cloned();
+        for (i, loss) in self.outputs.iter().enumerate() {
+            let label = if skips && loss.is_none() { None } else { labels.next() };
+            let (Some(loss), Some(label)) = (loss, label) else { continue };
+            let mut part = loss.mean(&outputs[i], label)?;
+            if self.weights[i] != 1.0 {
+                part = part.mul_scalar(self.weights[i])?;
+            }
+            total = Some(match total {
+                Some(total) => total.add(&part)?,
+                None => part,
+            });
+        }
+        total.ok_or_else(|| refuse("has no loss for any output"))
+    }
+}

@@ -1,0 +1,335 @@
+//! A Keras file as a model of ours.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_formats::keras::{KerasFile, Kind, Limits};
+use plimsoll_graph::{TensorOps, Type};
+use plimsoll_nn::{Model, Net, Outputs, Param, Precision};
+use plimsoll_run::{Result as RunResult, Tensor};
+
+use crate::bind::{self, Binding};
+use crate::block::Block;
+use crate::error::{Error, Result, refuse};
+use crate::input::{InputSpec, input_specs};
+use crate::layer::{Cx, Pass, Penalty, WeightKind};
+
+/// A model from a Keras file: its layers are understood, its weights stay in the file until they are asked for.
+///
+/// Parameters are named by the names of models, layer and weight: `backbone/conv1/kernel`. The model computes what
+/// Keras computes; `trainable: false` layers are frozen, and every layer computes in the type its policy names.
+///
+/// ```
+/// use plimsoll_graph::TensorOps;
+/// use plimsoll_keras::KerasModel;
+/// use plimsoll_nn::{Model, Net};
+/// use plimsoll_run::Tensor;
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mlp.keras");
+/// let model = KerasModel::open(path)?;
+/// let x = Tensor::zeros(model.inputs(3)?[0].clone())?;
+/// let mut net = Net::bound(model.params(), &model.values()?, false);
+/// let y = model.forward(&mut net, &[x])?.one()?;
+/// assert_eq!(y.shape()[0], 3);
+/// # Ok::<(), plimsoll_keras::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct KerasModel {
+    pub(crate) file: Arc<KerasFile>,
+    pub(crate) name: String,
+    block: Arc<Block>,
+    pub(crate) bindings: Arc<Vec<Binding>>,
+    penalties: Arc<HashMap<String, Penalty>>,
+    inputs: Vec<InputSpec>,
+    params: Vec<Param>,
+    /// What comes out for one sample, as far as lengths are known.
+    outputs: Vec<Type>,
+    /// Values that were loaded from another file, by parameter.
+    weights: Option<Arc<KerasFile>>,
+    precision: Option<Precision>,
+    /// Which outputs are given without their last softmax or sigmoid.
+    pub(crate) logits: Vec<bool>,
+    /// Whether the regularizers' sum is given as a last output in training.
+    pub(crate) gives_penalty: bool,
+}
+
+/// What layers give, by their place.
+pub(crate) type LayerTypes = HashMap<String, Vec<Type>>;
+
+/// Notes what comes out of a model while its parameters are found.
+struct Probe<'a> {
+    model: &'a KerasModel,
+    /// What the model gives, and what each layer gives.
+    seen: Mutex<(Vec<Type>, LayerTypes)>,
+}
+
+impl<'a> Probe<'a> {
+    fn new(model: &'a KerasModel) -> Probe<'a> {
+        Probe { model, seen: Mutex::default() }
+    }
+
+    fn seen(self) -> (Vec<Type>, LayerTypes) {
+        self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Model for Probe<'_> {
+    fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
+        let (outputs, layers) = self.model.run(net, inputs, true)?;
+        let types = outputs.iter().map(|y| y.ty().clone()).collect();
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (types, layers);
+        Ok(outputs)
+    }
+}
+
+impl KerasModel {
+    /// Opens a `.keras` archive or a legacy `.h5` file.
+    ///
+    /// # Errors
+    /// The file is damaged, a layer is not known here (named with its place), or weights are missing or left over.
+    pub fn open(path: impl AsRef<Path>) -> Result<KerasModel> {
+        KerasModel::of(KerasFile::open(path.as_ref())?, &path.as_ref().display().to_string(), None)
+    }
+
+    /// As [`KerasModel::open`], for inputs of these types: a file may leave axes open, or not say what it takes.
+    pub fn open_for(path: impl AsRef<Path>, inputs: &[Type]) -> Result<KerasModel> {
+        KerasModel::of(KerasFile::open(path.as_ref())?, &path.as_ref().display().to_string(), Some(inputs))
+    }
+
+    /// A file that is in memory; `name` stands for it in errors.
+    pub fn from_bytes(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<KerasModel> {
+        KerasModel::of(KerasFile::from_bytes(bytes, name, limits)?, name, None)
+    }
+
+    fn of(file: KerasFile, name: &str, inputs: Option<&[Type]>) -> Result<KerasModel> {
+        let (block, bindings, specs) = {
+            let root = file.root().ok_or_else(|| Error::NoModel { file: name.to_string() })?;
+            let Some(model) = &root.model else {
+                let why = "which is not a Sequential or Functional model";
+                return Err(Error::unsupported(&root.name, &root.class_name, why));
+            };
+            let block = Block::build(model, "", 0)?;
+            let bindings = bind::bind(&file, root, &block)?;
+            let specs = match inputs {
+                Some(types) => types.iter().map(InputSpec::of).collect(),
+                None => input_specs(root)?,
+            };
+            (block, bindings, specs)
+        };
+        let penalties = bindings.iter().filter_map(|b| b.penalty.map(|p| (b.name.clone(), p))).collect();
+        let n_outputs = block.n_outputs();
+        let mut model = KerasModel {
+            file: Arc::new(file),
+            name: name.to_string(),
+            block: Arc::new(block),
+            bindings: Arc::new(bindings),
+            penalties: Arc::new(penalties),
+            inputs: specs,
+            params: Vec::new(),
+            outputs: Vec::new(),
+            weights: None,
+            precision: None,
+            logits: vec![false; n_outputs],
+            gives_penalty: false,
+        };
+        let probe = Probe::new(&model);
+        let params = Net::discover(&model.sample_inputs(), &probe)?;
+        let (outputs, _) = probe.seen();
+        (model.params, model.outputs) = (params, outputs);
+        model.check_params()?;
+        Ok(model)
+    }
+
+    /// Every parameter is a weight of the file with its shape, and every weight is a parameter.
+    fn check_params(&self) -> Result<()> {
+        for param in &self.params {
+            let binding = self.binding(&param.name)?;
+            let shape = &self.file.variable(&binding.path)?.shape;
+            if param.ty.shape[..] != shape[..] {
+                let why = format!(
+                    "{} should have the shape {}, but the file holds {shape:?}",
+                    param.name, param.ty.shape
+                );
+                return Err(Error::variables(&binding.layer, why));
+            }
+        }
+        let idle = self.bindings.iter().filter(|b| b.kind == WeightKind::Idle).count();
+        if self.params.len() + idle != self.bindings.len() {
+            let known: std::collections::HashSet<&str> =
+                self.params.iter().map(|p| p.name.as_str()).collect();
+            let missing =
+                self.bindings.iter().find(|b| b.kind != WeightKind::Idle && !known.contains(b.name.as_str()));
+            let name = missing.map_or("", |b| b.name.as_str());
+            return Err(Error::variables(name, "the file holds this weight, but its layer is never called"));
+        }
+        Ok(())
+    }
+
+    fn binding(&self, param: &str) -> Result<&Binding> {
+        let found = self.bindings.iter().find(|b| b.name == param);
+        found.ok_or_else(|| Error::variables(param, "the model has this parameter, but no layer lists it"))
+    }
+
+    /// Types with which shapes can be checked: one sample, and some length for axes that are open.
+    pub(crate) fn sample_inputs(&self) -> Vec<Type> {
+        let ty = |spec: &InputSpec| {
+            // Images are usually open along height and width, sequences along time.
+            let guess = if spec.shape.len() >= 3 { 64 } else { 16 };
+            let shape: Vec<usize> =
+                std::iter::once(1).chain(spec.shape.iter().map(|n| n.unwrap_or(guess))).collect();
+            Type::new(spec.dtype, &shape[..])
+        };
+        self.inputs.iter().map(ty).collect()
+    }
+
+    /// The types of a batch of inputs.
+    ///
+    /// # Errors
+    /// The file leaves an axis open; then the caller must say, see [`KerasModel::open_for`].
+    pub fn inputs(&self, batch: usize) -> Result<Vec<Type>> {
+        let ty = |spec: &InputSpec| {
+            let mut shape = vec![batch];
+            for length in &spec.shape {
+                let open =
+                    || Error::config(&self.name, "an input has an axis of unknown length; name its shape");
+                shape.push(length.ok_or_else(open)?);
+            }
+            Ok(Type::new(spec.dtype, &shape[..]))
+        };
+        self.inputs.iter().map(ty).collect()
+    }
+
+    /// The number of outputs.
+    pub fn n_outputs(&self) -> usize {
+        self.block.n_outputs()
+    }
+
+    /// The types of the outputs for one sample; where the file leaves an input's axis open, for some length of it.
+    pub fn outputs(&self) -> &[Type] {
+        &self.outputs
+    }
+
+    /// The names of the outputs: those of the layers that make them, or those the file gives.
+    pub fn output_names(&self) -> &[String] {
+        &self.block.output_names
+    }
+
+    /// The parameters, in the order in which the model asks for them: that of [`Net::discover`].
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// The names of the parameters that training moves, in the order of Keras's `trainable_variables`.
+    pub fn trained(&self) -> impl Iterator<Item = &str> {
+        self.bindings.iter().filter(|b| b.trained).map(|b| b.name.as_str())
+    }
+
+    /// The parameters' values in the file, in the order of [`KerasModel::params`].
+    pub fn values(&self) -> Result<Vec<Tensor>> {
+        let source = self.weights.as_ref().unwrap_or(&self.file);
+        let read = |param: &Param| {
+            let binding = self.binding(&param.name)?;
+            bind::read(source, source.variable(&binding.path)?)
+        };
+        self.params.iter().map(read).collect()
+    }
+
+    /// Takes the weights of a `.weights.h5` file, or of another file of the same model, from now on.
+    ///
+    /// # Errors
+    /// A variable is missing, left over or of another shape. Then the weights stay as they were.
+    pub fn load_weights(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let weights = KerasFile::open(path)?;
+        if (weights.kind() == Kind::Legacy) != (self.file.kind() == Kind::Legacy) {
+            let why = "a legacy file's weights go onto a legacy file's model, others onto others";
+            return Err(Error::variables(&self.name, why));
+        }
+        for binding in self.bindings.iter() {
+            let own = self.file.variable(&binding.path)?;
+            let other = weights.variable(&binding.path)?;
+            if own.shape != other.shape {
+                let why = format!("the model has the shape {:?}, the weights {:?}", own.shape, other.shape);
+                return Err(Error::variables(&binding.name, why));
+            }
+        }
+        let known = |path: &str| self.bindings.iter().any(|b| b.path == path) || bind::is_aside(path);
+        if let Some(extra) = weights.variables().iter().find(|v| !known(&v.path)) {
+            return Err(Error::variables(
+                &extra.path,
+                "the weights hold this variable, but the model has none such",
+            ));
+        }
+        self.weights = Some(Arc::new(weights));
+        Ok(())
+    }
+
+    /// The same model with all layers in one precision, whatever their policies say.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> KerasModel {
+        self.precision = Some(precision);
+        self
+    }
+
+    /// The precision that a recipe should have: half precision anywhere needs a scaled loss.
+    pub fn precision(&self) -> Precision {
+        let all = self.block.all();
+        let mut policies = all.iter().filter_map(|(node, _)| node.precision);
+        match self.precision {
+            Some(precision) => precision,
+            None if policies.clone().any(|p| p == Precision::MixedF16) => Precision::MixedF16,
+            None if policies.any(|p| p == Precision::MixedBf16) => Precision::MixedBf16,
+            None => Precision::F32,
+        }
+    }
+
+    /// Whether regularizers add to the loss.
+    pub fn has_penalty(&self) -> bool {
+        self.bindings.iter().any(|b| b.trained && b.penalty.is_some())
+    }
+
+    /// What every layer gives for one sample, by its place.
+    pub(crate) fn layer_outputs(&self) -> Result<LayerTypes> {
+        let probe = Probe::new(self);
+        Net::discover(&self.sample_inputs(), &probe)?;
+        Ok(probe.seen().1)
+    }
+
+    /// The outputs, and where it is asked for what every layer gave.
+    fn run(&self, net: &mut Net, inputs: &[Tensor], noted: bool) -> RunResult<(Outputs, LayerTypes)> {
+        let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
+        let mut pass = Pass::new(self.precision, penalties);
+        pass.seen = noted.then(HashMap::new);
+        let inputs: Vec<(Tensor, Option<Tensor>)> = inputs.iter().map(|x| (x.clone(), None)).collect();
+        let training = net.is_training();
+        let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
+        if outputs.iter().any(|(_, mask)| mask.is_some()) {
+            return Err(refuse(
+                "has a mask that reaches the model's output, where Keras masks the loss; this is not supported",
+            ));
+        }
+        let mut tensors: Vec<Tensor> = outputs.into_iter().map(|(y, _)| y).collect();
+        if let Some(penalty) = pass.penalty.filter(|_| training) {
+            tensors.push(penalty);
+        }
+        Ok((tensors.into(), pass.seen.unwrap_or_default()))
+    }
+
+    /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
+    pub(crate) fn removable(&self) -> Vec<bool> {
+        let f32_only = self.precision() == Precision::F32;
+        (0..self.n_outputs()).map(|i| f32_only && self.block.ends_in_probabilities(i)).collect()
+    }
+}
+
+impl Model for KerasModel {
+    fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
+        self.run(net, inputs, false).map(|(outputs, _)| outputs)
+    }
+}
+
+impl std::fmt::Debug for KerasModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (layers, params) = (self.block.all().len(), self.params.len());
+        write!(f, "KerasModel({}: {layers} layers, {params} parameters)", self.name)
+    }
+}

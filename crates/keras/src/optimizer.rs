@@ -1,0 +1,338 @@
+//! Keras's optimizers, in Keras's formulas, with their state in Keras's order.
+//!
+//! They differ from others of the same names in small ways: Adam's ε stands outside of the bias correction, RMSprop's inside of
+//! the root, momentum holds the learning rate. A model that goes on training here must not notice that it changed house.
+
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_nn::{Optimizer, Param, Schedule, ScheduleShape, Slot, UpdateAt};
+use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result, refuse};
+use crate::settings::Settings;
+
+/// An optimizer as a Keras file describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KerasOptimizer {
+    /// The formula.
+    pub rule: Rule,
+    /// The learning rate.
+    pub lr: f64,
+    /// The share of lr that a parameter shrinks by at every step, beside the update.
+    pub weight_decay: Option<f64>,
+    /// The largest norm of a single parameter's gradient.
+    pub clip_norm: Option<f64>,
+    /// The largest element of a gradient.
+    pub clip_value: Option<f64>,
+}
+
+/// The formula of an optimizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Gradient descent.
+    Sgd {
+        /// The share of the last step that is taken again.
+        momentum: f64,
+        /// Whether the gradient is as if taken after the momentum's step.
+        nesterov: bool,
+    },
+    /// Adam, and AdamW with a weight decay.
+    Adam {
+        /// How slowly the first moment follows.
+        beta1: f64,
+        /// How slowly the second moment follows.
+        beta2: f64,
+        /// Added to the root, after the bias correction was taken into the rate.
+        eps: f64,
+        /// Whether the largest second moment so far counts.
+        amsgrad: bool,
+    },
+    /// Adam with the largest gradient in place of the second moment.
+    Adamax {
+        /// How slowly the first moment follows.
+        beta1: f64,
+        /// How slowly the largest gradient is forgotten.
+        beta2: f64,
+        /// Added to the denominator.
+        eps: f64,
+    },
+    /// RMSprop.
+    RmsProp {
+        /// How slowly the mean square follows.
+        rho: f64,
+        /// The share of the last step that is taken again.
+        momentum: f64,
+        /// Added inside of the root.
+        eps: f64,
+        /// Whether the square of the mean gradient is taken off.
+        centered: bool,
+    },
+    /// Adagrad.
+    Adagrad {
+        /// What the sum of squares starts with.
+        start: f64,
+        /// Added inside of the root.
+        eps: f64,
+    },
+    /// Adadelta.
+    Adadelta {
+        /// How slowly the means follow.
+        rho: f64,
+        /// Added inside of the roots.
+        eps: f64,
+    },
+    /// Lion.
+    Lion {
+        /// The share of the momentum in the step.
+        beta1: f64,
+        /// How slowly the momentum follows.
+        beta2: f64,
+    },
+}
+
+impl KerasOptimizer {
+    /// Reads an optimizer's configuration, `{"class_name": …, "config": {…}}`: the optimizer, its schedule, and the largest
+    /// norm of all gradients together.
+    pub(crate) fn read(value: &Value) -> Result<(KerasOptimizer, Schedule, Option<f64>)> {
+        let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
+        let empty = Map::new();
+        let config = value.get("config").and_then(Value::as_object).unwrap_or(&empty);
+        // Half precision is scaled by the training itself; what is inside is what counts.
+        if class == "LossScaleOptimizer" {
+            return match config.get("inner_optimizer") {
+                Some(inner) if inner.get("class_name").is_some_and(|c| c != "LossScaleOptimizer") => {
+                    KerasOptimizer::read(inner)
+                }
+                _ => Err(Error::config("the optimizer", "its inner optimizer is missing")),
+            };
+        }
+        let s = Settings::new("the optimizer", class, config);
+        for key in ["use_ema", "loss_scale_factor", "gradient_accumulation_steps"] {
+            if !matches!(s.get(key), Value::Null | Value::Bool(false)) {
+                return Err(s.wrong(key, "this is not supported; name another optimizer"));
+            }
+        }
+        let beta = |key: &str, default: f64| s.rate_or(key, default);
+        let eps = s.number_or("epsilon", 1e-7)?;
+        let (beta1, beta2) =
+            (beta("beta_1", 0.9)?, beta("beta_2", if class == "Lion" { 0.99 } else { 0.999 })?);
+        let momentum = s.number_or("momentum", 0.0)?;
+        let rule = match class {
+            "SGD" => Rule::Sgd { momentum, nesterov: s.flag("nesterov", false)? },
+            "Adam" | "AdamW" => Rule::Adam { beta1, beta2, eps, amsgrad: s.flag("amsgrad", false)? },
+            "Adamax" => Rule::Adamax { beta1, beta2, eps },
+            "RMSprop" => {
+                Rule::RmsProp { rho: beta("rho", 0.9)?, momentum, eps, centered: s.flag("centered", false)? }
+            }
+            "Adagrad" => Rule::Adagrad { start: s.number_or("initial_accumulator_value", 0.1)?, eps },
+            "Adadelta" => Rule::Adadelta { rho: beta("rho", 0.95)?, eps },
+            "Lion" => Rule::Lion { beta1, beta2 },
+            _ => return Err(s.unsupported("which is not known here; name another optimizer")),
+        };
+        let (lr, schedule) = rate(&s)?;
+        let bound = |key: &str| if s.is_null(key) { Ok(None) } else { s.number(key).map(Some) };
+        let optimizer = KerasOptimizer {
+            rule,
+            lr,
+            weight_decay: bound("weight_decay")?,
+            clip_norm: bound("clipnorm")?,
+            clip_value: bound("clipvalue")?,
+        };
+        Ok((optimizer, schedule, bound("global_clipnorm")?))
+    }
+
+    /// The slots in the order of the file: groups of slots, each group's for every parameter in turn.
+    pub(crate) fn file_order(&self) -> Vec<Vec<&'static str>> {
+        match self.rule {
+            Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
+            Rule::Sgd { .. } | Rule::Lion { .. } => vec![vec!["momentum"]],
+            Rule::Adam { amsgrad: false, .. } => vec![vec!["m", "v"]],
+            Rule::Adam { amsgrad: true, .. } => vec![vec!["m", "v"], vec!["largest"]],
+            Rule::Adamax { .. } => vec![vec!["m", "norm"]],
+            Rule::RmsProp { momentum, centered, .. } => {
+                let all =
+                    [Some("velocity"), (momentum > 0.0).then_some("momentum"), centered.then_some("mean")];
+                all.into_iter().flatten().map(|name| vec![name]).collect()
+            }
+            Rule::Adagrad { .. } => vec![vec!["sum"]],
+            Rule::Adadelta { .. } => vec![vec!["squares", "steps"]],
+        }
+    }
+}
+
+/// The learning rate and how it changes.
+fn rate(s: &Settings<'_>) -> Result<(f64, Schedule)> {
+    let value = s.get("learning_rate");
+    if !value.is_object() {
+        return Ok((s.number_or("learning_rate", 1e-3)?, Schedule::constant()));
+    }
+    let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
+    let empty = Map::new();
+    let config = value.get("config").and_then(Value::as_object).unwrap_or(&empty);
+    let s = Settings::new("the learning rate", class, config);
+    let steps = || s.units("decay_steps").map(|n| n as u64);
+    let plain = |shape| Schedule { shape, warm_up: 0 };
+    let lr = s.number("initial_learning_rate")?;
+    let schedule = match class {
+        "ExponentialDecay" => {
+            let factor = s.number("decay_rate")?;
+            match s.flag("staircase", false)? {
+                true => plain(ScheduleShape::Step { every: steps()?, factor }),
+                false => plain(ScheduleShape::Exponential { factor: factor.powf(1.0 / steps()? as f64) }),
+            }
+        }
+        "CosineDecay" if s.is_null("warmup_target") => {
+            plain(ScheduleShape::Cosine { total: steps()?, floor: s.number_or("alpha", 0.0)? })
+        }
+        "PolynomialDecay" if !s.flag("cycle", false)? => {
+            let floor = if lr == 0.0 { 0.0 } else { s.number_or("end_learning_rate", 1e-4)? / lr };
+            plain(ScheduleShape::Polynomial { total: steps()?, power: s.number_or("power", 1.0)?, floor })
+        }
+        _ => return Err(s.unsupported("which is not known here with its settings; name another rate")),
+    };
+    Ok((lr, schedule))
+}
+
+fn follow(old: &Tensor, new: &Tensor, share: f64) -> RunResult<Tensor> {
+    old.add(&new.sub(old)?.mul_scalar(share)?)
+}
+
+/// keep · old + (1 - keep) · new
+fn mix(old: &Tensor, new: &Tensor, keep: f64) -> RunResult<Tensor> {
+    old.mul_scalar(keep)?.add(&new.mul_scalar(1.0 - keep)?)
+}
+
+/// 1 - βᵗ, in f64.
+fn one_minus_power(beta: f64, count: &Tensor) -> RunResult<Tensor> {
+    count.cast(DType::F64)?.mul_scalar(beta.ln())?.exp()?.rsub_scalar(1.0)
+}
+
+impl Optimizer for KerasOptimizer {
+    fn name(&self) -> &'static str {
+        match self.rule {
+            Rule::Sgd { .. } => "keras sgd",
+            Rule::Adam { .. } => "keras adam",
+            Rule::Adamax { .. } => "keras adamax",
+            Rule::RmsProp { .. } => "keras rmsprop",
+            Rule::Adagrad { .. } => "keras adagrad",
+            Rule::Adadelta { .. } => "keras adadelta",
+            Rule::Lion { .. } => "keras lion",
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        self.lr
+    }
+
+    fn slots(&self, param: &Param) -> Vec<Slot> {
+        let start = if let Rule::Adagrad { start, .. } = self.rule { start } else { 0.0 };
+        let slot = |name| Slot { init: start, ..Slot::zeros(name, param) };
+        self.file_order().into_iter().flatten().map(slot).collect()
+    }
+
+    /// The size of a step, as f32.
+    fn prepare(&self, count: &Tensor, rate: &Tensor) -> RunResult<Vec<Tensor>> {
+        let wide = rate.cast(DType::F64)?;
+        let size = match self.rule {
+            Rule::Adam { beta1, beta2, .. } => {
+                wide.mul(&one_minus_power(beta2, count)?.sqrt()?)?.div(&one_minus_power(beta1, count)?)?
+            }
+            Rule::Adamax { beta1, .. } => wide.div(&one_minus_power(beta1, count)?)?,
+            _ => wide.clone(),
+        };
+        let mut scalars = vec![size.cast(DType::F32)?];
+        if let Some(decay) = self.weight_decay {
+            scalars.push(wide.mul_scalar(-decay)?.add_scalar(1.0)?.cast(DType::F32)?);
+        }
+        Ok(scalars)
+    }
+
+    fn update(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+        let Some(size) = at.scalars.first() else { return Err(refuse("gives an optimizer no rate")) };
+        let mut grad = grad.clone();
+        if let Some(most) = self.clip_norm.filter(|most| *most > 0.0) {
+            let norm = grad.square()?.sum(&[], false)?.sqrt()?;
+            grad = grad.mul_scalar(most)?.div(&norm.clamp(most, f64::INFINITY)?)?;
+        } else if let Some(most) = self.clip_value.filter(|most| *most > 0.0) {
+            grad = grad.clamp(-most, most)?;
+        }
+        let value = match at.scalars.get(1) {
+            Some(shrink) => value.mul(shrink)?,
+            None => value.clone(),
+        };
+        let slot =
+            |i: usize| slots.get(i).ok_or_else(|| refuse("gives an optimizer fewer slots than it has"));
+        match self.rule {
+            Rule::Sgd { momentum: 0.0, .. } => Ok((value.sub(&grad.mul(size)?)?, Vec::new())),
+            Rule::Sgd { momentum, nesterov } => {
+                let step = grad.mul(size)?;
+                let m = slot(0)?.mul_scalar(momentum)?.sub(&step)?;
+                let new = match nesterov {
+                    true => value.add(&m.mul_scalar(momentum)?.sub(&step)?)?,
+                    false => value.add(&m)?,
+                };
+                Ok((new, vec![m]))
+            }
+            Rule::Adam { beta1, beta2, eps, amsgrad } => {
+                let m = follow(slot(0)?, &grad, 1.0 - beta1)?;
+                let v = follow(slot(1)?, &grad.square()?, 1.0 - beta2)?;
+                let mut new = vec![m.clone(), v.clone()];
+                let mut spread = v;
+                if amsgrad {
+                    spread = slot(2)?.maximum(&spread)?;
+                    new.push(spread.clone());
+                }
+                let step = m.mul(size)?.div(&spread.sqrt()?.add_scalar(eps)?)?;
+                Ok((value.sub(&step)?, new))
+            }
+            Rule::Adamax { beta1, beta2, eps } => {
+                let m = follow(slot(0)?, &grad, 1.0 - beta1)?;
+                let norm = slot(1)?.mul_scalar(beta2)?.maximum(&grad.abs()?)?;
+                let step = m.mul(size)?.div(&norm.add_scalar(eps)?)?;
+                Ok((value.sub(&step)?, vec![m, norm]))
+            }
+            Rule::RmsProp { rho, momentum, eps, centered } => {
+                let velocity = mix(slot(0)?, &grad.square()?, rho)?;
+                let mut spread = velocity.clone();
+                let has_momentum = momentum > 0.0;
+                let mean = match centered {
+                    true => Some(mix(slot(1 + usize::from(has_momentum))?, &grad, rho)?),
+                    false => None,
+                };
+                if let Some(mean) = &mean {
+                    spread = spread.sub(&mean.square()?)?;
+                }
+                let mut step = grad.mul(size)?.div(&spread.add_scalar(eps)?.sqrt()?)?;
+                let mut new = vec![velocity];
+                if has_momentum {
+                    step = slot(1)?.mul_scalar(momentum)?.add(&step)?;
+                    new.push(step.clone());
+                }
+                new.extend(mean);
+                Ok((value.sub(&step)?, new))
+            }
+            Rule::Adagrad { eps, .. } => {
+                let sum = slot(0)?.add(&grad.square()?)?;
+                let step = grad.mul(size)?.div(&sum.add_scalar(eps)?.sqrt()?)?;
+                Ok((value.sub(&step)?, vec![sum]))
+            }
+            Rule::Adadelta { rho, eps } => {
+                let squares = mix(slot(0)?, &grad.square()?, rho)?;
+                let root = |x: &Tensor| x.add_scalar(eps)?.sqrt();
+                let step = root(slot(1)?)?.mul(&grad)?.div(&root(&squares)?)?;
+                let steps = mix(slot(1)?, &step.square()?, rho)?;
+                Ok((value.sub(&step.mul(size)?)?, vec![squares, steps]))
+            }
+            Rule::Lion { beta1, beta2 } => {
+                let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;
+                Ok((value.sub(&step)?, vec![mix(slot(0)?, &grad, beta2)?]))
+            }
+        }
+    }
+}

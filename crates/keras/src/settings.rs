@@ -1,0 +1,252 @@
+//! Turns a layer's configuration into checked numbers, names and shapes.
+//!
+//! A number from a file is bounded before anything is sized by it: a file that asks for 10¹⁸ units is refused where it is read.
+
+use plimsoll_graph::Padding;
+use plimsoll_nn::Init;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::layers::Activation;
+
+/// The largest number of units, channels or rows that a layer may ask for.
+const MOST_UNITS: u64 = 1 << 28;
+/// The largest window, stride or padding.
+const MOST_EXTENT: u64 = 1 << 16;
+
+/// One layer's configuration with its place in the model, which every error names.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings<'a> {
+    pub(crate) place: &'a str,
+    pub(crate) class: &'a str,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Settings<'a> {
+    pub(crate) fn new(place: &'a str, class: &'a str, map: &'a Map<String, Value>) -> Settings<'a> {
+        Settings { place, class, map }
+    }
+
+    /// An error about one of the settings.
+    pub(crate) fn wrong(&self, key: &str, why: &str) -> Error {
+        let value = self.get(key);
+        let mut text = value.to_string();
+        if text.len() > 80 {
+            text = text.chars().take(80).collect::<String>() + " …";
+        }
+        Error::config(self.place, format!("{key} of this {} is {text}; {why}", self.class))
+    }
+
+    /// An error that says that the layer as a whole is not for us.
+    pub(crate) fn unsupported(&self, why: impl Into<String>) -> Error {
+        Error::unsupported(self.place, self.class, why)
+    }
+
+    /// A setting as stored; null where it is not there.
+    pub(crate) fn get(&self, key: &str) -> &'a Value {
+        self.map.get(key).unwrap_or(&Value::Null)
+    }
+
+    pub(crate) fn is_null(&self, key: &str) -> bool {
+        self.get(key).is_null()
+    }
+
+    fn bounded(&self, key: &str, value: &Value, most: u64) -> Result<usize> {
+        match value.as_u64() {
+            Some(n) if n <= most => Ok(n as usize),
+            Some(_) => Err(self.wrong(key, &format!("more than {most} is not taken"))),
+            None => Err(self.wrong(key, "it should be a whole number that is not negative")),
+        }
+    }
+
+    /// A number of units that must be there and not be zero.
+    pub(crate) fn units(&self, key: &str) -> Result<usize> {
+        match self.bounded(key, self.get(key), MOST_UNITS)? {
+            0 => Err(self.wrong(key, "it should not be zero")),
+            n => Ok(n),
+        }
+    }
+
+    /// A number of units with a value for where it is not there.
+    pub(crate) fn units_or(&self, key: &str, default: usize) -> Result<usize> {
+        if self.is_null(key) { Ok(default) } else { self.units(key) }
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Result<f64> {
+        match self.get(key).as_f64() {
+            Some(x) if x.is_finite() => Ok(x),
+            _ => Err(self.wrong(key, "it should be a number")),
+        }
+    }
+
+    pub(crate) fn number_or(&self, key: &str, default: f64) -> Result<f64> {
+        match self.get(key) {
+            Value::Null => Ok(default),
+            // Keras stores numbers that NumPy made as objects.
+            Value::Object(map) => map
+                .get("config")
+                .and_then(|c| c.get("value"))
+                .and_then(Value::as_f64)
+                .filter(|x| x.is_finite())
+                .ok_or_else(|| self.wrong(key, "it should be a number")),
+            _ => self.number(key),
+        }
+    }
+
+    /// A share: at least 0 and below 1.
+    pub(crate) fn rate(&self, key: &str) -> Result<f64> {
+        let rate = self.number_or(key, 0.0)?;
+        if (0.0..1.0).contains(&rate) {
+            Ok(rate)
+        } else {
+            Err(self.wrong(key, "it should be in 0 ≤ rate < 1"))
+        }
+    }
+
+    /// A share with a value for where it is not there.
+    pub(crate) fn rate_or(&self, key: &str, default: f64) -> Result<f64> {
+        if self.is_null(key) { Ok(default) } else { self.rate(key) }
+    }
+
+    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key) {
+            Value::Null => Ok(default),
+            Value::Bool(flag) => Ok(*flag),
+            _ => Err(self.wrong(key, "it should be true or false")),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<&'a str> {
+        self.get(key).as_str().ok_or_else(|| self.wrong(key, "it should be a word"))
+    }
+
+    pub(crate) fn text_or(&self, key: &str, default: &'a str) -> Result<&'a str> {
+        if self.is_null(key) { Ok(default) } else { self.text(key) }
+    }
+
+    /// A list of whole numbers; a single number is a list of one.
+    pub(crate) fn integers(&self, key: &str) -> Result<Vec<i64>> {
+        let one = |value: &Value| {
+            value
+                .as_i64()
+                .filter(|n| n.unsigned_abs() <= MOST_UNITS)
+                .ok_or_else(|| self.wrong(key, "it should be a list of whole numbers"))
+        };
+        match self.get(key) {
+            Value::Array(list) if list.len() <= 16 => list.iter().map(one).collect(),
+            value => Ok(vec![one(value)?]),
+        }
+    }
+
+    /// A list of numbers, at most `most`; a single number is a list of one.
+    pub(crate) fn numbers(&self, key: &str, most: usize) -> Result<Vec<f64>> {
+        let one = |value: &Value| {
+            value.as_f64().filter(|x| x.is_finite()).ok_or_else(|| self.wrong(key, "it should be numbers"))
+        };
+        match self.get(key) {
+            Value::Array(list) if list.len() <= most => list.iter().map(one).collect(),
+            value => Ok(vec![one(value)?]),
+        }
+    }
+
+    /// The extents of a window along `AXES` axes: a list, or one number for all. Null is the default.
+    pub(crate) fn extents<const AXES: usize>(&self, key: &str, default: usize) -> Result<[usize; AXES]> {
+        let extent = |value: &Value| match self.bounded(key, value, MOST_EXTENT)? {
+            0 => Err(self.wrong(key, "it should not be zero")),
+            n => Ok(n),
+        };
+        match self.get(key) {
+            Value::Null => Ok([default; AXES]),
+            Value::Array(list) if list.len() == AXES => {
+                let mut extents = [0; AXES];
+                for (to, from) in extents.iter_mut().zip(list) {
+                    *to = extent(from)?;
+                }
+                Ok(extents)
+            }
+            // One axis may come as a list of one around it.
+            value if !value.is_array() => Ok([extent(value)?; AXES]),
+            _ => Err(self.wrong(key, &format!("it should be {AXES} numbers"))),
+        }
+    }
+
+    /// Elements before and after each axis: a number, a list of numbers, or a list of pairs.
+    pub(crate) fn sides<const AXES: usize>(&self, key: &str) -> Result<[(usize, usize); AXES]> {
+        let number = |value: &Value| self.bounded(key, value, MOST_EXTENT);
+        let pair = |value: &Value| match value {
+            Value::Array(pair) if pair.len() == 2 => Ok((number(&pair[0])?, number(&pair[1])?)),
+            value => number(value).map(|n| (n, n)),
+        };
+        match self.get(key) {
+            // Of one axis the pair itself is the list.
+            Value::Array(list) if AXES == 1 && list.len() == 2 => {
+                Ok([(number(&list[0])?, number(&list[1])?); AXES])
+            }
+            Value::Array(list) if list.len() == AXES => {
+                let mut sides = [(0, 0); AXES];
+                for (to, from) in sides.iter_mut().zip(list) {
+                    *to = pair(from)?;
+                }
+                Ok(sides)
+            }
+            value if !value.is_array() => Ok([pair(value)?; AXES]),
+            _ => Err(self.wrong(key, &format!("it should be {AXES} pairs of numbers"))),
+        }
+    }
+
+    /// `valid` or `same`.
+    pub(crate) fn padding<const AXES: usize>(&self) -> Result<Padding<AXES>> {
+        match self.text_or("padding", "valid")? {
+            "valid" => Ok(Padding::Valid),
+            "same" => Ok(Padding::Same),
+            _ => Err(self.wrong("padding", "it should be \"valid\" or \"same\"")),
+        }
+    }
+
+    /// Refuses channels first: our images and sequences have their channels last.
+    pub(crate) fn channels_last(&self) -> Result<()> {
+        match self.text_or("data_format", "channels_last")? {
+            "channels_last" => Ok(()),
+            _ => Err(self.wrong("data_format", "only channels_last is taken; convert the model in Keras")),
+        }
+    }
+
+    pub(crate) fn activation(&self, key: &str) -> Result<Activation> {
+        Activation::read(self, key)
+    }
+
+    /// Refuses what a layer may carry that has no counterpart here and would change training.
+    pub(crate) fn check_extras(&self) -> Result<()> {
+        for (key, value) in self.map {
+            let blocked = key.ends_with("_constraint") || key == "activity_regularizer" || key == "lora_rank";
+            if blocked && !value.is_null() {
+                return Err(self.wrong(key, "this is not supported"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How a weight starts, from the initializer named here; Keras's own default where it is another.
+    pub(crate) fn init(&self, key: &str, fan_in: usize, fan_out: usize) -> Init {
+        let value = self.get(key);
+        let name = value.get("class_name").or(Some(value)).and_then(Value::as_str).unwrap_or_default();
+        let number = |setting: &str, default: f64| {
+            value.get("config").and_then(|c| c.get(setting)).and_then(Value::as_f64).unwrap_or(default)
+        };
+        match name {
+            "Zeros" | "zeros" => Init::Constant(0.0),
+            "Ones" | "ones" => Init::Constant(1.0),
+            "Constant" | "constant" => Init::Constant(number("value", 0.0)),
+            "GlorotNormal" | "glorot_normal" => Init::glorot_normal(fan_in, fan_out),
+            "HeNormal" | "he_normal" => Init::he_normal(fan_in),
+            "HeUniform" | "he_uniform" => Init::he_uniform(fan_in),
+            "LecunNormal" | "lecun_normal" => Init::he_normal(fan_in.saturating_mul(2)),
+            "LecunUniform" | "lecun_uniform" => Init::he_uniform(fan_in.saturating_mul(2)),
+            "RandomNormal" | "random_normal" => Init::Normal(number("stddev", 0.05)),
+            "TruncatedNormal" | "truncated_normal" => Init::TruncatedNormal(number("stddev", 0.05)),
+            "RandomUniform" | "random_uniform" | "uniform" => Init::Uniform(number("maxval", 0.05).abs()),
+            "OrthogonalInitializer" | "Orthogonal" | "orthogonal" => Init::Orthogonal(number("gain", 1.0)),
+            _ => Init::glorot_uniform(fan_in, fan_out),
+        }
+    }
+}

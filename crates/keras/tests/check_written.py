@@ -1,0 +1,58 @@
+"""Opens files that were written here with Keras: outputs must be those expected, and training must go on.
+
+`check_written.py WRITTEN NUMBERS.npz`: NUMBERS is what Keras computed (see make_fixtures.py), WRITTEN was trained 20 steps on
+the same batch (`cargo run --example check MODEL NUMBERS.npz WRITTEN`, or the test `written`). Prints how far predictions are
+from Keras's own after 20 steps, and the losses of 5 steps more against those of the model that Keras trained for 20.
+"""
+import os
+import sys
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+import keras
+import numpy as np
+
+
+def column(numbers, letter):
+    names = [f"{letter}{i}" for i in range(len(numbers)) if f"{letter}{i}" in numbers]
+    return [numbers[name] for name in names]
+
+
+def go_on(model, inputs, labels, steps):
+    losses = []
+    for _ in range(steps):
+        model.reset_metrics()
+        result = model.train_on_batch(inputs, labels)
+        losses.append(result[0] if isinstance(result, (list, tuple)) else result)
+    return np.asarray(losses)
+
+
+def shaped(model, values):
+    """Inputs as the model takes them: by name, if it has them by name."""
+    named = getattr(model, "_inputs_struct", None)
+    if isinstance(named, dict):
+        return dict(zip(sorted(named), values))
+    return values if len(values) > 1 else values[0]
+
+
+def main(written, path, original=None):
+    numbers = np.load(path)
+    model = keras.models.load_model(written)
+    inputs, labels = shaped(model, column(numbers, "x")), column(numbers, "t")
+    labels = labels if len(labels) > 1 else labels[0]
+    outputs = model(inputs, training=False)
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    far = max(float(np.abs(np.asarray(y, np.float32) - z).max()) for y, z in zip(outputs, column(numbers, "z")))
+    line = f"{os.path.basename(written)}: outputs {far:.1e}"
+    if model.optimizer is not None and model.optimizer.built:
+        line += f", iterations {int(model.optimizer.iterations)}"
+    if original:
+        theirs = keras.models.load_model(original)
+        go_on(theirs, inputs, labels, 20)
+        a, b = go_on(theirs, inputs, labels, 5), go_on(model, inputs, labels, 5)
+        line += f", 5 steps more {float(np.abs(a / b - 1).max()):.1e}"
+    print(line)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,434 @@
+"""Makes fixtures/: small models saved by Keras, and what Keras computes with them.
+
+For each model NAME.keras there is NAME.npz: inputs x0…, labels t0…, outputs y0… as predicted, the gradients g0… of the
+first step in the order of trainable variables, the losses of 20 steps on the same batch, and outputs z0… after them.
+
+Run in this folder; needs keras, tensorflow and numpy. With `--applications FOLDER` it makes files of Keras's own
+applications in FOLDER instead (they are too large to keep), for `cargo run --release --example check`.
+"""
+import os
+import sys
+import zipfile
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+OUT = "fixtures"
+STEPS = 20
+
+
+def as_list(x):
+    if isinstance(x, dict):
+        return [x[key] for key in sorted(x)]
+    return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
+def numbers(model, inputs, labels, steps=STEPS, micro=None):
+    """What Keras computes; trains the model."""
+    found = {f"x{i}": np.asarray(x) for i, x in enumerate(as_list(inputs))}
+    found |= {f"t{i}": np.asarray(t) for i, t in enumerate(as_list(labels))}
+    found |= {f"y{i}": np.asarray(y) for i, y in enumerate(as_list(model(inputs, training=False)))}
+    state = [v.numpy() for v in model.variables]
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(x=inputs, y=labels, y_pred=model(inputs, training=True))
+    grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    for i, (grad, v) in enumerate(zip(grads, model.trainable_variables)):
+        grad = tf.zeros(v.shape) if grad is None else tf.convert_to_tensor(grad)
+        found[f"g{i}"] = np.asarray(tf.cast(grad, tf.float32))
+    # The forward pass in training moved the statistics of norms.
+    for v, value in zip(model.variables, state):
+        v.assign(value)
+    losses = []
+    for _ in range(steps):
+        model.reset_metrics()
+        result = model.train_on_batch(inputs, labels)
+        losses.append(result[0] if isinstance(result, (list, tuple)) else result)
+    found["losses"] = np.asarray(losses, np.float32)
+    found |= {f"z{i}": np.asarray(y) for i, y in enumerate(as_list(model(inputs, training=False)))}
+    return {key: value.astype(np.float32) if value.dtype.kind == "f" else value for key, value in found.items()}
+
+
+def save(model, path):
+    """Saves a model; archives deflated, since HDF5 is mostly empty."""
+    model.save(path)
+    if path.endswith(".keras") and OUT == "fixtures":
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
+def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", warm=0, **compile_args):
+    """Saves a compiled model, trained for `warm` steps, then what Keras computes with it."""
+    model.compile(optimizer, loss, metrics=metrics, **compile_args)
+    for _ in range(warm):
+        model.train_on_batch(inputs, labels)
+    save(model, f"{OUT}/{name}.{suffix}")
+    np.savez(f"{OUT}/{name}.npz", **numbers(model, inputs, labels))
+    print(name, model.count_params())
+
+
+def random(*shape):
+    return np.random.default_rng(sum(shape) + 17).normal(size=shape).astype(np.float32)
+
+
+def classes(n, k):
+    return (np.arange(n) * 7 % k).astype(np.int64)
+
+
+def wake(model):
+    """Draws every weight anew: zeros and ones hide mistakes."""
+    rng = np.random.default_rng(5)
+    for v in model.variables:
+        # What a Normalization layer was adapted to stays: it computes from copies.
+        if "float" not in v.dtype or v.path.split("/")[-1] in ("mean", "variance"):
+            continue
+        value = rng.normal(size=v.shape).astype(np.float32) * 0.3
+        if v.path.endswith(("gamma", "variance", "scale")):
+            value = 1 + 0.5 * np.abs(value)
+        elif v.path.endswith("kernel") or "embedding" in v.path:
+            value = v.numpy().astype(np.float32)
+        v.assign(value)
+    return model
+
+
+def mlp():
+    return wake(keras.Sequential([
+        layers.Input((5,)),
+        layers.Dense(8, activation="relu"),
+        layers.Dropout(0.0),
+        layers.Dense(6, activation="tanh", use_bias=False),
+        layers.Dense(4, activation="softmax"),
+    ], name="mlp"))
+
+
+def cnn():
+    return wake(keras.Sequential([
+        layers.Input((9, 8, 2)),
+        layers.ZeroPadding2D(((1, 0), (0, 2))),
+        layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
+        layers.BatchNormalization(),
+        layers.ReLU(6.0),
+        layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2),
+        layers.SeparableConv2D(6, (3, 2), padding="same", activation="swish"),
+        layers.Conv2D(6, 1, groups=2, use_bias=False),
+        layers.MaxPooling2D(2, padding="same"),
+        layers.BatchNormalization(momentum=0.9, epsilon=1e-5, scale=False),
+        layers.AveragePooling2D(2, strides=1, padding="same"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(3, activation="softmax"),
+    ], name="cnn"))
+
+
+def convs():
+    image = keras.Input((6, 5, 2))
+    x = layers.Conv2DTranspose(3, 3, strides=2, padding="same")(image)
+    x = layers.Conv2DTranspose(2, 2, strides=3, padding="valid", activation="elu")(x)
+    x = layers.Cropping2D(((1, 2), (3, 0)))(x)
+    x = layers.AveragePooling2D(4)(x)
+    x = layers.UpSampling2D((2, 3))(x)
+    x = layers.UpSampling2D(2, interpolation="bilinear")(x)
+    x = layers.Conv2D(3, 3, dilation_rate=2, activation="leaky_relu")(x)
+    x = layers.MaxPooling2D((3, 2), strides=(2, 3))(x)
+    x = layers.Resizing(4, 5)(x)
+    x = layers.GlobalMaxPooling2D(keepdims=True)(x)
+    line = keras.Input((9, 3))
+    y = layers.Conv1D(4, 3, padding="causal", dilation_rate=2)(line)
+    y = layers.ZeroPadding1D((1, 2))(y)
+    y = layers.DepthwiseConv1D(2, padding="same")(y)
+    y = layers.SeparableConv1D(4, 3, activation="relu")(y)
+    y = layers.Conv1DTranspose(3, 4, strides=2, padding="same")(y)
+    y = layers.UpSampling1D(2)(y)
+    y = layers.Cropping1D((2, 1))(y)
+    y = layers.MaxPooling1D(3, strides=2, padding="same")(y)
+    y = layers.AveragePooling1D(2)(y)
+    y = layers.GlobalMaxPooling1D()(y)
+    z = layers.Concatenate()([layers.Flatten()(x), y])
+    return wake(keras.Model([image, line], layers.Dense(2)(z), name="convs"))
+
+
+def rnn():
+    words = keras.Input((7,), dtype="int32")
+    x = layers.Embedding(29, 4)(words)
+    x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
+    x = layers.GRU(4, return_sequences=True)(x)
+    x = layers.TimeDistributed(layers.Dense(3, activation="relu"))(x)
+    x = layers.Bidirectional(layers.GRU(2), merge_mode="sum")(x)
+    return wake(keras.Model(words, layers.Dense(1, activation="sigmoid")(x), name="rnn"))
+
+
+def rnn_odd():
+    line = keras.Input((5, 3))
+    x, h, c = layers.LSTM(4, recurrent_activation="hard_sigmoid", return_sequences=True, return_state=True)(line)
+    x = layers.LSTM(4, activation="softsign", return_sequences=True)(x, initial_state=[h, c])
+    x = layers.GRU(4, reset_after=False, go_backwards=True, return_sequences=True)(x)
+    x = layers.GRU(3, use_bias=False, return_sequences=True)(x)
+    x = layers.SimpleRNN(3, activation="relu", return_sequences=True)(x)
+    x = layers.LSTM(3, use_bias=False, go_backwards=True)(x)
+    return wake(keras.Model(line, layers.Dense(2)(x), name="rnn_odd"))
+
+
+def attention():
+    words = keras.Input((6,), dtype="int64")
+    x = layers.Embedding(19, 6)(words)
+    y = layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
+    x = layers.LayerNormalization(epsilon=1e-5)(layers.Add()([x, y]))
+    y = layers.MultiHeadAttention(3, 2, value_dim=4, use_bias=False)(x, layers.Dense(5)(x))
+    x = layers.LayerNormalization()(x + y)
+    y = layers.EinsumDense("abc,cde->abde", output_shape=(None, 2, 4), bias_axes="de", activation="gelu")(x)
+    y = layers.EinsumDense("abde,dec->abc", output_shape=(None, 6), bias_axes="c")(y)
+    x = layers.Attention()([x, y, x])
+    x = layers.GroupQueryAttention(2, 4, 2)(x, x)
+    x = layers.GlobalAveragePooling1D()(x)
+    return wake(keras.Model(words, layers.Dense(4)(x), name="attention"))
+
+
+def branches():
+    a, b = keras.Input((6,), name="b_second"), keras.Input((4, 4, 1), name="a_first")
+    shared = layers.Dense(5, activation="tanh", name="shared", kernel_regularizer=keras.regularizers.L2(0.01))
+    norm = layers.BatchNormalization(name="norm")
+    tower_in = keras.Input((5,))
+    tower_x = layers.Dense(5, name="inside", kernel_regularizer=keras.regularizers.L1L2(0.001, 0.02))(tower_in)
+    tower = keras.Model(tower_in, [tower_x, layers.BatchNormalization(name="own")(tower_x)], name="tower")
+    frozen = keras.Sequential([layers.Input((5,)), layers.Dense(6), layers.BatchNormalization(), layers.ReLU()],
+                              name="frozen")
+    frozen.trainable = False
+    lone = layers.Dense(6, name="lone", kernel_regularizer="l2")
+    lone.trainable = False
+    x = layers.Flatten()(b)
+    x = layers.Dense(6)(x)
+    p, q = tower(shared(a))
+    r, s = tower(norm(shared(x)))
+    y = frozen(p + q) * 0.5 - lone(norm(r))
+    y = ops.concatenate([y, s[:, 1:4]], axis=-1)
+    one = layers.Dense(3, activation="softmax", name="one")(y)
+    two = layers.Dense(1, name="two")(ops.mean(y, axis=-1, keepdims=True) / 2.0)
+    return wake(keras.Model({"b_second": a, "a_first": b}, [one, two], name="branches"))
+
+
+def norms():
+    image = keras.Input((4, 3, 4))
+    scaling = layers.Normalization()
+    scaling.adapt(random(9, 4, 3, 4) * 3 + 1)
+    x = layers.Rescaling([0.5, 0.25, 2.0, 1.0], offset=-1)(image)
+    x = scaling(x)
+    x = layers.Normalization(mean=[0.1, 0.2, 0.3, 0.4], variance=[1.0, 2.0, 3.0, 4.0])(x)
+    x = layers.BatchNormalization(axis=1, center=False)(x)
+    x = layers.Activation("tanh")(x)
+    x = layers.LayerNormalization(axis=[2, 3])(x)
+    x = layers.Activation("tanh")(x)
+    x = layers.LayerNormalization(axis=1, scale=False)(x)
+    x = layers.GroupNormalization(2)(x)
+    x = layers.RMSNormalization()(x)
+    x = layers.UnitNormalization()(x)
+    x = layers.Rescaling(3.0)(x)
+    x = layers.Permute((3, 1, 2))(x)
+    return wake(keras.Model(image, layers.Dense(2)(layers.Flatten()(x)), name="norms"))
+
+
+ACTIVATIONS = ["relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "sigmoid", "log_sigmoid",
+               "hard_sigmoid", "hard_silu", "tanh", "hard_tanh", "tanh_shrink", "softplus", "softsign", "softmax",
+               "log_softmax", "exponential", "celu", "soft_shrink", "hard_shrink", "squareplus", "sparse_plus",
+               "sparse_sigmoid", "linear"]
+
+
+def activations():
+    row = keras.Input((6,))
+    x = layers.Dense(4)(row)
+    parts = [layers.Activation(name)(x) for name in ACTIVATIONS]
+    parts += [layers.ReLU(1.0, 0.1, 0.2)(x), layers.ReLU(threshold=0.3)(x), layers.LeakyReLU(0.15)(x),
+              layers.ELU(0.7)(x), layers.PReLU()(x), layers.Softmax()(x), layers.Identity()(x),
+              layers.GaussianNoise(0.0)(x), layers.SpatialDropout1D(0.0)(x[:, None])[:, 0]]
+    return wake(keras.Model(row, layers.Dense(3)(layers.Concatenate()(parts)), name="activations"))
+
+
+def masked():
+    words = keras.Input((7,), dtype="int32")
+    line = keras.Input((5, 2))
+    x = layers.Embedding(30, 4, mask_zero=True)(words)
+    x = layers.Dropout(0.0)(x)
+    x = layers.LSTM(4, return_sequences=True)(x)
+    x = layers.Bidirectional(layers.GRU(3, return_sequences=True))(x)
+    x = layers.LayerNormalization()(x)
+    y = layers.GlobalAveragePooling1D()(x)
+    z = layers.Bidirectional(layers.LSTM(2))(x)
+    w = layers.SimpleRNN(3)(layers.Masking(-1.0)(line))
+    return wake(keras.Model([words, line], layers.Dense(2, activation="softplus")(
+        layers.Concatenate()([y, z, w])), name="masked"))
+
+
+def merges():
+    a, b = keras.Input((4,)), keras.Input((4,))
+    x, y = layers.Dense(3, activation="tanh")(a), layers.Dense(3, activation="sigmoid")(b)
+    parts = [layers.Add()([x, y]), layers.Subtract()([x, y]), layers.Multiply()([x, y]), layers.Average()([x, y, x]),
+             layers.Maximum()([x, y]), layers.Minimum()([x, y]), layers.Dot(1)([x, y]),
+             layers.Dot(1, normalize=True)([x, y])]
+    r = layers.RepeatVector(2)(x)
+    s = layers.Reshape((-1, 2))(layers.Concatenate()([x, y]))
+    parts.append(layers.Flatten()(layers.Dot((1, 2))([s, r])))
+    parts += [ops.maximum(x, 0.1), 1.0 - x, ops.sqrt(ops.square(y) + 1.0), ops.sum(x, axis=1, keepdims=True),
+              ops.expand_dims(x[:, 0], -1), ops.transpose(ops.reshape(x, (-1, 3, 1)), (0, 2, 1))[:, 0, ::2],
+              ops.clip(x, -0.5, 0.5), ops.softmax(x), ops.reshape(
+                  ops.matmul(ops.reshape(x, (-1, 3, 1)), ops.reshape(y, (-1, 1, 3))), (-1, 9))]
+    z = layers.Concatenate()(parts)
+    z = layers.Dense(4)(z)
+    # A probability that a loss cannot see through.
+    return wake(keras.Model([a, b], layers.Reshape((4,))(layers.Softmax()(z)), name="merges"))
+
+
+def mixed(policy):
+    row = keras.Input((5,))
+    x = layers.Dense(8, activation="relu", dtype=policy)(row)
+    x = layers.BatchNormalization(dtype=policy)(x)
+    x = layers.Dense(8, dtype=policy)(x)
+    return wake(keras.Model(row, layers.Dense(3, activation="softmax", dtype="float32")(x), name="mixed"))
+
+
+def small(name):
+    return wake(keras.Sequential([layers.Input((5,)), layers.Dense(4, activation="tanh"), layers.Dense(2)], name=name))
+
+
+def fixtures():
+    os.makedirs(OUT, exist_ok=True)
+    for old in os.listdir(OUT):
+        os.remove(f"{OUT}/{old}")
+    keras.utils.set_random_seed(3)
+    o, l = keras.optimizers, keras.losses
+    case("mlp", mlp(), random(6, 5), classes(6, 4), "adam", "sparse_categorical_crossentropy", ["accuracy"])
+    case("cnn", cnn(), random(5, 9, 8, 2), classes(5, 3), o.SGD(0.05, momentum=0.9, nesterov=True),
+         l.SparseCategoricalCrossentropy(), ["accuracy", "sparse_top_k_categorical_accuracy"])
+    case("convs", convs(), [random(3, 6, 5, 2), random(3, 9, 3)], random(3, 2), o.RMSprop(0.003), "mse", ["mae"])
+    # No token twice: with TensorFlow, Keras adds up the squares of a repeated row's gradients, where it should square
+    # their sum.
+    words = np.arange(28).reshape(4, 7).astype(np.int32) * 5 % 29
+    case("rnn", rnn(), words, classes(4, 2).astype(np.float32), o.Adam(0.02), "binary_crossentropy", ["accuracy"])
+    case("rnn_odd", rnn_odd(), random(3, 5, 3), random(3, 2), o.Adagrad(0.05), l.LogCosh())
+    one_hot = np.eye(4, dtype=np.float32)[classes(3, 4)]
+    tokens = np.arange(18).reshape(3, 6) * 7 % 19
+    case("attention", attention(), tokens, one_hot, o.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
+         l.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1))
+    case("branches", branches(), {"b_second": random(6, 6), "a_first": random(6, 4, 4, 1)},
+         [classes(6, 3), random(6, 1)], o.Adam(0.01, global_clipnorm=1.0),
+         [l.SparseCategoricalCrossentropy(), l.Huber()], loss_weights=[1.0, 0.3])
+    case("norms", norms(), random(5, 4, 3, 4), random(5, 2), o.Lion(0.001), "mae")
+    case("activations", activations(), random(5, 6), random(5, 3), o.Adamax(0.01, clipvalue=0.2), l.Huber())
+    short = words.copy() + 1
+    short[1, 4:] = 0
+    short[2, :2] = 0
+    line = random(4, 5, 2)
+    line[0, 3:] = -1
+    line[3, 0] = -1
+    case("masked", masked(), [short, line], np.abs(random(4, 2)), o.Adadelta(1.0), "msle")
+    case("merges", merges(), [random(4, 4), random(4, 4) + 1], one_hot[[0, 1, 2, 0]], o.SGD(0.1),
+         "categorical_crossentropy")
+    case("mixed_bf16", mixed("mixed_bfloat16"), random(6, 5), classes(6, 3), o.SGD(0.05),
+         "sparse_categorical_crossentropy")
+    case("amsgrad", small("amsgrad"), random(6, 5), random(6, 2), o.Adam(0.02, amsgrad=True), "mse")
+    case("centered", small("centered"), random(6, 5), np.abs(random(6, 2)),
+         o.RMSprop(0.01, momentum=0.8, centered=True, weight_decay=0.01), l.CosineSimilarity())
+    case("poisson", keras.Sequential([small("inner"), layers.Activation("exponential")], name="poisson"),
+         random(6, 5), np.abs(random(6, 2)), o.SGD(0.01, momentum=0.5), "poisson")
+    case("mape", small("mape"), random(6, 5), random(6, 2) + 3, "sgd", l.MeanAbsolutePercentageError())
+    inner = keras.Sequential([small("inner2"), layers.Activation("softmax")], name="kl")
+    case("kl", inner, random(6, 5), np.eye(2, dtype=np.float32)[classes(6, 2)] * 0.8 + 0.1, "adagrad",
+         "kl_divergence")
+    # The same kinds of model as older Keras stored them, and weights alone.
+    case("legacy", cnn(), random(5, 9, 8, 2), classes(5, 3), o.Adam(0.01), "sparse_categorical_crossentropy",
+         suffix="h5", warm=1)
+    case("legacy_rnn", rnn(), words, classes(4, 2).astype(np.float32), o.Adam(0.02), "binary_crossentropy",
+         suffix="h5")
+    other = mlp()
+    other.compile("adam", "sparse_categorical_crossentropy")
+    found = numbers(other, random(6, 5), classes(6, 4))
+    other.save_weights(f"{OUT}/other.weights.h5")
+    np.savez(f"{OUT}/other.npz", x0=found["x0"], y0=found["z0"])
+    # A model in mid-training: the optimizer goes on.
+    model = mlp()
+    model.compile(o.Adam(0.05), "sparse_categorical_crossentropy")
+    numbers(model, random(6, 5), classes(6, 4), steps=7)
+    save(model, f"{OUT}/resumed.keras")
+    np.savez(f"{OUT}/resumed.npz", **numbers(model, random(6, 5), classes(6, 4)))
+    refused()
+
+
+@keras.saving.register_keras_serializable("mine")
+class Own(layers.Layer):
+    def call(self, x):
+        return x + 1
+
+
+def refused():
+    """Models that must be refused by name."""
+    row = keras.Input((4,))
+    deep_in = keras.Input((4,))
+    deep = keras.Model(deep_in, Own(name="odd")(deep_in), name="deep")
+    models = {
+        "lambda": keras.Model(row, layers.Lambda(lambda x: x * 2, name="code")(row)),
+        "own": keras.Model(row, deep(row)),
+        "conv3d": keras.Sequential([layers.Input((4, 4, 4, 1)), layers.Conv3D(2, 2, name="solid")]),
+        "constraint": keras.Sequential([layers.Input((4,)), layers.Dense(2, kernel_constraint="non_neg", name="held")]),
+        "first": keras.Sequential([layers.Input((2, 4, 4)), layers.Conv2D(2, 2, data_format="channels_first",
+                                                                           name="turned")]),
+        "double": keras.Sequential([layers.Input((4,)), layers.Dense(2, dtype="float64", name="wide")]),
+    }
+    for name, model in models.items():
+        save(model, f"{OUT}/refused_{name}.keras")
+
+
+def applications(folder):
+    """Keras's own models: random weights, small images, the smallest width that the API allows."""
+    global OUT
+    OUT = folder
+    os.makedirs(OUT, exist_ok=True)
+    keras.utils.set_random_seed(3)
+    a = keras.applications
+    size = {"input_shape": (32, 32, 3), "classes": 5, "weights": None}
+    makers = {
+        "MobileNetV2": lambda: a.MobileNetV2(alpha=0.35, **size),
+        "EfficientNetB0": lambda: a.EfficientNetB0(**size),
+        "DenseNet121": lambda: a.DenseNet121(**size),
+        "ResNet50": lambda: a.ResNet50(**size),
+        "ConvNeXtTiny": lambda: a.ConvNeXtTiny(**size),
+        "VGG16": lambda: a.VGG16(**size),
+    }
+    x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
+    for name in sys.argv[3:] or [name + kind for name in makers for kind in ("", "Frozen")]:
+        # Norms over few samples of random networks amplify rounding, so that Keras differs from itself; frozen they do not.
+        # Both are made, the first with how far Keras gets from itself when the input changes by a rounding.
+        kind = "Frozen" if name.endswith("Frozen") else ""
+        name = name.removesuffix("Frozen")
+        model = makers[name]()
+        norms = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
+        for layer in model.layers:
+            if isinstance(layer, layers.Dropout):
+                layer.rate = 0.0
+        if kind:
+            # Statistics of some batch keep the signal alive.
+            for layer in norms:
+                layer.momentum = 0.0
+            model(np.random.default_rng(2).normal(size=(32, 32, 32, 3)).astype(np.float32), training=True)
+            for layer in norms:
+                layer.momentum = 0.99
+                layer.trainable = False
+        optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, global_clipnorm=1.0 if kind else 0.1)
+        case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy")
+        if not kind:
+            model = keras.models.load_model(f"{OUT}/{name}.keras")
+            shaken = numbers(model, x * np.float32(1 + 2e-7), classes(4, 5))
+            found = dict(np.load(f"{OUT}/{name}.npz"))
+            found |= {f"h{i}": shaken[f"g{i}"] for i in range(len(model.trainable_variables))}
+            found |= {"shaken": shaken["losses"], "w0": shaken["z0"]}
+            np.savez(f"{OUT}/{name}.npz", **found)
+        keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--applications"]:
+        applications(sys.argv[2])
+    else:
+        fixtures()

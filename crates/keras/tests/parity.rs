@@ -1,0 +1,98 @@
+//! Every model is held against what Keras computed with it; see make_fixtures.py.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Arrays, compare, outputs_distance, predict};
+use plimsoll_keras::KerasModel;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// Forward to 1e-5, gradients to 1e-4 relative, the losses of 20 steps to 1e-4 relative.
+fn agrees(name: &str, file: &str) {
+    let model = KerasModel::open(fixture(file)).expect("a model");
+    let found = compare(&model, &Arrays::open(&fixture(&format!("{name}.npz"))));
+    println!("{name}: {found:?}");
+    assert!(found.forward <= 1e-5, "{name}: {found:?}");
+    assert!(found.gradient <= 1e-4, "{name}: {found:?}");
+    assert!(found.losses <= 1e-4, "{name}: {found:?}");
+    assert!(found.after <= 1e-3, "{name}: {found:?}");
+}
+
+macro_rules! agree {
+    ($( $test:ident: $name:literal $file:literal; )+) => {
+        $( #[test]
+        fn $test() {
+            agrees($name, $file);
+        } )+
+    };
+}
+
+agree! {
+    a_dense_network_agrees: "mlp" "mlp.keras";
+    a_convolutional_network_agrees: "cnn" "cnn.keras";
+    convolutions_of_every_kind_agree: "convs" "convs.keras";
+    recurrent_layers_agree: "rnn" "rnn.keras";
+    recurrent_layers_with_unusual_settings_agree: "rnn_odd" "rnn_odd.keras";
+    attention_agrees: "attention" "attention.keras";
+    nested_shared_and_frozen_layers_agree: "branches" "branches.keras";
+    norms_agree: "norms" "norms.keras";
+    activations_agree: "activations" "activations.keras";
+    masks_agree: "masked" "masked.keras";
+    merges_and_operations_agree: "merges" "merges.keras";
+    adam_with_the_largest_moment_agrees: "amsgrad" "amsgrad.keras";
+    centered_rmsprop_agrees: "centered" "centered.keras";
+    poisson_loss_agrees: "poisson" "poisson.keras";
+    percentage_loss_agrees: "mape" "mape.keras";
+    divergence_agrees: "kl" "kl.keras";
+    a_legacy_file_agrees: "legacy" "legacy.h5";
+    a_legacy_file_of_recurrent_layers_agrees: "legacy_rnn" "legacy_rnn.h5";
+    an_optimizer_in_mid_training_goes_on: "resumed" "resumed.keras";
+}
+
+#[test]
+fn layers_in_bfloat16_agree_as_far_as_that_type_goes() {
+    let model = KerasModel::open(fixture("mixed_bf16.keras")).unwrap();
+    let found = compare(&model, &Arrays::open(&fixture("mixed_bf16.npz")));
+    println!("{found:?}");
+    assert!(found.forward < 1e-2 && found.gradient < 5e-2 && found.losses < 1e-2, "{found:?}");
+    // The same layers in f32 are further away from what Keras computed in bfloat16 than the policy's own.
+    assert!(found.forward > 0.0);
+}
+
+#[test]
+fn weights_of_another_file_go_onto_a_known_model() {
+    let mut model = KerasModel::open(fixture("mlp.keras")).unwrap();
+    let arrays = Arrays::open(&fixture("other.npz"));
+    let before =
+        outputs_distance(&predict(&model, &model.values().unwrap(), &arrays.list("x")), &arrays.list("y"));
+    assert!(before > 1e-3, "other weights give other outputs, not {before}");
+    model.load_weights(fixture("other.weights.h5")).unwrap();
+    let after =
+        outputs_distance(&predict(&model, &model.values().unwrap(), &arrays.list("x")), &arrays.list("y"));
+    assert!(after < 1e-5, "{after}");
+    let error = KerasModel::open(fixture("cnn.keras")).unwrap().load_weights(fixture("other.weights.h5"));
+    assert!(error.is_err());
+    let error = KerasModel::open(fixture("other.weights.h5")).unwrap_err().to_string();
+    assert!(error.contains("weights without a model"), "{error}");
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name_and_place() {
+    for (name, expected) in [
+        ("lambda", &["code", "Lambda", "never run"][..]),
+        ("own", &["deep/odd", "Own", "user's own"]),
+        ("conv3d", &["solid", "Conv3D", "not known"]),
+        ("constraint", &["held", "kernel_constraint"]),
+        ("first", &["turned", "channels_last"]),
+        ("double", &["wide", "float64"]),
+    ] {
+        let error = KerasModel::open(fixture(&format!("refused_{name}.keras"))).unwrap_err().to_string();
+        for part in expected {
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
+}

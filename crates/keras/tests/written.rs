@@ -1,0 +1,171 @@
+//! A trained model goes back into the same file; see check_written.py for what Keras says of it.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Arrays, compare, outputs_distance, predict, types};
+use plimsoll_formats::keras::KerasFile;
+use plimsoll_graph::{DType, Type};
+use plimsoll_keras::{KerasModel, inspect};
+use plimsoll_nn::Training;
+use plimsoll_run::Tensor;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// A file in the folder for temporary ones, or in that which KEEP_WRITTEN names, where check_written.py finds it.
+fn written(name: &str) -> PathBuf {
+    match std::env::var_os("KEEP_WRITTEN") {
+        Some(folder) => Path::new(&folder).join(name),
+        None => std::env::temp_dir().join(format!("plimsoll-keras-{}-{name}", std::process::id())),
+    }
+}
+
+fn done(path: &Path) {
+    if std::env::var_os("KEEP_WRITTEN").is_none() {
+        std::fs::remove_file(path).expect("removing what was written");
+    }
+}
+
+fn trained(model: &KerasModel, arrays: &Arrays, steps: usize) -> (Training, Vec<f64>) {
+    let compiled = model.compiled().unwrap();
+    let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
+    let mut training = compiled.model.training(compiled.recipe(types(&inputs), types(&labels))).unwrap();
+    let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
+    let losses = (0..steps).map(|_| training.run(&batch).unwrap().loss).collect();
+    (training, losses)
+}
+
+#[test]
+fn every_model_is_written_and_read_with_the_values_it_was_trained_to() {
+    for name in
+        ["mlp", "cnn", "convs", "rnn", "attention", "branches", "norms", "masked", "amsgrad", "centered"]
+    {
+        let model = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
+        let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
+        let (training, _) = trained(&model, &arrays, 20);
+        let path = written(&format!("{name}.keras"));
+        model.save(&path, &training).unwrap();
+        let again = KerasModel::open(&path).unwrap();
+        let (a, b) =
+            (KerasFile::open(fixture(&format!("{name}.keras"))).unwrap(), KerasFile::open(&path).unwrap());
+        assert_eq!(a.config_json(), b.config_json(), "{name}");
+        for ((param, old), new) in again.params().iter().zip(training.values()).zip(again.values().unwrap()) {
+            assert_eq!(old.to_bytes().unwrap(), new.to_bytes().unwrap(), "{name}: {}", param.name);
+        }
+        let outputs = predict(&again, &again.values().unwrap(), &arrays.list("x"));
+        let far = outputs_distance(&outputs, &arrays.list("z"));
+        assert!(far < 1e-3, "{name}: {far}");
+        done(&path);
+    }
+}
+
+#[test]
+fn a_written_optimizer_goes_on_as_if_it_had_not_stopped() {
+    for (name, file) in [
+        ("cnn", "cnn.keras"),
+        ("attention", "attention.keras"),
+        ("centered", "centered.keras"),
+        ("amsgrad", "amsgrad.keras"),
+        ("legacy", "legacy.h5"),
+    ] {
+        let model = KerasModel::open(fixture(file)).unwrap();
+        let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
+        let (_, whole) = trained(&model, &arrays, 12);
+        let (training, first) = trained(&model, &arrays, 6);
+        let path = written(&format!("half-{file}"));
+        model.save(&path, &training).unwrap();
+        let (_, second) = trained(&KerasModel::open(&path).unwrap(), &arrays, 6);
+        assert_eq!(whole, [first, second].concat(), "{name}");
+        done(&path);
+    }
+}
+
+#[test]
+fn weights_alone_are_written_for_the_same_model() {
+    let mut model = KerasModel::open(fixture("mlp.keras")).unwrap();
+    let arrays = Arrays::open(&fixture("mlp.npz"));
+    let (training, _) = trained(&model, &arrays, 20);
+    let path = written("mlp.weights.h5");
+    model.save_weights(&path, &training).unwrap();
+    model.load_weights(&path).unwrap();
+    let outputs = predict(&model, &model.values().unwrap(), &arrays.list("x"));
+    assert!(outputs_distance(&outputs, &arrays.list("z")) < 1e-4);
+    done(&path);
+}
+
+#[test]
+fn frozen_layers_have_no_optimizer_state_and_do_not_move() {
+    let model = KerasModel::open(fixture("branches.keras")).unwrap();
+    let frozen: Vec<&str> = model
+        .params()
+        .iter()
+        .filter(|p| !p.trained && p.name.ends_with("kernel"))
+        .map(|p| p.name.as_str())
+        .collect();
+    let layers: Vec<&str> = frozen.iter().filter_map(|name| name.split('/').next()).collect();
+    assert_eq!(layers, ["frozen", "lone"]);
+    let before = model.values().unwrap();
+    let arrays = Arrays::open(&fixture("branches.npz"));
+    let (training, _) = trained(&model, &arrays, 3);
+    assert!(!training.state().any(|(name, _)| frozen.iter().any(|f| name.starts_with(&format!("{f}.")))));
+    for ((param, before), after) in model.params().iter().zip(&before).zip(training.values()) {
+        let moved = before.to_bytes().unwrap() != after.to_bytes().unwrap();
+        // Also the statistics of a frozen norm stay.
+        let stays = param.name.starts_with("frozen/") || param.name.starts_with("lone/");
+        assert_eq!(moved, !stays, "{}", param.name);
+    }
+}
+
+#[test]
+fn what_the_file_says_of_training_can_be_replaced() {
+    let model = KerasModel::open(fixture("mlp.keras")).unwrap();
+    let arrays = Arrays::open(&fixture("mlp.npz"));
+    let mut compiled = model.compiled().unwrap();
+    assert_eq!(compiled.optimizer.rate(), f64::from(0.001f32));
+    assert_eq!(compiled.metrics, [plimsoll_nn::Metric::Accuracy]);
+    compiled.optimizer = std::sync::Arc::new(plimsoll_nn::Sgd::new(0.5));
+    let mut training = compiled.training(6, vec![Type::new(DType::I64, [6])]).unwrap();
+    let (x, t) = (arrays.list("x"), arrays.list("t"));
+    let first = training.step(&[&x[0]], &t[0]).unwrap();
+    assert!((first - arrays.get("losses")[0]).abs() < 1e-5);
+    assert!((training.step(&[&x[0]], &t[0]).unwrap() - arrays.get("losses")[1]).abs() > 1e-3);
+    // Another optimizer's state is not written under the file's.
+    let path = written("replaced.keras");
+    model.save(&path, &training).unwrap();
+    assert_eq!(inspect(&path).unwrap().elements.optimizer, 0);
+    done(&path);
+    let bf16 = model.clone().with_precision(plimsoll_nn::Precision::MixedBf16);
+    let found = outputs_distance(&predict(&bf16, &bf16.values().unwrap(), &x), &arrays.list("y"));
+    assert!(found > 1e-5 && found < 5e-2, "{found}");
+}
+
+#[test]
+fn a_file_is_described_also_where_it_cannot_be_trained() {
+    let found = inspect(fixture("branches.keras")).unwrap();
+    assert!(found.problem.is_none());
+    assert_eq!((found.optimizer.as_deref(), found.layers[0].class.as_str()), (Some("Adam"), "InputLayer"));
+    let all: u64 = found.layers.iter().map(|layer| layer.elements).sum();
+    let amounts = found.elements;
+    assert_eq!(all, amounts.trained + amounts.frozen + amounts.statistics);
+    assert!(amounts.frozen > 0 && amounts.statistics > 0 && amounts.optimizer > 0);
+    assert!(found.layers.iter().any(|l| l.place == "tower/inside" && l.outputs == [[1, 5]]));
+    let text = serde_json::to_string(&found).unwrap();
+    assert!(text.contains("\"place\":\"tower/inside\""));
+    let found = inspect(fixture("refused_lambda.keras")).unwrap();
+    assert!(found.problem.unwrap().contains("Lambda"));
+    assert_eq!(inspect(fixture("other.weights.h5")).unwrap().kind, "weights");
+}
+
+#[test]
+fn a_trained_model_still_agrees_with_keras_after_a_round_trip() {
+    // The weights of a file written without training are those of the original, so everything agrees again.
+    let model = KerasModel::open(fixture("cnn.keras")).unwrap();
+    let path = written("untouched.keras");
+    model.save_values(&path, &model.values().unwrap()).unwrap();
+    let found = compare(&KerasModel::open(&path).unwrap(), &Arrays::open(&fixture("cnn.npz")));
+    assert!(found.forward < 1e-5 && found.gradient < 1e-4 && found.losses < 1e-4, "{found:?}");
+    done(&path);
+}
