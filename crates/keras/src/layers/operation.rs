@@ -6,6 +6,7 @@ use plimsoll_nn::Activation as Nn;
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use super::activation::relu;
 use super::merge;
 use super::reshape::resolved;
 use crate::error::{Error, Result, refuse};
@@ -50,7 +51,7 @@ const UNARY: [(&str, Unary); 24] = [
     ("Tanh", |x| x.tanh()),
     ("Sigmoid", |x| x.sigmoid()),
     ("Relu", |x| x.relu()),
-    ("Relu6", |x| Nn::Relu6.apply(x)),
+    ("Relu6", |x| relu(x, 0.0, Some(6.0), 0.0)),
     ("Silu", |x| x.silu()),
     ("Softplus", |x| x.softplus()),
     ("Softsign", |x| Nn::Softsign.apply(x)),
