@@ -5,7 +5,10 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Arrays, compare, outputs_distance, predict};
+use plimsoll_graph::Type;
 use plimsoll_keras::KerasModel;
+use plimsoll_nn::Precision;
+use plimsoll_run::Tensor;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -54,13 +57,40 @@ agree! {
 }
 
 #[test]
-fn layers_in_bfloat16_agree_as_far_as_that_type_goes() {
-    let model = KerasModel::open(fixture("mixed_bf16.keras")).unwrap();
-    let found = compare(&model, &Arrays::open(&fixture("mixed_bf16.npz")));
-    println!("{found:?}");
-    assert!(found.forward < 1e-2 && found.gradient < 5e-2 && found.losses < 1e-2, "{found:?}");
-    // The same layers in f32 are further away from what Keras computed in bfloat16 than the policy's own.
-    assert!(found.forward > 0.0);
+fn layers_in_16_bits_agree_as_far_as_that_type_goes() {
+    for (name, precision, most) in
+        [("mixed_bf16", Precision::MixedBf16, 1e-2), ("mixed_f16", Precision::MixedF16, 2e-3)]
+    {
+        let model = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
+        assert_eq!(model.compiled().unwrap().precision, precision);
+        let found = compare(&model, &Arrays::open(&fixture(&format!("{name}.npz"))));
+        println!("{name}: {found:?}");
+        assert!(
+            found.forward < most && found.gradient < 5.0 * most && found.losses < most,
+            "{name}: {found:?}"
+        );
+        // What is rounded to 16 bits is not what f32 gives.
+        let wide = model.clone().with_precision(Precision::F32);
+        let inputs = Arrays::open(&fixture(&format!("{name}.npz"))).list("x");
+        let (a, b) = (
+            predict(&model, &model.values().unwrap(), &inputs),
+            predict(&wide, &wide.values().unwrap(), &inputs),
+        );
+        assert!(outputs_distance(&a, &b) > 1e-6, "{name}");
+    }
+}
+
+/// Files that the format's own tests have: of Keras 2, of operations without modules, of several types.
+#[test]
+fn files_of_other_ages_open() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures/keras");
+    for name in ["keras2.h5", "cnn.h5", "cnn.keras", "deflated.keras", "branches.keras", "branches.h5"] {
+        let model = KerasModel::open(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let types: Vec<Type> = model.inputs(2).unwrap();
+        let inputs: Vec<Tensor> = types.into_iter().map(|ty| Tensor::zeros(ty).unwrap()).collect();
+        let outputs = predict(&model, &model.values().unwrap(), &inputs);
+        assert!(outputs.iter().all(|y| y.to_f64().unwrap().iter().all(|x| x.is_finite())), "{name}");
+    }
 }
 
 #[test]

@@ -146,6 +146,7 @@ impl Activation {
         let constant = |value: f64| x.full_like(Type::new(x.dtype(), []), value);
         match self {
             Activation::Linear => Ok(x.clone()),
+            Activation::Of(Nn::Relu6) => relu(x, 0.0, Some(6.0), 0.0),
             Activation::Of(f) => f.apply(x),
             Activation::Softmax => x.softmax(-1),
             Activation::SoftmaxAt(axis) => x.softmax(*axis),
@@ -179,8 +180,9 @@ impl Activation {
 /// Keras's relu with all its settings: x from the threshold on, at most `most`; below it slope · (x - threshold).
 pub(crate) fn relu(x: &Tensor, slope: f64, most: Option<f64>, threshold: f64) -> RunResult<Tensor> {
     if threshold == 0.0 && slope == 0.0 {
+        // Two ops and not one clamp: at zero itself, where dead channels stand, a relu has the slope 0 and a clamp 1.
         return match most {
-            Some(most) => x.clamp(0.0, most),
+            Some(most) => x.relu()?.clamp(f64::NEG_INFINITY, most),
             None => x.relu(),
         };
     }

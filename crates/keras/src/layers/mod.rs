@@ -69,7 +69,9 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
             "which carries Python code; code in a file is never run",
         ));
     }
-    if layer.is_operation() {
+    // Legacy files do not say where a class is from; but a layer says whether it is trainable, which a function does not.
+    let is_function = layer.module.is_none() && !layer.config.contains_key("trainable");
+    if layer.is_operation() || (is_function && operation::is_known(class)) {
         return operation::make(layer, place);
     }
     let is_ours = match (&layer.module, &layer.registered_name) {

@@ -6,6 +6,7 @@ use plimsoll_nn::Activation as Nn;
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use super::activation::relu;
 use super::merge;
 use super::reshape::resolved;
 use crate::error::{Error, Result, refuse};
@@ -50,7 +51,7 @@ const UNARY: [(&str, Unary); 24] = [
     ("Tanh", |x| x.tanh()),
     ("Sigmoid", |x| x.sigmoid()),
     ("Relu", |x| x.relu()),
-    ("Relu6", |x| Nn::Relu6.apply(x)),
+    ("Relu6", |x| relu(x, 0.0, Some(6.0), 0.0)),
     ("Silu", |x| x.silu()),
     ("Softplus", |x| x.softplus()),
     ("Softsign", |x| Nn::Softsign.apply(x)),
@@ -71,6 +72,42 @@ const REDUCTIONS: [(&str, Reduction); 7] = [
     ("Any", |x, axes, keep| truth(&x.cast(DType::F32)?.max(axes, keep)?)),
     ("All", |x, axes, keep| truth(&x.cast(DType::F32)?.min(axes, keep)?)),
 ];
+
+/// Functions that are neither of one element, of two nor a reduction.
+const OTHERS: [&str; 14] = [
+    "Softmax",
+    "LogSoftmax",
+    "Gelu",
+    "LeakyRelu",
+    "Elu",
+    "Clip",
+    "Reshape",
+    "Transpose",
+    "ExpandDims",
+    "Squeeze",
+    "Concatenate",
+    "Matmul",
+    "Cast",
+    "GetItem",
+];
+
+/// Whether there is a function of this class.
+pub(crate) fn is_known(class: &str) -> bool {
+    BINARY.iter().any(|(name, _)| *name == class)
+        || UNARY.iter().any(|(name, _)| *name == class)
+        || REDUCTIONS.iter().any(|(name, _)| *name == class)
+        || OTHERS.contains(&class)
+}
+
+/// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet.
+fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
+    let floats: Vec<DType> = all.iter().map(|x| x.dtype()).filter(|d| d.is_float()).collect();
+    let Some((&first, rest)) = floats.split_first() else {
+        return Ok(all.iter().map(|x| (*x).clone()).collect());
+    };
+    let common = if rest.iter().all(|d| *d == first) { first } else { DType::F32 };
+    all.iter().map(|x| x.cast(common)).collect()
+}
 
 /// What an operation computes, or why it is refused.
 pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
@@ -168,10 +205,13 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         "Concatenate" => {
             let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
             let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-            Made::with(Vec::new(), move |_, args| Ok(vec![merge::concat(&args.all(), axis as isize)?]))
-                .kwargs(&["xs"])
+            Made::with(Vec::new(), move |_, args| {
+                let all = promoted(&args.all())?;
+                Ok(vec![merge::concat(&all.iter().collect::<Vec<_>>(), axis as isize)?])
+            })
+            .kwargs(&["xs"])
         }
-        "Matmul" => Made::with(Vec::new(), move |_, args| match args.all()[..] {
+        "Matmul" => Made::with(Vec::new(), move |_, args| match &promoted(&args.all())?[..] {
             [a, b] => Ok(vec![a.matmul(b)?]),
             _ => Err(refuse("multiplies not two matrices")),
         })
@@ -245,7 +285,10 @@ fn binary(args: &Args, f: Binary) -> RunResult<Tensor> {
         like.full_like(Type::new(like.dtype(), []), number)
     };
     match (a, b) {
-        (Arg::Tensor(a, _), Arg::Tensor(b, _)) => f(a, b),
+        (Arg::Tensor(a, _), Arg::Tensor(b, _)) => match &promoted(&[a, b])?[..] {
+            [a, b] => f(a, b),
+            _ => Err(missing()),
+        },
         (Arg::Tensor(a, _), Arg::Value(b)) => f(a, &constant(b, a)?),
         (Arg::Value(a), Arg::Tensor(b, _)) => f(&constant(a, b)?, b),
         _ => Err(missing()),
