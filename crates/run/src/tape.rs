@@ -232,7 +232,7 @@ impl Record {
         let results = self.graph.push(op.clone(), &ids, site)?;
         let keep = op.keep();
         for (i, (&value, tensor)) in ids.iter().zip(inputs).enumerate() {
-            if keep.inputs >> i & 1 == 1 {
+            if keep.inputs.checked_shr(i as u32).unwrap_or(0) & 1 == 1 {
                 self.kept.insert(value, (*tensor).clone());
             }
         }
@@ -241,7 +241,7 @@ impl Record {
             if let Some(id) = tensor.id() {
                 self.values.insert(id, value);
             }
-            if keep.outputs >> i & 1 == 1 {
+            if keep.outputs.checked_shr(i as u32).unwrap_or(0) & 1 == 1 {
                 self.kept.insert(value, tensor.clone());
             }
         }
