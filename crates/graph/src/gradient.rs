@@ -91,7 +91,7 @@ impl Backward<'_> {
     }
 
     fn declared(&self, bits: u32, i: usize, what: &str) -> Result<()> {
-        if bits >> i & 1 == 1 {
+        if bits.checked_shr(i as u32).unwrap_or(0) & 1 == 1 {
             return Ok(());
         }
         let op = self.node.op.name();
