@@ -10,9 +10,9 @@ const BATCH: usize = 8;
 /// The devices to compare with the CPU, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(64))), ("card", Device::cuda(0))];
-    let there = found.into_iter().filter_map(|(what, device)| {
-        device.map_err(|why| println!("skipped: no {what} ({why})")).ok()
-    });
+    let there = found
+        .into_iter()
+        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
     there.collect()
 }
 
