@@ -190,8 +190,8 @@ impl Dnn {
         let (size, out, window) = (pair(s.size)?, pair(s.out)?, pair(s.window)?);
         let (stride, dilation, pad) = (pair(s.stride)?, pair(s.dilation)?, pair(s.pad.map(|(low, _)| low))?);
         let mut plan = Plan::EMPTY;
-        // SAFETY: every address is of a handle or number of the right type, and handles are live once they are made.
         let made = || -> Result<Plan, Error> {
+            // SAFETY: every address is of a handle or number of the right type, and handles are live once they are made.
             unsafe {
                 dnn!(cudnnCreateTensorDescriptor(&mut plan.x))?;
                 dnn!(cudnnCreateTensorDescriptor(&mut plan.y))?;

@@ -103,9 +103,9 @@ fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Bytes {
     for size in sizes {
         let size = Bytes::from(size.next_multiple_of(ALIGNMENT));
         if half > 0 && size.get() > half {
-            large = large + whole_pages(device, size);
+            large += whole_pages(device, size);
         } else {
-            small = small + size;
+            small += size;
         }
     }
     large + whole_pages(device, small)
