@@ -11,6 +11,7 @@ mod arena;
 mod blas;
 mod card;
 mod compile;
+mod dnn;
 mod emulator;
 mod error;
 mod graph;
@@ -32,7 +33,7 @@ pub use pool::PagePool;
 pub use stream::{Event, Stream};
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{Backend, Call, Fault, Operand, Recording, Speed, Unsupported};
@@ -49,11 +50,13 @@ pub struct Options {
     pub tf32: bool,
     /// Whether cuBLASLt is used where it is installed; without it, matrix products run on the crate's own kernel.
     pub cublaslt: bool,
+    /// Whether cuDNN is used for convolutions where it is installed; without it, they run on the crate's own kernels.
+    pub cudnn: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { tf32: false, cublaslt: true }
+        Options { tf32: false, cublaslt: true, cudnn: true }
     }
 }
 
@@ -78,6 +81,8 @@ enum Engine {
 struct Inner {
     // Declared before the engine: what uses the context goes before it.
     blas: Option<blas::Blas>,
+    /// Started when the first convolution asks for it: it takes memory that other models need not pay.
+    dnn: OnceLock<Option<dnn::Dnn>>,
     library_bytes: usize,
     flag: *mut u8,
     engine: Engine,
@@ -123,7 +128,8 @@ impl Cuda {
         let (after, _) = card.memory()?;
         let name = format!("cuda:{ordinal}");
         let library_bytes = before.saturating_sub(after);
-        let inner = Inner { blas, library_bytes, flag, engine: Engine::Card(card), options, name };
+        let dnn = OnceLock::new();
+        let inner = Inner { blas, dnn, library_bytes, flag, engine: Engine::Card(card), options, name };
         let cuda = Cuda(Arc::new(inner));
         // SAFETY: the flag is that many bytes of the device.
         unsafe { cuda.zero(flag, memory::FLAG_BYTES) }?;
@@ -138,10 +144,11 @@ impl Cuda {
     pub fn emulated() -> Result<Cuda, Error> {
         let emulator = Emulator::new()?;
         let flag = Box::leak(Box::new([0i64; memory::FLAG_BYTES / 8])).as_mut_ptr().cast();
-        let options = Options { tf32: false, cublaslt: false };
+        let options = Options { tf32: false, cublaslt: false, cudnn: false };
         let name = "cuda emulated".into();
         Ok(Cuda(Arc::new(Inner {
             blas: None,
+            dnn: OnceLock::new(),
             library_bytes: 0,
             flag,
             engine: Engine::Host(emulator),
@@ -198,6 +205,13 @@ impl Cuda {
         }
     }
 
+    /// cuDNN, where it is installed and wanted.
+    fn dnn(&self) -> Option<&dnn::Dnn> {
+        let Engine::Card(card) = &self.0.engine else { return None };
+        let Options { tf32, cudnn, .. } = self.0.options;
+        self.0.dnn.get_or_init(|| if cudnn { dnn::Dnn::new(card, tf32) } else { None }).as_ref()
+    }
+
     /// The most shared memory that a block may ask for.
     fn shared_limit(&self) -> usize {
         match &self.0.engine {
@@ -244,7 +258,7 @@ impl Backend for Cuda {
 
     fn signature(&self) -> String {
         let version = env!("CARGO_PKG_VERSION");
-        let Options { tf32, cublaslt } = self.0.options;
+        let Options { tf32, cublaslt, cudnn } = self.0.options;
         match &self.0.engine {
             Engine::Card(card) => {
                 let Card { name, target, .. } = card;
@@ -253,7 +267,11 @@ impl Backend for Cuda {
                     _ => "own products".into(),
                 };
                 let (digits, driver) = (if tf32 { "tf32" } else { "f32" }, card.driver_version());
-                format!("cuda {name} {target} driver {driver} {blas} {digits} {version}")
+                let dnn = match cudnn.then(dnn::Dnn::version).flatten() {
+                    Some(version) => format!("cudnn {version}"),
+                    None => "own convolutions".into(),
+                };
+                format!("cuda {name} {target} driver {driver} {blas} {dnn} {digits} {version}")
             }
             Engine::Host(_) => format!("cuda emulated {version}"),
         }

@@ -11,6 +11,7 @@ pub(crate) enum Library {
     Driver,
     Nvrtc,
     BlasLt,
+    Dnn,
 }
 
 impl Library {
@@ -20,6 +21,7 @@ impl Library {
             Library::Driver => "libcuda.so.1",
             Library::Nvrtc => "libnvrtc.so",
             Library::BlasLt => "libcublasLt.so",
+            Library::Dnn => "libcudnn.so",
         }
     }
 
@@ -29,6 +31,7 @@ impl Library {
             Library::Driver => &["libcuda.so"],
             Library::Nvrtc => &["libnvrtc.so"],
             Library::BlasLt => &["libcublasLt.so"],
+            Library::Dnn => &["libcudnn.so"],
         }
     }
 
@@ -39,6 +42,7 @@ impl Library {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::BlasLt => cudarc::cublaslt::sys::is_culib_present(),
+                Library::Dnn => cudarc::cudnn::sys::is_culib_present(),
             }
         }
     }

@@ -9,7 +9,7 @@ use plimsoll_cuda::Cuda;
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::example::{Dice, Example};
 use plimsoll_graph::reference::Array;
-use plimsoll_graph::{DType, OPS, Type};
+use plimsoll_graph::{DType, OPS, Op, Type};
 
 /// Runs an example on a device and returns its outputs' types, values and bytes. With `share`, outputs that may be
 /// written over an input are.
@@ -63,9 +63,15 @@ fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
         panic!("{:?} does not take {computed_in}: {input_types:?}", example.op);
     };
     let wanted = example.op.reference(&values.iter().collect::<Vec<_>>(), &output_types);
+    // The gradients of recurrences round the gates' own before they are summed over steps and samples, as products in
+    // 16-bit types want both sides alike; everything else is rounded once, at its end.
+    let slack = match example.op {
+        Op::LstmGrad(_) | Op::GruGrad(_) => 3.0,
+        _ => 1.0,
+    };
     let one = run(cuda, example, &values, false);
     for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
-        check_values(ty, computed_in, got, &want.data, &|| {
+        check_values(ty, computed_in, slack, got, &want.data, &|| {
             format!("{:?} on {input_types:?} output {o}", example.op)
         });
     }

@@ -17,7 +17,9 @@ const PROGRAM: Bytes = Bytes::mib(15);
 const RESERVE: Bytes = Bytes::mib(2);
 /// What a device with memory of its own may take after it is measured: code that libraries load when they first need it,
 /// and recordings of steps.
-const DEVICE_RESERVE: Bytes = Bytes::mib(64);
+const DEVICE_RESERVE: Bytes = Bytes::mib(32);
+/// What is measured of a device is rounded up to this, for the same reason as below.
+const DEVICE_GRAIN: u64 = 16 << 20;
 /// A measured figure is rounded up to this, so that two runs count alike as far as can be.
 const GRAIN: u64 = 2 << 20;
 
@@ -62,7 +64,7 @@ impl Account {
         device.memory().release_unused();
         let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
         if let Some(own) = own(device) {
-            let program = whole_pages(device, own + DEVICE_RESERVE);
+            let program = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
             return Account { program, tensors, staged, beside: Bytes::ZERO };
         }
         process::release_unused_heap();
@@ -115,9 +117,9 @@ fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Bytes {
     for size in sizes {
         let size = Bytes::from(size.next_multiple_of(ALIGNMENT));
         if half > 0 && size.get() > half {
-            large = large + whole_pages(device, size);
+            large += whole_pages(device, size);
         } else {
-            small = small + size;
+            small += size;
         }
     }
     large + whole_pages(device, small)

@@ -87,7 +87,7 @@ impl Costs {
             if let Some(seconds) = time(graph, node, device, room)? {
                 timed.push((key, seconds));
             }
-            if room.is_some() {
+            if room.is_some() || !device.backend().is_host() {
                 // The next operands may not fit where these were, and both together may be over the line.
                 device.memory().release_unused();
             }

@@ -202,7 +202,10 @@ impl Program {
 
 /// A recorded program: its parts, each with the number that must be finite before the next.
 #[derive(Debug)]
-pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<(*mut u8, DType, Site)>)>);
+pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<Checked>)>);
+
+/// Where a number is that must be finite, its type, and the line that made it.
+type Checked = (*mut u8, DType, Site);
 
 // SAFETY: the addresses are of the device, and are only followed under the promise of `replay`.
 unsafe impl Send for Recorded {}

@@ -3,30 +3,19 @@
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::Call;
-use plimsoll_graph::Type;
 use plimsoll_graph::ops::{Conv, ConvGradFilter, ConvGradInput, Unary};
+use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
+use super::layout::turn;
 use super::matmul::activation;
+use super::{Parts, padded};
 use crate::Cuda;
+use crate::dnn::{Shape, Wanted};
 use crate::error::Error;
-use crate::launch::{Args, Code, Grid};
+use crate::launch::{Args, Code, Grid, is_only_loading};
 
 const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("conv.cu"));
-
-/// What a convolution, as x ∗ w = y, is about.
-struct Shape {
-    images: usize,
-    size: [usize; 2],
-    channels: usize,
-    out: [usize; 2],
-    filters: usize,
-    window: [usize; 2],
-    stride: [usize; 2],
-    pad: [(usize, usize); 2],
-    dilation: [usize; 2],
-    groups: usize,
-}
 
 impl Shape {
     /// Pieces that the sum over all windows is cut into for the filter's gradient.
@@ -37,7 +26,7 @@ impl Shape {
         (Cuda::PARALLEL / tiles.max(1)).clamp(1, rows.div_ceil(256).max(1))
     }
 
-    fn taps(&self) -> usize {
+    pub(super) fn taps(&self) -> usize {
         self.window[0] * self.window[1] * (self.channels / self.groups.max(1))
     }
 
@@ -89,7 +78,88 @@ fn tiles(m: usize, n: usize, groups: usize, pieces: usize) -> Grid {
     Grid::tiles(m.div_ceil(64) * n.div_ceil(64), groups, pieces, 256)
 }
 
+/// The scratch of a convolution by cuDNN: the filter in its order, then its workspace; none where it does not know the
+/// case.
+fn dnn_scratch(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<usize> {
+    let workspace = cuda.dnn()?.workspace(wanted, shape, dtype)?;
+    Some(padded(shape.taps() * shape.filters * dtype.bytes()) + workspace)
+}
+
+/// A convolution by cuDNN; false where it does not know the case.
+///
+/// # Safety
+/// As for [`Kernel::run`].
+unsafe fn dnn_run(
+    cuda: &Cuda,
+    call: &Call<'_>,
+    wanted: Wanted,
+    shape: &Shape,
+    [x, w, y]: [*mut u8; 3],
+) -> Result<bool, Error> {
+    let dtype = call.inputs[0].ty.dtype;
+    if dnn_scratch(cuda, wanted, shape, dtype).is_none_or(|bytes| bytes > call.scratch_bytes) {
+        return Ok(false);
+    }
+    let Some(dnn) = cuda.dnn() else { return Ok(false) };
+    let mut parts = Parts::new(call);
+    let (taps, filters) = (shape.taps(), shape.filters);
+    let (filter, workspace) = (parts.take(taps * filters * dtype.bytes()), parts.take(0));
+    // SAFETY: the caller's promise; the scratch holds the filter and the workspace.
+    unsafe {
+        if wanted != Wanted::Filter {
+            turn(cuda, dtype, [taps, filters], w, filter)?;
+        }
+        if !is_only_loading() {
+            dnn.run(cuda.card("a convolution")?, (wanted, *shape, dtype), [x, filter, y], workspace)?;
+        }
+        if wanted == Wanted::Filter {
+            turn(cuda, dtype, [filters, taps], filter, w)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Adds the bias to rows of `columns` and applies the activation, where there is either.
+///
+/// # Safety
+/// As for [`Kernel::run`].
+unsafe fn finish(
+    cuda: &Cuda,
+    x: &Type,
+    act: Option<Unary>,
+    [to, bias]: [*mut u8; 2],
+    [rows, columns]: [usize; 2],
+) -> Result<(), Error> {
+    if bias.is_null() && act.is_none() {
+        return Ok(());
+    }
+    let (code, s0, s1) = code(x, act);
+    let one = [1, 1];
+    let (size, out, window, stride, dilation) = (one, one, one, one, one);
+    let shape = Shape {
+        images: rows,
+        size,
+        channels: 1,
+        out,
+        filters: columns,
+        window,
+        stride,
+        pad: [(0, 0); 2],
+        dilation,
+        groups: 1,
+    };
+    let args = shape.args([null_mut(), null_mut(), null_mut(), to, bias, null_mut()], s0, s1);
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch(&code, "finish", Grid::each(rows * columns), &args) }
+}
+
 impl Kernel for Conv {
+    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
+        let (x, w, y) = (inputs[0], inputs[1], outputs[0]);
+        let shape = shape!(self, x.shape, y.shape, [w.shape[0], w.shape[1]]);
+        Ok(dnn_scratch(cuda, Wanted::Output, &shape, x.dtype).unwrap_or(0))
+    }
+
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (x, w, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
         if y.ty.elements() == 0 {
@@ -97,6 +167,12 @@ impl Kernel for Conv {
         }
         let shape = shape!(self, x.ty.shape, y.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
+        // SAFETY: the caller's promise.
+        if unsafe { dnn_run(cuda, call, Wanted::Output, &shape, [x.ptr, w.ptr, y.ptr]) }? {
+            let rows = y.ty.elements() / shape.filters;
+            // SAFETY: the caller's promise.
+            return unsafe { finish(cuda, x.ty, self.act, [y.ptr, bias], [rows, shape.filters]) };
+        }
         let (code, s0, s1) = code(x.ty, self.act);
         let args = shape.args([x.ptr, w.ptr, null_mut(), y.ptr, bias, null_mut()], s0, s1);
         let rows = shape.images * shape.out[0] * shape.out[1];
@@ -107,6 +183,12 @@ impl Kernel for Conv {
 }
 
 impl Kernel for ConvGradInput {
+    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
+        let (dy, w, dx) = (inputs[0], inputs[1], outputs[0]);
+        let shape = shape!(self, dx.shape, dy.shape, [w.shape[0], w.shape[1]]);
+        Ok(dnn_scratch(cuda, Wanted::Input, &shape, dy.dtype).unwrap_or(0))
+    }
+
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (dy, w, dx) = (call.inputs[0], call.inputs[1], call.outputs[0]);
         if dx.ty.elements() == 0 {
@@ -114,6 +196,12 @@ impl Kernel for ConvGradInput {
         }
         let shape = shape!(self, dx.ty.shape, dy.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
+        // SAFETY: the caller's promise.
+        if unsafe { dnn_run(cuda, call, Wanted::Input, &shape, [dx.ptr, w.ptr, dy.ptr]) }? {
+            let rows = dx.ty.elements() / shape.channels;
+            // SAFETY: the caller's promise.
+            return unsafe { finish(cuda, dy.ty, None, [dx.ptr, bias], [rows, shape.channels]) };
+        }
         let (code, s0, s1) = code(dy.ty, None);
         let args = shape.args([null_mut(), w.ptr, dy.ptr, dx.ptr, bias, null_mut()], s0, s1);
         let rows = shape.images * shape.size[0] * shape.size[1];
@@ -124,9 +212,12 @@ impl Kernel for ConvGradInput {
 }
 
 impl Kernel for ConvGradFilter {
-    fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
+    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
         let (x, dy) = (inputs[0], inputs[1]);
         let shape = shape!(self, x.shape, dy.shape, self.filter);
+        if let Some(bytes) = dnn_scratch(cuda, Wanted::Filter, &shape, x.dtype) {
+            return Ok(bytes);
+        }
         let pieces = shape.pieces();
         let bytes = shape.taps() * shape.filters * x.dtype.accumulator().bytes();
         Ok(if pieces > 1 { pieces * bytes } else { 0 })
@@ -138,6 +229,10 @@ impl Kernel for ConvGradFilter {
             return Ok(());
         }
         let shape = shape!(self, x.ty.shape, dy.ty.shape, self.filter);
+        // SAFETY: the caller's promise.
+        if unsafe { dnn_run(cuda, call, Wanted::Filter, &shape, [x.ptr, dw.ptr, dy.ptr]) }? {
+            return Ok(());
+        }
         let (code, s0, s1) = code(x.ty, None);
         let args = shape.args([x.ptr, null_mut(), dy.ptr, dw.ptr, null_mut(), call.scratch], s0, s1);
         let pieces = shape.pieces();

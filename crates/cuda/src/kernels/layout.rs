@@ -77,6 +77,37 @@ pub(super) unsafe fn fill(cuda: &Cuda, dtype: DType, n: usize, at: *mut u8, valu
     unsafe { cuda.launch(&code(dtype), "fill", Grid::each(n), &args) }
 }
 
+/// Turns a dense matrix of rows and columns.
+///
+/// # Safety
+/// Both must be live memory of the device, of as many elements.
+pub(super) unsafe fn turn(
+    cuda: &Cuda,
+    dtype: DType,
+    [rows, columns]: [usize; 2],
+    from: *mut u8,
+    to: *mut u8,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    unsafe { turn_batch(cuda, dtype, [1, rows, columns], from, to) }
+}
+
+unsafe fn turn_batch(
+    cuda: &Cuda,
+    dtype: DType,
+    [batch, rows, columns]: [usize; 3],
+    from: *mut u8,
+    to: *mut u8,
+) -> Result<(), Error> {
+    let args = Args::new().int(rows).int(columns).int(0).at(from).at(to);
+    let tiles = rows.div_ceil(32) * columns.div_ceil(32);
+    let grid = Grid::tiles(tiles, batch, 1, 256);
+    let mut code = code(dtype);
+    code.head += "#define TURNED 1\n";
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch(&code, "turn", grid, &args) }
+}
+
 /// Moves elements: for every index of `lengths`, from one place to another.
 ///
 /// # Safety
@@ -98,13 +129,8 @@ pub(super) unsafe fn move_elements(
         return unsafe { cuda.copy(to.0, from.0, n * dtype.bytes()) };
     }
     if let Some((batch, rows, columns)) = turned(&joined) {
-        let args = Args::new().int(rows).int(columns).int(0).at(from.0).at(to.0);
-        let tiles = rows.div_ceil(32) * columns.div_ceil(32);
-        let grid = Grid::tiles(tiles, batch, 1, 256);
-        let mut code = code(dtype);
-        code.head += "#define TURNED 1\n";
         // SAFETY: the caller's promise.
-        return unsafe { cuda.launch(&code, "turn", grid, &args) };
+        return unsafe { turn_batch(cuda, dtype, [batch, rows, columns], from.0, to.0) };
     }
     if joined.rank() > MAX_RANK {
         return Err(too_many_axes(&lengths.into()));

@@ -15,8 +15,8 @@ struct P {
     const T *dy;     // the gradient of y at this step, rows `y_row` apart
     A *dh;           // what the next step hands back, [B, H]
     A *dc;
-    A *to_x;         // the gradient at x w + bias at this step, rows `to_row` apart
-    A *to_h;         // GRU: the gradient at h u + bias_u
+    T *to_x;         // the gradient at x w + bias at this step, rows `to_row` apart: rounded, as products want both sides alike
+    T *to_h;         // GRU: the gradient at h u + bias_u
     i64 batch;
     i64 units;
     i64 sums_row;
@@ -52,11 +52,11 @@ KERNEL(lstm_back, P) {
         for (int g = 0; g < 4; g++) v[g] = (A)widen(p.gates[(b * 4 + g) * n + j]);
         A t = m_tanh((A)widen(p.cells[e])), dh = p.dh[e] + (A)widen(p.dy[b * p.y_row + j]);
         A dc = p.dc[e] + dh * v[3] * ((A)1 - t * t);
-        A *to = p.to_x + b * p.to_row + j;
-        to[0] = dc * v[2] * v[0] * ((A)1 - v[0]);
-        to[n] = dc * (A)widen(p.c[e]) * v[1] * ((A)1 - v[1]);
-        to[2 * n] = dc * v[0] * ((A)1 - v[2] * v[2]);
-        to[3 * n] = dh * t * v[3] * ((A)1 - v[3]);
+        T *to = p.to_x + b * p.to_row + j;
+        to[0] = narrow<T>(dc * v[2] * v[0] * ((A)1 - v[0]));
+        to[n] = narrow<T>(dc * (A)widen(p.c[e]) * v[1] * ((A)1 - v[1]));
+        to[2 * n] = narrow<T>(dc * v[0] * ((A)1 - v[2] * v[2]));
+        to[3 * n] = narrow<T>(dh * t * v[3] * ((A)1 - v[3]));
         p.dc[e] = dc * v[1];
         p.dh[e] = (A)0;
     }
@@ -85,11 +85,11 @@ KERNEL(gru_back, P) {
         const T *saved = p.gates + b * 4 * n + j;
         A r = widen(saved[0]), z = widen(saved[n]), now = widen(saved[2 * n]), s = widen(saved[3 * n]);
         A dh = p.dh[e] + (A)widen(p.dy[b * p.y_row + j]), dn = dh * ((A)1 - z) * ((A)1 - now * now);
-        A *x = p.to_x + b * p.to_row + j, *h = p.to_h + b * p.to_row + j;
-        x[0] = h[0] = dn * s * r * ((A)1 - r);
-        x[n] = h[n] = dh * ((A)widen(p.h[b * p.h_row + j]) - now) * z * ((A)1 - z);
-        x[2 * n] = dn;
-        h[2 * n] = dn * r;
+        T *x = p.to_x + b * p.to_row + j, *h = p.to_h + b * p.to_row + j;
+        x[0] = h[0] = narrow<T>(dn * s * r * ((A)1 - r));
+        x[n] = h[n] = narrow<T>(dh * ((A)widen(p.h[b * p.h_row + j]) - now) * z * ((A)1 - z));
+        x[2 * n] = narrow<T>(dn);
+        h[2 * n] = narrow<T>(dn * r);
         p.dh[e] = dh * z;
     }
 }
@@ -117,8 +117,8 @@ KERNEL(bias_grads, P) {
     EACH(c, p.to_row) {
         A a = (A)0, u = (A)0;
         for (i64 r = 0; r < p.batch; r++) {
-            a += p.to_x[r * p.to_row + c];
-            if (p.to_h) u += p.to_h[r * p.to_row + c];
+            a += (A)widen(p.to_x[r * p.to_row + c]);
+            if (p.to_h) u += (A)widen(p.to_h[r * p.to_row + c]);
         }
         p.last_h[c] = narrow<T>(a);
         if (p.to_h) p.last_c[c] = narrow<T>(u);

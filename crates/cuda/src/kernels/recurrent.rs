@@ -104,9 +104,10 @@ impl<'a> Pass<'a> {
 
     /// Scratch of a backward pass: gradients at the two sums of all steps, of state and cell, and the states before.
     fn backward_parts(&self) -> [usize; 5] {
-        let own = if self.gates == 3 { self.all_sums() } else { 0 };
+        let all = self.d.batch * self.d.steps * self.columns() * self.dtype.bytes();
+        let own = if self.gates == 3 { all } else { 0 };
         let before = self.d.batch * self.d.steps * self.d.units * self.dtype.bytes();
-        [self.all_sums(), own, self.state_bytes(), self.state_bytes(), before]
+        [all, own, self.state_bytes(), self.state_bytes(), before]
     }
 
     unsafe fn point(&self, kernel: &str, at: &At) -> Result<(), Error> {
@@ -160,14 +161,14 @@ impl<'a> Pass<'a> {
         let (d, columns) = (self.d, self.columns());
         let rows = d.batch * d.steps;
         let narrow = |at, columns| Matrix::dense(at, self.dtype, columns);
-        let wide = |at| Matrix::dense(at, self.wide, columns);
+        let gates = |at| Matrix::dense(at, self.dtype, columns);
         let w = narrow(a.w, columns).turned();
-        let dx = Product::new(rows, d.inputs, columns, wide(a.to_x), w, narrow(a.dx, d.inputs));
+        let dx = Product::new(rows, d.inputs, columns, gates(a.to_x), w, narrow(a.dx, d.inputs));
         let x = narrow(a.x, d.inputs).turned();
-        let dw = Product::new(d.inputs, columns, rows, x, wide(a.to_x), narrow(a.dw, columns));
+        let dw = Product::new(d.inputs, columns, rows, x, gates(a.to_x), narrow(a.dw, columns));
         let before = narrow(a.before, d.units).turned();
-        let du = Product::new(d.units, columns, rows, before, wide(a.to_h), narrow(a.du, columns));
-        let step = Matrix { row: d.steps * columns, ..wide(a.to_h) };
+        let du = Product::new(d.units, columns, rows, before, gates(a.to_h), narrow(a.du, columns));
+        let step = Matrix { row: d.steps * columns, ..gates(a.to_h) };
         let u = narrow(a.u, columns).turned();
         let dh = Matrix::dense(a.dh, self.wide, d.units);
         let back = Product::new(d.batch, d.units, columns, step, u, dh);
@@ -315,8 +316,8 @@ impl Pass<'_> {
                     dy: beyond(dy, t * d.units, self.dtype),
                     dh,
                     dc,
-                    to_x: beyond(to_x, t * columns, self.wide),
-                    to_h: if lstm { null_mut() } else { beyond(to_h, t * columns, self.wide) },
+                    to_x: beyond(to_x, t * columns, self.dtype),
+                    to_h: if lstm { null_mut() } else { beyond(to_h, t * columns, self.dtype) },
                     h_row,
                     y_row: d.steps * d.units,
                     to_row: d.steps * columns,

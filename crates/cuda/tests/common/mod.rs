@@ -149,12 +149,21 @@ fn tolerance(dtype: DType, computed_in: DType) -> f64 {
     of(dtype).max(if dtype.is_float() { of(computed_in) } else { 0.0 })
 }
 
-/// Panics where a value is not near the one it should be.
-pub fn check_values(ty: &Type, computed_in: DType, got: &[f64], want: &[f64], what: &dyn Fn() -> String) {
+/// Panics where a value is not near the one it should be; `slack` multiplies what is near in 16-bit types.
+pub fn check_values(
+    ty: &Type,
+    computed_in: DType,
+    slack: f64,
+    got: &[f64],
+    want: &[f64],
+    what: &dyn Fn() -> String,
+) {
+    let slack = if computed_in.bytes() == 2 { slack } else { 1.0 };
     for (i, (&got, &want)) in got.iter().zip(want).enumerate() {
         let error = (got - want).abs() / (1.0 + want.abs());
-        let near =
-            error <= tolerance(ty.dtype, computed_in) || got == want || (got.is_nan() && want.is_nan());
+        let near = error <= slack * tolerance(ty.dtype, computed_in)
+            || got == want
+            || (got.is_nan() && want.is_nan());
         assert!(near, "{} element {i}: {got} but should be {want}", what());
     }
 }
