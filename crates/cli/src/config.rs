@@ -82,7 +82,7 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<usize>,
-    /// Where it runs: cpu.
+    /// Where it runs: cpu, cuda or cuda:N. On a card the line is of the card's memory.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,

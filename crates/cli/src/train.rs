@@ -84,15 +84,11 @@ fn settings(args: &Args) -> Result<Config, Failure> {
 
 /// The device that a run names.
 pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> {
-    match config.device.as_deref().unwrap_or("cpu") {
-        "cpu" => {}
-        other => return Err(Failure(format!("there is no device {other} in this build; use cpu"))),
-    }
     let threads = config.threads.unwrap_or_else(process::allowed_cpus).max(1);
     if let Some(Fault::Alloc(n)) = fault {
         return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
     }
-    Ok(machine::cpu(threads)?)
+    machine::device(config.device.as_deref().unwrap_or("cpu"), threads)
 }
 
 fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {
