@@ -13,6 +13,7 @@ mod case;
 mod chosen;
 mod config;
 mod digits;
+mod explain;
 mod folder;
 mod inspect;
 mod machine;
@@ -47,6 +48,8 @@ enum Command {
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
     Plan(plan::Args),
+    /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
+    Explain(explain::Args),
     /// Describes a Keras file.
     Inspect(inspect::Args),
     /// Packs buffers with lifespans into the least memory.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => {

@@ -2,5 +2,6 @@
 
 mod common;
 mod contract;
+mod explain;
 mod line;
 mod resume;

@@ -1,0 +1,45 @@
+//! `plimsoll explain`: what another system's out-of-memory report says, in plain words.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::Failure;
+
+/// Arguments of `plimsoll explain`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A log, a message or a memory snapshot of TensorFlow, PyTorch or JAX; `-` reads standard input.
+    file: PathBuf,
+    /// One JSON line instead of text (docs/explain.md says what is in it).
+    #[arg(long, conflicts_with = "html")]
+    json: bool,
+    /// A page of HTML instead of text.
+    #[arg(long)]
+    html: bool,
+    /// Where the page goes; `-` is standard output.
+    #[arg(short, long, default_value = "explain.html", requires = "html")]
+    out: PathBuf,
+}
+
+/// Reads and explains.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let name = args.file.display().to_string();
+    let told = if name == "-" {
+        plimsoll_explain::explain(std::io::stdin().lock(), "standard input")?
+    } else {
+        let file = File::open(&args.file).map_err(|e| Failure(format!("{name}: {e}")))?;
+        plimsoll_explain::explain(file, &name)?
+    };
+    if args.json {
+        say!("{}", serde_json::json!(told));
+    } else if !args.html {
+        say!("{}", told.to_string().trim_end());
+    } else if args.out.as_os_str() == "-" {
+        say!("{}", told.to_html().trim_end());
+    } else {
+        let out = args.out.display();
+        std::fs::write(&args.out, told.to_html()).map_err(|e| Failure(format!("{out}: {e}")))?;
+        say!("{out}: {}", told.verdict.words());
+    }
+    Ok(())
+}
