@@ -130,7 +130,7 @@ fn from_log(source: impl std::io::BufRead, name: &str) -> Result<Explanation, Er
     let mut progress = progress::Progress::default();
     // How far the run had come at the last refusal: a loop that catches it goes on.
     let mut reached = progress::Progress::default();
-    let (mut jax, mut tensorflow) = (false, false);
+    let (mut names_jax, mut names_tensorflow) = (false, false);
     let read = lines.each(|number, line| {
         // Structured logs put a whole message into one line, with its line ends spelt out.
         for line in line.split("\\n") {
@@ -145,10 +145,9 @@ fn from_log(source: impl std::io::BufRead, name: &str) -> Result<Explanation, Er
             {
                 reached = progress;
             }
-            jax = jax
-                || line.contains("jaxlib")
-                || line.contains("XlaRuntimeError")
-                || line.contains("JaxRuntimeError");
+            names_tensorflow = names_tensorflow || line.contains("tensorflow");
+            let words = ["jaxlib", "XlaRuntimeError", "JaxRuntimeError"];
+            names_jax = names_jax || words.iter().any(|word| line.contains(word));
         }
     });
     read.map_err(|source| Error::Io { name: name.to_string(), source })?;
@@ -162,7 +161,7 @@ fn from_log(source: impl std::io::BufRead, name: &str) -> Result<Explanation, Er
     }
     if bfc.found() {
         // TensorFlow's own compiled functions speak as XLA does.
-        let is_jax = jax || has_xla && !tensorflow;
+        let is_jax = names_jax || has_xla && !names_tensorflow;
         let source = if is_jax { Source::Jax } else { Source::TensorFlow };
         return Ok(tensorflow::explain(&bfc, &progress, source, has_xla.then_some(&xla)));
     }

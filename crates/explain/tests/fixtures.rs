@@ -52,6 +52,9 @@ fn each_report_gets_its_own_verdict() {
         ("torch_leaking.p4.pickle", Source::PyTorch, Kind::Snapshot, Verdict::Growth),
         ("jax_tpu_compile.txt", Source::Jax, Kind::Message, Verdict::Capacity),
         ("jax_gpu_buffers.txt", Source::Jax, Kind::Message, Verdict::Unknown),
+        ("jax_gpu_dump.txt", Source::Jax, Kind::Dump, Verdict::Capacity),
+        ("tf_gpu_growth_refused.txt", Source::TensorFlow, Kind::Dump, Verdict::OtherProcess),
+        ("tf_1_small_limit.txt", Source::TensorFlow, Kind::Dump, Verdict::Limit),
         ("jax_runtime.txt", Source::Jax, Kind::Message, Verdict::Capacity),
     ];
     for (name, source, kind, verdict) in cases {

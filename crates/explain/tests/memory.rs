@@ -25,9 +25,9 @@ impl Read for Endless {
             self.count += 1;
             let i = self.count;
             self.line = match i {
-                _ if i % 20_000 == 0 => vec![b'x'; 1 << 20],
-                _ if i % 1000 == 0 => format!("Next region of size {i}\n").into(),
-                _ if i % 3 == 0 => {
+                _ if i.is_multiple_of(20_000) => vec![b'x'; 1 << 20],
+                _ if i.is_multiple_of(1000) => format!("Next region of size {i}\n").into(),
+                _ if i.is_multiple_of(3) => {
                     format!("Free  at {:x} of size {} next 1\n", i << 12, 256 * (i % 7919)).into()
                 }
                 _ => format!(
