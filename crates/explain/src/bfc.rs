@@ -72,6 +72,8 @@ pub(crate) struct Log {
     /// The device's memory, and what of it was free at the start.
     pub device_total: Option<u64>,
     pub device_free: Option<u64>,
+    /// What the driver said was free, and in all, when its own pool refused.
+    pub driver: Option<(u64, u64)>,
     /// The driver refused this much to the pool.
     pub driver_refused: Option<u64>,
     /// The number of the line that was last understood.
@@ -98,6 +100,20 @@ impl Log {
     fn read(&mut self, line: &str) -> Option<()> {
         if line.contains(" of size ") {
             return self.chunk(line);
+        }
+        if let Some(rest) = rest_after(line, "cuMemAllocAsync failed to allocate ") {
+            self.begin();
+            self.count += 1;
+            let pool = line.split("cuMemAllocAsync").next().and_then(|head| head.split_whitespace().last());
+            let dump = self.dump.get_or_insert_default();
+            dump.asked = parse(rest);
+            dump.allocator = pool.map(short);
+            return Some(());
+        }
+        if let Some(figures) = rest_after(line, "Free memory/Total memory: ") {
+            let (free, total) = figures.split_once('/')?;
+            self.driver = Some((parse(free)?, parse(total)?));
+            return Some(());
         }
         if let Some(rest) = rest_after(line, "an out of memory trying to allocate ") {
             if line.contains("is not a failure") {
@@ -215,6 +231,8 @@ impl Log {
     }
 
     fn statistic(&mut self, line: &str) -> Option<()> {
+        // The first figure may share its line with the heading.
+        let line = rest_after(line, "Stats: ").filter(|rest| !rest.is_empty()).unwrap_or(line);
         let (name, value) = line.split_once(':')?;
         let name = name.trim();
         if !matches!(name, "Limit" | "InUse") {

@@ -4,7 +4,7 @@ use crate::bytes::{Size, percent};
 use crate::explanation::{Explanation, Verdict};
 
 /// What a process holds of a card beside PyTorch's pool, usually: CUDA's context, kernels, library handles.
-const CONTEXT: u64 = 3 << 29;
+pub(crate) const CONTEXT: u64 = 3 << 29;
 
 /// What is known of a card and its pool, from a message or a snapshot.
 pub(crate) struct Figures {

@@ -3,6 +3,7 @@
 use crate::advice::{for_batch, for_type, repeated, rise, tensor};
 use crate::bfc::{Dump, Log, tensor_bytes};
 use crate::bytes::{Size, percent};
+use crate::card::CONTEXT;
 use crate::explanation::{Explanation, Kind, PoolSummary, Source, Verdict};
 use crate::progress::Progress;
 use crate::xla;
@@ -24,6 +25,7 @@ pub(crate) fn explain(
     describe(&mut to, log, dump);
     match (to.asked_bytes, dump.used()) {
         (Some(asked), Some(used)) => judge(&mut to, log, dump, progress, asked, used),
+        (Some(asked), _) if log.driver.is_some() => by_driver(&mut to, log, dump, asked),
         _ if log.soft > 0 && log.count == 0 && log.refused.is_none() => to.because.push(format!(
             "the log holds {} warnings that the allocator itself calls no failure: an op had to use a slower algorithm with less scratch",
             log.soft
@@ -138,6 +140,28 @@ fn judge(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, aske
             Size(waste),
             percent(waste, used)
         ));
+    }
+}
+
+/// A refusal of the driver's own pool (cuda_malloc_async), which has no holes and lists no chunks.
+fn by_driver(to: &mut Explanation, log: &Log, dump: &Dump, asked: u64) {
+    let Some((free, total)) = log.driver else { return };
+    to.free_bytes = Some(free);
+    to.largest_free_bytes = Some(free);
+    to.would_have_fitted_bytes = Some(free);
+    let used = dump.in_use.unwrap_or(0);
+    let others = total.saturating_sub(free).saturating_sub(used);
+    let of =
+        format!("of the card's {}, {} are free and {} are in use here", Size(total), Size(free), Size(used));
+    if dump.in_use.is_some() && others > CONTEXT && free.saturating_add(others - CONTEXT) >= asked {
+        to.verdict = Verdict::OtherProcess;
+        to.because.push(format!("{of}; {} are held elsewhere", Size(others)));
+    } else if asked > free {
+        to.verdict = Verdict::Capacity;
+        to.because.push(format!("{of}: {} too little for {}", Size(asked - free), Size(asked)));
+    } else {
+        to.because
+            .push(format!("{of}, enough for {}; why the driver refused, the log does not say", Size(asked)));
     }
 }
 
@@ -308,8 +332,8 @@ fn advise(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress) {
     {
         to.advise(
             format!(
-                "ask before the next run: `plimsoll plan MODEL.keras --memory {limit}` says whether a training step of that Keras model can \
-                 be kept inside {}, by recomputation and micro-batches too",
+                "ask before the next run: `plimsoll plan MODEL.keras --batch N --memory {limit}` says whether a training step of that \
+                 Keras model, its whole process counted, can be kept inside {}, by recomputation and micro-batches too",
                 Size(limit)
             ),
             None,

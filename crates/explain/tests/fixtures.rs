@@ -54,6 +54,7 @@ fn each_report_gets_its_own_verdict() {
         ("jax_gpu_buffers.txt", Source::Jax, Kind::Message, Verdict::Unknown),
         ("jax_gpu_dump.txt", Source::Jax, Kind::Dump, Verdict::Capacity),
         ("tf_gpu_growth_refused.txt", Source::TensorFlow, Kind::Dump, Verdict::OtherProcess),
+        ("tf_async.txt", Source::TensorFlow, Kind::Message, Verdict::Capacity),
         ("tf_1_small_limit.txt", Source::TensorFlow, Kind::Dump, Verdict::Limit),
         ("jax_runtime.txt", Source::Jax, Kind::Message, Verdict::Capacity),
     ];
@@ -125,7 +126,7 @@ fn a_keras_model_is_pointed_to_the_planner_and_others_are_not() {
         told("tf_fit.log")
             .advice
             .iter()
-            .any(|advice| advice.what.contains("plimsoll plan MODEL.keras --memory 67108864"))
+            .any(|advice| advice.what.contains("plimsoll plan MODEL.keras --batch N --memory 67108864"))
     );
     assert!(told("tf_capacity.log").advice.iter().all(|advice| !advice.what.contains("plimsoll")));
     assert!(told("torch_2_1_capacity.txt").advice.iter().all(|advice| !advice.what.contains("plimsoll")));
