@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         plimsoll_explain::explain(file, &name)?
     };
     if args.json {
-        say!("{}", serde_json::json!(told));
+        say!("{}", serde_json::to_string(&told)?);
     } else if !args.html {
         say!("{}", told.to_string().trim_end());
     } else if args.out.as_os_str() == "-" {

@@ -97,6 +97,10 @@ pub(crate) fn judge(to: &mut Explanation, figures: &Figures) {
             to.because.push("this one request is larger than the whole card".to_string());
         }
     }
+    if let Some(others) = others.filter(|others| others.certain && to.verdict != Verdict::OtherProcess) {
+        to.because.push(format!("others hold {} of the card", Size(others.bytes)));
+        to.advise("end the other processes on this card (nvidia-smi lists them)", Some(others.bytes));
+    }
     if let Some(others) = others.filter(|others| !others.certain && others.bytes > CONTEXT) {
         to.because.push(format!("{} of the card are neither free nor in PyTorch's pool", Size(others.bytes)));
         to.cannot_tell.push(format!(

@@ -13,7 +13,7 @@ const STYLE: &str = "\
 h1{font-size:1.4rem;line-height:1.25}h2{font-size:1.1rem;margin-top:2rem}.verdict{color:var(--mark);font-weight:600}\
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}li{margin:.4rem 0}.saves{color:var(--soft);white-space:nowrap}\
-svg{width:100%;height:auto;display:block}figure{margin:0}figcaption{color:var(--soft);font-size:.9rem}td{overflow-wrap:anywhere}";
+svg{width:100%;height:5rem;display:block;border:1px solid var(--line)}figure{margin:0}figcaption{color:var(--soft);font-size:.9rem}body{overflow-wrap:anywhere}";
 
 impl Explanation {
     /// The explanation as a page of HTML.
@@ -117,7 +117,7 @@ fn picture(pool: &PoolSummary, page: &mut String) -> std::fmt::Result {
         }
         write!(
             page,
-            "\"/>\n</svg>\n<figcaption>{}. Dark is in use; lowest address left.</figcaption>\n</figure>\n",
+            "\"/>\n</svg>\n<figcaption>{}. The filled part is in use; the lowest address is left.</figcaption>\n</figure>\n",
             escape(&text)
         )?;
     }

@@ -19,8 +19,11 @@ const BUILDING: usize = 2;
 
 /// Explains a snapshot, or says why it is none.
 pub(crate) fn explain(values: &Values, root: Id) -> Result<Explanation, String> {
-    let reader = Reader { values, sites: HashMap::new(), left: ENTRIES };
-    reader.explain(root)
+    within(values, root, ENTRIES)
+}
+
+fn within(values: &Values, root: Id, entries: u64) -> Result<Explanation, String> {
+    Reader { values, sites: HashMap::new(), left: entries }.explain(root)
 }
 
 struct Reader<'a> {
@@ -340,5 +343,65 @@ fn grown(to: &mut Explanation, growth: &Growth) {
     if matches!(to.verdict, Verdict::Capacity | Verdict::Unknown) {
         to.verdict = Verdict::Growth;
         keep_nothing(to, Some(growth.bytes.max(growth.last.saturating_sub(growth.first))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, entries: u64) -> Result<Explanation, String> {
+        let mut values = Values::new(64 << 20);
+        let root = crate::json::read(text.as_bytes(), &mut values).unwrap();
+        within(&values, root, entries)
+    }
+
+    /// A history of steps that each allocate 8 MiB and free it, and keep some bytes.
+    fn history(keep: u64) -> String {
+        let step = |i: u64| {
+            let kept = format!("{{\"action\":\"alloc\",\"addr\":{},\"size\":{keep}}}", 1000 + i);
+            let work = "{\"action\":\"alloc\",\"addr\":1,\"size\":8388608},{\"action\":\"free_completed\",\"addr\":1,\"size\":8388608}";
+            format!("{kept},{work}")
+        };
+        let steps: Vec<String> = (0..64).map(step).collect();
+        format!("{{\"segments\":[],\"device_traces\":[[{}]]}}", steps.join(","))
+    }
+
+    #[test]
+    fn what_is_freed_every_step_is_no_growth() {
+        assert_eq!(of(&history(0), ENTRIES).unwrap().verdict, Verdict::Unknown);
+        assert_eq!(of(&history(1 << 20), ENTRIES).unwrap().verdict, Verdict::Growth);
+    }
+
+    #[test]
+    fn a_list_of_segments_from_before_there_were_histories_is_read() {
+        let text = r#"[{"device":1,"address":4096,"total_size":96,"blocks":[
+            {"size":64,"state":"active_allocated","history":[{"addr":4096,"frames":[{"filename":"old.py","line":3,"name":"f"}]}]},
+            {"size":32,"state":"inactive"}]}]"#;
+        let told = of(text, ENTRIES).unwrap();
+        assert_eq!((told.in_use_bytes, told.largest_free_bytes), (Some(64), Some(32)));
+        assert_eq!(told.device.as_deref(), Some("GPU 1"));
+        assert!(told.because.iter().any(|reason| reason.contains("old.py:3 f")), "{told}");
+    }
+
+    #[test]
+    fn lists_that_are_shared_beyond_measure_are_refused() {
+        let block = "{\"size\":1,\"state\":\"inactive\"}";
+        let segment = format!("{{\"device\":0,\"blocks\":[{block},{block},{block}]}}");
+        let text = format!("[{}]", vec![segment; 100].join(","));
+        assert!(of(&text, 1000).is_ok());
+        assert!(of(&text, 300).unwrap_err().contains("more entries"));
+    }
+
+    #[test]
+    fn values_of_other_kinds_are_refused_by_what_they_lack() {
+        for (text, part) in [
+            ("{}", "no `segments`"),
+            ("{\"segments\": 3}", "no list"),
+            ("[{}]", "no `blocks`"),
+            ("3", "no `segments`"),
+        ] {
+            assert!(of(text, ENTRIES).unwrap_err().contains(part), "{text}");
+        }
     }
 }

@@ -130,6 +130,9 @@ fn judge(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, aske
             Size(asked - free),
             Size(asked)
         ));
+        if asked > limit {
+            to.because.push("this one request is larger than the whole pool".to_string());
+        }
         outside(to, log, asked, free, limit);
     }
     grows(to, log, dump, progress, used);
