@@ -31,6 +31,7 @@ mod pool;
 mod progress;
 mod pytorch;
 mod snapshot;
+mod tape;
 mod tensorflow;
 mod text;
 mod value;
@@ -96,10 +97,10 @@ fn from_pickle(source: impl std::io::BufRead, name: &str) -> Result<Explanation,
     let name = name.to_string();
     let mut values = Values::new(SNAPSHOT);
     let root = pickle::read(source, &mut values).map_err(|problem| match problem {
-        pickle::Problem::Io(source) => Error::Io { name: name.clone(), source },
-        pickle::Problem::Code { at, op, what } => Error::Code { name: name.clone(), at, op, what },
-        pickle::Problem::Damaged { at, why } => Error::Damaged { name: name.clone(), at, why },
-        pickle::Problem::Full => {
+        tape::Problem::Io(source) => Error::Io { name: name.clone(), source },
+        tape::Problem::Code { at, op, what } => Error::Code { name: name.clone(), at, op, what },
+        tape::Problem::Damaged { at, why } => Error::Damaged { name: name.clone(), at, why },
+        tape::Problem::Full => {
             Error::TooLarge { name: name.clone(), limit: Size(SNAPSHOT as u64).to_string() }
         }
     })?;
@@ -165,7 +166,7 @@ fn from_log(source: impl std::io::BufRead, name: &str) -> Result<Explanation, Er
         let source = if is_jax { Source::Jax } else { Source::TensorFlow };
         return Ok(tensorflow::explain(&bfc, &progress, source, has_xla.then_some(&xla)));
     }
-    if has_xla {
+    if has_xla || xla.error {
         return Ok(xla::explain(&xla, &progress));
     }
     Err(Error::Nothing { name: name.to_string(), lines: lines.count })

@@ -5,39 +5,26 @@
 //! rest all of protocols 0 to 5 are, within a byte budget, without recursion.
 
 use std::collections::HashMap;
-use std::io::{BufRead, ErrorKind};
+use std::io::BufRead;
 
 use crate::bytes::short;
-use crate::value::{Full, Id, Node, Values};
-
-/// Why a pickle was not read.
-#[derive(Debug)]
-pub(crate) enum Problem {
-    Io(std::io::Error),
-    Code { at: u64, op: &'static str, what: String },
-    Damaged { at: u64, why: String },
-    Full,
-}
-
-impl From<Full> for Problem {
-    fn from(_: Full) -> Problem {
-        Problem::Full
-    }
-}
-
-/// The longest line of a text instruction that is no string.
-const LINE: usize = 1 << 16;
+use crate::tape::{Problem, Tape, unquote};
+use crate::value::{Id, Node, Values};
 
 /// Reads a pickle and returns the number of its value.
 pub(crate) fn read(source: impl BufRead, values: &mut Values) -> Result<Id, Problem> {
-    let mut machine =
-        Machine { source, at: 0, values, stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine = Machine {
+        tape: Tape { source, at: 0 },
+        values,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+    };
     machine.run()
 }
 
 struct Machine<'a, R> {
-    source: R,
-    at: u64,
+    tape: Tape<R>,
     values: &'a mut Values,
     stack: Vec<Id>,
     marks: Vec<usize>,
@@ -47,12 +34,12 @@ struct Machine<'a, R> {
 impl<R: BufRead> Machine<'_, R> {
     fn run(&mut self) -> Result<Id, Problem> {
         loop {
-            let op = self.byte()?;
+            let op = self.tape.byte()?;
             match op {
                 b'.' => return self.pop(),
                 // Frames, protocol versions: how the bytes are grouped, not what they mean.
-                0x80 => drop(self.byte()?),
-                0x95 => drop(self.fixed::<8>()?),
+                0x80 => drop(self.tape.byte()?),
+                0x95 => drop(self.tape.fixed::<8>()?),
                 b'(' => {
                     self.values.spend(16)?;
                     self.marks.push(self.stack.len());
@@ -73,61 +60,62 @@ impl<R: BufRead> Machine<'_, R> {
                 0x88 => self.make(Node::Bool(true))?,
                 0x89 => self.make(Node::Bool(false))?,
                 b'J' => {
-                    let bytes = self.fixed::<4>()?;
+                    let bytes = self.tape.fixed::<4>()?;
                     self.make(Node::Int(i64::from(i32::from_le_bytes(bytes))))?;
                 }
                 b'K' => {
-                    let value = self.byte()?;
+                    let value = self.tape.byte()?;
                     self.make(Node::Int(i64::from(value)))?;
                 }
                 b'M' => {
-                    let bytes = self.fixed::<2>()?;
+                    let bytes = self.tape.fixed::<2>()?;
                     self.make(Node::Int(i64::from(u16::from_le_bytes(bytes))))?;
                 }
                 b'I' | b'L' => self.text_integer()?,
                 0x8a => {
-                    let count = u64::from(self.byte()?);
+                    let count = u64::from(self.tape.byte()?);
                     self.long(count)?;
                 }
                 0x8b => {
-                    let count = self.length4()?;
+                    let count = self.tape.length4()?;
                     self.long(count)?;
                 }
                 b'F' => {
-                    let line = self.line()?;
-                    let value = line.trim().parse().map_err(|_| self.damaged("a number that is none"))?;
+                    let line = self.tape.line()?;
+                    let value =
+                        line.trim().parse().map_err(|_| self.tape.damaged("a number that is none"))?;
                     self.make(Node::Float(value))?;
                 }
                 b'G' => {
-                    let bytes = self.fixed::<8>()?;
+                    let bytes = self.tape.fixed::<8>()?;
                     self.make(Node::Float(f64::from_be_bytes(bytes)))?;
                 }
                 b'S' | b'V' => {
-                    let line = self.line()?;
+                    let line = self.tape.line()?;
                     self.make(Node::Text(unquote(&line).into()))?;
                 }
                 b'U' | 0x8c => {
-                    let count = u64::from(self.byte()?);
+                    let count = u64::from(self.tape.byte()?);
                     self.text(count)?;
                 }
                 b'T' | b'X' => {
-                    let count = self.length4()?;
+                    let count = self.tape.length4()?;
                     self.text(count)?;
                 }
                 0x8d => {
-                    let count = u64::from_le_bytes(self.fixed::<8>()?);
+                    let count = u64::from_le_bytes(self.tape.fixed::<8>()?);
                     self.text(count)?;
                 }
                 b'C' => {
-                    let count = u64::from(self.byte()?);
+                    let count = u64::from(self.tape.byte()?);
                     self.opaque(count)?;
                 }
                 b'B' => {
-                    let count = self.length4()?;
+                    let count = self.tape.length4()?;
                     self.opaque(count)?;
                 }
                 0x8e | 0x96 => {
-                    let count = u64::from_le_bytes(self.fixed::<8>()?);
+                    let count = u64::from_le_bytes(self.tape.fixed::<8>()?);
                     self.opaque(count)?;
                 }
                 b']' | b')' | 0x8f => self.make(Node::List(Vec::new()))?,
@@ -174,9 +162,9 @@ impl<R: BufRead> Machine<'_, R> {
                 }
                 b'p' | b'q' | b'r' | 0x94 => {
                     let key = match op {
-                        b'p' => self.line_number()?,
-                        b'q' => u64::from(self.byte()?),
-                        b'r' => self.length4()?,
+                        b'p' => self.tape.line_number()?,
+                        b'q' => u64::from(self.tape.byte()?),
+                        b'r' => self.tape.length4()?,
                         _ => self.memo.len() as u64,
                     };
                     let top = self.top()?;
@@ -185,15 +173,15 @@ impl<R: BufRead> Machine<'_, R> {
                 }
                 b'g' | b'h' | b'j' => {
                     let key = match op {
-                        b'g' => self.line_number()?,
-                        b'h' => u64::from(self.byte()?),
-                        _ => self.length4()?,
+                        b'g' => self.tape.line_number()?,
+                        b'h' => u64::from(self.tape.byte()?),
+                        _ => self.tape.length4()?,
                     };
                     let id = self
                         .memo
                         .get(&key)
                         .copied()
-                        .ok_or_else(|| self.damaged("it recalls what it never stored"))?;
+                        .ok_or_else(|| self.tape.damaged("it recalls what it never stored"))?;
                     self.push(id)?;
                 }
                 _ => return Err(self.refuse(op)),
@@ -203,16 +191,16 @@ impl<R: BufRead> Machine<'_, R> {
 
     /// The error for an instruction that builds no data.
     fn refuse(&mut self, op: u8) -> Problem {
-        let at = self.at.saturating_sub(1);
+        let at = self.tape.at.saturating_sub(1);
         let (name, what) = match op {
             b'c' => {
-                let module = self.line().unwrap_or_default();
-                let name = self.line().unwrap_or_default();
+                let module = self.tape.line().unwrap_or_default();
+                let name = self.tape.line().unwrap_or_default();
                 ("GLOBAL", format!("import {}.{}", short(&module), short(&name)))
             }
             b'i' => {
-                let module = self.line().unwrap_or_default();
-                let name = self.line().unwrap_or_default();
+                let module = self.tape.line().unwrap_or_default();
+                let name = self.tape.line().unwrap_or_default();
                 ("INST", format!("import and call {}.{}", short(&module), short(&name)))
             }
             0x93 => {
@@ -243,10 +231,6 @@ impl<R: BufRead> Machine<'_, R> {
         Problem::Code { at, op: name, what }
     }
 
-    fn damaged(&self, why: &str) -> Problem {
-        Problem::Damaged { at: self.at, why: why.to_string() }
-    }
-
     // --- The stack ---
 
     fn push(&mut self, id: Id) -> Result<(), Problem> {
@@ -267,29 +251,29 @@ impl<R: BufRead> Machine<'_, R> {
         let floor = self.marks.last().copied().unwrap_or(0);
         match self.stack.len().checked_sub(count) {
             Some(from) if from >= floor => Ok(from),
-            _ => Err(self.damaged("it takes more from its stack than it put there")),
+            _ => Err(self.tape.damaged("it takes more from its stack than it put there")),
         }
     }
 
     fn pop(&mut self) -> Result<Id, Problem> {
         self.floor_checked(1)?;
-        self.stack.pop().ok_or_else(|| self.damaged("its stack is empty"))
+        self.stack.pop().ok_or_else(|| self.tape.damaged("its stack is empty"))
     }
 
     fn top(&self) -> Result<Id, Problem> {
         let from = self.floor_checked(1)?;
-        self.stack.get(from).copied().ok_or_else(|| self.damaged("its stack is empty"))
+        self.stack.get(from).copied().ok_or_else(|| self.tape.damaged("its stack is empty"))
     }
 
     fn since_mark(&mut self) -> Result<Vec<Id>, Problem> {
-        let from = self.marks.pop().ok_or_else(|| self.damaged("it returns to a mark it never set"))?;
+        let from = self.marks.pop().ok_or_else(|| self.tape.damaged("it returns to a mark it never set"))?;
         Ok(self.stack.split_off(from.min(self.stack.len())))
     }
 
     fn pairs(&self, items: &[Id]) -> Result<Vec<(Id, Id)>, Problem> {
         let pair = |pair: &[Id]| match pair {
             [key, value] => Ok((*key, *value)),
-            _ => Err(self.damaged("a key without a value")),
+            _ => Err(self.tape.damaged("a key without a value")),
         };
         items.chunks(2).map(pair).collect()
     }
@@ -298,19 +282,19 @@ impl<R: BufRead> Machine<'_, R> {
         if self.values.append(list, item)? {
             Ok(())
         } else {
-            Err(self.damaged("it appends to what is no list"))
+            Err(self.tape.damaged("it appends to what is no list"))
         }
     }
 
     fn insert(&mut self, dict: Id, key: Id, value: Id) -> Result<(), Problem> {
         let done = self.values.insert(dict, key, value)?;
-        if done { Ok(()) } else { Err(self.damaged("it sets an entry of what is no dictionary")) }
+        if done { Ok(()) } else { Err(self.tape.damaged("it sets an entry of what is no dictionary")) }
     }
 
     // --- Values ---
 
     fn text_integer(&mut self) -> Result<(), Problem> {
-        let line = self.line()?;
+        let line = self.tape.line()?;
         let text = line.trim().trim_end_matches('L');
         let node = match text {
             "00" => Node::Bool(false),
@@ -323,7 +307,7 @@ impl<R: BufRead> Machine<'_, R> {
                 {
                     Node::Opaque
                 }
-                Err(_) => return Err(self.damaged("a number that is none")),
+                Err(_) => return Err(self.tape.damaged("a number that is none")),
             },
         };
         self.make(node)
@@ -331,13 +315,13 @@ impl<R: BufRead> Machine<'_, R> {
 
     fn long(&mut self, count: u64) -> Result<(), Problem> {
         if count > 8 {
-            self.skip(count)?;
+            self.tape.skip(count)?;
             return self.make(Node::Opaque);
         }
         let mut value = 0u64;
         let mut last = 0;
         for i in 0..count {
-            last = self.byte()?;
+            last = self.tape.byte()?;
             value |= u64::from(last) << (8 * i);
         }
         // Two's complement of `count` bytes.
@@ -352,111 +336,14 @@ impl<R: BufRead> Machine<'_, R> {
             return Err(Problem::Full);
         }
         let mut bytes = Vec::new();
-        self.each_part(count, |part| bytes.extend_from_slice(part))?;
+        self.tape.each_part(count, |part| bytes.extend_from_slice(part))?;
         self.make(Node::Text(String::from_utf8_lossy(&bytes).into()))
     }
 
     fn opaque(&mut self, count: u64) -> Result<(), Problem> {
-        self.skip(count)?;
+        self.tape.skip(count)?;
         self.make(Node::Opaque)
     }
-
-    // --- Bytes ---
-
-    fn byte(&mut self) -> Result<u8, Problem> {
-        Ok(self.fixed::<1>()?[0])
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
-        let mut bytes = [0; N];
-        match self.source.read_exact(&mut bytes) {
-            Ok(()) => {
-                self.at += N as u64;
-                Ok(bytes)
-            }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(self.damaged("it breaks off")),
-            Err(error) => Err(Problem::Io(error)),
-        }
-    }
-
-    fn length4(&mut self) -> Result<u64, Problem> {
-        Ok(u64::from(u32::from_le_bytes(self.fixed::<4>()?)))
-    }
-
-    fn skip(&mut self, count: u64) -> Result<(), Problem> {
-        self.each_part(count, |_| ())
-    }
-
-    /// Hands over so many bytes as they come; memory grows with what is there, not with what a length claims.
-    fn each_part(&mut self, mut count: u64, mut take: impl FnMut(&[u8])) -> Result<(), Problem> {
-        while count > 0 {
-            let buffer = match self.source.fill_buf() {
-                Ok([]) => return Err(self.damaged("it breaks off")),
-                Ok(buffer) => buffer,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Problem::Io(error)),
-            };
-            let length = usize::try_from(count).unwrap_or(usize::MAX).min(buffer.len());
-            take(buffer.get(..length).unwrap_or(buffer));
-            self.source.consume(length);
-            self.at += length as u64;
-            count -= length as u64;
-        }
-        Ok(())
-    }
-
-    /// A line of a text instruction. Protocol 0 writes the first 256 characters as one byte each.
-    fn line(&mut self) -> Result<String, Problem> {
-        let mut bytes = Vec::new();
-        loop {
-            match self.byte()? {
-                b'\n' => return Ok(bytes.iter().map(|byte| char::from(*byte)).collect()),
-                _ if bytes.len() >= LINE => return Err(self.damaged("a line of more than 64 KiB")),
-                byte => bytes.push(byte),
-            }
-        }
-    }
-
-    fn line_number(&mut self) -> Result<u64, Problem> {
-        let line = self.line()?;
-        line.trim().parse().map_err(|_| self.damaged("a number that is none"))
-    }
-}
-
-/// A text of protocol 0: in quotes or not, with Python's escapes. What is no known escape stays as it is.
-fn unquote(line: &str) -> String {
-    let quoted = ['\'', '"'].iter().find_map(|quote| line.strip_prefix(*quote)?.strip_suffix(*quote));
-    let mut text = String::new();
-    let mut rest = quoted.unwrap_or(line);
-    while let Some(at) = rest.find('\\') {
-        text.push_str(rest.get(..at).unwrap_or(""));
-        let escape = rest.get(at + 1..).unwrap_or("");
-        let (digits, simple) = match escape.bytes().next() {
-            Some(b'x') => (2, None),
-            Some(b'u') => (4, None),
-            Some(b'U') => (8, None),
-            Some(b'n') => (0, Some('\n')),
-            Some(b't') => (0, Some('\t')),
-            Some(b'r') => (0, Some('\r')),
-            Some(quote @ (b'\\' | b'\'' | b'"')) => (0, Some(char::from(quote))),
-            _ => (0, None),
-        };
-        let code = escape
-            .get(1..1 + digits)
-            .and_then(|hex| u32::from_str_radix(hex, 16).ok())
-            .and_then(char::from_u32);
-        match simple.or(code.filter(|_| digits > 0)) {
-            Some(character) => {
-                text.push(character);
-                rest = escape.get(1 + digits..).unwrap_or("");
-            }
-            None => {
-                text.push('\\');
-                rest = escape;
-            }
-        }
-    }
-    text + rest
 }
 
 #[cfg(test)]

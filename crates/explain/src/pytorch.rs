@@ -58,7 +58,8 @@ impl Log {
         if let Some(frame) = line.trim_start().strip_prefix("File \"") {
             self.frame(frame);
         }
-        let starts = line.contains("ried to allocate ") && line.contains("memory")
+        let starts = line.contains("ried to allocate ")
+            && (line.contains("memory") || line.contains("total capac"))
             || line.contains("CUDA error: out of memory")
             || line.contains("cuda runtime error (2) : out of memory");
         if starts {

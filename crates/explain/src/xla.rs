@@ -57,9 +57,10 @@ impl Log {
     fn read(&mut self, line: &str) -> Option<()> {
         let mut known = None;
         let exhausted = line.contains("RESOURCE_EXHAUSTED") || line.contains("Resource exhausted");
-        if exhausted && !line.contains("OOM when allocating tensor")
-            || line.contains("Ran out of memory in memory space")
-        {
+        // The same code is used for quotas of other kinds.
+        let of_memory = ["memory", "Hbm", "lloca"].iter().any(|word| line.contains(word));
+        let tensor = line.contains("OOM when allocating tensor");
+        if exhausted && of_memory && !tensor || line.contains("Ran out of memory in memory space") {
             self.error = true;
             self.buffers.clear();
             known = Some(());
@@ -86,6 +87,11 @@ impl Log {
                 self.used = Some(used);
                 self.capacity = between(rest, "Used ", " Exceeded").and_then(|text| after(text, " of "));
             }
+            known = Some(());
+        }
+        if let Some(used) = after(line, "TensorCore Hbm usage: ") {
+            self.used = Some(used.saturating_add(after(line, "SparseCore Hbm usage ").unwrap_or(0)));
+            self.capacity = after(line, "exceeding available bytes: ");
             known = Some(());
         }
         if let Some(asked) = after(line, "Allocation (size=") {

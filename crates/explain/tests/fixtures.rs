@@ -193,6 +193,32 @@ fn a_log_inside_json_lines_is_read() {
 }
 
 #[test]
+fn short_wordings_are_recognised_and_other_quotas_are_not() {
+    let cases = [
+        (
+            "Tried to allocate 20.00 MiB (GPU 0; 1.96 GiB total capacity; 1.24 GiB already allocated; 2.88 MiB free; 1.25 GiB reserved in total by PyTorch)",
+            Verdict::Capacity,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: TPU TensorCore Hbm usage: 34.82G, SparseCore Hbm usage 174.10G, exceeding available bytes: 95.74G",
+            Verdict::Capacity,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Allocation (size=38654705664) would exceed memory (size=34359738368)",
+            Verdict::Capacity,
+        ),
+        ("RESOURCE_EXHAUSTED: Failed to allocate memory", Verdict::Unknown),
+    ];
+    for (text, verdict) in cases {
+        assert_eq!(explain(text.as_bytes(), "-").unwrap().verdict, verdict, "{text}");
+    }
+    assert!(matches!(
+        explain(&b"RESOURCE_EXHAUSTED: Quota exceeded for requests per minute"[..], "-"),
+        Err(Error::Nothing { .. })
+    ));
+}
+
+#[test]
 fn json_has_the_documented_keys() {
     let keys = [
         "source",
