@@ -312,7 +312,7 @@ impl Trainer {
     /// What was planned. The least is that with pipelines that take the least.
     pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
         let Some(training) = &self.training else { return Ok(None) };
-        let mut info = *training.info();
+        let mut info = training.info().clone();
         if self.memory.is_some() && self.host_memory.is_none() {
             let mut least = least_pipeline(data)?;
             if let Some(validation) = &self.validation {
