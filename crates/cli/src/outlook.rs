@@ -141,6 +141,15 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
             writeln!(text, "{line}").ok();
         });
     }
+    if let [only] = &points[..] {
+        writeln!(
+            text,
+            "\nmore memory buys no time: {:#} is predicted to be as fast as any line, {} a step",
+            only.planned,
+            milliseconds(only.predicted_seconds)
+        )
+        .ok();
+    }
     if frontier.left_out > 0 {
         writeln!(
             text,
@@ -265,7 +274,7 @@ mod tests {
     use super::*;
 
     /// A perceptron whose activations outweigh its weights.
-    fn survey() -> plimsoll::run::Survey<'static> {
+    fn survey() -> Survey<'static> {
         let (x, y) = (Type::new(DType::F32, [8192, 64]), Type::new(DType::I64, [8192]));
         let recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
         let layers = |net: &mut Net, x: &[Tensor]| {
@@ -296,15 +305,9 @@ mod tests {
         let mut survey = survey();
         let info = survey.plan(Some(survey.floor())).unwrap();
         let page = page(&info);
-        for word in [
-            "parameter",
-            "optimizer",
-            "activation",
-            "program",
-            "planned",
-            "the peak is during",
-            "dense.rs:",
-        ] {
+        for word in
+            ["parameter", "optimizer", "activation", "program", "planned", "the peak is during", "dense.rs:"]
+        {
             assert!(page.contains(word), "no {word} in {page}");
         }
         let kinds = json(&info).into_iter().find(|(name, _)| *name == "kinds").unwrap().1;

@@ -158,10 +158,9 @@ fn losses(frame: &mut Frame<'_>, state: &State, area: Rect) {
 
 fn pipeline(frame: &mut Frame<'_>, live: &Live, area: Rect) {
     let (threads, batches) = live.parallelism;
-    let title = format!(
-        " pipeline: {threads} threads, {batches} batches, {} of {} ",
-        live.pipeline.0, live.pipeline.1
-    );
+    let block = Block::bordered()
+        .title(format!(" pipeline: {threads} threads, {batches} batches "))
+        .title_bottom(format!(" holds {} of {} ", live.pipeline.0, live.pipeline.1));
     let mut lines = vec![Line::styled(
         format!("{:<12}{:>9}{:>10}{:>10}", "stage", "samples", "working", "waiting"),
         Style::new().add_modifier(Modifier::DIM),
@@ -171,7 +170,7 @@ fn pipeline(frame: &mut Frame<'_>, live: &Live, area: Rect) {
         let name: String = stage.name.chars().take(12).collect();
         Line::raw(format!("{name:<12}{:>9}{busy:>8.1} s{waiting:>8.1} s", stage.elements))
     }));
-    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
 fn events(frame: &mut Frame<'_>, state: &State, area: Rect) {
@@ -261,7 +260,7 @@ mod tests {
             "9 MiB",
             "accuracy 0.9375",
             "2 threads, 4 batches",
-            "1 MiB of 3 MiB",
+            "holds 1 MiB of 3 MiB",
             "source",
             "4321",
             "3.0 s",

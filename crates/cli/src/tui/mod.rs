@@ -16,8 +16,11 @@ use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
 use plimsoll::train::{EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
+use ratatui::layout::Rect;
+use ratatui::{DefaultTerminal, TerminalOptions, Viewport};
 
 use draw::{Live, draw};
 use state::State;
@@ -27,6 +30,9 @@ pub const MEMORY: Bytes = Bytes::mib(2);
 /// The screen is drawn so often, and keys are looked for in between.
 const REDRAW: Duration = Duration::from_millis(200);
 const STACK: usize = 512 << 10;
+/// No more of a terminal than this is drawn on.
+const MOST_COLUMNS: u16 = 200;
+const MOST_ROWS: u16 = 60;
 
 /// Whether a view can be shown: the output is a terminal that can place its cursor.
 pub fn is_possible() -> bool {
@@ -81,7 +87,10 @@ impl Callback for LiveView {
         }
         let shared = self.shared.clone();
         shared.is_over.store(false, Relaxed);
-        let Ok(terminal) = ratatui::try_init() else { return Ok(()) };
+        let Ok(terminal) = open() else {
+            ratatui::restore();
+            return Ok(());
+        };
         let thread = std::thread::Builder::new().name("live view".into()).stack_size(STACK);
         match thread.spawn(move || show(&shared, terminal)) {
             Ok(thread) => self.thread = Some(thread),
@@ -140,6 +149,20 @@ impl Drop for LiveView {
     }
 }
 
+/// Takes the terminal: keys come one by one, the screen is apart from what was on it. A panic gives it back.
+fn open() -> std::io::Result<DefaultTerminal> {
+    let (width, height) = terminal::size()?;
+    let viewport = Viewport::Fixed(area(width, height));
+    let terminal = ratatui::try_init_with_options(TerminalOptions { viewport })?;
+    execute!(std::io::stdout(), EnterAlternateScreen)?;
+    Ok(terminal)
+}
+
+/// The part of a terminal that is drawn on. It is bounded, because two copies of every cell are kept.
+fn area(width: u16, height: u16) -> Rect {
+    Rect::new(0, 0, width.min(MOST_COLUMNS), height.min(MOST_ROWS))
+}
+
 /// Draws until the run is over.
 fn show(shared: &Shared, mut terminal: DefaultTerminal) {
     let (mut is_paused, mut is_help) = (false, false);
@@ -159,7 +182,10 @@ fn show(shared: &Shared, mut terminal: DefaultTerminal) {
                 }
                 is_due = true;
             }
-            Ok(Some(Event::Resize(..))) => is_due = true,
+            Ok(Some(Event::Resize(width, height))) => {
+                terminal.resize(area(width, height)).ok();
+                is_due = true;
+            }
             Ok(_) => {}
             // Nobody can be asked; the view goes on without keys.
             Err(_) => std::thread::sleep(REDRAW / 4),
@@ -182,5 +208,18 @@ fn show(shared: &Shared, mut terminal: DefaultTerminal) {
             is_stopping: shared.is_stopping.load(Relaxed),
         };
         terminal.draw(|frame| draw(frame, &state, &live)).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cells_of_the_largest_screen_fit_what_is_declared() {
+        let cells = area(u16::MAX, u16::MAX).area() as usize;
+        // Two screens, and the stack of the thread that draws them.
+        assert!(2 * cells * size_of::<ratatui::buffer::Cell>() + STACK < MEMORY.get() as usize);
+        assert_eq!(area(80, 24), Rect::new(0, 0, 80, 24));
     }
 }

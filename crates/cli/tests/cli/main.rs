@@ -3,4 +3,6 @@
 mod common;
 mod contract;
 mod line;
+mod live;
+mod plan;
 mod resume;
