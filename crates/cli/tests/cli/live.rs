@@ -10,7 +10,7 @@ const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 /// What the live view declares for itself, and what a build with debug assertions may vary by.
 const VIEW: u64 = 2 << 20;
-const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
+const GRAIN: u64 = if cfg!(debug_assertions) { 4 << 20 } else { 0 };
 
 /// Whether there is a command that runs another one on a pseudo terminal.
 fn has_terminal() -> bool {
