@@ -18,11 +18,14 @@ mod folder;
 mod inspect;
 mod machine;
 mod ops;
+mod outlook;
 mod pack;
 mod plan;
+mod plot;
 mod predict;
 mod source;
 mod train;
+mod tui;
 
 use std::process::ExitCode;
 

@@ -151,6 +151,14 @@ impl Graph {
         std::mem::replace(&mut self.phase, phase)
     }
 
+    /// Files everything that was pushed after the first `n_nodes` under a line: a gradient under that of the op it is of.
+    pub(crate) fn attribute(&mut self, n_nodes: usize, site: Site) {
+        for node in &mut self.nodes[n_nodes..] {
+            node.site = site;
+            node.outputs.iter().for_each(|v| self.values[v.index()].site = site);
+        }
+    }
+
     /// Gives a value the name and line it had before a pass changed how it is made.
     pub(crate) fn rename(&mut self, id: ValueId, name: &str, site: Site) {
         let info = &mut self.values[id.index()];

@@ -16,22 +16,26 @@ mod costs;
 mod draft;
 mod lower;
 mod order;
+mod peak;
 mod program;
 
 mod account;
 mod compile;
 mod function;
 mod step;
+mod survey;
 mod variant;
 
 pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};
 pub use error::{Error, Result, Way};
 pub use function::{Function, function};
+pub use peak::Peak;
 pub use plimsoll_graph::TensorOps;
 pub use plimsoll_plan::{Exactness, Kind};
 pub use sketch::Sketch;
 pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
+pub use survey::{Frontier, FrontierPoint, Survey};
 pub use tape::Tape;
 pub use tensor::Tensor;
 pub use tracing::named;

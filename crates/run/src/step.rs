@@ -11,9 +11,11 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
 use crate::account::{Account, own as own_bytes};
-use crate::compile::{Compile, Compiled, Part, padded};
+use crate::compile::Compile;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::peak::{Peak, ledger_kind};
+use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
 use crate::variant::Variant;
 
@@ -130,7 +132,7 @@ pub struct Step {
 type Body = Box<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send>;
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepInfo {
     /// What the plan will take.
     pub planned: Bytes,
@@ -140,12 +142,20 @@ pub struct StepInfo {
     pub unlimited: Bytes,
     /// The most bytes of the arena that are needed at once: no packing could be smaller.
     pub live: Bytes,
+    /// Bytes of the arena that activations, gradients and scratch share.
+    pub arena: Bytes,
     /// The parts of what is taken beside the arena.
     pub account: Account,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
     /// Predicted seconds without a line.
     pub unlimited_seconds: f64,
+    /// What the fastest plan would take if every value had bytes of its own: what order and sharing save is the rest.
+    pub unshared: Bytes,
+    /// What the plan would take with its micro-batches if nothing ran again: what splitting saves, and what recomputation.
+    pub kept: Bytes,
+    /// Predicted seconds of that.
+    pub kept_seconds: f64,
     /// Ops that run again instead of keeping their results.
     pub recomputed_ops: u64,
     /// Into how many micro-batches the batch is split.
@@ -154,47 +164,29 @@ pub struct StepInfo {
     pub exactness: Exactness,
     /// Seconds that tracing, timing of kernels and planning took.
     pub plan_seconds: f64,
+    /// What is held when most is: by kind, by name, at which op.
+    pub peak: Peak,
 }
 
-impl StepInfo {
-    const NOTHING: StepInfo = StepInfo {
-        planned: Bytes::ZERO,
-        floor: Bytes::ZERO,
-        unlimited: Bytes::ZERO,
-        live: Bytes::ZERO,
-        account: Account {
-            program: Bytes::ZERO,
-            tensors: Bytes::ZERO,
-            staged: Bytes::ZERO,
-            beside: Bytes::ZERO,
-        },
-        predicted_seconds: 0.0,
-        unlimited_seconds: 0.0,
-        recomputed_ops: 0,
-        micro_batches: 0,
-        exactness: Exactness::Bitwise,
-        plan_seconds: 0.0,
-    };
-
-    fn new(compiled: &Compiled, plan_seconds: f64) -> StepInfo {
-        let parts = || compiled.passes.iter().chain(&compiled.update);
-        let live = parts().map(|p| p.program.figures().live_bytes).max().unwrap_or(0);
-        let again = |p: &Part| p.program.figures().recomputed_ops * p.runs as u64;
-        StepInfo {
-            planned: compiled.planned,
-            floor: compiled.floor,
-            unlimited: compiled.unlimited,
-            live: Bytes(live),
-            account: compiled.account,
-            predicted_seconds: compiled.predicted_ns as f64 / 1e9,
-            unlimited_seconds: compiled.unlimited_ns as f64 / 1e9,
-            recomputed_ops: parts().map(again).sum(),
-            micro_batches: compiled.passes.iter().map(|p| p.runs).sum(),
-            exactness: compiled.exactness,
-            plan_seconds,
-        }
-    }
-}
+/// The plan of a step before there is one.
+static NOTHING: StepInfo = StepInfo {
+    planned: Bytes::ZERO,
+    floor: Bytes::ZERO,
+    unlimited: Bytes::ZERO,
+    live: Bytes::ZERO,
+    arena: Bytes::ZERO,
+    account: Account { program: Bytes::ZERO, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO },
+    predicted_seconds: 0.0,
+    unlimited_seconds: 0.0,
+    unshared: Bytes::ZERO,
+    kept: Bytes::ZERO,
+    kept_seconds: 0.0,
+    recomputed_ops: 0,
+    micro_batches: 0,
+    exactness: Exactness::Bitwise,
+    plan_seconds: 0.0,
+    peak: Peak::NOTHING,
+};
 
 impl Step {
     /// Traces and compiles a step over a state and inputs of the given types, without a line and without splitting.
@@ -246,20 +238,9 @@ impl Step {
         inputs: &[Type],
         body: impl Fn(&Pass<'_>) -> Result<StepResult>,
     ) -> Result<(StepInfo, Bytes)> {
-        let (site, start) = (Site::here(), Instant::now());
-        let sketch = crate::Sketch::new();
-        let state: Vec<Tensor> = held.iter().map(|(name, _, ty)| sketch.tensor(name, ty.clone())).collect();
-        let names: Vec<(String, Kind)> = held.iter().map(|(name, kind, _)| (name.clone(), *kind)).collect();
-        let absent = held.iter().map(|(_, _, ty)| padded(ty.bytes())).sum();
-        let (batch, guarded) = (batch_of(options, inputs, site)?, options.guarded);
-        let (state, names, started) = (&state, &names, false);
-        let body = &body;
-        let compile =
-            Compile { device, state, names, inputs, batch, options, guarded, absent, started, body, site };
-        let compiled = compile.run()?;
-        let parts = compiled.passes.iter().chain(&compiled.update);
-        let arena = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0);
-        Ok((StepInfo::new(&compiled, start.elapsed().as_secs_f64()), arena.into()))
+        let info = Survey::new(options, device, held, inputs, body)?.plan(options.memory)?;
+        let arena = info.arena;
+        Ok((info, arena))
     }
 
     #[track_caller]
@@ -348,13 +329,13 @@ impl Step {
         let mut compiled = compile.run()?;
         process::release_unused_heap();
         for _ in 0..MOST_TRIES {
-            if options.memory.is_none() || compiled.account.holds(&self.device, started) {
+            if options.memory.is_none() || compiled.info.account.holds(&self.device, started) {
                 break;
             }
             compiled = compile.run()?;
             process::release_unused_heap();
         }
-        let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
+        let info = StepInfo { plan_seconds: start.elapsed().as_secs_f64(), ..compiled.info.clone() };
         Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, state, info, site)
     }
 
@@ -510,7 +491,7 @@ impl Step {
     /// zeros before anything was.
     pub fn info(&self) -> &StepInfo {
         let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
-        most.map_or(&StepInfo::NOTHING, |v| &v.info)
+        most.map_or(&NOTHING, |v| &v.info)
     }
 
     /// How many compiled forms are kept.
@@ -565,13 +546,18 @@ impl Step {
         let resident = || process::resident().unwrap_or(Bytes::ZERO);
         let own = own_bytes(&self.device)
             .unwrap_or_else(|| resident().saturating_sub(self.device.memory_info().current));
-        row(LedgerKind::Program, "program", variant.info.account.program, own);
+        let Account { program, beside, .. } = variant.info.account;
+        row(LedgerKind::Program, "program", program, own);
+        // Measured with the program: pipelines and whatever else is declared take the process's own memory.
+        if beside > Bytes::ZERO {
+            ledger.plan(LedgerKind::Input, "pipelines and what else stands beside", beside);
+        }
         ledger
     }
 }
 
 /// Samples in the inputs, where their first axis counts them.
-fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
+pub(crate) fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
     if !options.batched {
         return Ok(None);
     }
@@ -581,17 +567,6 @@ fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option
         return Err(Error::Signature { site, why });
     }
     Ok(batch)
-}
-
-fn ledger_kind(kind: Kind) -> LedgerKind {
-    match kind {
-        Kind::Parameter => LedgerKind::Parameter,
-        Kind::Gradient => LedgerKind::Gradient,
-        Kind::Optimizer => LedgerKind::Optimizer,
-        Kind::Activation => LedgerKind::Activation,
-        Kind::Input => LedgerKind::Input,
-        Kind::Other => LedgerKind::Program,
-    }
 }
 
 /// The tensor with bytes that nobody else can see.

@@ -62,6 +62,8 @@ pub struct Trainer {
     pub(crate) resumed: Option<Checkpoint>,
     /// Whether pipelines must do with the least they can, because the line is tight.
     pub(crate) least_pipelines: bool,
+    /// What the process takes for other things.
+    pub(crate) beside: Bytes,
 }
 
 impl Trainer {
@@ -95,6 +97,7 @@ impl Trainer {
             n_inputs: 1,
             resumed: None,
             least_pipelines: false,
+            beside: Bytes::ZERO,
         }
     }
 
@@ -122,6 +125,14 @@ impl Trainer {
     #[must_use]
     pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
         self.host_memory = bytes;
+        self
+    }
+
+    /// What the process will take beside the training and its pipelines, so that the line holds for all of it: a callback
+    /// that draws, say.
+    #[must_use]
+    pub fn beside(mut self, bytes: Bytes) -> Trainer {
+        self.beside += bytes;
         self
     }
 
@@ -312,7 +323,7 @@ impl Trainer {
     /// What was planned. The least is that with pipelines that take the least.
     pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
         let Some(training) = &self.training else { return Ok(None) };
-        let mut info = *training.info();
+        let mut info = training.info().clone();
         if self.memory.is_some() && self.host_memory.is_none() {
             let mut least = least_pipeline(data)?;
             if let Some(validation) = &self.validation {
@@ -370,12 +381,12 @@ impl Trainer {
     pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
         if self.training.is_none() {
             let mut recipe = self.recipe(data, true)?;
-            recipe.beside = self.pipelines(data)?;
+            recipe.beside = self.beside + self.pipelines(data)?;
             let training = match Training::new(self.model.clone(), recipe.clone(), self.seed) {
                 // The pipelines' wish may be what is too much: they make do with the least.
                 Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
                     self.least_pipelines = true;
-                    recipe.beside = self.pipelines(data)?;
+                    recipe.beside = self.beside + self.pipelines(data)?;
                     Training::new(self.model.clone(), recipe, self.seed)?
                 }
                 made => made?,

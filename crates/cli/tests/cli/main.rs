@@ -4,4 +4,6 @@ mod common;
 mod contract;
 mod explain;
 mod line;
+mod live;
+mod plan;
 mod resume;
