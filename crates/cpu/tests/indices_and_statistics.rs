@@ -92,7 +92,7 @@ fn tensors_without_elements_are_no_trouble() {
         (ops::LayerNorm { eps, axes: 1 }.into(), vec![none(&[0, 4]), row(), row()]),
         (ops::RmsNorm { eps }.into(), vec![none(&[0, 4]), row()]),
         (ops::GroupNorm { groups: 2, eps }.into(), vec![none(&[0, 3, 4]), row(), row()]),
-        (ops::BatchNorm { eps }.into(), vec![none(&[3, 0]), none(&[0]), none(&[0])]),
+        (ops::BatchNorm { eps, relu: false }.into(), vec![none(&[3, 0]), none(&[0]), none(&[0])]),
         (ops::Gather { axis: 0 }.into(), vec![Value::of([2, 2], &[0f32; 4]), Value::of([0], &[0i64; 0])]),
         (ops::OneHot { depth: 3, dtype: DType::F32 }.into(), vec![Value::of([0], &[0i64; 0])]),
         (ops::TakeAlong { axis: 0 }.into(), vec![none(&[2, 0]), Value::of([3, 0], &[0i64; 0])]),
@@ -120,7 +120,7 @@ fn a_mean_a_thousand_deviations_from_zero_leaves_the_variance_right() {
         (0..rows * channels).map(|i| (300.0 * (i % channels) as f64 + noise(i)) as f32).collect();
     let scale = || Value::of([channels], &[1f32; 3]);
     let inputs = vec![Value::of([rows, channels], &x), scale(), scale()];
-    let mut outputs = run(ops::BatchNorm { eps: Scalar(0.0) }, inputs).unwrap();
+    let mut outputs = run(ops::BatchNorm { eps: Scalar(0.0), relu: false }, inputs).unwrap();
     for c in 0..channels {
         let column = || x.iter().skip(c).step_by(channels).map(|&v| f64::from(v));
         let mean = column().sum::<f64>() / rows as f64;
@@ -138,9 +138,9 @@ fn tensors_large_enough_for_many_tasks_mean_what_the_reference_means_on_any_numb
     let index = |n: usize, limit: usize| (Type::new(DType::I64, [n]), Domain::Index(limit));
     let eps = Scalar(1e-3);
     let examples = [
-        Example::new(ops::BatchNorm { eps }, vec![f32s(&[3000, 40]), f32s(&[40]), f32s(&[40])]),
+        Example::new(ops::BatchNorm { eps, relu: false }, vec![f32s(&[3000, 40]), f32s(&[40]), f32s(&[40])]),
         Example::new(
-            ops::BatchNormGrad,
+            ops::BatchNormGrad { relu: false },
             vec![f32s(&[3000, 40]), f32s(&[40]), f32s(&[40]), positive(&[40]), f32s(&[3000, 40])],
         ),
         Example::new(ops::GroupNorm { groups: 4, eps }, vec![f32s(&[2, 1500, 48]), f32s(&[48]), f32s(&[48])]),

@@ -48,6 +48,8 @@ pub(crate) struct Card {
     pub(crate) stream: sys::CUstream,
     /// The architecture, as compilers name it: `sm_90`.
     pub(crate) target: String,
+    /// What generation it is of.
+    pub(crate) capability: (usize, usize),
     pub(crate) name: String,
     pub(crate) bus: String,
     /// Bytes that the context took when it was made, as the driver's free memory shows.
@@ -118,6 +120,7 @@ impl Card {
             context,
             stream,
             target: format!("sm_{major}{minor}"),
+            capability: (major, minor),
             name: text(&name),
             bus: text(&bus),
             context_bytes: 0,

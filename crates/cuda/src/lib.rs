@@ -212,6 +212,15 @@ impl Cuda {
         self.0.dnn.get_or_init(|| if cudnn { dnn::Dnn::new(card, tf32) } else { None }).as_ref()
     }
 
+    /// Whether there are tensor cores for bf16, copies into shared memory that nobody waits for, and what else came with
+    /// them.
+    fn has_tensor_cores(&self) -> bool {
+        match &self.0.engine {
+            Engine::Card(card) => card.capability >= (8, 0),
+            Engine::Host(_) => true,
+        }
+    }
+
     /// The most shared memory that a block may ask for.
     fn shared_limit(&self) -> usize {
         match &self.0.engine {

@@ -7,9 +7,10 @@ mod device;
 use common::{Memory, card, check_values, emulator};
 use plimsoll_cuda::Cuda;
 use plimsoll_device::backend::{Backend, Call, Operand};
-use plimsoll_graph::example::{Dice, Example};
+use plimsoll_graph::example::{Dice, Domain, Example};
+use plimsoll_graph::ops::{Attention, AttentionGrad};
 use plimsoll_graph::reference::Array;
-use plimsoll_graph::{DType, OPS, Op, Type};
+use plimsoll_graph::{DType, OPS, Op, Scalar, Type};
 
 /// Runs an example on a device and returns its outputs' types, values and bytes. With `share`, outputs that may be
 /// written over an input are.
@@ -67,6 +68,8 @@ fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
     // 16-bit types want both sides alike; everything else is rounded once, at its end.
     let slack = match example.op {
         Op::LstmGrad(_) | Op::GruGrad(_) => 3.0,
+        // Probabilities and their gradients are rounded on their way into the second product, for the same reason.
+        Op::Attention(_) | Op::AttentionGrad(_) if computed_in.bytes() == 2 => 3.0,
         _ => 1.0,
     };
     let one = run(cuda, example, &values, false);
@@ -113,6 +116,38 @@ fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
         }
     }
     assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
+}
+
+/// Attention over heads that tensor cores take: one tile and several, keys before the queries, shared keys, other widths.
+fn attention_on_tensor_cores(cuda: &Cuda) {
+    let mut dice = Dice::new(5);
+    for (causal, [batch, tq, tk, heads, kv_heads, d, dv]) in [
+        (true, [2, 150, 150, 2, 2, 64, 64]),
+        (false, [1, 70, 33, 4, 2, 16, 32]),
+        (true, [1, 20, 90, 2, 1, 32, 16]),
+        (true, [1, 90, 20, 1, 1, 48, 48]),
+        (true, [1, 80, 80, 1, 1, 128, 128]),
+    ] {
+        for dtype in [DType::BF16, DType::F16] {
+            let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
+            let mut inputs =
+                vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
+            let op = Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) };
+            check(cuda, &Example::new(op, inputs.clone()), &mut dice, dtype);
+            let lse = (Type::new(DType::F32, [batch, heads, tq]), Domain::Positive);
+            inputs.extend([of([batch, tq, heads, dv]), lse, of([batch, tq, heads, dv])]);
+            // As among the op's own examples: the log-sums are not those of the scores, so scores are flat.
+            let op = Attention { scale: Scalar(0.25 * op.scale.0), ..op };
+            check(cuda, &Example::new(AttentionGrad(op), inputs), &mut dice, dtype);
+        }
+    }
+}
+
+#[test]
+fn attention_on_tensor_cores_means_what_the_reference_means() {
+    for cuda in [card(), emulator()].into_iter().flatten() {
+        attention_on_tensor_cores(&cuda);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Scaled-dot-product attention, forward and backward, by tiles in shared memory: no matrix of scores is stored.
+//! Scaled-dot-product attention, forward and backward, by tiles: no matrix of scores is stored.
+//!
+//! 16-bit heads run on tensor cores (`flash.cu`); other types, masks and odd sizes on plain arithmetic (`attention.cu`).
 
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::{Call, Operand};
-use plimsoll_graph::Type;
 use plimsoll_graph::ops::{Attention, AttentionDims, AttentionGrad};
+use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
 use crate::Cuda;
@@ -12,40 +14,106 @@ use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
 const TEXT: &str = include_str!("attention.cu");
+const FLASH: &str = concat!(include_str!("tensor.cu"), include_str!("flash.cu"));
+/// Keys that the kernels on tensor cores take at a time, and keys or queries of a block of their gradients.
+const FLASH_ROWS: usize = 64;
 
-/// The sizes of a call and of its tiles.
+/// One of the kernels.
+#[derive(Clone, Copy)]
+enum Which {
+    Forward,
+    GradQueries,
+    GradKeys,
+}
+
+/// The sizes of a call and how it is cut into tiles.
 struct Tiles {
     dims: AttentionDims,
-    rows: usize,
-    shared: usize,
+    /// Rows of a tile of plain arithmetic; none on tensor cores.
+    rows: Option<usize>,
 }
 
 impl Tiles {
-    /// The tallest tiles whose operands fit into shared memory.
-    fn new(cuda: &Cuda, types: &[&Type]) -> Result<Tiles, Error> {
+    /// Tensor cores where they know the case, else the tallest tiles whose operands fit into shared memory.
+    fn new(cuda: &Cuda, op: &Attention, types: &[&Type]) -> Result<Tiles, Error> {
         let refused = |why| Error::Library { library: "the CUDA backend", call: "attention", why };
         let dims = AttentionDims::new(types[0], types[1], types[2]).map_err(refused)?;
-        let bytes = types[0].dtype.accumulator().bytes();
-        for rows in [32, 16, 8] {
-            // Queries, keys, values, gradients, two tiles of scores and three numbers a row.
-            let shared = bytes * rows * (2 * (dims.d + 1) + 2 * (dims.dv + 1) + 2 * (rows + 1) + 3);
-            if shared <= cuda.shared_limit() {
-                return Ok(Tiles { dims, rows, shared });
-            }
+        let even = |width: usize| width > 0 && width.is_multiple_of(16) && width <= 128;
+        let flash = matches!(types[0].dtype, DType::BF16 | DType::F16)
+            && !op.mask
+            && even(dims.d)
+            && even(dims.dv)
+            && dims.tq.max(dims.tk) < 1 << 24
+            && cuda.has_tensor_cores();
+        if flash {
+            return Ok(Tiles { dims, rows: None });
         }
-        Err(refused(format!("heads of {} and {} features do not fit into shared memory", dims.d, dims.dv)))
+        let bytes = types[0].dtype.accumulator().bytes();
+        let tiles = [32, 16, 8].map(|rows| Tiles { dims, rows: Some(rows) });
+        let fits = |tiles: &Tiles| bytes * tiles.numbers(Which::Forward) <= cuda.shared_limit();
+        tiles.into_iter().find(fits).ok_or_else(|| {
+            refused(format!("heads of {} and {} features do not fit into shared memory", dims.d, dims.dv))
+        })
+    }
+
+    /// The rows of a block of a kernel.
+    fn block(&self, which: Which) -> usize {
+        match (self.rows, which) {
+            (Some(rows), _) => rows,
+            (None, Which::Forward) if self.dims.d.max(self.dims.dv) <= 64 => 2 * FLASH_ROWS,
+            (None, _) => FLASH_ROWS,
+        }
+    }
+
+    /// Numbers in shared memory: elements on tensor cores, sums elsewhere.
+    fn numbers(&self, which: Which) -> usize {
+        let (d, dv) = (self.dims.d, self.dims.dv);
+        if let Some(rows) = self.rows {
+            // Queries, keys, values, gradients, two tiles of scores and three numbers a row.
+            return rows * (2 * (d + 1) + 2 * (dv + 1) + 2 * (rows + 1) + 3);
+        }
+        // Rows are padded by eight; what comes while something is worked on lies beside it.
+        let (d, dv) = (d + 8, dv + 8);
+        match which {
+            Which::Forward => self.block(which) * d + 2 * FLASH_ROWS * (d + dv),
+            Which::GradQueries => 3 * FLASH_ROWS * (d + dv),
+            // Two statistics of each query, of four bytes.
+            Which::GradKeys => 3 * FLASH_ROWS * (d + dv) + 8 * FLASH_ROWS,
+        }
     }
 
     fn code(&self, q: &Type) -> Code<'static> {
-        Code::of("attention", TEXT, q.dtype)
-            .with("D", self.dims.d)
-            .with("DV", self.dims.dv)
-            .with("ROWS", self.rows)
+        let code = match self.rows {
+            Some(rows) => Code::of("attention", TEXT, q.dtype).with("ROWS", rows),
+            None => {
+                let mut code = Code::of("flash", FLASH, q.dtype);
+                code.head +=
+                    if q.dtype == DType::BF16 { "#define MMA \"bf16\"\n" } else { "#define MMA \"f16\"\n" };
+                code
+            }
+        };
+        code.with("D", self.dims.d).with("DV", self.dims.dv)
     }
 
-    fn grid(&self, length: usize, heads: usize) -> Grid {
-        let grid = Grid::tiles(length.div_ceil(self.rows), heads, self.dims.batch, 256);
-        Grid { shared: self.shared as u32, ..grid }
+    fn grid(&self, which: Which, q: &Type) -> Grid {
+        let (length, heads) = match which {
+            Which::GradKeys => (self.dims.tk, self.dims.kv_heads),
+            _ => (self.dims.tq, self.dims.heads),
+        };
+        let (threads, bytes) = match self.rows {
+            Some(_) => (256, q.dtype.accumulator().bytes()),
+            None => (128, q.dtype.bytes()),
+        };
+        let grid = Grid::tiles(length.div_ceil(self.block(which)), heads, self.dims.batch, threads);
+        Grid { shared: (self.numbers(which) * bytes) as u32, ..grid }
+    }
+
+    fn each_query(&self) -> Grid {
+        let queries = self.dims.batch * self.dims.heads * self.dims.tq;
+        match self.rows {
+            Some(_) => Grid::each(queries),
+            None => Grid::tiles(queries.div_ceil(16).min(1 << 20), 1, 1, 128),
+        }
     }
 
     fn args(&self, op: &Attention, inputs: &[Operand<'_>], at: [*mut u8; 6]) -> Args {
@@ -71,18 +139,18 @@ fn types<'a>(operands: &[Operand<'a>]) -> Vec<&'a Type> {
 
 impl Kernel for Attention {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        Tiles::new(cuda, inputs).map(|_| 0)
+        Tiles::new(cuda, self, inputs).map(|_| 0)
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let tiles = Tiles::new(cuda, &types(call.inputs))?;
+        let tiles = Tiles::new(cuda, self, &types(call.inputs))?;
         let (o, lse) = (call.outputs[0], call.outputs[1]);
         if lse.ty.elements() == 0 {
             return Ok(());
         }
         let none = null_mut();
         let args = tiles.args(self, call.inputs, [none, none, none, o.ptr, none, lse.ptr]);
-        let grid = tiles.grid(tiles.dims.tq, tiles.dims.heads);
+        let grid = tiles.grid(Which::Forward, call.inputs[0].ty);
         // SAFETY: the caller's promise; a block reads its queries before it writes over them.
         unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) }
     }
@@ -90,29 +158,29 @@ impl Kernel for Attention {
 
 impl Kernel for AttentionGrad {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        let Tiles { dims, .. } = Tiles::new(cuda, inputs)?;
+        let Tiles { dims, .. } = Tiles::new(cuda, &self.0, inputs)?;
         Ok(dims.batch * dims.heads * dims.tq * inputs[0].dtype.accumulator().bytes())
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let tiles = Tiles::new(cuda, &types(call.inputs))?;
+        let tiles = Tiles::new(cuda, &self.0, &types(call.inputs))?;
         let first = 3 + usize::from(self.0.mask);
         let [o, lse, d_o] = [0, 1, 2].map(|i| call.inputs[first + i].ptr);
         let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].ptr);
         let dims = tiles.dims;
         let args =
             |a: *mut u8, b: *mut u8| tiles.args(&self.0, call.inputs, [o, lse, d_o, a, b, call.scratch]);
-        let code = tiles.code(call.inputs[0].ty);
-        let queries = dims.batch * dims.heads * dims.tq;
+        let q = call.inputs[0].ty;
+        let code = tiles.code(q);
         // SAFETY: the caller's promise; the scratch holds a number for every query.
         unsafe {
-            if queries > 0 {
-                cuda.launch(&code, "deltas", Grid::each(queries), &args(dq, null_mut()))?;
-                let grid = tiles.grid(dims.tq, dims.heads);
+            if dims.batch * dims.heads * dims.tq > 0 {
+                cuda.launch(&code, "deltas", tiles.each_query(), &args(dq, null_mut()))?;
+                let grid = tiles.grid(Which::GradQueries, q);
                 cuda.launch(&code, "grad_queries", grid, &args(dq, null_mut()))?;
             }
             if dims.batch * dims.kv_heads * dims.tk > 0 {
-                cuda.launch(&code, "grad_keys", tiles.grid(dims.tk, dims.kv_heads), &args(dk, dv))?;
+                cuda.launch(&code, "grad_keys", tiles.grid(Which::GradKeys, q), &args(dk, dv))?;
             }
         }
         Ok(())

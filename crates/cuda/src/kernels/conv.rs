@@ -1,4 +1,7 @@
-//! Convolutions and their two gradients, channels last, as products whose operands are read from the images.
+//! Convolutions and their two gradients, channels last.
+//!
+//! Windows of one pixel are plain products of matrices; other convolutions run by cuDNN where it is installed and knows the case,
+//! else as products whose operands are read from the images.
 
 use std::ptr::null_mut;
 
@@ -8,7 +11,7 @@ use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
 use super::layout::turn;
-use super::matmul::activation;
+use super::matmul::{Matrix, Product, activation};
 use super::{Parts, padded};
 use crate::Cuda;
 use crate::dnn::{Shape, Wanted};
@@ -76,6 +79,44 @@ fn code(x: &Type, act: Option<Unary>) -> (Code<'static>, f64, f64) {
 /// Blocks for a product of `m` by `n` in every group.
 fn tiles(m: usize, n: usize, groups: usize, pieces: usize) -> Grid {
     Grid::tiles(m.div_ceil(64) * n.div_ceil(64), groups, pieces, 256)
+}
+
+/// A convolution whose windows are single pixels, as a product of matrices: pixels by channels, channels by filters. None
+/// where it is something else, or there is no library that would do it faster.
+fn as_product(
+    cuda: &Cuda,
+    wanted: Wanted,
+    shape: &Shape,
+    dtype: DType,
+    [x, w, y]: [*mut u8; 3],
+) -> Option<Product> {
+    let single =
+        shape.window == [1, 1] && shape.stride == [1, 1] && shape.pad == [(0, 0); 2] && shape.groups == 1;
+    if !single || cuda.0.blas.is_none() {
+        return None;
+    }
+    let pixels = shape.images * shape.out[0] * shape.out[1];
+    let (channels, filters) = (shape.channels, shape.filters);
+    let (x, w, y) = (
+        Matrix::dense(x, dtype, channels),
+        Matrix::dense(w, dtype, filters),
+        Matrix::dense(y, dtype, filters),
+    );
+    Some(match wanted {
+        Wanted::Output => Product::new(pixels, filters, channels, x, w, y),
+        Wanted::Input => Product::new(pixels, channels, filters, y, w.turned(), x),
+        Wanted::Filter => Product::new(channels, filters, pixels, x.turned(), y, w),
+    })
+}
+
+/// The scratch of a convolution by a library; none where none does it.
+fn library_scratch(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<usize> {
+    // Any aligned address will do: what is chosen depends on sizes and alignment alone.
+    let address = std::ptr::without_provenance_mut(4096);
+    match as_product(cuda, wanted, shape, dtype, [address; 3]) {
+        Some(product) => Some(product.scratch(cuda)),
+        None => dnn_scratch(cuda, wanted, shape, dtype),
+    }
 }
 
 /// The scratch of a convolution by cuDNN: the filter in its order, then its workspace; none where it does not know the
@@ -157,7 +198,7 @@ impl Kernel for Conv {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (x, w, y) = (inputs[0], inputs[1], outputs[0]);
         let shape = shape!(self, x.shape, y.shape, [w.shape[0], w.shape[1]]);
-        Ok(dnn_scratch(cuda, Wanted::Output, &shape, x.dtype).unwrap_or(0))
+        Ok(library_scratch(cuda, Wanted::Output, &shape, x.dtype).unwrap_or(0))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -167,6 +208,11 @@ impl Kernel for Conv {
         }
         let shape = shape!(self, x.ty.shape, y.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
+        if let Some(product) = as_product(cuda, Wanted::Output, &shape, x.ty.dtype, [x.ptr, w.ptr, y.ptr]) {
+            let product = Product { bias: (!bias.is_null()).then_some(bias), act: self.act, ..product };
+            // SAFETY: the caller's promise.
+            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
+        }
         // SAFETY: the caller's promise.
         if unsafe { dnn_run(cuda, call, Wanted::Output, &shape, [x.ptr, w.ptr, y.ptr]) }? {
             let rows = y.ty.elements() / shape.filters;
@@ -186,7 +232,7 @@ impl Kernel for ConvGradInput {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (dy, w, dx) = (inputs[0], inputs[1], outputs[0]);
         let shape = shape!(self, dx.shape, dy.shape, [w.shape[0], w.shape[1]]);
-        Ok(dnn_scratch(cuda, Wanted::Input, &shape, dy.dtype).unwrap_or(0))
+        Ok(library_scratch(cuda, Wanted::Input, &shape, dy.dtype).unwrap_or(0))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -196,6 +242,11 @@ impl Kernel for ConvGradInput {
         }
         let shape = shape!(self, dx.ty.shape, dy.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
+        if let Some(product) = as_product(cuda, Wanted::Input, &shape, dy.ty.dtype, [dx.ptr, w.ptr, dy.ptr]) {
+            let product = Product { bias: (!bias.is_null()).then_some(bias), ..product };
+            // SAFETY: the caller's promise.
+            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
+        }
         // SAFETY: the caller's promise.
         if unsafe { dnn_run(cuda, call, Wanted::Input, &shape, [dx.ptr, w.ptr, dy.ptr]) }? {
             let rows = dx.ty.elements() / shape.channels;
@@ -215,7 +266,7 @@ impl Kernel for ConvGradFilter {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
         let (x, dy) = (inputs[0], inputs[1]);
         let shape = shape!(self, x.shape, dy.shape, self.filter);
-        if let Some(bytes) = dnn_scratch(cuda, Wanted::Filter, &shape, x.dtype) {
+        if let Some(bytes) = library_scratch(cuda, Wanted::Filter, &shape, x.dtype) {
             return Ok(bytes);
         }
         let pieces = shape.pieces();
@@ -229,6 +280,10 @@ impl Kernel for ConvGradFilter {
             return Ok(());
         }
         let shape = shape!(self, x.ty.shape, dy.ty.shape, self.filter);
+        if let Some(product) = as_product(cuda, Wanted::Filter, &shape, x.ty.dtype, [x.ptr, dw.ptr, dy.ptr]) {
+            // SAFETY: the caller's promise.
+            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
+        }
         // SAFETY: the caller's promise.
         if unsafe { dnn_run(cuda, call, Wanted::Filter, &shape, [x.ptr, dw.ptr, dy.ptr]) }? {
             return Ok(());

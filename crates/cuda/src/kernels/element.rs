@@ -37,7 +37,18 @@ struct Written {
 enum Reading {
     Dense,
     Scalar,
+    /// With strides; the last axis element after element.
+    Rows,
+    /// With strides; the last axis the same element again.
+    Columns,
+    /// With strides throughout.
     Strided,
+}
+
+impl Reading {
+    fn has_offset(self) -> bool {
+        !matches!(self, Reading::Dense | Reading::Scalar)
+    }
 }
 
 fn write_chain(
@@ -47,17 +58,27 @@ fn write_chain(
     readings: &[Reading],
     rank: usize,
     narrow_index: bool,
+    pack: usize,
 ) -> Written {
     let mut numbers: Vec<f64> = Vec::new();
-    let mut body = String::new();
+    let (mut loads, mut body, mut stores) = (String::new(), String::new(), String::new());
     let index = if narrow_index { "u32" } else { "i64" };
     for (i, (dtype, reading)) in types.iter().zip(readings).enumerate() {
-        let offset = match reading {
-            Reading::Dense => "i".to_string(),
-            Reading::Scalar => "0".to_string(),
-            Reading::Strided => format!("o{i}"),
+        let (ty, wide) = (c_name(*dtype), wide(*dtype));
+        let _ = match reading {
+            Reading::Dense => {
+                writeln!(loads, "Pack<{ty}, {pack}> v{i} = load_pack<{ty}, {pack}>(p.in[{i}], i);")
+            }
+            Reading::Rows => {
+                writeln!(loads, "Pack<{ty}, {pack}> v{i} = load_pack<{ty}, {pack}>(p.in[{i}], o{i});")
+            }
+            Reading::Scalar => writeln!(loads, "{wide} x{i} = load<{ty}>(p.in[{i}], 0);"),
+            Reading::Columns => writeln!(loads, "{wide} x{i} = load<{ty}>(p.in[{i}], o{i});"),
+            Reading::Strided => writeln!(body, "{wide} x{i} = load<{ty}>(p.in[{i}], o{i});"),
         };
-        let _ = writeln!(body, "{} x{i} = load<{}>(p.in[{i}], {offset});", wide(*dtype), c_name(*dtype));
+        if matches!(reading, Reading::Dense | Reading::Rows) {
+            let _ = writeln!(body, "{wide} x{i} = widen(v{i}.v[e]);");
+        }
     }
     let mut number = |value: f64, ty: &str| {
         numbers.push(value);
@@ -151,11 +172,13 @@ fn write_chain(
         };
     }
     for (o, &s) in outputs.iter().enumerate() {
-        let dtype = steps[usize::from(s)].dtype;
-        let _ = writeln!(body, "store<{}>(p.out[{o}], i, s{s});", c_name(dtype));
+        let ty = c_name(steps[usize::from(s)].dtype);
+        let _ = writeln!(loads, "Pack<{ty}, {pack}> y{o};");
+        let _ = writeln!(body, "y{o}.v[e] = narrow<{ty}>(s{s});");
+        let _ = writeln!(stores, "store_pack<{ty}, {pack}>(p.out[{o}], i, y{o});");
     }
     let mut offsets = String::new();
-    let strided: Vec<usize> = (0..types.len()).filter(|&i| readings[i] == Reading::Strided).collect();
+    let strided: Vec<usize> = (0..types.len()).filter(|&i| readings[i].has_offset()).collect();
     if !strided.is_empty() {
         let _ = writeln!(offsets, "{index} r = i;");
         for i in &strided {
@@ -175,8 +198,9 @@ fn write_chain(
         "struct P {{ i64 n; const void *in[{n_in}]; void *out[{n_out}]; double number[{n_number}]; \
          i64 length[{MAX_RANK}]; i64 stride[{n_strided}][{MAX_RANK}]; }};\n\
          KERNEL(chain, P) {{\n\
-         for ({index} i = ({index})blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += ({index})gridDim.x * blockDim.x) {{\n\
-         {offsets}{body}}}\n}}\n"
+         for ({index} g = ({index})blockIdx.x * blockDim.x + threadIdx.x; g < p.n / {pack}; g += ({index})gridDim.x * blockDim.x) {{\n\
+         {index} i = g * {pack};\n{offsets}{loads}\
+         #pragma unroll\nfor (int e = 0; e < {pack}; e++) {{\n{body}}}\n{stores}}}\n}}\n"
     );
     Written { text, numbers }
 }
@@ -206,13 +230,16 @@ pub(super) unsafe fn run_chain(
         .map(|i| match () {
             () if joined.is_dense(i) => Reading::Dense,
             () if joined.is_scalar(i) => Reading::Scalar,
+            () if joined.strides[i].last() == Some(&1) => Reading::Rows,
+            () if joined.strides[i].last() == Some(&0) => Reading::Columns,
             () => Reading::Strided,
         })
         .collect();
     let types: Vec<DType> = inputs.iter().map(|x| x.ty.dtype).collect();
+    let pack = pack(&joined, &readings, inputs, results);
     // Grid strides are added to the index before it is compared, so 32 bits must hold that sum too.
     let narrow_index = n < 1 << 31;
-    let written = write_chain(steps, outputs, &types, &readings, joined.rank(), narrow_index);
+    let written = write_chain(steps, outputs, &types, &readings, joined.rank(), narrow_index, pack);
     let mut args = Args::new().int(n);
     for x in inputs {
         args = args.at(x.ptr);
@@ -230,7 +257,7 @@ pub(super) unsafe fn run_chain(
         args = args.float(0.0);
     }
     args = args.ints(joined.lengths.iter().copied(), MAX_RANK, 1);
-    let strided = readings.iter().enumerate().filter(|(_, r)| **r == Reading::Strided);
+    let strided = readings.iter().enumerate().filter(|(_, r)| r.has_offset());
     let mut any = false;
     for (i, _) in strided {
         args = args.ints(joined.strides[i].iter().copied(), MAX_RANK, 0);
@@ -247,7 +274,35 @@ pub(super) unsafe fn run_chain(
         contract: false,
     };
     // SAFETY: the caller's promise; the arguments are packed as the written struct says.
-    unsafe { cuda.launch(&code, "chain", Grid::each(n), &args) }
+    unsafe { cuda.launch(&code, "chain", Grid::each(n / pack), &args) }
+}
+
+/// How many elements a thread takes at once: what sixteen bytes of the narrowest type hold, or as many as addresses, lengths
+/// and strides allow. Types of eight bytes and readings that jump are taken one by one.
+fn pack(joined: &Strided, readings: &[Reading], inputs: &[Operand<'_>], results: &[Operand<'_>]) -> usize {
+    let n: usize = joined.lengths.iter().product();
+    let has_offsets = readings.iter().any(|r| r.has_offset());
+    let inner = if has_offsets { joined.lengths.last().copied().unwrap_or(1) } else { n };
+    let fits = |pack: usize| {
+        let aligned = |x: &Operand<'_>| (x.ptr as usize).is_multiple_of((pack * x.ty.dtype.bytes()).min(16));
+        let even = |(i, reading): (usize, &Reading)| match reading {
+            Reading::Rows => joined.strides[i].iter().rev().skip(1).all(|s| s.is_multiple_of(pack)),
+            _ => true,
+        };
+        inner.is_multiple_of(pack)
+            && inputs
+                .iter()
+                .zip(readings)
+                .all(|(x, r)| *r == Reading::Scalar || *r == Reading::Columns || aligned(x))
+            && results.iter().all(aligned)
+            && readings.iter().enumerate().all(even)
+    };
+    let bytes = || inputs.iter().chain(results).map(|x| x.ty.dtype.bytes());
+    if readings.contains(&Reading::Strided) || bytes().any(|b| b == 8) {
+        return 1;
+    }
+    let most = if bytes().all(|b| b <= 2) { 8 } else { 4 };
+    [8, 4, 2].into_iter().find(|&pack| pack <= most && fits(pack)).unwrap_or(1)
 }
 
 /// The error for a shape of more axes than kernels count.

@@ -1,4 +1,5 @@
-// Picking by index and adding back by index. I is the type of indices; T of elements, A of their sums.
+// Picking by index and adding back by index. I is the type of indices; T of elements, A of their sums; N elements are moved at
+// once where rows are whole numbers of them.
 //
 // Adding back is the same in every run: the places that name an output are listed, each list is put in order, and each
 // output adds up its own list.
@@ -16,6 +17,7 @@ struct P {
     i64 inner;
     i64 *flag;
     i64 code;
+    i64 placed;
 };
 DEV i64 checked(const P &p, i64 at) {
     i64 k = (i64)p.index[at];
@@ -24,9 +26,11 @@ DEV i64 checked(const P &p, i64 at) {
     return -1;
 }
 KERNEL(gather, P) {
-    EACH(i, p.outer * p.indices * p.inner) {
-        i64 b = i % p.inner, r = i / p.inner, k = checked(p, r % p.indices);
-        if (k >= 0) p.y[i] = p.x[(r / p.indices * p.length + k) * p.inner + b];
+    i64 packs = p.inner / N;
+    EACH(g, p.outer * p.indices * packs) {
+        i64 b = g % packs * N, r = g / packs, k = checked(p, r % p.indices);
+        if (k >= 0)
+            store_pack<T, N>(p.y, r * p.inner + b, load_pack<T, N>(p.x, (r / p.indices * p.length + k) * p.inner + b));
     }
 }
 KERNEL(one_hot, P) {
@@ -109,13 +113,38 @@ KERNEL(sort_lists, P) {
         }
     }
 }
+// The place of index i in its list is the number of equal ones before it. All pairs are compared: for as many indices as a step
+// has, that takes less time than sorting the list of an index that comes up everywhere, such as padding.
+KERNEL(place_indices, P) {
+    __shared__ I tile[256];
+    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
+    I mine = i < p.indices ? p.index[i] : (I)-1;
+    int rank = 0;
+    for (i64 j0 = 0; j0 <= (i64)blockIdx.x * 256; j0 += 256) {
+        __syncthreads();
+        tile[threadIdx.x] = j0 + threadIdx.x < p.indices ? p.index[j0 + threadIdx.x] : (I)-1;
+        __syncthreads();
+        int end = i - j0 < 256 ? (int)(i - j0) : 256;
+        for (int j = 0; j < end; j++) rank += tile[j] == mine;
+    }
+    // The counts have been added up: count[k] is where list k starts.
+    if (i < p.indices && mine >= 0 && (i64)mine < p.length) p.list[p.count[mine] + rank] = (int)i;
+}
+// A list's sum, N elements a thread. After places were filled in one by one, count[k] is the end of list k, else its start.
 KERNEL(sum_lists, P) {
-    EACH(i, p.outer * p.length * p.inner) {
-        i64 b = i % p.inner, r = i / p.inner, k = r % p.length, o = r / p.length;
-        int start = k == 0 ? 0 : p.count[k - 1], end = p.count[k];
-        A s = (A)0;
-        for (int j = start; j < end; j++) s += (A)widen(p.x[(o * p.indices + p.list[j]) * p.inner + b]);
-        p.y[i] = narrow<T>(s);
+    EACH(g, p.outer * p.length * (p.inner / N)) {
+        i64 packs = p.inner / N, b = g % packs * N, r = g / packs, k = r % p.length, o = r / p.length;
+        int start = p.placed ? p.count[k] : k == 0 ? 0 : p.count[k - 1], end = p.placed ? p.count[k + 1] : p.count[k];
+        A s[N];
+        for (int e = 0; e < N; e++) s[e] = (A)0;
+#pragma unroll 4
+        for (int j = start; j < end; j++) {
+            Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
+            for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+        }
+        Pack<T, N> y;
+        for (int e = 0; e < N; e++) y.v[e] = narrow<T>(s[e]);
+        store_pack<T, N>(p.y, r * p.inner + b, y);
     }
 }
 // A thread a line: nobody else writes to it.

@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use plimsoll_device::backend::Call;
+use plimsoll_device::backend::{Call, Operand};
 use plimsoll_graph::ops::{Gather, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
 use plimsoll_graph::{DType, Type};
 
@@ -34,10 +34,22 @@ fn args(cuda: &Cuda, call: &Call<'_>, at: [*mut u8; 6], s: Sizes) -> Args {
         .int(inner)
         .at(cuda.0.flag)
         .int(refusal_code(call.op.name()))
+        .int(usize::from(indices <= PLACED))
 }
 
+/// Up to so many indices, their places in lists are found by comparing all pairs.
+const PLACED: usize = 1 << 16;
+
 fn code(ty: DType, index: DType) -> Code<'static> {
-    Code::of("gather", TEXT, ty).with_type("I", index)
+    Code::of("gather", TEXT, ty).with_type("I", index).with("N", 1)
+}
+
+/// The source for rows of `inner` elements, and how many elements a thread moves.
+fn row_code(x: &Operand<'_>, y: &Operand<'_>, index: DType, inner: usize) -> (Code<'static>, usize) {
+    let aligned = (x.ptr as usize | y.ptr as usize).is_multiple_of(16);
+    let most = 16 / x.ty.dtype.bytes();
+    let together = if aligned && inner.is_multiple_of(most) { most } else { 1 };
+    (Code::of("gather", TEXT, x.ty.dtype).with_type("I", index).with("N", together), together)
 }
 
 impl Kernel for Gather {
@@ -50,8 +62,9 @@ impl Kernel for Gather {
             return Ok(());
         }
         let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, null_mut(), null_mut(), null_mut()], s);
+        let (code, together) = row_code(&x, &y, index.ty.dtype, inner);
         // SAFETY: the caller's promise.
-        unsafe { cuda.launch(&code(x.ty.dtype, index.ty.dtype), "gather", Grid::each(n), &args) }
+        unsafe { cuda.launch(&code, "gather", Grid::each(n / together), &args) }
     }
 }
 
@@ -103,7 +116,7 @@ impl Kernel for ScatterAdd {
         let count_bytes = 4 * (self.length + 1);
         let (count, list) = (parts.take(count_bytes), parts.take(4 * s.indices));
         let args = args(cuda, call, [x.ptr, index.ptr, y.ptr, count, list, null_mut()], s);
-        let code = code(x.ty.dtype, index.ty.dtype);
+        let (code, together) = row_code(&x, &y, index.ty.dtype, inner);
         let threads = (self.length.next_power_of_two() as u32).clamp(32, 1024);
         let scan = Grid { blocks: [1, 1, 1], threads, shared: 0 };
         // SAFETY: the caller's promise; the scratch holds the counts and the lists.
@@ -111,9 +124,14 @@ impl Kernel for ScatterAdd {
             cuda.zero(count, count_bytes)?;
             cuda.launch(&code, "count_indices", Grid::each(s.indices), &args)?;
             cuda.launch(&code, "scan_counts", scan, &args)?;
-            cuda.launch(&code, "fill_lists", Grid::each(s.indices), &args)?;
-            cuda.launch(&code, "sort_lists", Grid::each(self.length), &args)?;
-            cuda.launch(&code, "sum_lists", Grid::each(y.ty.elements()), &args)
+            if s.indices <= PLACED {
+                let grid = Grid::tiles(s.indices.div_ceil(256).max(1), 1, 1, 256);
+                cuda.launch(&code, "place_indices", grid, &args)?;
+            } else {
+                cuda.launch(&code, "fill_lists", Grid::each(s.indices), &args)?;
+                cuda.launch(&code, "sort_lists", Grid::each(self.length), &args)?;
+            }
+            cuda.launch(&code, "sum_lists", Grid::each(y.ty.elements() / together), &args)
         }
     }
 }

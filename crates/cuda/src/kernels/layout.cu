@@ -1,14 +1,6 @@
 // Elements that are made or moved but not computed. T is an unsigned type of the elements' size.
 
-struct Fill {
-    i64 n;
-    T *y;
-    u64 bits;
-};
-KERNEL(fill, Fill) {
-    EACH(i, p.n) p.y[i] = (T)p.bits;
-}
-
+#ifdef RANK
 struct Copy {
     i64 n;
     const T *x;
@@ -19,18 +11,20 @@ struct Copy {
     i64 to[8];
 };
 KERNEL(move, Copy) {
-    EACH(i, p.n) {
-        i64 r = i, from = 0, to = 0;
-        for (int a = (int)p.rank - 1; a >= 0; a--) {
-            i64 k = r % p.length[a];
-            r /= p.length[a];
+    for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += (Index)gridDim.x * blockDim.x) {
+        Index r = i;
+        i64 from = 0, to = 0;
+#pragma unroll
+        for (int a = RANK - 1; a >= 0; a--) {
+            Index l = (Index)p.length[a], k = a == 0 ? r : r % l;
+            r /= l;
             from += k * p.from[a];
             to += k * p.to[a];
         }
         p.y[to] = p.x[from];
     }
 }
-
+#elif defined(TURNED)
 // A matrix a block of 32 by 32 at a time, so that both sides pass memory in order.
 struct Turn {
     i64 rows;
@@ -51,3 +45,13 @@ KERNEL(turn, Turn) {
     for (int k = ty; k < 32; k += 8)
         if (c0 + k < p.columns && r0 + tx < p.rows) y[(c0 + k) * p.rows + r0 + tx] = tile[tx][k];
 }
+#else
+struct Fill {
+    i64 n;
+    T *y;
+    u64 bits;
+};
+KERNEL(fill, Fill) {
+    EACH(i, p.n) p.y[i] = (T)p.bits;
+}
+#endif

@@ -19,8 +19,13 @@ type Strides = SmallVec<[usize; 8]>;
 
 /// The source for elements of a size.
 fn code(dtype: DType) -> Code<'static> {
+    sized(dtype.bytes())
+}
+
+fn sized(bytes: usize) -> Code<'static> {
     let mut code = Code::of("layout", TEXT, DType::U8);
-    code.head = match dtype.bytes() {
+    code.head = match bytes {
+        16 => "typedef Pack<u64, 2> T;\n",
         8 => "typedef u64 T;\n",
         4 => "typedef u32 T;\n",
         2 => "typedef u16 T;\n",
@@ -135,6 +140,8 @@ pub(super) unsafe fn move_elements(
     if joined.rank() > MAX_RANK {
         return Err(too_many_axes(&lengths.into()));
     }
+    let (joined, bytes) = in_larger_pieces(joined, dtype.bytes(), from.0, to.0);
+    let n: usize = joined.lengths.iter().product();
     let args = Args::new()
         .int(n)
         .at(from.0)
@@ -143,8 +150,34 @@ pub(super) unsafe fn move_elements(
         .ints(joined.lengths.iter().copied(), MAX_RANK, 1)
         .ints(joined.strides[0].iter().copied(), MAX_RANK, 0)
         .ints(joined.strides[1].iter().copied(), MAX_RANK, 0);
+    let mut code = sized(bytes);
+    code.head += if n < 1 << 31 { "typedef u32 Index;\n" } else { "typedef i64 Index;\n" };
+    code.head += &format!("#define RANK {}\n", joined.rank());
     // SAFETY: the caller's promise.
-    unsafe { cuda.launch(&code(dtype), "move", Grid::each(n), &args) }
+    unsafe { cuda.launch(&code, "move", Grid::each(n), &args) }
+}
+
+/// The same move by pieces of up to sixteen bytes, where rows, strides and addresses are whole numbers of them.
+fn in_larger_pieces(mut joined: Strided, bytes: usize, from: *mut u8, to: *mut u8) -> (Strided, usize) {
+    let last = joined.rank() - 1;
+    if joined.strides.iter().any(|s| s[last] != 1) {
+        return (joined, bytes);
+    }
+    let fits = |&piece: &usize| {
+        let even = |elements: usize| (elements * bytes).is_multiple_of(piece);
+        even(joined.lengths[last])
+            && joined.strides.iter().all(|s| s[..last].iter().all(|&step| even(step)))
+            && [from, to].iter().all(|&at| (at as usize).is_multiple_of(piece))
+    };
+    let Some(piece) = [16, 8, 4, 2].into_iter().filter(|&p| p > bytes).find(fits) else {
+        return (joined, bytes);
+    };
+    joined.lengths[last] = joined.lengths[last] * bytes / piece;
+    joined
+        .strides
+        .iter_mut()
+        .for_each(|s| s[..last].iter_mut().for_each(|step| *step = *step * bytes / piece));
+    (joined, piece)
 }
 
 /// The batch, rows and columns of dense matrices that are only turned, if that is what the move does.

@@ -1,4 +1,4 @@
-// Cross-entropy of logits; a block a sample. I is the type of labels.
+// Cross-entropy of logits; a block a sample. I is the type of labels, N the classes that a thread takes at once.
 
 struct P {
     const T *x;
@@ -8,38 +8,74 @@ struct P {
     A *loss;
     A *sum;
     T *dx;
+    i64 rows;
     i64 classes;
     i64 *flag;
     i64 code;
 };
+// Rows are passed once: each thread keeps its largest value and the sum of exponentials below it.
 DEV A log_sum_exp(const T *x, i64 n) {
-    A m = Limit<A>::lowest();
-    for (i64 k = threadIdx.x; k < n; k += blockDim.x) m = larger(m, (A)widen(x[k]));
-    m = in_block<Largest>(m);
-    A s = (A)0;
-    for (i64 k = threadIdx.x; k < n; k += blockDim.x) s += m_exp((A)widen(x[k]) - m);
-    return m + m_log(in_block<Sum>(s));
+    A m = Limit<A>::lowest(), s = (A)0;
+    for (i64 k = threadIdx.x * N; k < n; k += blockDim.x * N) {
+        Pack<T, N> v = load_pack<T, N>(x, k);
+        A top = m;
+#pragma unroll
+        for (int e = 0; e < N; e++) top = larger(top, (A)widen(v.v[e]));
+        if (top == Limit<A>::lowest()) continue;
+        s = m == Limit<A>::lowest() ? (A)0 : s * m_exp(m - top);
+#pragma unroll
+        for (int e = 0; e < N; e++) s += m_exp((A)widen(v.v[e]) - top);
+        m = top;
+    }
+    A top = in_block<Largest>(m);
+    s = m == Limit<A>::lowest() ? (A)0 : s * m_exp(m - top);
+    return top + m_log(in_block<Sum>(s));
 }
-DEV i64 label_of(const P &p, i64 row) {
+DEV i64 label_of(const P &p, i64 row, bool tells) {
     i64 label = (i64)((const I *)p.target)[row];
     if (label >= 0 && label < p.classes) return label;
-    if (threadIdx.x == 0) raise(p.flag, p.code, row, label, p.classes);
+    if (tells) raise(p.flag, p.code, row, label, p.classes);
     return -1;
 }
 KERNEL(cross_entropy, P) {
     i64 row = blockIdx.x;
     const T *x = p.x + row * p.classes;
-    i64 label = label_of(p, row);
+    i64 label = label_of(p, row, threadIdx.x == 0);
     A lse = log_sum_exp(x, p.classes);
     if (threadIdx.x != 0) return;
     p.loss[row] = lse - (label < 0 ? (A)0 : (A)widen(x[label]));
     p.sum[row] = lse;
 }
 KERNEL(cross_entropy_grad, P) {
-    i64 row = blockIdx.x, start = row * p.classes, label = label_of(p, row);
+    i64 row = blockIdx.x, start = row * p.classes, label = label_of(p, row, threadIdx.x == 0);
     A lse = p.lse[row], g = p.dloss[row];
-    for (i64 k = threadIdx.x; k < p.classes; k += blockDim.x)
-        p.dx[start + k] = narrow<T>(g * (m_exp((A)widen(p.x[start + k]) - lse) - (A)(k == label)));
+    for (i64 k = threadIdx.x * N; k < p.classes; k += blockDim.x * N) {
+        Pack<T, N> x = load_pack<T, N>(p.x, start + k);
+#pragma unroll
+        for (int e = 0; e < N; e++) x.v[e] = narrow<T>(g * (m_exp((A)widen(x.v[e]) - lse) - (A)(k + e == label)));
+        store_pack<T, N>(p.dx, start + k, x);
+    }
+}
+// The same for few classes: a thread a sample.
+KERNEL(few_cross_entropy, P) {
+    EACH(row, p.rows) {
+        const T *x = p.x + row * p.classes;
+        i64 label = label_of(p, row, true);
+        A m = Limit<A>::lowest(), s = (A)0;
+        for (i64 k = 0; k < p.classes; k++) m = larger(m, (A)widen(x[k]));
+        for (i64 k = 0; k < p.classes; k++) s += m_exp((A)widen(x[k]) - m);
+        A lse = m + m_log(s);
+        p.loss[row] = lse - (label < 0 ? (A)0 : (A)widen(x[label]));
+        p.sum[row] = lse;
+    }
+}
+KERNEL(few_cross_entropy_grad, P) {
+    EACH(row, p.rows) {
+        i64 start = row * p.classes, label = label_of(p, row, true);
+        A lse = p.lse[row], g = p.dloss[row];
+        for (i64 k = 0; k < p.classes; k++)
+            p.dx[start + k] = narrow<T>(g * (m_exp((A)widen(p.x[start + k]) - lse) - (A)(k == label)));
+    }
 }
 KERNEL(dense_cross_entropy, P) {
     i64 row = blockIdx.x;

@@ -12,6 +12,9 @@ use crate::memory::refusal_code;
 
 const TEXT: &str = include_str!("loss.cu");
 
+/// Up to so many classes a thread has a sample for itself.
+const FEW: usize = 16;
+
 unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
     let (x, target) = (call.inputs[0], call.inputs[1]);
     let classes = x.ty.shape.last().copied().unwrap_or(1);
@@ -33,13 +36,21 @@ unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
         .at(loss)
         .at(sum)
         .at(dx)
+        .int(rows)
         .int(classes)
         .at(cuda.0.flag)
         .int(refusal_code(call.op.name()));
     let labels = if target.ty.dtype == DType::I32 { DType::I32 } else { DType::I64 };
-    let code = Code::of("loss", TEXT, x.ty.dtype).with_type("I", labels);
+    let most = 16 / x.ty.dtype.bytes();
+    let aligned = [x.ptr, dx].iter().all(|&at| (at as usize).is_multiple_of(16));
+    let together = if classes.is_multiple_of(most) && aligned { most } else { 1 };
+    let code = Code::of("loss", TEXT, x.ty.dtype).with_type("I", labels).with("N", together);
+    if classes <= FEW && target.ty.dtype != x.ty.dtype {
+        // SAFETY: the caller's promise.
+        return unsafe { cuda.launch(&code, &format!("few_{kernel}"), Grid::each(rows), &args) };
+    }
     // SAFETY: the caller's promise.
-    unsafe { cuda.launch(&code, kernel, Grid::rows(rows, classes), &args) }
+    unsafe { cuda.launch(&code, kernel, Grid::rows(rows, classes.div_ceil(together)), &args) }
 }
 
 macro_rules! a_row_a_sample {

@@ -23,6 +23,9 @@ struct P {
     i64 pieces;
     double eps;
 };
+
+#if WAY == 0
+// Any shape: a block a set of elements that share statistics.
 #define SET                                                                                                            \
     i64 s = blockIdx.x / p.groups, g = blockIdx.x % p.groups, n = p.positions * p.part;                               \
     (void)s;
@@ -70,92 +73,234 @@ KERNEL(backward, P) {
         p.y[AT(j)] = narrow<T>(rstd * (v - a - x * b));
     }
 }
-
-// Sums of columns: a block has 32 columns and 8 rows of threads; rows are cut into pieces that are added in order.
-#define COLUMN                                                                                                         \
-    i64 rows = p.samples * p.positions, columns = p.groups * p.part, c = (i64)blockIdx.x * 32 + threadIdx.x % 32;     \
-    i64 chunk = (rows + p.pieces - 1) / p.pieces, start = blockIdx.y * chunk;                                          \
-    i64 end = start + chunk < rows ? start + chunk : rows;                                                             \
-    int lane = threadIdx.x / 32;                                                                                       \
-    __shared__ A first[8][33], second[8][33];                                                                          \
-    A a = (A)0, b = (A)0;
-DEV void keep_column(const P &p, i64 columns, i64 c, int lane, A a, A b, A (*first)[33], A (*second)[33]) {
-    int t = threadIdx.x % 32;
-    first[lane][t] = a;
-    second[lane][t] = b;
-    __syncthreads();
-    if (lane == 0 && c < columns) {
-        for (int l = 1; l < 8; l++) {
-            a += first[l][t];
-            b += second[l][t];
+KERNEL(scale_sums, P) {
+    Columns m(p.samples * p.positions, p.groups * p.part, p.pieces);
+    A sum[2][N];
+    for (int e = 0; e < N; e++) sum[0][e] = sum[1][e] = (A)0;
+    for (i64 r = m.start; r < m.end; r += DOWN)
+        for (int e = 0; e < N; e++) {
+            i64 at = r / p.positions * p.groups + (m.c + e) / p.part;
+            A dy = widen(p.dy[r * m.columns + m.c + e]), mean = p.mean ? p.mean[at] : (A)0;
+            sum[0][e] += dy * ((A)widen(p.x[r * m.columns + m.c + e]) - mean) * p.rstd[at];
+            sum[1][e] += dy;
         }
-        p.partial[(2 * (i64)blockIdx.y) * columns + c] = a;
-        p.partial[(2 * (i64)blockIdx.y + 1) * columns + c] = b;
+    for (int k = 0; k < 2; k++) keep_columns(m, p.partial, k, 2, sum[k]);
+}
+#endif
+
+#if WAY == 1
+// Layer and RMS norm with rows of up to 32 · PACKS · N elements: a warp a row, which stays in registers.
+DEV A in_warp(A x) {
+    for (int d = 16; d > 0; d /= 2) x += (A)__shfl_xor_sync(0xffffffffu, x, d);
+    return x;
+}
+#define EACH_OF_ROW(k, e)                                                                                              \
+    _Pragma("unroll") for (int k = 0; k < PACKS; k++) _Pragma("unroll") for (int e = 0; e < N; e++)
+#define COLUMN(k) ((k * 32 + (int)threadIdx.x % 32) * N)
+DEV void row_in(A (*v)[N], const T *x, i64 part, bool there) {
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        Pack<T, N> x8;
+        bool inside = there && COLUMN(k) < part;
+        if (inside) x8 = load_pack<T, N>(x, COLUMN(k));
+#pragma unroll
+        for (int e = 0; e < N; e++) v[k][e] = inside ? (A)widen(x8.v[e]) : (A)0;
+    }
+}
+KERNEL(forward, P) {
+    i64 row = (i64)blockIdx.x * 8 + threadIdx.x / 32;
+    bool there = row < p.samples;
+    A v[PACKS][N], mean = (A)0, var = (A)0;
+    row_in(v, p.x + row * p.part, p.part, there);
+    if (p.beta) {
+        EACH_OF_ROW(k, e) mean += v[k][e];
+        mean = in_warp(mean) / (A)p.part;
+    }
+    EACH_OF_ROW(k, e) {
+        A d = COLUMN(k) < p.part ? v[k][e] - mean : (A)0;
+        var += d * d;
+    }
+    var = in_warp(var) / (A)p.part;
+    A rstd = (A)1 / m_sqrt(var + (A)p.eps);
+    if (!there) return;
+    if (threadIdx.x % 32 == 0) {
+        if (p.out_mean) p.out_mean[row] = mean;
+        p.out_rstd[row] = rstd;
+    }
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        if (COLUMN(k) >= p.part) break;
+        Pack<A, N> gamma = load_pack<A, N>(p.gamma, COLUMN(k)), beta;
+        if (p.beta) beta = load_pack<A, N>(p.beta, COLUMN(k));
+        Pack<T, N> y;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            y.v[e] = narrow<T>((v[k][e] - mean) * rstd * gamma.v[e] + (p.beta ? beta.v[e] : (A)0));
+        store_pack<T, N>(p.y + row * p.part, COLUMN(k), y);
+    }
+}
+// A piece of rows a block; each warp adds up the scales' gradients of its rows, the block those of its warps.
+KERNEL(backward, P) {
+    DYNAMIC_SHARED(A, shared);
+    i64 chunk = (p.samples + p.pieces - 1) / p.pieces, start = blockIdx.x * chunk, end = start + chunk;
+    if (end > p.samples) end = p.samples;
+    int warp = threadIdx.x / 32;
+    A gamma[PACKS][N], dgamma[PACKS][N], dbeta[PACKS][N];
+    EACH_OF_ROW(k, e) {
+        dgamma[k][e] = dbeta[k][e] = (A)0;
+        gamma[k][e] = COLUMN(k) < p.part ? p.gamma[COLUMN(k) + e] : (A)0;
+    }
+    // All warps go round equally often: they meet below.
+    for (i64 first = start; first < end; first += 8) {
+        i64 row = first + warp;
+        bool there = row < end;
+        A x[PACKS][N], dy[PACKS][N], a = (A)0, b = (A)0;
+        row_in(x, p.x + row * p.part, p.part, there);
+        row_in(dy, p.dy + row * p.part, p.part, there);
+        A mean = there && p.mean ? p.mean[row] : (A)0, rstd = there ? p.rstd[row] : (A)0;
+        EACH_OF_ROW(k, e) {
+            A n = (x[k][e] - mean) * rstd, v = dy[k][e] * gamma[k][e];
+            x[k][e] = n;
+            a += v;
+            b += v * n;
+            dgamma[k][e] += dy[k][e] * n;
+            dbeta[k][e] += dy[k][e];
+        }
+        a = in_warp(a) / (A)p.part;
+        b = in_warp(b) / (A)p.part;
+        if (!p.mean) a = (A)0;
+        if (!there) continue;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            if (COLUMN(k) >= p.part) break;
+            Pack<T, N> to;
+#pragma unroll
+            for (int e = 0; e < N; e++) to.v[e] = narrow<T>(rstd * (dy[k][e] * gamma[k][e] - a - x[k][e] * b));
+            store_pack<T, N>(p.y + row * p.part, COLUMN(k), to);
+        }
+    }
+    for (int kind = 0; kind < 2; kind++)
+        for (int w = 0; w < 8; w++) {
+            __syncthreads();
+            if (warp == w)
+                EACH_OF_ROW(k, e)
+                    if (COLUMN(k) < p.part) {
+                        A own = kind ? dbeta[k][e] : dgamma[k][e], *sum = shared + kind * p.part + COLUMN(k) + e;
+                        *sum = w ? *sum + own : own;
+                    }
+        }
+    __syncthreads();
+    for (i64 i = threadIdx.x; i < 2 * p.part; i += blockDim.x) p.partial[(i64)blockIdx.x * 2 * p.part + i] = shared[i];
+}
+#endif
+
+#if WAY == 2
+// Batch norm, with a relu behind it where RELU is 1: sums of columns. The first row is taken off, so that squares stay small beside a large mean.
+KERNEL(moments, P) {
+    Columns m(p.positions, p.groups, p.pieces);
+    A sum[2][N], shift[N];
+    for (int e = 0; e < N; e++) {
+        sum[0][e] = sum[1][e] = (A)0;
+        shift[e] = m.c < m.columns ? (A)widen(p.x[m.c + e]) : (A)0;
+    }
+#pragma unroll 4
+    for (i64 r = m.start; r < m.end; r += DOWN) {
+        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            A d = (A)widen(x.v[e]) - shift[e];
+            sum[0][e] += d;
+            sum[1][e] += d * d;
+        }
+    }
+    for (int k = 0; k < 2; k++) keep_columns(m, p.partial, k, 2, sum[k]);
+}
+KERNEL(statistics, P) {
+    A a = join_columns(p.partial, p.groups, p.pieces, 0, 2), b = join_columns(p.partial, p.groups, p.pieces, 1, 2);
+    i64 c = (i64)blockIdx.x * 32 + threadIdx.x;
+    if (threadIdx.x >= 32 || c >= p.groups) return;
+    a /= (A)p.positions;
+    A var = larger(b / (A)p.positions - a * a, (A)0);
+    p.out_mean[c] = (A)widen(p.x[c]) + a;
+    p.out_var[c] = var;
+    p.out_rstd[c] = (A)1 / m_sqrt(var + (A)p.eps);
+}
+KERNEL(apply, P) {
+    Columns m(p.positions, p.groups, p.pieces);
+    A mean[N], scale[N], beta[N];
+    for (int e = 0; e < N; e++) {
+        i64 c = m.c < m.columns ? m.c + e : 0;
+        mean[e] = p.mean[c];
+        scale[e] = p.rstd[c] * p.gamma[c];
+        beta[e] = p.beta[c];
+    }
+#pragma unroll 4
+    for (i64 r = m.start; r < m.end; r += DOWN) {
+        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            A y = ((A)widen(x.v[e]) - mean[e]) * scale[e] + beta[e];
+            x.v[e] = narrow<T>(RELU ? larger(y, (A)0) : y);
+        }
+        store_pack<T, N>(p.y, r * m.columns + m.c, x);
     }
 }
 KERNEL(scale_sums, P) {
-    COLUMN;
-    if (c < columns)
-        for (i64 r = start + lane; r < end; r += 8) {
-            i64 at = r / p.positions * p.groups + c / p.part;
-            A dy = widen(p.dy[r * columns + c]), mean = p.mean ? p.mean[at] : (A)0;
-            a += dy * ((A)widen(p.x[r * columns + c]) - mean) * p.rstd[at];
-            b += dy;
+    Columns m(p.positions, p.groups, p.pieces);
+    A sum[2][N], mean[N], scale[N], beta[N];
+    for (int e = 0; e < N; e++) {
+        i64 c = m.c < m.columns ? m.c + e : 0;
+        sum[0][e] = sum[1][e] = (A)0;
+        mean[e] = p.mean[c];
+        scale[e] = p.rstd[c] * p.gamma[c];
+        beta[e] = RELU ? p.beta[c] : (A)0;
+    }
+#pragma unroll 4
+    for (i64 r = m.start; r < m.end; r += DOWN) {
+        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c), dy = load_pack<T, N>(p.dy, r * m.columns + m.c);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            A off = (A)widen(x.v[e]) - mean[e];
+            A d = RELU && off * scale[e] + beta[e] <= (A)0 ? (A)0 : (A)widen(dy.v[e]);
+            sum[0][e] += d * off;
+            sum[1][e] += d;
         }
-    keep_column(p, columns, c, lane, a, b, first, second);
+    }
+    for (int e = 0; e < N; e++) sum[0][e] *= p.rstd[m.c < m.columns ? m.c + e : 0];
+    for (int k = 0; k < 2; k++) keep_columns(m, p.partial, k, 2, sum[k]);
 }
-KERNEL(moments, P) {
-    COLUMN;
-    if (c < columns)
-        for (i64 r = start + lane; r < end; r += 8) {
-            A x = widen(p.x[r * columns + c]);
-            A d = p.mean ? x - p.mean[c] : x;
-            a += p.mean ? d * d : d;
+KERNEL(backward, P) {
+    Columns m(p.positions, p.groups, p.pieces);
+    // dx = scale · dy + slope · (x − mean) + offset, a line a column.
+    A scale[N], slope[N], offset[N], mean[N], beta[N];
+    for (int e = 0; e < N; e++) {
+        i64 c = m.c < m.columns ? m.c + e : 0;
+        A count = (A)p.positions;
+        scale[e] = p.rstd[c] * p.gamma[c];
+        slope[e] = -scale[e] * p.rstd[c] * p.dgamma[c] / count;
+        offset[e] = -scale[e] * p.dbeta[c] / count;
+        mean[e] = p.mean[c];
+        beta[e] = RELU ? p.beta[c] : (A)0;
+    }
+#pragma unroll 4
+    for (i64 r = m.start; r < m.end; r += DOWN) {
+        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c), dy = load_pack<T, N>(p.dy, r * m.columns + m.c);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            A off = (A)widen(x.v[e]) - mean[e];
+            A d = RELU && off * scale[e] + beta[e] <= (A)0 ? (A)0 : (A)widen(dy.v[e]);
+            x.v[e] = narrow<T>(scale[e] * d + slope[e] * off + offset[e]);
         }
-    keep_column(p, columns, c, lane, a, b, first, second);
-}
-DEV void join_pieces(const P &p, i64 columns, i64 c, A &a, A &b) {
-    a = b = (A)0;
-    for (i64 s = 0; s < p.pieces; s++) {
-        a += p.partial[2 * s * columns + c];
-        b += p.partial[(2 * s + 1) * columns + c];
+        store_pack<T, N>(p.y, r * m.columns + m.c, x);
     }
 }
+#endif
+
+// The gradients of scales and offsets, from all pieces.
 KERNEL(scales, P) {
-    i64 columns = p.groups * p.part;
-    EACH(c, columns) {
-        A a, b;
-        join_pieces(p, columns, c, a, b);
-        p.dgamma[c] = a;
-        if (p.dbeta) p.dbeta[c] = b;
-    }
-}
-KERNEL(means, P) {
-    EACH(c, p.groups) {
-        A a, b;
-        join_pieces(p, p.groups, c, a, b);
-        p.out_mean[c] = a / (A)p.positions;
-    }
-}
-KERNEL(variances, P) {
-    EACH(c, p.groups) {
-        A a, b;
-        join_pieces(p, p.groups, c, a, b);
-        a /= (A)p.positions;
-        p.out_var[c] = a;
-        p.out_rstd[c] = (A)1 / m_sqrt(a + (A)p.eps);
-    }
-}
-KERNEL(apply_columns, P) {
-    EACH(i, p.positions * p.groups) {
-        i64 c = i % p.groups;
-        p.y[i] = narrow<T>(((A)widen(p.x[i]) - p.mean[c]) * p.rstd[c] * p.gamma[c] + p.beta[c]);
-    }
-}
-KERNEL(backward_columns, P) {
-    EACH(i, p.positions * p.groups) {
-        i64 c = i % p.groups;
-        A n = ((A)widen(p.x[i]) - p.mean[c]) * p.rstd[c], count = (A)p.positions;
-        p.y[i] = narrow<T>(p.rstd[c] * p.gamma[c] * ((A)widen(p.dy[i]) - p.dbeta[c] / count - n * p.dgamma[c] / count));
-    }
+    i64 columns = p.groups * p.part, c = (i64)blockIdx.x * 32 + threadIdx.x;
+    A a = join_columns(p.partial, columns, p.pieces, 0, 2), b = join_columns(p.partial, columns, p.pieces, 1, 2);
+    if (threadIdx.x >= 32 || c >= columns) return;
+    p.dgamma[c] = a;
+    if (p.dbeta) p.dbeta[c] = b;
 }

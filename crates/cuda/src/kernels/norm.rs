@@ -9,11 +9,14 @@ use plimsoll_graph::ops::{
 };
 
 use super::Kernel;
+use super::columns::{Cut, PIECES};
 use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
-const TEXT: &str = include_str!("norm.cu");
+const TEXT: &str = concat!(include_str!("columns.cu"), include_str!("norm.cu"));
+/// Packs of a row that a lane of a warp holds at most.
+const MOST_PACKS: usize = 8;
 
 /// How a norm sees x: `[samples, positions, groups, part]`.
 #[derive(Clone, Copy)]
@@ -22,23 +25,32 @@ struct View {
     positions: usize,
     groups: usize,
     part: usize,
+    /// Whether statistics are of columns: batch norm.
+    of_columns: bool,
 }
 
 impl View {
     fn layer(x: &Type, axes: usize) -> View {
         let (rows, row) = x.shape.split_at(x.shape.rank() - axes);
-        View { samples: rows.iter().product(), positions: 1, groups: 1, part: row.iter().product() }
+        View {
+            samples: rows.iter().product(),
+            positions: 1,
+            groups: 1,
+            part: row.iter().product(),
+            of_columns: false,
+        }
     }
 
     fn group(x: &Type, groups: usize) -> View {
         let channels = x.shape[x.shape.rank() - 1];
         let positions = x.shape[1..x.shape.rank() - 1].iter().product();
-        View { samples: x.shape[0], positions, groups, part: channels / groups.max(1) }
+        View { samples: x.shape[0], positions, groups, part: channels / groups.max(1), of_columns: false }
     }
 
     fn batch(x: &Type) -> View {
         let channels = x.shape.last().copied().unwrap_or(1);
-        View { samples: 1, positions: x.elements() / channels.max(1), groups: channels, part: 1 }
+        let positions = x.elements() / channels.max(1);
+        View { samples: 1, positions, groups: channels, part: 1, of_columns: true }
     }
 
     fn columns(&self) -> usize {
@@ -46,14 +58,60 @@ impl View {
     }
 
     /// Pieces that the rows are cut into for sums of columns.
-    fn pieces(&self) -> usize {
-        let rows = self.samples * self.positions;
-        (Cuda::PARALLEL / self.columns().div_ceil(32).max(1)).clamp(1, rows.div_ceil(64).max(1))
+    fn pieces(&self, x: &Type) -> usize {
+        match self.way(x, true) {
+            // Enough to fill a large card once; each piece costs a row of sums.
+            Way::Rows { .. } => self.samples.div_ceil(8).clamp(1, PIECES / 2),
+            _ => Cut::new(x.dtype, self.columns()).pieces(self.samples * self.positions),
+        }
     }
 
     fn partial_bytes(&self, x: &Type) -> usize {
-        2 * self.pieces() * self.columns() * x.dtype.accumulator().bytes()
+        2 * self.pieces(x) * self.columns() * x.dtype.accumulator().bytes()
     }
+
+    /// How the norm of x is computed where its operands are aligned, and where they are not.
+    fn way(&self, x: &Type, aligned: bool) -> Way {
+        let together = 16 / x.dtype.bytes();
+        let packs = self.part.div_ceil(32 * together);
+        let is_row = self.groups == 1 && self.positions == 1 && self.part.is_multiple_of(together);
+        match () {
+            () if self.of_columns => Way::Columns,
+            () if is_row && packs <= MOST_PACKS && aligned => Way::Rows { packs, together },
+            () => Way::Sets,
+        }
+    }
+
+    /// The source for a call, and how it goes about it.
+    fn code(&self, call: &Call<'_>, relu: bool) -> (Code<'static>, Way, Cut) {
+        let x = call.inputs[0].ty;
+        let aligned = call.inputs.iter().chain(call.outputs).all(|x| (x.ptr as usize).is_multiple_of(16));
+        let way = self.way(x, aligned);
+        let code = Code::of("norm", TEXT, x.dtype);
+        let cut = match way {
+            Way::Columns if aligned => Cut::new(x.dtype, self.columns()),
+            _ => Cut::single(self.columns()),
+        };
+        let code = match way {
+            Way::Sets => cut.code(code.with("WAY", 0)),
+            Way::Rows { packs, together } => {
+                code.with("WAY", 1).with("PACKS", packs).with("N", together).with("ACROSS", 32)
+            }
+            Way::Columns => cut.code(code.with("WAY", 2).with("RELU", usize::from(relu))),
+        };
+        (code, way, cut)
+    }
+}
+
+/// How a norm is computed.
+#[derive(Clone, Copy)]
+enum Way {
+    /// A block a set of elements that share statistics.
+    Sets,
+    /// A warp a row, which stays in registers.
+    Rows { packs: usize, together: usize },
+    /// By sums of columns.
+    Columns,
 }
 
 /// All addresses that the kernels know; what a call has no use for is null.
@@ -88,61 +146,56 @@ const NOWHERE: Addresses = Addresses {
     dbeta: null_mut(),
 };
 
-fn args(a: &Addresses, view: View, scratch: *mut u8, eps: f64) -> Args {
+fn args(a: &Addresses, view: View, call: &Call<'_>, eps: f64) -> Args {
     [a.x, a.gamma, a.beta, a.mean, a.rstd, a.dy, a.y, a.out_mean, a.out_var, a.out_rstd, a.dgamma, a.dbeta]
         .into_iter()
         .fold(Args::new(), Args::at)
-        .at(scratch)
+        .at(call.scratch)
         .int(view.samples)
         .int(view.positions)
         .int(view.groups)
         .int(view.part)
-        .int(view.pieces())
+        .int(view.pieces(call.inputs[0].ty))
         .float(eps)
 }
 
-fn sets(view: View) -> Grid {
-    Grid::rows(view.samples * view.groups, view.positions * view.part)
-}
-
-fn column_grid(view: View) -> Grid {
-    Grid::tiles(view.columns().div_ceil(32), view.pieces(), 1, 256)
-}
-
-/// A forward norm whose sets of elements each fit a block.
+/// A forward norm but for batch norm.
 unsafe fn forward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, eps: f64) -> Result<(), Error> {
     let x = call.inputs[0].ty;
     if x.elements() == 0 {
         return Ok(());
     }
-    let code = Code::of("norm", TEXT, x.dtype);
+    let (code, way, _) = view.code(call, false);
+    let grid = match way {
+        Way::Rows { .. } => Grid::tiles(view.samples.div_ceil(8), 1, 1, 256),
+        _ => Grid::rows(view.samples * view.groups, view.positions * view.part),
+    };
     // SAFETY: the caller's promise.
-    unsafe { cuda.launch(&code, "forward", sets(view), &args(a, view, call.scratch, eps)) }
+    unsafe { cuda.launch(&code, "forward", grid, &args(a, view, call, eps)) }
 }
 
-/// The gradient: first those of the scales, which read x and dy, then dx, which may lie over one of them.
-unsafe fn backward(
-    cuda: &Cuda,
-    call: &Call<'_>,
-    view: View,
-    a: &Addresses,
-    by_columns: bool,
-) -> Result<(), Error> {
+/// The gradient. What sums x and dy over columns comes before dx, which may lie over one of them, or is one with it.
+unsafe fn backward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses) -> Result<(), Error> {
     let x = call.inputs[0].ty;
-    let code = Code::of("norm", TEXT, x.dtype);
-    let args = args(a, view, call.scratch, 0.0);
+    let (code, way, cut) = view.code(call, !a.beta.is_null());
+    let (args, pieces) = (args(a, view, call, 0.0), view.pieces(x));
     // SAFETY: the caller's promise; the scratch holds two sums for every piece and column.
     unsafe {
-        cuda.launch(&code, "scale_sums", column_grid(view), &args)?;
-        cuda.launch(&code, "scales", Grid::each(view.columns()), &args)?;
+        if let Way::Rows { .. } = way {
+            let shared = (2 * view.columns() * x.dtype.accumulator().bytes()) as u32;
+            cuda.launch(&code, "backward", Grid { shared, ..Grid::tiles(pieces, 1, 1, 256) }, &args)?;
+            return cuda.launch(&code, "scales", cut.join(), &args);
+        }
+        cuda.launch(&code, "scale_sums", cut.grid(pieces), &args)?;
+        cuda.launch(&code, "scales", cut.join(), &args)?;
         if x.elements() == 0 {
             return Ok(());
         }
-        if by_columns {
-            cuda.launch(&code, "backward_columns", Grid::each(x.elements()), &args)
-        } else {
-            cuda.launch(&code, "backward", sets(view), &args)
-        }
+        let grid = match way {
+            Way::Columns => cut.grid(pieces),
+            _ => Grid::rows(view.samples * view.groups, view.positions * view.part),
+        };
+        cuda.launch(&code, "backward", grid, &args)
     }
 }
 
@@ -201,30 +254,31 @@ impl Kernel for BatchNorm {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (i, o, view) = (call.inputs, call.outputs, View::batch(call.inputs[0].ty));
         let (mean, var, rstd) = (at(o, 1), at(o, 2), at(o, 3));
-        let code = Code::of("norm", TEXT, i[0].ty.dtype);
-        let first = Addresses { x: at(i, 0), out_mean: mean, ..NOWHERE };
-        let second = Addresses { x: at(i, 0), mean, out_var: var, out_rstd: rstd, ..NOWHERE };
-        let third =
+        let (code, _, cut) = view.code(call, self.relu);
+        let first = Addresses { x: at(i, 0), out_mean: mean, out_var: var, out_rstd: rstd, ..NOWHERE };
+        let second =
             Addresses { x: at(i, 0), gamma: at(i, 1), beta: at(i, 2), mean, rstd, y: at(o, 0), ..NOWHERE };
-        let args = |a: &Addresses| args(a, view, call.scratch, self.eps.0);
-        let each = Grid::each(view.groups);
+        let args = |a: &Addresses| args(a, view, call, self.eps.0);
+        let grid = cut.grid(view.pieces(i[0].ty));
+        if i[0].ty.elements() == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise; the scratch holds two sums for every piece and column.
         unsafe {
-            cuda.launch(&code, "moments", column_grid(view), &args(&first))?;
-            cuda.launch(&code, "means", each, &args(&first))?;
-            cuda.launch(&code, "moments", column_grid(view), &args(&second))?;
-            cuda.launch(&code, "variances", each, &args(&second))?;
-            cuda.launch(&code, "apply_columns", Grid::each(i[0].ty.elements()), &args(&third))
+            cuda.launch(&code, "moments", grid, &args(&first))?;
+            cuda.launch(&code, "statistics", cut.join(), &args(&first))?;
+            cuda.launch(&code, "apply", grid, &args(&second))
         }
     }
 }
 
-/// The addresses of a gradient with a mean: inputs x, γ, mean, rstd, dy; outputs dx, dγ, dβ.
+/// The addresses of a gradient with a mean: inputs x, γ, mean, rstd, dy, and β where a relu follows; outputs dx, dγ, dβ.
 fn with_mean(call: &Call<'_>) -> Addresses {
     let (i, o) = (call.inputs, call.outputs);
     Addresses {
         x: at(i, 0),
         gamma: at(i, 1),
+        beta: i.get(5).map_or(null_mut(), |beta| beta.ptr),
         mean: at(i, 2),
         rstd: at(i, 3),
         dy: at(i, 4),
@@ -236,7 +290,7 @@ fn with_mean(call: &Call<'_>) -> Addresses {
 }
 
 macro_rules! gradients {
-    ($($op:ty, $this:ident, $x:ident => $view:expr, $addresses:expr, $by_columns:literal;)+) => { $(
+    ($($op:ty, $this:ident, $x:ident => $view:expr, $addresses:expr;)+) => { $(
         impl Kernel for $op {
             fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
                 let ($this, $x) = (self, inputs[0]);
@@ -248,16 +302,16 @@ macro_rules! gradients {
                 let ($this, $x) = (self, call.inputs[0].ty);
                 let _ = $this;
                 // SAFETY: the caller's promise.
-                unsafe { backward(cuda, call, $view, &$addresses(call), $by_columns) }
+                unsafe { backward(cuda, call, $view, &$addresses(call)) }
             }
         }
     )+ };
 }
 gradients! {
-    LayerNormGrad, this, x => View::layer(x, this.axes), with_mean, false;
-    GroupNormGrad, this, x => View::group(x, this.groups), with_mean, false;
-    BatchNormGrad, this, x => View::batch(x), with_mean, true;
-    RmsNormGrad, this, x => View::layer(x, 1), without_mean, false;
+    LayerNormGrad, this, x => View::layer(x, this.axes), with_mean;
+    GroupNormGrad, this, x => View::group(x, this.groups), with_mean;
+    BatchNormGrad, this, x => View::batch(x), with_mean;
+    RmsNormGrad, this, x => View::layer(x, 1), without_mean;
 }
 
 /// The addresses of RMS norm's gradient: inputs x, γ, rstd, dy; outputs dx, dγ.

@@ -1,4 +1,6 @@
-// Pooling over windows, channels last; a thread an element of the result.
+// Pooling over windows, channels last; a thread has N channels of one place of the result, side by side.
+//
+// Index is the type that places are counted in: 32 bits where that is enough, since a card divides those much faster.
 
 struct P {
     const T *x;
@@ -15,86 +17,137 @@ struct P {
     i64 pad[2];
     i64 count_pad;
 };
+#define EACH_PIXEL(h, w)                                                                                               \
+    Index count = (Index)(p.images * (h) * (w) * (p.channels / N)), packs = (Index)(p.channels / N);                  \
+    for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (Index)gridDim.x * blockDim.x)
+#define PIXEL(h, w)                                                                                                    \
+    Index c = i % packs * N, q = i / packs;                                                                            \
+    int px = (int)(q % (Index)(w)), py = (int)(q / (Index)(w) % (Index)(h));                                           \
+    i64 n = q / (Index)(w) / (Index)(h);
 // Where window o starts, and which of its places lie on elements.
-DEV i64 low(i64 start) { return start < 0 ? -start : 0; }
-DEV i64 high(i64 start, i64 length, i64 window) { return length - start < window ? length - start : window; }
-#define PIXEL(i, h, w)                                                                                                 \
-    i64 c = i % p.channels, q = i / p.channels, px = q % (w), py = q / (w) % (h), n = q / (w) / (h);
+DEV int low(int start) { return start < 0 ? -start : 0; }
+DEV int high(int start, i64 length, i64 window) {
+    int left = (int)length - start;
+    return left < (int)window ? left : (int)window;
+}
+#define WINDOW                                                                                                         \
+    int y0 = py * (int)p.stride[0] - (int)p.pad[0], x0 = px * (int)p.stride[1] - (int)p.pad[1];
+#define EACH_OF_WINDOW                                                                                                 \
+    for (int ky = low(y0); ky < high(y0, p.height, p.window[0]); ky++)                                                 \
+        for (int kx = low(x0); kx < high(x0, p.width, p.window[1]); kx++)
+#define LARGE(y, x) (((n * p.height + (y)) * p.width + (x)) * p.channels + c)
+#define SMALL(y, x) (((n * p.out_height + (y)) * p.out_width + (x)) * p.channels + c)
 KERNEL(max_pool, P) {
-    EACH(i, p.images * p.out_height * p.out_width * p.channels) {
-        PIXEL(i, p.out_height, p.out_width);
-        i64 y0 = py * p.stride[0] - p.pad[0], x0 = px * p.stride[1] - p.pad[1];
-        A best = (A)0;
-        int which = -1;
-        for (i64 ky = low(y0); ky < high(y0, p.height, p.window[0]); ky++)
-            for (i64 kx = low(x0); kx < high(x0, p.width, p.window[1]); kx++) {
-                A v = widen(p.x[((n * p.height + y0 + ky) * p.width + x0 + kx) * p.channels + c]);
-                if (which < 0 || v > best || is_nan(v)) {
-                    best = v;
-                    which = (int)(ky * p.window[1] + kx);
+    EACH_PIXEL(p.out_height, p.out_width) {
+        PIXEL(p.out_height, p.out_width);
+        WINDOW;
+        A best[N];
+        Pack<u8, N> which;
+        bool first = true;
+        for (int e = 0; e < N; e++) {
+            best[e] = (A)0;
+            which.v[e] = 255;
+        }
+        EACH_OF_WINDOW {
+            Pack<T, N> x = load_pack<T, N>(p.x, LARGE(y0 + ky, x0 + kx));
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                A v = widen(x.v[e]);
+                if (first || v > best[e] || is_nan(v)) {
+                    best[e] = v;
+                    which.v[e] = (u8)(ky * (int)p.window[1] + kx);
                 }
             }
-        p.y[i] = narrow<T>(best);
-        p.index[i] = (u8)which;
+            first = false;
+        }
+        Pack<T, N> y;
+#pragma unroll
+        for (int e = 0; e < N; e++) y.v[e] = narrow<T>(best[e]);
+        store_pack<T, N>(p.y, SMALL(py, px), y);
+        store_pack<u8, N>(p.index, SMALL(py, px), which);
     }
 }
 KERNEL(max_pool_gather, P) {
-    EACH(i, p.images * p.out_height * p.out_width * p.channels) {
-        PIXEL(i, p.out_height, p.out_width);
-        i64 ky = p.index[i] / p.window[1], kx = p.index[i] % p.window[1];
-        i64 y = py * p.stride[0] - p.pad[0] + ky, x = px * p.stride[1] - p.pad[1] + kx;
-        bool inside = ky < p.window[0] && y >= 0 && y < p.height && x >= 0 && x < p.width;
-        A v = inside ? (A)widen(p.x[((n * p.height + y) * p.width + x) * p.channels + c]) : (A)0;
-        p.y[i] = narrow<T>(v);
+    EACH_PIXEL(p.out_height, p.out_width) {
+        PIXEL(p.out_height, p.out_width);
+        WINDOW;
+        Pack<u8, N> which = load_pack<u8, N>(p.index, SMALL(py, px));
+        Pack<T, N> to;
+        for (int e = 0; e < N; e++) {
+            int ky = which.v[e] / (int)p.window[1], kx = which.v[e] % (int)p.window[1], y = y0 + ky, x = x0 + kx;
+            bool inside = ky < p.window[0] && y >= 0 && y < p.height && x >= 0 && x < p.width;
+            to.v[e] = inside ? p.x[LARGE(y, x) + e] : narrow<T>((A)0);
+        }
+        store_pack<T, N>(p.y, SMALL(py, px), to);
     }
 }
 // The windows that read element i of an axis.
-DEV i64 first_window(i64 place, i64 window, i64 stride) {
-    return place + 1 <= window ? 0 : (place + 1 - window + stride - 1) / stride;
+DEV int first_window(int place, i64 window, i64 stride) {
+    int past = place + 1 - (int)window;
+    return past <= 0 ? 0 : (past + (int)stride - 1) / (int)stride;
 }
-DEV i64 last_window(i64 place, i64 stride, i64 outputs) { return place / stride < outputs - 1 ? place / stride : outputs - 1; }
+DEV int last_window(int place, i64 stride, i64 outputs) {
+    int w = place / (int)stride;
+    return w < (int)outputs - 1 ? w : (int)outputs - 1;
+}
 #define WINDOWS                                                                                                        \
-    i64 ay = py + p.pad[0], ax = px + p.pad[1];                                                                        \
-    i64 oy0 = first_window(ay, p.window[0], p.stride[0]), oy1 = last_window(ay, p.stride[0], p.out_height);            \
-    i64 ox0 = first_window(ax, p.window[1], p.stride[1]), ox1 = last_window(ax, p.stride[1], p.out_width);
+    int ay = py + (int)p.pad[0], ax = px + (int)p.pad[1];                                                              \
+    int oy0 = first_window(ay, p.window[0], p.stride[0]), oy1 = last_window(ay, p.stride[0], p.out_height);            \
+    int ox0 = first_window(ax, p.window[1], p.stride[1]), ox1 = last_window(ax, p.stride[1], p.out_width);             \
+    A s[N];                                                                                                            \
+    for (int e = 0; e < N; e++) s[e] = (A)0;
+#define EACH_WINDOW for (int oy = oy0; oy <= oy1; oy++) for (int ox = ox0; ox <= ox1; ox++)
+DEV void out(T *y, i64 at, const A *s) {
+    Pack<T, N> to;
+#pragma unroll
+    for (int e = 0; e < N; e++) to.v[e] = narrow<T>(s[e]);
+    store_pack<T, N>(y, at, to);
+}
 KERNEL(max_pool_grad, P) {
-    EACH(i, p.images * p.height * p.width * p.channels) {
-        PIXEL(i, p.height, p.width);
+    EACH_PIXEL(p.height, p.width) {
+        PIXEL(p.height, p.width);
         WINDOWS;
-        A s = (A)0;
-        for (i64 oy = oy0; oy <= oy1; oy++)
-            for (i64 ox = ox0; ox <= ox1; ox++) {
-                i64 at = ((n * p.out_height + oy) * p.out_width + ox) * p.channels + c;
-                i64 k = (ay - oy * p.stride[0]) * p.window[1] + ax - ox * p.stride[1];
-                if (p.index[at] == k) s += (A)widen(p.x[at]);
-            }
-        p.y[i] = narrow<T>(s);
+        EACH_WINDOW {
+            int k = (ay - oy * (int)p.stride[0]) * (int)p.window[1] + ax - ox * (int)p.stride[1];
+            Pack<u8, N> which = load_pack<u8, N>(p.index, SMALL(oy, ox));
+            Pack<T, N> dy = load_pack<T, N>(p.x, SMALL(oy, ox));
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                if (which.v[e] == k) s[e] += (A)widen(dy.v[e]);
+        }
+        out(p.y, LARGE(py, px), s);
     }
 }
-DEV A share(const P &p, i64 oy, i64 ox) {
+DEV A share(const P &p, int oy, int ox) {
     if (p.count_pad) return (A)(p.window[0] * p.window[1]);
-    i64 y0 = oy * p.stride[0] - p.pad[0], x0 = ox * p.stride[1] - p.pad[1];
+    int y0 = oy * (int)p.stride[0] - (int)p.pad[0], x0 = ox * (int)p.stride[1] - (int)p.pad[1];
     return (A)((high(y0, p.height, p.window[0]) - low(y0)) * (high(x0, p.width, p.window[1]) - low(x0)));
 }
 KERNEL(avg_pool, P) {
-    EACH(i, p.images * p.out_height * p.out_width * p.channels) {
-        PIXEL(i, p.out_height, p.out_width);
-        i64 y0 = py * p.stride[0] - p.pad[0], x0 = px * p.stride[1] - p.pad[1];
-        A s = (A)0;
-        for (i64 ky = low(y0); ky < high(y0, p.height, p.window[0]); ky++)
-            for (i64 kx = low(x0); kx < high(x0, p.width, p.window[1]); kx++)
-                s += (A)widen(p.x[((n * p.height + y0 + ky) * p.width + x0 + kx) * p.channels + c]);
-        p.y[i] = narrow<T>(s / share(p, py, px));
+    EACH_PIXEL(p.out_height, p.out_width) {
+        PIXEL(p.out_height, p.out_width);
+        WINDOW;
+        A s[N];
+        for (int e = 0; e < N; e++) s[e] = (A)0;
+        EACH_OF_WINDOW {
+            Pack<T, N> x = load_pack<T, N>(p.x, LARGE(y0 + ky, x0 + kx));
+#pragma unroll
+            for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+        }
+        for (int e = 0; e < N; e++) s[e] /= share(p, py, px);
+        out(p.y, SMALL(py, px), s);
     }
 }
 KERNEL(avg_pool_grad, P) {
-    EACH(i, p.images * p.height * p.width * p.channels) {
-        PIXEL(i, p.height, p.width);
+    EACH_PIXEL(p.height, p.width) {
+        PIXEL(p.height, p.width);
         WINDOWS;
-        A s = (A)0;
-        for (i64 oy = oy0; oy <= oy1; oy++)
-            for (i64 ox = ox0; ox <= ox1; ox++)
-                s += (A)widen(p.x[((n * p.out_height + oy) * p.out_width + ox) * p.channels + c]) / share(p, oy, ox);
-        p.y[i] = narrow<T>(s);
+        EACH_WINDOW {
+            Pack<T, N> dy = load_pack<T, N>(p.x, SMALL(oy, ox));
+            A f = share(p, oy, ox);
+#pragma unroll
+            for (int e = 0; e < N; e++) s[e] += (A)widen(dy.v[e]) / f;
+        }
+        out(p.y, LARGE(py, px), s);
     }
 }

@@ -44,8 +44,13 @@ unsafe fn run(
         .ints(stride, 2, 1)
         .ints(pad.map(|(low, _)| low), 2, 0)
         .int(usize::from(count_pad));
+    let aligned = [from.ptr, to.ptr, index].iter().all(|&at| (at as usize).is_multiple_of(16));
+    let together = if large.shape[3].is_multiple_of(8) && aligned { 8 } else { 1 };
+    let mut code = Code::of("pool", TEXT, to.ty.dtype).with("N", together);
+    code.head +=
+        if n.max(from.ty.elements()) < 1 << 31 { "typedef u32 Index;\n" } else { "typedef i64 Index;\n" };
     // SAFETY: the caller's promise.
-    unsafe { cuda.launch(&Code::of("pool", TEXT, to.ty.dtype), kernel, Grid::each(n), &args) }
+    unsafe { cuda.launch(&code, kernel, Grid::each(n / together), &args) }
 }
 
 macro_rules! windows {

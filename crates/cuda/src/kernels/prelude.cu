@@ -113,8 +113,12 @@ template <> struct Narrow<bf16> {
     template <class A> static DEV bf16 of(A value) {
         float x = (float)value;
         bf16 r;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+#else
         u32 u = bits_of(x);
         r.bits = (u & 0x7fffffff) > 0x7f800000 ? (u16)(u >> 16 | 0x40) : (u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+#endif
         return r;
     }
 };
@@ -130,6 +134,13 @@ template <class T> DEV typename Wide<T>::type load(const void *at, i64 i) { retu
 template <class T, class A> DEV void store(void *at, i64 i, A x) { ((T *)at)[i] = narrow<T>(x); }
 // What a value of the wide type becomes when it is stored and loaded again.
 template <class T, class A> DEV typename Wide<T>::type rounded(A x) { return widen(narrow<T>(x)); }
+
+// Elements that are loaded and stored together, as far as sixteen bytes go at once.
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+    T v[N];
+};
+template <class T, int N> DEV Pack<T, N> load_pack(const void *at, i64 i) { return *(const Pack<T, N> *)((const T *)at + i); }
+template <class T, int N> DEV void store_pack(void *at, i64 i, const Pack<T, N> &x) { *(Pack<T, N> *)((T *)at + i) = x; }
 
 #define MATH(name, single, twice)                                                                                      \
     DEV float m_##name(float x) { return single(x); }                                                                 \

@@ -6,6 +6,7 @@ use plimsoll_graph::{DType, Type};
 use smallvec::SmallVec;
 
 use super::Kernel;
+use super::columns::Cut;
 use super::element::too_many_axes;
 use super::layout::around;
 use super::strided::{MAX_RANK, Strided};
@@ -14,6 +15,7 @@ use crate::error::Error;
 use crate::launch::{Args, Code, Grid, THREADS};
 
 const TEXT: &str = include_str!("reduce.cu");
+const COLUMN_SUMS: &str = concat!(include_str!("columns.cu"), include_str!("column_sums.cu"));
 const PROD_GRAD: &str = include_str!("prod_grad.cu");
 const ARGMAX: &str = include_str!("argmax.cu");
 
@@ -50,6 +52,15 @@ impl Folding {
         (Cuda::PARALLEL / busy.max(1)).clamp(1, (self.count / least).max(1))
     }
 
+    /// The rows and columns of a dense matrix whose columns are folded, where it is that.
+    fn matrix(&self) -> Option<[usize; 2]> {
+        let plain = self.kept.rank() == 1
+            && self.folded.rank() == 1
+            && self.kept.strides[0][0] == 1
+            && self.folded.strides[0][0] == self.outputs;
+        plain.then_some([self.count, self.outputs])
+    }
+
     fn args(&self, args: Args) -> Args {
         let one = |args: Args, s: &Strided| {
             args.int(s.rank()).ints(s.lengths.iter().copied(), MAX_RANK, 1).ints(
@@ -69,12 +80,22 @@ impl Folding {
     }
 }
 
+/// Whether a reduction is a sum of real numbers.
+fn is_sum(op: &Reduce, dtype: DType) -> bool {
+    matches!(op.kind, ReduceKind::Sum | ReduceKind::Mean) && dtype.is_float()
+}
+
 impl Kernel for Reduce {
     fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
         let folding = Folding::new(inputs[0], &self.axes);
         folding.check(inputs[0])?;
-        let pieces = folding.pieces();
         let bytes = inputs[0].dtype.accumulator().bytes();
+        if let Some([rows, columns]) = folding.matrix()
+            && is_sum(self, inputs[0].dtype)
+        {
+            return Ok(Cut::new(inputs[0].dtype, columns).pieces(rows) * columns * bytes);
+        }
+        let pieces = folding.pieces();
         Ok(if pieces > 1 { pieces * folding.outputs * bytes } else { 0 })
     }
 
@@ -84,6 +105,28 @@ impl Kernel for Reduce {
         folding.check(x.ty)?;
         if folding.outputs == 0 {
             return Ok(());
+        }
+        if let Some([rows, columns]) = folding.matrix()
+            && is_sum(self, x.ty.dtype)
+        {
+            let pieces = Cut::new(x.ty.dtype, columns).pieces(rows);
+            let aligned = (x.ptr as usize).is_multiple_of(16);
+            let cut = if aligned { Cut::new(x.ty.dtype, columns) } else { Cut::single(columns) };
+            let code = cut.code(Code::of("column_sums", COLUMN_SUMS, x.ty.dtype));
+            let divide = usize::from(self.kind == ReduceKind::Mean);
+            let args = Args::new()
+                .at(x.ptr)
+                .at(y.ptr)
+                .at(call.scratch)
+                .int(rows)
+                .int(columns)
+                .int(pieces)
+                .int(divide);
+            // SAFETY: the caller's promise; the scratch holds a sum for every piece and column.
+            unsafe {
+                cuda.launch(&code, "sums", cut.grid(pieces), &args)?;
+                return cuda.launch(&code, "join", cut.join(), &args);
+            }
         }
         let pieces = folding.pieces();
         let join = match self.kind {

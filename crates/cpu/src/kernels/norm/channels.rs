@@ -81,6 +81,25 @@ impl<A> Vectors<A> {
     }
 }
 
+/// Whether a relu follows the norm.
+pub(super) trait Tail {
+    /// It does.
+    const RELU: bool;
+}
+
+/// A relu follows.
+pub(super) struct Relu;
+/// Nothing follows.
+pub(super) struct Nothing;
+
+impl Tail for Relu {
+    const RELU: bool = true;
+}
+
+impl Tail for Nothing {
+    const RELU: bool = false;
+}
+
 /// Runs a body over groups of channels, wide ones first: `$w` is the width as a constant.
 macro_rules! channel_groups {
     ($channels:expr, |$c:ident, $len:ident, $w:ident| $body:block) => {{
@@ -186,8 +205,8 @@ multiversion! {
         }
     }
 
-    /// y = (x - mean) scale + shift for some rows; y may lie over x.
-    pub(super) fn normalise<L; T: Stored>(
+    /// y = (x - mean) scale + shift for some rows, or its relu; y may lie over x.
+    pub(super) fn normalise<L; T: Stored, R: Tail>(
         x: *const T, y: *mut T, rows: usize, channels: usize, mean: *const T::Wide, scale: *const T::Wide,
         shift: *const T::Wide,
     ) {
@@ -206,7 +225,8 @@ multiversion! {
                         one_at_a_time();
                         let mut v = load::<T, W>(x.add(r * channels + c), len, zero);
                         for l in 0..W {
-                            v[l] = (v[l] - mean[l]).fma::<L>(scale[l], shift[l]);
+                            let n = (v[l] - mean[l]).fma::<L>(scale[l], shift[l]);
+                            v[l] = if R::RELU && n < zero { zero } else { n };
                         }
                         store(y.add(r * channels + c), len, v);
                     }
@@ -216,10 +236,11 @@ multiversion! {
         }
     }
 
-    /// Σ dy and Σ dy (x - mean) of each channel over some rows.
-    pub(super) fn gradient_sums<L; T: Stored>(
-        x: *const T, dy: *const T, rows: usize, channels: usize, means: *const T::Wide, sums: *mut T::Wide,
-        products: *mut T::Wide,
+    /// Σ dy and Σ dy (x - mean) of each channel over some rows. Where a relu follows, dy counts only where the norm, by its
+    /// scale and shift, is above zero.
+    pub(super) fn gradient_sums<L; T: Stored, R: Tail>(
+        x: *const T, dy: *const T, rows: usize, channels: usize, means: *const T::Wide, line: [*const T::Wide; 2],
+        sums: *mut T::Wide, products: *mut T::Wide,
     ) {
         let zero = T::Wide::ZERO;
         let piece = rows_per_task(channels, PIECE / 2).max(SLIM);
@@ -231,14 +252,22 @@ multiversion! {
                 let (x, dy) = (x.add(done * channels), dy.add(done * channels));
                 channel_groups!(channels, |c, len, W| {
                     let mean = load::<T::Wide, W>(means.add(c), len, zero);
+                    let (mut scale, mut shift) = ([zero; W], [zero; W]);
+                    if R::RELU {
+                        scale = load::<T::Wide, W>(line[0].add(c), len, zero);
+                        shift = load::<T::Wide, W>(line[1].add(c), len, zero);
+                    }
                     let (mut total, mut product) = ([zero; W], [zero; W]);
                     for r in 0..count {
                         one_at_a_time();
                         let v = load::<T, W>(x.add(r * channels + c), len, zero);
                         let d = load::<T, W>(dy.add(r * channels + c), len, zero);
                         for l in 0..W {
-                            total[l] = total[l] + d[l];
-                            product[l] = d[l].fma::<L>(v[l] - mean[l], product[l]);
+                            let off = v[l] - mean[l];
+                            let shut = R::RELU && off.fma::<L>(scale[l], shift[l]) <= zero;
+                            let d = if shut { zero } else { d[l] };
+                            total[l] = total[l] + d;
+                            product[l] = d.fma::<L>(off, product[l]);
                         }
                     }
                     if done > 0 {
@@ -277,10 +306,11 @@ multiversion! {
         }
     }
 
-    /// dx = a dy + b (x - mean) + k for some rows, the factors `[a, b, k]` a channel; dx may lie over x or dy.
-    pub(super) fn apply_gradient<L; T: Stored>(
+    /// dx = a dy + b (x - mean) + k for some rows, the factors `[a, b, k]` a channel; dx may lie over x or dy. Where a relu
+    /// follows, dy counts only where a (x - mean) + shift is above zero.
+    pub(super) fn apply_gradient<L; T: Stored, R: Tail>(
         x: *const T, dy: *const T, dx: *mut T, rows: usize, channels: usize, mean: *const T::Wide,
-        factors: [*const T::Wide; 3],
+        factors: [*const T::Wide; 3], shift: *const T::Wide,
     ) {
         let zero = T::Wide::ZERO;
         let mut row = 0;
@@ -294,12 +324,19 @@ multiversion! {
                     let a = load::<T::Wide, W>(factors[0].add(c), len, zero);
                     let b = load::<T::Wide, W>(factors[1].add(c), len, zero);
                     let k = load::<T::Wide, W>(factors[2].add(c), len, zero);
+                    let mut shifts = [zero; W];
+                    if R::RELU {
+                        shifts = load::<T::Wide, W>(shift.add(c), len, zero);
+                    }
                     for r in 0..count {
                         one_at_a_time();
                         let v = load::<T, W>(x.add(r * channels + c), len, zero);
                         let mut d = load::<T, W>(dy.add(r * channels + c), len, zero);
                         for l in 0..W {
-                            d[l] = d[l].fma::<L>(a[l], b[l].fma::<L>(v[l] - mean[l], k[l]));
+                            let off = v[l] - mean[l];
+                            let shut = R::RELU && off.fma::<L>(a[l], shifts[l]) <= zero;
+                            let g = if shut { zero } else { d[l] };
+                            d[l] = g.fma::<L>(a[l], b[l].fma::<L>(off, k[l]));
                         }
                         store(dx.add(r * channels + c), len, d);
                     }

@@ -11,7 +11,8 @@ use plimsoll_graph::Type;
 use plimsoll_graph::ops::{BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad};
 
 use super::channels::{
-    Dims, Vectors, apply_gradient, gradient_sums, merge_statistics, merge_sums, normalise, statistics,
+    Dims, Nothing, Relu, Tail, Vectors, apply_gradient, gradient_sums, merge_statistics, merge_sums,
+    normalise, statistics,
 };
 use crate::Cpu;
 use crate::kernels::Kernel;
@@ -27,7 +28,12 @@ fn over_parts(cpu: &Cpu, dims: Dims, body: impl Fn(usize, usize, usize, usize) +
 }
 
 /// Inputs x, γ, β; outputs y, mean, (var,) rstd.
-unsafe fn run_forward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims, eps: f64) -> Result<(), Fault> {
+unsafe fn run_forward<T: Stored, R: Tail>(
+    cpu: &Cpu,
+    call: &Call<'_>,
+    dims: Dims,
+    eps: f64,
+) -> Result<(), Fault> {
     if call.inputs[0].ty.elements() == 0 {
         return Ok(());
     }
@@ -86,13 +92,13 @@ unsafe fn run_forward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims, eps: f6
     over_parts(cpu, dims, |sample, _, first, count| {
         let i = (sample * rows + first) * channels;
         let (mean, scale) = (v.sample(sample, 0), v.sample(sample, 2));
-        normalise::<T>(cpu.isa(), x.at(i), y.at(i), count, channels, mean, scale, beta.at(0));
+        normalise::<T, R>(cpu.isa(), x.at(i), y.at(i), count, channels, mean, scale, beta.at(0));
     });
     Ok(())
 }
 
-/// Inputs x, γ, mean, rstd, dy; outputs dx, dγ, dβ.
-unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Result<(), Fault> {
+/// Inputs x, γ, mean, rstd, dy, and β where a relu follows; outputs dx, dγ, dβ.
+unsafe fn run_backward<T: Stored, R: Tail>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Result<(), Fault> {
     let Dims { samples, rows, channels, groups } = dims;
     let (x, dy) = (Place::<T>::new(call.inputs[0].ptr), Place::<T>::new(call.inputs[4].ptr));
     let dx = Place::<T>::new(call.outputs[0].ptr);
@@ -100,23 +106,30 @@ unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Res
     let [dgamma, dbeta] = [1, 2].map(|o| Place::<T::Wide>::new(call.outputs[o].ptr));
     let v = Vectors::<T::Wide> { at: Place::new(call.scratch), dims };
     let width = dims.width();
-    // Vector 2 of a sample: the mean of each channel's group.
+    // Without a relu nobody reads the shift.
+    let shift = Place::<T::Wide>::new(call.inputs[if R::RELU { 5 } else { 1 }].ptr);
+    // Vector 2 of a sample: the mean of each channel's group. Vector 3: the factor of the norm.
     for sample in 0..samples {
         for c in 0..channels {
-            // SAFETY: c / width < groups, and the vector has a place for every channel.
-            unsafe { v.sample(sample, 2).add(c).write(means.at(sample * groups + c / width).read()) };
+            // SAFETY: c / width < groups, and the vectors have a place for every channel.
+            unsafe {
+                let group = sample * groups + c / width;
+                v.sample(sample, 2).add(c).write(means.at(group).read());
+                v.sample(sample, 3).add(c).write(gamma.at(c).read() * rstds.at(group).read());
+            }
         }
     }
     over_parts(cpu, dims, |sample, part, first, count| {
         let i = (sample * rows + first) * channels;
         let (sums, products) = (v.part(sample, part, 0), v.part(sample, part, 1));
-        gradient_sums::<T>(
+        gradient_sums::<T, R>(
             cpu.isa(),
             x.at(i),
             dy.at(i),
             count,
             channels,
             v.sample(sample, 2),
+            [v.sample(sample, 3).cast_const(), shift.at(0).cast_const()],
             sums,
             products,
         );
@@ -142,7 +155,7 @@ unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Res
     // The factors take the place of the sums.
     let per = T::Wide::of(1.0 / (rows * width).max(1) as f64);
     for sample in 0..samples {
-        let [sums, products, factor] = [v.sample(sample, 0), v.sample(sample, 1), v.sample(sample, 3)];
+        let [sums, products] = [v.sample(sample, 0), v.sample(sample, 1)];
         for g in 0..groups {
             // SAFETY: as above.
             unsafe {
@@ -155,7 +168,6 @@ unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Res
                 let to_x = T::Wide::ZERO - mean_gn * per * rstd * rstd * rstd;
                 let offset = T::Wide::ZERO - mean_g * per * rstd;
                 for c in g * width..(g + 1) * width {
-                    factor.add(c).write(gamma.at(c).read() * rstd);
                     products.add(c).write(to_x);
                     sums.add(c).write(offset);
                 }
@@ -165,7 +177,7 @@ unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Res
     over_parts(cpu, dims, |sample, _, first, count| {
         let i = (sample * rows + first) * channels;
         let factors = [3, 1, 0].map(|which| v.sample(sample, which).cast_const());
-        apply_gradient::<T>(
+        apply_gradient::<T, R>(
             cpu.isa(),
             x.at(i),
             dy.at(i),
@@ -174,13 +186,14 @@ unsafe fn run_backward<T: Stored>(cpu: &Cpu, call: &Call<'_>, dims: Dims) -> Res
             channels,
             v.sample(sample, 2),
             factors,
+            shift.at(0),
         );
     });
     Ok(())
 }
 
 macro_rules! column_kernels {
-    ($forward:ident, $backward:ident, |$op:ident, $x:ident| $dims:expr, |$back:ident, $bx:ident| $back_dims:expr) => {
+    ($forward:ident, $backward:ident, |$op:ident, $x:ident| $dims:expr, $relu:expr, |$back:ident, $bx:ident| $back_dims:expr, $back_relu:expr) => {
         impl Kernel for $forward {
             fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
                 let ($op, $x) = (self, &inputs[0].shape);
@@ -191,7 +204,10 @@ macro_rules! column_kernels {
                 let ($op, $x) = (self, &call.inputs[0].ty.shape);
                 // SAFETY: the caller's promise, passed on.
                 for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-                    run_forward::<T>(cpu, call, $dims, self.eps.0)
+                    match $relu(self) {
+                        true => run_forward::<T, Relu>(cpu, call, $dims, self.eps.0),
+                        false => run_forward::<T, Nothing>(cpu, call, $dims, self.eps.0),
+                    }
                 })
             }
         }
@@ -206,13 +222,28 @@ macro_rules! column_kernels {
                 let ($back, $bx) = (self, &call.inputs[0].ty.shape);
                 // SAFETY: the caller's promise, passed on.
                 for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-                    run_backward::<T>(cpu, call, $back_dims)
+                    match $back_relu(self) {
+                        true => run_backward::<T, Relu>(cpu, call, $back_dims),
+                        false => run_backward::<T, Nothing>(cpu, call, $back_dims),
+                    }
                 })
             }
         }
     };
 }
-column_kernels!(BatchNorm, BatchNormGrad, |_op, x| Dims::batch(x), |_op, x| Dims::batch(x));
-column_kernels!(GroupNorm, GroupNormGrad, |op, x| Dims::group(x, op.groups), |op, x| Dims::group(
-    x, op.groups
-));
+column_kernels!(
+    BatchNorm,
+    BatchNormGrad,
+    |_op, x| Dims::batch(x),
+    |op: &BatchNorm| op.relu,
+    |_op, x| Dims::batch(x),
+    |op: &BatchNormGrad| op.relu
+);
+column_kernels!(
+    GroupNorm,
+    GroupNormGrad,
+    |op, x| Dims::group(x, op.groups),
+    |_: &GroupNorm| false,
+    |op, x| Dims::group(x, op.groups),
+    |_: &GroupNormGrad| false
+);

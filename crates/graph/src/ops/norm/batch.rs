@@ -6,6 +6,7 @@ use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost,
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
+use crate::methods::TensorOps;
 use crate::op::{Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
@@ -18,11 +19,16 @@ use crate::{DType, Scalar, Shape, Type, ops};
 pub struct BatchNorm {
     /// ε, added to the variance.
     pub eps: Scalar,
+    /// Whether y is its relu instead.
+    pub relu: bool,
 }
 
-/// The gradient of batch norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
+/// The gradient of batch norm. Inputs: x, γ, mean, rstd, dy, and β where a relu follows. Outputs: dx, dγ, dβ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BatchNormGrad;
+pub struct BatchNormGrad {
+    /// Whether dy is the gradient at the relu of y. The sign of y is computed again from x: y need not be alive.
+    pub relu: bool,
+}
 
 /// The shape of γ and the statistics, or what does not fit.
 fn channels(x: &Type) -> Result<Shape, String> {
@@ -63,12 +69,17 @@ impl Rule for BatchNorm {
     }
 
     fn keep(&self) -> Keep {
-        Keep::both(0b11, 0b1010)
+        Keep::both(if self.relu { 0b111 } else { 0b11 }, 0b1010)
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let (mean, rstd) = (at.output(1)?, at.output(3)?);
-        let grads = at.push(BatchNormGrad, &[&at.input(0)?, &at.input(1)?, &mean, &rstd, &at.grad(0)?])?;
+        let (x, gamma, dy) = (at.input(0)?, at.input(1)?, at.grad(0)?);
+        let op = BatchNormGrad { relu: self.relu };
+        let grads = match self.relu {
+            true => at.push(op, &[&x, &gamma, &mean, &rstd, &dy, &at.input(2)?])?,
+            false => at.push(op, &[&x, &gamma, &mean, &rstd, &dy])?,
+        };
         let stats = Statistics {
             mean: Some(&mean),
             rstd: &rstd,
@@ -81,7 +92,10 @@ impl Rule for BatchNorm {
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
-        let f = view(&inputs[0].shape).forward(inputs[0], inputs[1], Some(inputs[2]), self.eps);
+        let mut f = view(&inputs[0].shape).forward(inputs[0], inputs[1], Some(inputs[2]), self.eps);
+        if self.relu {
+            f.y.data.iter_mut().for_each(|y| *y = y.max(0.0));
+        }
         [f.y, f.mean, f.var, f.rstd].into_iter().zip(outputs).map(|(a, ty)| shaped(a, ty)).collect()
     }
 
@@ -94,7 +108,10 @@ impl Rule for BatchNorm {
         ] {
             let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
             let inputs = vec![(x, Domain::Normal), (scale.clone(), Domain::Normal), (scale, Domain::Normal)];
-            examples.push(Example::new(BatchNorm { eps: Scalar(1e-1) }, inputs).wide(0b110));
+            for relu in [false, true] {
+                examples
+                    .push(Example::new(BatchNorm { eps: Scalar(1e-1), relu }, inputs.clone()).wide(0b110));
+            }
         }
         examples
     }
@@ -106,9 +123,15 @@ impl Rule for BatchNormGrad {
     }
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
+        let (x, gamma, mean, rstd, dy, beta) = if self.relu {
+            let [x, gamma, mean, rstd, dy, beta] = ops::arity(inputs)?;
+            (x, gamma, mean, rstd, dy, beta)
+        } else {
+            let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
+            (x, gamma, mean, rstd, dy, gamma)
+        };
         let channels = channels(x)?;
-        check_wide("gamma, mean and rstd", x, &channels, &[gamma, mean, rstd])?;
+        check_wide("gamma, beta, mean and rstd", x, &channels, &[gamma, beta, mean, rstd])?;
         check_dy(x, dy)?;
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
     }
@@ -124,17 +147,36 @@ impl Rule for BatchNormGrad {
     }
 
     fn keep(&self) -> Keep {
-        Keep::inputs(0b11111)
+        Keep::inputs(if self.relu { 0b111111 } else { 0b11111 })
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let view = view(&at.input_type(0).shape);
-        through(at, |i| Ok(view.backward_ops(&i[0], &i[1], Some(&i[2]), &i[3], &i[4])?.into()))
+        through(at, |i| {
+            let mut dy = i[4].clone();
+            if self.relu {
+                let wide = i[3].dtype();
+                let y = i[0].cast(wide)?.sub(&i[2])?.mul(&i[1].mul(&i[3])?)?.add(&i[5])?;
+                dy = y.greater(&y.mul_scalar(0.0)?)?.select(&dy, &dy.mul_scalar(0.0)?)?;
+            }
+            Ok(view.backward_ops(&i[0], &i[1], Some(&i[2]), &i[3], &dy)?.into())
+        })
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| inputs[i]);
-        let grads = view(&x.shape).backward(x, gamma, Some(mean), rstd, dy);
+        let mut dy = dy.clone();
+        if self.relu {
+            let channels = gamma.data.len().max(1);
+            for (i, g) in dy.data.iter_mut().enumerate() {
+                let c = i % channels;
+                let scale = gamma.data[c] * rstd.data[c];
+                if (x.data[i] - mean.data[c]) * scale + inputs[5].data[c] <= 0.0 {
+                    *g = 0.0;
+                }
+            }
+        }
+        let grads = view(&x.shape).backward(x, gamma, Some(mean), rstd, &dy);
         grads.into_iter().zip(outputs).map(|(g, ty)| shaped(g, ty)).collect()
     }
 
@@ -146,14 +188,16 @@ impl Rule for BatchNormGrad {
             Type::new(DType::F32, [dice.range(1, 9), 64]),
         ] {
             let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
-            let inputs = vec![
+            let mut inputs = vec![
                 (x.clone(), Domain::Normal),
                 (scale.clone(), Domain::Normal),
                 (scale.clone(), Domain::Normal),
-                (scale, Domain::Positive),
+                (scale.clone(), Domain::Positive),
                 (x, Domain::Normal),
             ];
-            examples.push(Example::new(BatchNormGrad, inputs).wide(0b1110));
+            examples.push(Example::new(BatchNormGrad { relu: false }, inputs.clone()).wide(0b1110));
+            inputs.push((scale, Domain::Normal));
+            examples.push(Example::new(BatchNormGrad { relu: true }, inputs).wide(0b101110));
         }
         examples
     }

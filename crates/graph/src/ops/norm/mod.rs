@@ -254,7 +254,7 @@ pub trait NormOps: TensorOps {
     /// mean and (biased) variance, with which the caller updates running statistics.
     #[track_caller]
     fn batch_norm(&self, gamma: &Self, beta: &Self, eps: f64) -> Result<(Self, Self, Self), Self::Error> {
-        let op = BatchNorm { eps: Scalar(eps) };
+        let op = BatchNorm { eps: Scalar(eps), relu: false };
         let outputs = self.emit(op.into(), &[self, gamma, beta], Site::here())?;
         match outputs.as_slice() {
             [y, mean, var, ..] => Ok((y.clone(), mean.clone(), var.clone())),

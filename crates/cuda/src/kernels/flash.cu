@@ -1,0 +1,405 @@
+// Attention on tensor cores, forward and backward; scores live in registers alone.
+//
+// A block has four warps. D and DV, the features of keys and values, are multiples of 16. The gradients of queries and those of keys and
+// values are computed apart: scores are computed twice, and no sum depends on which block is first.
+
+#define THREADS 128
+#define KEYS 64
+#define SD PITCH(D)
+#define SV PITCH(DV)
+#define LOG2E 1.4426950408889634f
+
+struct P {
+    const T *q;
+    const T *k;
+    const T *v;
+    const T *mask;
+    const T *o;
+    const float *lse;
+    const T *d_o;
+    T *to0;
+    T *to1;
+    float *sums;
+    i64 batch;
+    i64 tq;
+    i64 tk;
+    i64 heads;
+    i64 kv_heads;
+    i64 causal;
+    i64 mask_batch;
+    i64 mask_head;
+    i64 mask_query;
+    double scale;
+};
+// Keys that query i sees.
+DEV int visible(const P &p, int i) {
+    int all = (int)p.tk, n = i + 1 + all - (int)p.tq;
+    return !p.causal || n > all ? all : n < 0 ? 0 : n;
+}
+// ROWS rows of a sequence [batch, length, heads, WIDTH] on their way into a tile, rows beyond the end as zeros.
+template <int ROWS, int WIDTH>
+DEV void rows_later(T *to, const T *x, i64 b, int start, int length, i64 heads, i64 h) {
+    const T *from = x + ((b * length) * heads + h) * WIDTH;
+    for (int e = threadIdx.x; e < ROWS * (WIDTH / 8); e += THREADS) {
+        int r = e / (WIDTH / 8), c = e % (WIDTH / 8) * 8;
+        bool there = start + r < length;
+        copy_later(to + r * PITCH(WIDTH) + c, there ? from + (start + r) * heads * WIDTH + c : x, there);
+    }
+}
+DEV float over_row(float x, bool most) {
+    for (int d = 1; d < 4; d *= 2) {
+        float y = __shfl_xor_sync(0xffffffffu, x, d);
+        x = most ? fmaxf(x, y) : x + y;
+    }
+    return x;
+}
+DEV void clear(float *x, int n) {
+#pragma unroll
+    for (int i = 0; i < n; i++) x[i] = 0.0f;
+}
+// Sums of 16 rows as rows of a sequence, times a factor a row.
+template <int WIDTH>
+DEV void rows_out(T *to, float (*sum)[4], i64 b, int start, int length, i64 heads, i64 h, float low, float high) {
+    int lane = threadIdx.x % 32, row = start + lane / 4;
+#pragma unroll
+    for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = row + 8 * half;
+            float f = half ? high : low;
+            if (i < length)
+                *(u32 *)(to + ((b * length + i) * heads + h) * WIDTH + n * 8 + lane % 4 * 2) =
+                    both(sum[n][2 * half] * f, sum[n][2 * half + 1] * f);
+        }
+}
+
+// QUERIES / 64 times 16 queries a warp.
+#define QUERIES (D > 64 || DV > 64 ? 64 : 128)
+#define TALL (QUERIES / 64)
+KERNEL(forward, P) {
+    DYNAMIC_SHARED(T, shared);
+    T *q = shared, *k = q + QUERIES * SD, *v = k + 2 * KEYS * SD;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
+    // The last queries see most keys: they come first.
+    int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, mine = i0 + warp * 16 * TALL;
+    float scale = (float)p.scale * LOG2E;
+    int last = i0 + QUERIES - 1 < tq - 1 ? i0 + QUERIES - 1 : tq - 1;
+    int blocks = (visible(p, last) + KEYS - 1) / KEYS;
+    float o[TALL][DV / 8][4], most[TALL][2], total[TALL][2];
+#pragma unroll
+    for (int m = 0; m < TALL; m++) {
+        clear(o[m][0], DV / 2);
+        most[m][0] = most[m][1] = -INF_F;
+        total[m][0] = total[m][1] = 0.0f;
+    }
+    rows_later<QUERIES, D>(q, p.q, b, i0, tq, p.heads, h);
+    if (blocks > 0) {
+        rows_later<KEYS, D>(k, p.k, b, 0, tk, p.kv_heads, hk);
+        rows_later<KEYS, DV>(v, p.v, b, 0, tk, p.kv_heads, hk);
+    }
+    end_of_group();
+    for (int n = 0; n < blocks; n++) {
+        int j0 = n * KEYS, next = (n + 1) % 2;
+        const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
+        if (n + 1 < blocks) {
+            rows_later<KEYS, D>(k + next * KEYS * SD, p.k, b, j0 + KEYS, tk, p.kv_heads, hk);
+            rows_later<KEYS, DV>(v + next * KEYS * SV, p.v, b, j0 + KEYS, tk, p.kv_heads, hk);
+        }
+        end_of_group();
+        wait_for_groups<1>();
+        __syncthreads();
+        float s[TALL][KEYS / 8][4];
+#pragma unroll
+        for (int m = 0; m < TALL; m++) clear(s[m][0], KEYS / 2);
+#pragma unroll
+        for (int c = 0; c < D; c += 16) {
+            u32 left[TALL][4];
+#pragma unroll
+            for (int m = 0; m < TALL; m++) load_left(left[m], q, SD, (warp * TALL + m) * 16, c);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j += 2) {
+                u32 right[4];
+                load_right(right, kn, SD, j * 8, c);
+#pragma unroll
+                for (int m = 0; m < TALL; m++) {
+                    product(s[m][j], left[m], right);
+                    product(s[m][j + 1], left[m], right + 2);
+                }
+            }
+        }
+        bool some_unseen = visible(p, i0) < j0 + KEYS;
+#pragma unroll
+        for (int m = 0; m < TALL; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int seen = visible(p, mine + m * 16 + lane / 4 + 8 * half) - j0 - lane % 4 * 2;
+                float top = most[m][half];
+#pragma unroll
+                for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+                    for (int e = 2 * half; e < 2 * half + 2; e++) {
+                        if (some_unseen && j * 8 + e % 2 >= seen) s[m][j][e] = -INF_F;
+                        top = fmaxf(top, s[m][j][e]);
+                    }
+                top = over_row(top, true);
+                // A row that has seen nothing yet has no largest score to take off.
+                float off = top == -INF_F ? 0.0f : top * scale, sum = 0.0f;
+                float shrink = power_of_two(most[m][half] * scale - off);
+#pragma unroll
+                for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+                    for (int e = 2 * half; e < 2 * half + 2; e++) {
+                        float x = power_of_two(s[m][j][e] * scale - off);
+                        s[m][j][e] = x;
+                        sum += x;
+                    }
+                most[m][half] = top;
+                total[m][half] = total[m][half] * shrink + sum;
+#pragma unroll
+                for (int c = 0; c < DV / 8; c++) {
+                    o[m][c][2 * half] *= shrink;
+                    o[m][c][2 * half + 1] *= shrink;
+                }
+            }
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            u32 left[TALL][4];
+#pragma unroll
+            for (int m = 0; m < TALL; m++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) left[m][e] = both(s[m][j + e / 2][e % 2 * 2], s[m][j + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+            for (int c = 0; c < DV / 8; c += 2) {
+                u32 right[4];
+                load_right_turned(right, vn, SV, c * 8, j * 8);
+#pragma unroll
+                for (int m = 0; m < TALL; m++) {
+                    product(o[m][c], left[m], right);
+                    product(o[m][c + 1], left[m], right + 2);
+                }
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < TALL; m++) {
+        float f[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float l = over_row(total[m][half], false);
+            int i = mine + m * 16 + lane / 4 + 8 * half;
+            f[half] = l == 0.0f ? 0.0f : 1.0f / l;
+            if (lane % 4 == 0 && i < tq)
+                p.sums[(b * p.heads + h) * tq + i] = l == 0.0f ? -INF_F : most[m][half] * (float)p.scale + logf(l);
+        }
+        rows_out<DV>(p.to0, o[m], b, mine + m * 16, tq, p.heads, h, f[0], f[1]);
+    }
+}
+
+// δ = Σ o ∘ do of every query; eight threads have a query.
+KERNEL(deltas, P) {
+    i64 n = p.batch * p.heads * p.tq, all = (n + 15) / 16 * 16;
+    for (i64 e = ((i64)blockIdx.x * THREADS + threadIdx.x) / 8; e < all; e += (i64)gridDim.x * THREADS / 8) {
+        i64 i = e % p.tq, h = e / p.tq % p.heads, b = e / p.tq / p.heads, at = ((b * p.tq + i) * p.heads + h) * DV;
+        float s = 0.0f;
+        if (e < n)
+            for (int c = threadIdx.x % 8 * 2; c < DV; c += 16) {
+                s += widen(p.o[at + c]) * widen(p.d_o[at + c]);
+                s += widen(p.o[at + c + 1]) * widen(p.d_o[at + c + 1]);
+            }
+        for (int d = 1; d < 8; d *= 2) s += __shfl_xor_sync(0xffffffffu, s, d);
+        if (threadIdx.x % 8 == 0 && e < n) p.sums[e] = s;
+    }
+}
+
+// 64 queries a block, 16 a warp.
+KERNEL(grad_queries, P) {
+    DYNAMIC_SHARED(T, shared);
+    T *q = shared, *g = q + 64 * SD, *k = g + 64 * SV, *v = k + 2 * KEYS * SD;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
+    int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, mine = i0 + warp * 16 + lane / 4;
+    int last = i0 + 63 < tq - 1 ? i0 + 63 : tq - 1;
+    int blocks = (visible(p, last) + KEYS - 1) / KEYS;
+    float scale = (float)p.scale * LOG2E, lse[2], delta[2], dq[D / 8][4];
+    int seen[2];
+    clear(dq[0], D / 2);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = mine + 8 * half;
+        i64 at = (b * p.heads + h) * tq + i;
+        float x = i < tq ? p.lse[at] : -INF_F;
+        // Rows without any key, and those beyond the end, have no probabilities.
+        lse[half] = x == -INF_F ? INF_F : x * LOG2E;
+        delta[half] = i < tq ? p.sums[at] : 0.0f;
+        seen[half] = visible(p, i);
+    }
+    rows_later<64, D>(q, p.q, b, i0, tq, p.heads, h);
+    rows_later<64, DV>(g, p.d_o, b, i0, tq, p.heads, h);
+    if (blocks > 0) {
+        rows_later<KEYS, D>(k, p.k, b, 0, tk, p.kv_heads, hk);
+        rows_later<KEYS, DV>(v, p.v, b, 0, tk, p.kv_heads, hk);
+    }
+    end_of_group();
+    for (int n = 0; n < blocks; n++) {
+        int j0 = n * KEYS, next = (n + 1) % 2;
+        const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
+        if (n + 1 < blocks) {
+            rows_later<KEYS, D>(k + next * KEYS * SD, p.k, b, j0 + KEYS, tk, p.kv_heads, hk);
+            rows_later<KEYS, DV>(v + next * KEYS * SV, p.v, b, j0 + KEYS, tk, p.kv_heads, hk);
+        }
+        end_of_group();
+        wait_for_groups<1>();
+        __syncthreads();
+        float s[KEYS / 8][4], ds[KEYS / 8][4];
+        clear(s[0], KEYS / 2);
+        clear(ds[0], KEYS / 2);
+#pragma unroll
+        for (int c = 0; c < D; c += 16) {
+            u32 left[4], right[4];
+            load_left(left, q, SD, warp * 16, c);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j += 2) {
+                load_right(right, kn, SD, j * 8, c);
+                product(s[j], left, right);
+                product(s[j + 1], left, right + 2);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < DV; c += 16) {
+            u32 left[4], right[4];
+            load_left(left, g, SV, warp * 16, c);
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j += 2) {
+                load_right(right, vn, SV, j * 8, c);
+                product(ds[j], left, right);
+                product(ds[j + 1], left, right + 2);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                bool sees = j0 + j * 8 + lane % 4 * 2 + e % 2 < seen[e / 2];
+                float prob = sees ? power_of_two(s[j][e] * scale - lse[e / 2]) : 0.0f;
+                ds[j][e] = prob * (ds[j][e] - delta[e / 2]);
+            }
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            u32 left[4], right[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) left[e] = both(ds[j + e / 2][e % 2 * 2], ds[j + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+            for (int c = 0; c < D / 8; c += 2) {
+                load_right_turned(right, kn, SD, c * 8, j * 8);
+                product(dq[c], left, right);
+                product(dq[c + 1], left, right + 2);
+            }
+        }
+        __syncthreads();
+    }
+    rows_out<D>(p.to0, dq, b, i0 + warp * 16, tq, p.heads, h, (float)p.scale, (float)p.scale);
+}
+
+// 64 keys a block, 16 a warp; QUERY_ROWS queries at a time.
+#define QUERY_ROWS (D > 64 || DV > 64 ? 32 : 64)
+KERNEL(grad_keys, P) {
+    DYNAMIC_SHARED(T, shared);
+    T *k = shared, *v = k + 64 * SD, *q = v + 64 * SV, *g = q + 2 * QUERY_ROWS * SD;
+    float *lse = (float *)(g + 2 * QUERY_ROWS * SV), *delta = lse + 2 * QUERY_ROWS;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    i64 hk = blockIdx.y, b = blockIdx.z, group = p.heads / p.kv_heads;
+    int tq = (int)p.tq, tk = (int)p.tk, j0 = (int)blockIdx.x * 64, mine = j0 + warp * 16 + lane / 4;
+    float scale = (float)p.scale * LOG2E, dk[D / 8][4], dv[DV / 8][4];
+    clear(dk[0], D / 2);
+    clear(dv[0], DV / 2);
+    // The first query that sees any of these keys, in whole blocks of queries.
+    int first = p.causal ? j0 - (tk - tq) : 0;
+    first = first < 0 ? 0 : first / QUERY_ROWS * QUERY_ROWS;
+    int blocks = first < tq ? (tq - first + QUERY_ROWS - 1) / QUERY_ROWS : 0, rounds = blocks * (int)group;
+    rows_later<64, D>(k, p.k, b, j0, tk, p.kv_heads, hk);
+    rows_later<64, DV>(v, p.v, b, j0, tk, p.kv_heads, hk);
+    for (int n = -1; n < rounds; n++) {
+        // The next block of queries comes while this one is worked on.
+        int then = n + 1;
+        if (then < rounds) {
+            i64 h = hk * group + then / blocks;
+            int i = first + then % blocks * QUERY_ROWS, half = then % 2;
+            rows_later<QUERY_ROWS, D>(q + half * QUERY_ROWS * SD, p.q, b, i, tq, p.heads, h);
+            rows_later<QUERY_ROWS, DV>(g + half * QUERY_ROWS * SV, p.d_o, b, i, tq, p.heads, h);
+            if (threadIdx.x < QUERY_ROWS) {
+                int row = i + (int)threadIdx.x, to = half * QUERY_ROWS + threadIdx.x;
+                i64 at = (b * p.heads + h) * tq + row;
+                float x = row < tq ? p.lse[at] : -INF_F;
+                lse[to] = x == -INF_F ? INF_F : x * LOG2E;
+                delta[to] = row < tq ? p.sums[at] : 0.0f;
+            }
+        }
+        end_of_group();
+        if (n < 0) continue;
+        wait_for_groups<1>();
+        __syncthreads();
+        int i0 = first + n % blocks * QUERY_ROWS, half = n % 2 * QUERY_ROWS;
+        const T *qn = q + half * SD, *gn = g + half * SV;
+        float s[QUERY_ROWS / 8][4], ds[QUERY_ROWS / 8][4];
+        clear(s[0], QUERY_ROWS / 2);
+        clear(ds[0], QUERY_ROWS / 2);
+#pragma unroll
+        for (int c = 0; c < D; c += 16) {
+            u32 left[4], right[4];
+            load_left(left, k, SD, warp * 16, c);
+#pragma unroll
+            for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
+                load_right(right, qn, SD, i * 8, c);
+                product(s[i], left, right);
+                product(s[i + 1], left, right + 2);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < DV; c += 16) {
+            u32 left[4], right[4];
+            load_left(left, v, SV, warp * 16, c);
+#pragma unroll
+            for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
+                load_right(right, gn, SV, i * 8, c);
+                product(ds[i], left, right);
+                product(ds[i + 1], left, right + 2);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < QUERY_ROWS / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int column = i * 8 + lane % 4 * 2 + e % 2;
+                bool sees = mine + e / 2 * 8 < visible(p, i0 + column);
+                float prob = sees ? power_of_two(s[i][e] * scale - lse[half + column]) : 0.0f;
+                s[i][e] = prob;
+                ds[i][e] = prob * (ds[i][e] - delta[half + column]);
+            }
+#pragma unroll
+        for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
+            u32 probs[4], grads[4], right[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                probs[e] = both(s[i + e / 2][e % 2 * 2], s[i + e / 2][e % 2 * 2 + 1]);
+                grads[e] = both(ds[i + e / 2][e % 2 * 2], ds[i + e / 2][e % 2 * 2 + 1]);
+            }
+#pragma unroll
+            for (int c = 0; c < DV / 8; c += 2) {
+                load_right_turned(right, gn, SV, c * 8, i * 8);
+                product(dv[c], probs, right);
+                product(dv[c + 1], probs, right + 2);
+            }
+#pragma unroll
+            for (int c = 0; c < D / 8; c += 2) {
+                load_right_turned(right, qn, SD, c * 8, i * 8);
+                product(dk[c], grads, right);
+                product(dk[c + 1], grads, right + 2);
+            }
+        }
+        __syncthreads();
+    }
+    rows_out<D>(p.to0, dk, b, j0 + warp * 16, tk, p.kv_heads, hk, (float)p.scale, (float)p.scale);
+    rows_out<DV>(p.to1, dv, b, j0 + warp * 16, tk, p.kv_heads, hk, 1.0f, 1.0f);
+}
