@@ -42,7 +42,7 @@ def main():
     raw = []
 
     def keep(engine, case, line):
-        raw.append({"engine": engine, "case": case, **line})
+        raw.append({**line, "engine": engine, "case": case})
         print(json.dumps({k: v for k, v in raw[-1].items() if k != "losses"}), flush=True)
         if args.out:
             with open(args.out, "a") as f:
