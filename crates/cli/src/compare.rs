@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
-use crate::plot::milliseconds;
+use crate::plot::duration;
 
 /// What became of one of several budgets.
 pub enum Budget {
@@ -45,7 +45,7 @@ pub fn table(budgets: &[Budget]) -> String {
                 line.to_string(),
                 "yes".into(),
                 info.planned.to_string(),
-                milliseconds(info.predicted_seconds),
+                duration(info.predicted_seconds),
                 format!("{:.2}", info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE)),
                 info.micro_batches.to_string(),
                 info.recomputed_ops.to_string(),

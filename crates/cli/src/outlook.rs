@@ -8,7 +8,7 @@ use std::fmt::Write;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
-use crate::plot::{self, milliseconds};
+use crate::plot::{self, duration};
 
 /// Something that was done to take less, and what came of it against the fastest plan.
 pub struct Lever {
@@ -109,14 +109,10 @@ pub fn page(info: &StepInfo) -> String {
         };
         let (word, bytes) =
             (if lever.saved_bytes < 0 { "adds" } else { "saves" }, lever.saved_bytes.unsigned_abs());
-        put(format!(
-            "  {what:<22}{word} {:>10}   costs {:>10}",
-            Bytes(bytes),
-            milliseconds(lever.cost_seconds)
-        ));
+        put(format!("  {what:<22}{word} {:>10}   costs {:>10}", Bytes(bytes), duration(lever.cost_seconds)));
     }
     put(format!(
-        "\nlower bounds: {} is the least of all plans; {} live in an arena of {}",
+        "\nlower bounds: {:#} is the least of all plans; {} live in an arena of {}",
         info.floor, info.live, info.arena
     ));
     text
@@ -146,7 +142,7 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
             text,
             "\nmore memory buys no time: {:#} is predicted to be as fast as any line, {} a step",
             only.planned,
-            milliseconds(only.predicted_seconds)
+            duration(only.predicted_seconds)
         )
         .ok();
     }
@@ -177,7 +173,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
             "faster: {:#} ({} more) gives {} a step ({:+.1} %)",
             next.planned,
             next.planned.saturating_sub(bytes),
-            milliseconds(next.predicted_seconds),
+            duration(next.predicted_seconds),
             percent(next.predicted_seconds)
         ));
     }
@@ -187,7 +183,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
             "smaller: {:#} ({} less) gives {} a step ({:+.1} %)",
             next.planned,
             bytes.saturating_sub(next.planned),
-            milliseconds(next.predicted_seconds),
+            duration(next.predicted_seconds),
             percent(next.predicted_seconds)
         ));
     }
@@ -195,7 +191,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
         ways.push(format!(
             "the least: {} bytes gives {} a step ({:+.1} %)",
             least.planned.get(),
-            milliseconds(least.predicted_seconds),
+            duration(least.predicted_seconds),
             percent(least.predicted_seconds)
         ));
     }
