@@ -210,9 +210,11 @@ impl Reader<'_> {
         let list = values.list(frames)?;
         let own = list.iter().take(200).find(|frame| {
             let path = values.text_of(**frame, "filename").unwrap_or("??");
-            !["site-packages", "dist-packages", "/torch/", "??", ".cpp", "/lib/python"]
-                .iter()
-                .any(|part| path.contains(part))
+            // Frames of C++ without debug information have no file.
+            !path.is_empty()
+                && !["site-packages", "dist-packages", "/torch/", "??", ".cpp", ".cc", "/lib/python"]
+                    .iter()
+                    .any(|part| path.contains(part))
         });
         let site = own.or(list.first()).map(|frame| of(*frame));
         self.sites.insert(frames, site.clone());

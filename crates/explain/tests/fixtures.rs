@@ -45,6 +45,10 @@ fn each_report_gets_its_own_verdict() {
         ("torch_2_1_capacity.txt", Source::PyTorch, Kind::Message, Verdict::Capacity),
         ("torch_2_6_other_process.txt", Source::PyTorch, Kind::Message, Verdict::OtherProcess),
         ("torch_2_7_wrapped.txt", Source::PyTorch, Kind::Message, Verdict::Fragmentation),
+        // Printed by PyTorch 2.11 on a card.
+        ("torch_2_11_real_capacity.txt", Source::PyTorch, Kind::Message, Verdict::Capacity),
+        ("torch_2_11_real_limit.txt", Source::PyTorch, Kind::Message, Verdict::Limit),
+        ("torch_2_11_real.p4.pickle", Source::PyTorch, Kind::Snapshot, Verdict::Unknown),
         ("torch_growth.txt", Source::PyTorch, Kind::Message, Verdict::Growth),
         ("torch_mps.txt", Source::PyTorch, Kind::Message, Verdict::Limit),
         ("torch_cpu.txt", Source::PyTorch, Kind::Message, Verdict::Unknown),
@@ -158,6 +162,12 @@ fn a_leak_is_named_with_its_line() {
         "{told}"
     );
     assert_eq!(told.advice[0].saves_bytes, Some(96 * MIB));
+}
+
+#[test]
+fn a_real_snapshot_names_the_line_of_the_script_and_not_the_allocators() {
+    let text = told("torch_2_11_real.p4.pickle").to_string();
+    assert!(text.contains("ongpu.py:") && !text.contains("CUDACachingAllocator"), "{text}");
 }
 
 #[test]
