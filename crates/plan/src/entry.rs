@@ -3,8 +3,18 @@
 use crate::dense::Dense;
 use crate::lifespan::{Act, lifespans};
 use crate::place::{Places, place};
+use crate::problem::Problem;
+use crate::recompute::improve::wander;
+use crate::recompute::repair::Repair;
+use crate::recompute::spread::spread_acts;
 use crate::recompute::state::State;
 use std::sync::Arc;
+
+/// How much longer the packing of a plan is searched than the packing of what may become one.
+const LONGER: f64 = 3.0;
+const LONGEST: f64 = 10.0;
+/// How many other schedules are packed.
+const ATTEMPTS: u64 = 24;
 
 /// A schedule that was found.
 pub(crate) struct Entry {
@@ -15,13 +25,26 @@ pub(crate) struct Entry {
     pub dense: Arc<Dense>,
     pub acts: Vec<Act>,
     packed: Option<Places>,
+    /// What [`Entry::tight`] found, if it was asked and there was something to find.
+    tight: Option<Box<Entry>>,
+    /// Whether it is what such a search found.
+    is_tight: bool,
 }
 
 impl Entry {
     pub fn new(state: &mut State, dense: &Arc<Dense>, budget: u64) -> Entry {
         let ns = dense.base_ns() + state.extra_ns;
         let live = state.peak() as u64;
-        Entry { budget, ns, live, dense: dense.clone(), acts: state.acts(), packed: None }
+        Entry {
+            budget,
+            ns,
+            live,
+            dense: dense.clone(),
+            acts: state.acts(),
+            packed: None,
+            tight: None,
+            is_tight: false,
+        }
     }
 
     /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
@@ -31,8 +54,100 @@ impl Entry {
         let enough = if enough == u64::MAX { self.live } else { enough };
         self.packed.get_or_insert_with(|| {
             let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, enough)
+            place(&spans, dense.resident_bytes, enough, 1.0)
         })
+    }
+
+    /// The same schedule, or another that takes as long and no more bytes, packed as low as is found.
+    ///
+    /// [`Entry::places`] stops at the budget, which is all that a search asks for; for the one schedule that becomes a plan
+    /// it is worth looking on. A packing that does not reach the bytes that are live is most often one of few: it is
+    /// searched a little longer, and then the schedule is changed where that costs nothing, which makes another packing.
+    pub fn tight(&mut self, scratch_alignment: u64, host_budget: u64) -> &mut Entry {
+        let height = self.arena(scratch_alignment);
+        if self.tight.is_none() && height > self.live && !self.is_tight {
+            self.tight = Some(Box::new(self.tightened(height, scratch_alignment, host_budget, 0)));
+        }
+        match self.tight {
+            Some(ref mut tight) => tight,
+            None => self,
+        }
+    }
+
+    /// Like [`Entry::tight`], for a schedule of which only the bytes count: another may take a little longer.
+    pub fn into_tight(mut self, scratch_alignment: u64, host_budget: u64) -> Entry {
+        let height = self.arena(scratch_alignment);
+        if height == self.live {
+            return self;
+        }
+        let tight = self.tightened(height, scratch_alignment, host_budget, self.ns / 8);
+        Entry { budget: tight.live, is_tight: true, ..tight }
+    }
+
+    fn tightened(&self, height: u64, scratch_alignment: u64, host_budget: u64, more_ns: u64) -> Entry {
+        let packed = |dense: &Arc<Dense>, acts: &[Act], live: u64, longer: f64| {
+            let spans = lifespans(dense, acts, scratch_alignment);
+            place(&spans, dense.resident_bytes, live, longer)
+        };
+        let (budget, ns, live, dense) = (self.budget, self.ns, self.live, self.dense.clone());
+        let (acts, packed_now) = (self.acts.clone(), self.packed.clone());
+        let mut best =
+            Entry { budget, ns, live, dense, acts, packed: packed_now, tight: None, is_tight: false };
+        let again = packed(&self.dense, &self.acts, self.live, LONGER);
+        let mut least = height;
+        if again.height < least {
+            least = again.height;
+            best.packed = Some(again);
+        }
+        if least == self.live {
+            return best;
+        }
+        let (dense, frozen) = spread_acts(&self.dense, &self.acts);
+        let dense = Arc::new(dense);
+        let work = 400 * u64::from(dense.ops);
+        let mut state = frozen.thaw(&dense);
+        let extra_ns = state.extra_ns..=state.extra_ns + more_ns;
+        for attempt in 0..ATTEMPTS {
+            // The later, the more it may hold.
+            let budget = self.live + (least - 1 - self.live) * attempt / ATTEMPTS;
+            if state.peak() as u64 > budget {
+                state = frozen.thaw(&dense);
+            }
+            let mut repair = Repair::new(&state, budget, host_budget, attempt);
+            wander(&mut state, &mut repair, work, 4 << (attempt % 4), &extra_ns);
+            let mut next = Entry::new(&mut state, &dense, self.budget);
+            if next.live >= least {
+                continue;
+            }
+            let places = packed(&dense, &next.acts, next.live, 1.0);
+            if places.height < least {
+                least = places.height;
+                let done = places.height == next.live;
+                next.packed = Some(places);
+                best = next;
+                if done {
+                    return best;
+                }
+            }
+        }
+        let again = packed(&best.dense, &best.acts, best.live, LONGEST);
+        if again.height < least {
+            best.packed = Some(again);
+        }
+        best
+    }
+
+    /// Takes the times of `problem`, which differ from those it was made with in nothing else.
+    pub fn time(&mut self, problem: &Problem) {
+        let mut dense = Dense::clone(&self.dense);
+        dense.time(problem);
+        let ns = |act: &Act| match *act {
+            Act::Run(op) => dense.ns[op as usize],
+            Act::Store(t) | Act::Load(t) => dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]),
+        };
+        self.ns = self.acts.iter().map(ns).sum();
+        self.dense = Arc::new(dense);
+        self.tight = None;
     }
 
     /// The bytes its buffers take once they have offsets.

@@ -4,6 +4,7 @@ use crate::lifespan::Lifespans;
 use crate::pack;
 
 /// Offsets of buffers, and where the highest ends.
+#[derive(Clone)]
 pub(crate) struct Places {
     pub offsets: Vec<u64>,
     pub height: u64,
@@ -13,8 +14,8 @@ pub(crate) struct Places {
 /// offsets must not depend on the clock.
 const WORK: f64 = 2e-5;
 
-/// Packs `spans` from byte `base` on; any height up to `enough` will do.
-pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64) -> Places {
+/// Packs `spans` from byte `base` on; any height up to `enough` will do. Looks `longer` times as long as usual.
+pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, longer: f64) -> Places {
     let buffer = |b: &crate::lifespan::Buffer| pack::Buffer {
         lower: u64::from(b.lower),
         upper: u64::from(b.upper),
@@ -22,7 +23,7 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64) -> Places {
         alignment: b.alignment,
     };
     let buffers: Vec<pack::Buffer> = spans.buffers.iter().map(buffer).collect();
-    let work = (WORK * buffers.len() as f64).clamp(0.01, 0.3);
+    let work = (WORK * buffers.len() as f64).clamp(0.01, 0.3) * longer;
     let options = pack::Options { capacity: Some(enough.saturating_sub(base)), work, deadline: f64::MAX };
     match pack::pack(&buffers, &options) {
         // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.

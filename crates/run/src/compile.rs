@@ -114,6 +114,17 @@ impl Candidate {
         extra + Bytes(self.all().map(|(draft, _)| draft.bound()).max().unwrap_or(0))
     }
 
+    fn ops(&mut self) -> usize {
+        self.all().map(|(draft, _)| draft.ops()).sum()
+    }
+
+    /// Times its kernels, as far as their operands fit into `room` beside what planning takes.
+    fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
+        let planning = planning(device, self.ops());
+        let room = room.map(|room| room.saturating_sub(planning));
+        self.all().try_for_each(|(draft, _)| draft.time(device, room))
+    }
+
     fn unlimited_ns(&mut self) -> u64 {
         self.all().map(|(draft, runs)| draft.unlimited_ns() * runs).sum()
     }
@@ -163,24 +174,31 @@ impl Compile<'_> {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
                 }
-                (self.split(samples.max(1), &account)?, Vec::new())
+                (self.split(samples.max(1))?, Vec::new())
             }
-            (Some(batch), None) if allowed => (self.whole(whole, &account)?, sizes(batch)),
-            _ => (self.whole(whole, &account)?, Vec::new()),
+            (Some(batch), None) if allowed => (self.whole(whole)?, sizes(batch)),
+            _ => (self.whole(whole)?, Vec::new()),
         };
         let mut least = one.floor();
         for &samples in sizes.iter().rev() {
-            let mut candidate = self.split(samples, &account)?;
+            let mut candidate = self.split(samples)?;
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
         }
-        let planning = planning(self.device, one.all().map(|(draft, _)| draft.ops()).sum());
+        let planning = planning(self.device, one.ops());
         least = least.max(planning);
+        let elsewhere = account.elsewhere();
+        let splits = splits.then_some(exactness);
+        // No floor depends on how long kernels take, so a refusal need not wait until they are timed.
+        let least = whole_pages(self.device, least);
+        if let Some(line) = self.options.memory.filter(|&line| elsewhere + least > line) {
+            return Err(self.refuse(line, elsewhere + least, &account, splits)?);
+        }
+        one.time(self.device, self.room(&account))?;
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
         let (unlimited_ns, unlimited) = (one.unlimited_ns(), planning.max(one.extra + Bytes(unlimited)));
-        let (least, unlimited) = (whole_pages(self.device, least), whole_pages(self.device, unlimited));
-        let elsewhere = account.elsewhere();
+        let unlimited = whole_pages(self.device, unlimited);
         let (candidate, plans, predicted_ns) = match self.options.memory {
             None => {
                 let (mut plans, mut ns) = (Vec::new(), 0);
@@ -192,15 +210,8 @@ impl Compile<'_> {
                 (one, plans, ns)
             }
             Some(line) => match self.choose(one, &sizes, line, &account)? {
-                Some(chosen) if elsewhere + least <= line => chosen,
-                _ => {
-                    return Err(self.refuse(
-                        line,
-                        elsewhere + least,
-                        &account,
-                        splits.then_some(exactness),
-                    )?);
-                }
+                Some(chosen) => chosen,
+                None => return Err(self.refuse(line, elsewhere + least, &account, splits)?),
             },
         };
         let exactness = if candidate.micro_batches() > 1 { exactness } else { Exactness::Bitwise };
@@ -252,10 +263,13 @@ impl Compile<'_> {
             if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
                 break;
             }
-            let mut candidate = self.split(samples, account)?;
+            let mut candidate = self.split(samples)?;
+            if candidate.bound() > room {
+                continue;
+            }
+            candidate.time(self.device, self.room(account))?;
             let least = candidate.unlimited_ns().max(unlimited_ns);
-            let hopeless = best.as_ref().is_some_and(|(_, _, ns)| least >= *ns);
-            if hopeless || candidate.bound() > room {
+            if best.as_ref().is_some_and(|(_, _, ns)| least >= *ns) {
                 continue;
             }
             if let Some((plans, ns)) = candidate.plan(room)? {
@@ -281,7 +295,7 @@ impl Compile<'_> {
         let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
         if let (Some(needed), Some(batch), false) = (splits, self.batch, allowed) {
-            let floor = self.split(smallest(batch), account)?.floor();
+            let floor = self.split(smallest(batch))?.floor();
             ways.push(Way {
                 change: format!("allow {needed} plans: micro-batches"),
                 least: elsewhere + floor,
@@ -290,7 +304,7 @@ impl Compile<'_> {
         if let (Some(batch), false) = (self.batch, allowed) {
             for smaller in [batch / 2, batch / 4, 1] {
                 if smaller > 0 && smaller < batch && ways.len() < 3 {
-                    let mut fewer = self.whole(self.trace(Some(smaller))?, account)?;
+                    let mut fewer = self.whole(self.trace(Some(smaller))?)?;
                     let saved: Bytes =
                         self.inputs.iter().map(|ty| padded(ty.bytes() / batch * (batch - smaller))).sum();
                     let least = elsewhere.saturating_sub(saved) + fewer.floor();
@@ -299,8 +313,8 @@ impl Compile<'_> {
             }
         }
         let mut candidate = match self.batch {
-            Some(batch) if allowed => self.split(smallest(batch), account)?,
-            _ => self.whole(self.trace(self.batch)?, account)?,
+            Some(batch) if allowed => self.split(smallest(batch))?,
+            _ => self.whole(self.trace(self.batch)?)?,
         };
         let refusal = candidate.refusal()?;
         let mut heaviest: Vec<(String, Bytes)> = self
@@ -381,12 +395,12 @@ impl Compile<'_> {
     }
 
     /// The step without a split.
-    fn whole(&self, traced: Traced, account: &Account) -> Result<Candidate> {
+    fn whole(&self, traced: Traced) -> Result<Candidate> {
         let n_state = self.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let draft = self.draft(&traced.graph, &replaces, guard, 0, account)?;
+        let draft = self.draft(&traced.graph, &replaces, guard, 0)?;
         let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
             drafts: vec![(draft, traced.captured, batch, 1)],
@@ -400,7 +414,7 @@ impl Compile<'_> {
     }
 
     /// The step in micro-batches of so many samples, the last of which may have fewer.
-    fn split(&self, samples: usize, account: &Account) -> Result<Candidate> {
+    fn split(&self, samples: usize) -> Result<Candidate> {
         let batch = self.batch.unwrap_or(1);
         let (full, rest) = (batch / samples, batch % samples);
         let mut drafts = Vec::new();
@@ -415,7 +429,7 @@ impl Compile<'_> {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let draft = self.draft(&cut.pass, &replaces, None, first_sum, account)?;
+            let draft = self.draft(&cut.pass, &replaces, None, first_sum)?;
             drafts.push((draft, traced.captured.clone(), samples, runs));
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -425,7 +439,7 @@ impl Compile<'_> {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let update = self.draft(&cut.update, &replaces, None, first_sum, account)?;
+        let update = self.draft(&cut.update, &replaces, None, first_sum)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.device.backend().is_host();
         let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
@@ -443,16 +457,19 @@ impl Compile<'_> {
         replaces: &[Option<usize>],
         guard: Option<usize>,
         first_sum: usize,
-        account: &Account,
     ) -> Result<Draft> {
         let graph = passes::optimize(graph)?;
-        let room = self.options.memory.map(|line| line.saturating_sub(account.elsewhere()));
         let mut kinds: Vec<Kind> = self.names.iter().map(|(_, kind)| *kind).collect();
         if first_sum > 0 {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        Draft::new(graph, &Roles { replaces, kinds: &kinds, guard }, self.device, room)
+        Draft::untimed(graph, &Roles { replaces, kinds: &kinds, guard }, self.device)
+    }
+
+    /// What a line leaves beside the account.
+    fn room(&self, account: &Account) -> Option<Bytes> {
+        self.options.memory.map(|line| line.saturating_sub(account.elsewhere()))
     }
 }
 
