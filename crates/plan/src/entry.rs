@@ -2,7 +2,7 @@
 
 use crate::dense::Dense;
 use crate::lifespan::{Act, lifespans};
-use crate::place::{Places, place};
+use crate::place::{Places, place, usual_work};
 use crate::problem::Problem;
 use crate::recompute::improve::wander;
 use crate::recompute::repair::Repair;
@@ -10,11 +10,10 @@ use crate::recompute::spread::spread_acts;
 use crate::recompute::state::State;
 use std::sync::Arc;
 
-/// How much longer the packing of a plan is searched than the packing of what may become one.
-const LONGER: f64 = 3.0;
-const LONGEST: f64 = 10.0;
-/// How many other schedules are packed.
-const ATTEMPTS: u64 = 24;
+/// How long the packing of a plan is searched at first, for other schedules in all, and at last, in the packer's seconds.
+const LONGER: f64 = 0.05;
+const ATTEMPTS: f64 = 0.25;
+const LONGEST: f64 = 0.1;
 
 /// A schedule that was found.
 pub(crate) struct Entry {
@@ -54,7 +53,7 @@ impl Entry {
         let enough = if enough == u64::MAX { self.live } else { enough };
         self.packed.get_or_insert_with(|| {
             let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, enough, 1.0)
+            place(&spans, dense.resident_bytes, enough, usual_work(spans.buffers.len()))
         })
     }
 
@@ -77,7 +76,7 @@ impl Entry {
     /// Like [`Entry::tight`], for a schedule of which only the bytes count: another may take a little longer.
     pub fn into_tight(mut self, scratch_alignment: u64, host_budget: u64) -> Entry {
         let height = self.arena(scratch_alignment);
-        if height == self.live {
+        if height <= self.live {
             return self;
         }
         let tight = self.tightened(height, scratch_alignment, host_budget, self.ns / 8);
@@ -85,55 +84,49 @@ impl Entry {
     }
 
     fn tightened(&self, height: u64, scratch_alignment: u64, host_budget: u64, more_ns: u64) -> Entry {
-        let packed = |dense: &Arc<Dense>, acts: &[Act], live: u64, longer: f64| {
+        let packed = |dense: &Arc<Dense>, acts: &[Act], live: u64, work: f64| {
             let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, live, longer)
+            place(&spans, dense.resident_bytes, live, work)
         };
         let (budget, ns, live, dense) = (self.budget, self.ns, self.live, self.dense.clone());
-        let (acts, packed_now) = (self.acts.clone(), self.packed.clone());
-        let mut best =
-            Entry { budget, ns, live, dense, acts, packed: packed_now, tight: None, is_tight: false };
-        let again = packed(&self.dense, &self.acts, self.live, LONGER);
+        let (acts, now) = (self.acts.clone(), self.packed.clone());
+        let mut best = Entry { budget, ns, live, dense, acts, packed: now, tight: None, is_tight: false };
+        let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
         let mut least = height;
-        if again.height < least {
-            least = again.height;
-            best.packed = Some(again);
-        }
-        if least == self.live {
+        let again = |entry: &mut Entry, least: &mut u64, work: f64| {
+            let again = packed(&entry.dense, &entry.acts, entry.live, work);
+            if again.height < *least {
+                *least = again.height;
+                entry.packed = Some(again);
+            }
+            *least <= entry.live
+        };
+        if again(&mut best, &mut least, (3.0 * usual).min(LONGER)) {
             return best;
         }
         let (dense, frozen) = spread_acts(&self.dense, &self.acts);
         let dense = Arc::new(dense);
-        let work = 400 * u64::from(dense.ops);
         let mut state = frozen.thaw(&dense);
-        let extra_ns = state.extra_ns..=state.extra_ns + more_ns;
-        for attempt in 0..ATTEMPTS {
-            // The later, the more it may hold.
-            let budget = self.live + (least - 1 - self.live) * attempt / ATTEMPTS;
+        let extra_ns = state.extra_ns;
+        let attempts = (ATTEMPTS / usual) as u64;
+        for attempt in 0..attempts {
+            // The later, the more it may hold and the longer it may take.
+            let budget = self.live + (least - 1).saturating_sub(self.live) * attempt / attempts;
             if state.peak() as u64 > budget {
                 state = frozen.thaw(&dense);
             }
             let mut repair = Repair::new(&state, budget, host_budget, attempt);
-            wander(&mut state, &mut repair, work, 4 << (attempt % 4), &extra_ns);
+            let extra_ns = extra_ns..=extra_ns + more_ns * attempt / attempts;
+            wander(&mut state, &mut repair, 20_000, 4 << (attempt % 4), &extra_ns);
             let mut next = Entry::new(&mut state, &dense, self.budget);
-            if next.live >= least {
-                continue;
+            if next.live < least && again(&mut next, &mut least, usual) {
+                return next;
             }
-            let places = packed(&dense, &next.acts, next.live, 1.0);
-            if places.height < least {
-                least = places.height;
-                let done = places.height == next.live;
-                next.packed = Some(places);
+            if next.packed.is_some() {
                 best = next;
-                if done {
-                    return best;
-                }
             }
         }
-        let again = packed(&best.dense, &best.acts, best.live, LONGEST);
-        if again.height < least {
-            best.packed = Some(again);
-        }
+        again(&mut best, &mut least, (8.0 * usual).min(LONGEST));
         best
     }
 

@@ -10,12 +10,14 @@ pub(crate) struct Places {
     pub height: u64,
 }
 
-/// How much to look for a better packing, in the packer's seconds of work for each buffer. There is no deadline:
-/// offsets must not depend on the clock.
-const WORK: f64 = 2e-5;
+/// How long a packing is searched for, in the packer's seconds of work. There is no deadline: offsets must not depend on
+/// the clock.
+pub(crate) fn usual_work(buffers: usize) -> f64 {
+    (2e-5 * buffers as f64).clamp(0.01, 0.3)
+}
 
-/// Packs `spans` from byte `base` on; any height up to `enough` will do. Looks `longer` times as long as usual.
-pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, longer: f64) -> Places {
+/// Packs `spans` from byte `base` on; any height up to `enough` will do.
+pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Places {
     let buffer = |b: &crate::lifespan::Buffer| pack::Buffer {
         lower: u64::from(b.lower),
         upper: u64::from(b.upper),
@@ -23,7 +25,6 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, longer: f64) -> P
         alignment: b.alignment,
     };
     let buffers: Vec<pack::Buffer> = spans.buffers.iter().map(buffer).collect();
-    let work = (WORK * buffers.len() as f64).clamp(0.01, 0.3) * longer;
     let options = pack::Options { capacity: Some(enough.saturating_sub(base)), work, deadline: f64::MAX };
     match pack::pack(&buffers, &options) {
         // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.
