@@ -2,6 +2,7 @@
 
 use crate::dense::Dense;
 use crate::lifespan::{Act, lifespans};
+use crate::overlap::{makespan, overlap};
 use crate::place::{Places, place, usual_work};
 use crate::problem::Problem;
 use crate::recompute::improve::wander;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 
 /// How long the packing of a plan is searched at first, for other schedules in all, and at last, in the packer's seconds.
 const LONGER: f64 = 0.05;
-const ATTEMPTS: f64 = 0.25;
-const LONGEST: f64 = 0.1;
+const ATTEMPTS: f64 = 0.15;
+const LONGEST: f64 = 0.08;
 
 /// A schedule that was found.
 pub(crate) struct Entry {
@@ -32,18 +33,13 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub fn new(state: &mut State, dense: &Arc<Dense>, budget: u64) -> Entry {
-        let ns = dense.base_ns() + state.extra_ns;
-        let live = state.peak() as u64;
-        Entry {
-            budget,
-            ns,
-            live,
-            dense: dense.clone(),
-            acts: state.acts(),
-            packed: None,
-            tight: None,
-            is_tight: false,
+        let (mut ns, mut live) = (dense.base_ns() + state.extra_ns, state.peak() as u64);
+        let mut acts = state.acts();
+        if acts.iter().any(|act| matches!(act, Act::Load(_))) {
+            (acts, live) = overlap(dense, acts, budget.max(live));
+            ns = makespan(dense, &acts);
         }
+        Entry { budget, ns, live, dense: dense.clone(), acts, packed: None, tight: None, is_tight: false }
     }
 
     /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
@@ -94,6 +90,9 @@ impl Entry {
         let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
         let mut least = height;
         let again = |entry: &mut Entry, least: &mut u64, work: f64| {
+            if entry.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
+                return *least <= entry.live;
+            }
             let again = packed(&entry.dense, &entry.acts, entry.live, work);
             if again.height < *least {
                 *least = again.height;
@@ -108,7 +107,9 @@ impl Entry {
         let dense = Arc::new(dense);
         let mut state = frozen.thaw(&dense);
         let extra_ns = state.extra_ns;
-        let attempts = (ATTEMPTS / usual) as u64;
+        // What copies take depends on all else that runs, so schedules with copies are left as they are.
+        let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
+        let attempts = if copies { 0 } else { ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops) / 16) };
         for attempt in 0..attempts {
             // The later, the more it may hold and the longer it may take.
             let budget = self.live + (least - 1).saturating_sub(self.live) * attempt / attempts;
@@ -134,11 +135,7 @@ impl Entry {
     pub fn time(&mut self, problem: &Problem) {
         let mut dense = Dense::clone(&self.dense);
         dense.time(problem);
-        let ns = |act: &Act| match *act {
-            Act::Run(op) => dense.ns[op as usize],
-            Act::Store(t) | Act::Load(t) => dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]),
-        };
-        self.ns = self.acts.iter().map(ns).sum();
+        self.ns = makespan(&dense, &self.acts);
         self.dense = Arc::new(dense);
         self.tight = None;
     }

@@ -59,6 +59,7 @@ impl Ladder {
         let bound = self.bounds.floor().0;
         let mut bare = Dense::clone(&self.lean(bound, true));
         bare.ns.iter_mut().for_each(|ns| *ns = 1);
+        bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
         let bare = Arc::new(bare);
         let fresh = State::new(&bare).freeze();
         let mut found = vec![Low::new(fresh, bare.clone())];

@@ -8,6 +8,8 @@ use crate::pack;
 pub(crate) struct Places {
     pub offsets: Vec<u64>,
     pub height: u64,
+    /// Whether these buffers have no lower packing.
+    pub is_lowest: bool,
 }
 
 /// How long a packing is searched for, in the packer's seconds of work. There is no deadline: offsets must not depend on
@@ -31,9 +33,9 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Pla
         Ok(packing) => {
             let at = |(b, offset): (&pack::Buffer, &u64)| if b.size == 0 { 0 } else { base + offset };
             let offsets = buffers.iter().zip(&packing.offsets).map(at).collect();
-            Places { offsets, height: base + packing.height }
+            Places { offsets, height: base + packing.height, is_lowest: packing.proved_optimal }
         }
         // Only sizes past what a problem may have are refused; then nothing fits.
-        Err(_) => Places { offsets: vec![0; buffers.len()], height: u64::MAX },
+        Err(_) => Places { offsets: vec![0; buffers.len()], height: u64::MAX, is_lowest: false },
     }
 }

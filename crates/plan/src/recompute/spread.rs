@@ -42,7 +42,7 @@ pub(crate) fn spread_acts(old: &Dense, acts: &[Act]) -> (Dense, Frozen) {
             }
             Act::Run(op) => stages.push((None, Some(op))),
             Act::Load(t) => stages.push((None, Some(old.ops + t))),
-            Act::Store(_) => {}
+            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
         }
     }
     place.resize(old.ops as usize, stages.len() as u32);
