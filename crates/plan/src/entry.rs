@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 /// How long the packing of a plan is searched at first, for other schedules in all, and at last, in the packer's seconds.
 const LONGER: f64 = 0.05;
-const ATTEMPTS: f64 = 0.15;
-const LONGEST: f64 = 0.08;
+const ATTEMPTS: f64 = 0.25;
+const LONGEST: f64 = 0.1;
+/// Where the usual packing takes longer than this, nothing else is tried.
+const MOST: f64 = 0.025;
 
 /// A schedule that was found.
 pub(crate) struct Entry {
@@ -100,7 +102,8 @@ impl Entry {
             }
             *least <= entry.live
         };
-        if again(&mut best, &mut least, (3.0 * usual).min(LONGER)) {
+        // In a long step one packing takes as long as all the attempts on a short one.
+        if again(&mut best, &mut least, (3.0 * usual).min(LONGER)) || usual > MOST {
             return best;
         }
         let (dense, frozen) = spread_acts(&self.dense, &self.acts);
@@ -109,7 +112,7 @@ impl Entry {
         let extra_ns = state.extra_ns;
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
         let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
-        let attempts = if copies { 0 } else { ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops) / 16) };
+        let attempts = if copies { 0 } else { ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops) / 8) };
         for attempt in 0..attempts {
             // The later, the more it may hold and the longer it may take.
             let budget = self.live + (least - 1).saturating_sub(self.live) * attempt / attempts;
