@@ -112,7 +112,11 @@ impl Entry {
         let extra_ns = state.extra_ns;
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
         let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
-        let attempts = if copies { 0 } else { ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops) / 8) };
+        let attempts = if copies {
+            0
+        } else {
+            ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops.saturating_sub(100)) / 8)
+        };
         for attempt in 0..attempts {
             // The later, the more it may hold and the longer it may take.
             let budget = self.live + (least - 1).saturating_sub(self.live) * attempt / attempts;

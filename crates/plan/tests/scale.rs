@@ -25,7 +25,8 @@ fn fifty_thousand_ops_are_planned_in_half_their_memory() {
 fn in_half(layers: usize) -> f64 {
     let step = layered_step(layers);
     let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
-    let plan = planner.plan(planner.unlimited_bytes() / 2).unwrap();
+    let budget = planner.unlimited_bytes() / 2;
+    let plan = planner.plan(budget).unwrap();
     assert_eq!(plan.figures.arena_bytes, plan.figures.live_bytes);
     plan.figures.predicted_ns as f64 / step.unlimited_ns() as f64
 }
