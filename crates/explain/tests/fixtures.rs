@@ -48,7 +48,6 @@ fn each_report_gets_its_own_verdict() {
         // Printed by PyTorch 2.11 on a card.
         ("torch_2_11_real_capacity.txt", Source::PyTorch, Kind::Message, Verdict::Capacity),
         ("torch_2_11_real_limit.txt", Source::PyTorch, Kind::Message, Verdict::Limit),
-        ("torch_2_11_real.p4.pickle", Source::PyTorch, Kind::Snapshot, Verdict::Unknown),
         ("torch_growth.txt", Source::PyTorch, Kind::Message, Verdict::Growth),
         ("torch_mps.txt", Source::PyTorch, Kind::Message, Verdict::Limit),
         ("torch_cpu.txt", Source::PyTorch, Kind::Message, Verdict::Unknown),

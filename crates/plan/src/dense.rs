@@ -140,12 +140,17 @@ impl Dense {
         self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
     }
 
-    /// Gives every op the time of its algorithm.
+    /// Gives every op the time of its algorithm, and every copy its time.
     pub fn time(&mut self, problem: &Problem) {
         for position in 0..self.ops as usize {
             let op = self.op_id[position];
             let algorithm = self.algorithm[position] as usize;
             self.ns[position] = problem.ops.get(op.index()).map_or(0, |op| op.algorithms[algorithm].ns);
+        }
+        let link = problem.link;
+        let copy = |t: &TensorId| link.map_or(0, |link| link.ns(problem.tensors[t.index()].bytes));
+        if let Some(copy_ns) = &mut self.copy_ns {
+            copy_ns.iter_mut().zip(&self.tensor_id).for_each(|(ns, t)| *ns = copy(t));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::dense::{Dense, resident_offsets};
 use crate::lifespan::{Act, Lifespans};
+use crate::overlap::makespan;
 use crate::place::Places;
 use crate::plan::{Placed, Step};
 use crate::problem::{Home, Problem, TensorId};
@@ -42,7 +43,7 @@ pub(crate) fn emit(
         steps: Vec::with_capacity(acts.len()),
         arena_bytes,
         host_bytes: 0,
-        ns: 0,
+        ns: makespan(dense, acts),
         replays: 0,
         offloads: 0,
     };
@@ -70,7 +71,6 @@ pub(crate) fn emit(
                 let replay = std::mem::replace(&mut ran[position as usize], true);
                 let algorithm = dense.algorithm[position as usize];
                 all.steps.push(Step::Run { op: id, algorithm, replay, reads, writes, scratch });
-                all.ns += dense.ns[position as usize];
                 all.replays += u64::from(replay);
             }
             Act::Store(t) => {
@@ -80,12 +80,14 @@ pub(crate) fn emit(
                 let (tensor, from, to) = (dense.tensor_id[t as usize], offset(0), host[t as usize]);
                 all.steps.push(Step::Offload { tensor, from, to });
                 all.offloads += 1;
-                all.ns += dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
             }
             Act::Load(t) => {
                 let (tensor, from, to) = (dense.tensor_id[t as usize], host[t as usize], offset(0));
                 all.steps.push(Step::Prefetch { tensor, from, to });
-                all.ns += dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
+            }
+            Act::Stored(t) | Act::Loaded(t) => {
+                let (tensor, offload) = (dense.tensor_id[t as usize], matches!(act, Act::Stored(_)));
+                all.steps.push(Step::Await { tensor, offload });
             }
         }
     }

@@ -6,6 +6,7 @@
 use crate::dense::Dense;
 use crate::entry::Entry;
 use crate::ladder::Ladder;
+use crate::problem::Problem;
 use crate::recompute::improve::improve;
 use crate::recompute::repair::{Outcome, Repair, Score};
 use crate::recompute::snapshots::Snapshots;
@@ -28,10 +29,25 @@ pub(crate) struct Low {
     pub dense: Arc<Dense>,
 }
 
+impl Floor {
+    /// The same with the times of `problem`.
+    pub fn time(mut self, problem: &Problem) -> Floor {
+        self.entry.time(problem);
+        self.lows = self.lows.into_iter().map(|low| low.time(problem)).collect();
+        self
+    }
+}
+
 impl Low {
     pub fn new(frozen: Frozen, dense: Arc<Dense>) -> Low {
         let mut state = frozen.thaw(&dense);
         Low { live: state.peak() as u64, ns: dense.base_ns() + state.extra_ns, frozen, dense }
+    }
+
+    fn time(self, problem: &Problem) -> Low {
+        let mut dense = Dense::clone(&self.dense);
+        dense.time(problem);
+        Low::new(self.frozen, Arc::new(dense))
     }
 }
 
@@ -43,6 +59,7 @@ impl Ladder {
         let bound = self.bounds.floor().0;
         let mut bare = Dense::clone(&self.lean(bound, true));
         bare.ns.iter_mut().for_each(|ns| *ns = 1);
+        bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
         let bare = Arc::new(bare);
         let fresh = State::new(&bare).freeze();
         let mut found = vec![Low::new(fresh, bare.clone())];
@@ -81,25 +98,21 @@ impl Ladder {
 
     /// The lowest of `lows` once packed, and all of them as starts for rungs, with the times of their ops.
     fn timed(&self, mut lows: Vec<Low>) -> Floor {
-        for low in &mut lows {
-            let mut dense = Dense::clone(&low.dense);
-            dense.time(&self.problem);
-            *low = Low::new(low.frozen.clone(), Arc::new(dense));
-        }
         lows.sort_by_key(|low| std::cmp::Reverse(low.live));
         let least = lows.last().map_or(0, |low| low.live);
+        let alignment = self.problem.scratch_alignment;
         // Holding less does not always pack lower, so several are packed.
         let mut entry: Option<Entry> = None;
         for low in lows.iter().rev().filter(|low| low.live <= least + least / 16).take(self.effort.packed) {
             let mut next = Entry::new(&mut low.frozen.thaw(&low.dense), &low.dense, low.live);
-            let alignment = self.problem.scratch_alignment;
             let best = entry.as_mut().map_or(u64::MAX, |entry| entry.arena(alignment));
             if low.live < best && next.arena(alignment) < best {
                 entry = Some(next);
             }
         }
         let fresh = || Entry::new(&mut State::new(&self.plain), &self.plain, self.unlimited_live);
-        Floor { entry: entry.unwrap_or_else(fresh), lows }
+        let entry = entry.map(|entry| entry.into_tight(alignment, self.host_budget));
+        Floor { entry: entry.unwrap_or_else(fresh), lows }.time(&self.problem)
     }
 
     /// Presses a schedule lower, step by step, and keeps what it was on the way. Where it is stuck it is spread.

@@ -127,7 +127,7 @@ fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
                 refusal.scratch_bytes = dense.scratch[op as usize];
             }
             Act::Load(t) => inside[operands[0] as usize] = Some(dense.tensor_id[t as usize]),
-            Act::Store(_) => {}
+            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
         }
     }
     for (b, buffer) in spans.buffers.iter().enumerate() {

@@ -87,6 +87,20 @@ impl Ladder {
         ladder
     }
 
+    /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
+    /// the step without replays depend on none.
+    pub fn time(&mut self, problem: Arc<Problem>) {
+        let order = self.plain.op_id.clone();
+        let mut fresh = Ladder::new(problem, &order, self.exactness, self.host_budget, self.effort);
+        fresh.deadline = self.deadline;
+        fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.problem));
+        if let Some(mut top) = self.rungs[0].take().and_then(|mut entries| entries.pop()) {
+            top.time(&fresh.problem);
+            fresh.rungs[0] = Some(vec![top]);
+        }
+        *self = fresh;
+    }
+
     /// The budget of a rung; rung 0 is the step without replays, the last one is the floor.
     fn rung_budget(&self, rung: usize) -> u64 {
         let lowest = self.floor.as_ref().map_or(0, |floor| floor.entry.live);

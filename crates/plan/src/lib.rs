@@ -27,6 +27,7 @@ mod effort;
 mod entry;
 mod floor;
 mod ladder;
+mod overlap;
 mod recompute;
 mod starts;
 

@@ -11,10 +11,14 @@ use crate::dense::Dense;
 pub(crate) enum Act {
     /// Runs an op.
     Run(u32),
-    /// Copies a transient to the host.
+    /// Starts to copy a transient to the host.
     Store(u32),
-    /// Copies a transient back from the host.
+    /// Waits for that.
+    Stored(u32),
+    /// Starts to copy a transient back from the host.
     Load(u32),
+    /// Waits for that.
+    Loaded(u32),
 }
 
 /// A piece of the arena that is held from action `lower` up to, not including, action `upper`.
@@ -53,7 +57,8 @@ pub(crate) fn lifespans(dense: &Dense, acts: &[Act], scratch_alignment: u64) -> 
         let single;
         let (ins, outs): (&[u32], &[u32]) = match *act {
             Act::Run(op) => (dense.ins.of(op), dense.outs.of(op)),
-            Act::Store(t) => {
+            // What is copied stays until the copy has been awaited.
+            Act::Store(t) | Act::Stored(t) | Act::Loaded(t) => {
                 single = [t];
                 (&single, &[])
             }

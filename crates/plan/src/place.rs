@@ -4,17 +4,22 @@ use crate::lifespan::Lifespans;
 use crate::pack;
 
 /// Offsets of buffers, and where the highest ends.
+#[derive(Clone)]
 pub(crate) struct Places {
     pub offsets: Vec<u64>,
     pub height: u64,
+    /// Whether these buffers have no lower packing.
+    pub is_lowest: bool,
 }
 
-/// How much to look for a better packing, in the packer's seconds of work for each buffer. There is no deadline:
-/// offsets must not depend on the clock.
-const WORK: f64 = 2e-5;
+/// How long a packing is searched for, in the packer's seconds of work. There is no deadline: offsets must not depend on
+/// the clock.
+pub(crate) fn usual_work(buffers: usize) -> f64 {
+    (2e-5 * buffers as f64).clamp(0.01, 0.3)
+}
 
 /// Packs `spans` from byte `base` on; any height up to `enough` will do.
-pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64) -> Places {
+pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Places {
     let buffer = |b: &crate::lifespan::Buffer| pack::Buffer {
         lower: u64::from(b.lower),
         upper: u64::from(b.upper),
@@ -22,16 +27,15 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64) -> Places {
         alignment: b.alignment,
     };
     let buffers: Vec<pack::Buffer> = spans.buffers.iter().map(buffer).collect();
-    let work = (WORK * buffers.len() as f64).clamp(0.01, 0.3);
     let options = pack::Options { capacity: Some(enough.saturating_sub(base)), work, deadline: f64::MAX };
     match pack::pack(&buffers, &options) {
         // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.
         Ok(packing) => {
             let at = |(b, offset): (&pack::Buffer, &u64)| if b.size == 0 { 0 } else { base + offset };
             let offsets = buffers.iter().zip(&packing.offsets).map(at).collect();
-            Places { offsets, height: base + packing.height }
+            Places { offsets, height: base + packing.height, is_lowest: packing.proved_optimal }
         }
         // Only sizes past what a problem may have are refused; then nothing fits.
-        Err(_) => Places { offsets: vec![0; buffers.len()], height: u64::MAX },
+        Err(_) => Places { offsets: vec![0; buffers.len()], height: u64::MAX, is_lowest: false },
     }
 }

@@ -47,7 +47,8 @@ pub enum Step {
         /// Where its scratch begins.
         scratch: u64,
     },
-    /// Copies a tensor from the device arena to the host arena.
+    /// Starts to copy a tensor from the device arena to the host arena. Until it is awaited, the bytes on the device must
+    /// stay as they are, and those on the host are nobody's.
     Offload {
         /// Which tensor.
         tensor: TensorId,
@@ -56,7 +57,8 @@ pub enum Step {
         /// Where it goes on the host.
         to: u64,
     },
-    /// Copies a tensor from the host arena to the device arena.
+    /// Starts to copy a tensor from the host arena to the device arena. Until it is awaited, the bytes on the host must stay
+    /// as they are, and those on the device are nobody's.
     Prefetch {
         /// Which tensor.
         tensor: TensorId,
@@ -64,6 +66,14 @@ pub enum Step {
         from: u64,
         /// Where it goes on the device.
         to: u64,
+    },
+    /// Waits until the copy of a tensor that was started is done. A device that copies when it is told to has nothing to
+    /// wait for.
+    Await {
+        /// Which tensor.
+        tensor: TensorId,
+        /// Whether it is the copy to the host, else the one back.
+        offload: bool,
     },
 }
 
@@ -79,7 +89,7 @@ pub struct Placed {
 /// What a plan promises and how close that is to the best possible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Predicted nanoseconds of the plan.
+    /// Predicted nanoseconds of the plan: ops one after the other, beside them one copy at a time each way, and waiting.
     pub predicted_ns: u64,
     /// Predicted nanoseconds without a budget.
     pub unlimited_ns: u64,

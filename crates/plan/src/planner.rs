@@ -98,6 +98,19 @@ impl Planner {
         Ok(Planner { problem, request: request.clone(), families, deadline })
     }
 
+    /// Takes the times of `problem`, which is otherwise the one it was made for. No floor depends on times, so floors that
+    /// were found stay.
+    pub fn time(&mut self, problem: &Problem) {
+        self.problem = Arc::new(problem.clone());
+        for family in &mut self.families {
+            family.least_ns = least_ns(&self.problem, u64::from(family.micro_batches));
+            match &mut family.ladder {
+                Some(Some(ladder)) if family.micro_batches == 1 => ladder.time(self.problem.clone()),
+                ladder => *ladder = None,
+            }
+        }
+    }
+
     /// The least budget for which there is a plan.
     pub fn floor_bytes(&mut self) -> u64 {
         let floors: Vec<u64> =
@@ -171,6 +184,7 @@ impl Planner {
         let Some(entry) = ladder.fastest(budget, u64::MAX) else {
             return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
         };
+        let entry = entry.tight(problem.scratch_alignment, host_budget);
         let mut plan = write(&problem, entry, micro_batches);
         plan.budget = budget;
         plan.host_budget = host_budget;
@@ -222,7 +236,6 @@ fn least_ns(problem: &Problem, k: u64) -> u64 {
 /// Writes a schedule as a plan, without the figures that need a ladder.
 fn write(problem: &Problem, entry: &mut Entry, micro_batches: u32) -> Plan {
     let alignment = problem.scratch_alignment;
-    entry.places(alignment);
     let spans = lifespans(&entry.dense, &entry.acts, alignment);
     let live_bytes = entry.live;
     let dense = entry.dense.clone();

@@ -58,6 +58,9 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
             Step::Prefetch { tensor, from, to } => {
                 line(format!("prefetch {} from {from}", placed(*tensor, *to)))
             }
+            Step::Await { tensor, offload } => {
+                line(format!("await {} of {}", if *offload { "offload" } else { "prefetch" }, name(*tensor)))
+            }
         }
     }
     for output in &plan.outputs {

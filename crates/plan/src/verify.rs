@@ -128,6 +128,24 @@ pub enum Fault {
         /// The tensor.
         tensor: TensorId,
     },
+    /// Bytes that a copy still reads or writes are written over.
+    #[error("step {step} writes to byte {offset}, which a copy under way still needs")]
+    Busy {
+        /// The step.
+        step: usize,
+        /// The first byte of what it writes.
+        offset: u64,
+    },
+    /// A copy is started twice, or awaited without having been started, or never awaited.
+    #[error(
+        "step {step} starts a copy of {tensor} that is under way, awaits one that is not, or leaves one behind"
+    )]
+    Await {
+        /// The step; the number of steps for a copy that is under way at the end.
+        step: usize,
+        /// The tensor.
+        tensor: TensorId,
+    },
     /// A split batch is called bitwise.
     #[error("the plan has {micro_batches} micro-batches, which no {exactness} plan has")]
     Exactness {
@@ -180,6 +198,15 @@ impl ByteMap {
     }
 }
 
+/// A copy that was started and not awaited yet, with the bytes it needs on both sides, and when it is done.
+struct Copy {
+    tensor: TensorId,
+    out: bool,
+    device: (u64, u64),
+    host: (u64, u64),
+    done_ns: u64,
+}
+
 struct Replay<'a> {
     problem: &'a Problem,
     plan: &'a Plan,
@@ -194,7 +221,10 @@ struct Replay<'a> {
     found: Vec<Vec<u32>>,
     resident_at: Vec<Option<u64>>,
     step: usize,
+    /// When the ops so far are done, and when the engines that copy in and out are free.
     ns: u64,
+    engine_ns: [u64; 2],
+    copies: Vec<Copy>,
     replays: u64,
     offloads: u64,
 }
@@ -219,6 +249,8 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         resident_at: vec![None; problem.tensors.len()],
         step: 0,
         ns: 0,
+        engine_ns: [0, 0],
+        copies: Vec::new(),
         replays: 0,
         offloads: 0,
     };
@@ -231,6 +263,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
             }
             Step::Offload { tensor, from, to } => replay.copy(*tensor, *from, *to, true)?,
             Step::Prefetch { tensor, from, to } => replay.copy(*tensor, *from, *to, false)?,
+            Step::Await { tensor, offload } => replay.wait(*tensor, *offload)?,
         }
     }
     replay.step = plan.steps.len();
@@ -395,6 +428,9 @@ impl Replay<'_> {
                 return Err(Fault::Overlap { step, offset: start });
             }
         }
+        for &(start, end) in &fresh {
+            self.free(start, end, |copy| copy.device)?;
+        }
         self.device.destroy(scratch, scratch_end);
         for (&tensor, &(start, end)) in op.writes.iter().zip(&fresh) {
             self.device.put(start, end, tensor, 0);
@@ -437,14 +473,51 @@ impl Replay<'_> {
                 return Err(Fault::Overlap { step, offset: to });
             }
         }
-        let target = if out { &mut self.host } else { &mut self.device };
-        target.put(to, end, tensor, 0);
-        self.ns = self.ns.saturating_add(link.ns(t.bytes));
+        if self.copies.iter().any(|copy| (copy.tensor, copy.out) == (tensor, out)) {
+            return Err(Fault::Await { step, tensor });
+        }
+        let source = (from, from.saturating_add(self.bytes(tensor)));
+        let (device, host) = if out { (source, (to, end)) } else { ((to, end), source) };
+        // The target is nobody's until the copy is awaited, and no other copy may need it.
+        match out {
+            true => self.free(to, end, |copy| copy.host)?,
+            false => self.free(to, end, |copy| copy.device)?,
+        }
+        if out { &mut self.host } else { &mut self.device }.destroy(to, end);
+        let engine = &mut self.engine_ns[usize::from(out)];
+        *engine = (*engine).max(self.ns).saturating_add(link.ns(t.bytes));
+        let done_ns = *engine;
+        self.copies.push(Copy { tensor, out, device, host, done_ns });
         self.offloads += u64::from(out);
         Ok(())
     }
 
+    /// Refuses a write to bytes that a copy under way needs.
+    fn free(&self, start: u64, end: u64, side: impl Fn(&Copy) -> (u64, u64)) -> Result<(), Fault> {
+        let touches = |copy: &Copy| side(copy).0 < end && start < side(copy).1;
+        match self.copies.iter().any(touches) {
+            true => Err(Fault::Busy { step: self.step, offset: start }),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends a copy: from now on its target holds the tensor.
+    fn wait(&mut self, tensor: TensorId, out: bool) -> Result<(), Fault> {
+        let under_way = self.copies.iter().position(|copy| (copy.tensor, copy.out) == (tensor, out));
+        let Some(at) = under_way else { return Err(Fault::Await { step: self.step, tensor }) };
+        let copy = self.copies.swap_remove(at);
+        match out {
+            true => self.host.put(copy.host.0, copy.host.1, tensor, 0),
+            false => self.device.put(copy.device.0, copy.device.1, tensor, 0),
+        }
+        self.ns = self.ns.max(copy.done_ns);
+        Ok(())
+    }
+
     fn finish(self) -> Result<(), Fault> {
+        if let Some(copy) = self.copies.first() {
+            return Err(Fault::Await { step: self.step, tensor: copy.tensor });
+        }
         if let Some(index) = self.ran.iter().position(Option::is_none) {
             return Err(Fault::NeverRuns { op: OpId(index as u32) });
         }

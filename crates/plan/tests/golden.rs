@@ -49,6 +49,38 @@ fn a_refusal_names_the_floor_who_holds_it_and_ways_out() {
     assert_eq!(refusal.to_string(), REFUSAL);
 }
 
+#[test]
+fn with_a_link_copies_are_started_and_awaited() {
+    let mut step = step();
+    step.link = Some(plimsoll_plan::Link { bytes_per_second: 1024 * 1_000_000_000 / 40 });
+    // Nothing is cheaper to make again than to copy.
+    step.ops.iter_mut().take(3).for_each(|op| op.replayable = false);
+    let request = Request { host_budget: 4096, ..Request::within(256 + 3 * 1024) };
+    let plan = plan(&step, &request).unwrap();
+    assert_eq!(write_plan(&step, &plan), OFFLOADED);
+}
+
+/// The copy out runs beside two ops, until its bytes are wanted; for the copy back there is no room before its use.
+const OFFLOADED: &str = "\
+budget 3328 arena 3328 live 3328
+floor 3328 bound 3328 unlimited 4352
+ns 225 lower bound 185 unlimited 185
+bitwise micro-batches 1 host 1024
+resident w@0
+run fa w@0 -> a@256
+offload a@256 to 0
+run fb a@256 w@0 -> b@1280
+run fc b@1280 w@0 -> c@2304
+await offload of a
+run bc c@2304 -> gc@256
+run bb b@1280 gc@256 -> gb@2304
+prefetch a@256 from 0
+await prefetch of a
+run ba a@256 gb@2304 -> ga@1280
+run norm ga@1280 -> norm@256
+output norm@256
+";
+
 const UNLIMITED: &str = "\
 budget 1048576 arena 4352 live 4352
 floor 3328 bound 3328 unlimited 4352

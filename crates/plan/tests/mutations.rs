@@ -346,6 +346,55 @@ const DAMAGES: &[(&str, Damage)] = &[
         *to = 0;
         true
     }),
+    ("a copy that is never awaited", |_, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
+        plan.steps.remove(i);
+        true
+    }),
+    ("a copy awaited twice", |_, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
+        plan.steps.insert(i, plan.steps[i].clone());
+        true
+    }),
+    ("a copy awaited the wrong way", |_, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
+        let Step::Await { offload, .. } = &mut plan.steps[i] else { return false };
+        *offload = !*offload;
+        true
+    }),
+    ("a copy awaited before it starts", |_, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
+        let step = plan.steps.remove(i);
+        plan.steps.insert(0, step);
+        true
+    }),
+    ("a copy back awaited after it is used", |_, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { offload: false, .. })) else {
+            return false;
+        };
+        let step = plan.steps.remove(i);
+        plan.steps.push(step);
+        true
+    }),
+    ("a copy out awaited after the copy back", |_, plan, chance| {
+        let out = |s: &Step| matches!(s, Step::Await { offload: true, .. });
+        let Some(i) = pick(plan, chance, out) else { return false };
+        let step = plan.steps.remove(i);
+        plan.steps.push(step);
+        true
+    }),
+    ("a copy started twice", |_, plan, chance| {
+        let copy = |s: &Step| matches!(s, Step::Offload { .. } | Step::Prefetch { .. });
+        let Some(i) = pick(plan, chance, copy) else { return false };
+        plan.steps.insert(i, plan.steps[i].clone());
+        true
+    }),
+    ("another copy awaited", |problem, plan, chance| {
+        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
+        let Step::Await { tensor, .. } = &mut plan.steps[i] else { return false };
+        tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
+        true
+    }),
     ("a consumer before its producer", |problem, plan, _| {
         let reads = |s: &Step| {
             op_of(problem, s).is_some_and(|op| {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Chance, random_step};
 use plimsoll_plan::{
-    Exactness, Link, Op, PlanError, Planner, Problem, Request, Tensor, plan, split::split, verify,
+    Exactness, Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, plan, split::split, verify,
 };
 
 #[test]
@@ -116,6 +116,41 @@ fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
         offloaded += plan.figures.offloaded_tensors;
     }
     assert!(offloaded > 0);
+}
+
+#[test]
+fn copies_run_beside_ops_where_there_is_room() {
+    let (mut beside, mut waited) = (0, 0);
+    for seed in 400..412 {
+        let mut step = random_step(10, seed);
+        step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+        let request = Request { host_budget: 20_000, ..Request::within(0) };
+        let mut planner = Planner::new(&step, &request).unwrap();
+        let (floor, most) = (planner.floor_bytes(), planner.unlimited_bytes());
+        for budget in [floor, floor + (most - floor) / 3, floor + (most - floor) / 2] {
+            let plan = planner.plan(budget).unwrap();
+            verify(&step, &plan).unwrap();
+            let mut ns = 0;
+            for (at, act) in plan.steps.iter().enumerate() {
+                match act {
+                    Step::Run { op, algorithm, .. } => {
+                        ns += step.ops[op.index()].algorithms[*algorithm as usize].ns;
+                    }
+                    Step::Offload { tensor, .. } | Step::Prefetch { tensor, .. } => {
+                        ns +=
+                            Link { bytes_per_second: 20_000_000_000 }.ns(step.tensors[tensor.index()].bytes);
+                        let next = plan.steps.get(at + 1);
+                        beside += usize::from(!matches!(next, Some(Step::Await { .. })));
+                    }
+                    Step::Await { .. } => {}
+                }
+            }
+            // No plan takes longer than all its parts one after the other.
+            assert!(plan.figures.predicted_ns <= ns, "seed {seed}");
+            waited += usize::from(plan.figures.predicted_ns == ns && plan.figures.offloaded_tensors > 0);
+        }
+    }
+    assert!(beside > 0, "no copy runs beside an op; {waited} plans wait for theirs");
 }
 
 #[test]

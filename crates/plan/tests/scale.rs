@@ -1,8 +1,11 @@
 //! A step of 50,000 ops is planned in seconds.
 
 mod common;
+#[path = "common/layers.rs"]
+mod layers;
 
 use common::random_step;
+use layers::layered_step;
 use plimsoll_plan::{Planner, Request};
 
 #[test]
@@ -16,4 +19,20 @@ fn fifty_thousand_ops_are_planned_in_half_their_memory() {
     println!("{} ops, {:.1} s, {:?}", step.ops.len(), start.elapsed().as_secs_f64(), plan.figures);
     assert!(plan.figures.arena_bytes <= budget);
     assert!(plan.figures.predicted_ns < 2 * step.unlimited_ns());
+}
+
+/// The time of a plan in half the memory, as a share of the time without a budget.
+fn in_half(layers: usize) -> f64 {
+    let step = layered_step(layers);
+    let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+    let budget = planner.unlimited_bytes() / 2;
+    let plan = planner.plan(budget).unwrap();
+    assert_eq!(plan.figures.arena_bytes, plan.figures.live_bytes);
+    plan.figures.predicted_ns as f64 / step.unlimited_ns() as f64
+}
+
+#[test]
+fn a_thousand_equal_layers_are_planned_as_well_as_a_few() {
+    let (few, many) = (in_half(12), in_half(1000));
+    assert!(many < few + 0.01, "{many} of the time against {few}");
 }

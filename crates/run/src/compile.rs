@@ -107,6 +107,8 @@ pub(crate) struct Candidate {
     passed: Vec<usize>,
     updated: Vec<usize>,
     extra: Bytes,
+    /// Whether its kernels have been timed.
+    is_timed: bool,
 }
 
 impl Candidate {
@@ -134,6 +136,21 @@ impl Candidate {
     pub(crate) fn bound(&mut self) -> Bytes {
         let extra = self.extra;
         extra + Bytes(self.all().map(|(draft, _)| draft.bound()).max().unwrap_or(0))
+    }
+
+    fn ops(&self) -> usize {
+        self.parts().map(|(draft, _)| draft.ops()).sum()
+    }
+
+    /// Times its kernels, as far as their operands fit into `room` beside what planning takes. No floor depends on that.
+    pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
+        if self.is_timed {
+            return Ok(());
+        }
+        let planning = planning(device, self.ops());
+        let room = room.map(|room| room.saturating_sub(planning));
+        self.is_timed = true;
+        self.all().try_for_each(|(draft, _)| draft.time(device, room))
     }
 
     pub(crate) fn unlimited_ns(&self) -> u64 {
@@ -178,6 +195,16 @@ impl Candidate {
 }
 
 impl Terms {
+    /// What is known of the step's time once the kernels of the first candidate have been timed.
+    pub(crate) fn after_timing(&mut self, one: &Candidate) {
+        self.unlimited_ns = one.unlimited_ns();
+    }
+
+    /// Whether no plan keeps a line.
+    pub(crate) fn is_below_floor(&self, line: Bytes) -> bool {
+        self.account.elsewhere() + self.least > line
+    }
+
     /// Bytes beside the account within a line, in whole pages; none where the line does not even hold the account.
     pub(crate) fn room(&self, device: &Device, line: Bytes) -> Option<Bytes> {
         line.checked_sub(self.account.elsewhere()).map(|room| full_pages(device, room))
@@ -188,15 +215,21 @@ impl Compile<'_> {
     /// Traces, chooses, plans.
     pub(crate) fn run(&self) -> Result<Compiled> {
         let start = Instant::now();
-        let (terms, mut one) = self.terms(|_| ())?;
+        let (mut terms, mut one) = self.terms(|_| ())?;
+        // No floor depends on how long kernels take, so a refusal need not wait until they are timed.
+        if let Some(line) = self.options.memory.filter(|&line| terms.is_below_floor(line)) {
+            return Err(self.refuse(line, &terms)?);
+        }
+        one.time(self.device, self.room(&terms.account))?;
+        terms.after_timing(&one);
         let (candidate, plans, predicted_ns) = match self.options.memory {
             None => {
                 let (plans, ns) = one.lean()?;
                 (one, plans, ns)
             }
             Some(line) => match self.choose(one, &terms, line)? {
-                Some(chosen) if terms.account.elsewhere() + terms.least <= line => chosen,
-                _ => return Err(self.refuse(line, &terms)?),
+                Some(chosen) => chosen,
+                None => return Err(self.refuse(line, &terms)?),
             },
         };
         let info = self.info(&candidate, &plans, predicted_ns, &terms, start);
@@ -215,7 +248,7 @@ impl Compile<'_> {
         Ok(Compiled { passes, update, sums, guard, passed, updated, outputs: terms.outputs, info })
     }
 
-    /// What is known of the step before a line is looked at, and the first candidate. The others are made for that, the
+    /// What is known of the step before a line is looked at and any kernel is timed, and the first candidate. The others are made for that, the
     /// smallest first, and handed to `made`: whoever plans for one line lets go of each at once, since two at a time
     /// would be counted.
     pub(crate) fn terms(&self, mut made: impl FnMut(Candidate)) -> Result<(Terms, Candidate)> {
@@ -235,20 +268,20 @@ impl Compile<'_> {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
                 }
-                (self.split(samples.max(1), &account)?, Vec::new())
+                (self.split(samples.max(1))?, Vec::new())
             }
-            (Some(batch), None) if allowed => (self.whole(whole, &account)?, sizes(batch)),
-            _ => (self.whole(whole, &account)?, Vec::new()),
+            (Some(batch), None) if allowed => (self.whole(whole)?, sizes(batch)),
+            _ => (self.whole(whole)?, Vec::new()),
         };
         let mut least = one.floor();
         for &samples in sizes.iter().rev() {
-            let mut candidate = self.split(samples, &account)?;
+            let mut candidate = self.split(samples)?;
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
             made(candidate);
         }
-        let planning = planning(self.device, one.all().map(|(draft, _)| draft.ops()).sum());
+        let planning = planning(self.device, one.ops());
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
         let terms = Terms {
             account,
@@ -347,10 +380,13 @@ impl Compile<'_> {
             if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
                 break;
             }
-            let mut candidate = self.split(samples, &terms.account)?;
+            let mut candidate = self.split(samples)?;
+            if candidate.bound() > room {
+                continue;
+            }
+            candidate.time(self.device, self.room(&terms.account))?;
             let least = candidate.unlimited_ns().max(unlimited_ns);
-            let hopeless = best.as_ref().is_some_and(|(_, _, ns)| least >= *ns);
-            if hopeless || candidate.bound() > room {
+            if best.as_ref().is_some_and(|(_, _, ns)| least >= *ns) {
                 continue;
             }
             if let Some((plans, ns)) = candidate.plan(room)? {
@@ -372,7 +408,7 @@ impl Compile<'_> {
         let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
         if let (Some(needed), Some(batch), false) = (*splits, self.batch, allowed) {
-            let floor = self.split(smallest(batch), account)?.floor();
+            let floor = self.split(smallest(batch))?.floor();
             ways.push(Way {
                 change: format!("allow {needed} plans: micro-batches"),
                 least: elsewhere + floor,
@@ -381,7 +417,7 @@ impl Compile<'_> {
         if let (Some(batch), false) = (self.batch, allowed) {
             for smaller in [batch / 2, batch / 4, 1] {
                 if smaller > 0 && smaller < batch && ways.len() < 3 {
-                    let mut fewer = self.whole(self.trace(Some(smaller))?, account)?;
+                    let mut fewer = self.whole(self.trace(Some(smaller))?)?;
                     let saved: Bytes =
                         self.inputs.iter().map(|ty| padded(ty.bytes() / batch * (batch - smaller))).sum();
                     let least = elsewhere.saturating_sub(saved) + fewer.floor();
@@ -390,8 +426,8 @@ impl Compile<'_> {
             }
         }
         let mut candidate = match self.batch {
-            Some(batch) if allowed => self.split(smallest(batch), account)?,
-            _ => self.whole(self.trace(self.batch)?, account)?,
+            Some(batch) if allowed => self.split(smallest(batch))?,
+            _ => self.whole(self.trace(self.batch)?)?,
         };
         let refusal = candidate.refusal()?;
         let mut heaviest: Vec<(String, Bytes)> = self
@@ -472,12 +508,12 @@ impl Compile<'_> {
     }
 
     /// The step without a split.
-    fn whole(&self, traced: Traced, account: &Account) -> Result<Candidate> {
+    fn whole(&self, traced: Traced) -> Result<Candidate> {
         let n_state = self.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let draft = self.draft(&traced.graph, &replaces, guard, 0, account)?;
+        let draft = self.draft(&traced.graph, &replaces, guard, 0)?;
         let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
             drafts: vec![(draft, traced.captured, batch, 1)],
@@ -487,11 +523,12 @@ impl Compile<'_> {
             passed: Vec::new(),
             updated: Vec::new(),
             extra: Bytes::ZERO,
+            is_timed: false,
         })
     }
 
     /// The step in micro-batches of so many samples, the last of which may have fewer.
-    fn split(&self, samples: usize, account: &Account) -> Result<Candidate> {
+    fn split(&self, samples: usize) -> Result<Candidate> {
         let batch = self.batch.unwrap_or(1);
         let (full, rest) = (batch / samples, batch % samples);
         let mut drafts = Vec::new();
@@ -506,7 +543,7 @@ impl Compile<'_> {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let draft = self.draft(&cut.pass, &replaces, None, first_sum, account)?;
+            let draft = self.draft(&cut.pass, &replaces, None, first_sum)?;
             drafts.push((draft, traced.captured.clone(), samples, runs));
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -516,7 +553,7 @@ impl Compile<'_> {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let update = self.draft(&cut.update, &replaces, None, first_sum, account)?;
+        let update = self.draft(&cut.update, &replaces, None, first_sum)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.device.backend().is_host();
         let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
@@ -525,7 +562,8 @@ impl Compile<'_> {
         let extra = sums.chain(rows).chain(kept).chain(first).sum();
         let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
         let Cut { sums, passed, updated, .. } = cut;
-        Ok(Candidate { drafts, update: Some((update, captured)), sums, guard, passed, updated, extra })
+        let update = Some((update, captured));
+        Ok(Candidate { drafts, update, sums, guard, passed, updated, extra, is_timed: false })
     }
 
     fn draft(
@@ -534,16 +572,19 @@ impl Compile<'_> {
         replaces: &[Option<usize>],
         guard: Option<usize>,
         first_sum: usize,
-        account: &Account,
     ) -> Result<Draft> {
         let graph = passes::optimize(graph)?;
-        let room = self.options.memory.map(|line| line.saturating_sub(account.elsewhere()));
         let mut kinds: Vec<Kind> = self.names.iter().map(|(_, kind)| *kind).collect();
         if first_sum > 0 {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        Draft::new(graph, &Roles { replaces, kinds: &kinds, guard }, self.device, room)
+        Draft::untimed(graph, &Roles { replaces, kinds: &kinds, guard }, self.device)
+    }
+
+    /// What the line leaves for timing kernels.
+    pub(crate) fn room(&self, account: &Account) -> Option<Bytes> {
+        self.options.memory.map(|line| line.saturating_sub(account.elsewhere()))
     }
 }
 

@@ -20,14 +20,20 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Lowers a graph. Kernels that have not been timed are, where the device says so and their operands fit into `room`.
+    /// Lowers a graph and times its kernels.
     pub(crate) fn new(
         graph: Graph,
         roles: &Roles<'_>,
         device: &Device,
         room: Option<Bytes>,
     ) -> Result<Draft> {
-        device.costs().time(&graph, device, room)?;
+        let mut draft = Draft::untimed(graph, roles, device)?;
+        draft.time(device, room)?;
+        Ok(draft)
+    }
+
+    /// Lowers a graph with the times that are known. Its floor is that of the timed draft: no floor depends on times.
+    pub(crate) fn untimed(graph: Graph, roles: &Roles<'_>, device: &Device) -> Result<Draft> {
         let graph = Arc::new(graph);
         let lowered = Lowered::new(graph, roles, device)?;
         let planner = Planner::new(&lowered.problem, &Request::within(0)).map_err(broken)?;
@@ -35,6 +41,15 @@ impl Draft {
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
         Ok(Draft { lowered, planner, residents })
+    }
+
+    /// Times kernels that have not been timed, where the device says so and their operands fit into `room`.
+    pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
+        device.costs().time(&self.lowered.graph, device, room)?;
+        if self.lowered.time(device) {
+            self.planner.time(&self.lowered.problem);
+        }
+        Ok(())
     }
 
     /// What a plan takes that recomputes nothing.

@@ -216,12 +216,27 @@ impl Lowered {
         let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
-        let seconds = costs.seconds(device.backend(), &node.op, &inputs, &outputs);
+        let seconds = seconds(&graph, node, device, costs);
         op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
         op.phase = phase;
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
+    }
+
+    /// Gives every op the time that is known of its kernel by now; returns whether any time has changed.
+    pub(crate) fn time(&mut self, device: &Device) -> bool {
+        let costs = device.costs();
+        let mut changed = false;
+        for (op, source) in self.problem.ops.iter_mut().zip(&self.sources) {
+            let Source::Run(id) = source else { continue };
+            let node = self.graph.node(*id);
+            let ns = (seconds(&self.graph, node, device, &costs) * 1e9) as u64;
+            for way in &mut op.algorithms {
+                changed |= std::mem::replace(&mut way.ns, ns) != ns;
+            }
+        }
+        changed
     }
 
     /// Lets an op that changes state read the guarded result, so that no order puts it before that is known.
@@ -338,6 +353,12 @@ impl Lowered {
         instructions.append(&mut self.last);
         Ok((instructions, plan.figures.arena_bytes.saturating_sub(base) as usize))
     }
+}
+
+/// Seconds of a node's kernel, as far as is known.
+fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs) -> f64 {
+    let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+    costs.seconds(device.backend(), &node.op, &types(&node.inputs), &types(&node.outputs))
 }
 
 /// Where a late copy comes from.

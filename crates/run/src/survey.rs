@@ -1,7 +1,7 @@
 //! Turns a step's body into what it would take and cost under any line: one plan, or all that are worth having.
 //!
-//! A step is traced, its kernels timed and its candidates lowered once; every line after that costs a search, and the
-//! planner remembers what it found for others. No memory is taken for the step itself.
+//! A step is traced and its candidates lowered once, and kernels are timed when the first line that can be kept asks for it; every
+//! line after that costs a search, and the planner remembers what it found for others. No memory is taken for the step itself.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -157,8 +157,12 @@ impl<'a> Survey<'a> {
     pub fn plan(&mut self, line: Option<Bytes>) -> Result<StepInfo> {
         let (i, plans, ns) = match line {
             None => {
+                self.time()?;
                 let (plans, ns) = self.candidates[0].lean()?;
                 (0, plans, ns)
+            }
+            Some(line) if self.terms.is_below_floor(line) => {
+                return Err(self.compile().refuse(line, &self.terms)?);
             }
             Some(line) => match self.fastest(line)? {
                 Some(chosen) => chosen,
@@ -229,6 +233,8 @@ impl<'a> Survey<'a> {
         let Some(room) = self.terms.room(&self.device, line).filter(|_| line >= self.floor()) else {
             return Ok(None);
         };
+        self.time()?;
+        let timing = self.compile().room(&self.terms.account);
         let unlimited_ns = self.terms.unlimited_ns;
         let mut best: Option<Chosen> = None;
         for (i, candidate) in self.candidates.iter_mut().enumerate() {
@@ -236,7 +242,11 @@ impl<'a> Survey<'a> {
             if i > 0 && known <= unlimited_ns {
                 break;
             }
-            if i > 0 && (candidate.unlimited_ns().max(unlimited_ns) >= known || candidate.bound() > room) {
+            if i > 0 && candidate.bound() > room {
+                continue;
+            }
+            candidate.time(&self.device, timing)?;
+            if i > 0 && candidate.unlimited_ns().max(unlimited_ns) >= known {
                 continue;
             }
             if let Some((plans, ns)) = candidate.plan(room)? {
@@ -247,6 +257,14 @@ impl<'a> Survey<'a> {
             }
         }
         Ok(best)
+    }
+
+    /// Times the kernels of the whole batch, if they have not been.
+    fn time(&mut self) -> Result<()> {
+        let room = self.compile().room(&self.terms.account);
+        self.candidates[0].time(&self.device, room)?;
+        self.terms.after_timing(&self.candidates[0]);
+        Ok(())
     }
 
     fn compile(&self) -> Compile<'_> {

@@ -2,32 +2,57 @@
 
 use super::repair::{Repair, Score};
 use super::state::{Again, State};
+use std::ops::RangeInclusive;
 
 /// Improves `state`, which fits, until `work` is used up or nothing has helped for long.
 pub(crate) fn improve(state: &mut State, repair: &mut Repair, work: u64) {
+    change(state, repair, work, None);
+}
+
+/// Changes `state`, which fits, to another schedule whose extra time is one of `ns`, by so many `moves` at most.
+pub(crate) fn wander(
+    state: &mut State,
+    repair: &mut Repair,
+    work: u64,
+    moves: usize,
+    ns: &RangeInclusive<u64>,
+) {
+    change(state, repair, work, Some((moves, ns)));
+}
+
+fn change(state: &mut State, repair: &mut Repair, work: u64, wander: Option<(usize, &RangeInclusive<u64>)>) {
     let end = repair.work + state.work + work;
+    let wanders = wander.is_some();
+    let mut left = wander.map_or(usize::MAX, |w| w.0);
     let mut pairs = collect(state);
     let mut in_vain = 0;
-    while repair.work + state.work < end && in_vain < 200 + 20 * pairs.len() && !pairs.is_empty() {
+    while repair.work + state.work < end && in_vain < 200 + 20 * pairs.len() && !pairs.is_empty() && left > 0
+    {
         in_vain += 1;
         state.keep_changes();
         let before_ns = state.extra_ns;
         let pick = pairs[repair.chance.below(pairs.len())];
-        let kind = repair.chance.below(4);
-        free(state, repair, &pairs, pick, kind);
-        let score = Score {
-            gap: [0.0, 0.5, 1.0][repair.chance.below(3)],
-            noise: [0.0, 0.3, 1.0][repair.chance.below(3)],
+        let kind = repair.chance.below(if wanders { 8 } else { 4 });
+        let fits = if kind >= 4 {
+            earlier(state, repair, pick)
+        } else {
+            free(state, repair, &pairs, pick, kind);
+            let score = Score {
+                gap: [0.0, 0.5, 1.0][repair.chance.below(3)],
+                noise: [0.0, 0.3, 1.0][repair.chance.below(3)],
+            };
+            repair.run(state, score, before_ns + before_ns / 10 + 1, work)
         };
-        let fits = repair.run(state, score, before_ns + before_ns / 10 + 1, work);
-        if fits {
+        if fits && kind < 4 {
             give_back_near(state, repair);
         }
         // Equal times are taken too: they are how the search leaves a plain.
-        if fits && state.extra_ns <= before_ns {
+        let good = wander.map_or(state.extra_ns <= before_ns, |(_, ns)| ns.contains(&state.extra_ns));
+        if fits && good {
             if state.extra_ns < before_ns {
                 in_vain = 0;
             }
+            left -= usize::from(moved(state));
             pairs = collect(state);
             repair.work += u64::from(state.dense.ops) / 16;
         } else {
@@ -35,6 +60,17 @@ pub(crate) fn improve(state: &mut State, repair: &mut Repair, work: u64) {
         }
     }
     state.keep_changes();
+}
+
+/// Whether the changes since the last kept ones come to anything.
+fn moved(state: &State) -> bool {
+    let mut sums: Vec<(u32, Again, i32)> = state
+        .changes(0)
+        .iter()
+        .map(|&(stage, what, inserted)| (stage, what, if inserted { 1 } else { -1 }))
+        .collect();
+    sums.sort_unstable();
+    sums.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).any(|same| same.iter().map(|s| s.2).sum::<i32>() != 0)
 }
 
 fn collect(state: &State) -> Vec<(u32, Again)> {
@@ -73,6 +109,17 @@ fn free(state: &mut State, repair: &mut Repair, pairs: &[(u32, Again)], pick: (u
             }
         }
     }
+}
+
+/// Makes something again some stages earlier than now, which takes as long; false if that does not fit.
+fn earlier(state: &mut State, repair: &mut Repair, (stage, what): (u32, Again)) -> bool {
+    let target = stage.saturating_sub(1 + repair.chance.below(8) as u32);
+    state.remove(stage, what);
+    if !state.may(target, what) {
+        return false;
+    }
+    state.insert(target, what);
+    state.peak() <= repair.budget
 }
 
 /// Tries to do without what was inserted, dearest first.

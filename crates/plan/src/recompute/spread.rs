@@ -7,6 +7,7 @@
 
 use super::state::{Again, Frozen, State};
 use crate::dense::{Dense, Lists};
+use crate::lifespan::Act;
 use crate::problem::OpId;
 
 /// The same schedule with one replay a rest, rests that had become empty left out.
@@ -14,7 +15,7 @@ pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
     let old = state.dense;
     // Where each old stage goes; the end goes to the end.
     let mut place = Vec::with_capacity(old.ops as usize + 1);
-    let mut stages: Vec<(Option<u32>, Option<Again>)> = Vec::with_capacity(old.ops as usize + state.pairs);
+    let mut stages: Vec<Stage> = Vec::with_capacity(old.ops as usize + state.pairs);
     for stage in 0..old.ops {
         let list = state.again(stage);
         let loads_from = list.partition_point(|&what| what < old.ops);
@@ -25,6 +26,34 @@ pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
             stages.push((Some(stage), None));
         }
     }
+    renumbered(old, &stages, place)
+}
+
+/// The schedule of a plain sequence, with one replay a rest.
+pub(crate) fn spread_acts(old: &Dense, acts: &[Act]) -> (Dense, Frozen) {
+    let mut place: Vec<u32> = Vec::with_capacity(old.ops as usize + 1);
+    let mut stages: Vec<Stage> = Vec::with_capacity(acts.len());
+    for act in acts {
+        match *act {
+            Act::Run(op) if op as usize >= place.len() => {
+                // Rests of the old numbering limit nothing and make nothing, so they may go anywhere.
+                place.resize(op as usize + 1, stages.len() as u32);
+                stages.push((Some(op), None));
+            }
+            Act::Run(op) => stages.push((None, Some(op))),
+            Act::Load(t) => stages.push((None, Some(old.ops + t))),
+            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
+        }
+    }
+    place.resize(old.ops as usize, stages.len() as u32);
+    renumbered(old, &stages, place)
+}
+
+/// What one stage does: an op's first run, or something made again.
+type Stage = (Option<u32>, Option<Again>);
+
+/// The arrays of `old` for a new row of stages; `place` says where each old stage goes.
+fn renumbered(old: &Dense, stages: &[Stage], mut place: Vec<u32>) -> (Dense, Frozen) {
     let ops = stages.len() as u32;
     place.push(ops);
     let at = |position: u32| place[position as usize];
@@ -60,7 +89,6 @@ pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lifespan::Act;
     use crate::problem::{Op, Problem, Tensor, TensorId};
 
     /// A chain and its way back, so that the last ops want what the first made.
@@ -102,6 +130,9 @@ mod tests {
         assert_eq!(ops(&state), ops(&after));
         assert_eq!(state.extra_ns, after.extra_ns);
         assert!(after.peak() <= state.peak());
+        // From the plain sequence comes the same.
+        let (wide_too, again) = spread_acts(&dense, &state.acts());
+        assert_eq!((wide_too.ops, ops(&again.thaw(&wide_too))), (wide.ops, ops(&state)));
         // A second time changes nothing, and a rest that has become empty goes.
         assert_eq!(spread(&after).0.ops, 16);
         let rest = (0..wide.ops).find(|&stage| wide.is_rest(stage) && !after.again(stage).is_empty());

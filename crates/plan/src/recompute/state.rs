@@ -485,14 +485,18 @@ impl<'a> State<'a> {
         for stage in 0..self.dense.ops {
             let again = &self.again[stage as usize];
             let loads_from = again.partition_point(|&w| w < self.dense.ops);
-            acts.extend(again[loads_from..].iter().map(|&w| Act::Load(w - self.dense.ops)));
+            for t in again[loads_from..].iter().map(|&w| w - self.dense.ops) {
+                acts.extend([Act::Load(t), Act::Loaded(t)]);
+            }
             acts.extend(again[..loads_from].iter().map(|&w| Act::Run(w)));
             if self.dense.is_rest(stage) {
                 continue;
             }
             acts.push(Act::Run(stage));
             let stored = |t: &&u32| self.loads[**t as usize] > 0;
-            acts.extend(self.dense.outs.of(stage).iter().filter(stored).map(|&t| Act::Store(t)));
+            for &t in self.dense.outs.of(stage).iter().filter(stored) {
+                acts.extend([Act::Store(t), Act::Stored(t)]);
+            }
         }
         acts
     }
