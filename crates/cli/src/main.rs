@@ -20,6 +20,8 @@ mod ops;
 mod pack;
 mod plan;
 mod predict;
+mod records;
+mod report;
 mod source;
 mod train;
 
@@ -47,6 +49,8 @@ enum Command {
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
     Plan(plan::Args),
+    /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
+    Report(report::Args),
     /// Describes a Keras file.
     Inspect(inspect::Args),
     /// Packs buffers with lifespans into the least memory.
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => {

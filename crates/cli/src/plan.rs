@@ -43,6 +43,9 @@ pub struct Args {
     /// Threads, for a model.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
+    #[arg(long, conflicts_with = "trace")]
+    out: Option<PathBuf>,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -119,8 +122,12 @@ fn model(
     model: Arc<dyn Model>,
 ) -> plimsoll::run::Result<()> {
     let start = Instant::now();
-    let (line, words) = match Training::plan(model, recipe) {
-        Ok((info, arena)) => {
+    let (line, words) = match Training::rehearse(model, recipe) {
+        Ok((info, timeline)) => {
+            let arena = Bytes(timeline.arena_bytes);
+            if let Some(out) = &args.out {
+                crate::records::write_plan(out, name, batch, &info, &timeline)?;
+            }
             let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
             let line = serde_json::json!({
                 "model": name, "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),

@@ -6,6 +6,7 @@ use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{
     Device, Exactness, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor,
+    Timeline,
 };
 use smallvec::SmallVec;
 
@@ -161,6 +162,13 @@ impl Training {
     /// the bytes of its arena.
     #[track_caller]
     pub fn plan(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Bytes)> {
+        let (info, timeline) = Training::rehearse(model, recipe)?;
+        Ok((info, Bytes(timeline.arena_bytes)))
+    }
+
+    /// As [`Training::plan`], with the record of the step that would be run.
+    #[track_caller]
+    pub fn rehearse(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Timeline)> {
         let params = Net::discover(&recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
@@ -171,7 +179,7 @@ impl Training {
             .collect();
         let options = recipe.options();
         let body = Body { model, recipe, params, layout };
-        Step::survey(&options, &Device::current()?, &held, &types, |pass| body.train(pass))
+        Step::rehearse(&options, &Device::current()?, &held, &types, |pass| body.train(pass))
     }
 
     /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
@@ -319,6 +327,11 @@ impl Training {
     /// For how many shapes of the batch compiled steps are kept.
     pub fn n_shapes(&self) -> usize {
         self.step.n_shapes()
+    }
+
+    /// The record of the step, instruction by instruction; see [`Step::timeline`].
+    pub fn timeline(&self) -> Option<Timeline> {
+        self.step.timeline()
     }
 
     /// The account of the step's memory, planned and measured side by side.

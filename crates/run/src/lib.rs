@@ -22,6 +22,7 @@ mod account;
 mod compile;
 mod function;
 mod step;
+mod timeline;
 mod variant;
 
 pub use account::Account;
@@ -34,4 +35,5 @@ pub use sketch::Sketch;
 pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
 pub use tape::Tape;
 pub use tensor::Tensor;
+pub use timeline::{Did, Interval, Moment, Purpose, Resident, Stretch, Timeline};
 pub use tracing::named;

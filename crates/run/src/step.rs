@@ -15,6 +15,7 @@ use crate::compile::{Compile, Compiled, Part, padded};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Tensor};
+use crate::timeline::{Recorded, Timeline};
 use crate::variant::Variant;
 
 /// How often a step is planned again because planning left more pages behind than were declared.
@@ -246,6 +247,19 @@ impl Step {
         inputs: &[Type],
         body: impl Fn(&Pass<'_>) -> Result<StepResult>,
     ) -> Result<(StepInfo, Bytes)> {
+        let (info, timeline) = Step::rehearse(options, device, held, inputs, body)?;
+        Ok((info, Bytes(timeline.arena_bytes)))
+    }
+
+    /// As [`Step::survey`], with the record of the step that would be run.
+    #[track_caller]
+    pub fn rehearse(
+        options: &StepOptions,
+        device: &Device,
+        held: &[(String, Kind, Type)],
+        inputs: &[Type],
+        body: impl Fn(&Pass<'_>) -> Result<StepResult>,
+    ) -> Result<(StepInfo, Timeline)> {
         let (site, start) = (Site::here(), Instant::now());
         let sketch = crate::Sketch::new();
         let state: Vec<Tensor> = held.iter().map(|(name, _, ty)| sketch.tensor(name, ty.clone())).collect();
@@ -257,9 +271,22 @@ impl Step {
         let compile =
             Compile { device, state, names, inputs, batch, options, guarded, absent, started, body, site };
         let compiled = compile.run()?;
-        let parts = compiled.passes.iter().chain(&compiled.update);
-        let arena = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0);
-        Ok((StepInfo::new(&compiled, start.elapsed().as_secs_f64()), arena.into()))
+        let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
+        let recorded = Recorded {
+            device,
+            names,
+            state,
+            inputs,
+            outputs: &compiled.outputs,
+            batch: batch.unwrap_or(1),
+            passes: compiled.passes.iter().collect(),
+            update: compiled.update.as_ref(),
+            n_sums: compiled.sums.len(),
+            passed: compiled.passed.clone(),
+            info: &info,
+            line: options.memory.map(Bytes::get),
+        };
+        Ok((info, recorded.timeline()))
     }
 
     #[track_caller]
@@ -532,6 +559,29 @@ impl Step {
     /// Bytes of the state.
     pub fn state_bytes(&self) -> Bytes {
         self.state.iter().map(|t| Bytes::from(t.ty().bytes())).sum()
+    }
+
+    /// The record of the step itself, for the inputs that need most; none before it was compiled. It is made anew by each
+    /// call and takes memory of its own, some hundred bytes an instruction: between steps of a run under a line, there is
+    /// no room for it.
+    pub fn timeline(&self) -> Option<Timeline> {
+        let most = self.variants.iter().filter(|v| v.body == 0).max_by_key(|v| v.info.planned)?;
+        let ((passes, update), (n_sums, passed)) = (most.parts(), most.sums_and_kept());
+        let recorded = Recorded {
+            device: &self.device,
+            names: &self.names,
+            state: &self.state,
+            inputs: &most.inputs,
+            outputs: &most.outputs.iter().map(|output| output.ty().clone()).collect::<Vec<Type>>(),
+            batch: batch_of(&self.options, &most.inputs, Site::here()).ok().flatten().unwrap_or(1),
+            passes,
+            update,
+            n_sums,
+            passed,
+            info: &most.info,
+            line: self.options.memory.map(Bytes::get),
+        };
+        Some(recorded.timeline())
     }
 
     /// The account of the step's memory, planned and measured side by side.

@@ -224,6 +224,11 @@ impl Trainer {
         Ok(())
     }
 
+    /// The line in force, in bytes.
+    pub fn line_bytes(&self) -> Option<u64> {
+        self.memory.map(Bytes::get)
+    }
+
     /// How far the training has come.
     pub fn progress(&self) -> &Progress {
         &self.progress

@@ -1,0 +1,67 @@
+//! Turns what the engine knows of a plan and a run into the records that `plimsoll report` reads (`docs/report.md`).
+
+use std::path::Path;
+
+use plimsoll::device::Ledger;
+use plimsoll::prelude::*;
+use plimsoll::run::{Error, Timeline};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// What was planned for a run.
+pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> Value {
+    let training = trainer.training();
+    let mut plan = figures(model, batch, info);
+    plan["line_bytes"] = json!(trainer.line_bytes());
+    plan["arena_bytes"] = json!(training.map_or(0, |t| t.arena_bytes().get()));
+    plan["state_bytes"] = json!(training.map_or(0, |t| t.state_bytes().get()));
+    plan
+}
+
+/// A plan with its step, as one document.
+pub fn write_plan(
+    path: &Path,
+    model: &str,
+    batch: usize,
+    info: &StepInfo,
+    timeline: &Timeline,
+) -> plimsoll::run::Result<()> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        #[serde(flatten)]
+        plan: Value,
+        step: &'a Timeline,
+    }
+    let mut plan = figures(model, batch, info);
+    plan["line_bytes"] = json!(timeline.line_bytes);
+    plan["arena_bytes"] = json!(timeline.arena_bytes);
+    plan["state_bytes"] = json!(info.account.tensors.get());
+    let document = Document { plan, step: timeline };
+    let written: std::io::Result<()> =
+        plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
+    written.map_err(|e| Error::Internal(format!("{}: {e}", path.display())))
+}
+
+/// Planned and measured bytes by owner.
+pub fn ledger(ledger: &Ledger) -> Value {
+    let row = |(kind, name, row): (plimsoll::device::Kind, &str, &plimsoll::device::Row)| {
+        json!({
+            "kind": kind.name(), "name": name, "planned_bytes": row.planned.get(),
+            "measured_bytes": row.measured.get(), "peak_bytes": row.peak.get(),
+        })
+    };
+    ledger.rows().map(row).collect()
+}
+
+fn figures(model: &str, batch: usize, info: &StepInfo) -> Value {
+    json!({
+        "schema": 1, "model": model, "batch": batch,
+        "device": Device::current().map(|device| device.name().to_string()).unwrap_or_default(),
+        "planned_bytes": info.planned.get(), "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
+        "live_bytes": info.live.get(), "program_bytes": info.account.program.get(),
+        "pipeline_bytes": info.account.beside.get(), "input_bytes": info.account.staged.get(),
+        "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
+        "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
+        "plan_seconds": info.plan_seconds,
+    })
+}
