@@ -5,7 +5,7 @@ const axis = (extra) => ({
   stroke: css('quiet'), grid: { stroke: css('rule'), width: 1 }, ticks: { stroke: css('rule'), width: 1 }, ...extra,
 });
 const byteAxis = () => axis({ size: 64, values: (_, ticks) => ticks.map(v => v === 0 ? '0' : size(v)), incrs: byteSteps });
-const byteSteps = (() => { const steps = []; for (let e = 0; e < 44; e++) steps.push(2 ** e, 2 ** e * 1.25 * 2); return steps.map(Math.round).sort((a, b) => a - b); })();
+const byteSteps = Array.from({ length: 46 }, (_, e) => 2 ** e);
 
 // Keeps a chart as wide as its place, and draws it anew when the colours change.
 function place(id, make) {

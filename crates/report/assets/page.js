@@ -68,8 +68,8 @@ function peakRows() {
 function changes(rows) {
   const groups = new Map();
   for (const row of rows) {
-    if (!row.layer || row.layer.startsWith('training.') || row.kind === 'input') continue;
-    const name = topLevel(row.layer);
+    if (/^(training\.|output )/.test(row.name) || row.kind === 'input') continue;
+    const name = topLevel(row.layer || row.name);
     const group = groups.get(name) || { name, bytes: 0, kinds: {}, rows: [] };
     group.bytes += row.bytes;
     group.kinds[row.kind] = (group.kinds[row.kind] || 0) + row.bytes;

@@ -25,7 +25,8 @@ function time(us) {
   if (us >= 1e6) return (us / 1e6).toFixed(2) + ' s';
   return us >= 1e3 ? (us / 1e3).toFixed(us >= 1e5 ? 0 : 1) + ' ms' : us.toFixed(us >= 10 ? 0 : 1) + ' µs';
 }
-const percent = (part, whole) => whole > 0 ? Math.round(100 * part / whole) + ' %' : '–';
+// Never 100 % of what is not all of it.
+const percent = (part, whole) => whole > 0 ? (part < whole ? Math.min(99.9, 100 * part / whole) : 100 * part / whole).toFixed(part < whole && part > .99 * whole ? 1 : 0) + ' %' : '–';
 
 // Typed columns, so that a redraw touches no objects.
 const model = step && (() => {
