@@ -194,7 +194,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         }
     }
     let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
-    let (steps, info) = (times.len(), *training.info());
+    let (steps, info) = (times.len(), training.info().clone());
     times.sort_by(f64::total_cmp);
     let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
     Ok(Line {

@@ -122,11 +122,12 @@ fn model(
     model: Arc<dyn Model>,
 ) -> plimsoll::run::Result<()> {
     let start = Instant::now();
-    let (line, words) = match Training::rehearse(model, recipe) {
-        Ok((info, timeline)) => {
-            let arena = Bytes(timeline.arena_bytes);
+    let mut survey = Training::survey(model, recipe)?;
+    let (line, words) = match survey.plan(args.memory) {
+        Ok(info) => {
+            let arena = info.arena;
             if let Some(out) = &args.out {
-                crate::records::write_plan(out, name, batch, &info, &timeline)?;
+                crate::records::write_plan(out, name, batch, args.memory, &info, &mut survey)?;
             }
             let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
             let line = serde_json::json!({

@@ -1,12 +1,17 @@
 //! Turns what the engine knows of a plan and a run into the records that `plimsoll report` reads (`docs/report.md`).
 
 use std::path::Path;
+use std::time::Duration;
 
 use plimsoll::device::Ledger;
 use plimsoll::prelude::*;
-use plimsoll::run::{Error, Timeline};
+use plimsoll::run::{Error, Frontier, Survey, Timeline};
 use serde::Serialize;
 use serde_json::{Value, json};
+
+/// For so many lines, and for so long, other plans are looked for.
+pub const FRONTIER_LINES: usize = 24;
+pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
 
 /// What was planned for a run.
 pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> Value {
@@ -18,28 +23,43 @@ pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> Va
     plan
 }
 
-/// A plan with its step, as one document.
+/// A plan with its step and other plans beside it, as one document.
 pub fn write_plan(
     path: &Path,
     model: &str,
     batch: usize,
+    line: Option<Bytes>,
     info: &StepInfo,
-    timeline: &Timeline,
+    survey: &mut Survey<'_>,
 ) -> plimsoll::run::Result<()> {
     #[derive(Serialize)]
     struct Document<'a> {
         #[serde(flatten)]
         plan: Value,
         step: &'a Timeline,
+        frontier: Value,
     }
+    let timeline = survey.timeline(line)?;
     let mut plan = figures(model, batch, info);
     plan["line_bytes"] = json!(timeline.line_bytes);
     plan["arena_bytes"] = json!(timeline.arena_bytes);
     plan["state_bytes"] = json!(info.account.tensors.get());
-    let document = Document { plan, step: timeline };
+    let frontier = frontier(&survey.frontier(FRONTIER_LINES, Some(FRONTIER_TIME))?);
+    let document = Document { plan, step: &timeline, frontier };
     let written: std::io::Result<()> =
         plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
     written.map_err(|e| Error::Internal(format!("{}: {e}", path.display())))
+}
+
+/// Other plans for the same step.
+pub fn frontier(frontier: &Frontier) -> Value {
+    let point = |p: &plimsoll::run::FrontierPoint| {
+        json!({
+            "planned_bytes": p.planned.get(), "predicted_ms": p.predicted_seconds * 1e3,
+            "micro_batches": p.micro_batches, "recomputed_ops": p.recomputed_ops,
+        })
+    };
+    json!({ "points": frontier.points.iter().map(point).collect::<Vec<Value>>() })
 }
 
 /// Planned and measured bytes by owner.

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use plimsoll_report::{Record, page, trace};
 
 use crate::Failure;
+use crate::chosen::Chosen;
+use crate::config::Config;
+use crate::folder::Folder;
+use crate::records;
+use crate::source::Source;
 
 /// Arguments of `plimsoll report`.
 #[derive(clap::Args)]
@@ -25,7 +30,14 @@ pub struct Args {
 
 /// Reads the record and writes what is asked for.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let record = Record::read(&args.what)?;
+    let mut record = Record::read(&args.what)?;
+    if args.what.is_dir() && record.frontier.is_none() {
+        match frontier(&args.what) {
+            Ok(found) => record.frontier = Some(serde_json::from_value(found)?),
+            // Nothing else of the report needs the model or its data.
+            Err(Failure(why)) => eprintln!("plimsoll: the report has no other plans beside this one: {why}"),
+        }
+    }
     if args.json {
         say!("{}", serde_json::to_string(&record)?);
         return Ok(());
@@ -43,6 +55,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     write(&out, &page(&record)?)?;
     say!("{} opens in any browser", out.display());
     Ok(())
+}
+
+/// Plans the run's step again for other lines, and keeps what is found beside the run's other records.
+fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
+    let folder = Folder::of(folder)?;
+    let config = Config::read(&folder.config())?;
+    let source = Source::open(&config)?;
+    let chosen = Chosen::new(&config, &source.train, source.classes)?;
+    let batch = config.batch.unwrap_or(1);
+    let mut trainer = chosen.trainer(&config)?.device(crate::train::device(&config, None)?);
+    if let Some(test) = source.test {
+        trainer = trainer.validation(test.batch(batch));
+    }
+    let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
+    let found = trainer.frontier(&train, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
+    let found = records::frontier(&found);
+    folder.write(&folder.path().join("frontier.json"), &found.to_string())?;
+    Ok(found)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

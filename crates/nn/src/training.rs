@@ -1,12 +1,13 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{
-    Device, Exactness, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Tape, Tensor,
-    Timeline,
+    Device, Exactness, Frontier, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Survey,
+    Tape, Tensor, Timeline,
 };
 use smallvec::SmallVec;
 
@@ -162,13 +163,39 @@ impl Training {
     /// the bytes of its arena.
     #[track_caller]
     pub fn plan(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Bytes)> {
-        let (info, timeline) = Training::rehearse(model, recipe)?;
-        Ok((info, Bytes(timeline.arena_bytes)))
+        let memory = recipe.memory;
+        let info = Training::survey(model, recipe)?.plan(memory)?;
+        let arena = info.arena;
+        Ok((info, arena))
     }
 
-    /// As [`Training::plan`], with the record of the step that would be run.
+    /// What memory buys in a step of this model: the plans that no other beats in both memory and time, of `lines` lines from
+    /// the least to that of the fastest plan, as many as are found within `limit`.
     #[track_caller]
-    pub fn rehearse(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Timeline)> {
+    pub fn frontier(
+        model: impl Model + 'static,
+        recipe: Recipe,
+        lines: usize,
+        limit: Option<Duration>,
+    ) -> Result<Frontier> {
+        Training::survey(model, recipe)?.frontier(lines, limit)
+    }
+
+    /// A step of this model, traced once to be planned for any line: for a plan, other lines beside it, and the frontier.
+    ///
+    /// ```
+    /// use plimsoll_graph::{DType, Type};
+    /// use plimsoll_nn::{Adam, Recipe, Training, model};
+    /// let (x, y) = (Type::new(DType::F32, [64, 256]), Type::new(DType::I64, [64]));
+    /// let recipe = Recipe::cross_entropy(Adam::new(0.1), x, y);
+    /// let mut survey = Training::survey(model(|net, x| net.dense("out", &x[0], 10, true)), recipe)?;
+    /// let plan = survey.plan(Some(survey.floor()))?;
+    /// assert!(plan.planned <= survey.floor());
+    /// assert!(survey.frontier(8, None)?.points.len() <= 8);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn survey(model: impl Model + 'static, recipe: Recipe) -> Result<Survey<'static>> {
         let params = Net::discover(&recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
@@ -179,7 +206,7 @@ impl Training {
             .collect();
         let options = recipe.options();
         let body = Body { model, recipe, params, layout };
-        Step::rehearse(&options, &Device::current()?, &held, &types, |pass| body.train(pass))
+        Survey::new(&options, &Device::current()?, &held, &types, move |pass| body.train(pass))
     }
 
     /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].

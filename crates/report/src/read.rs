@@ -44,6 +44,9 @@ impl Record {
         if let Some(text) = text(&file("step.json"))? {
             record.step = Some(step(&text, &file("step.json").display().to_string())?);
         }
+        if let Some(text) = text(&file("frontier.json"))? {
+            record.frontier = Some(parsed(&text, &file("frontier.json").display().to_string())?);
+        }
         let mut run = Run::default();
         if let Some(text) = text(&file("steps.csv"))? {
             run.steps = table::steps(&text);

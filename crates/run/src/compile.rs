@@ -5,8 +5,11 @@
 //! A batch is split for want of memory, never for speed: a prediction that its parts take less time than the whole
 //! counts as the whole's, and of equals the one with fewer parts is taken.
 
-use plimsoll_device::Bytes;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
 use plimsoll_device::backend::ALIGNMENT;
+use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::micro_batch::{Cut, Frame, Splits, cut, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type, ValueId, passes};
 use plimsoll_plan::{Exactness, Infeasible, Kind, Plan};
@@ -17,8 +20,9 @@ use crate::draft::Draft;
 use crate::error::{Error, Result, Way};
 use crate::function::finish;
 use crate::lower::Roles;
+use crate::peak::{Peak, ledger_kind};
 use crate::program::Program;
-use crate::step::{Pass, StepOptions, StepResult};
+use crate::step::{Pass, StepInfo, StepOptions, StepResult};
 use crate::tensor::Tensor;
 use crate::tracing::Tracing;
 
@@ -73,17 +77,27 @@ pub(crate) struct Compiled {
     pub(crate) passed: Vec<usize>,
     pub(crate) updated: Vec<usize>,
     pub(crate) outputs: Vec<Type>,
-    pub(crate) exactness: Exactness,
+    pub(crate) info: StepInfo,
+}
+
+/// What is known of a step before a line is looked at.
+pub(crate) struct Terms {
     pub(crate) account: Account,
-    pub(crate) planned: Bytes,
-    pub(crate) floor: Bytes,
+    pub(crate) outputs: Vec<Type>,
+    /// What exactness a split takes, if the step can be split at all.
+    pub(crate) splits: Option<Exactness>,
+    /// The sizes of micro-batches to consider beside the whole batch.
+    pub(crate) sizes: Vec<usize>,
+    /// What planning needs for itself, in the arena's place.
+    planning: Bytes,
+    /// Bytes beside the account: the least with which any candidate can run, and what the fastest plan takes.
+    pub(crate) least: Bytes,
     pub(crate) unlimited: Bytes,
     pub(crate) unlimited_ns: u64,
-    pub(crate) predicted_ns: u64,
 }
 
 /// One way to run the step, before it is planned.
-struct Candidate {
+pub(crate) struct Candidate {
     drafts: Vec<(Draft, Vec<Tensor>, usize, usize)>,
     update: Option<(Draft, Vec<Tensor>)>,
     sums: Vec<Type>,
@@ -94,6 +108,12 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// The parts, each with how often it runs.
+    fn parts(&self) -> impl Iterator<Item = (&Draft, u64)> {
+        let passes = self.drafts.iter().map(|(draft, _, _, runs)| (draft, *runs as u64));
+        passes.chain(self.update.iter().map(|(draft, _)| (draft, 1)))
+    }
+
     fn all(&mut self) -> impl Iterator<Item = (&mut Draft, u64)> {
         let passes = self.drafts.iter_mut().map(|(draft, _, _, runs)| (draft, *runs as u64));
         passes.chain(self.update.iter_mut().map(|(draft, _)| (draft, 1)))
@@ -109,17 +129,17 @@ impl Candidate {
         extra + Bytes(self.all().map(|(draft, _)| draft.floor()).max().unwrap_or(0))
     }
 
-    fn bound(&mut self) -> Bytes {
+    pub(crate) fn bound(&mut self) -> Bytes {
         let extra = self.extra;
         extra + Bytes(self.all().map(|(draft, _)| draft.bound()).max().unwrap_or(0))
     }
 
-    fn unlimited_ns(&mut self) -> u64 {
-        self.all().map(|(draft, runs)| draft.unlimited_ns() * runs).sum()
+    pub(crate) fn unlimited_ns(&self) -> u64 {
+        self.parts().map(|(draft, runs)| draft.unlimited_ns() * runs).sum()
     }
 
     /// The fastest plans within so many bytes beside the account, with their time.
-    fn plan(&mut self, room: Bytes) -> Result<Option<(Vec<Plan>, u64)>> {
+    pub(crate) fn plan(&mut self, room: Bytes) -> Result<Option<(Vec<Plan>, u64)>> {
         let arena = room.saturating_sub(self.extra).get();
         if room < self.extra {
             return Ok(None);
@@ -134,6 +154,17 @@ impl Candidate {
         Ok(Some((plans, ns)))
     }
 
+    /// The plans that take the least memory among those predicted to cost little more than the fastest.
+    pub(crate) fn lean(&mut self) -> Result<(Vec<Plan>, u64)> {
+        let (mut plans, mut ns) = (Vec::new(), 0);
+        for (draft, runs) in self.all() {
+            let plan = draft.lean(LEAN)?;
+            ns += plan.figures.predicted_ns * runs;
+            plans.push(plan);
+        }
+        Ok((plans, ns))
+    }
+
     /// Why there is no plan, said of the part that needs most; `None` if none needs an arena.
     fn refusal(&mut self) -> Result<Option<Box<Infeasible>>> {
         let worst = self.all().map(|(draft, _)| (draft.floor(), draft)).max_by_key(|(floor, _)| *floor);
@@ -144,9 +175,48 @@ impl Candidate {
     }
 }
 
+impl Terms {
+    /// Bytes beside the account within a line, in whole pages; none where the line does not even hold the account.
+    pub(crate) fn room(&self, device: &Device, line: Bytes) -> Option<Bytes> {
+        line.checked_sub(self.account.elsewhere()).map(|room| full_pages(device, room))
+    }
+}
+
 impl Compile<'_> {
     /// Traces, chooses, plans.
     pub(crate) fn run(&self) -> Result<Compiled> {
+        let start = Instant::now();
+        let (terms, mut one) = self.terms(|_| ())?;
+        let (candidate, plans, predicted_ns) = match self.options.memory {
+            None => {
+                let (plans, ns) = one.lean()?;
+                (one, plans, ns)
+            }
+            Some(line) => match self.choose(one, &terms, line)? {
+                Some(chosen) if terms.account.elsewhere() + terms.least <= line => chosen,
+                _ => return Err(self.refuse(line, &terms)?),
+            },
+        };
+        let info = self.info(&candidate, &plans, predicted_ns, &terms, start);
+        let Candidate { drafts, update, sums, guard, passed, updated, .. } = candidate;
+        let mut plans = plans.into_iter();
+        let missing = || Error::Internal("a part of a step has no plan".into());
+        let mut part = |draft: Draft, captured, samples, runs| -> Result<Part> {
+            let program = draft.program(plans.next().ok_or_else(missing)?, self.device)?;
+            Ok(Part { program, captured, samples, runs })
+        };
+        let passes = drafts
+            .into_iter()
+            .map(|(draft, captured, samples, runs)| part(draft, captured, samples, runs))
+            .collect::<Result<Vec<Part>>>()?;
+        let update = update.map(|(draft, captured)| part(draft, captured, 0, 1)).transpose()?;
+        Ok(Compiled { passes, update, sums, guard, passed, updated, outputs: terms.outputs, info })
+    }
+
+    /// What is known of the step before a line is looked at, and the first candidate. The others are made for that, the
+    /// smallest first, and handed to `made`: whoever plans for one line lets go of each at once, since two at a time
+    /// would be counted.
+    pub(crate) fn terms(&self, mut made: impl FnMut(Candidate)) -> Result<(Terms, Candidate)> {
         let whole = self.trace(self.batch)?;
         let outputs: Vec<Type> =
             whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
@@ -174,85 +244,100 @@ impl Compile<'_> {
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
+            made(candidate);
         }
         let planning = planning(self.device, one.all().map(|(draft, _)| draft.ops()).sum());
-        least = least.max(planning);
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
-        let (unlimited_ns, unlimited) = (one.unlimited_ns(), planning.max(one.extra + Bytes(unlimited)));
-        let (least, unlimited) = (whole_pages(self.device, least), whole_pages(self.device, unlimited));
-        let elsewhere = account.elsewhere();
-        let (candidate, plans, predicted_ns) = match self.options.memory {
-            None => {
-                let (mut plans, mut ns) = (Vec::new(), 0);
-                for (draft, runs) in one.all() {
-                    let plan = draft.lean(LEAN)?;
-                    ns += plan.figures.predicted_ns * runs;
-                    plans.push(plan);
-                }
-                (one, plans, ns)
-            }
-            Some(line) => match self.choose(one, &sizes, line, &account)? {
-                Some(chosen) if elsewhere + least <= line => chosen,
-                _ => {
-                    return Err(self.refuse(
-                        line,
-                        elsewhere + least,
-                        &account,
-                        splits.then_some(exactness),
-                    )?);
-                }
-            },
-        };
-        let exactness = if candidate.micro_batches() > 1 { exactness } else { Exactness::Bitwise };
-        let Candidate { drafts, update, sums, guard, passed, updated, extra } = candidate;
-        let mut plans = plans.into_iter();
-        let missing = || Error::Internal("a part of a step has no plan".into());
-        let mut part = |draft: Draft, captured, samples, runs| -> Result<Part> {
-            let program = draft.program(plans.next().ok_or_else(missing)?, self.device)?;
-            Ok(Part { program, captured, samples, runs })
-        };
-        let passes = drafts
-            .into_iter()
-            .map(|(draft, captured, samples, runs)| part(draft, captured, samples, runs))
-            .collect::<Result<Vec<Part>>>()?;
-        let update = update.map(|(draft, captured)| part(draft, captured, 0, 1)).transpose()?;
-        let arena = passes.iter().chain(&update).map(|p| p.program.arena_bytes()).max().unwrap_or(0);
-        let planned = elsewhere + whole_pages(self.device, planning.max(extra + arena.into()));
-        Ok(Compiled {
-            passes,
-            update,
-            sums,
-            guard,
-            passed,
-            updated,
-            outputs,
-            exactness,
+        let terms = Terms {
             account,
+            outputs,
+            splits: splits.then_some(exactness),
+            sizes,
+            planning,
+            least: whole_pages(self.device, least.max(planning)),
+            unlimited: whole_pages(self.device, planning.max(one.extra + Bytes(unlimited))),
+            unlimited_ns: one.unlimited_ns(),
+        };
+        Ok((terms, one))
+    }
+
+    /// What is to be said of a candidate's plans.
+    pub(crate) fn info(
+        &self,
+        candidate: &Candidate,
+        plans: &[Plan],
+        predicted_ns: u64,
+        terms: &Terms,
+        start: Instant,
+    ) -> StepInfo {
+        let parts = || candidate.parts().zip(plans);
+        let arena = parts().map(|((draft, _), plan)| draft.bytes_of(plan).max(1)).max().unwrap_or(0);
+        let live = parts().map(|((draft, _), plan)| draft.live_of(plan)).max().unwrap_or(0);
+        let again = parts().map(|((_, runs), plan)| plan.figures.recomputed_ops * runs);
+        let micro_batches = candidate.micro_batches();
+        let elsewhere = terms.account.elsewhere();
+        let taken = terms.planning.max(candidate.extra + Bytes(arena));
+        let planned = elsewhere + whole_pages(self.device, taken);
+        StepInfo {
             planned,
-            floor: elsewhere + least,
-            unlimited: elsewhere + unlimited,
-            unlimited_ns,
-            predicted_ns,
-        })
+            floor: elsewhere + terms.least,
+            unlimited: elsewhere + terms.unlimited,
+            live: Bytes(live),
+            arena: Bytes(arena),
+            account: terms.account,
+            predicted_seconds: predicted_ns as f64 / 1e9,
+            unlimited_seconds: terms.unlimited_ns as f64 / 1e9,
+            recomputed_ops: again.sum(),
+            micro_batches,
+            exactness: terms.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),
+            plan_seconds: start.elapsed().as_secs_f64(),
+            peak: self.peak(candidate, plans, &terms.account, planned),
+        }
+    }
+
+    /// What the process holds when it holds most.
+    fn peak(&self, candidate: &Candidate, plans: &[Plan], account: &Account, planned: Bytes) -> Peak {
+        let fullest = candidate.parts().zip(plans).max_by_key(|((draft, _), plan)| draft.bytes_of(plan));
+        let mut peak = fullest.and_then(|((draft, _), plan)| draft.peak(plan)).unwrap_or_default();
+        let mut held: BTreeMap<LedgerKind, Bytes> = peak.kinds.into_iter().collect();
+        let mut add = |kind: LedgerKind, bytes: Bytes| *held.entry(kind).or_default() += bytes;
+        let mut state = Bytes::ZERO;
+        for ((_, kind), tensor) in self.names.iter().zip(self.state) {
+            state += padded(tensor.ty().bytes());
+            add(ledger_kind(*kind), padded(tensor.ty().bytes()));
+        }
+        add(LedgerKind::Program, account.program + account.tensors.saturating_sub(state));
+        add(LedgerKind::Input, account.staged + account.beside);
+        let sums: Bytes = candidate.sums.iter().map(|ty| padded(ty.bytes())).sum();
+        add(LedgerKind::Gradient, sums);
+        // What passes change is kept as it was, in case one fails; the rest are rows of a micro-batch.
+        let mut rows = candidate.extra.saturating_sub(sums);
+        for &i in candidate.passed.iter().filter(|_| candidate.update.is_some()) {
+            let bytes = padded(self.state[i].ty().bytes());
+            add(ledger_kind(self.names[i].1), bytes);
+            rows = rows.saturating_sub(bytes);
+        }
+        add(LedgerKind::Input, rows);
+        peak.kinds = held.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
+        peak.unused = planned.saturating_sub(peak.kinds.iter().map(|(_, bytes)| *bytes).sum());
+        peak
     }
 
     /// The fastest of all candidates within the line.
     fn choose(
         &self,
         mut one: Candidate,
-        sizes: &[usize],
+        terms: &Terms,
         line: Bytes,
-        account: &Account,
     ) -> Result<Option<(Candidate, Vec<Plan>, u64)>> {
-        let Some(room) = line.checked_sub(account.elsewhere()) else { return Ok(None) };
-        let room = full_pages(self.device, room);
-        let unlimited_ns = one.unlimited_ns();
+        let Some(room) = terms.room(self.device, line) else { return Ok(None) };
+        let unlimited_ns = terms.unlimited_ns;
         let mut best = one.plan(room)?.map(|(plans, ns)| (one, plans, ns));
-        for &samples in sizes {
+        for &samples in &terms.sizes {
             if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
                 break;
             }
-            let mut candidate = self.split(samples, account)?;
+            let mut candidate = self.split(samples, &terms.account)?;
             let least = candidate.unlimited_ns().max(unlimited_ns);
             let hopeless = best.as_ref().is_some_and(|(_, _, ns)| least >= *ns);
             if hopeless || candidate.bound() > room {
@@ -269,18 +354,14 @@ impl Compile<'_> {
     }
 
     /// Why the line cannot be kept, and what would help.
-    fn refuse(
-        &self,
-        line: Bytes,
-        least: Bytes,
-        account: &Account,
-        splits: Option<Exactness>,
-    ) -> Result<Error> {
+    pub(crate) fn refuse(&self, line: Bytes, terms: &Terms) -> Result<Error> {
         let mut ways = Vec::new();
+        let Terms { account, splits, .. } = terms;
         let elsewhere = account.elsewhere();
+        let least = elsewhere + terms.least;
         let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
-        if let (Some(needed), Some(batch), false) = (splits, self.batch, allowed) {
+        if let (Some(needed), Some(batch), false) = (*splits, self.batch, allowed) {
             let floor = self.split(smallest(batch), account)?.floor();
             ways.push(Way {
                 change: format!("allow {needed} plans: micro-batches"),

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::Graph;
+use plimsoll_graph::{Graph, Phase};
 use plimsoll_plan::{Infeasible, Plan, PlanError, Planner, Request};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lower::{Lowered, Roles};
+use crate::peak::{Peak, fullest};
 use crate::program::Program;
 
 /// A graph before it has a plan. All bytes here are of the arena: state and inputs have their own.
@@ -75,6 +76,27 @@ impl Draft {
         plan.figures.arena_bytes.saturating_sub(self.residents)
     }
 
+    /// The most bytes of the arena that a plan of this draft needs at once.
+    pub(crate) fn live_of(&self, plan: &Plan) -> u64 {
+        plan.figures.live_bytes.saturating_sub(self.residents)
+    }
+
+    /// What the arena holds where a plan of this draft holds most.
+    pub(crate) fn peak(&self, plan: &Plan) -> Option<Peak> {
+        let fullest = fullest(&self.lowered.problem, plan)?;
+        let node = self.lowered.node(fullest.op);
+        Some(Peak {
+            op: self.lowered.problem.ops[fullest.op].name.clone(),
+            site: node.map(|node| node.site),
+            backward: node.is_some_and(|node| node.phase == Phase::Backward),
+            step: fullest.step,
+            steps: plan.steps.len(),
+            kinds: fullest.kinds.into_iter().map(|(kind, bytes)| (kind, Bytes(bytes))).collect(),
+            unused: Bytes::ZERO,
+            largest: fullest.largest,
+        })
+    }
+
     /// The plan that recomputes nothing.
     pub(crate) fn fastest(&mut self) -> Result<Plan> {
         let unlimited = self.unlimited();
@@ -101,7 +123,7 @@ impl Draft {
 
     /// The program of a plan.
     pub(crate) fn program(self, plan: Plan, device: &Device) -> Result<Program> {
-        Program::new(self.lowered, plan, self.residents, device)
+        Program::new(self.lowered, plan, device)
     }
 }
 
@@ -126,6 +148,8 @@ mod tests {
             Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[], guard: None }, device, None)
                 .unwrap();
         let plan = draft.plan(bytes).unwrap().unwrap();
+        let fullest = fullest(&draft.lowered.problem, &plan);
+        assert_eq!(fullest.map_or(0, |f| f.live), draft.live_of(&plan), "the peak is where most is live");
         let replays = plan.figures.recomputed_ops;
         let program = draft.program(plan, device).unwrap();
         assert!(program.arena_bytes() as u64 <= bytes.max(1));

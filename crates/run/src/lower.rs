@@ -278,6 +278,14 @@ impl Lowered {
         })
     }
 
+    /// The node that an op of the problem runs; none for a copy.
+    pub(crate) fn node(&self, op: usize) -> Option<&Node> {
+        match self.sources.get(op)? {
+            Source::Run(id) => Some(self.graph.node(*id)),
+            Source::Copy { .. } => None,
+        }
+    }
+
     /// The instructions of a plan, and the bytes of their arena (the residents' excepted, which have their own).
     pub(crate) fn instructions(mut self, plan: &Plan) -> Result<(Vec<Instruction>, usize)> {
         let resident = |p: &plan::Placed| p.offset + self.problem.tensors[p.tensor.index()].padded_bytes();

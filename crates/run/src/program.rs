@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use plimsoll_device::backend::{Call, Fault, Operand, Recording};
 use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
-use plimsoll_plan::{Figures, Plan};
+use plimsoll_plan::Plan;
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -47,30 +47,20 @@ pub(crate) struct Program {
     graph: Arc<Graph>,
     instructions: Vec<Instruction>,
     arena_bytes: usize,
-    figures: Figures,
 }
 
 impl Program {
-    /// The program of a plan; `residents` are the bytes of the plan that arguments have for themselves.
-    pub(crate) fn new(lowered: Lowered, plan: Plan, residents: u64, device: &Device) -> Result<Program> {
-        let mut figures = plan.figures.clone();
-        figures.floor_bytes = figures.floor_bytes.saturating_sub(residents);
-        figures.unlimited_bytes = figures.unlimited_bytes.saturating_sub(residents);
-        figures.live_bytes = figures.live_bytes.saturating_sub(residents);
+    /// The program of a plan.
+    pub(crate) fn new(lowered: Lowered, plan: Plan, device: &Device) -> Result<Program> {
         let graph = lowered.graph.clone();
         let (instructions, arena_bytes) = lowered.instructions(&plan)?;
         graph.nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
-        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), figures })
+        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1) })
     }
 
     /// The bytes of the arena it runs in.
     pub(crate) fn arena_bytes(&self) -> usize {
         self.arena_bytes
-    }
-
-    /// What the plan promises; floor, live and unlimited bytes are those of the arena.
-    pub(crate) fn figures(&self) -> &Figures {
-        &self.figures
     }
 
     /// What it computes.

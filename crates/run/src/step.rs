@@ -11,9 +11,11 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
 use crate::account::{Account, own as own_bytes};
-use crate::compile::{Compile, Compiled, Part, padded};
+use crate::compile::Compile;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::peak::{Peak, ledger_kind};
+use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
 use crate::timeline::{Recorded, Timeline};
 use crate::variant::Variant;
@@ -131,7 +133,7 @@ pub struct Step {
 type Body = Box<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send>;
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepInfo {
     /// What the plan will take.
     pub planned: Bytes,
@@ -141,6 +143,8 @@ pub struct StepInfo {
     pub unlimited: Bytes,
     /// The most bytes of the arena that are needed at once: no packing could be smaller.
     pub live: Bytes,
+    /// Bytes of the arena that activations, gradients and scratch share.
+    pub arena: Bytes,
     /// The parts of what is taken beside the arena.
     pub account: Account,
     /// Predicted seconds of a step.
@@ -155,47 +159,26 @@ pub struct StepInfo {
     pub exactness: Exactness,
     /// Seconds that tracing, timing of kernels and planning took.
     pub plan_seconds: f64,
+    /// What is held when most is: by kind, by name, at which op.
+    pub peak: Peak,
 }
 
-impl StepInfo {
-    const NOTHING: StepInfo = StepInfo {
-        planned: Bytes::ZERO,
-        floor: Bytes::ZERO,
-        unlimited: Bytes::ZERO,
-        live: Bytes::ZERO,
-        account: Account {
-            program: Bytes::ZERO,
-            tensors: Bytes::ZERO,
-            staged: Bytes::ZERO,
-            beside: Bytes::ZERO,
-        },
-        predicted_seconds: 0.0,
-        unlimited_seconds: 0.0,
-        recomputed_ops: 0,
-        micro_batches: 0,
-        exactness: Exactness::Bitwise,
-        plan_seconds: 0.0,
-    };
-
-    fn new(compiled: &Compiled, plan_seconds: f64) -> StepInfo {
-        let parts = || compiled.passes.iter().chain(&compiled.update);
-        let live = parts().map(|p| p.program.figures().live_bytes).max().unwrap_or(0);
-        let again = |p: &Part| p.program.figures().recomputed_ops * p.runs as u64;
-        StepInfo {
-            planned: compiled.planned,
-            floor: compiled.floor,
-            unlimited: compiled.unlimited,
-            live: Bytes(live),
-            account: compiled.account,
-            predicted_seconds: compiled.predicted_ns as f64 / 1e9,
-            unlimited_seconds: compiled.unlimited_ns as f64 / 1e9,
-            recomputed_ops: parts().map(again).sum(),
-            micro_batches: compiled.passes.iter().map(|p| p.runs).sum(),
-            exactness: compiled.exactness,
-            plan_seconds,
-        }
-    }
-}
+/// The plan of a step before there is one.
+static NOTHING: StepInfo = StepInfo {
+    planned: Bytes::ZERO,
+    floor: Bytes::ZERO,
+    unlimited: Bytes::ZERO,
+    live: Bytes::ZERO,
+    arena: Bytes::ZERO,
+    account: Account { program: Bytes::ZERO, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO },
+    predicted_seconds: 0.0,
+    unlimited_seconds: 0.0,
+    recomputed_ops: 0,
+    micro_batches: 0,
+    exactness: Exactness::Bitwise,
+    plan_seconds: 0.0,
+    peak: Peak::NOTHING,
+};
 
 impl Step {
     /// Traces and compiles a step over a state and inputs of the given types, without a line and without splitting.
@@ -247,46 +230,9 @@ impl Step {
         inputs: &[Type],
         body: impl Fn(&Pass<'_>) -> Result<StepResult>,
     ) -> Result<(StepInfo, Bytes)> {
-        let (info, timeline) = Step::rehearse(options, device, held, inputs, body)?;
-        Ok((info, Bytes(timeline.arena_bytes)))
-    }
-
-    /// As [`Step::survey`], with the record of the step that would be run.
-    #[track_caller]
-    pub fn rehearse(
-        options: &StepOptions,
-        device: &Device,
-        held: &[(String, Kind, Type)],
-        inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult>,
-    ) -> Result<(StepInfo, Timeline)> {
-        let (site, start) = (Site::here(), Instant::now());
-        let sketch = crate::Sketch::new();
-        let state: Vec<Tensor> = held.iter().map(|(name, _, ty)| sketch.tensor(name, ty.clone())).collect();
-        let names: Vec<(String, Kind)> = held.iter().map(|(name, kind, _)| (name.clone(), *kind)).collect();
-        let absent = held.iter().map(|(_, _, ty)| padded(ty.bytes())).sum();
-        let (batch, guarded) = (batch_of(options, inputs, site)?, options.guarded);
-        let (state, names, started) = (&state, &names, false);
-        let body = &body;
-        let compile =
-            Compile { device, state, names, inputs, batch, options, guarded, absent, started, body, site };
-        let compiled = compile.run()?;
-        let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
-        let recorded = Recorded {
-            device,
-            names,
-            state,
-            inputs,
-            outputs: &compiled.outputs,
-            batch: batch.unwrap_or(1),
-            passes: compiled.passes.iter().collect(),
-            update: compiled.update.as_ref(),
-            n_sums: compiled.sums.len(),
-            passed: compiled.passed.clone(),
-            info: &info,
-            line: options.memory.map(Bytes::get),
-        };
-        Ok((info, recorded.timeline()))
+        let info = Survey::new(options, device, held, inputs, body)?.plan(options.memory)?;
+        let arena = info.arena;
+        Ok((info, arena))
     }
 
     #[track_caller]
@@ -375,13 +321,13 @@ impl Step {
         let mut compiled = compile.run()?;
         process::release_unused_heap();
         for _ in 0..MOST_TRIES {
-            if options.memory.is_none() || compiled.account.holds(&self.device, started) {
+            if options.memory.is_none() || compiled.info.account.holds(&self.device, started) {
                 break;
             }
             compiled = compile.run()?;
             process::release_unused_heap();
         }
-        let info = StepInfo::new(&compiled, start.elapsed().as_secs_f64());
+        let info = StepInfo { plan_seconds: start.elapsed().as_secs_f64(), ..compiled.info.clone() };
         Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, state, info, site)
     }
 
@@ -537,7 +483,7 @@ impl Step {
     /// zeros before anything was.
     pub fn info(&self) -> &StepInfo {
         let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
-        most.map_or(&StepInfo::NOTHING, |v| &v.info)
+        most.map_or(&NOTHING, |v| &v.info)
     }
 
     /// How many compiled forms are kept.
@@ -621,7 +567,7 @@ impl Step {
 }
 
 /// Samples in the inputs, where their first axis counts them.
-fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
+pub(crate) fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
     if !options.batched {
         return Ok(None);
     }
@@ -631,17 +577,6 @@ fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option
         return Err(Error::Signature { site, why });
     }
     Ok(batch)
-}
-
-fn ledger_kind(kind: Kind) -> LedgerKind {
-    match kind {
-        Kind::Parameter => LedgerKind::Parameter,
-        Kind::Gradient => LedgerKind::Gradient,
-        Kind::Optimizer => LedgerKind::Optimizer,
-        Kind::Activation => LedgerKind::Activation,
-        Kind::Input => LedgerKind::Input,
-        Kind::Other => LedgerKind::Program,
-    }
 }
 
 /// The tensor with bytes that nobody else can see.
