@@ -53,7 +53,7 @@ pub fn write_plan(
 
 /// Other plans for the same step.
 pub fn frontier(frontier: &Frontier) -> Value {
-    let point = |p: &plimsoll::run::FrontierPoint| {
+    let point = |p: &FrontierPoint| {
         json!({
             "planned_bytes": p.planned.get(), "predicted_ms": p.predicted_seconds * 1e3,
             "micro_batches": p.micro_batches, "recomputed_ops": p.recomputed_ops,

@@ -119,7 +119,7 @@ function runChart(grid, title, xs, curves, options = {}) {
   place(inner, (element, width) => new uPlot({
     width, height: 190, padding: [10, 8, 0, 0], cursor: { y: false, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: options.range ? { range: options.range } : {} },
-    axes: [axis({ size: 30 }), options.bytes ? byteAxis() : axis({ size: 64 })],
+    axes: [axis({ size: 30 }), options.bytes ? byteAxis() : axis({ size: 64, values: (_, ticks) => ticks.map(v => String(+v.toPrecision(3))) })],
     series: [{ label: options.x || 'update' }, ...shown.map(c => ({
       label: c.label, stroke: css(c.colour), width: c.width || 1.5, spanGaps: true, dash: c.dash, points: { show: xs.length < 2 || !!c.points, size: 5 },
       value: (_, v) => v == null ? '–' : options.bytes ? size(v) : options.percent ? v.toFixed(1) + ' %' : +v.toPrecision(5),

@@ -106,7 +106,7 @@ function peakTable(rows, show) {
     const lines = rows.slice(0, most).map(r => {
       const name = r.i < 0 ? make('span', { text: r.name }) : make('button', { class: 'link', type: 'button', text: r.name + (r.again ? ' ↻' : '') });
       if (r.i >= 0) name.addEventListener('click', () => show(r.i));
-      return make('tr', {}, make('td', {}, name), make('td', { text: r.layer, class: 's' }), make('td', {}, dot(r.kind), LABEL[r.kind] || r.kind), make('td', { text: r.type }), make('td', { class: 'n', bytes: r.bytes }), make('td', { class: 's', text: r.site }));
+      return make('tr', {}, make('td', {}, name), make('td', { text: r.layer, class: 's' }), make('td', { class: 't' }, dot(r.kind), LABEL[r.kind] || r.kind), make('td', { class: 't', text: r.type }), make('td', { class: 'n', bytes: r.bytes }), make('td', { class: 's', text: r.site }));
     });
     $('peak-table').replaceChildren(make('thead', {}, make('tr', {}, ...heads)), make('tbody', {}, ...lines));
     $('peak-more').hidden = rows.length <= most;
@@ -129,8 +129,8 @@ function moment(t) {
   const part = stretch && stretch.name !== 'step' ? `${stretch.name}${stretch.runs > 1 ? `, run ${stretch.runs} times on ${stretch.samples} samples each` : ''} · ` : '';
   $('moment-what').textContent = `${part}${i.phase} · ${time(i.us)} predicted${i.site == null ? '' : ' · ' + site(i.site)}${t === model.peak ? ' · the peak' : ''}`;
   const most = 8;
-  const lines = live.slice(0, most).map(j => make('tr', {}, make('td', {}, dot(step.tensors[j].kind), titleOf(j)), make('td', { class: 's', text: typeOf(step.tensors[j]) }), make('td', { class: 'n', bytes: step.tensors[j].bytes })));
-  if (live.length > most) lines.push(make('tr', {}, make('td', { class: 's', text: `and ${live.length - most} more` }), make('td'), make('td', { class: 'n', bytes: live.slice(most).reduce((sum, j) => sum + model.bytes[j], 0) })));
+  const lines = live.slice(0, most).map(j => make('tr', {}, make('td', {}, dot(step.tensors[j].kind), titleOf(j)), make('td', { class: 's t', text: typeOf(step.tensors[j]) }), make('td', { class: 'n', bytes: step.tensors[j].bytes })));
+  if (live.length > most) lines.push(make('tr', {}, make('td', { class: 's', text: `and ${live.length - most} more` }), make('td', { class: 't' }), make('td', { class: 'n', bytes: live.slice(most).reduce((sum, j) => sum + model.bytes[j], 0) })));
   $('moment-tensors').tBodies[0].replaceChildren(...lines);
   const canvas = $('moment-arena'), ratio = devicePixelRatio || 1, width = canvas.clientWidth;
   canvas.width = width * ratio; canvas.height = 34 * ratio;
@@ -148,7 +148,7 @@ function moment(t) {
 
 function stepSections() {
   for (const id of ['load', 'arena']) $(id).hidden = false;
-  for (const kind of KINDS) if (model.held[KINDS.indexOf(kind)].some(v => v > 0)) $('legend').append(make('li', {}, painted(make('i'), kind), LABEL[kind]));
+  for (const kind of KINDS) if (model.held[KINDS.indexOf(kind)].some(v => v > model.total[model.peak] / 500)) $('legend').append(make('li', {}, painted(make('i'), kind), LABEL[kind]));
   selected = model.peak;
   const pick = t => { selected = t; moment(t); load.plot.redraw(false); map.draw(); };
   const load = loadChart(t => moment(t == null ? selected : t), pick);
@@ -185,6 +185,9 @@ function frontierSection() {
   const n = record.frontier ? record.frontier.points.length : 0;
   words($('frontier-lead'), n ? `${n} plans for this step, from the least memory to the most; ` : 'What is known of other plans for this step; ', 'the large dot is this one. Less memory costs time: what is not kept is computed again, and what does not fit is done in pieces.');
   frontierChart();
+  // A run's own least may be lower than that of its frontier, which keeps the run's input pipeline as it is.
+  const lowest = n ? record.frontier.points.reduce((a, b) => a.planned_bytes < b.planned_bytes ? a : b) : null;
+  const leastMs = lowest && lowest.planned_bytes <= plan.floor_bytes * 1.01 ? lowest.predicted_ms : null;
   const rows = [];
   const whole = model && step.stretches.length === 1;
   if (whole) {
@@ -194,10 +197,10 @@ function frontierSection() {
   rows.push(['bytes shared at fixed offsets, in the best order', plan.unlimited_bytes, plan.unlimited_ms]);
   const levers = [plan.recomputed_ops ? `${plan.recomputed_ops} ops computed again` : '', plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches` : ''].filter(Boolean).join(', ');
   rows.push([(levers ? `and ${levers}` : 'nothing else was needed') + ': this plan', plan.planned_bytes, plan.predicted_ms, true]);
-  rows.push(['the least possible', plan.floor_bytes, record.frontier && n ? record.frontier.points.reduce((a, b) => a.planned_bytes < b.planned_bytes ? a : b).predicted_ms : null]);
+  rows.push(['the least possible', plan.floor_bytes, leastMs]);
   let before = null;
   const lines = rows.map(([name, bytes, ms, here]) => {
-    const saved = before == null || here == null && name.startsWith('the least') ? before == null ? null : before - bytes : before - bytes;
+    const saved = before == null ? null : before - bytes;
     before = bytes;
     return make('tr', { class: here ? 'here' : null }, make('td', { text: name }), make('td', { class: 'n', bytes }), make('td', { class: 'n', text: saved == null ? '' : saved >= 0 ? 'saves ' + size(saved) : 'takes ' + size(-saved) + ' more' }), make('td', { class: 'n', text: ms == null ? '–' : time(ms * 1e3) }));
   });
@@ -214,7 +217,7 @@ function runSection() {
   runChart(grid, 'Loss', xs, [{ label: 'each step', values: on(s.loss), colour: 'program' }, { label: 'epoch', values: over('loss'), colour: 'parameter', points: true, width: 2 }, { label: 'validation', values: over('val_loss'), colour: 'gradient', points: true, width: 2 }]);
   const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped|planned_bytes)$|resident/.test(name)) : [];
   runChart(grid, 'Metrics', xs, measures.map((name, i) => ({ label: name, values: over(name), colour: ['activation', 'gradient', 'optimizer', 'scratch', 'parameter', 'input'][i % 6], points: true, width: 2 })));
-  runChart(grid, 'Memory over all steps', xs, [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }, { label: 'tensors', values: on(s.device_bytes), colour: 'parameter' }], { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] });
+  runChart(grid, 'Memory over all steps', xs, [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }, { label: 'tensors on the device', values: on(s.device_bytes), colour: 'parameter' }], { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] });
   runChart(grid, 'Samples a second', xs, [{ label: 'samples/s', values: on(s.samples_s), colour: 'parameter' }], { range: (_, low, high) => [0, high * 1.1 || 1] });
   runChart(grid, 'Waiting for input, % of the time', xs, [{ label: 'waiting', values: on(s.waiting.map(w => w == null ? null : 100 * w)), colour: 'scratch' }], { percent: true, range: [0, 100] });
   runChart(grid, 'Learning rate', xs, [{ label: 'rate', values: on(s.rate), colour: 'optimizer' }]);
@@ -224,7 +227,7 @@ function runSection() {
     while (rose > 0 && peaks[rose - 1] === peaks[last]) rose--;
     const held = s.device_bytes.slice(Math.min(1, last)), spread = Math.max(...held) - Math.min(...held);
     words($('flat'), `Over ${s.step[last].toLocaleString('en')} updates the process took at most `, make('strong', { bytes: peaks[last], id: 'run-peak' }), plan.line_bytes ? `, ${size(plan.line_bytes - peaks[last])} under the line` : '',
-      `, and that since update ${s.step[rose].toLocaleString('en')}: not a byte more in the ${(s.step[last] - s.step[rose]).toLocaleString('en')} updates after it. `,
+      rose < last ? `, and that since update ${s.step[rose].toLocaleString('en')}: not a byte more in the ${(s.step[last] - s.step[rose]).toLocaleString('en')} updates after it. ` : '. ',
       spread === 0 ? 'Tensors held the same bytes at every step.' : `What tensors held differed by at most ${size(spread)} between steps.`);
   }
   const shown = [];
@@ -245,11 +248,13 @@ function ledgerSection() {
     kinds.set(r.kind, sum);
   }
   if (!kinds.size) return;
+  // What is measured of the program is all that is no tensor, so what the pipeline holds is in it.
+  if (kinds.has('program')) kinds.get('program').planned += plan.pipeline_bytes;
   $('measured').hidden = false;
   const most = Math.max(...[...kinds.values()].flatMap(k => [k.planned, k.measured]));
   const total = [...kinds.values()].reduce((a, k) => ({ planned: a.planned + k.planned, measured: a.measured + k.measured }), { planned: 0, measured: 0 });
   const bar = (bytes, kind) => make('div', { class: 'share' }, painted(make('i'), kind, 100 * bytes / most + '%'));
-  const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), name === 'activation' ? 'arena (activations, gradients, scratch)' : LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), make('td', { class: 'n', bytes: k.planned }), make('td', { class: 'n', bytes: k.measured }), make('td', { class: 'n', text: k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
+  const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), name === 'activation' ? 'arena (activations, gradients, scratch)' : name === 'program' && plan.pipeline_bytes ? 'program and input pipeline' : LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), make('td', { class: 'n', bytes: k.planned }), make('td', { class: 'n', bytes: k.measured }), make('td', { class: 'n', text: k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
   $('ledger').replaceChildren(make('thead', {}, make('tr', {}, make('th', { text: 'kind' }), make('th', { text: 'planned over measured' }), make('th', { class: 'n', text: 'planned' }), make('th', { class: 'n', text: 'measured' }), make('th', { class: 'n', text: 'difference' }))),
     make('tbody', {}, ...[...kinds].map(([name, k]) => row(name, k)), row('in all', total, true)));
 }

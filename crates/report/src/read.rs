@@ -112,3 +112,75 @@ fn text(path: &Path) -> Result<Option<String>> {
     }
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"{"model": "cnn", "batch": 4, "planned_bytes": 900, "line_bytes": 1000, "predicted_ms": 1.5,
+        "frontier": {"points": [{"planned_bytes": 500, "predicted_ms": 2.5}]},
+        "step": {"arena_bytes": 128, "names": ["conv", "conv/out"], "sites": ["model.rs:3"],
+        "residents": [{"name": 1, "kind": "parameter", "shape": [16], "dtype": "f32", "bytes": 64, "site": 0}],
+        "stretches": [{"name": "step", "first": 0, "samples": 4, "runs": 1}],
+        "instructions": [{"op": "conv", "layer": 0, "site": 0, "us": 1.5, "what": "run", "phase": "forward"},
+                         {"op": "sum", "layer": 0, "site": null, "us": 0.5, "what": "again", "phase": "forward"}],
+        "tensors": [{"name": 1, "layer": 0, "kind": "activation", "shape": [4, 4], "dtype": "f32", "bytes": 64,
+                     "offset": 64, "from": 0, "to": 2, "again": false, "site": 0}]}}"#;
+
+    /// Reads it and, if that works, draws all that is drawn on this side.
+    fn drawn(text: &str) -> Result<()> {
+        let record = Record::from_plan(text)?;
+        crate::trace(&record);
+        record.step.iter().for_each(|step| assert!(step.peak().0 <= step.instructions.len()));
+        crate::page(&record).map(|_| ())
+    }
+
+    #[test]
+    fn a_plan_is_read_whole() {
+        let record = Record::from_plan(PLAN).unwrap();
+        assert_eq!((record.plan.model.as_str(), record.plan.line_bytes), ("cnn", Some(1000)));
+        assert_eq!(record.step.as_ref().map(Step::peak), Some((0, 64)));
+        assert_eq!(record.frontier.unwrap().points[0].planned_bytes, 500);
+    }
+
+    #[test]
+    fn numbers_that_point_nowhere_are_refused_by_name() {
+        for (from, to, said) in [
+            ("\"to\": 2", "\"to\": 3", "tensor 0"),
+            ("\"from\": 0", "\"from\": 2", "tensor 0"),
+            ("\"layer\": 0, \"site\": null", "\"layer\": 2, \"site\": null", "instruction 1"),
+            ("\"bytes\": 64, \"site\": 0}]", "\"bytes\": 64, \"site\": 9}]", "resident 0"),
+            ("\"first\": 0", "\"first\": 5", "stretch"),
+            ("\"planned_bytes\": 900,", "", "no plan"),
+        ] {
+            let error = drawn(&PLAN.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(said), "{said} is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn broken_records_are_errors_and_never_panics() {
+        for end in 0..PLAN.len() {
+            assert!(drawn(&PLAN[..end]).is_err(), "cut at {end}");
+        }
+        let mut state = 7u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % n
+        };
+        for _ in 0..4000 {
+            let mut bytes = PLAN.as_bytes().to_vec();
+            for _ in 0..1 + random(3) {
+                let at = random(bytes.len());
+                bytes[at] = b" 0123456789-eE\"{}[],:x"[random(22)];
+            }
+            drawn(&String::from_utf8_lossy(&bytes)).ok();
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_what_to_do() {
+        let error = Record::read(Path::new("no/such/run")).unwrap_err().to_string();
+        assert!(error.contains("plimsoll train wrote"), "{error}");
+    }
+}

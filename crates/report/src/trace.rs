@@ -77,3 +77,80 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::{Instruction, Tensor};
+
+    fn record() -> Record {
+        let instruction = |op: &str, phase: &str, us: f64| Instruction {
+            op: op.into(),
+            layer: 0,
+            site: Some(0),
+            us,
+            what: "run".into(),
+            phase: phase.into(),
+        };
+        let tensor = |kind: &str, from: u32, to: u32, bytes: u64| Tensor {
+            name: 1,
+            layer: 0,
+            kind: kind.into(),
+            shape: vec![bytes / 4],
+            dtype: "f32".into(),
+            bytes,
+            offset: 0,
+            from,
+            to,
+            again: false,
+            site: None,
+        };
+        let step = Step {
+            line_bytes: Some(5000),
+            program_bytes: 1000,
+            names: vec!["dense".into(), "dense/matmul".into()],
+            sites: vec!["model.rs:7".into()],
+            instructions: vec![
+                instruction("matmul", "forward", 40.0),
+                instruction("matmul", "backward", 80.0),
+                instruction("sub", "update", 0.0),
+            ],
+            tensors: vec![tensor("activation", 0, 2, 640), tensor("gradient", 1, 3, 1280)],
+            ..Step::default()
+        };
+        Record { step: Some(step), ..Record::default() }
+    }
+
+    #[test]
+    fn a_trace_has_slices_in_a_row_and_counters_of_every_kind() {
+        let trace = trace(&record());
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
+        let slices = of("X");
+        assert_eq!(slices.len(), 3);
+        for pair in slices.windows(2) {
+            let end = pair[0]["ts"].as_f64().unwrap() + pair[0]["dur"].as_f64().unwrap();
+            assert!((pair[1]["ts"].as_f64().unwrap() - end).abs() < 1e-9);
+        }
+        let tracks: Vec<u64> = slices.iter().map(|e| e["tid"].as_u64().unwrap()).collect();
+        assert_eq!(tracks, [1, 2, 3]);
+        assert_eq!(slices[0]["name"], "dense/matmul");
+        assert_eq!(slices[0]["args"]["source"], "model.rs:7");
+        let named: Vec<&str> = of("M").iter().filter_map(|e| e["args"]["name"].as_str()).skip(1).collect();
+        assert_eq!(named, PHASES);
+        let counters: Vec<&Value> = of("C").into_iter().filter(|e| e["name"] == "bytes by kind").collect();
+        let of_kind = |i: usize, kind: &str| counters[i]["args"][kind].as_u64().unwrap();
+        assert_eq!(
+            (of_kind(1, "activation"), of_kind(1, "gradient"), of_kind(1, "program")),
+            (640, 1280, 1000)
+        );
+        assert_eq!((of_kind(2, "activation"), of_kind(2, "gradient")), (0, 1280));
+        let totals: Vec<u64> = of("C")
+            .iter()
+            .filter(|e| e["name"] == "bytes")
+            .filter_map(|e| e["args"]["taken"].as_u64())
+            .collect();
+        assert_eq!(totals, [1640, 2920, 2280]);
+        assert_eq!(of("C").iter().filter(|e| e["name"] == "line").count(), 2);
+    }
+}

@@ -295,7 +295,7 @@ impl Recorder<'_> {
             let value = *graph.inputs().get(argument)?;
             graph.nodes().iter().find(|node| node.inputs.contains(&value))
         });
-        let site = first.map(|node| self.site(node.site));
+        let site = first.and_then(|node| self.site(node.site));
         let name = self.name(name);
         let (shape, dtype, bytes) = (ty.shape.clone(), ty.dtype.name(), padded(ty.bytes()));
         self.timeline.residents.push(Resident { name, kind, shape, dtype, bytes, site });
@@ -318,12 +318,16 @@ impl Recorder<'_> {
         at
     }
 
-    fn site(&mut self, site: Site) -> u32 {
+    fn site(&mut self, site: Site) -> Option<u32> {
+        // A function that is called through a closure has a line of the standard library for a caller.
+        if site.file.starts_with("/rustc/") {
+            return None;
+        }
         let sites = &mut self.timeline.sites;
-        *self.sites.entry(site).or_insert_with(|| {
+        Some(*self.sites.entry(site).or_insert_with(|| {
             sites.push(site.to_string());
             sites.len() as u32 - 1
-        })
+        }))
     }
 }
 
@@ -370,7 +374,7 @@ impl<'a, 'b> Follow<'a, 'b> {
                 Instruction::Copy { from, to, bytes } => self.copy(*from, *to, *bytes, now),
                 Instruction::Check { node, .. } => {
                     let node = self.graph.node(*node);
-                    let (layer, site) = (self.to.name(&node.scope), Some(self.to.site(node.site)));
+                    let (layer, site) = (self.to.name(&node.scope), self.to.site(node.site));
                     Moment { op: "check", layer, site, us: 0.0, what: Did::Check, phase: "forward" }
                 }
             };
@@ -388,7 +392,7 @@ impl<'a, 'b> Follow<'a, 'b> {
     ) -> Moment {
         let (graph, node) = (self.graph, self.graph.node(id));
         let again = std::mem::replace(&mut self.ran[id.index()], true);
-        let (layer, site) = (self.to.name(&node.scope), Some(self.to.site(node.site)));
+        let (layer, site) = (self.to.name(&node.scope), self.to.site(node.site));
         let phase = self.phase(id);
         for (v, place) in node.inputs.iter().zip(inputs) {
             if let (Some(held), Place::Arena(_)) = (self.held[self.roots[v.index()].index()], place) {
@@ -506,4 +510,94 @@ fn purpose(kind: Kind) -> Purpose {
 
 fn padded(bytes: usize) -> u64 {
     bytes.next_multiple_of(ALIGNMENT) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Held, Pass, Step, StepOptions, StepResult, Tape};
+    use plimsoll_device::Bytes;
+    use plimsoll_plan::Exactness;
+
+    /// A chain of layers whose gradients need what every one of them made, batched.
+    fn step(options: StepOptions) -> crate::Result<Step> {
+        let device = Device::cpu_with(1, Bytes::mib(256)).unwrap();
+        device.scope(|| {
+            let tensor = Tensor::from_slice(&vec![0.01f32; 256 * 256], [256, 256])?;
+            let held = vec![Held { name: "chain/weight".into(), kind: Kind::Parameter, tensor }];
+            let inputs = [Type::new(DType::F32, [512, 256])];
+            Step::compile_with(options, held, &inputs, |pass: &Pass<'_>| {
+                let tape = Tape::new();
+                tape.watch(&pass.state[0])?;
+                let mut x = pass.inputs[0].clone();
+                for i in 0..12 {
+                    let layer = || x.matmul(&pass.state[0])?.tanh()?.exp()?.sin();
+                    x = crate::named(&format!("layer{i}"), layer)?;
+                }
+                let loss = x.square()?.mean(&[], false)?;
+                let gradient = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
+                let state = vec![pass.state[0].sub(&gradient.mul_scalar(0.1)?)?];
+                Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
+            })
+        })
+    }
+
+    fn options(exactness: Exactness) -> StepOptions {
+        StepOptions { batched: true, guarded: true, exactness, ..StepOptions::default() }
+    }
+
+    /// Two tensors that are there at once lie apart, all inside the arena, and add up to what the plan calls live.
+    fn consistent(step: &Step) -> Timeline {
+        let timeline = step.timeline().unwrap();
+        assert_eq!(timeline.peak().1, step.info().live.get());
+        for (i, a) in timeline.tensors.iter().enumerate() {
+            assert!(a.from < a.to && a.to as usize <= timeline.instructions.len(), "{a:?}");
+            assert!(a.offset + a.bytes <= timeline.arena_bytes, "{a:?}");
+            for b in &timeline.tensors[..i] {
+                let at_once = a.from < b.to && b.from < a.to;
+                let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+                assert!(!at_once || apart, "{a:?} and {b:?}");
+            }
+        }
+        timeline
+    }
+
+    fn again(timeline: &Timeline) -> u64 {
+        timeline.instructions.iter().filter(|i| i.what == Did::Again).count() as u64
+    }
+
+    #[test]
+    fn a_timeline_holds_at_its_peak_what_the_plan_calls_live() {
+        let step = step(options(Exactness::Bitwise)).unwrap();
+        let timeline = consistent(&step);
+        assert_eq!(timeline.stretches.len(), 1);
+        assert_eq!(timeline.names[timeline.residents[0].name as usize], "chain/weight");
+        assert!(timeline.instructions.iter().any(|i| i.what == Did::Check));
+        assert!(timeline.names.iter().any(|name| name == "layer7"));
+        assert!(timeline.sites.iter().all(|site| site.contains("timeline.rs:")), "{:?}", timeline.sites);
+    }
+
+    #[test]
+    fn what_a_line_makes_run_again_is_marked() {
+        let free = step(options(Exactness::Bitwise)).unwrap();
+        let line = Bytes(free.info().floor.get() + (2 << 20));
+        let tight = step(StepOptions { memory: Some(line), ..options(Exactness::Bitwise) }).unwrap();
+        let timeline = consistent(&tight);
+        assert!(again(&timeline) > 0);
+        assert_eq!(again(&timeline), tight.info().recomputed_ops);
+        assert!(timeline.tensors.iter().any(|t| t.again));
+        assert_eq!(timeline.line_bytes, Some(line.get()));
+    }
+
+    #[test]
+    fn a_split_batch_is_a_pass_and_an_update_in_a_row() {
+        let split = StepOptions { micro_batch: Some(128), ..options(Exactness::Reassociated) };
+        let timeline = consistent(&step(split).unwrap());
+        let stretches: Vec<(&str, usize, usize)> =
+            timeline.stretches.iter().map(|s| (s.name, s.samples, s.runs)).collect();
+        assert_eq!(stretches, [("pass", 128, 4), ("update", 0, 1)]);
+        let sums = timeline.residents.iter().filter(|r| r.kind == Purpose::Gradient);
+        assert!(sums.map(|r| r.bytes).sum::<u64>() >= 256 * 256 * 4);
+        assert!(timeline.instructions.iter().any(|i| i.phase == "update"));
+    }
 }

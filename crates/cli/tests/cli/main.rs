@@ -3,4 +3,5 @@
 mod common;
 mod contract;
 mod line;
+mod report;
 mod resume;
