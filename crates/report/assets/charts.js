@@ -88,8 +88,7 @@ function frontierChart() {
     width, height: 260, legend: { show: false }, padding: [18, 16, 0, 0], cursor: { y: false, drag: { x: false, y: false } },
     scales: { x: { time: false, range: [low - (high - low) * .06 - 1, high + (high - low) * .06 + 1] }, y: { range: [0, slow * 1.15 || 1] } },
     axes: [axis({ values: (_, t) => t.map(size), incrs: byteSteps, space: 90, size: 34 }), axis({ size: 64, values: (_, t) => t.map(v => v + ' ms') })],
-    series: [{}, { stroke: css('parameter'), width: 2, spanGaps: true, points: { show: true, size: 7, fill: css('parameter') } },
-      { stroke: css('activation'), width: 0, points: { show: true, size: 15, fill: css('activation'), stroke: css('card'), width: 3 } }],
+    series: [{}, { stroke: css('parameter'), width: 2, spanGaps: true, points: { show: true, size: 7, fill: css('parameter') } }],
     hooks: { draw: [u => {
       const ctx = u.ctx, r = devicePixelRatio;
       const upright = (bytes, colour, label, dash) => {
@@ -101,8 +100,14 @@ function frontierChart() {
       };
       if (plan.floor_bytes) upright(plan.floor_bytes, 'quiet', 'the least ' + size(plan.floor_bytes), true);
       if (plan.line_bytes && plan.line_bytes <= high * 1.05) upright(plan.line_bytes, 'line', 'line ' + size(plan.line_bytes), false);
+      const [x, y] = [u.valToPos(plan.planned_bytes, 'x', true), u.valToPos(plan.predicted_ms, 'y', true)];
+      ctx.save(); ctx.fillStyle = css('ink'); ctx.strokeStyle = css('card'); ctx.lineWidth = 3 * r;
+      ctx.beginPath(); ctx.arc(x, y, 8 * r, 0, 7); ctx.fill(); ctx.stroke();
+      const near = x > u.bbox.left + u.bbox.width * .6;
+      ctx.font = `600 ${12 * r}px system-ui, sans-serif`; ctx.textAlign = near ? 'right' : 'left'; ctx.textBaseline = 'top';
+      ctx.fillText(`this plan: ${size(plan.planned_bytes)}, ${time(plan.predicted_ms * 1e3)}`, x + (near ? -12 : 12) * r, y + 12 * r); ctx.restore();
     }] },
-  }, [xs, xs.map(x => curve.has(x) ? curve.get(x) : null), xs.map(x => x === plan.planned_bytes ? plan.predicted_ms : null)], element));
+  }, [xs, xs.map(x => curve.has(x) ? curve.get(x) : null)], element));
 }
 
 // One small chart of the run: several curves over the number of updates.

@@ -94,19 +94,19 @@ function peakTable(rows, show) {
   $('peak').hidden = false;
   words($('peak-lead'), `Instruction ${model.peak}, `, strong(instructionName(model.peak)), ': ', make('span', { bytes: model.total[model.peak], id: 'peak-bytes' }),
     ' in all, of which ', make('span', { bytes: model.total[model.peak] - model.fixed.reduce((a, b) => a + b), id: 'peak-arena' }), ' in the arena. Program and input pipeline take ', bytesWord(step.program_bytes + step.pipeline_bytes), '.');
-  const columns = [['tensor', r => r.name], ['layer', r => r.layer], ['kind', r => r.kind], ['type', r => r.type], ['bytes', r => r.bytes], ['source line', r => r.site]];
-  let order = 4, down = true, most = 20;
+  const columns = [['tensor', r => r.name], ['bytes', r => r.bytes], ['kind', r => r.kind], ['type', r => r.type], ['layer', r => r.layer], ['source line', r => r.site]];
+  let order = 1, down = true, most = 20;
   const draw = () => {
     rows.sort((a, b) => { const [x, y] = [columns[order][1](a), columns[order][1](b)]; return (x < y ? -1 : x > y ? 1 : 0) * (down ? -1 : 1); });
     const heads = columns.map(([name], c) => {
       const button = make('button', { type: 'button', text: name + (c === order ? (down ? ' ↓' : ' ↑') : '') });
-      button.addEventListener('click', () => { down = c === order ? !down : c === 4; order = c; draw(); });
-      return make('th', { class: c === 4 ? 'n' : null, 'aria-sort': c === order ? (down ? 'descending' : 'ascending') : null }, button);
+      button.addEventListener('click', () => { down = c === order ? !down : c === 1; order = c; draw(); });
+      return make('th', { class: c === 1 ? 'n' : null, 'aria-sort': c === order ? (down ? 'descending' : 'ascending') : null }, button);
     });
     const lines = rows.slice(0, most).map(r => {
       const name = r.i < 0 ? make('span', { text: r.name }) : make('button', { class: 'link', type: 'button', text: r.name + (r.again ? ' ↻' : '') });
       if (r.i >= 0) name.addEventListener('click', () => show(r.i));
-      return make('tr', {}, make('td', {}, name), make('td', { text: r.layer, class: 's' }), make('td', { class: 't' }, dot(r.kind), LABEL[r.kind] || r.kind), make('td', { class: 't', text: r.type }), make('td', { class: 'n', bytes: r.bytes }), make('td', { class: 's', text: r.site }));
+      return make('tr', {}, make('td', {}, name), make('td', { class: 'n', bytes: r.bytes }), make('td', { class: 't' }, dot(r.kind), LABEL[r.kind] || r.kind), make('td', { class: 't', text: r.type }), make('td', { class: 's', text: r.layer }), make('td', { class: 's', text: r.site }));
     });
     $('peak-table').replaceChildren(make('thead', {}, make('tr', {}, ...heads)), make('tbody', {}, ...lines));
     $('peak-more').hidden = rows.length <= most;
