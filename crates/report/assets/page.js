@@ -81,7 +81,7 @@ function changes(rows) {
   $('change').hidden = false;
   const top = list[0], here = instructionName(model.peak), total = model.total[model.peak];
   words($('change-lead'), 'Memory is fullest while ', strong(here), ' runs. ', bold(top.name), ` holds most of it then: ${size(top.bytes)} of ${size(total)}. `,
-    'Make that layer smaller (fewer channels, a smaller input, a smaller batch) and the peak falls; a layer that is not in this list changes nothing.');
+    'Make that layer smaller (fewer channels, a smaller input, a smaller batch) and the peak falls; a layer that holds nothing at this moment changes nothing.');
   for (const group of list.slice(0, 6)) {
     const bar = make('div', { class: 'share' });
     for (const kind of KINDS.slice().reverse()) if (group.kinds[kind]) { const part = painted(make('i'), kind, 100 * group.kinds[kind] / list[0].bytes + '%'); part.title = `${LABEL[kind]} ${size(group.kinds[kind])}`; bar.append(part); }
