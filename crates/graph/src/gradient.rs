@@ -194,7 +194,10 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
             grads: &out_grads,
             wants: &wants,
         };
-        let input_grads = node.op.gradient(&at)?;
+        trace.lock().set_asked(Some(node.site));
+        let input_grads = node.op.gradient(&at);
+        trace.lock().set_asked(None);
+        let input_grads = input_grads?;
         if input_grads.len() != node.inputs.len() {
             let op = node.op.name();
             return Err(Error::Internal(format!(

@@ -91,6 +91,7 @@ pub struct Graph {
     outputs: Vec<ValueId>,
     scope: Vec<String>,
     phase: Phase,
+    asked: Option<Site>,
 }
 
 impl Graph {
@@ -103,6 +104,7 @@ impl Graph {
 
     /// Appends an op and returns its outputs' ids.
     pub fn push(&mut self, op: Op, inputs: &[ValueId], site: Site) -> Result<SmallVec<[ValueId; 2]>> {
+        let site = self.asked.unwrap_or(site);
         let outputs = {
             let types: SmallVec<[&Type; 4]> = inputs.iter().map(|&v| self.ty(v)).collect();
             op.infer(&types).map_err(|why| op.mismatch(&types, why, site))?
@@ -149,6 +151,12 @@ impl Graph {
     /// Sets the phase of what is pushed from here on, and returns the one before.
     pub fn set_phase(&mut self, phase: Phase) -> Phase {
         std::mem::replace(&mut self.phase, phase)
+    }
+
+    /// Sets the line that asked for what is pushed from here on, whatever line pushes it: a gradient rule works for the line
+    /// of the op whose gradient it gives.
+    pub fn set_asked(&mut self, site: Option<Site>) {
+        self.asked = site;
     }
 
     /// Gives a value the name and line it had before a pass changed how it is made.
