@@ -17,13 +17,16 @@ mod folder;
 mod inspect;
 mod machine;
 mod ops;
+mod outlook;
 mod pack;
 mod plan;
+mod plot;
 mod predict;
 mod records;
 mod report;
 mod source;
 mod train;
+mod tui;
 
 use std::process::ExitCode;
 

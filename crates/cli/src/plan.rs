@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use crate::Failure;
 use crate::case::Case;
 use crate::machine::{self, Exact};
+use crate::outlook::{self, Budget};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -46,10 +47,20 @@ pub struct Args {
     /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
     #[arg(long, conflicts_with = "trace")]
     out: Option<PathBuf>,
+    /// Budgets to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
+    #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory"])]
+    compare: Vec<Bytes>,
+    /// Do not look for the plans at other lines.
+    #[arg(long)]
+    no_frontier: bool,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
 }
+
+/// So many lines are tried for the frontier, for so long: a plan is asked for in passing.
+const FRONTIER_LINES: usize = 17;
+const FRONTIER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -123,47 +134,89 @@ fn model(
 ) -> plimsoll::run::Result<()> {
     let start = Instant::now();
     let mut survey = Training::survey(model, recipe)?;
-    let (line, words) = match survey.plan(args.memory) {
-        Ok(info) => {
-            let arena = info.arena;
-            if let Some(out) = &args.out {
-                crate::records::write_plan(out, name, batch, args.memory, &info, &mut survey)?;
-            }
-            let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
-            let line = serde_json::json!({
-                "model": name, "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
-                "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
-                "arena_bytes": arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
-                "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
-                "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
-            });
-            let words = format!(
-                "{} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
-                 {} micro-batches, {} ops run again, {}\n\
-                 the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s",
-                name,
-                info.planned,
-                arena,
-                info.micro_batches,
-                info.recomputed_ops,
-                info.exactness,
-                info.unlimited,
-                info.floor,
-                info.plan_seconds
-            );
-            (line, words)
-        }
-        Err(error @ Error::Infeasible { asked, least, .. }) => {
+    if !args.compare.is_empty() {
+        return compare(args, name, batch, &mut survey);
+    }
+    let planned = survey.plan(args.memory);
+    let frontier = match args.no_frontier {
+        true => None,
+        false => Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?),
+    };
+    if let (Some(out), Ok(info)) = (&args.out, &planned) {
+        let step = survey.timeline(args.memory)?;
+        crate::records::write_plan(out, name, batch, info, &step, frontier.as_ref())?;
+    }
+    let (mut line, mut words) = match &planned {
+        Ok(info) => described(args, name, batch, info),
+        Err(error @ Error::Infeasible { asked, least, ways, .. }) => {
+            let ways: Vec<_> = ways
+                .iter()
+                .map(|way| serde_json::json!({ "change": way.change, "floor_bytes": way.least.get() }))
+                .collect();
             let line = serde_json::json!({
                 "model": name, "batch": batch, "fits": false, "budget_bytes": asked.get(),
                 "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
-                "why": error.to_string(),
+                "why": error.to_string(), "ways": ways,
             });
-            (line, error.to_string())
+            (line, error.to_string() + "\n")
         }
-        Err(error) => return Err(error),
+        Err(_) => return planned.map(|_| ()),
     };
-    say!("{}", if args.json { line.to_string() } else { words });
+    if let Some(frontier) = &frontier {
+        words += &outlook::frontier(frontier, planned.as_ref().ok());
+        line["frontier"] = serde_json::json!(frontier);
+    }
+    say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
+    Ok(())
+}
+
+/// A plan in JSON and in words.
+fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_json::Value, String) {
+    let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
+    let mut line = serde_json::json!({
+        "model": name, "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
+        "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
+        "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
+        "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
+        "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
+    });
+    for (name, value) in outlook::json(info) {
+        line[name] = value;
+    }
+    let words = format!(
+        "{name} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
+         {} micro-batches, {} ops run again, {}\n\
+         the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s\n{}",
+        info.planned,
+        info.arena,
+        info.micro_batches,
+        info.recomputed_ops,
+        info.exactness,
+        info.unlimited,
+        info.floor,
+        info.plan_seconds,
+        outlook::page(info)
+    );
+    (line, words)
+}
+
+/// Budgets side by side.
+fn compare(args: &Args, name: &str, batch: usize, survey: &mut Survey<'_>) -> plimsoll::run::Result<()> {
+    let mut budgets = Vec::new();
+    for &line in &args.compare {
+        // The planner's own refusal is a page for each budget; the least says it here.
+        budgets.push(match line < survey.floor() {
+            true => Budget::Refused(line, survey.floor()),
+            false => Budget::Fits(line, Box::new(survey.plan(Some(line))?)),
+        });
+    }
+    match args.json {
+        true => say!(
+            "{}",
+            serde_json::json!({ "model": name, "batch": batch, "compare": outlook::compared_json(&budgets) })
+        ),
+        false => say!("{name} at batch {batch}\n{}", outlook::compared(&budgets).trim_end()),
+    }
     Ok(())
 }
 

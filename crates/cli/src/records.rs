@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plimsoll::device::Ledger;
 use plimsoll::prelude::*;
-use plimsoll::run::{Error, Frontier, Survey, Timeline};
+use plimsoll::run::{Error, Frontier, FrontierPoint, Timeline};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -28,24 +28,22 @@ pub fn write_plan(
     path: &Path,
     model: &str,
     batch: usize,
-    line: Option<Bytes>,
     info: &StepInfo,
-    survey: &mut Survey<'_>,
+    step: &Timeline,
+    other: Option<&Frontier>,
 ) -> plimsoll::run::Result<()> {
     #[derive(Serialize)]
     struct Document<'a> {
         #[serde(flatten)]
         plan: Value,
         step: &'a Timeline,
-        frontier: Value,
+        frontier: Option<Value>,
     }
-    let timeline = survey.timeline(line)?;
     let mut plan = figures(model, batch, info);
-    plan["line_bytes"] = json!(timeline.line_bytes);
-    plan["arena_bytes"] = json!(timeline.arena_bytes);
+    plan["line_bytes"] = json!(step.line_bytes);
+    plan["arena_bytes"] = json!(step.arena_bytes);
     plan["state_bytes"] = json!(info.account.tensors.get());
-    let frontier = frontier(&survey.frontier(FRONTIER_LINES, Some(FRONTIER_TIME))?);
-    let document = Document { plan, step: &timeline, frontier };
+    let document = Document { plan, step, frontier: other.map(frontier) };
     let written: std::io::Result<()> =
         plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
     written.map_err(|e| Error::Internal(format!("{}: {e}", path.display())))

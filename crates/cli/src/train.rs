@@ -14,6 +14,7 @@ use crate::machine;
 use crate::plan::is_keras;
 use crate::records;
 use crate::source::Source;
+use crate::tui;
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
@@ -32,6 +33,9 @@ pub struct Args {
     /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch.
     #[arg(long)]
     fault: Option<Fault>,
+    /// A live view of the run: line, load by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
+    #[arg(long, conflicts_with_all = ["json", "quiet"])]
+    tui: bool,
     /// JSON lines instead of text.
     #[arg(long)]
     json: bool,
@@ -113,6 +117,9 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
     trainer = match (args.json, args.quiet) {
         (true, _) => trainer.callback(JsonLines::new()),
         (false, true) => trainer,
+        (false, false) if args.tui && tui::is_possible() => {
+            trainer.beside(tui::MEMORY).callback(tui::LiveView::new())
+        }
         (false, false) => trainer.callback(ProgressBar::new()),
     };
     trainer = trainer

@@ -1,7 +1,7 @@
 //! Batches: what a pipeline delivers.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use plimsoll_device::Bytes;
@@ -137,6 +137,33 @@ fn give_back(state: &mut State, full: Full) {
     }
 }
 
+/// A view of a pipeline that does not keep it alive.
+#[derive(Clone, Default)]
+pub struct Watch(Weak<Engine>);
+
+impl Watch {
+    /// What each stage has done so far, from the source to the batch; nothing once the pipeline is gone.
+    pub fn stages(&self) -> Vec<StageCount> {
+        self.0.upgrade().map_or(Vec::new(), |engine| engine.stages())
+    }
+
+    /// Threads and batches that there are now.
+    pub fn parallelism(&self) -> (usize, usize) {
+        self.0.upgrade().map_or((0, 0), |engine| {
+            let state = engine.state();
+            (state.workers, state.buffers)
+        })
+    }
+
+    /// The bytes that the pipeline holds now, and at most.
+    pub fn bytes(&self) -> (Bytes, Bytes) {
+        self.0.upgrade().map_or((Bytes::ZERO, Bytes::ZERO), |engine| {
+            let state = engine.state();
+            (engine.limits.bytes(state.workers, state.buffers), engine.limits.declared())
+        })
+    }
+}
+
 /// The batches of a pipeline, made by its threads while the caller works on those before.
 pub struct Batches {
     engine: Arc<Engine>,
@@ -174,8 +201,12 @@ impl Batches {
 
     /// What each stage has done so far, from the source to the batch.
     pub fn stages(&self) -> Vec<StageCount> {
-        let names = self.engine.recipe.stage_names();
-        names.iter().zip(&self.engine.counters).map(|(name, counter)| counter.read(name)).collect()
+        self.engine.stages()
+    }
+
+    /// Someone else's view of the pipeline: from another thread, say, while this one takes batches.
+    pub fn watch(&self) -> Watch {
+        Watch(Arc::downgrade(&self.engine))
     }
 
     /// How many samples were skipped because of an error.

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::counters::Counter;
+use crate::counters::{Counter, StageCount};
 use crate::error::{Error, Result};
 use crate::feed::{Chain, Cursor, Feed, Input};
 use crate::plan::{Limits, STACK};
@@ -126,6 +126,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
+    /// What each stage has done so far, from the source to the batch.
+    pub fn stages(&self) -> Vec<StageCount> {
+        let names = self.recipe.stage_names();
+        names.iter().zip(&self.counters).map(|(name, counter)| counter.read(name)).collect()
+    }
+
     pub fn start(recipe: Recipe, limits: Limits, cursor: Cursor) -> Result<Arc<Engine>> {
         let (workers, buffers) = limits.start();
         let chain = match &recipe.input {

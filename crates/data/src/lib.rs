@@ -43,7 +43,7 @@ mod step;
 mod window;
 mod worker;
 
-pub use batch::{Batch, Batches, Field};
+pub use batch::{Batch, Batches, Field, Watch};
 pub use counters::StageCount;
 pub use dataset::Dataset;
 pub use error::{Error, Result};

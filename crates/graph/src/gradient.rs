@@ -178,6 +178,7 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
         };
         // Gradient nodes are filed under the layer whose gradient they are.
         trace.lock().set_scope(&node.scope);
+        let n_before = trace.lock().nodes().len();
         let types = |ids: &[ValueId]| -> Vec<Type> {
             let graph = trace.lock();
             ids.iter().map(|&v| graph.ty(v).clone()).collect()
@@ -194,10 +195,9 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
             grads: &out_grads,
             wants: &wants,
         };
-        trace.lock().set_asked(Some(node.site));
-        let input_grads = node.op.gradient(&at);
-        trace.lock().set_asked(None);
-        let input_grads = input_grads?;
+        let input_grads = node.op.gradient(&at)?;
+        // Rules call the same methods as users do, whose line would be the rule's.
+        trace.lock().attribute(n_before, node.site);
         if input_grads.len() != node.inputs.len() {
             let op = node.op.name();
             return Err(Error::Internal(format!(

@@ -91,7 +91,6 @@ pub struct Graph {
     outputs: Vec<ValueId>,
     scope: Vec<String>,
     phase: Phase,
-    asked: Option<Site>,
 }
 
 impl Graph {
@@ -104,7 +103,6 @@ impl Graph {
 
     /// Appends an op and returns its outputs' ids.
     pub fn push(&mut self, op: Op, inputs: &[ValueId], site: Site) -> Result<SmallVec<[ValueId; 2]>> {
-        let site = self.asked.unwrap_or(site);
         let outputs = {
             let types: SmallVec<[&Type; 4]> = inputs.iter().map(|&v| self.ty(v)).collect();
             op.infer(&types).map_err(|why| op.mismatch(&types, why, site))?
@@ -153,10 +151,12 @@ impl Graph {
         std::mem::replace(&mut self.phase, phase)
     }
 
-    /// Sets the line that asked for what is pushed from here on, whatever line pushes it: a gradient rule works for the line
-    /// of the op whose gradient it gives.
-    pub fn set_asked(&mut self, site: Option<Site>) {
-        self.asked = site;
+    /// Files everything that was pushed after the first `n_nodes` under a line: a gradient under that of the op it is of.
+    pub(crate) fn attribute(&mut self, n_nodes: usize, site: Site) {
+        for node in &mut self.nodes[n_nodes..] {
+            node.site = site;
+            node.outputs.iter().for_each(|v| self.values[v.index()].site = site);
+        }
     }
 
     /// Gives a value the name and line it had before a pass changed how it is made.

@@ -94,6 +94,8 @@ pub(crate) struct Terms {
     pub(crate) least: Bytes,
     pub(crate) unlimited: Bytes,
     pub(crate) unlimited_ns: u64,
+    /// Bytes beside the account if every value had its own.
+    unshared: Bytes,
 }
 
 /// One way to run the step, before it is planned.
@@ -257,6 +259,8 @@ impl Compile<'_> {
             least: whole_pages(self.device, least.max(planning)),
             unlimited: whole_pages(self.device, planning.max(one.extra + Bytes(unlimited))),
             unlimited_ns: one.unlimited_ns(),
+            unshared: one.extra
+                + one.parts().map(|(draft, _)| Bytes(draft.unshared())).max().unwrap_or_default(),
         };
         Ok((terms, one))
     }
@@ -274,10 +278,12 @@ impl Compile<'_> {
         let arena = parts().map(|((draft, _), plan)| draft.bytes_of(plan).max(1)).max().unwrap_or(0);
         let live = parts().map(|((draft, _), plan)| draft.live_of(plan)).max().unwrap_or(0);
         let again = parts().map(|((_, runs), plan)| plan.figures.recomputed_ops * runs);
+        let kept = parts().map(|((draft, _), plan)| draft.unlimited_of(plan)).max().unwrap_or(0);
+        let kept_ns: u64 = parts().map(|((_, runs), plan)| plan.figures.unlimited_ns * runs).sum();
         let micro_batches = candidate.micro_batches();
         let elsewhere = terms.account.elsewhere();
-        let taken = terms.planning.max(candidate.extra + Bytes(arena));
-        let planned = elsewhere + whole_pages(self.device, taken);
+        let whole = |arena: Bytes| elsewhere + whole_pages(self.device, terms.planning.max(arena));
+        let planned = whole(candidate.extra + Bytes(arena));
         StepInfo {
             planned,
             floor: elsewhere + terms.least,
@@ -287,6 +293,10 @@ impl Compile<'_> {
             account: terms.account,
             predicted_seconds: predicted_ns as f64 / 1e9,
             unlimited_seconds: terms.unlimited_ns as f64 / 1e9,
+            unshared: whole(terms.unshared),
+            kept: whole(candidate.extra + Bytes(kept)),
+            // Never a split for speed: a prediction that the parts take less time than the whole counts as the whole's.
+            kept_seconds: kept_ns.max(terms.unlimited_ns) as f64 / 1e9,
             recomputed_ops: again.sum(),
             micro_batches,
             exactness: terms.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),

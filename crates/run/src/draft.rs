@@ -81,6 +81,20 @@ impl Draft {
         plan.figures.live_bytes.saturating_sub(self.residents)
     }
 
+    /// What the arena would take if a plan of this draft computed nothing again.
+    pub(crate) fn unlimited_of(&self, plan: &Plan) -> u64 {
+        plan.figures.unlimited_bytes.saturating_sub(self.residents)
+    }
+
+    /// What the arena would take if every value had bytes of its own, and scratch the most that an op needs.
+    pub(crate) fn unshared(&self) -> u64 {
+        let problem = &self.lowered.problem;
+        let transient = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Transient;
+        let tensors = problem.tensors.iter().filter(transient).map(plimsoll_plan::Tensor::padded_bytes);
+        let scratch = problem.ops.iter().filter_map(|op| op.algorithms.first()).map(|way| way.scratch);
+        tensors.sum::<u64>() + scratch.max().unwrap_or(0)
+    }
+
     /// What the arena holds where a plan of this draft holds most.
     pub(crate) fn peak(&self, plan: &Plan) -> Option<Peak> {
         let fullest = fullest(&self.lowered.problem, plan)?;

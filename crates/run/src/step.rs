@@ -151,6 +151,12 @@ pub struct StepInfo {
     pub predicted_seconds: f64,
     /// Predicted seconds without a line.
     pub unlimited_seconds: f64,
+    /// What the fastest plan would take if every value had bytes of its own: what order and sharing save is the rest.
+    pub unshared: Bytes,
+    /// What the plan would take with its micro-batches if nothing ran again: what splitting saves, and what recomputation.
+    pub kept: Bytes,
+    /// Predicted seconds of that.
+    pub kept_seconds: f64,
     /// Ops that run again instead of keeping their results.
     pub recomputed_ops: u64,
     /// Into how many micro-batches the batch is split.
@@ -173,6 +179,9 @@ static NOTHING: StepInfo = StepInfo {
     account: Account { program: Bytes::ZERO, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO },
     predicted_seconds: 0.0,
     unlimited_seconds: 0.0,
+    unshared: Bytes::ZERO,
+    kept: Bytes::ZERO,
+    kept_seconds: 0.0,
     recomputed_ops: 0,
     micro_batches: 0,
     exactness: Exactness::Bitwise,
@@ -561,7 +570,12 @@ impl Step {
         let resident = || process::resident().unwrap_or(Bytes::ZERO);
         let own = own_bytes(&self.device)
             .unwrap_or_else(|| resident().saturating_sub(self.device.memory_info().current));
-        row(LedgerKind::Program, "program", variant.info.account.program, own);
+        let Account { program, beside, .. } = variant.info.account;
+        row(LedgerKind::Program, "program", program, own);
+        // Measured with the program: pipelines and whatever else is declared take the process's own memory.
+        if beside > Bytes::ZERO {
+            ledger.plan(LedgerKind::Input, "pipelines and what else stands beside", beside);
+        }
         ledger
     }
 }

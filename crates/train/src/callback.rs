@@ -1,5 +1,6 @@
 //! Who is told what happens in a run, and can have a say in it.
 
+use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
 use plimsoll_nn::Plateau;
 use plimsoll_run::StepInfo;
@@ -163,9 +164,20 @@ pub trait Callback: Send {
         Ok(())
     }
 
+    /// Once the pipeline of the run is there: a view of it.
+    fn on_pipeline(&mut self, _watch: &Watch) -> Result<()> {
+        Ok(())
+    }
+
     /// After every step.
     fn on_step(&mut self, _step: &StepEvent) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether to end the run after this step. A checkpoint is written where there is a place for one, so that the rest of
+    /// the epoch can be done later.
+    fn wants_to_stop(&mut self) -> bool {
+        false
     }
 
     /// After every epoch.

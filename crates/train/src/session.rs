@@ -9,7 +9,7 @@ use plimsoll_device::process;
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::Tensor;
 
-use crate::callback::{EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -47,12 +47,18 @@ impl Trainer {
             None => data.batches()?,
         };
         self.announce(&data, epochs)?;
+        let watch = batches.watch();
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_pipeline(&watch))?;
         let mut history = Vec::new();
         let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0 };
         while self.progress.epoch < epochs {
             let outcome = self.epoch(&mut batches, &mut run);
             let event = match outcome {
-                Ok(event) => event,
+                Ok(Some(event)) => event,
+                Ok(None) => {
+                    self.save_checkpoint()?;
+                    break;
+                }
                 Err(error) => return Err(self.stopped(error)),
             };
             let mut stop = None;
@@ -96,8 +102,8 @@ impl Trainer {
         Ok(data.samples()?)
     }
 
-    /// Trains to the end of the epoch that is begun.
-    fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<EpochEvent> {
+    /// Trains to the end of the epoch that is begun; nothing where somebody ends the run before.
+    fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<Option<EpochEvent>> {
         run.began = Instant::now();
         let (seconds_before, pass) = (self.progress.seconds, self.progress.epoch);
         while !self.progress.is_epoch_over {
@@ -136,12 +142,16 @@ impl Trainer {
                 self.progress.is_epoch_over = true;
                 break;
             }
+            let stops = |callback: &mut Box<dyn Callback>| callback.wants_to_stop();
+            if self.callbacks.iter_mut().any(stops) {
+                return Ok(None);
+            }
             let step = self.progress.step;
             if self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.is_due(step)) {
                 self.save_checkpoint()?;
             }
         }
-        self.close_epoch(batches)
+        self.close_epoch(batches).map(Some)
     }
 
     fn event(&self, samples: usize, loss: f64, loss_scale: Option<f64>) -> StepEvent {

@@ -63,6 +63,8 @@ pub struct Trainer {
     pub(crate) resumed: Option<Checkpoint>,
     /// Whether pipelines must do with the least they can, because the line is tight.
     pub(crate) least_pipelines: bool,
+    /// What the process takes for other things.
+    pub(crate) beside: Bytes,
 }
 
 impl Trainer {
@@ -96,6 +98,7 @@ impl Trainer {
             n_inputs: 1,
             resumed: None,
             least_pipelines: false,
+            beside: Bytes::ZERO,
         }
     }
 
@@ -123,6 +126,14 @@ impl Trainer {
     #[must_use]
     pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
         self.host_memory = bytes;
+        self
+    }
+
+    /// What the process will take beside the training and its pipelines, so that the line holds for all of it: a callback
+    /// that draws, say.
+    #[must_use]
+    pub fn beside(mut self, bytes: Bytes) -> Trainer {
+        self.beside += bytes;
         self
     }
 
@@ -392,12 +403,12 @@ impl Trainer {
     pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
         if self.training.is_none() {
             let mut recipe = self.recipe(data, true)?;
-            recipe.beside = self.pipelines(data)?;
+            recipe.beside = self.beside + self.pipelines(data)?;
             let training = match Training::new(self.model.clone(), recipe.clone(), self.seed) {
                 // The pipelines' wish may be what is too much: they make do with the least.
                 Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
                     self.least_pipelines = true;
-                    recipe.beside = self.pipelines(data)?;
+                    recipe.beside = self.beside + self.pipelines(data)?;
                     Training::new(self.model.clone(), recipe, self.seed)?
                 }
                 made => made?,

@@ -3,5 +3,7 @@
 mod common;
 mod contract;
 mod line;
+mod live;
+mod plan;
 mod report;
 mod resume;

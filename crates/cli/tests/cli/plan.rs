@@ -1,0 +1,65 @@
+//! `plimsoll plan` from outside: the figures that programs read.
+
+use crate::common::{bytes, lines};
+use serde_json::Value;
+
+/// Plans with the same bits: recomputation always costs time, where a split may be predicted to cost none.
+fn plan(arguments: &[&str]) -> Value {
+    lines(&[&["plan", "cnn", "--exact", "bitwise", "--json"], arguments].concat()).unwrap().pop().unwrap()
+}
+
+#[test]
+fn a_plan_says_where_its_memory_goes_and_what_other_lines_would_buy() {
+    let free = plan(&[]);
+    let floor = bytes(&free, "floor_bytes").to_string();
+    for plan in [free, plan(&["--memory", &floor])] {
+        assert_eq!(plan["fits"], true);
+        let kinds = plan["kinds"].as_object().unwrap();
+        let sum: u64 = kinds.values().filter_map(Value::as_u64).sum();
+        assert_eq!(sum, bytes(&plan, "planned_bytes"), "{plan}");
+        for kind in ["parameter", "optimizer", "activation", "program"] {
+            assert!(kinds[kind].as_u64().unwrap() > 0, "{plan}");
+        }
+        assert!(plan["peak"]["op"].as_str().is_some_and(|op| !op.is_empty()), "{plan}");
+        assert!(plan["peak"]["site"].as_str().is_some_and(|site| site.contains(".rs:")), "{plan}");
+        let cost: f64 = plan["levers"].as_array().unwrap().iter().filter_map(|l| l["cost_ms"].as_f64()).sum();
+        let expected = plan["predicted_ms"].as_f64().unwrap() - plan["unlimited_ms"].as_f64().unwrap();
+        assert!((cost - expected).abs() < 1e-6, "{plan}");
+        let points = plan["frontier"]["points"].as_array().unwrap();
+        assert!(points.len() > 2, "{plan}");
+        for pair in points.windows(2) {
+            assert!(bytes(&pair[0], "planned_bytes") < bytes(&pair[1], "planned_bytes"));
+            assert!(pair[0]["predicted_seconds"].as_f64() > pair[1]["predicted_seconds"].as_f64());
+        }
+    }
+}
+
+#[test]
+fn a_frontier_that_is_not_wanted_is_not_looked_for() {
+    assert!(plan(&["--no-frontier"]).get("frontier").is_none());
+}
+
+#[test]
+fn budgets_stand_side_by_side_and_one_that_is_refused_says_its_least() {
+    let compared = plan(&["--compare", "1MiB,64MiB,4GiB"]);
+    let budgets = compared["compare"].as_array().unwrap();
+    assert_eq!(budgets.len(), 3);
+    assert_eq!((&budgets[0]["fits"], bytes(&budgets[0], "budget_bytes")), (&Value::Bool(false), 1 << 20));
+    let least = bytes(&budgets[0], "floor_bytes");
+    for budget in &budgets[1..] {
+        assert_eq!(budget["fits"], true, "{compared}");
+        let planned = bytes(budget, "planned_bytes");
+        assert!(least <= planned && planned <= bytes(budget, "budget_bytes"), "{compared}");
+        assert!(budget["times_unlimited"].as_f64().unwrap() >= 1.0 - 1e-9, "{compared}");
+    }
+    assert!(budgets[1]["predicted_ms"].as_f64() >= budgets[2]["predicted_ms"].as_f64(), "{compared}");
+}
+
+#[test]
+fn a_refusal_has_ways_out_and_the_frontier_above_it() {
+    let refused = plan(&["--memory", "1MiB"]);
+    assert_eq!(refused["fits"], false);
+    let first = &refused["frontier"]["points"][0];
+    assert_eq!(bytes(first, "line_bytes"), bytes(&refused, "floor_bytes"));
+    assert!(refused["why"].as_str().is_some_and(|why| why.contains("ways out")), "{refused}");
+}
