@@ -11,6 +11,7 @@ macro_rules! say {
 mod bench;
 mod case;
 mod chosen;
+mod compare;
 mod config;
 mod digits;
 mod folder;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
-use crate::plot::{self, milliseconds};
+use crate::plot::{self, duration};
 
 /// Something that was done to take less, and what came of it against the fastest plan.
 pub struct Lever {
@@ -109,14 +109,10 @@ pub fn page(info: &StepInfo) -> String {
         };
         let (word, bytes) =
             (if lever.saved_bytes < 0 { "adds" } else { "saves" }, lever.saved_bytes.unsigned_abs());
-        put(format!(
-            "  {what:<22}{word} {:>10}   costs {:>10}",
-            Bytes(bytes),
-            milliseconds(lever.cost_seconds)
-        ));
+        put(format!("  {what:<22}{word} {:>10}   costs {:>10}", Bytes(bytes), duration(lever.cost_seconds)));
     }
     put(format!(
-        "\nlower bounds: {} is the least of all plans; {} live in an arena of {}",
+        "\nlower bounds: {:#} is the least of all plans; {} live in an arena of {}",
         info.floor, info.live, info.arena
     ));
     text
@@ -146,7 +142,7 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
             text,
             "\nmore memory buys no time: {:#} is predicted to be as fast as any line, {} a step",
             only.planned,
-            milliseconds(only.predicted_seconds)
+            duration(only.predicted_seconds)
         )
         .ok();
     }
@@ -177,7 +173,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
             "faster: {:#} ({} more) gives {} a step ({:+.1} %)",
             next.planned,
             next.planned.saturating_sub(bytes),
-            milliseconds(next.predicted_seconds),
+            duration(next.predicted_seconds),
             percent(next.predicted_seconds)
         ));
     }
@@ -187,7 +183,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
             "smaller: {:#} ({} less) gives {} a step ({:+.1} %)",
             next.planned,
             bytes.saturating_sub(next.planned),
-            milliseconds(next.predicted_seconds),
+            duration(next.predicted_seconds),
             percent(next.predicted_seconds)
         ));
     }
@@ -195,7 +191,7 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
         ways.push(format!(
             "the least: {} bytes gives {} a step ({:+.1} %)",
             least.planned.get(),
-            milliseconds(least.predicted_seconds),
+            duration(least.predicted_seconds),
             percent(least.predicted_seconds)
         ));
     }
@@ -203,78 +199,12 @@ pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
     ways
 }
 
-/// What became of one of several budgets.
-pub enum Budget {
-    /// A plan.
-    Fits(Bytes, Box<StepInfo>),
-    /// None, and the least that would do.
-    Refused(Bytes, Bytes),
-}
-
-/// Budgets in JSON.
-pub fn compared_json(budgets: &[Budget]) -> Value {
-    let one = |budget: &Budget| match budget {
-        Budget::Fits(line, info) => json!({
-            "budget_bytes": line.get(), "fits": true, "planned_bytes": info.planned.get(),
-            "predicted_ms": info.predicted_seconds * 1e3,
-            "times_unlimited": info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE),
-            "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops,
-            "exactness": info.exactness, "floor_bytes": info.floor.get(),
-        }),
-        Budget::Refused(line, least) => {
-            json!({ "budget_bytes": line.get(), "fits": false, "floor_bytes": least.get() })
-        }
-    };
-    budgets.iter().map(one).collect::<Vec<_>>().into()
-}
-
-/// Budgets side by side, one column each.
-pub fn compared(budgets: &[Budget]) -> String {
-    let mut rows: Vec<Vec<String>> =
-        ["budget", "fits", "planned", "a step", "× unlimited", "micro-batches", "ops run again", "exactness"]
-            .iter()
-            .map(|name| vec![name.to_string()])
-            .collect();
-    for budget in budgets {
-        let cells = match budget {
-            Budget::Fits(line, info) => [
-                line.to_string(),
-                "yes".into(),
-                info.planned.to_string(),
-                milliseconds(info.predicted_seconds),
-                format!("{:.2}", info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE)),
-                info.micro_batches.to_string(),
-                info.recomputed_ops.to_string(),
-                info.exactness.to_string(),
-            ],
-            Budget::Refused(line, least) => {
-                let none = || "-".to_string();
-                let no = format!("no, least {least:#}");
-                [line.to_string(), no, none(), none(), none(), none(), none(), none()]
-            }
-        };
-        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
-    }
-    let columns = rows[0].len();
-    let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        write!(text, "{:<1$}", row[0], widths[0]).ok();
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            write!(text, "  {cell:>width$}").ok();
-        }
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     /// A perceptron whose activations outweigh its weights.
-    fn survey() -> Survey<'static> {
+    pub fn survey() -> Survey<'static> {
         let (x, y) = (Type::new(DType::F32, [8192, 64]), Type::new(DType::I64, [8192]));
         let recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
         let layers = |net: &mut Net, x: &[Tensor]| {
@@ -313,22 +243,5 @@ mod tests {
         let kinds = json(&info).into_iter().find(|(name, _)| *name == "kinds").unwrap().1;
         let sum: u64 = kinds.as_object().unwrap().values().filter_map(Value::as_u64).sum();
         assert_eq!(sum, info.planned.get());
-    }
-
-    #[test]
-    fn a_refused_budget_stands_beside_those_that_fit_and_says_its_least() {
-        let mut survey = survey();
-        let (floor, most) = (survey.floor(), survey.unlimited());
-        let budgets = [
-            Budget::Refused(Bytes(floor.get() - 1), floor),
-            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap())),
-        ];
-        let text = compared(&budgets);
-        let rows: Vec<&str> = text.lines().collect();
-        assert!(rows[1].contains("no, least") && rows[1].ends_with("yes"), "{text}");
-        assert!(rows[4].trim_end().ends_with("1.00"), "{text}");
-        let json = compared_json(&budgets);
-        assert_eq!((&json[0]["fits"], &json[1]["fits"]), (&Value::Bool(false), &Value::Bool(true)));
-        assert_eq!(json[0]["floor_bytes"], floor.get());
     }
 }

@@ -13,8 +13,9 @@ use clap::ValueEnum;
 
 use crate::Failure;
 use crate::case::Case;
+use crate::compare::{self, Budget};
 use crate::machine::{self, Exact};
-use crate::outlook::{self, Budget};
+use crate::outlook;
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -135,7 +136,7 @@ fn model(
     let start = Instant::now();
     let mut survey = Training::survey(model, recipe)?;
     if !args.compare.is_empty() {
-        return compare(args, name, batch, &mut survey);
+        return side_by_side(args, name, batch, &mut survey);
     }
     let planned = survey.plan(args.memory);
     let frontier = match args.no_frontier {
@@ -201,7 +202,7 @@ fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_j
 }
 
 /// Budgets side by side.
-fn compare(args: &Args, name: &str, batch: usize, survey: &mut Survey<'_>) -> plimsoll::run::Result<()> {
+fn side_by_side(args: &Args, name: &str, batch: usize, survey: &mut Survey<'_>) -> plimsoll::run::Result<()> {
     let mut budgets = Vec::new();
     for &line in &args.compare {
         // The planner's own refusal is a page for each budget; the least says it here.
@@ -213,9 +214,9 @@ fn compare(args: &Args, name: &str, batch: usize, survey: &mut Survey<'_>) -> pl
     match args.json {
         true => say!(
             "{}",
-            serde_json::json!({ "model": name, "batch": batch, "compare": outlook::compared_json(&budgets) })
+            serde_json::json!({ "model": name, "batch": batch, "compare": compare::json(&budgets) })
         ),
-        false => say!("{name} at batch {batch}\n{}", outlook::compared(&budgets).trim_end()),
+        false => say!("{name} at batch {batch}\n{}", compare::table(&budgets).trim_end()),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Turns a frontier into a small plot of characters: bytes from left to right, milliseconds from bottom to top.
+//! Turns a frontier into a small plot of characters: bytes from left to right, time from bottom to top.
 
 use plimsoll::prelude::*;
 
@@ -38,8 +38,8 @@ pub fn frontier(points: &[FrontierPoint], plan: Option<(Bytes, f64)>) -> Vec<Str
     let mut lines = Vec::new();
     for (i, cells) in cells.iter().enumerate() {
         let label = match i {
-            0 => milliseconds(slow),
-            i if i == HEIGHT - 1 => milliseconds(fast),
+            0 => duration(slow),
+            i if i == HEIGHT - 1 => duration(fast),
             _ => String::new(),
         };
         let text: String = cells.iter().collect();
@@ -51,12 +51,13 @@ pub fn frontier(points: &[FrontierPoint], plan: Option<(Bytes, f64)>) -> Vec<Str
     lines
 }
 
-/// Seconds as people read milliseconds.
-pub fn milliseconds(seconds: f64) -> String {
+/// A time as people read it.
+pub fn duration(seconds: f64) -> String {
     let ms = seconds * 1e3;
     match ms.abs() {
-        ms_abs if ms_abs >= 100.0 => format!("{ms:.0} ms"),
-        ms_abs if ms_abs >= 10.0 => format!("{ms:.1} ms"),
+        most if most >= 10_000.0 => format!("{seconds:.1} s"),
+        most if most >= 100.0 => format!("{ms:.0} ms"),
+        most if most >= 10.0 => format!("{ms:.1} ms"),
         _ => format!("{ms:.2} ms"),
     }
 }
@@ -87,6 +88,12 @@ mod tests {
             lines[0].trim_start().starts_with("300 ms") && lines[HEIGHT + 1].ends_with("30 MiB"),
             "{lines:#?}"
         );
+    }
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let texts = [0.001234, 0.0567, 0.789, 1.2, 76.2439].map(duration);
+        assert_eq!(texts, ["1.23 ms", "56.7 ms", "789 ms", "1200 ms", "76.2 s"]);
     }
 
     #[test]
