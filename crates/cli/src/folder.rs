@@ -1,4 +1,4 @@
-//! The folder of a run: settings, plan, metrics, checkpoints, ledger and the trained model.
+//! The folder of a run: settings, plan, step, metrics, events, checkpoints, ledger and the trained model.
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +50,18 @@ impl Folder {
         self.0.join("plan.json")
     }
 
+    pub fn step(&self) -> PathBuf {
+        self.0.join("step.json")
+    }
+
+    pub fn steps(&self) -> PathBuf {
+        self.0.join("steps.csv")
+    }
+
+    pub fn notices(&self) -> PathBuf {
+        self.0.join("events.jsonl")
+    }
+
     pub fn metrics(&self) -> PathBuf {
         self.0.join("metrics.csv")
     }
@@ -66,6 +78,10 @@ impl Folder {
         self.0.join("ledger.txt")
     }
 
+    pub fn ledger_json(&self) -> PathBuf {
+        self.0.join("ledger.json")
+    }
+
     pub fn model(&self) -> PathBuf {
         self.0.join("model.safetensors")
     }
@@ -74,6 +90,11 @@ impl Folder {
     pub fn write(&self, path: &Path, text: &str) -> Result<(), Failure> {
         use std::io::Write;
         self.made(plimsoll::formats::durable::write_file(path, |out| out.write_all(text.as_bytes())))
+    }
+
+    /// Writes a record of the folder, whole or not at all, without ever holding its text.
+    pub fn record(&self, path: &Path, record: &impl serde::Serialize) -> Result<(), Failure> {
+        self.made(plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, record)?)))
     }
 
     /// Keeps the settings of the run.

@@ -24,6 +24,8 @@ mod pack;
 mod plan;
 mod plot;
 mod predict;
+mod records;
+mod report;
 mod source;
 mod train;
 mod tui;
@@ -54,6 +56,8 @@ enum Command {
     Plan(plan::Args),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
     Explain(explain::Args),
+    /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
+    Report(report::Args),
     /// Describes a Keras file.
     Inspect(inspect::Args),
     /// Packs buffers with lifespans into the least memory.
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Ops(args) => {

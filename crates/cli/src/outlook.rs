@@ -235,9 +235,15 @@ pub mod tests {
         let mut survey = survey();
         let info = survey.plan(Some(survey.floor())).unwrap();
         let page = page(&info);
-        for word in
-            ["parameter", "optimizer", "activation", "program", "planned", "the peak is during", "dense.rs:"]
-        {
+        for word in [
+            "parameter",
+            "optimizer",
+            "activation",
+            "program",
+            "planned",
+            "the peak is during",
+            "outlook.rs:",
+        ] {
             assert!(page.contains(word), "no {word} in {page}");
         }
         let kinds = json(&info).into_iter().find(|(name, _)| *name == "kinds").unwrap().1;

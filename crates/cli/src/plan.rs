@@ -45,6 +45,9 @@ pub struct Args {
     /// Threads, for a model.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
+    #[arg(long, conflicts_with = "trace")]
+    out: Option<PathBuf>,
     /// Budgets to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
     #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory"])]
     compare: Vec<Bytes>,
@@ -140,6 +143,10 @@ fn model(
         true => None,
         false => Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?),
     };
+    if let (Some(out), Ok(info)) = (&args.out, &planned) {
+        let step = survey.timeline(args.memory)?;
+        crate::records::write_plan(out, name, batch, info, &step, frontier.as_ref())?;
+    }
     let (mut line, mut words) = match &planned {
         Ok(info) => described(args, name, batch, info),
         Err(error @ Error::Infeasible { asked, least, ways, .. }) => {

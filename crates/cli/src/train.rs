@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll::device::{BestFit, Failing, process};
 use plimsoll::prelude::*;
-use plimsoll::train::{Fault, JsonLines};
+use plimsoll::train::{Fault, JsonLines, NoticeLog, StepLog};
 
 use crate::Failure;
 use crate::chosen::Chosen;
@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::folder::Folder;
 use crate::machine;
 use crate::plan::is_keras;
+use crate::records;
 use crate::source::Source;
 use crate::tui;
 
@@ -121,7 +122,11 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         }
         (false, false) => trainer.callback(ProgressBar::new()),
     };
-    trainer = trainer.callback(CsvLog::new(folder.metrics())).callback(TensorBoardLog::new(folder.events()));
+    trainer = trainer
+        .callback(CsvLog::new(folder.metrics()))
+        .callback(TensorBoardLog::new(folder.events()))
+        .callback(StepLog::new(folder.steps()))
+        .callback(NoticeLog::new(folder.notices()));
     if let Some(metric) = &config.early_stopping {
         trainer = trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3)));
     }
@@ -141,11 +146,20 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training_mut()) {
         compiled.model.restore(training)?;
     }
-    folder.write(&folder.plan(), &plan_json(&info, &trainer).to_string())?;
+    folder.write(&folder.plan(), &records::plan(&chosen.name, batch, &info, &trainer).to_string())?;
+    if let Some(timeline) = trainer.training().and_then(Training::timeline) {
+        folder.record(&folder.step(), &timeline)?;
+    }
+    // The record took memory where the arena will be; the arena's pages are touched by the first step.
+    process::release_unused_heap();
     if args.resume {
         trainer.resume(folder.path(), &train)?;
     }
-    trainer.fit(&train, Epochs(epochs))?;
+    if let Err(error) = trainer.fit(&train, Epochs(epochs)) {
+        let fault = serde_json::json!({ "event": "fault", "step": trainer.progress().step, "why": error.to_string() });
+        NoticeLog::add(&folder.notices(), &fault)?;
+        return Err(error.into());
+    }
     trainer.save(folder.model())?;
     let mut written = folder.model();
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training()) {
@@ -153,23 +167,12 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         compiled.model.save(&written, training)?;
     }
     if let Some(training) = trainer.training() {
-        folder.write(&folder.ledger(), &training.ledger().to_string())?;
+        let ledger = training.ledger();
+        folder.write(&folder.ledger(), &ledger.to_string())?;
+        folder.record(&folder.ledger_json(), &records::ledger(&ledger))?;
     }
     if !args.json && !args.quiet {
         say!("the trained model is {}", written.display());
     }
     Ok(())
-}
-
-fn plan_json(info: &StepInfo, trainer: &Trainer) -> serde_json::Value {
-    let training = trainer.training();
-    serde_json::json!({
-        "planned_bytes": info.planned.get(), "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
-        "arena_bytes": training.map_or(0, |t| t.arena_bytes().get()), "live_bytes": info.live.get(),
-        "state_bytes": training.map_or(0, |t| t.state_bytes().get()),
-        "program_bytes": info.account.program.get(), "pipeline_bytes": info.account.beside.get(),
-        "input_bytes": info.account.staged.get(), "predicted_ms": info.predicted_seconds * 1e3,
-        "unlimited_ms": info.unlimited_seconds * 1e3, "micro_batches": info.micro_batches,
-        "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
-    })
 }

@@ -4,6 +4,7 @@
 //! is read from Linux's `/proc` and control groups; elsewhere the answer is 'unknown'.
 
 use std::fs;
+use std::io::{Read, Seek};
 use std::num::NonZero;
 use std::path::Path;
 use std::time::Duration;
@@ -78,6 +79,37 @@ pub fn release_unused_heap() {
 /// The processor time that all threads of this process, ended ones included, have taken so far.
 pub fn cpu_time() -> Option<Duration> {
     clock::process_cpu_time()
+}
+
+/// Reads what the process takes again and again without allocating anything, for logs of every step.
+///
+/// ```
+/// use plimsoll_device::process::Meter;
+///
+/// if let Some(mut meter) = Meter::open() {
+///     let (now, most) = meter.read().unwrap();
+///     assert!(now <= most);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Meter {
+    file: fs::File,
+    buffer: Box<[u8; 4096]>,
+}
+
+impl Meter {
+    /// A meter of this process; none where the system does not say.
+    pub fn open() -> Option<Meter> {
+        Some(Meter { file: fs::File::open("/proc/self/status").ok()?, buffer: Box::new([0; 4096]) })
+    }
+
+    /// What is resident now, and the most that ever was.
+    pub fn read(&mut self) -> Option<(Bytes, Bytes)> {
+        self.file.rewind().ok()?;
+        let n = self.file.read(&mut self.buffer[..]).ok()?;
+        let text = std::str::from_utf8(&self.buffer[..n]).ok()?;
+        Some((field(text, "VmRSS")?, field(text, "VmHWM")?))
+    }
 }
 
 fn status(name: &str) -> Option<Bytes> {

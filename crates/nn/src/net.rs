@@ -1,7 +1,7 @@
 //! Hands a model its parameters by name: finds out which there are, then binds them to values.
 
-use plimsoll_graph::{DType, Shape, TensorOps, Type};
-use plimsoll_run::{Result, Sketch, Tensor, named};
+use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
+use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
 
 use crate::error::refuse;
@@ -184,6 +184,13 @@ impl Net {
         let result = named(name, || body(self));
         self.path.pop();
         result
+    }
+
+    /// A layer: as [`Net::scope`], and what it computes carries the line of the model that asked for it, unless that is part
+    /// of a layer itself.
+    #[track_caller]
+    pub(crate) fn layer<T>(&mut self, name: &str, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
+        asked_at(asked_from().unwrap_or(Site::here()), || self.scope(name, body))
     }
 
     /// Runs `body` in another precision than the rest of the model.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use plimsoll_graph::ops::ResizeMode;
-use plimsoll_graph::{DType, Padding, PoolOps, ResizeOps, Shape, TensorOps, Type};
-use plimsoll_run::{Result, Tensor};
+use plimsoll_graph::{DType, Padding, PoolOps, ResizeOps, Shape, Site, TensorOps, Type};
+use plimsoll_run::{Result, Tensor, asked_at};
 
 use crate::error::refuse;
 use crate::model::{Model, Outputs, one};
@@ -63,6 +63,7 @@ impl Sequential {
     }
 
     /// A layer of one's own.
+    #[track_caller]
     pub fn layer(
         mut self,
         name: &str,
@@ -75,6 +76,7 @@ impl Sequential {
     }
 
     /// A layer numbered among those of its kind.
+    #[track_caller]
     fn push(
         mut self,
         kind: &'static str,
@@ -90,13 +92,16 @@ impl Sequential {
                 1
             }
         };
+        let site = Site::here();
         let name = format!("{kind}{n}");
         let path = name.clone();
-        self.layers.push((name, Arc::new(move |net: &mut Net, x: &Tensor| f(net, x, &path))));
+        self.layers
+            .push((name, Arc::new(move |net: &mut Net, x: &Tensor| asked_at(site, || f(net, x, &path)))));
         self
     }
 
     /// A layer without parameters.
+    #[track_caller]
     fn plain(
         self,
         kind: &'static str,
@@ -106,141 +111,169 @@ impl Sequential {
     }
 
     /// A dense layer with bias.
+    #[track_caller]
     pub fn dense(self, units: usize) -> Sequential {
         self.push("dense", move |net, x, name| net.dense(name, x, units, true))
     }
 
     /// A convolution of images with square windows, no padding, with bias.
+    #[track_caller]
     pub fn conv2d(self, channels: usize, window: usize) -> Sequential {
         self.conv2d_with(Conv2d::new(channels, window))
     }
 
     /// A convolution of images.
+    #[track_caller]
     pub fn conv2d_with(self, conv: Conv2d) -> Sequential {
         self.push("conv", move |net, x, name| net.conv2d(name, x, conv))
     }
 
     /// A convolution of sequences.
+    #[track_caller]
     pub fn conv1d_with(self, conv: Conv1d) -> Sequential {
         self.push("conv", move |net, x, name| net.conv1d(name, x, conv))
     }
 
     /// Every channel convolved by itself.
+    #[track_caller]
     pub fn depthwise_conv2d(self, conv: Conv2d) -> Sequential {
         self.push("conv", move |net, x, name| net.depthwise_conv2d(name, x, conv))
     }
 
     /// A depthwise convolution, then a 1 × 1 one.
+    #[track_caller]
     pub fn separable_conv2d(self, conv: Conv2d) -> Sequential {
         self.push("conv", move |net, x, name| net.separable_conv2d(name, x, conv))
     }
 
     /// A transposed convolution.
+    #[track_caller]
     pub fn conv_transpose2d(self, conv: Conv2d) -> Sequential {
         self.push("conv", move |net, x, name| net.conv_transpose2d(name, x, conv))
     }
 
     /// The largest of every window; windows do not overlap.
+    #[track_caller]
     pub fn max_pool2d(self, window: usize) -> Sequential {
         self.plain("pool", move |x| x.max_pool2d([window; 2], [window; 2], Padding::Valid))
     }
 
     /// The mean of every window; windows do not overlap.
+    #[track_caller]
     pub fn avg_pool2d(self, window: usize) -> Sequential {
         self.plain("pool", move |x| x.avg_pool2d([window; 2], [window; 2], Padding::Valid, false))
     }
 
     /// The mean of every channel of an image.
+    #[track_caller]
     pub fn global_avg_pool2d(self) -> Sequential {
         self.plain("pool", |x| x.global_avg_pool2d())
     }
 
     /// The largest of every channel of an image.
+    #[track_caller]
     pub fn global_max_pool2d(self) -> Sequential {
         self.plain("pool", |x| x.global_max_pool2d())
     }
 
     /// The largest of every window of a sequence; windows do not overlap.
+    #[track_caller]
     pub fn max_pool1d(self, window: usize) -> Sequential {
         self.plain("pool", move |x| x.max_pool1d(window, window, Padding::Valid))
     }
 
     /// The mean of every channel of a sequence `[T, C]`.
+    #[track_caller]
     pub fn global_avg_pool1d(self) -> Sequential {
         self.plain("pool", |x| x.mean(&[1], false))
     }
 
     /// Images at `factor` times their size, by the nearest pixel or bilinear.
+    #[track_caller]
     pub fn upsample2d(self, factor: usize, mode: ResizeMode) -> Sequential {
         self.plain("upsample", move |x| x.upsample2d(factor, mode))
     }
 
     /// Batch norm.
+    #[track_caller]
     pub fn batch_norm(self) -> Sequential {
         self.push("norm", |net, x, name| net.batch_norm(name, x))
     }
 
     /// Layer norm over the last axis.
+    #[track_caller]
     pub fn layer_norm(self) -> Sequential {
         self.push("norm", |net, x, name| net.layer_norm(name, x))
     }
 
     /// Group norm.
+    #[track_caller]
     pub fn group_norm(self, groups: usize) -> Sequential {
         self.push("norm", move |net, x, name| net.group_norm(name, x, groups))
     }
 
     /// RMS norm over the last axis.
+    #[track_caller]
     pub fn rms_norm(self) -> Sequential {
         self.push("norm", |net, x, name| net.rms_norm(name, x))
     }
 
     /// Dropout.
+    #[track_caller]
     pub fn dropout(self, rate: f64) -> Sequential {
         self.push("dropout", move |net, x, name| net.dropout(name, x, rate))
     }
 
     /// Dropout of whole channels.
+    #[track_caller]
     pub fn spatial_dropout(self, rate: f64) -> Sequential {
         self.push("dropout", move |net, x, name| net.spatial_dropout(name, x, rate))
     }
 
     /// Rows of a table, by index.
+    #[track_caller]
     pub fn embedding(self, rows: usize, width: usize) -> Sequential {
         self.push("embedding", move |net, x, name| net.embedding(name, x, rows, width))
     }
 
     /// A long short-term memory.
+    #[track_caller]
     pub fn lstm(self, layer: Recurrent) -> Sequential {
         self.push("lstm", move |net, x, name| net.lstm(name, x, layer))
     }
 
     /// A gated recurrent unit.
+    #[track_caller]
     pub fn gru(self, layer: Recurrent) -> Sequential {
         self.push("gru", move |net, x, name| net.gru(name, x, layer))
     }
 
     /// Self-attention.
+    #[track_caller]
     pub fn self_attention(self, layer: MultiHead) -> Sequential {
         self.push("attention", move |net, x, name| net.self_attention(name, x, layer))
     }
 
     /// max(x, 0)
+    #[track_caller]
     pub fn relu(self) -> Sequential {
         self.activation(Activation::Relu)
     }
 
     /// An activation.
+    #[track_caller]
     pub fn activation(self, f: Activation) -> Sequential {
         self.plain("activation", move |x| f.apply(x))
     }
 
     /// All axes of a sample joined into one.
+    #[track_caller]
     pub fn flatten(self) -> Sequential {
         self.plain("flatten", |x| x.flatten(1))
     }
 
     /// Samples under another shape.
+    #[track_caller]
     pub fn reshape(self, sample: impl Into<Shape>) -> Sequential {
         let sample: Shape = sample.into();
         self.plain("reshape", move |x| {
@@ -250,11 +283,13 @@ impl Sequential {
     }
 
     /// x + block(x)
+    #[track_caller]
     pub fn residual(self, block: Sequential) -> Sequential {
         self.push("residual", move |net, x, name| net.residual(name, x, |net, x| block.apply(net, x)))
     }
 
     /// x and block(x) one after the other along the channels.
+    #[track_caller]
     pub fn beside(self, block: Sequential) -> Sequential {
         self.push("beside", move |net, x, name| {
             let y = net.scope(name, |net| block.apply(net, x))?;

@@ -7,7 +7,7 @@ use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{
     Device, Exactness, Frontier, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Survey,
-    Tape, Tensor,
+    Tape, Tensor, Timeline,
 };
 use smallvec::SmallVec;
 
@@ -354,6 +354,11 @@ impl Training {
     /// For how many shapes of the batch compiled steps are kept.
     pub fn n_shapes(&self) -> usize {
         self.step.n_shapes()
+    }
+
+    /// The record of the step, instruction by instruction; see [`Step::timeline`].
+    pub fn timeline(&self) -> Option<Timeline> {
+        self.step.timeline()
     }
 
     /// The account of the step's memory, planned and measured side by side.

@@ -24,6 +24,7 @@ mod compile;
 mod function;
 mod step;
 mod survey;
+mod timeline;
 mod variant;
 
 pub use account::Account;
@@ -38,4 +39,5 @@ pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
 pub use survey::{Frontier, FrontierPoint, Survey};
 pub use tape::Tape;
 pub use tensor::Tensor;
-pub use tracing::named;
+pub use timeline::{Did, Interval, Moment, Purpose, Resident, Stretch, Timeline};
+pub use tracing::{asked_at, asked_from, named};

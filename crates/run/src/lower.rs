@@ -368,7 +368,7 @@ enum From {
 }
 
 /// For each value, the one whose bytes it uses.
-fn roots(graph: &Graph) -> Vec<ValueId> {
+pub(crate) fn roots(graph: &Graph) -> Vec<ValueId> {
     let mut roots: Vec<ValueId> = (0..graph.values().len() as u32).map(ValueId).collect();
     for node in graph.nodes().iter().filter(|node| node.op.is_view()) {
         roots[node.outputs[0].index()] = roots[node.inputs[0].index()];

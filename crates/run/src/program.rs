@@ -63,6 +63,16 @@ impl Program {
         self.arena_bytes
     }
 
+    /// What it computes.
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What it does, in order.
+    pub(crate) fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
     /// The types of its results.
     pub(crate) fn result_types(&self) -> impl Iterator<Item = &Type> {
         self.graph.outputs().iter().map(|&v| self.graph.ty(v))

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::peak::{Peak, ledger_kind};
 use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
+use crate::timeline::{Recorded, Timeline};
 use crate::variant::Variant;
 
 /// How often a step is planned again because planning left more pages behind than were declared.
@@ -513,6 +514,29 @@ impl Step {
     /// Bytes of the state.
     pub fn state_bytes(&self) -> Bytes {
         self.state.iter().map(|t| Bytes::from(t.ty().bytes())).sum()
+    }
+
+    /// The record of the step itself, for the inputs that need most; none before it was compiled. It is made anew by each
+    /// call and takes memory of its own, some hundred bytes an instruction: between steps of a run under a line, there is
+    /// no room for it.
+    pub fn timeline(&self) -> Option<Timeline> {
+        let most = self.variants.iter().filter(|v| v.body == 0).max_by_key(|v| v.info.planned)?;
+        let ((passes, update), (n_sums, passed)) = (most.parts(), most.sums_and_kept());
+        let recorded = Recorded {
+            device: &self.device,
+            names: &self.names,
+            state: &self.state,
+            inputs: &most.inputs,
+            outputs: &most.outputs.iter().map(|output| output.ty().clone()).collect::<Vec<Type>>(),
+            batch: batch_of(&self.options, &most.inputs, Site::here()).ok().flatten().unwrap_or(1),
+            passes,
+            update,
+            n_sums,
+            passed,
+            info: &most.info,
+            line: self.options.memory.map(Bytes::get),
+        };
+        Some(recorded.timeline())
     }
 
     /// The account of the step's memory, planned and measured side by side.

@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::step::{Pass, StepInfo, StepOptions, StepResult, batch_of};
 use crate::tensor::Tensor;
+use crate::timeline::{Recorded, Timeline};
 
 /// A plan that no other beats in both memory and time. Bytes are of the whole process, as the system will count it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -170,6 +171,30 @@ impl<'a> Survey<'a> {
             },
         };
         Ok(self.compile().info(&self.candidates[i], &plans, ns, &self.terms, self.start))
+    }
+
+    /// The record of the step within a line, instruction by instruction. It is planned anew for that.
+    ///
+    /// # Errors
+    /// [`Error::Infeasible`] if there is no plan.
+    pub fn timeline(&self, line: Option<Bytes>) -> Result<Timeline> {
+        let options = StepOptions { memory: line, ..self.options.clone() };
+        let compiled = Compile { options: &options, ..self.compile() }.run()?;
+        let recorded = Recorded {
+            device: &self.device,
+            names: &self.names,
+            state: &self.state,
+            inputs: &self.inputs,
+            outputs: &compiled.outputs,
+            batch: self.batch.unwrap_or(1),
+            passes: compiled.passes.iter().collect(),
+            update: compiled.update.as_ref(),
+            n_sums: compiled.sums.len(),
+            passed: compiled.passed.clone(),
+            info: &compiled.info,
+            line: line.map(Bytes::get),
+        };
+        Ok(recorded.timeline())
     }
 
     /// The plans that are worth having, of so many lines between the least and the one that the fastest plan needs. The

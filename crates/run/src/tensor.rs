@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tape;
-use crate::tracing::Tracing;
+use crate::tracing::{Tracing, asked_from};
 
 /// An n-dimensional array. Clones share their bytes; bytes are freed with the last clone.
 ///
@@ -159,6 +159,7 @@ impl TensorOps for Tensor {
         let traced = inputs.iter().copied().chain([self]).find_map(Tensor::tracing);
         if let Some(tracing) = traced {
             let tracing = tracing.clone();
+            let site = asked_from().unwrap_or(site);
             let syms =
                 inputs.iter().map(|t| tracing.lift(t, op.name(), site)).collect::<Result<Vec<Sym>>>()?;
             tracing.enter_scope();

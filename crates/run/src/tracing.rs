@@ -1,6 +1,6 @@
 //! The recording of a function: its trace and the eager tensors it reached for.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_graph::{Error as GraphError, Site, Sym, TensorOps, Trace, Type};
@@ -10,6 +10,7 @@ use crate::tensor::{Tensor, TensorId};
 
 thread_local! {
     static PATH: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static SITE: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
 /// Runs `body` inside a naming scope: values traced in it carry the name in their path, and so do plans and refusals.
@@ -32,6 +33,24 @@ pub fn named<T>(name: &str, body: impl FnOnce() -> T) -> T {
     PATH.with_borrow_mut(|path| path.push(name.into()));
     let _leave = Leave;
     body()
+}
+
+/// Runs `body` as part of what another line asked for: values traced in it carry that line, and so do plans, refusals and
+/// reports. A layer uses it so that the line of the model is named and not the layer's own.
+pub fn asked_at<T>(site: Site, body: impl FnOnce() -> T) -> T {
+    struct Leave(Option<Site>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            SITE.set(self.0);
+        }
+    }
+    let _leave = Leave(SITE.replace(Some(site)));
+    body()
+}
+
+/// The line that [`asked_at`] names, if the caller runs inside it.
+pub fn asked_from() -> Option<Site> {
+    SITE.get()
 }
 
 /// A function being traced. Eager tensors that its body uses become inputs of the graph, bound to their values.

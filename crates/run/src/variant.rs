@@ -153,6 +153,16 @@ impl Variant {
         self.arena + self.arena_bytes
     }
 
+    /// Its programs over the batch, and the one behind them.
+    pub(crate) fn parts(&self) -> (Vec<&Part>, Option<&Part>) {
+        (self.passes.iter().map(|bound| &bound.part).collect(), self.update.as_ref().map(|bound| &bound.part))
+    }
+
+    /// How many sums passes add to, and which state they change.
+    pub(crate) fn sums_and_kept(&self) -> (usize, Vec<usize>) {
+        (self.sums.len(), self.kept.iter().map(|(i, _)| *i).collect())
+    }
+
     pub(crate) fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }

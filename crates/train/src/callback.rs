@@ -125,6 +125,26 @@ pub enum Notice {
     },
 }
 
+impl Notice {
+    /// The notice as a line of a log.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Notice::Skipped { step, loss_scale } => {
+                serde_json::json!({ "event": "skipped", "step": step, "loss_scale": loss_scale })
+            }
+            Notice::Replanned { step, why } => {
+                serde_json::json!({ "event": "replanned", "step": step, "why": why })
+            }
+            Notice::Saved { step, path } => {
+                serde_json::json!({ "event": "saved", "step": step, "path": path })
+            }
+            Notice::Resumed { step, path } => {
+                serde_json::json!({ "event": "resumed", "step": step, "path": path })
+            }
+        }
+    }
+}
+
 /// What a callback wants after an epoch.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Verdict {

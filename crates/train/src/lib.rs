@@ -9,6 +9,7 @@ mod error;
 mod fault;
 
 mod callback;
+mod history;
 mod logs;
 mod progress;
 
@@ -22,6 +23,7 @@ pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPl
 pub use checkpoint::{Checkpoint, Checkpoints, Progress};
 pub use error::{Error, Result};
 pub use fault::Fault;
+pub use history::{NoticeLog, StepLog};
 pub use logs::{CsvLog, TensorBoardLog};
 pub use predict::{Evaluation, Prediction};
 pub use progress::{JsonLines, ProgressBar};

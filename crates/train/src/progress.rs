@@ -189,21 +189,7 @@ impl Callback for JsonLines {
     }
 
     fn on_notice(&mut self, notice: &Notice) -> Result<()> {
-        let line = match notice {
-            Notice::Skipped { step, loss_scale } => {
-                serde_json::json!({ "event": "skipped", "step": step, "loss_scale": loss_scale })
-            }
-            Notice::Replanned { step, why } => {
-                serde_json::json!({ "event": "replanned", "step": step, "why": why })
-            }
-            Notice::Saved { step, path } => {
-                serde_json::json!({ "event": "saved", "step": step, "path": path })
-            }
-            Notice::Resumed { step, path } => {
-                serde_json::json!({ "event": "resumed", "step": step, "path": path })
-            }
-        };
-        print_line(&line.to_string());
+        print_line(&notice.to_json().to_string());
         Ok(())
     }
 }

@@ -3,12 +3,13 @@
 use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Loss, Metric, Model, Optimizer, Param, Precision, Recipe, Schedule, Training};
-use plimsoll_run::{Device, Exactness, StepInfo, Tensor};
+use plimsoll_run::{Device, Exactness, Frontier, StepInfo, Tensor};
 
 use crate::callback::Callback;
 use crate::checkpoint::{Checkpoint, Checkpoints, Progress, load_tensors, save_tensors};
@@ -222,6 +223,22 @@ impl Trainer {
         self.info(data.borrow())?.ok_or_else(none)
     }
 
+    /// What memory buys in a step on such data: the plans that no other beats in both memory and time, of `lines` lines, as
+    /// many as are found within `limit`. Nothing is run and no memory is taken for a step.
+    pub fn frontier(
+        &mut self,
+        data: impl Borrow<Dataset>,
+        lines: usize,
+        limit: Option<Duration>,
+    ) -> Result<Frontier> {
+        let device = self.on()?;
+        device.scope(|| {
+            let mut recipe = self.recipe(data.borrow(), true)?;
+            recipe.beside = self.pipelines(data.borrow())?;
+            Ok(Training::frontier(self.model.clone(), recipe, lines, limit)?)
+        })
+    }
+
     /// Sets another line between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
     /// goes on, with the same bits where the plan does not split the batch.
     ///
@@ -233,6 +250,11 @@ impl Trainer {
         }
         self.memory = line;
         Ok(())
+    }
+
+    /// The line in force, in bytes.
+    pub fn line_bytes(&self) -> Option<u64> {
+        self.memory.map(Bytes::get)
     }
 
     /// How far the training has come.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_data::{Column, Dataset};
 use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
-use plimsoll_train::{Callback, Epochs, Result, StepEvent, Trainer};
+use plimsoll_train::{Callback, Epochs, Result, StepEvent, StepLog, Trainer};
 
 /// The system's allocator, counting what it is asked for.
 struct Counting;
@@ -46,12 +46,15 @@ fn a_steady_step_allocates_nothing() {
     let y: Vec<i64> = (0..400).map(|i| i % 3).collect();
     let (x, y) = (Column::memory("x", x, [4, 4, 1]).unwrap(), Column::memory("y", y, []).unwrap());
     let data = Dataset::columns([x, y]).unwrap().shuffle(400, 5).batch(4).prefetch(2).workers(1);
+    let log = std::env::temp_dir().join(format!("plimsoll-steady-{}.csv", std::process::id()));
     let counts = Arc::new(Mutex::new(Vec::with_capacity(200)));
     let model = Sequential::new([4, 4, 1]).conv2d(4, 3).batch_norm().relu().flatten().dropout(0.2).dense(3);
     let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
         .metrics([Metric::Accuracy])
+        .callback(StepLog::new(&log))
         .callback(Counts(counts.clone()));
     trainer.fit(data, Epochs(1)).unwrap();
+    std::fs::remove_file(&log).unwrap();
     let counts = counts.lock().unwrap();
     let steady: Vec<usize> = counts[20..].windows(2).map(|pair| pair[1] - pair[0]).collect();
     // A thread's first wait on a busy machine may cost it a parking place; no step has a cost of its own.

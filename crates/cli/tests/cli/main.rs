@@ -6,4 +6,5 @@ mod explain;
 mod line;
 mod live;
 mod plan;
+mod report;
 mod resume;

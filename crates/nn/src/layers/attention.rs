@@ -32,11 +32,12 @@ impl MultiHead {
 
 impl Net {
     /// Self-attention. Parameters: those of the dense layers `qkv` (to 3 C) and `proj`.
+    #[track_caller]
     pub fn self_attention(&mut self, name: &str, x: &Tensor, layer: MultiHead) -> Result<Tensor> {
         let x = self.compute(x)?;
         let [b, t, d] = sequence(&x)?;
         let width = head_width(d, layer.heads)?;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let qkv = net.dense("qkv", &x, 3 * d, layer.bias)?.reshape([b, t, 3, layer.heads, width])?;
             let parts = qkv.split(2, &[1, 1, 1])?;
             let head = |i: usize| parts[i].reshape([b, t, layer.heads, width]);
@@ -47,6 +48,7 @@ impl Net {
 
     /// Attention from x to another sequence of the same batch: queries from x, keys and values from `context`.
     /// Parameters: those of the dense layers `query`, `key`, `value` and `proj`.
+    #[track_caller]
     pub fn cross_attention(
         &mut self,
         name: &str,
@@ -57,7 +59,7 @@ impl Net {
         let (x, context) = (self.compute(x)?, self.compute(context)?);
         let ([b, t, d], [_, s, _]) = (sequence(&x)?, sequence(&context)?);
         let width = head_width(d, layer.heads)?;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let mut head = |name: &str, x: &Tensor, steps: usize| {
                 net.dense(name, x, d, layer.bias)?.reshape([b, steps, layer.heads, width])
             };

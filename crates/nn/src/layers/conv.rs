@@ -92,12 +92,13 @@ impl<const AXES: usize> Conv<AXES> {
 
 impl Net {
     /// A convolution of images. Parameters: `weight` `[KH, KW, C / groups, channels]`, `bias`.
+    #[track_caller]
     pub fn conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         let [kh, kw] = conv.window;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let w = net.weight([kh, kw, width, conv.channels], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv2d(&w, b.as_ref(), conv.geometry)
@@ -105,11 +106,12 @@ impl Net {
     }
 
     /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
+    #[track_caller]
     pub fn conv1d(&mut self, name: &str, x: &Tensor, conv: Conv1d) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let w = net.weight([conv.window[0], width, conv.channels], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv1d(&w, b.as_ref(), conv.geometry)
@@ -118,6 +120,7 @@ impl Net {
 
     /// Every channel convolved by itself; `conv.channels` is a multiple of the input's. Parameters: `weight`
     /// `[KH, KW, 1, channels]`, `bias`.
+    #[track_caller]
     pub fn depthwise_conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let groups = channels(x)?;
         self.conv2d(name, x, conv.groups(groups))
@@ -125,9 +128,10 @@ impl Net {
 
     /// A depthwise convolution without bias, then a 1 × 1 convolution to `conv.channels`. Parameters: those of the
     /// layers `depthwise` and `pointwise`.
+    #[track_caller]
     pub fn separable_conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let width = channels(x)?;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let each = Conv { channels: width, bias: false, ..conv };
             let y = net.depthwise_conv2d("depthwise", x, each)?;
             net.conv2d("pointwise", &y, Conv { bias: conv.bias, ..Conv2d::new(conv.channels, 1) })
@@ -136,6 +140,7 @@ impl Net {
 
     /// A transposed convolution: images grow by the stride. Parameters: `weight` `[KH, KW, channels / groups, C]`,
     /// `bias`.
+    #[track_caller]
     pub fn conv_transpose2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;
@@ -144,7 +149,7 @@ impl Net {
         // The fans as PyTorch counts them: those of the convolution of which this is the transpose.
         let (fan_in, fan_out) = (per_group * conv.area(), width * conv.area());
         let [kh, kw] = conv.window;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let w = net.weight([kh, kw, per_group, width], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv_transpose2d(&w, b.as_ref(), conv.geometry, [0, 0])

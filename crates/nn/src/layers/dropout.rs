@@ -10,16 +10,18 @@ use crate::error::refuse;
 impl Net {
     /// In training, x `[N, ..]` with a share `rate` of its elements set to 0 and the others divided by 1 - rate; else
     /// x. Samples must stand along the first axis: a mask is a sample's own.
+    #[track_caller]
     pub fn dropout(&mut self, name: &str, x: &Tensor, rate: f64) -> Result<Tensor> {
         check(rate)?;
         if !self.is_training() || rate == 0.0 {
             return Ok(x.clone());
         }
         let (key, stream) = self.draw(name)?;
-        self.scope(name, |_| x.dropout(rate, &key, stream))
+        self.layer(name, |_| x.dropout(rate, &key, stream))
     }
 
     /// Dropout of whole channels: every position of a sample `[.., C]` has the same mask.
+    #[track_caller]
     pub fn spatial_dropout(&mut self, name: &str, x: &Tensor, rate: f64) -> Result<Tensor> {
         check(rate)?;
         if !self.is_training() || rate == 0.0 {
@@ -29,7 +31,7 @@ impl Net {
         let last = x.shape().rank().saturating_sub(1);
         let mask: Shape =
             x.shape().iter().enumerate().map(|(i, &n)| if i == 0 || i == last { n } else { 1 }).collect();
-        self.scope(name, |_| {
+        self.layer(name, |_| {
             let ones = x.full_like(x.ty().with_shape(mask), 1.0)?;
             x.mul(&ones.dropout(rate, &key, stream)?)
         })

@@ -14,17 +14,19 @@ const NORM_EPS: f64 = 1e-5;
 impl Net {
     /// Batch norm over all axes but the last: with the batch's statistics in training, with running ones otherwise.
     /// Parameters: `gamma`, `beta`; state: `mean`, `var`.
+    #[track_caller]
     pub fn batch_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
         self.batch_norm_with(name, x, BATCH_NORM_MOMENTUM, NORM_EPS)
     }
 
     /// As [`Net::batch_norm`], with another momentum (the share of the new batch; Keras counts the share of the old)
     /// and ε.
+    #[track_caller]
     pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;
         let training = self.is_training();
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             let mean = net.state("mean", [width], Init::Constant(0.0))?;
             let var = net.state("var", [width], Init::Constant(1.0))?;
@@ -44,38 +46,42 @@ impl Net {
     }
 
     /// Layer norm over the last axis. Parameters: `gamma`, `beta`.
+    #[track_caller]
     pub fn layer_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
         self.layer_norm_with(name, x, NORM_EPS)
     }
 
     /// As [`Net::layer_norm`], with another ε.
+    #[track_caller]
     pub fn layer_norm_with(&mut self, name: &str, x: &Tensor, eps: f64) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             x.layer_norm(&gamma, &beta, eps)
         })
     }
 
     /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
+    #[track_caller]
     pub fn group_norm(&mut self, name: &str, x: &Tensor, groups: usize) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;
         if groups == 0 || !width.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {width} channels in {groups} groups")));
         }
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             x.group_norm(&gamma, &beta, groups, NORM_EPS)
         })
     }
 
     /// RMS norm over the last axis. Parameter: `gamma`.
+    #[track_caller]
     pub fn rms_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
         let x = self.compute(x)?;
         let width = channels(&x)?;
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let gamma = net.master("gamma", [width], Init::Constant(1.0))?;
             x.rms_norm(&gamma, NORM_EPS)
         })

@@ -44,6 +44,7 @@ impl Recurrent {
 impl Net {
     /// A long short-term memory, gates i, f, g, o. Parameters of each direction: `input_weight` `[C, 4 · units]`,
     /// `hidden_weight`, `input_bias`, `hidden_bias`; of the second in the scope `backward`.
+    #[track_caller]
     pub fn lstm(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
         self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 4, layer.units)?;
@@ -56,6 +57,7 @@ impl Net {
     }
 
     /// A gated recurrent unit, gates r, z, n. Parameters as those of [`Net::lstm`], with three gates.
+    #[track_caller]
     pub fn gru(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
         self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 3, layer.units)?;
@@ -64,6 +66,7 @@ impl Net {
         })
     }
 
+    #[track_caller]
     fn recurrent(
         &mut self,
         name: &str,
@@ -76,7 +79,7 @@ impl Net {
         }
         let x = self.compute(x)?;
         let pick = |(all, last): (Tensor, Tensor)| if layer.gives_all { all } else { last };
-        self.scope(name, |net| {
+        self.layer(name, |net| {
             let forward = pick(cell(net, &x)?);
             if !layer.is_bidirectional {
                 return Ok(forward);

@@ -1,0 +1,85 @@
+//! Turns what the engine knows of a plan and a run into the records that `plimsoll report` reads (`docs/report.md`).
+
+use std::path::Path;
+use std::time::Duration;
+
+use plimsoll::device::Ledger;
+use plimsoll::prelude::*;
+use plimsoll::run::{Error, Frontier, FrontierPoint, Timeline};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// For so many lines, and for so long, other plans are looked for.
+pub const FRONTIER_LINES: usize = 24;
+pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
+
+/// What was planned for a run.
+pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> Value {
+    let training = trainer.training();
+    let mut plan = figures(model, batch, info);
+    plan["line_bytes"] = json!(trainer.line_bytes());
+    plan["arena_bytes"] = json!(training.map_or(0, |t| t.arena_bytes().get()));
+    plan["state_bytes"] = json!(training.map_or(0, |t| t.state_bytes().get()));
+    plan
+}
+
+/// A plan with its step and other plans beside it, as one document.
+pub fn write_plan(
+    path: &Path,
+    model: &str,
+    batch: usize,
+    info: &StepInfo,
+    step: &Timeline,
+    other: Option<&Frontier>,
+) -> plimsoll::run::Result<()> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        #[serde(flatten)]
+        plan: Value,
+        step: &'a Timeline,
+        frontier: Option<Value>,
+    }
+    let mut plan = figures(model, batch, info);
+    plan["line_bytes"] = json!(step.line_bytes);
+    plan["arena_bytes"] = json!(step.arena_bytes);
+    plan["state_bytes"] = json!(info.account.tensors.get());
+    let document = Document { plan, step, frontier: other.map(frontier) };
+    let written: std::io::Result<()> =
+        plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
+    written.map_err(|e| Error::Internal(format!("{}: {e}", path.display())))
+}
+
+/// Other plans for the same step.
+pub fn frontier(frontier: &Frontier) -> Value {
+    let point = |p: &FrontierPoint| {
+        json!({
+            "planned_bytes": p.planned.get(), "predicted_ms": p.predicted_seconds * 1e3,
+            "micro_batches": p.micro_batches, "recomputed_ops": p.recomputed_ops,
+        })
+    };
+    json!({ "points": frontier.points.iter().map(point).collect::<Vec<Value>>() })
+}
+
+/// Planned and measured bytes by owner.
+pub fn ledger(ledger: &Ledger) -> Value {
+    let row = |(kind, name, row): (plimsoll::device::Kind, &str, &plimsoll::device::Row)| {
+        json!({
+            "kind": kind.name(), "name": name, "planned_bytes": row.planned.get(),
+            "measured_bytes": row.measured.get(), "peak_bytes": row.peak.get(),
+        })
+    };
+    ledger.rows().map(row).collect()
+}
+
+fn figures(model: &str, batch: usize, info: &StepInfo) -> Value {
+    json!({
+        "schema": 1, "model": model, "batch": batch,
+        "device": Device::current().map(|device| device.name().to_string()).unwrap_or_default(),
+        "planned_bytes": info.planned.get(), "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
+        "live_bytes": info.live.get(), "program_bytes": info.account.program.get(),
+        "pipeline_bytes": info.account.beside.get(), "input_bytes": info.account.staged.get(),
+        "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
+        "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
+        "plan_seconds": info.plan_seconds,
+    })
+}

@@ -1,0 +1,127 @@
+//! Records to draw: a made-up step of any length, with a run around it.
+
+use plimsoll_report::{
+    Epoch, Event, Frontier, Instruction, LedgerRow, Plan, Point, Record, Resident, Run, Step, Steps, Stretch,
+    Tensor,
+};
+
+/// A step of `n` instructions: a forward pass whose activations are kept, and a backward pass that lets go of them, the
+/// last first.
+pub fn record(n: u32) -> Record {
+    let half = n / 2;
+    let mut step = Step { program_bytes: 15 << 20, ..Step::default() };
+    step.names = vec!["scratch".into(), "weights".into()];
+    step.sites = (0..40).map(|line| format!("src/model.rs:{line}")).collect();
+    let mut top = 0;
+    let bytes = |i: u32| 64 * (1 + u64::from(i) * 7919 % 4096);
+    for i in 0..half {
+        let name = |i: u32| format!("block{}/conv{}", i % 50, i);
+        step.names.push(name(i));
+        let layer = 2 + i;
+        let site = Some(i % 40);
+        step.instructions.push(instruction("conv", layer, site, "forward"));
+        step.tensors.push(tensor(layer, "activation", bytes(i), top, i, n - i, site));
+        top += bytes(i);
+        if i % 5 == 0 {
+            step.tensors.push(Tensor { name: 0, ..tensor(layer, "scratch", 4096, top, i, i + 1, site) });
+        }
+    }
+    for i in half..n {
+        let layer = 2 + (n - 1 - i);
+        let site = Some(i % 40);
+        let what = if i % 9 == 0 { "again" } else { "run" };
+        let done = instruction("conv_grad", layer, site, "backward");
+        step.instructions.push(Instruction { what: what.into(), ..done });
+        let at = step.tensors.iter().filter(|t| t.from <= i && i < t.to).map(|t| t.offset + t.bytes).max();
+        let gradient = tensor(layer, "gradient", 8192, at.unwrap_or(0), i, i + 1, site);
+        step.tensors.push(Tensor { again: i % 9 == 0, ..gradient });
+    }
+    step.residents.push(Resident {
+        name: 1,
+        kind: "parameter".into(),
+        shape: vec![1 << 20],
+        dtype: "f32".into(),
+        bytes: 4 << 20,
+        site: Some(3),
+    });
+    step.stretches.push(Stretch { name: "step".into(), first: 0, samples: 32, runs: 1 });
+    step.arena_bytes = step.tensors.iter().map(|t| t.offset + t.bytes).max().unwrap_or(1);
+    step.planned_bytes = (19 << 20) + step.arena_bytes;
+    step.line_bytes = Some(step.planned_bytes + (1 << 20));
+    let plan = Plan {
+        model: "sample".into(),
+        batch: 32,
+        line_bytes: step.line_bytes,
+        planned_bytes: step.planned_bytes,
+        floor_bytes: step.planned_bytes / 2,
+        unlimited_bytes: step.planned_bytes + (9 << 20),
+        arena_bytes: step.arena_bytes,
+        live_bytes: step.peak().1,
+        predicted_ms: 12.5,
+        unlimited_ms: 11.25,
+        micro_batches: 1,
+        recomputed_ops: 7,
+        exactness: Some("bitwise".into()),
+        ..Plan::default()
+    };
+    let point =
+        |planned_bytes: u64, predicted_ms: f64| Point { planned_bytes, predicted_ms, ..Point::default() };
+    let points = vec![point(plan.floor_bytes, 20.0), point(plan.planned_bytes, 12.5)];
+    let frontier = Some(Frontier { points });
+    Record { schema: 1, run: Some(run(&plan)), plan, step: Some(step), frontier }
+}
+
+fn instruction(op: &str, layer: u32, site: Option<u32>, phase: &str) -> Instruction {
+    Instruction { op: op.into(), layer, site, us: 12.5, what: "run".into(), phase: phase.into() }
+}
+
+fn tensor(layer: u32, kind: &str, bytes: u64, offset: u64, from: u32, to: u32, site: Option<u32>) -> Tensor {
+    let (shape, dtype) = (vec![bytes / 4], "f32".into());
+    Tensor {
+        name: layer,
+        layer,
+        kind: kind.into(),
+        shape,
+        dtype,
+        bytes,
+        offset,
+        from,
+        to,
+        again: false,
+        site,
+    }
+}
+
+fn run(plan: &Plan) -> Run {
+    let n = 300;
+    let real = |f: &dyn Fn(u64) -> f64| (1..=n).map(|i| Some(f(i))).collect::<Vec<_>>();
+    let steps = Steps {
+        step: (1..=n).collect(),
+        loss: real(&|i| 2.0 / i as f64),
+        rate: real(&|_| 1e-3),
+        samples_s: real(&|i| 900.0 + (i % 7) as f64),
+        waiting: real(&|i| 0.01 * (i % 3) as f64),
+        resident_bytes: vec![plan.planned_bytes - 1000; n as usize],
+        resident_peak_bytes: vec![plan.planned_bytes - 500; n as usize],
+        device_bytes: vec![plan.planned_bytes / 2; n as usize],
+    };
+    let epoch = |epoch: u64| {
+        let values = [("loss", 1.0 / epoch as f64), ("accuracy", 0.9), ("val_loss", 0.5)];
+        let values = values.map(|(name, value)| (name.to_string(), Some(value))).into();
+        Epoch { epoch, step: epoch * 100, values }
+    };
+    let event = |event: &str, step: u64| Event { event: event.into(), step: Some(step), why: None };
+    let row = |kind: &str, planned_bytes: u64| LedgerRow {
+        kind: kind.into(),
+        name: kind.into(),
+        planned_bytes,
+        measured_bytes: planned_bytes - 64,
+        peak_bytes: planned_bytes,
+    };
+    Run {
+        steps,
+        epochs: (1..=3).map(epoch).collect(),
+        events: vec![event("started", 0), event("skipped", 17), event("saved", 100)],
+        ledger: vec![row("parameter", 4 << 20), row("activation", plan.arena_bytes)],
+    }
+}
