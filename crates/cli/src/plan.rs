@@ -139,7 +139,8 @@ fn model(
         return side_by_side(args, name, batch, &mut survey);
     }
     let planned = survey.plan(args.memory);
-    let frontier = match args.no_frontier {
+    // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
+    let frontier = match args.no_frontier || planned.is_err() {
         true => None,
         false => Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?),
     };

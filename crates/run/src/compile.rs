@@ -44,6 +44,8 @@ pub(crate) struct Compile<'a> {
     pub(crate) absent: Bytes,
     /// Whether the step has run before, and what stands beside it with it.
     pub(crate) started: bool,
+    /// Whether a batch of inputs exists already, and is among the tensors that are counted.
+    pub(crate) present: bool,
     pub(crate) body: &'a dyn Fn(&Pass<'_>) -> Result<StepResult>,
     pub(crate) site: Site,
 }
@@ -97,6 +99,9 @@ pub(crate) struct Terms {
     /// Bytes beside the account if every value had its own.
     unshared: Bytes,
 }
+
+/// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
+const LATER_OUTPUTS: usize = 4096;
 
 /// One way to run the step, before it is planned.
 pub(crate) struct Candidate {
@@ -255,7 +260,9 @@ impl Compile<'_> {
         let whole = self.trace(self.batch)?;
         let outputs: Vec<Type> =
             whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
-        let staged = self.inputs.iter().chain(&outputs).map(Type::bytes);
+        // The first form of a step leaves room for what later ones give back: a few numbers each.
+        let (inputs, later) = if self.present { (&[][..], None) } else { (self.inputs, Some(LATER_OUTPUTS)) };
+        let staged = inputs.iter().chain(&outputs).map(Type::bytes).chain(later);
         if !self.device.backend().is_host() {
             prepare(&passes::optimize(&whole.graph)?, self.device)?;
         }

@@ -265,7 +265,7 @@ impl Step {
         let bodies: Vec<Body> = vec![Box::new(body)];
         let mut step = Step { device, options, bodies, names, state, variants: Vec::new(), workspace };
         if let Some(inputs) = inputs {
-            step.prepare(0, inputs, site)?;
+            step.prepare(0, inputs, false, site)?;
         }
         Ok(step)
     }
@@ -277,8 +277,9 @@ impl Step {
         self.bodies.len() - 1
     }
 
-    /// Makes the form for inputs of these types the last of the list, compiling it if it is not there.
-    fn prepare(&mut self, body: usize, inputs: &[Type], site: Site) -> Result<()> {
+    /// Makes the form for inputs of these types the last of the list, compiling it if it is not there. `present` says that such
+    /// inputs exist.
+    fn prepare(&mut self, body: usize, inputs: &[Type], present: bool, site: Site) -> Result<()> {
         if let Some(i) = self.variants.iter().position(|v| v.body == body && v.inputs == inputs) {
             // Without moving anything where it is the last already: the steady state.
             self.variants[i..].rotate_left(1);
@@ -286,7 +287,7 @@ impl Step {
         }
         // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
         self.drop_workspace(site)?;
-        let variant = match self.build(body, inputs, &self.options, site) {
+        let variant = match self.build(body, inputs, &self.options, present, site) {
             Ok(variant) => variant,
             Err(error) => {
                 self.fit_workspace(site)?;
@@ -301,7 +302,14 @@ impl Step {
     }
 
     /// Compiles a form of the step.
-    fn build(&self, body: usize, inputs: &[Type], options: &StepOptions, site: Site) -> Result<Variant> {
+    fn build(
+        &self,
+        body: usize,
+        inputs: &[Type],
+        options: &StepOptions,
+        present: bool,
+        site: Site,
+    ) -> Result<Variant> {
         let batch = batch_of(options, inputs, site)?;
         let start = Instant::now();
         let (device, state, names) = (&self.device, &self.state, &self.names);
@@ -324,6 +332,7 @@ impl Step {
             guarded,
             absent: Bytes::ZERO,
             started,
+            present,
             body: &**traced,
             site,
         };
@@ -369,7 +378,7 @@ impl Step {
             return self.fit_workspace(site);
         };
         self.drop_workspace(site)?;
-        let variant = match self.build(0, &inputs, &options, site) {
+        let variant = match self.build(0, &inputs, &options, false, site) {
             Ok(variant) => variant,
             Err(error) => {
                 self.fit_workspace(site)?;
@@ -398,7 +407,7 @@ impl Step {
             |v: &Variant| v.body == body && v.inputs.iter().zip(inputs).all(|(ty, input)| ty == input.ty());
         if !self.variants.last().is_some_and(same) {
             let types: Vec<Type> = inputs.iter().map(|input| input.ty().clone()).collect();
-            self.prepare(body, &types, site)?;
+            self.prepare(body, &types, true, site)?;
         }
         // A refusal of memory may have left the workspace too small; without it nothing may run.
         if self.variants.last().is_some_and(|v| v.workspace() > self.workspace.bytes()) {

@@ -117,6 +117,7 @@ impl<'a> Survey<'a> {
             guarded,
             absent,
             started,
+            present: false,
             body: &body,
             site,
         };
@@ -296,7 +297,21 @@ impl<'a> Survey<'a> {
         let Survey { device, state, names, inputs, options, body, .. } = self;
         let (batch, absent, site, guarded) = (self.batch, self.absent, self.site, self.options.guarded);
         let started = false;
-        Compile { device, state, names, inputs, batch, options, guarded, absent, started, body, site }
+        let present = false;
+        Compile {
+            device,
+            state,
+            names,
+            inputs,
+            batch,
+            options,
+            guarded,
+            absent,
+            started,
+            present,
+            body,
+            site,
+        }
     }
 }
 

@@ -56,10 +56,9 @@ fn budgets_stand_side_by_side_and_one_that_is_refused_says_its_least() {
 }
 
 #[test]
-fn a_refusal_has_ways_out_and_the_frontier_above_it() {
+fn a_refusal_has_ways_out_and_does_not_wait_for_a_frontier() {
     let refused = plan(&["--memory", "1MiB"]);
     assert_eq!(refused["fits"], false);
-    let first = &refused["frontier"]["points"][0];
-    assert_eq!(bytes(first, "line_bytes"), bytes(&refused, "floor_bytes"));
+    assert!(refused.get("frontier").is_none() && bytes(&refused, "floor_bytes") > 1 << 20);
     assert!(refused["why"].as_str().is_some_and(|why| why.contains("ways out")), "{refused}");
 }
