@@ -20,8 +20,8 @@ pub struct Args {
     /// Where the page goes; by default `report.html` in the run's folder, or beside the plan.
     #[arg(short, long)]
     out: Option<PathBuf>,
-    /// Writes the step as a Chrome trace with memory counters instead of a page; ui.perfetto.dev opens it.
-    #[arg(long, value_name = "TRACE.json", conflicts_with = "out")]
+    /// Writes the step as a Chrome trace with memory counters, which ui.perfetto.dev opens; the page too only where --out asks for it.
+    #[arg(long, value_name = "TRACE.json")]
     perfetto: Option<PathBuf>,
     /// Prints the whole record as JSON instead of writing a page.
     #[arg(long, conflicts_with_all = ["out", "perfetto"])]
@@ -45,7 +45,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = &args.perfetto {
         write(path, &trace(&record).to_string())?;
         say!("{} opens in ui.perfetto.dev", path.display());
-        return Ok(());
+        if args.out.is_none() {
+            return Ok(());
+        }
     }
     let out = match &args.out {
         Some(path) => path.clone(),

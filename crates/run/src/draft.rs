@@ -116,7 +116,7 @@ impl Draft {
         let node = self.lowered.node(fullest.op);
         Some(Peak {
             op: self.lowered.problem.ops[fullest.op].name.clone(),
-            site: node.map(|node| node.site),
+            site: node.and_then(|node| node.site.known()),
             backward: node.is_some_and(|node| node.phase == Phase::Backward),
             step: fullest.step,
             steps: plan.steps.len(),

@@ -319,10 +319,7 @@ impl Recorder<'_> {
     }
 
     fn site(&mut self, site: Site) -> Option<u32> {
-        // A function that is called through a closure has a line of the standard library for a caller.
-        if site.file.starts_with("/rustc/") {
-            return None;
-        }
+        let site = site.known()?;
         let sites = &mut self.timeline.sites;
         Some(*self.sites.entry(site).or_insert_with(|| {
             sites.push(site.to_string());
