@@ -93,7 +93,7 @@ impl<const AXES: usize> Conv<AXES> {
 impl Net {
     /// A convolution of images. Parameters: `weight` `[KH, KW, C / groups, channels]`, `bias`.
     pub fn conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         let [kh, kw] = conv.window;
@@ -106,7 +106,7 @@ impl Net {
 
     /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
     pub fn conv1d(&mut self, name: &str, x: &Tensor, conv: Conv1d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         self.scope(name, |net| {
@@ -137,7 +137,7 @@ impl Net {
     /// A transposed convolution: images grow by the stride. Parameters: `weight` `[KH, KW, channels / groups, C]`,
     /// `bias`.
     pub fn conv_transpose2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         conv.per_group(width)?;
         let per_group = conv.channels / conv.geometry.groups.max(1);

@@ -10,7 +10,7 @@ impl Net {
     /// x w + b over the last axis. Parameters: `weight` `[C, units]`, `bias`.
     pub fn dense(&mut self, name: &str, x: &Tensor, units: usize, bias: bool) -> Result<Tensor> {
         let width = channels(x)?;
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         self.scope(name, |net| {
             let w = net.weight([width, units], width, units)?;
             let b = net.bias(bias, units, width)?;
@@ -34,7 +34,9 @@ impl Net {
     ) -> Result<Tensor> {
         // Rows are picked as f32 and rounded then: so their gradients are added up in f32, and no 16-bit table is
         // made.
-        let dtype = self.dtype();
-        self.scope(name, |net| net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype))
+        self.scope(name, |net| {
+            let dtype = net.dtype();
+            net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype)
+        })
     }
 }

@@ -21,7 +21,7 @@ impl Net {
     /// As [`Net::batch_norm`], with another momentum (the share of the new batch; Keras counts the share of the old)
     /// and ε.
     pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         let training = self.is_training();
         self.scope(name, |net| {
@@ -51,7 +51,7 @@ impl Net {
 
     /// As [`Net::layer_norm`], with another ε.
     pub fn layer_norm_with(&mut self, name: &str, x: &Tensor, eps: f64) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         self.scope(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
@@ -61,7 +61,7 @@ impl Net {
 
     /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
     pub fn group_norm(&mut self, name: &str, x: &Tensor, groups: usize) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         if groups == 0 || !width.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {width} channels in {groups} groups")));
@@ -74,7 +74,7 @@ impl Net {
 
     /// RMS norm over the last axis. Parameter: `gamma`.
     pub fn rms_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         self.scope(name, |net| {
             let gamma = net.master("gamma", [width], Init::Constant(1.0))?;
