@@ -28,6 +28,8 @@ enum Slot {
     Rate,
     /// The state of this name in a training.
     State(String),
+    /// The states of these names, all of the same value.
+    Shared(Vec<String>),
 }
 
 impl KerasModel {
@@ -73,6 +75,12 @@ impl KerasModel {
                         .transpose()?;
                     if own == Some(configured) {
                         training.restore(RATE, &f64::from(rate).to_ne_bytes())?;
+                    }
+                }
+                Slot::Shared(names) => {
+                    let value = bind::read_f32(&self.file, variable)?.first().copied().unwrap_or(0.0);
+                    for name in names {
+                        training.restore(name, &value.to_ne_bytes())?;
                     }
                 }
                 Slot::State(name) => {
@@ -146,7 +154,7 @@ impl KerasModel {
             let path = format!("optimizer/vars/{i}");
             let variable = match &slot {
                 Slot::Iterations => Variable::new(&path, Element::I64, &[]),
-                Slot::Rate => Variable::new(&path, Element::F32, &[]),
+                Slot::Rate | Slot::Shared(_) => Variable::new(&path, Element::F32, &[]),
                 Slot::State(name) => {
                     let shape = state.get(name.as_str()).map(|t| shape_of(t)).unwrap_or_default();
                     Variable::new(&path, Element::F32, &shape)
@@ -192,6 +200,7 @@ impl KerasModel {
             }
             Some(Slot::Rate) => of_state(RATE)?,
             Some(Slot::State(name)) => of_state(name)?,
+            Some(Slot::Shared(names)) => of_state(names.first().map_or("", String::as_str))?,
             None => {
                 match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {
                     Some(binding) => of_state(&binding.name)?,
@@ -240,6 +249,14 @@ impl KerasModel {
                     slots.push(Slot::State(name));
                 }
             }
+        }
+        if let Some(slot) = optimizer.shared() {
+            let names = self.bindings.iter().filter(|b| b.trained).map(|b| format!("{}.{slot}", b.name));
+            let names: Vec<String> = names.collect();
+            if names.is_empty() || !names.iter().all(|name| types.contains_key(name)) {
+                return None;
+            }
+            slots.push(Slot::Shared(names));
         }
         Some(slots)
     }

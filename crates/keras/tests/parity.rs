@@ -47,6 +47,7 @@ agree! {
     masks_agree: "masked" "masked.keras";
     merges_and_operations_agree: "merges" "merges.keras";
     adam_with_the_largest_moment_agrees: "amsgrad" "amsgrad.keras";
+    adam_that_looks_ahead_agrees: "nadam" "nadam.keras";
     centered_rmsprop_agrees: "centered" "centered.keras";
     poisson_loss_agrees: "poisson" "poisson.keras";
     percentage_loss_agrees: "mape" "mape.keras";
