@@ -371,8 +371,8 @@ fn precision(layer: &Layer, place: &str) -> Result<Option<Precision>> {
     };
     let refused = || {
         let why = format!(
-            "its dtype policy {:?} is not taken; float32, bfloat16, float16 and mixed ones are",
-            policy.name
+            "this {} has the dtype policy {:?}, which is not taken; build it with float32, bfloat16, float16 or a mixed one",
+            layer.class_name, policy.name
         );
         Error::config(place, why)
     };

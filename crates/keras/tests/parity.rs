@@ -114,12 +114,12 @@ fn weights_of_another_file_go_onto_a_known_model() {
 #[test]
 fn what_is_not_known_is_refused_by_name_and_place() {
     for (name, expected) in [
-        ("lambda", &["code", "Lambda", "never run"][..]),
-        ("own", &["deep/odd", "Own", "user's own"]),
-        ("conv3d", &["solid", "Conv3D", "not known"]),
-        ("constraint", &["held", "kernel_constraint"]),
-        ("first", &["turned", "channels_last"]),
-        ("double", &["wide", "float64"]),
+        ("lambda", &["code", "Lambda", "never run", "in its place"][..]),
+        ("own", &["deep/odd", "Own", "user's own", "build it"]),
+        ("conv3d", &["solid", "Conv3D", "three axes", "fold one axis"]),
+        ("constraint", &["held", "kernel_constraint", "without it"]),
+        ("first", &["turned", "Conv2D", "channels_last", "move the weights"]),
+        ("double", &["wide", "Dense", "float64", "build it with float32"]),
     ] {
         let error = KerasModel::open(fixture(&format!("refused_{name}.keras"))).unwrap_err().to_string();
         for part in expected {
