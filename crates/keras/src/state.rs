@@ -45,10 +45,27 @@ impl KerasModel {
     /// Sets the weights of a training of this model, and its optimizer's state, to what the file holds: for trainings
     /// that start from a seed.
     pub fn restore(&self, training: &mut Training) -> Result<()> {
-        for (param, value) in self.params().iter().zip(self.values()?) {
-            training.restore(&param.name, &value.to_bytes()?)?;
-        }
+        self.restore_weights(training)?;
         self.restore_optimizer(training)
+    }
+
+    /// Sets the weights of a training of this model to what the file holds, one after the other: beside the training there
+    /// are never more than [`KerasModel::restoring_bytes`].
+    pub fn restore_weights(&self, training: &mut Training) -> Result<()> {
+        for param in self.params() {
+            let values = self.value(param)?;
+            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+            drop(values);
+            training.restore(&param.name, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The most bytes that [`KerasModel::restore`] holds beside the training.
+    pub fn restoring_bytes(&self) -> plimsoll_device::Bytes {
+        // What was read and what it is turned into, of the largest parameter.
+        let largest = self.params().iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
+        plimsoll_device::Bytes(2 * largest as u64)
     }
 
     fn restore_optimizer(&self, training: &mut Training) -> Result<()> {

@@ -340,6 +340,8 @@ def fixtures():
     inner = keras.Sequential([small("inner2"), layers.Activation("softmax")], name="kl")
     case("kl", inner, random(6, 5), np.eye(2, dtype=np.float32)[classes(6, 2)] * 0.8 + 0.1, "adagrad",
          "kl_divergence")
+    # A model that was never compiled.
+    save(small("bare"), f"{OUT}/bare.keras")
     # The same kinds of model as older Keras stored them, and weights alone.
     case("legacy", cnn(), random(5, 9, 8, 2), classes(5, 3), o.Adam(0.01), "sparse_categorical_crossentropy",
          suffix="h5", warm=1)

@@ -296,6 +296,13 @@ impl Trainer {
         }
     }
 
+    /// Gets ready to evaluate or to predict on data like this, without a training step. Parameters are to be set then: by
+    /// [`Trainer::load`], or through [`Trainer::training_mut`].
+    pub fn prepare(&mut self, data: &Dataset) -> Result<()> {
+        let device = self.on()?;
+        device.scope(|| self.usable(data)).map(|_| ())
+    }
+
     pub(crate) fn on(&self) -> Result<Device> {
         match &self.device {
             Some(device) => Ok(device.clone()),
@@ -401,7 +408,7 @@ impl Trainer {
         let bounded = self.bounded(data)?;
         if self.training.is_none() {
             let mut recipe = self.recipe(data, false)?;
-            recipe.beside = self.pipelines(data)?;
+            recipe.beside = self.beside + self.pipelines(data)?;
             self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
         }
         Ok(bounded)

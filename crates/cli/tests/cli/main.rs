@@ -5,5 +5,6 @@ mod contract;
 mod explain;
 mod line;
 mod live;
+mod model;
 mod plan;
 mod resume;
