@@ -148,6 +148,9 @@ pub struct Config {
     pub patience: Option<u64>,
 }
 
+/// Precisions of layers by name.
+type OfLayers = Vec<(String, Precision)>;
+
 /// Takes each field from the flags where it is set there.
 macro_rules! over {
     ($flags:expr, $file:expr, $($field:ident)*) => {
@@ -188,7 +191,7 @@ impl Config {
     }
 
     /// The precision of all layers, where one is named, and those of layers by name.
-    pub fn precision(&self) -> Result<(Option<Precision>, Vec<(String, Precision)>), Failure> {
+    pub fn precision(&self) -> Result<(Option<Precision>, OfLayers), Failure> {
         let (mut all, mut layers) = (None, Vec::new());
         let named = self.precision.iter().flat_map(|text| text.split(',')).map(str::trim);
         for part in named.filter(|part| !part.is_empty()) {

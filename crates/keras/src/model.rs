@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Limits};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions};
@@ -171,7 +172,7 @@ impl KerasModel {
         Ok(())
     }
 
-    fn binding(&self, param: &str) -> Result<&Binding> {
+    pub(crate) fn binding(&self, param: &str) -> Result<&Binding> {
         let found = self.bindings.iter().find(|b| b.name == param);
         found.ok_or_else(|| Error::variables(param, "the model has this parameter, but no layer lists it"))
     }
@@ -246,6 +247,18 @@ impl KerasModel {
         let source = self.weights.as_ref().unwrap_or(&self.file);
         let binding = self.binding(&param.name)?;
         bind::read_f32(source, source.variable(&binding.path)?)
+    }
+
+    /// The elements of one parameter in the file, as the bytes of f32 numbers here.
+    pub(crate) fn value_bytes(&self, param: &Param) -> Result<Vec<u8>> {
+        let source = self.weights.as_ref().unwrap_or(&self.file);
+        let variable = source.variable(&self.binding(&param.name)?.path)?;
+        if variable.element == Element::F32 && cfg!(target_endian = "little") {
+            let mut bytes = vec![0; variable.bytes];
+            source.read_into(&variable.path, &mut bytes)?;
+            return Ok(bytes);
+        }
+        Ok(self.value(param)?.iter().flat_map(|x| x.to_ne_bytes()).collect())
     }
 
     /// Takes the weights of a `.weights.h5` file, or of another file of the same model, from now on.

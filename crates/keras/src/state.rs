@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Contents, KerasFile, Kind, Variable, write_keras, write_weights};
-use plimsoll_nn::{Recipe, Training};
+use plimsoll_nn::{Param, Recipe, Training};
 use plimsoll_run::Tensor;
 use serde_json::Value;
 
@@ -53,19 +53,20 @@ impl KerasModel {
     /// are never more than [`KerasModel::restoring_bytes`].
     pub fn restore_weights(&self, training: &mut Training) -> Result<()> {
         for param in self.params() {
-            let values = self.value(param)?;
-            let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
-            drop(values);
-            training.restore(&param.name, &bytes)?;
+            training.restore(&param.name, &self.value_bytes(param)?)?;
         }
         Ok(())
     }
 
     /// The most bytes that [`KerasModel::restore`] holds beside the training.
     pub fn restoring_bytes(&self) -> plimsoll_device::Bytes {
-        // What was read and what it is turned into, of the largest parameter.
-        let largest = self.params().iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
-        plimsoll_device::Bytes(2 * largest as u64)
+        let of = |param: &Param| {
+            let stored = self.binding(&param.name).and_then(|b| Ok(self.file.variable(&b.path)?.element));
+            // Other types are read, turned into f32 and then into its bytes.
+            let copies = if matches!(stored, Ok(Element::F32)) { 1 } else { 2 };
+            copies * param.ty.bytes() as u64
+        };
+        plimsoll_device::Bytes(self.params().iter().map(of).max().unwrap_or(0))
     }
 
     fn restore_optimizer(&self, training: &mut Training) -> Result<()> {

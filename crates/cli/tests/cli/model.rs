@@ -173,3 +173,24 @@ fn single_layers_are_kept_in_another_precision() {
     let found = lines(&["evaluate", &scratch.path("own"), "--json"]).unwrap();
     assert!(found[0]["loss"].as_f64().unwrap().is_finite());
 }
+
+/// What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
+const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
+
+#[test]
+fn the_least_line_that_a_refusal_names_is_kept() {
+    let scratch = Scratch::new("keras-least");
+    let (data, file, out) =
+        (data(&scratch, "cnn.npz"), fixture("cnn.keras"), scratch.path("predictions.npy"));
+    let predict = |line: u64| {
+        let (file, line) = (file.to_str().unwrap(), line.to_string());
+        let arguments =
+            ["predict", file, "--data", &data, "--out", &out, "--threads", "1", "--memory", &line, "--json"];
+        lines(&arguments).map(|mut lines| lines.remove(0))
+    };
+    let refused = predict(1 << 20).unwrap_err();
+    let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
+    let line = least.and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{refused}")) + GRAIN;
+    let told = predict(line).unwrap();
+    assert!(bytes(&told, "resident_peak_bytes") <= line, "{told} under {line}");
+}
