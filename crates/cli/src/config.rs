@@ -62,7 +62,7 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// f32, mixed-bf16 or mixed-f16.
+    /// f32, mixed-bf16 or mixed-f16; with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
@@ -148,6 +148,9 @@ pub struct Config {
     pub patience: Option<u64>,
 }
 
+/// Precisions of layers by name.
+type OfLayers = Vec<(String, Precision)>;
+
 /// Takes each field from the flags where it is set there.
 macro_rules! over {
     ($flags:expr, $file:expr, $($field:ident)*) => {
@@ -187,13 +190,24 @@ impl Config {
         size(self.host_memory.as_deref(), "--host-memory")
     }
 
-    pub fn precision(&self) -> Result<Precision, Failure> {
-        match self.precision.as_deref().unwrap_or("f32") {
-            "f32" => Ok(Precision::F32),
-            "mixed-bf16" => Ok(Precision::MixedBf16),
-            "mixed-f16" => Ok(Precision::MixedF16),
-            other => Err(Failure(format!("there is no precision {other}; use f32, mixed-bf16 or mixed-f16"))),
+    /// The precision of all layers, where one is named, and those of layers by name.
+    pub fn precision(&self) -> Result<(Option<Precision>, OfLayers), Failure> {
+        let (mut all, mut layers) = (None, Vec::new());
+        let named = self.precision.iter().flat_map(|text| text.split(',')).map(str::trim);
+        for part in named.filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some((layer, of)) => layers.push((layer.trim().to_string(), precision(of.trim())?)),
+                None if all.is_some() => {
+                    let why = "names two precisions for all layers; a layer's own is written as name=f32";
+                    return Err(Failure(format!(
+                        "--precision {} {why}",
+                        self.precision.as_deref().unwrap_or_default()
+                    )));
+                }
+                None => all = Some(precision(part)?),
+            }
         }
+        Ok((all, layers))
     }
 
     pub fn clip(&self) -> Option<Clip> {
@@ -229,6 +243,15 @@ impl Config {
     }
 }
 
+fn precision(name: &str) -> Result<Precision, Failure> {
+    match name {
+        "f32" => Ok(Precision::F32),
+        "mixed-bf16" => Ok(Precision::MixedBf16),
+        "mixed-f16" => Ok(Precision::MixedF16),
+        other => Err(Failure(format!("there is no precision {other}; use f32, mixed-bf16 or mixed-f16"))),
+    }
+}
+
 fn metric(name: &str) -> Result<Metric, Failure> {
     Ok(match name {
         "accuracy" => Metric::Accuracy,
@@ -259,6 +282,22 @@ fn size(text: Option<&str>, flag: &str) -> Result<Option<Bytes>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn precisions_are_of_all_layers_and_of_some() {
+        let read = |text: &str| {
+            toml::from_str::<Config>(&format!("precision = \"{text}\""))
+                .unwrap()
+                .precision()
+                .map_err(|Failure(why)| why)
+        };
+        let head = vec![("head".to_string(), Precision::F32)];
+        assert_eq!(read("mixed-bf16, head=f32"), Ok((Some(Precision::MixedBf16), head.clone())));
+        assert_eq!(read("head = f32"), Ok((None, head)));
+        assert_eq!(Config::default().precision().map_err(|Failure(why)| why), Ok((None, Vec::new())));
+        assert!(read("head=f31").unwrap_err().contains("f31"));
+        assert!(read("f32,mixed-f16").unwrap_err().contains("two precisions"));
+    }
 
     #[test]
     fn flags_go_over_the_file_and_come_back_from_one() {

@@ -34,7 +34,7 @@ impl Folder {
         }
         let shown = path.display();
         Err(Failure(format!(
-            "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote"
+            "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras or .h5 file"
         )))
     }
 

@@ -8,26 +8,31 @@ use plimsoll::formats::{Element, durable, npy};
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::chosen::Chosen;
+use crate::chosen::{Chosen, Purpose};
 use crate::config::Config;
 use crate::folder::Folder;
+use crate::plan::is_keras;
 use crate::source::Source;
 use crate::train;
 
 /// What `predict` and `evaluate` share.
 #[derive(clap::Args)]
 pub struct Common {
-    /// The folder of a run.
-    run: PathBuf,
-    /// The data; by default the held-back part of what the run was trained on.
+    /// The folder of a run, or a model: a `.keras` or `.h5` file.
+    #[arg(value_name = "RUN | MODEL")]
+    what: PathBuf,
+    /// The data; by default the held-back part of what a run was trained on.
     #[arg(long)]
     data: Option<String>,
-    /// Samples at a time; by default as in training.
+    /// Samples at a time; by default as in training, or 32.
     #[arg(long)]
     batch: Option<usize>,
     /// The line: the most that the process may take; by default none.
     #[arg(long)]
     memory: Option<String>,
+    /// Where it runs: cpu, cuda or cuda:N. By default as in training, or the CPU.
+    #[arg(long)]
+    device: Option<String>,
     /// Threads; by default as many as this process may use.
     #[arg(long)]
     threads: Option<usize>,
@@ -41,6 +46,12 @@ pub struct Common {
 pub struct EvaluateArgs {
     #[command(flatten)]
     common: Common,
+    /// cross-entropy, mse, mae, binary-cross-entropy or dice; by default as in training, or what a file was compiled with.
+    #[arg(long)]
+    loss: Option<String>,
+    /// What is counted beside the loss, with commas; by default as in training, or what a file was compiled with.
+    #[arg(long)]
+    metrics: Option<String>,
 }
 
 /// Arguments of `plimsoll predict`.
@@ -51,36 +62,75 @@ pub struct PredictArgs {
     /// Where predictions go: an array of f32, a row a sample.
     #[arg(long)]
     out: PathBuf,
+    /// Which output of a model that has several, counted from 0.
+    #[arg(long, default_value_t = 0)]
+    output: usize,
     /// Write the class with the largest output instead, as i64.
     #[arg(long)]
     argmax: bool,
 }
 
-/// A trained model with the data to use it on.
-fn open(common: &Common) -> Result<(Trainer, Dataset), Failure> {
-    let folder = Folder::of(&common.run)?;
-    let kept = Config::read(&folder.config())?;
+impl Common {
+    /// What was said here.
+    fn said(&self) -> Config {
+        Config {
+            data: self.data.clone(),
+            batch: self.batch,
+            memory: self.memory.clone(),
+            device: self.device.clone(),
+            threads: self.threads,
+            ..Config::default()
+        }
+    }
+}
+
+/// A model with the data to use it on.
+fn open(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+    match common.what.to_str().filter(|path| is_keras(path)) {
+        Some(path) => open_model(path, said, purpose),
+        None => open_run(common, said, purpose),
+    }
+}
+
+/// The model of a Keras file with its weights.
+fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+    if said.data.is_none() {
+        return Err(Failure(format!("{path} does not say what data is for it; name some with --data")));
+    }
+    let config = Config { model: Some(path.into()), ..said };
+    let data = Source::open(&config)?.held_back().batch(config.batch.unwrap_or(32));
+    let chosen = Chosen::new(&config, &data, None, purpose)?;
+    let mut trainer = chosen.trainer(&config)?.device(train::device(&config, None)?);
+    if let Some(compiled) = &chosen.keras {
+        trainer = trainer.beside(compiled.model.restoring_bytes());
+        trainer.prepare(&data)?;
+        if let Some(training) = trainer.training_mut() {
+            compiled.model.restore_weights(training)?;
+        }
+    }
+    Ok((trainer, data))
+}
+
+/// The model that a run trained.
+fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+    let folder = Folder::of(&common.what)?;
+    // The line was that of training.
+    let kept = Config { memory: None, ..Config::read(&folder.config())? };
     let named = common.data.is_some();
-    let config = Config {
-        data: common.data.clone(),
-        batch: common.batch,
-        memory: None,
-        threads: common.threads,
-        ..Config::default()
-    };
-    let mut config = config.over(Config { memory: None, ..kept.clone() });
-    config.memory = common.memory.clone();
+    let (loss, metrics) = (said.loss.clone(), said.metrics.clone());
+    let config = said.over(kept.clone());
     let source = Source::open(&config)?;
     // The model is the one that was trained, whatever other data is shown to it.
     let trained = if named { Source::open(&kept).ok() } else { None };
     let classes = config.classes.or(trained.as_ref().and_then(|s| s.classes)).or(source.classes);
     let seen = trained.map_or_else(|| source.train.clone(), |s| s.train);
-    let chosen = Chosen::new(&kept, &seen, classes)?;
+    let own = Config { loss, metrics, ..Config::default() }.over(kept);
+    let chosen = Chosen::new(&own, &seen, classes, purpose)?;
     let data = source.held_back().batch(config.batch.unwrap_or(32));
     let mut trainer = chosen.trainer(&config)?.device(train::device(&config, None)?);
     let model = folder.model();
     if !model.is_file() {
-        let shown = common.run.display();
+        let shown = common.what.display();
         return Err(Failure(format!(
             "{shown} has no trained model yet; let the run end, or go on with --resume"
         )));
@@ -89,12 +139,20 @@ fn open(common: &Common) -> Result<(Trainer, Dataset), Failure> {
     Ok((trainer, data))
 }
 
+/// The most that the process has taken so far, for one who checks the line.
+fn peak() -> Option<u64> {
+    plimsoll::device::process::peak_resident().map(Bytes::get)
+}
+
 /// Prints loss and metrics.
 pub fn evaluate(args: &EvaluateArgs) -> Result<(), Failure> {
-    let (mut trainer, data) = open(&args.common)?;
+    let said = Config { loss: args.loss.clone(), metrics: args.metrics.clone(), ..args.common.said() };
+    let (mut trainer, data) = open(&args.common, said, Purpose::Evaluate)?;
     let found = trainer.evaluate(&data)?;
     if args.common.json {
-        let mut line = serde_json::json!({ "loss": found.loss, "samples": found.samples });
+        let mut line = serde_json::json!({
+            "loss": found.loss, "samples": found.samples, "resident_peak_bytes": peak(),
+        });
         for (name, value) in &found.metrics {
             line[name] = serde_json::json!(value);
         }
@@ -108,15 +166,17 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Failure> {
 
 /// Writes predictions as an npy file.
 pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
-    let (mut trainer, data) = open(&args.common)?;
+    let (mut trainer, data) = open(&args.common, args.common.said(), Purpose::Predict)?;
     let failed = |e: std::io::Error| Failure(format!("{}: {e}", args.out.display()));
     // How many rows there are is known at the end, and stands at the beginning of the file.
     let rows = args.out.with_extension("npy.rows");
     let mut out = BufWriter::new(File::create(&rows).map_err(failed)?);
     let mut shape: Vec<usize> = Vec::new();
     let mut written = Ok(());
+    let mut outputs = 0;
     let seen = trainer.predict(&data, |prediction| {
-        let Some(output) = prediction.outputs.first() else { return Ok(()) };
+        outputs = prediction.outputs.len();
+        let Some(output) = prediction.outputs.get(args.output) else { return Ok(()) };
         let output = if args.argmax { &output.argmax(-1)? } else { output };
         shape = output.shape()[1..].to_vec();
         if written.is_ok() {
@@ -124,6 +184,13 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
         }
         Ok(())
     })?;
+    if args.output >= outputs && seen > 0 {
+        std::fs::remove_file(&rows).map_err(failed)?;
+        let wanted = args.output;
+        return Err(Failure(format!(
+            "the model has {outputs} outputs, counted from 0, and so no output {wanted}"
+        )));
+    }
     written.and_then(|()| out.flush()).map_err(failed)?;
     shape.insert(0, seen as usize);
     let element = if args.argmax { Element::I64 } else { Element::F32 };
@@ -135,7 +202,10 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     let removed = std::fs::remove_file(&rows);
     whole.and(removed).map_err(failed)?;
     if args.common.json {
-        say!("{}", serde_json::json!({ "samples": seen, "shape": shape, "out": args.out }));
+        say!(
+            "{}",
+            serde_json::json!({ "samples": seen, "shape": shape, "out": args.out, "resident_peak_bytes": peak() })
+        );
     } else {
         say!("{seen} predictions of shape {:?} are in {}", &shape[1..], args.out.display());
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_report::{Record, page, trace};
 
 use crate::Failure;
-use crate::chosen::Chosen;
+use crate::chosen::{Chosen, Purpose};
 use crate::config::Config;
 use crate::folder::Folder;
 use crate::records;
@@ -64,7 +64,7 @@ fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
     let folder = Folder::of(folder)?;
     let config = Config::read(&folder.config())?;
     let source = Source::open(&config)?;
-    let chosen = Chosen::new(&config, &source.train, source.classes)?;
+    let chosen = Chosen::new(&config, &source.train, source.classes, Purpose::Train)?;
     let batch = config.batch.unwrap_or(1);
     let mut trainer = chosen.trainer(&config)?.device(crate::train::device(&config, None)?);
     if let Some(test) = source.test {

@@ -7,7 +7,7 @@ use plimsoll::prelude::*;
 use plimsoll::train::{Fault, JsonLines, NoticeLog, StepLog};
 
 use crate::Failure;
-use crate::chosen::Chosen;
+use crate::chosen::{Chosen, Purpose};
 use crate::config::Config;
 use crate::folder::Folder;
 use crate::machine;
@@ -98,7 +98,7 @@ pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> 
 
 fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {
     let source = Source::open(config)?;
-    let chosen = Chosen::new(config, &source.train, source.classes)?;
+    let chosen = Chosen::new(config, &source.train, source.classes, Purpose::Train)?;
     let batch = config.batch.unwrap_or(1);
     let epochs = config.epochs.unwrap_or(1);
     let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
@@ -114,6 +114,9 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         .schedule(config.schedule(steps)?)
         .checkpoints(checkpoints)
         .fault(args.fault);
+    if let Some(compiled) = &chosen.keras {
+        trainer = trainer.beside(compiled.model.restoring_bytes());
+    }
     trainer = match (args.json, args.quiet) {
         (true, _) => trainer.callback(JsonLines::new()),
         (false, true) => trainer,

@@ -267,8 +267,11 @@ fn hostile_files_are_refused_with_file_place_and_reason() {
         ("never_written", "layers/dense/vars/0\": its values are not in this file"),
         ("compressed", "layers/dense/vars/0\": it is stored in chunks"),
         ("strings", "layers/dense/vars/0\": its element type"),
-        ("soft_link", "the weights at \"layers/dense/vars\""),
-        ("external_link", "the weights at \"layers/dense/vars\": variable 0 is missing, though there is a 1"),
+        (
+            "soft_link",
+            "layers/dense/vars/0\": it is a soft link to \"/layers/conv2d/vars/0\", which is not followed",
+        ),
+        ("external_link", "layers/dense/vars/0\": it is an external link to \"/x\" in the file \"other.h5\""),
         ("loop", "the depth of group"),
         ("bomb", "the expansion of config.json is"),
         ("escape", "\"assets/../../evil\": its name leads out of the archive"),
@@ -289,6 +292,9 @@ fn a_file_of_no_known_kind_and_limits_are_refused() {
     let refusal = |bytes: &[u8], limits| {
         KerasFile::from_bytes(bytes.to_vec(), "x", &limits).map(|_| ()).expect_err("a refusal").to_string()
     };
+    let index = KerasFile::from_bytes(b"{\"weight_map\": {}}".to_vec(), "x.weights.json", &Limits::default());
+    let index = index.map(|_| ()).expect_err("a refusal").to_string();
+    assert!(index.contains("x.weights.json") && index.contains("shards"), "{index}");
     assert_eq!(refusal(b"", Limits::default()), "x: it is neither a .keras archive nor an HDF5 file");
     let good = std::fs::read(fixture("cnn.keras")).expect("the fixture");
     assert!(refusal(&good, Limits { json: 100, ..Limits::default() }).contains("the size of config.json"));

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Layer, Variable};
-use plimsoll_run::Tensor;
 
 use crate::block::{Block, Body};
 use crate::error::{Error, Result};
@@ -129,12 +128,7 @@ pub(crate) fn is_aside(path: &str) -> bool {
         || path.split('/').any(|piece| piece.starts_with("seed_generator"))
 }
 
-/// A variable's elements as an f32 tensor of its shape.
-pub(crate) fn read(file: &KerasFile, variable: &Variable) -> Result<Tensor> {
-    let values = read_f32(file, variable)?;
-    Ok(Tensor::from_slice(&values, &variable.shape[..])?)
-}
-
+/// A variable's elements as f32.
 pub(crate) fn read_f32(file: &KerasFile, variable: &Variable) -> Result<Vec<f32>> {
     let mut bytes = vec![0; variable.bytes];
     file.read_into(&variable.path, &mut bytes)?;

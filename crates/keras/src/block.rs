@@ -116,20 +116,18 @@ impl Block {
         all
     }
 
-    /// Whether an output is a softmax or sigmoid whose result nobody else reads, so that what goes into it can be given
-    /// instead.
-    pub(crate) fn ends_in_probabilities(&self, output: usize) -> bool {
-        let tensor = self.outputs[output];
+    /// The layer that ends in a softmax or sigmoid, where an output is that and nobody else reads it, so that what goes into
+    /// it can be given instead.
+    pub(crate) fn probabilities(&self, output: usize) -> Option<&Node> {
+        let tensor = *self.outputs.get(output)?;
         let used = self.outputs.iter().filter(|t| **t == tensor).count()
             + self.calls.iter().map(|c| uses(c, tensor)).sum::<usize>();
-        used == 1
-            && match &self.nodes[tensor.layer].body {
-                Body::Model(inner) => {
-                    tensor.output < inner.n_outputs() && inner.ends_in_probabilities(tensor.output)
-                }
-                Body::Layer(made) => made.probabilities,
-                Body::Input => false,
-            }
+        let node = self.nodes.get(tensor.layer).filter(|_| used == 1)?;
+        match &node.body {
+            Body::Model(inner) => inner.probabilities(tensor.output),
+            Body::Layer(made) => made.probabilities.then_some(node),
+            Body::Input => None,
+        }
     }
 
     /// Runs all calls. `logits` says of which outputs a last softmax or sigmoid is to be left out.
@@ -268,7 +266,8 @@ impl Node {
         trainable: bool,
     ) -> RunResult<Vec<Masked>> {
         // Models and operations have no precision of their own.
-        let precision = self.precision.map(|own| cx.pass.precision.unwrap_or(own));
+        let named = cx.pass.layer_precisions.get(&self.place).copied().or(cx.pass.precision);
+        let precision = self.precision.map(|own| named.unwrap_or(own));
         let Some(precision) = precision else { return self.run_in(cx, args, outputs, wanted, trainable) };
         let pass = &mut *cx.pass;
         cx.net.with_precision(precision, |net| {
@@ -371,8 +370,8 @@ fn precision(layer: &Layer, place: &str) -> Result<Option<Precision>> {
     };
     let refused = || {
         let why = format!(
-            "its dtype policy {:?} is not taken; float32, bfloat16, float16 and mixed ones are",
-            policy.name
+            "this {} has the dtype policy {:?}, which is not taken; build it with float32, bfloat16, float16 or a mixed one",
+            layer.class_name, policy.name
         );
         Error::config(place, why)
     };

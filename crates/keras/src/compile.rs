@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::Type;
+use plimsoll_graph::{Shape, Type};
 use plimsoll_nn::{Clip, Loss, Metric, Optimizer, Precision, Recipe, Schedule, Training};
 use plimsoll_run::Exactness;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::KerasModel;
 use crate::error::{Error, Result};
 use crate::loss::{KerasLoss, OutputLoss};
-use crate::optimizer::KerasOptimizer;
+use crate::optimizer::{KerasOptimizer, Rule};
 
 /// How a model was to be trained, from its file. Every field can be replaced.
 ///
@@ -57,24 +57,48 @@ impl KerasModel {
     /// It was not compiled, or with a loss or optimizer that is not known here. Then name them yourself: see
     /// [`KerasModel::with_loss`] and [`Compiled::new`].
     pub fn compiled(&self) -> Result<Compiled> {
-        let config = self.file.compile_config();
-        if config.is_null() {
-            return Err(Error::config(
-                &self.name,
-                "the model was not compiled; name a loss and an optimizer",
-            ));
-        }
-        let loss = KerasLoss::read(
-            config.get("loss").unwrap_or(&Value::Null),
-            config.get("loss_weights").unwrap_or(&Value::Null),
-            self.output_names(),
-        )?;
+        let config = self.compile_config("name a loss and an optimizer")?;
         let (optimizer, schedule, clip) = KerasOptimizer::read(optimizer_config(config))?;
-        let mut compiled = Compiled::new(self, loss, optimizer);
+        let mut compiled = Compiled::new(self, self.compiled_loss(config)?, optimizer);
         compiled.schedule = schedule;
         compiled.clip = clip.map(Clip::Norm);
         compiled.read_metrics(config);
         Ok(compiled)
+    }
+
+    /// The loss and the metrics that the model was compiled with, to measure it as Keras's `evaluate` does: regularizers
+    /// count in every pass. The file's optimizer is not read, and may be any.
+    ///
+    /// # Errors
+    /// It was not compiled, or with a loss that is not known here. Then name one yourself: see [`Compiled::measuring`].
+    pub fn measured(&self) -> Result<Compiled> {
+        let config = self.compile_config("name a loss")?;
+        let mut compiled = Compiled::measuring(self, self.compiled_loss(config)?);
+        compiled.read_metrics(config);
+        Ok(compiled)
+    }
+
+    fn compile_config(&self, advice: &str) -> Result<&Value> {
+        let config = self.file.compile_config();
+        let none = || Error::config(&self.name, format!("the model was not compiled; {advice}"));
+        let is_empty = config.as_object().is_some_and(Map::is_empty);
+        if config.is_null() || is_empty { Err(none()) } else { Ok(config) }
+    }
+
+    fn compiled_loss(&self, config: &Value) -> Result<KerasLoss> {
+        KerasLoss::read(
+            config.get("loss").unwrap_or(&Value::Null),
+            config.get("loss_weights").unwrap_or(&Value::Null),
+            self.output_names(),
+        )
+    }
+
+    /// The same model without the softmax or sigmoid that outputs end in, where it can be left out: for losses over logits.
+    #[must_use]
+    pub fn on_logits(&self) -> KerasModel {
+        let mut model = self.clone();
+        model.logits = model.removable();
+        model
     }
 
     /// The model and a loss of one's own over its outputs, made to fit: regularizers are added to the loss.
@@ -139,15 +163,32 @@ impl Compiled {
         }
     }
 
-    /// A recipe for batches of these types. Metrics that compare elements take labels of the outputs' shape; they are left
-    /// out where labels have another rank, which losses allow.
+    /// A model with a loss to measure it by; it is not to be trained.
+    pub fn measuring(model: &KerasModel, loss: KerasLoss) -> Compiled {
+        let rule = Rule::Sgd { momentum: 0.0, nesterov: false };
+        let idle = KerasOptimizer { rule, lr: 0.0, weight_decay: None, clip_norm: None, clip_value: None };
+        let mut compiled = Compiled::new(model, loss, idle);
+        compiled.model.always_gives_penalty = compiled.model.gives_penalty;
+        compiled
+    }
+
+    /// A recipe for batches of these types. Metrics that compare elements take labels of the outputs' shape, but for a last axis
+    /// of length 1; they are left out where labels are of another kind, which losses allow.
     pub fn recipe(&self, inputs: Vec<Type>, labels: Vec<Type>) -> Recipe {
         let alike = match (self.model.outputs().first(), labels.first()) {
-            (Some(output), Some(labels)) => output.shape.rank() == labels.shape.rank(),
+            (Some(output), Some(labels)) => {
+                let inner = |shape: &Shape| {
+                    let own = shape.get(1..).unwrap_or_default();
+                    own.strip_suffix(&[1]).unwrap_or(own).to_vec()
+                };
+                inner(&output.shape) == inner(&labels.shape)
+            }
             _ => false,
         };
         let of_classes = |m: &Metric| matches!(m, Metric::Accuracy | Metric::TopK(_) | Metric::CrossEntropy);
-        let metrics = self.metrics.iter().copied().filter(|m| alike != of_classes(m)).collect();
+        let has_classes = self.model.outputs().first().and_then(|y| y.shape.last()).is_some_and(|&n| n > 1);
+        let fits = |m: &Metric| if of_classes(m) { has_classes } else { alike };
+        let metrics = self.metrics.iter().copied().filter(fits).collect();
         Recipe {
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
@@ -224,17 +265,19 @@ fn metric(
     let binary = (on_logits && half).then_some(Metric::BinaryAccuracy);
     match known.as_str() {
         "accuracy" | "acc" => match loss? {
-            OutputLoss::SparseCategorical { .. } => Some(Metric::Accuracy),
+            OutputLoss::SparseCategorical { .. } | OutputLoss::Categorical { .. } => Some(Metric::Accuracy),
             OutputLoss::Binary { .. } => binary,
             _ => None,
         },
-        "sparsecategoricalaccuracy" => Some(Metric::Accuracy),
+        "sparsecategoricalaccuracy" | "categoricalaccuracy" => Some(Metric::Accuracy),
         "binaryaccuracy" => binary,
-        "sparsetopkcategoricalaccuracy" => {
+        "sparsetopkcategoricalaccuracy" | "topkcategoricalaccuracy" => {
             let k = settings.get("k").map_or(Some(5), Value::as_u64)?;
             Some(Metric::TopK(usize::try_from(k).ok()?))
         }
-        "sparsecategoricalcrossentropy" => on_logits.then_some(Metric::CrossEntropy),
+        "sparsecategoricalcrossentropy" | "categoricalcrossentropy" => {
+            on_logits.then_some(Metric::CrossEntropy)
+        }
         "mse" | "meansquarederror" if !on_logits => Some(Metric::Mse),
         "mae" | "meanabsoluteerror" if !on_logits => Some(Metric::Mae),
         "rootmeansquarederror" if !on_logits => Some(Metric::Rmse),

@@ -259,6 +259,8 @@ pub(crate) struct Pass {
     states: HashMap<String, Tensor>,
     /// The precision of all layers, in place of their own.
     pub(crate) precision: Option<Precision>,
+    /// The precisions of some layers by place, before that of all.
+    pub(crate) layer_precisions: Arc<HashMap<String, Precision>>,
     /// Regularizers by parameter.
     pub(crate) penalties: Arc<HashMap<String, Penalty>>,
     counted: HashSet<String>,

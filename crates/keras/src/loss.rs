@@ -236,6 +236,18 @@ pub struct KerasLoss {
 }
 
 impl KerasLoss {
+    /// A loss of the first of so many outputs; the others have none.
+    pub fn of_first(loss: OutputLoss, outputs: usize) -> KerasLoss {
+        let mut all = vec![None; outputs.max(1)];
+        all[0] = Some(loss);
+        KerasLoss { weights: vec![1.0; all.len()], outputs: all }
+    }
+
+    /// No loss of any output: for models that are only used.
+    pub fn none(outputs: usize) -> KerasLoss {
+        KerasLoss { outputs: vec![None; outputs], weights: vec![1.0; outputs] }
+    }
+
     /// Reads `loss` and `loss_weights` of a compile configuration, for outputs of these names.
     pub(crate) fn read(loss: &Value, weights: &Value, names: &[String]) -> Result<KerasLoss> {
         let one = |value: &Value| match value {

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Limits};
 use plimsoll_graph::{TensorOps, Type};
-use plimsoll_nn::{Model, Net, Outputs, Param, Precision};
+use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::bind::{self, Binding};
-use crate::block::Block;
+use crate::block::{Block, Node};
 use crate::error::{Error, Result, refuse};
 use crate::input::{InputSpec, input_specs};
 use crate::layer::{Cx, Pass, Penalty, WeightKind};
@@ -47,10 +48,14 @@ pub struct KerasModel {
     /// Values that were loaded from another file, by parameter.
     weights: Option<Arc<KerasFile>>,
     precision: Option<Precision>,
+    /// Precisions of some layers, by place.
+    layer_precisions: Arc<HashMap<String, Precision>>,
     /// Which outputs are given without their last softmax or sigmoid.
     pub(crate) logits: Vec<bool>,
     /// Whether the regularizers' sum is given as a last output in training.
     pub(crate) gives_penalty: bool,
+    /// Whether it is given in every pass, as Keras's `evaluate` counts it.
+    pub(crate) always_gives_penalty: bool,
 }
 
 /// What layers give, by their place.
@@ -129,8 +134,10 @@ impl KerasModel {
             outputs: Vec::new(),
             weights: None,
             precision: None,
+            layer_precisions: Arc::default(),
             logits: vec![false; n_outputs],
             gives_penalty: false,
+            always_gives_penalty: false,
         };
         let probe = Probe::new(&model);
         let params = Net::discover(&model.sample_inputs(), &probe)?;
@@ -165,7 +172,7 @@ impl KerasModel {
         Ok(())
     }
 
-    fn binding(&self, param: &str) -> Result<&Binding> {
+    pub(crate) fn binding(&self, param: &str) -> Result<&Binding> {
         let found = self.bindings.iter().find(|b| b.name == param);
         found.ok_or_else(|| Error::variables(param, "the model has this parameter, but no layer lists it"))
     }
@@ -199,6 +206,11 @@ impl KerasModel {
         self.inputs.iter().map(ty).collect()
     }
 
+    /// The number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// The number of outputs.
     pub fn n_outputs(&self) -> usize {
         self.block.n_outputs()
@@ -226,12 +238,27 @@ impl KerasModel {
 
     /// The parameters' values in the file, in the order of [`KerasModel::params`].
     pub fn values(&self) -> Result<Vec<Tensor>> {
-        let source = self.weights.as_ref().unwrap_or(&self.file);
-        let read = |param: &Param| {
-            let binding = self.binding(&param.name)?;
-            bind::read(source, source.variable(&binding.path)?)
-        };
+        let read = |param: &Param| Ok(Tensor::from_slice(&self.value(param)?, param.ty.shape.clone())?);
         self.params.iter().map(read).collect()
+    }
+
+    /// The elements of one parameter in the file.
+    pub(crate) fn value(&self, param: &Param) -> Result<Vec<f32>> {
+        let source = self.weights.as_ref().unwrap_or(&self.file);
+        let binding = self.binding(&param.name)?;
+        bind::read_f32(source, source.variable(&binding.path)?)
+    }
+
+    /// The elements of one parameter in the file, as the bytes of f32 numbers here.
+    pub(crate) fn value_bytes(&self, param: &Param) -> Result<Vec<u8>> {
+        let source = self.weights.as_ref().unwrap_or(&self.file);
+        let variable = source.variable(&self.binding(&param.name)?.path)?;
+        if variable.element == Element::F32 && cfg!(target_endian = "little") {
+            let mut bytes = vec![0; variable.bytes];
+            source.read_into(&variable.path, &mut bytes)?;
+            return Ok(bytes);
+        }
+        Ok(self.value(param)?.iter().flat_map(|x| x.to_ne_bytes()).collect())
     }
 
     /// Takes the weights of a `.weights.h5` file, or of another file of the same model, from now on.
@@ -270,14 +297,32 @@ impl KerasModel {
         self
     }
 
+    /// The same model with some layers in precisions of their own, before all others. Layers are named by their place, which
+    /// names all layers in it too; a `*` at the end stands for any rest.
+    ///
+    /// # Errors
+    /// A name is no layer's; the error lists some that there are.
+    pub fn with_layer_precisions(mut self, layers: &[(String, Precision)]) -> Result<KerasModel> {
+        let named = Precisions { layers: layers.to_vec(), ..Precisions::default() };
+        let places: Vec<String> = self.block.all().iter().map(|(node, _)| node.place.clone()).collect();
+        named.check(&places).map_err(|why| Error::config(&self.name, format!("the caller {why}")))?;
+        let own = places.into_iter().filter_map(|place| named.of_layer(&place).map(|own| (place, own)));
+        self.layer_precisions = Arc::new(own.collect());
+        Ok(self)
+    }
+
+    /// The precision in which a layer computes; none for what has none of its own.
+    fn precision_of(&self, node: &Node) -> Option<Precision> {
+        let own = node.precision?;
+        Some(self.layer_precisions.get(&node.place).copied().or(self.precision).unwrap_or(own))
+    }
+
     /// The precision that a recipe should have: half precision anywhere needs a scaled loss.
     pub fn precision(&self) -> Precision {
         let all = self.block.all();
-        let mut policies = all.iter().filter_map(|(node, _)| node.precision);
-        match self.precision {
+        let policies: Vec<Precision> = all.iter().filter_map(|(node, _)| self.precision_of(node)).collect();
+        match [Precision::MixedF16, Precision::MixedBf16].into_iter().find(|p| policies.contains(p)) {
             Some(precision) => precision,
-            None if policies.clone().any(|p| p == Precision::MixedF16) => Precision::MixedF16,
-            None if policies.any(|p| p == Precision::MixedBf16) => Precision::MixedBf16,
             None => Precision::F32,
         }
     }
@@ -298,9 +343,10 @@ impl KerasModel {
     fn run(&self, net: &mut Net, inputs: &[Tensor], noted: bool) -> RunResult<(Outputs, LayerTypes)> {
         let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
         let mut pass = Pass::new(self.precision, penalties);
+        pass.layer_precisions = self.layer_precisions.clone();
         pass.seen = noted.then(HashMap::new);
         let inputs: Vec<(Tensor, Option<Tensor>)> = inputs.iter().map(|x| (x.clone(), None)).collect();
-        let training = net.is_training();
+        let counts_penalty = net.is_training() || self.always_gives_penalty;
         let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
         if outputs.iter().any(|(_, mask)| mask.is_some()) {
             return Err(refuse(
@@ -308,16 +354,27 @@ impl KerasModel {
             ));
         }
         let mut tensors: Vec<Tensor> = outputs.into_iter().map(|(y, _)| y).collect();
-        if let Some(penalty) = pass.penalty.filter(|_| training) {
+        if let Some(penalty) = pass.penalty.filter(|_| counts_penalty) {
             tensors.push(penalty);
         }
         Ok((tensors.into(), pass.seen.unwrap_or_default()))
     }
 
+    /// Whether an output is what goes into a last softmax or sigmoid, which is left to the loss: see [`crate::Compiled`].
+    pub fn gives_logits(&self, output: usize) -> bool {
+        self.logits.get(output).copied().unwrap_or(false)
+    }
+
+    /// Whether an output comes out of a last softmax or sigmoid.
+    pub fn gives_probabilities(&self, output: usize) -> bool {
+        output < self.n_outputs() && !self.gives_logits(output) && self.block.probabilities(output).is_some()
+    }
+
     /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
     pub(crate) fn removable(&self) -> Vec<bool> {
-        let f32_only = self.precision() == Precision::F32;
-        (0..self.n_outputs()).map(|i| f32_only && self.block.ends_in_probabilities(i)).collect()
+        let is_f32 = |node: &Node| self.precision_of(node) == Some(Precision::F32);
+        let ends = |i: usize| self.block.probabilities(i).is_some_and(is_f32);
+        (0..self.n_outputs()).map(ends).collect()
     }
 }
 

@@ -3,13 +3,18 @@
 //! They differ from others of the same names in small ways: Adam's ε stands outside of the bias correction, RMSprop's inside of
 //! the root, momentum holds the learning rate. A model that goes on training here must not notice that it changed house.
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Optimizer, Param, Schedule, ScheduleShape, Slot, UpdateAt};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, refuse};
 use crate::settings::Settings;
+
+/// How fast Nadam's momentum comes to its full size.
+const NADAM_DECAY: f64 = 0.96;
+/// The slot of the product of Nadam's momentums.
+const PRODUCT: &str = "product";
 
 /// An optimizer as a Keras file describes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +51,15 @@ pub enum Rule {
         eps: f64,
         /// Whether the largest second moment so far counts.
         amsgrad: bool,
+    },
+    /// Adam that looks one step ahead, with a momentum that grows.
+    Nadam {
+        /// What the first moment's share grows towards.
+        beta1: f64,
+        /// How slowly the second moment follows.
+        beta2: f64,
+        /// Added to the root.
+        eps: f64,
     },
     /// Adam with the largest gradient in place of the second moment.
     Adamax {
@@ -120,6 +134,7 @@ impl KerasOptimizer {
         let rule = match class {
             "SGD" => Rule::Sgd { momentum, nesterov: s.flag("nesterov", false)? },
             "Adam" | "AdamW" => Rule::Adam { beta1, beta2, eps, amsgrad: s.flag("amsgrad", false)? },
+            "Nadam" => Rule::Nadam { beta1, beta2, eps },
             "Adamax" => Rule::Adamax { beta1, beta2, eps },
             "RMSprop" => {
                 Rule::RmsProp { rho: beta("rho", 0.9)?, momentum, eps, centered: s.flag("centered", false)? }
@@ -146,7 +161,7 @@ impl KerasOptimizer {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
             Rule::Sgd { .. } | Rule::Lion { .. } => vec![vec!["momentum"]],
-            Rule::Adam { amsgrad: false, .. } => vec![vec!["m", "v"]],
+            Rule::Adam { amsgrad: false, .. } | Rule::Nadam { .. } => vec![vec!["m", "v"]],
             Rule::Adam { amsgrad: true, .. } => vec![vec!["m", "v"], vec!["largest"]],
             Rule::Adamax { .. } => vec![vec!["m", "norm"]],
             Rule::RmsProp { momentum, centered, .. } => {
@@ -157,6 +172,13 @@ impl KerasOptimizer {
             Rule::Adagrad { .. } => vec![vec!["sum"]],
             Rule::Adadelta { .. } => vec![vec!["squares", "steps"]],
         }
+    }
+}
+
+impl KerasOptimizer {
+    /// The slot that is the same number for every parameter, which Keras keeps once, after all others.
+    pub(crate) fn shared(&self) -> Option<&'static str> {
+        matches!(self.rule, Rule::Nadam { .. }).then_some(PRODUCT)
     }
 }
 
@@ -212,6 +234,7 @@ impl Optimizer for KerasOptimizer {
         match self.rule {
             Rule::Sgd { .. } => "keras sgd",
             Rule::Adam { .. } => "keras adam",
+            Rule::Nadam { .. } => "keras nadam",
             Rule::Adamax { .. } => "keras adamax",
             Rule::RmsProp { .. } => "keras rmsprop",
             Rule::Adagrad { .. } => "keras adagrad",
@@ -227,7 +250,12 @@ impl Optimizer for KerasOptimizer {
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let start = if let Rule::Adagrad { start, .. } = self.rule { start } else { 0.0 };
         let slot = |name| Slot { init: start, ..Slot::zeros(name, param) };
-        self.file_order().into_iter().flatten().map(slot).collect()
+        let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().map(slot).collect();
+        if let Rule::Nadam { .. } = self.rule {
+            // The product of all momentums so far. Keras keeps one for all parameters, see `shared`.
+            slots.push(Slot { name: PRODUCT, ty: Type::new(DType::F32, []), init: 1.0 });
+        }
+        slots
     }
 
     /// The size of a step, as f32.
@@ -243,6 +271,15 @@ impl Optimizer for KerasOptimizer {
         let mut scalars = vec![size.cast(DType::F32)?];
         if let Some(decay) = self.weight_decay {
             scalars.push(wide.mul_scalar(-decay)?.add_scalar(1.0)?.cast(DType::F32)?);
+        }
+        if let Rule::Nadam { beta1, beta2, .. } = self.rule {
+            // The momentum β₁ (1 - ½ 0.96ᵗ) of this step and of the next, and the second moment's correction.
+            let momentum = |count: &Tensor| {
+                let fading = count.cast(DType::F64)?.mul_scalar(NADAM_DECAY.ln())?.exp()?;
+                fading.mul_scalar(-0.5 * beta1)?.add_scalar(beta1)?.cast(DType::F32)
+            };
+            scalars.extend([momentum(count)?, momentum(&count.add_scalar(1.0)?)?]);
+            scalars.push(one_minus_power(beta2, count)?.sqrt()?.cast(DType::F32)?);
         }
         Ok(scalars)
     }
@@ -262,7 +299,7 @@ impl Optimizer for KerasOptimizer {
         } else if let Some(most) = self.clip_value.filter(|most| *most > 0.0) {
             grad = grad.clamp(-most, most)?;
         }
-        let value = match at.scalars.get(1) {
+        let value = match self.weight_decay.and(at.scalars.get(1)) {
             Some(shrink) => value.mul(shrink)?,
             None => value.clone(),
         };
@@ -290,6 +327,21 @@ impl Optimizer for KerasOptimizer {
                 }
                 let step = m.mul(size)?.div(&spread.sqrt()?.add_scalar(eps)?)?;
                 Ok((value.sub(&step)?, new))
+            }
+            // p ← p - lr (u' m / (1 - U u') + (1 - u) g / (1 - U)) / (√(v / (1 - β₂ᵗ)) + ε), where u and u' are the
+            // momentums of this step and the next, U the product of all up to this one.
+            Rule::Nadam { beta1, beta2, eps } => {
+                let [.., now, next, root] = at.scalars else {
+                    return Err(refuse("gives an optimizer fewer scalars than it prepared"));
+                };
+                let product = slot(2)?.mul(now)?;
+                let m = follow(slot(0)?, &grad, 1.0 - beta1)?;
+                let v = follow(slot(1)?, &grad.square()?, 1.0 - beta2)?;
+                let ahead = next.div(&product.mul(next)?.rsub_scalar(1.0)?)?;
+                let own = now.rsub_scalar(1.0)?.div(&product.rsub_scalar(1.0)?)?;
+                let direction = m.mul(&ahead)?.add(&grad.mul(&own)?)?;
+                let step = direction.mul(size)?.div(&v.sqrt()?.div(root)?.add_scalar(eps)?)?;
+                Ok((value.sub(&step)?, vec![m, v, product]))
             }
             Rule::Adamax { beta1, beta2, eps } => {
                 let m = follow(slot(0)?, &grad, 1.0 - beta1)?;

@@ -207,7 +207,10 @@ impl<'a> Settings<'a> {
     pub(crate) fn channels_last(&self) -> Result<()> {
         match self.text_or("data_format", "channels_last")? {
             "channels_last" => Ok(()),
-            _ => Err(self.wrong("data_format", "only channels_last is taken; convert the model in Keras")),
+            _ => Err(self.wrong(
+                "data_format",
+                "only channels_last is taken; build the model with that in Keras and move the weights over",
+            )),
         }
     }
 
@@ -220,7 +223,7 @@ impl<'a> Settings<'a> {
         for (key, value) in self.map {
             let blocked = key.ends_with("_constraint") || key == "activity_regularizer" || key == "lora_rank";
             if blocked && !value.is_null() {
-                return Err(self.wrong(key, "this is not supported"));
+                return Err(self.wrong(key, "this is not supported; save the model without it"));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Contents, KerasFile, Kind, Variable, write_keras, write_weights};
-use plimsoll_nn::{Recipe, Training};
+use plimsoll_nn::{Param, Recipe, Training};
 use plimsoll_run::Tensor;
 use serde_json::Value;
 
@@ -28,6 +28,8 @@ enum Slot {
     Rate,
     /// The state of this name in a training.
     State(String),
+    /// The states of these names, all of the same value.
+    Shared(Vec<String>),
 }
 
 impl KerasModel {
@@ -43,10 +45,28 @@ impl KerasModel {
     /// Sets the weights of a training of this model, and its optimizer's state, to what the file holds: for trainings
     /// that start from a seed.
     pub fn restore(&self, training: &mut Training) -> Result<()> {
-        for (param, value) in self.params().iter().zip(self.values()?) {
-            training.restore(&param.name, &value.to_bytes()?)?;
-        }
+        self.restore_weights(training)?;
         self.restore_optimizer(training)
+    }
+
+    /// Sets the weights of a training of this model to what the file holds, one after the other: beside the training there
+    /// are never more than [`KerasModel::restoring_bytes`].
+    pub fn restore_weights(&self, training: &mut Training) -> Result<()> {
+        for param in self.params() {
+            training.restore(&param.name, &self.value_bytes(param)?)?;
+        }
+        Ok(())
+    }
+
+    /// The most bytes that [`KerasModel::restore`] holds beside the training.
+    pub fn restoring_bytes(&self) -> plimsoll_device::Bytes {
+        let of = |param: &Param| {
+            let stored = self.binding(&param.name).and_then(|b| Ok(self.file.variable(&b.path)?.element));
+            // Other types are read, turned into f32 and then into its bytes.
+            let copies = if matches!(stored, Ok(Element::F32)) { 1 } else { 2 };
+            copies * param.ty.bytes() as u64
+        };
+        plimsoll_device::Bytes(self.params().iter().map(of).max().unwrap_or(0))
     }
 
     fn restore_optimizer(&self, training: &mut Training) -> Result<()> {
@@ -73,6 +93,12 @@ impl KerasModel {
                         .transpose()?;
                     if own == Some(configured) {
                         training.restore(RATE, &f64::from(rate).to_ne_bytes())?;
+                    }
+                }
+                Slot::Shared(names) => {
+                    let value = bind::read_f32(&self.file, variable)?.first().copied().unwrap_or(0.0);
+                    for name in names {
+                        training.restore(name, &value.to_ne_bytes())?;
                     }
                 }
                 Slot::State(name) => {
@@ -146,7 +172,7 @@ impl KerasModel {
             let path = format!("optimizer/vars/{i}");
             let variable = match &slot {
                 Slot::Iterations => Variable::new(&path, Element::I64, &[]),
-                Slot::Rate => Variable::new(&path, Element::F32, &[]),
+                Slot::Rate | Slot::Shared(_) => Variable::new(&path, Element::F32, &[]),
                 Slot::State(name) => {
                     let shape = state.get(name.as_str()).map(|t| shape_of(t)).unwrap_or_default();
                     Variable::new(&path, Element::F32, &shape)
@@ -192,6 +218,7 @@ impl KerasModel {
             }
             Some(Slot::Rate) => of_state(RATE)?,
             Some(Slot::State(name)) => of_state(name)?,
+            Some(Slot::Shared(names)) => of_state(names.first().map_or("", String::as_str))?,
             None => {
                 match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {
                     Some(binding) => of_state(&binding.name)?,
@@ -240,6 +267,14 @@ impl KerasModel {
                     slots.push(Slot::State(name));
                 }
             }
+        }
+        if let Some(slot) = optimizer.shared() {
+            let names = self.bindings.iter().filter(|b| b.trained).map(|b| format!("{}.{slot}", b.name));
+            let names: Vec<String> = names.collect();
+            if names.is_empty() || !names.iter().all(|name| types.contains_key(name)) {
+                return None;
+            }
+            slots.push(Slot::Shared(names));
         }
         Some(slots)
     }

@@ -331,6 +331,7 @@ def fixtures():
     case("mixed_f16", mixed("mixed_float16"), random(6, 5), classes(6, 3), o.SGD(0.05),
          "sparse_categorical_crossentropy")
     case("amsgrad", small("amsgrad"), random(6, 5), random(6, 2), o.Adam(0.02, amsgrad=True), "mse")
+    case("nadam", small("nadam"), random(6, 5), random(6, 2), o.Nadam(0.02, weight_decay=0.01), "mse")
     case("centered", small("centered"), random(6, 5), np.abs(random(6, 2)),
          o.RMSprop(0.01, momentum=0.8, centered=True, weight_decay=0.01), l.CosineSimilarity())
     case("poisson", keras.Sequential([small("inner"), layers.Activation("exponential")], name="poisson"),
@@ -339,6 +340,8 @@ def fixtures():
     inner = keras.Sequential([small("inner2"), layers.Activation("softmax")], name="kl")
     case("kl", inner, random(6, 5), np.eye(2, dtype=np.float32)[classes(6, 2)] * 0.8 + 0.1, "adagrad",
          "kl_divergence")
+    # A model that was never compiled.
+    save(small("bare"), f"{OUT}/bare.keras")
     # The same kinds of model as older Keras stored them, and weights alone.
     case("legacy", cnn(), random(5, 9, 8, 2), classes(5, 3), o.Adam(0.01), "sparse_categorical_crossentropy",
          suffix="h5", warm=1)

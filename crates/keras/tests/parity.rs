@@ -5,9 +5,9 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Arrays, compare, outputs_distance, predict};
-use plimsoll_graph::Type;
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_keras::KerasModel;
-use plimsoll_nn::Precision;
+use plimsoll_nn::{Model, Net, Precision};
 use plimsoll_run::Tensor;
 
 fn fixture(name: &str) -> PathBuf {
@@ -47,6 +47,7 @@ agree! {
     masks_agree: "masked" "masked.keras";
     merges_and_operations_agree: "merges" "merges.keras";
     adam_with_the_largest_moment_agrees: "amsgrad" "amsgrad.keras";
+    adam_that_looks_ahead_agrees: "nadam" "nadam.keras";
     centered_rmsprop_agrees: "centered" "centered.keras";
     poisson_loss_agrees: "poisson" "poisson.keras";
     percentage_loss_agrees: "mape" "mape.keras";
@@ -78,6 +79,27 @@ fn layers_in_16_bits_agree_as_far_as_that_type_goes() {
         );
         assert!(outputs_distance(&a, &b) > 1e-6, "{name}");
     }
+}
+
+#[test]
+fn named_layers_compute_in_their_own_precision() {
+    let model = KerasModel::open(fixture("mlp.keras")).unwrap().with_precision(Precision::MixedBf16);
+    let last = model.params().last().unwrap().name.split('/').next().unwrap().to_string();
+    let own = model.clone().with_layer_precisions(&[(last.clone(), Precision::F32)]).unwrap();
+    let output = |model: &KerasModel| {
+        let x = Tensor::zeros(model.inputs(3).unwrap()[0].clone()).unwrap();
+        let mut net = Net::bound(model.params(), &model.values().unwrap(), false);
+        model.forward(&mut net, &[x]).unwrap().one().unwrap().dtype()
+    };
+    assert_eq!((output(&model), output(&own)), (DType::BF16, DType::F32));
+    // The loss takes off a last softmax where that is computed in f32, and training goes on in bf16 before it.
+    let compiled = own.compiled().unwrap();
+    assert!(compiled.model.gives_logits(0) && !model.compiled().unwrap().model.gives_logits(0));
+    assert_eq!(compiled.precision, Precision::MixedBf16);
+    let found = compare(&own, &Arrays::open(&fixture("mlp.npz")));
+    assert!(found.forward < 1e-2 && found.forward > 1e-6 && found.losses < 2e-2, "{found:?}");
+    let error = model.with_layer_precisions(&[("none".into(), Precision::F32)]).unwrap_err().to_string();
+    assert!(error.contains("none") && error.contains(&last) && error.contains("mlp.keras"), "{error}");
 }
 
 /// Files that the format's own tests have: of Keras 2, of operations without modules, of several types.
@@ -113,12 +135,12 @@ fn weights_of_another_file_go_onto_a_known_model() {
 #[test]
 fn what_is_not_known_is_refused_by_name_and_place() {
     for (name, expected) in [
-        ("lambda", &["code", "Lambda", "never run"][..]),
-        ("own", &["deep/odd", "Own", "user's own"]),
-        ("conv3d", &["solid", "Conv3D", "not known"]),
-        ("constraint", &["held", "kernel_constraint"]),
-        ("first", &["turned", "channels_last"]),
-        ("double", &["wide", "float64"]),
+        ("lambda", &["code", "Lambda", "never run", "in its place"][..]),
+        ("own", &["deep/odd", "Own", "user's own", "build it"]),
+        ("conv3d", &["solid", "Conv3D", "three axes", "fold one axis"]),
+        ("constraint", &["held", "kernel_constraint", "without it"]),
+        ("first", &["turned", "Conv2D", "channels_last", "move the weights"]),
+        ("double", &["wide", "Dense", "float64", "build it with float32"]),
     ] {
         let error = KerasModel::open(fixture(&format!("refused_{name}.keras"))).unwrap_err().to_string();
         for part in expected {

@@ -40,9 +40,19 @@ fn trained(model: &KerasModel, arrays: &Arrays, steps: usize) -> (Training, Vec<
 
 #[test]
 fn every_model_is_written_and_read_with_the_values_it_was_trained_to() {
-    for name in
-        ["mlp", "cnn", "convs", "rnn", "attention", "branches", "norms", "masked", "amsgrad", "centered"]
-    {
+    for name in [
+        "mlp",
+        "cnn",
+        "convs",
+        "rnn",
+        "attention",
+        "branches",
+        "norms",
+        "masked",
+        "amsgrad",
+        "centered",
+        "nadam",
+    ] {
         let model = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
         let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
         let (training, _) = trained(&model, &arrays, 20);
@@ -69,6 +79,7 @@ fn a_written_optimizer_goes_on_as_if_it_had_not_stopped() {
         ("attention", "attention.keras"),
         ("centered", "centered.keras"),
         ("amsgrad", "amsgrad.keras"),
+        ("nadam", "nadam.keras"),
         ("legacy", "legacy.h5"),
     ] {
         let model = KerasModel::open(fixture(file)).unwrap();

@@ -38,7 +38,7 @@ pub use optim::{
     Adafactor, Adagrad, Adam, Decay, DecayKind, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
     clip_by_global_norm, clip_by_value, optimizer,
 };
-pub use precision::Precision;
+pub use precision::{Precision, Precisions};
 pub use schedule::{Plateau, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use training::{Clip, Outcome, Recipe, Training};

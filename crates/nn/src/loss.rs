@@ -90,7 +90,8 @@ pub fn smooth_cross_entropy(
     }
 }
 
-/// The mean of -t log σ(x) - (1 - t) log(1 - σ(x)) over all elements, for targets of the logits' shape.
+/// The mean of -t log σ(x) - (1 - t) log(1 - σ(x)) over all elements, for targets of the logits' shape; a last
+/// axis of length 1 may be missing.
 #[track_caller]
 pub fn binary_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let (x, t) = alike(logits, targets)?;
@@ -138,12 +139,19 @@ pub fn dice(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     both.div(&all)?.rsub_scalar(1.0)?.mean(&[], false)
 }
 
-/// Outputs and targets as f32 of one shape. Broadcasting is refused: it hides labels of the wrong shape.
+/// Outputs and targets as f32 of the outputs' shape. A last axis of length 1 may be missing in one of them, as Keras has it:
+/// outputs `[N, 1]` go with targets `[N]`. Other broadcasting is refused: it hides labels of the wrong shape.
 #[track_caller]
 pub(crate) fn alike(outputs: &Tensor, targets: &Tensor) -> Result<(Tensor, Tensor)> {
-    if outputs.shape() != targets.shape() {
+    let (x, t) = (outputs.shape(), targets.shape());
+    let one_more = |long: &[usize], short: &[usize]| {
+        long.len() == short.len() + 1 && long.last() == Some(&1) && long[..short.len()] == *short
+    };
+    if x != t && !one_more(x, t) && !one_more(t, x) {
         let (x, t) = (outputs.ty(), targets.ty());
         return Err(refuse(format!("compares outputs of {x} with targets of {t}; reshape one of them")));
     }
-    Ok((outputs.cast(DType::F32)?, targets.cast(DType::F32)?))
+    let targets = targets.cast(DType::F32)?;
+    let targets = if x == t { targets } else { targets.reshape(x.clone())? };
+    Ok((outputs.cast(DType::F32)?, targets))
 }

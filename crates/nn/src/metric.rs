@@ -12,11 +12,12 @@ use crate::loss::alike;
 /// A number that says how good outputs are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Metric {
-    /// The share of labels `[..]` that are the largest of the logits `[.., C]`.
+    /// The share of labels `[..]` that are the largest of the logits `[.., C]`. Labels may have a last axis of length 1, or be
+    /// distributions `[.., C]`, of which the largest counts.
     Accuracy,
     /// The share of labels with fewer than k larger logits.
     TopK(usize),
-    /// The share of targets (0 or 1) on the same side as the logits, of one shape.
+    /// The share of targets (0 or 1) on the same side as the logits, of one shape but for a last axis of length 1.
     BinaryAccuracy,
     /// The mean over classes of intersection over union, for labels `[..]` and logits `[.., C]`; classes that appear
     /// nowhere do not count.
@@ -61,12 +62,13 @@ impl Metric {
         let n = labels.ty().elements();
         match self {
             Metric::Accuracy => {
-                check_labels(outputs, labels)?;
-                let hits = outputs.argmax(-1)?.equal(&labels.cast(DType::I64)?)?;
-                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
+                let (labels, _) = classes(outputs, labels)?;
+                let hits = outputs.argmax(-1)?.equal(&labels)?;
+                Tensor::concat(&[&total(&hits)?, &count(labels.ty().elements())?], 0)
             }
             Metric::TopK(k) => {
-                check_labels(outputs, labels)?;
+                let (labels, _) = classes(outputs, labels)?;
+                let n = labels.ty().elements();
                 let mut place = labels.shape().clone();
                 place.push(1);
                 let own = outputs.take_along(&labels.reshape(place)?, -1)?;
@@ -83,8 +85,8 @@ impl Metric {
                 Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
             }
             Metric::MeanIou => {
-                let classes = check_labels(outputs, labels)?;
-                let labels = labels.cast(DType::I64)?;
+                let (labels, classes) = classes(outputs, labels)?;
+                let n = labels.ty().elements();
                 let (found, labels) = (outputs.argmax(-1)?.reshape([n])?, labels.reshape([n])?);
                 let ones = outputs.full_like(Type::new(DType::F32, [n]), 1.0)?;
                 let by_class = |x: &Tensor, class: &Tensor| {
@@ -95,8 +97,13 @@ impl Metric {
                 Tensor::concat(&[&parts[0], &parts[1], &parts[2]], 0)
             }
             Metric::CrossEntropy | Metric::Perplexity => {
-                let each = outputs.softmax_cross_entropy(labels)?;
-                Tensor::concat(&[&total(&each)?, &count(n)?], 0)
+                let each = match labels.dtype().is_float() && labels.shape() == outputs.shape() {
+                    true => {
+                        outputs.cast(DType::F32)?.dense_softmax_cross_entropy(&labels.cast(DType::F32)?)?
+                    }
+                    false => outputs.softmax_cross_entropy(&classes(outputs, labels)?.0)?,
+                };
+                Tensor::concat(&[&total(&each)?, &count(each.ty().elements())?], 0)
             }
             Metric::Mae => {
                 let (x, t) = alike(outputs, labels)?;
@@ -134,11 +141,21 @@ impl Metric {
     }
 }
 
-/// Checks logits `[.., C]` against labels `[..]`; returns C.
+/// Labels of logits `[.., C]` as i64 `[..]`, and C.
 #[track_caller]
-fn check_labels(outputs: &Tensor, labels: &Tensor) -> Result<usize> {
+fn classes(outputs: &Tensor, labels: &Tensor) -> Result<(Tensor, usize)> {
+    let given = labels.shape();
     match outputs.shape().split_last() {
-        Some((&classes, rest)) if rest == &labels.shape()[..] && labels.dtype().is_index() => Ok(classes),
+        Some((&classes, rest)) if labels.dtype().is_index() && rest == &given[..] => {
+            Ok((labels.cast(DType::I64)?, classes))
+        }
+        // Keras takes off a last axis of length 1.
+        Some((&classes, rest))
+            if labels.dtype().is_index() && given.split_last() == Some((&1, rest)) && classes > 1 =>
+        {
+            Ok((labels.cast(DType::I64)?.reshape(rest)?, classes))
+        }
+        Some((&classes, _)) if classes > 1 && outputs.shape() == given => Ok((labels.argmax(-1)?, classes)),
         _ => Err(refuse(format!(
             "compares logits of {} with labels of {}; logits have one axis more, and labels are integers",
             outputs.ty(),
@@ -279,6 +296,45 @@ mod tests {
         assert!((value(Metric::Rmse) - 3.5f64.sqrt()).abs() < 1e-9);
         assert!((value(Metric::R2) - (1.0 - 14.0)).abs() < 1e-6);
         assert_eq!(value(Metric::BinaryAccuracy), 0.75);
+    }
+
+    /// What Keras 3 gives for the same numbers: it takes off or adds a last axis of length 1.
+    #[test]
+    fn a_last_axis_of_one_may_be_missing() {
+        let x = Tensor::from_slice(&[2.0f32, -1.0, 0.5, -3.0], [4, 1]).unwrap();
+        let t = Tensor::from_slice(&[1i64, 1, 0, 0], [4]).unwrap();
+        let value = |metric: Metric, x: &Tensor, t: &Tensor| {
+            let mut tally = Tally::new(metric);
+            tally.add(&metric.sums(x, t).unwrap()).unwrap();
+            tally.value()
+        };
+        let (row, column) = (x.reshape([4]).unwrap(), t.reshape([4, 1]).unwrap());
+        for metric in [Metric::BinaryAccuracy, Metric::Mae, Metric::Mse, Metric::Rmse, Metric::R2] {
+            let alike = value(metric, &x, &column);
+            assert_eq!((value(metric, &x, &t), value(metric, &row, &column)), (alike, alike), "{metric:?}");
+        }
+        assert_eq!(value(Metric::BinaryAccuracy, &x, &t), 0.5);
+        let loss = |x: &Tensor, t: &Tensor| crate::binary_cross_entropy(x, t).unwrap().item().unwrap();
+        assert_eq!(loss(&x, &t), loss(&x, &column));
+        // log(1 + e⁻²) + log(1 + e) + log(1 + e^½) + log(1 + e⁻³), by four.
+        assert!((loss(&x, &t) - 0.615_714).abs() < 1e-5, "{}", loss(&x, &t));
+        let three = Tensor::from_slice(&[0.0f32; 3], [3]).unwrap();
+        assert!(Metric::BinaryAccuracy.sums(&x, &three).is_err());
+    }
+
+    #[test]
+    fn classes_may_be_a_column_or_distributions() {
+        let x = Tensor::from_slice(&[0.0f32, 1.0, 2.0, 3.0, 1.0, 2.0], [2, 3]).unwrap();
+        let row = Tensor::from_slice(&[2i64, 1], [2]).unwrap();
+        let column = row.reshape([2, 1]).unwrap();
+        let hot = row.one_hot(3, DType::F32).unwrap();
+        for metric in [Metric::Accuracy, Metric::TopK(2), Metric::CrossEntropy, Metric::MeanIou] {
+            let sums = |labels: &Tensor| metric.sums(&x, labels).unwrap().to_f64().unwrap();
+            assert_eq!(sums(&row), sums(&column), "{metric:?}");
+            let far = sums(&row).iter().zip(sums(&hot)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(far < 1e-6, "{metric:?}");
+        }
+        assert_eq!(Metric::Accuracy.sums(&x, &hot).unwrap().to_f64().unwrap(), [1.0, 2.0]);
     }
 
     #[test]

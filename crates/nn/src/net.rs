@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 
 use crate::error::refuse;
 use crate::init::stream;
-use crate::{Init, Model, Precision, Start};
+use crate::precision::names_layer;
+use crate::{Init, Model, Precision, Precisions, Start};
 
 /// A parameter that a model asked for.
 #[derive(Clone, Debug)]
@@ -44,6 +45,9 @@ pub struct Net {
     path: Vec<String>,
     training: bool,
     precision: Precision,
+    /// Precisions of layers by name, and the layers met under them.
+    policies: Vec<(String, Precision)>,
+    layers: Vec<String>,
     start: Start,
     /// Seed, step and first sample of random layers.
     key: Option<Tensor>,
@@ -80,6 +84,8 @@ impl Net {
             path: Vec::new(),
             training,
             precision: Precision::default(),
+            policies: Vec::new(),
+            layers: Vec::new(),
             start: Start::default(),
             key: None,
             draws: FxHashMap::default(),
@@ -118,6 +124,22 @@ impl Net {
     /// A floating-point tensor in the element type of activations here; others as they are.
     pub fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.dtype().is_float() { x.cast(self.dtype()) } else { Ok(x.clone()) }
+    }
+
+    /// As [`Net::compute`], in the element type of activations in the scope of this name.
+    pub(crate) fn compute_in(&self, name: &str, x: &Tensor) -> Result<Tensor> {
+        let dtype = self.precision_in(name).compute();
+        if x.dtype().is_float() { x.cast(dtype) } else { Ok(x.clone()) }
+    }
+
+    fn precision_in(&self, name: &str) -> Precision {
+        if self.policies.is_empty() {
+            return self.precision;
+        }
+        let path = self.path_of(name);
+        // The last that names it; within a layer that is named, layers compute as it does unless they are named too.
+        let own = self.policies.iter().rev().find(|(layer, _)| names_layer(layer, &path));
+        own.map_or(self.precision, |(_, precision)| *precision)
     }
 
     /// An f32 parameter that the optimizer moves, in the element type of activations.
@@ -180,8 +202,14 @@ impl Net {
 
     /// Runs `body` with a name added to the path of all parameters asked for in it.
     pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
+        let own = self.precision_in(name);
         self.path.push(name.into());
+        if !self.policies.is_empty() {
+            self.layers.push(self.path.join("/"));
+        }
+        let outer = std::mem::replace(&mut self.precision, own);
         let result = named(name, || body(self));
+        self.precision = outer;
         self.path.pop();
         result
     }
@@ -191,6 +219,23 @@ impl Net {
     #[track_caller]
     pub(crate) fn layer<T>(&mut self, name: &str, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
         asked_at(asked_from().unwrap_or(Site::here()), || self.scope(name, body))
+    }
+
+    /// Runs `body` in a precision, and layers of some names in others. A name that no layer has is an error.
+    #[track_caller]
+    pub(crate) fn with_precisions<T>(
+        &mut self,
+        precisions: &Precisions,
+        body: impl FnOnce(&mut Net) -> Result<T>,
+    ) -> Result<T> {
+        let outer = std::mem::replace(&mut self.policies, precisions.layers.clone());
+        self.layers.clear();
+        let result = self.with_precision(precisions.all, body);
+        self.policies = outer;
+        let layers = std::mem::take(&mut self.layers);
+        let result = result?;
+        precisions.check(&layers).map_err(refuse)?;
+        Ok(result)
     }
 
     /// Runs `body` in another precision than the rest of the model.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Loss, Metric, Model, Optimizer, Param, Precision, Recipe, Schedule, Training};
+use plimsoll_nn::{Clip, Loss, Metric, Model, Net, Optimizer, Param, Precision, Recipe, Schedule, Training};
 use plimsoll_run::{Device, Exactness, Frontier, StepInfo, Tensor};
 
 use crate::callback::Callback;
@@ -65,6 +65,8 @@ pub struct Trainer {
     pub(crate) least_pipelines: bool,
     /// What the process takes for other things.
     pub(crate) beside: Bytes,
+    /// What of the line is not for pipelines: weights of a model that is only used, and the program.
+    pub(crate) taken: Bytes,
 }
 
 impl Trainer {
@@ -99,6 +101,7 @@ impl Trainer {
             resumed: None,
             least_pipelines: false,
             beside: Bytes::ZERO,
+            taken: Bytes::ZERO,
         }
     }
 
@@ -318,6 +321,13 @@ impl Trainer {
         }
     }
 
+    /// Gets ready to evaluate or to predict on data like this, without a training step. Parameters are to be set then: by
+    /// [`Trainer::load`], or through [`Trainer::training_mut`].
+    pub fn prepare(&mut self, data: &Dataset) -> Result<()> {
+        let device = self.on()?;
+        device.scope(|| self.usable(data)).map(|_| ())
+    }
+
     pub(crate) fn on(&self) -> Result<Device> {
         match &self.device {
             Some(device) => Ok(device.clone()),
@@ -337,7 +347,7 @@ impl Trainer {
             (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
             (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
-            (None, Some(line)) => Bytes((line.get() / 8).min(64 << 20) / share),
+            (None, Some(line)) => Bytes((line.saturating_sub(self.taken).get() / 8).min(64 << 20) / share),
         };
         Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
     }
@@ -420,15 +430,20 @@ impl Trainer {
 
     /// As [`Trainer::ready`], for a model that is only to be used.
     pub(crate) fn usable(&mut self, data: &Dataset) -> Result<Dataset> {
-        let bounded = self.bounded(data)?;
         if self.training.is_none() {
             let mut recipe = self.recipe(data, false)?;
-            recipe.beside = self.pipelines(data)?;
+            let params = Net::discover(&recipe.inputs, &self.model)?;
+            let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
+            self.taken = self.beside + Bytes(weights) + PROGRAM;
+            recipe.beside = self.beside + self.pipelines(data)?;
             self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
         }
-        Ok(bounded)
+        self.bounded(data)
     }
 }
+
+/// About what the program itself takes. Where a line leaves no more than that beside the weights, pipelines get the least.
+const PROGRAM: Bytes = Bytes::mib(24);
 
 /// The least that a pipeline over this data can do with.
 fn least_pipeline(data: &Dataset) -> Result<Bytes> {

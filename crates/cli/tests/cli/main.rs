@@ -5,6 +5,7 @@ mod contract;
 mod explain;
 mod line;
 mod live;
+mod model;
 mod plan;
 mod report;
 mod resume;

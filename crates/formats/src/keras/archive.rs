@@ -84,8 +84,18 @@ fn inflate(zip: &mut Zip, index: usize, name: &str, limit: u64) -> Result<Vec<u8
 }
 
 fn weights(zip: &mut Zip, bytes: &Bytes, limits: &Limits) -> Result<Bytes, Reason> {
-    let missing = || Reason::member(WEIGHTS, "it is missing; weights in other forms are not read");
-    let index = find(zip, WEIGHTS, u64::MAX, limits)?.ok_or_else(missing)?;
+    let Some(index) = find(zip, WEIGHTS, u64::MAX, limits)? else {
+        let is_sharded = zip.index_for_name("model.weights.json").is_some();
+        let why = match is_sharded {
+            true => {
+                "it is missing, for the weights are spread over several files (shards); save the model without max_shard_size"
+            }
+            false => {
+                "it is missing; weights in other forms are not read, so save the model with Keras's own save"
+            }
+        };
+        return Err(Reason::member(WEIGHTS, why));
+    };
     let mut member = zip.by_index(index).map_err(|e| Reason::member(WEIGHTS, e))?;
     if member.compression() == CompressionMethod::Stored {
         let place = member.data_start().ok_or_else(|| Reason::member(WEIGHTS, "its place is unknown"))?;

@@ -22,6 +22,11 @@ pub enum Reason {
     /// Neither a zip archive nor an HDF5 file.
     #[error("it is neither a .keras archive nor an HDF5 file")]
     Format,
+    /// The list of weights that are spread over several files.
+    #[error(
+        "it lists weights that are spread over several files (shards); write them in one, by save_weights without max_shard_size, or save the whole model"
+    )]
+    Sharded,
     /// The archive is broken, or a member of it is not as it should be.
     #[error("archive member {member:?}: {reason}")]
     Member {

@@ -2,7 +2,7 @@
 //!
 //! This is the only file that knows the HDF5 library. What Keras writes is a small part of HDF5: groups, and datasets that
 //! lie in one piece. Everything else (chunks, filters, other files, virtual datasets) is refused by name, so that no
-//! dataset can expand or lead elsewhere. Soft and external links are not followed: what they stand for is missing.
+//! dataset can expand or lead elsewhere. Soft and external links are refused by name, too.
 
 use super::bytes::Bytes;
 use super::hdf5_types::Text;
@@ -32,6 +32,11 @@ impl Hdf5 {
 
     /// All variables, in the order of their paths, numbers as numbers.
     pub(super) fn variables(&self, limits: &Limits) -> Result<Vec<Variable>, Reason> {
+        if let Some(link) = super::hdf5_links::find(&self.bytes, limits) {
+            let why =
+                format!("it is {}, which is not followed; store the values here in its place", link.what);
+            return Err(Reason::weights(&link.path, why));
+        }
         let mut walk = Walk { bytes: &self.bytes, limits, objects: 0, variables: Vec::new() };
         walk.group(&self.file.root(), "", 0)?;
         let mut variables = walk.variables;
@@ -131,7 +136,7 @@ impl Walk<'_> {
     }
 }
 
-fn join(path: &str, name: &str) -> String {
+pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}/{name}") }
 }
 

@@ -28,6 +28,7 @@ mod calls;
 mod config;
 mod error;
 mod hdf5;
+mod hdf5_links;
 mod hdf5_types;
 mod hdf5_write;
 mod json;
@@ -162,7 +163,9 @@ impl KerasFile {
         } else if magic == *b"\x89HDF\r\n\x1a\n" {
             legacy::read(bytes, limits)?
         } else {
-            return Err(Reason::Format);
+            // The index of weights in several files is a JSON object.
+            let is_index = magic.starts_with(b"{") && name.ends_with(".weights.json");
+            return Err(if is_index { Reason::Sharded } else { Reason::Format });
         };
         keras.file = name.to_string();
         Ok(keras)
@@ -295,8 +298,7 @@ impl KerasFile {
     }
 }
 
-/// Refuses a group of variables numbered with a gap: a variable was lost, or hides behind a link to another place, which is
-/// not followed.
+/// Refuses a group of variables numbered with a gap: a variable was lost.
 fn check_numbers(variables: &[Variable]) -> Result<(), Reason> {
     let mut expected: HashMap<&str, u64> = HashMap::new();
     // Numbers come in order, since paths are sorted so.

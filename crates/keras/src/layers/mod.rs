@@ -66,7 +66,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         return Err(Error::unsupported(
             place,
             class,
-            "which carries Python code; code in a file is never run",
+            "which carries Python code; code in a file is never run, so put layers or operations of Keras in its place",
         ));
     }
     // Legacy files do not say where a class is from; but a layer says whether it is trainable, which a function does not.
@@ -85,12 +85,12 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         return Err(Error::unsupported(
             place,
             class,
-            "a class of the user's own, whose code is not in the file",
+            "a class of the user's own, whose code is not in the file; build it from layers of Keras instead",
         ));
     }
     let settings = Settings::new(place, class, &layer.config);
     if layer.policy.as_ref().is_some_and(|p| p.name.contains("int8") || p.name.contains("float8")) {
-        return Err(settings.unsupported("which is quantized; only floating-point layers are trained"));
+        return Err(settings.unsupported("which is quantized; only floating-point layers are trained, so save the model before it is quantized"));
     }
     settings.check_extras()?;
     if wrapper::CLASSES.contains(&class) {
@@ -99,7 +99,12 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
     let maker = FAMILIES.iter().find_map(|table| table.iter().find(|(name, _)| *name == class));
     match maker {
         Some((_, make)) => make(&settings),
-        None => Err(settings.unsupported("which is not known here; see known_classes for what is")),
+        None if class.ends_with("3D") => Err(settings.unsupported(
+            "which runs over three axes; layers over one or two axes are known here, so fold one axis into another or into the batch",
+        )),
+        None => Err(settings.unsupported(
+            "which is not known here; build the model in Keras from layers that are (known_classes lists them)",
+        )),
     }
 }
 

@@ -34,7 +34,7 @@ impl Net {
     /// Self-attention. Parameters: those of the dense layers `qkv` (to 3 C) and `proj`.
     #[track_caller]
     pub fn self_attention(&mut self, name: &str, x: &Tensor, layer: MultiHead) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let [b, t, d] = sequence(&x)?;
         let width = head_width(d, layer.heads)?;
         self.layer(name, |net| {
@@ -56,7 +56,7 @@ impl Net {
         context: &Tensor,
         layer: MultiHead,
     ) -> Result<Tensor> {
-        let (x, context) = (self.compute(x)?, self.compute(context)?);
+        let (x, context) = (self.compute_in(name, x)?, self.compute_in(name, context)?);
         let ([b, t, d], [_, s, _]) = (sequence(&x)?, sequence(&context)?);
         let width = head_width(d, layer.heads)?;
         self.layer(name, |net| {

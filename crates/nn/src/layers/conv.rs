@@ -94,7 +94,7 @@ impl Net {
     /// A convolution of images. Parameters: `weight` `[KH, KW, C / groups, channels]`, `bias`.
     #[track_caller]
     pub fn conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         let [kh, kw] = conv.window;
@@ -108,7 +108,7 @@ impl Net {
     /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
     #[track_caller]
     pub fn conv1d(&mut self, name: &str, x: &Tensor, conv: Conv1d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         self.layer(name, |net| {
@@ -142,7 +142,7 @@ impl Net {
     /// `bias`.
     #[track_caller]
     pub fn conv_transpose2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         conv.per_group(width)?;
         let per_group = conv.channels / conv.geometry.groups.max(1);

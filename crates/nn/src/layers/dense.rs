@@ -11,7 +11,7 @@ impl Net {
     #[track_caller]
     pub fn dense(&mut self, name: &str, x: &Tensor, units: usize, bias: bool) -> Result<Tensor> {
         let width = channels(x)?;
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         self.layer(name, |net| {
             let w = net.weight([width, units], width, units)?;
             let b = net.bias(bias, units, width)?;
@@ -37,7 +37,9 @@ impl Net {
     ) -> Result<Tensor> {
         // Rows are picked as f32 and rounded then: so their gradients are added up in f32, and no 16-bit table is
         // made.
-        let dtype = self.dtype();
-        self.layer(name, |net| net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype))
+        self.layer(name, |net| {
+            let dtype = net.dtype();
+            net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype)
+        })
     }
 }

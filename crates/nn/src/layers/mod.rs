@@ -46,9 +46,11 @@ impl Net {
         x: &Tensor,
         body: impl FnOnce(&mut Net, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         self.scope(name, |net| {
+            // A layer of the branch may compute in another precision than the block.
             let y = body(net, &x)?;
+            let y = net.compute(&y)?;
             if y.shape() != x.shape() {
                 let (x, y) = (x.shape(), y.shape());
                 return Err(refuse(format!("adds a branch of {y} to a skip of {x}; make them alike")));

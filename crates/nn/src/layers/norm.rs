@@ -23,7 +23,7 @@ impl Net {
     /// and ε.
     #[track_caller]
     pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         let training = self.is_training();
         self.layer(name, |net| {
@@ -34,7 +34,8 @@ impl Net {
                 return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
             }
             let (y, batch_mean, batch_var) = x.batch_norm(&gamma, &beta, eps)?;
-            // The running variance is kept unbiased, as PyTorch and Keras do.
+            // The running variance is kept unbiased, as PyTorch does. Keras 3 keeps the biased one; the bridge to its files
+            // has a batch norm of its own for that.
             let n = (x.ty().elements() / width.max(1)) as f64;
             let unbiased = batch_var.mul_scalar(n / (n - 1.0).max(1.0))?;
             let follow =
@@ -54,7 +55,7 @@ impl Net {
     /// As [`Net::layer_norm`], with another ε.
     #[track_caller]
     pub fn layer_norm_with(&mut self, name: &str, x: &Tensor, eps: f64) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
@@ -65,7 +66,7 @@ impl Net {
     /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
     #[track_caller]
     pub fn group_norm(&mut self, name: &str, x: &Tensor, groups: usize) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         if groups == 0 || !width.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {width} channels in {groups} groups")));
@@ -79,7 +80,7 @@ impl Net {
     /// RMS norm over the last axis. Parameter: `gamma`.
     #[track_caller]
     pub fn rms_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         self.layer(name, |net| {
             let gamma = net.master("gamma", [width], Init::Constant(1.0))?;

@@ -77,7 +77,7 @@ impl Net {
         if x.shape().rank() != 3 {
             return Err(refuse(format!("gives {} to a layer that takes sequences [B, T, C]", x.ty())));
         }
-        let x = self.compute(x)?;
+        let x = self.compute_in(name, x)?;
         let pick = |(all, last): (Tensor, Tensor)| if layer.gives_all { all } else { last };
         self.layer(name, |net| {
             let forward = pick(cell(net, &x)?);

@@ -1,0 +1,196 @@
+//! Models in Keras files, used without a run.
+
+use std::path::{Path, PathBuf};
+
+use plimsoll::formats::{Element, npy, npz};
+
+use crate::common::{Scratch, bytes, lines};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../keras/tests/fixtures").join(name)
+}
+
+/// An array of a fixture, as bytes, with its type and shape.
+fn array(archive: &str, name: &str) -> (Element, Vec<usize>, Vec<u8>) {
+    let path = fixture(archive);
+    let members = npz::members(&path).unwrap();
+    let member = members.iter().find(|member| member.name == name).unwrap();
+    let (element, shape) = (member.header.element.element, member.header.shape.clone());
+    let (start, length) = (member.offset.unwrap() as usize, element.bytes_of(&shape).unwrap());
+    (element, shape, std::fs::read(&path).unwrap()[start..start + length].to_vec())
+}
+
+fn write(path: &str, (element, shape, bytes): &(Element, Vec<usize>, Vec<u8>)) {
+    let mut file = Vec::new();
+    npy::write_header(&mut file, *element, shape).unwrap();
+    file.extend(bytes);
+    std::fs::write(path, file).unwrap();
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// A folder of `x.npy` and `y.npy` from what a fixture was made with.
+fn data(scratch: &Scratch, archive: &str) -> String {
+    let folder = scratch.path(archive);
+    std::fs::create_dir_all(&folder).unwrap();
+    write(&format!("{folder}/x.npy"), &array(archive, "x0"));
+    write(&format!("{folder}/y.npy"), &array(archive, "t0"));
+    folder
+}
+
+#[test]
+fn a_keras_file_predicts_what_keras_predicts_inside_a_line() {
+    let scratch = Scratch::new("keras-predict");
+    for (model, archive) in [("mlp.keras", "mlp.npz"), ("cnn.keras", "cnn.npz"), ("legacy.h5", "legacy.npz")]
+    {
+        let (file, out) = (fixture(model), scratch.path("predictions.npy"));
+        let inputs = format!("{}/x.npy", data(&scratch, archive));
+        let line = 64 << 20;
+        let told = lines(&[
+            "predict",
+            file.to_str().unwrap(),
+            "--data",
+            &inputs,
+            "--out",
+            &out,
+            "--batch",
+            "4",
+            "--threads",
+            "1",
+            "--memory",
+            &line.to_string(),
+            "--json",
+        ])
+        .unwrap();
+        assert!(bytes(&told[0], "resident_peak_bytes") <= line, "{told:?}");
+        let (_, shape, expected) = array(archive, "y0");
+        let (_, header) = npy::Header::of_file(Path::new(&out)).unwrap();
+        assert_eq!(header.shape, shape, "{model}");
+        let written = std::fs::read(&out).unwrap();
+        let found = floats(&written[written.len() - expected.len()..]);
+        let far = found.iter().zip(floats(&expected)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(far <= 1e-5, "{model}: {far}");
+    }
+}
+
+#[test]
+fn a_keras_file_is_evaluated_with_what_it_was_compiled_with_or_what_is_named() {
+    let scratch = Scratch::new("keras-evaluate");
+    let (data, file) = (data(&scratch, "mlp.npz"), fixture("mlp.keras"));
+    let file = file.to_str().unwrap();
+    let found = lines(&["evaluate", file, "--data", &data, "--batch", "4", "--json"]).unwrap().remove(0);
+    // Nothing in this model differs between training and use, so the first step's loss is the evaluation's.
+    let expected = f64::from(floats(&array("mlp.npz", "losses").2)[0]);
+    let loss = found["loss"].as_f64().unwrap();
+    assert!((loss - expected).abs() < 1e-5, "{loss} and not {expected}");
+    // The model ends in a softmax, which a loss that is named must take off too.
+    let named = lines(&[
+        "evaluate",
+        file,
+        "--data",
+        &data,
+        "--loss",
+        "cross-entropy",
+        "--metrics",
+        "accuracy,top2",
+        "--json",
+    ])
+    .unwrap()
+    .remove(0);
+    assert!((named["loss"].as_f64().unwrap() - expected).abs() < 1e-5, "{named}");
+    assert!(named["top2"].as_f64() >= named["accuracy"].as_f64(), "{named}");
+    let error = lines(&["evaluate", file, "--data", &data, "--metrics", "mae"]).unwrap_err();
+    assert!(error.contains("mae") && error.contains("softmax"), "{error}");
+}
+
+#[test]
+fn what_a_model_file_cannot_be_used_for_is_said() {
+    let scratch = Scratch::new("keras-refused");
+    let (data, out) = (data(&scratch, "mlp.npz"), scratch.path("predictions.npy"));
+    let model = |name: &str| fixture(name).to_str().unwrap().to_string();
+    let refused = |arguments: &[&str], parts: &[&str]| {
+        let error = lines(arguments).unwrap_err();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    refused(&["predict", &model("mlp.keras"), "--out", &out], &["--data"]);
+    refused(
+        &["predict", &model("branches.keras"), "--data", &data, "--out", &out],
+        &["2 arrays", "2 as inputs"],
+    );
+    refused(
+        &["predict", &model("mlp.keras"), "--data", &data, "--out", &out, "--output", "3"],
+        &["1 outputs"],
+    );
+    refused(&["predict", &model("none.keras"), "--data", &data, "--out", &out], &["none.keras"]);
+    refused(&["predict", "nowhere", "--data", &data, "--out", &out], &["nowhere", ".keras"]);
+    refused(&["evaluate", &model("bare.keras"), "--data", &data], &["bare.keras", "--loss"]);
+    refused(&["predict", &model("mlp.keras"), "--data", &data, "--out", &out, "--memory", "1MiB"], &["line"]);
+}
+
+#[test]
+fn single_layers_are_kept_in_another_precision() {
+    let scratch = Scratch::new("precision");
+    let train = |name: &str, precision: &str| {
+        let out = scratch.path(name);
+        lines(&[
+            "train",
+            "mlp",
+            "--width",
+            "16",
+            "--epochs",
+            "1",
+            "--take",
+            "64",
+            "--threads",
+            "1",
+            "--precision",
+            precision,
+            "--out",
+            &out,
+            "--json",
+        ])
+    };
+    let loss = |lines: Vec<serde_json::Value>| {
+        let epoch = lines.into_iter().rev().find(|line| line["event"] == "epoch").unwrap();
+        epoch["loss"].as_f64().unwrap()
+    };
+    let refused = train("refused", "mixed-bf16,haed=f32").unwrap_err();
+    assert!(refused.contains("haed") && refused.contains("there are "), "{refused}");
+    let known = refused.split("there are ").nth(1).unwrap();
+    let layer = known.split([',', ' ', ';', '\n']).next().unwrap();
+    let losses = [
+        loss(train("wide", "f32").unwrap()),
+        loss(train("mixed", "mixed-bf16").unwrap()),
+        loss(train("own", &format!("mixed-bf16,{layer}=f32")).unwrap()),
+        loss(train("all", "mixed-bf16,*=f32").unwrap()),
+    ];
+    assert!(losses.iter().all(|loss| (loss - losses[0]).abs() < 0.05 * losses[0]), "{losses:?}");
+    assert_eq!(losses[0], losses[3]);
+    assert!(losses[0] != losses[1] && losses[1] != losses[2] && losses[0] != losses[2], "{losses:?}");
+    // The folder keeps it, and what reads the run computes so too.
+    let found = lines(&["evaluate", &scratch.path("own"), "--json"]).unwrap();
+    assert!(found[0]["loss"].as_f64().unwrap().is_finite());
+}
+
+/// What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
+const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
+
+#[test]
+fn the_least_line_that_a_refusal_names_is_kept() {
+    let scratch = Scratch::new("keras-least");
+    let (data, file, out) =
+        (data(&scratch, "cnn.npz"), fixture("cnn.keras"), scratch.path("predictions.npy"));
+    let predict = |line: u64| {
+        let (file, line) = (file.to_str().unwrap(), line.to_string());
+        let arguments =
+            ["predict", file, "--data", &data, "--out", &out, "--threads", "1", "--memory", &line, "--json"];
+        lines(&arguments).map(|mut lines| lines.remove(0))
+    };
+    let refused = predict(1 << 20).unwrap_err();
+    let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
+    let line = least.and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{refused}")) + GRAIN;
+    let told = predict(line).unwrap();
+    assert!(bytes(&told, "resident_peak_bytes") <= line, "{told} under {line}");
+}
