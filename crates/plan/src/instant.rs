@@ -9,6 +9,7 @@
 //! Any flow is at most as much as any cut, so a search for the largest flow that stops early still gives a bound.
 
 use crate::dense::Dense;
+use crate::flow::{ENDLESS, Flow};
 
 /// A bound for one price: no plan within `budget` adds less than `ns - price * budget`.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,6 @@ const PRICES: usize = 14;
 const UNIT: f64 = 1024.0;
 /// Steps of more nanoseconds than this have no lines: sums of flow would not fit a number.
 const LONGEST: f64 = 1e13;
-/// Flow that no cut is worth.
-const ENDLESS: i64 = i64::MAX / 4;
 
 /// The lines for the instant at which op `at` runs; `most` is how many arcs may be looked at.
 pub(crate) fn lines(dense: &Dense, at: u32, most: u64) -> Vec<Line> {
@@ -161,117 +160,6 @@ impl Instant<'_> {
             Choice { bytes: bytes as f64, ns: ns as f64 }
         });
         (sum as f64 / UNIT, choice, flow.work)
-    }
-}
-
-/// A graph with capacities, for the largest flow by shortest ways (Dinitz).
-struct Flow {
-    arcs: Vec<(u32, u32, i64)>,
-    start: Vec<u32>,
-    /// For each node in turn its arcs: to, left, and where the arc back is.
-    to: Vec<(u32, i64, u32)>,
-    /// How far each node is from the source; below zero if it is not reached.
-    level: Vec<i32>,
-    work: u64,
-}
-
-impl Flow {
-    fn new(nodes: usize) -> Flow {
-        Flow { arcs: Vec::new(), start: vec![0; nodes + 1], to: Vec::new(), level: vec![-1; nodes], work: 0 }
-    }
-
-    fn arc(&mut self, from: u32, to: u32, most: i64) {
-        self.arcs.push((from, to, most));
-    }
-
-    /// Sorts the arcs by node; none may follow.
-    fn close(&mut self) {
-        for &(from, to, _) in &self.arcs {
-            self.start[from as usize + 1] += 1;
-            self.start[to as usize + 1] += 1;
-        }
-        (1..self.start.len()).for_each(|n| self.start[n] += self.start[n - 1]);
-        let mut next = self.start.clone();
-        self.to = vec![(0, 0, 0); 2 * self.arcs.len()];
-        for &(from, to, most) in &self.arcs {
-            let (there, back) = (next[from as usize], next[to as usize]);
-            self.to[there as usize] = (to, most, back);
-            self.to[back as usize] = (from, 0, there);
-            next[from as usize] += 1;
-            next[to as usize] += 1;
-        }
-        self.work += 4 * self.arcs.len() as u64;
-    }
-
-    /// The largest flow, and whether it is that; not if more than `most` arcs would have to be looked at.
-    fn largest(&mut self, source: u32, sink: u32, most: u64) -> (i64, bool) {
-        let mut sum = 0;
-        let mut way: Vec<u32> = Vec::new();
-        while self.reach(source, sink) {
-            let mut next = self.start.clone();
-            let mut node = source;
-            way.clear();
-            loop {
-                if self.work > most {
-                    return (sum, false);
-                }
-                if node == sink {
-                    let least = way.iter().map(|&arc| self.to[arc as usize].1).min().unwrap_or(0);
-                    sum += least;
-                    // The next way starts where this one is used up first.
-                    let mut keep = way.len();
-                    for (k, &arc) in way.iter().enumerate().rev() {
-                        let (_, left, back) = &mut self.to[arc as usize];
-                        *left -= least;
-                        let (left, back) = (*left, *back);
-                        self.to[back as usize].1 += least;
-                        if left == 0 {
-                            keep = k;
-                        }
-                    }
-                    self.work += way.len() as u64;
-                    node = way.get(keep).map_or(sink, |&arc| self.to[self.to[arc as usize].2 as usize].0);
-                    way.truncate(keep);
-                    continue;
-                }
-                let (at, end) = (next[node as usize], self.start[node as usize + 1]);
-                if at == end {
-                    let Some(arc) = way.pop() else { break };
-                    node = self.to[self.to[arc as usize].2 as usize].0;
-                    next[node as usize] += 1;
-                    continue;
-                }
-                self.work += 1;
-                let (to, left, _) = self.to[at as usize];
-                if left > 0 && self.level[to as usize] == self.level[node as usize] + 1 {
-                    way.push(at);
-                    node = to;
-                } else {
-                    next[node as usize] += 1;
-                }
-            }
-        }
-        (sum, true)
-    }
-
-    /// Finds how far each node is from the source; false if the sink is out of reach.
-    fn reach(&mut self, source: u32, sink: u32) -> bool {
-        self.level.iter_mut().for_each(|level| *level = -1);
-        self.level[source as usize] = 0;
-        let mut line = vec![source];
-        let mut first = 0;
-        while let Some(&node) = line.get(first) {
-            first += 1;
-            for arc in self.start[node as usize]..self.start[node as usize + 1] {
-                let (to, left, _) = self.to[arc as usize];
-                self.work += 1;
-                if left > 0 && self.level[to as usize] < 0 {
-                    self.level[to as usize] = self.level[node as usize] + 1;
-                    line.push(to);
-                }
-            }
-        }
-        self.level[sink as usize] >= 0
     }
 }
 
