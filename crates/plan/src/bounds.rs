@@ -3,6 +3,8 @@
 //! Both hold for plans that first run the ops in the given order, which is how the planner's schedules look.
 
 use crate::dense::Dense;
+use crate::instant::{Line, lines};
+use std::sync::OnceLock;
 
 /// What must be there while each op first runs, and what may be missing then.
 pub(crate) struct Bounds {
@@ -14,7 +16,14 @@ pub(crate) struct Bounds {
     scratch: Vec<u64>,
     /// Transients that can be made again, cheapest byte first: (price of a byte, bytes, op made, op last used).
     items: Vec<Item>,
+    /// With the least time and scratch of every op.
+    least: Dense,
+    /// What the fullest instants say of the time; found when it is first asked for.
+    lines: OnceLock<Vec<Line>>,
 }
+
+/// How many arcs may be looked at for the lines of an instant.
+const MOST_ARCS: u64 = 12_000_000;
 
 struct Item {
     ns_per_byte: f64,
@@ -24,7 +33,8 @@ struct Item {
 }
 
 impl Bounds {
-    pub fn new(dense: &Dense) -> Bounds {
+    pub fn new(least: Dense) -> Bounds {
+        let dense = &least;
         let ops = dense.ops as usize;
         let mut last: Vec<u32> = dense.producer.clone();
         for op in 0..dense.ops {
@@ -59,7 +69,7 @@ impl Bounds {
         }
         items.sort_by(|a, b| a.ns_per_byte.total_cmp(&b.ns_per_byte).then(a.made.cmp(&b.made)));
         let (must, live) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
-        let mut bounds = Bounds { must, live, scratch: dense.scratch.clone(), items };
+        let mut bounds = (must, live);
         let (mut must, mut live) = (0i64, 0i64);
         let bytes = |t: &u32| dense.size[*t as usize];
         for op in 0..dense.ops {
@@ -82,10 +92,22 @@ impl Bounds {
             // A pair may be shared in the least plan even if the input is wanted later and made again then.
             let may_share: u64 = dense.pairs.of(op).chunks_exact(2).map(|pair| bytes(&pair[1])).sum();
             let least = outs.saturating_sub(may_share) + dense.scratch[op as usize];
-            bounds.must.push(dense.resident_bytes + must as u64 + all - in_must + least);
-            bounds.live.push(dense.resident_bytes + live as u64 + all - in_live + own);
+            bounds.0.push(dense.resident_bytes + must as u64 + all - in_must + least);
+            bounds.1.push(dense.resident_bytes + live as u64 + all - in_live + own);
         }
-        bounds
+        let ((must, live), scratch) = (bounds, dense.scratch.clone());
+        Bounds { must, live, scratch, items, least, lines: OnceLock::new() }
+    }
+
+    /// What the fullest instant says of the time that a budget costs. Copies to the host have no part in it.
+    fn lines(&self) -> &[Line] {
+        self.lines.get_or_init(|| {
+            let fullest = (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)));
+            match fullest {
+                Some(op) if self.least.copy_ns.is_none() => lines(&self.least, op as u32, MOST_ARCS),
+                _ => Vec::new(),
+            }
+        })
     }
 
     /// The bytes that must be there while op `position` runs.
@@ -143,6 +165,9 @@ impl Bounds {
             if over > 0 {
                 worst = worst.max(sums.cheapest(over, |i| self.items[i].ns_per_byte));
             }
+        }
+        if worst > 0.0 {
+            worst = self.lines().iter().map(|line| line.at(budget)).fold(worst, f64::max);
         }
         // Times are whole, so the bound may be rounded up; but sums of rounded products err in the last places, and a
         // bound must not.

@@ -19,6 +19,8 @@ pub(crate) struct Floor {
     pub entry: Entry,
     /// Schedules found on the way to it, the highest first.
     pub lows: Vec<Low>,
+    /// What schedules by snapshots take and cost with the times of the ops, where that came with the search.
+    pub snapshots: Option<Snapshots>,
 }
 
 /// A schedule that takes little.
@@ -34,6 +36,7 @@ impl Floor {
     pub fn time(mut self, problem: &Problem) -> Floor {
         self.entry.time(problem);
         self.lows = self.lows.into_iter().map(|low| low.time(problem)).collect();
+        self.snapshots = None;
         self
     }
 }
@@ -57,13 +60,14 @@ impl Ladder {
     /// timed anew.
     pub fn find_floor(&self) -> Floor {
         let bound = self.bounds.floor().0;
-        let mut bare = Dense::clone(&self.lean(bound, true));
+        let lean = self.lean(bound, true);
+        let mut bare = Dense::clone(&lean);
         bare.ns.iter_mut().for_each(|ns| *ns = 1);
         bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
         let bare = Arc::new(bare);
         let fresh = State::new(&bare).freeze();
         let mut found = vec![Low::new(fresh, bare.clone())];
-        let table = Snapshots::new(&bare, self.effort.legs);
+        let [table, timed] = Snapshots::timed([&bare.ns, &self.plain.ns], &bare, self.effort.legs);
         if let Some((legs, snapshots)) = table.lowest() {
             let mut state = State::new(&bare);
             table.stretch.apply(&mut state, legs, snapshots);
@@ -93,7 +97,9 @@ impl Ladder {
             // What is far behind is not pressed, but is a schedule all the same.
             if start.live <= live + live / 4 { self.press(start, bound, &mut lows) } else { lows.push(start) }
         }
-        self.timed(lows)
+        // Rungs start from the step with the first algorithm of every op.
+        let snapshots = Some(timed).filter(|_| Arc::ptr_eq(&lean, &self.plain));
+        Floor { snapshots, ..self.timed(lows) }
     }
 
     /// The lowest of `lows` once packed, and all of them as starts for rungs, with the times of their ops.
@@ -112,7 +118,7 @@ impl Ladder {
         }
         let fresh = || Entry::new(&mut State::new(&self.plain), &self.plain, self.unlimited_live);
         let entry = entry.map(|entry| entry.into_tight(alignment, self.host_budget));
-        Floor { entry: entry.unwrap_or_else(fresh), lows }.time(&self.problem)
+        Floor { entry: entry.unwrap_or_else(fresh), lows, snapshots: None }.time(&self.problem)
     }
 
     /// Presses a schedule lower, step by step, and keeps what it was on the way. Where it is stuck it is spread.

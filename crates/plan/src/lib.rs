@@ -26,6 +26,8 @@ mod bounds;
 mod effort;
 mod entry;
 mod floor;
+mod flow;
+mod instant;
 mod ladder;
 mod overlap;
 mod recompute;

@@ -57,7 +57,8 @@ impl Ladder {
     /// floor.
     pub fn start_rung(&mut self, budget: u64) -> Vec<(Frozen, Arc<Dense>)> {
         if self.snapshots.is_none() {
-            self.snapshots = Some(Snapshots::new(&self.plain, self.effort.legs));
+            let found = self.floor.as_mut().and_then(|floor| floor.snapshots.take());
+            self.snapshots = found.or_else(|| Some(Snapshots::new(&self.plain, self.effort.legs)));
         }
         let (Some(floor), Some(table)) = (self.floor.as_ref(), self.snapshots.as_ref()) else {
             return Vec::new();

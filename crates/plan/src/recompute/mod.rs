@@ -1,9 +1,10 @@
 //! Turns an order and a budget into a schedule that fits: which tensors to drop, and when to make them again.
 //!
-//! Equal layers are not looked for. On steps of 24, 100 and 1,000 equal layers (939, 3,903 and 39,003 ops; `tests/scale.rs`
-//! builds them) schedules in half the memory took 1.072, 1.068 and 1.072 of the time without a budget, and in 15 % of it
-//! 1.224, 1.221 and 1.221: a step of many layers is planned as well as one of few, whose layers the search sees one by one.
-//! What planning once for all of them could save is time, where the layers are many and the budget is small: 3 to 7 seconds.
+//! Equal layers are not looked for, because there is next to nothing left to find by planning one of them for all. On steps
+//! of 24 and 100 equal layers (939 and 3,903 ops; `tests/scale.rs` builds them) schedules within 20 to 80 % of the memory
+//! without a budget take at most 0.11 % and 0.05 % longer than any schedule must (see `instant`), within 15 % of it 0.13 %
+//! and 0.28 %, and within 10 % of it 1.5 % and 0.4 %. What such a step takes to plan is, for the most part, the search for
+//! its floor; the bound spares it the budgets that cannot do better.
 
 pub(crate) mod improve;
 pub(crate) mod repair;

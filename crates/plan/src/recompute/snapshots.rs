@@ -19,24 +19,34 @@ pub(crate) struct Snapshots {
 impl Snapshots {
     /// Tries numbers of legs up to `most`, and of snapshots for each.
     pub fn new(dense: &Dense, most: usize) -> Snapshots {
+        let [table] = Snapshots::timed([&dense.ns], dense, most);
+        table
+    }
+
+    /// Like [`Snapshots::new`], for several times of the ops at once: what a schedule takes does not depend on them.
+    pub fn timed<const N: usize>(times: [&[u64]; N], dense: &Dense, most: usize) -> [Snapshots; N] {
         let mut fresh = State::new(dense);
         let stretch = Stretch::new(&mut fresh);
-        let mut rows = Vec::new();
+        let mut tables = times.map(|ns| (ns, 3 * ns.iter().sum::<u64>(), Vec::new()));
         let mut legs = 2;
         while legs <= most {
             let mut snapshots = legs;
             while snapshots > 0 {
                 let mut state = fresh.clone();
                 stretch.apply(&mut state, legs, snapshots);
-                // What runs everything several times over is no good even as a start.
-                if state.extra_ns <= 3 * dense.base_ns() {
-                    rows.push((state.peak() as u64, state.extra_ns, legs, snapshots));
+                for (ns, limit, rows) in &mut tables {
+                    let again = (0..dense.ops).flat_map(|stage| state.again(stage));
+                    let extra_ns = again.map(|&op| ns[op as usize]).sum();
+                    // What runs everything several times over is no good even as a start.
+                    if extra_ns <= *limit {
+                        rows.push((state.peak() as u64, extra_ns, legs, snapshots));
+                    }
                 }
                 snapshots = if snapshots > 4 { snapshots / 2 } else { snapshots - 1 };
             }
             legs = if legs < 8 { legs + 1 } else { legs * 4 / 3 };
         }
-        Snapshots { stretch, rows }
+        tables.map(|(_, _, rows)| Snapshots { stretch: stretch.clone(), rows })
     }
 
     /// Legs and snapshots that take least.
@@ -66,6 +76,7 @@ impl Snapshots {
 }
 
 /// The stretch before the peak, and what crosses the peak.
+#[derive(Clone)]
 pub(crate) struct Stretch {
     peak: u32,
     /// For each tensor made before the peak, its last use up to the peak.

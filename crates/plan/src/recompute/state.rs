@@ -423,7 +423,9 @@ impl<'a> State<'a> {
         let runs = || again[..loads_from].iter().copied().chain([stage]);
         self.stamp += 1;
         let mut held = 0i64;
+        self.work += 1;
         for (position, op) in runs().enumerate() {
+            self.work += dense.ins.of(op).len() as u64;
             for &t in dense.ins.of(op) {
                 if self.mark[t as usize] != self.stamp {
                     self.mark[t as usize] = self.stamp;
@@ -437,7 +439,6 @@ impl<'a> State<'a> {
                 self.last_at[t as usize] = position as u32;
             }
         }
-        self.work += 1 + runs().map(|op| dense.ins.of(op).len() as u64).sum::<u64>();
         let mut peak = held;
         for &what in &again[loads_from..] {
             let t = what - dense.ops;

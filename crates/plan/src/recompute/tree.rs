@@ -42,16 +42,25 @@ impl MaxTree {
             l >>= 1;
             r >>= 1;
         }
-        self.rebuild(l0);
-        self.rebuild(r0);
+        // The ways up from both ends. All that was added to lies at or below where they meet; above that, what is as it was
+        // leaves everything further up as it was.
+        let (mut l, mut r) = (l0 >> 1, r0 >> 1);
+        while l != r {
+            self.rebuild(l);
+            self.rebuild(r);
+            l >>= 1;
+            r >>= 1;
+        }
+        let meeting = l;
+        while l >= 1 && (self.rebuild(l) || l == meeting) {
+            l >>= 1;
+        }
     }
 
-    fn rebuild(&mut self, leaf: usize) {
-        let mut node = leaf >> 1;
-        while node >= 1 {
-            self.max[node] = self.max[2 * node].max(self.max[2 * node + 1]) + self.add[node];
-            node >>= 1;
-        }
+    /// Finds the maximum below a node again; false if it is as it was.
+    fn rebuild(&mut self, node: usize) -> bool {
+        let max = self.max[2 * node].max(self.max[2 * node + 1]) + self.add[node];
+        std::mem::replace(&mut self.max[node], max) != max
     }
 
     /// The largest value of all.
