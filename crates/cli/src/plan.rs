@@ -168,8 +168,12 @@ fn model(
         words += &outlook::frontier(frontier, planned.as_ref().ok());
         line["frontier"] = serde_json::json!(frontier);
     }
-    say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
-    Ok(())
+    // A refusal is an answer; to somebody who asked for a file it is an error, since there is none.
+    let is_missing = args.out.is_some() && planned.is_err();
+    if args.json || !is_missing {
+        say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
+    }
+    if is_missing { planned.map(|_| ()) } else { Ok(()) }
 }
 
 /// A plan in JSON and in words.

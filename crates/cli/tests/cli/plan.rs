@@ -1,6 +1,6 @@
 //! `plimsoll plan` from outside: the figures that programs read.
 
-use crate::common::{bytes, lines};
+use crate::common::{Scratch, bytes, lines};
 use serde_json::Value;
 
 /// Plans with the same bits: recomputation always costs time, where a split may be predicted to cost none.
@@ -61,4 +61,14 @@ fn a_refusal_has_ways_out_and_does_not_wait_for_a_frontier() {
     assert_eq!(refused["fits"], false);
     assert!(refused.get("frontier").is_none() && bytes(&refused, "floor_bytes") > 1 << 20);
     assert!(refused["why"].as_str().is_some_and(|why| why.contains("ways out")), "{refused}");
+}
+
+#[test]
+fn a_refusal_is_an_error_to_whoever_asked_for_a_file() {
+    let scratch = Scratch::new("plan-out");
+    let file = scratch.path("plan.json");
+    let error = lines(&["plan", "cnn", "--memory", "1MiB", "--out", &file]).unwrap_err();
+    assert!(error.contains("the least is") && !std::path::Path::new(&file).exists(), "{error}");
+    lines(&["plan", "cnn", "--no-frontier", "--json", "--out", &file]).unwrap();
+    assert!(std::path::Path::new(&file).exists());
 }
