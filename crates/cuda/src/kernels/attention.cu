@@ -7,28 +7,6 @@
 #define SHARE (THREADS / ROWS)
 #define OWN(n) (((n) + SHARE - 1) / SHARE)
 
-struct P {
-    const T *q;
-    const T *k;
-    const T *v;
-    const T *mask;
-    const T *o;
-    const A *lse;
-    const T *d_o;
-    T *to0;
-    T *to1;
-    A *sums;
-    i64 batch;
-    i64 tq;
-    i64 tk;
-    i64 heads;
-    i64 kv_heads;
-    i64 causal;
-    i64 mask_batch;
-    i64 mask_head;
-    i64 mask_query;
-    double scale;
-};
 // Keys that query i sees.
 DEV i64 visible(const P &p, i64 i) {
     if (!p.causal) return p.tk;

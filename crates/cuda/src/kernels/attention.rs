@@ -13,8 +13,9 @@ use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
-const TEXT: &str = include_str!("attention.cu");
-const FLASH: &str = concat!(include_str!("tensor.cu"), include_str!("flash.cu"));
+const TEXT: &str = concat!(include_str!("attention_args.cu"), include_str!("attention.cu"));
+const FLASH: &str =
+    concat!(include_str!("attention_args.cu"), include_str!("tensor.cu"), include_str!("flash.cu"));
 /// Keys that the kernels on tensor cores take at a time, and keys or queries of a block of their gradients.
 const FLASH_ROWS: usize = 64;
 

@@ -9,28 +9,6 @@
 #define SV PITCH(DV)
 #define LOG2E 1.4426950408889634f
 
-struct P {
-    const T *q;
-    const T *k;
-    const T *v;
-    const T *mask;
-    const T *o;
-    const float *lse;
-    const T *d_o;
-    T *to0;
-    T *to1;
-    float *sums;
-    i64 batch;
-    i64 tq;
-    i64 tk;
-    i64 heads;
-    i64 kv_heads;
-    i64 causal;
-    i64 mask_batch;
-    i64 mask_head;
-    i64 mask_query;
-    double scale;
-};
 // Keys that query i sees.
 DEV int visible(const P &p, int i) {
     int all = (int)p.tk, n = i + 1 + all - (int)p.tq;

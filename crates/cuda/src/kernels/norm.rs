@@ -203,20 +203,26 @@ fn at(operands: &[Operand<'_>], i: usize) -> *mut u8 {
     operands[i].ptr
 }
 
+/// The addresses of a norm with an offset: inputs x, γ, β; outputs y, mean, rstd.
+fn with_offset(call: &Call<'_>) -> Addresses {
+    let (i, o) = (call.inputs, call.outputs);
+    Addresses {
+        x: at(i, 0),
+        gamma: at(i, 1),
+        beta: at(i, 2),
+        y: at(o, 0),
+        out_mean: at(o, 1),
+        out_rstd: at(o, 2),
+        ..NOWHERE
+    }
+}
+
 impl Kernel for LayerNorm {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (i, o) = (call.inputs, call.outputs);
-        let a = Addresses {
-            x: at(i, 0),
-            gamma: at(i, 1),
-            beta: at(i, 2),
-            y: at(o, 0),
-            out_mean: at(o, 1),
-            out_rstd: at(o, 2),
-            ..NOWHERE
-        };
         // SAFETY: the caller's promise.
-        unsafe { forward(cuda, call, View::layer(i[0].ty, self.axes), &a, self.eps.0) }
+        unsafe {
+            forward(cuda, call, View::layer(call.inputs[0].ty, self.axes), &with_offset(call), self.eps.0)
+        }
     }
 }
 
@@ -231,18 +237,10 @@ impl Kernel for RmsNorm {
 
 impl Kernel for GroupNorm {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (i, o) = (call.inputs, call.outputs);
-        let a = Addresses {
-            x: at(i, 0),
-            gamma: at(i, 1),
-            beta: at(i, 2),
-            y: at(o, 0),
-            out_mean: at(o, 1),
-            out_rstd: at(o, 2),
-            ..NOWHERE
-        };
         // SAFETY: the caller's promise.
-        unsafe { forward(cuda, call, View::group(i[0].ty, self.groups), &a, self.eps.0) }
+        unsafe {
+            forward(cuda, call, View::group(call.inputs[0].ty, self.groups), &with_offset(call), self.eps.0)
+        }
     }
 }
 
