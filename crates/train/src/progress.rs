@@ -103,8 +103,12 @@ impl Callback for ProgressBar {
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         let peak = Bytes(epoch.resident_peak_bytes);
         let of = self.line.map_or(String::new(), |line| format!(" of {line}"));
+        let left_out = match epoch.skipped_samples {
+            0 => String::new(),
+            n => format!("  {n} unreadable samples skipped so far"),
+        };
         self.say(format!(
-            "epoch {:3}  loss {:.4}{metrics}  {:.0} samples/s  waiting {:.0}%  peak {peak}{of}",
+            "epoch {:3}  loss {:.4}{metrics}  {:.0} samples/s  waiting {:.0}%  peak {peak}{of}{left_out}",
             epoch.epoch,
             epoch.loss,
             epoch.samples_s,
