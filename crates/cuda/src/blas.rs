@@ -40,8 +40,6 @@ struct Plan {
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
-    /// What is left to do after it.
-    left: Option<Unary>,
 }
 
 /// A handle of the library and the algorithms chosen so far.
@@ -189,7 +187,8 @@ impl Blas {
                 )
                 .map_err(failed("cublasLtMatmul"))?;
             }
-            Ok(Some(plan.left.and(p.act)))
+            // Of activations the library knows one; products that differ in others share a plan.
+            Ok(Some(p.act.filter(|act| *act != Unary::Relu)))
         })
     }
 
@@ -223,7 +222,6 @@ impl Blas {
             (true, false) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
             (true, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
-        let left = if relu { None } else { p.act };
         let operation = lt::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
         use sys::cublasLtMatmulDescAttributes_t as Desc;
         let turn = |turned: bool| -> i32 { i32::from(turned) };
@@ -297,7 +295,7 @@ impl Blas {
             return Ok(None);
         };
         let (algorithm, workspace) = (found.algo, found.workspaceSize);
-        Ok(Some(Plan { operation, layouts, algorithm, workspace, left }))
+        Ok(Some(Plan { operation, layouts, algorithm, workspace }))
     }
 }
 

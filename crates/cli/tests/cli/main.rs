@@ -1,5 +1,6 @@
 //! The command from outside: lines that are kept, runs that are killed, models that are used.
 
+mod card;
 mod common;
 mod contract;
 mod explain;

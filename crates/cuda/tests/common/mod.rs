@@ -1,8 +1,6 @@
 //! Device memory with fences, values of every type, and the devices that this machine has.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
-
-use plimsoll_cuda::{Arena, Cuda};
+use plimsoll_cuda::Cuda;
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Type};
 
@@ -39,38 +37,26 @@ pub struct Memory {
 }
 
 enum Home {
-    Card(*mut u8),
+    Card(u64),
     Host(Vec<u64>),
 }
 
-/// Bytes of the card that all tests share, handed out one after the other and from the start again.
-const SHARED: usize = 256 << 20;
-
-/// The next bytes of the shared arena. A test holds a few of them for a moment only, so none is handed out twice at once.
-fn shared(cuda: &Cuda, bytes: usize) -> *mut u8 {
-    static ARENA: OnceLock<Mutex<(Arena, usize)>> = OnceLock::new();
-    let arena = ARENA.get_or_init(|| {
-        let mut arena = Arena::new(cuda, SHARED).expect("addresses");
-        arena.resize(SHARED).expect("memory");
-        Mutex::new((arena, 0))
-    });
-    let mut guard = arena.lock().unwrap_or_else(PoisonError::into_inner);
-    let (arena, next) = &mut *guard;
-    if *next + bytes > SHARED {
-        *next = 0;
-    }
-    let at = arena.at().wrapping_add(*next);
-    *next += bytes.next_multiple_of(256);
-    at
+/// With `PLIMSOLL_NO_FENCE` an operand is an allocation of exactly its bytes: what a memory checker wants to see.
+fn fence_bytes() -> usize {
+    if std::env::var_os("PLIMSOLL_NO_FENCE").is_some() { 0 } else { FENCE_BYTES }
 }
 
 impl Memory {
     pub fn new(cuda: &Cuda, bytes: usize) -> Memory {
-        let whole = bytes + FENCE_BYTES;
+        let whole = bytes + fence_bytes();
         let home = if cuda.is_emulated() {
             Home::Host(vec![0; whole.div_ceil(8) + 64])
         } else {
-            Home::Card(shared(cuda, whole))
+            let mut at = 0;
+            // SAFETY: the address is of a number; the context is this thread's since the device was made or waited for.
+            let status = unsafe { cudarc::driver::sys::cuMemAlloc_v2(&mut at, whole.max(1)) };
+            assert_eq!(status, cudarc::driver::sys::CUresult::CUDA_SUCCESS);
+            Home::Card(at)
         };
         let memory = Memory { cuda: cuda.clone(), home, bytes };
         // SAFETY: as many bytes are there.
@@ -80,13 +66,13 @@ impl Memory {
 
     pub fn ptr(&self) -> *mut u8 {
         match &self.home {
-            Home::Card(at) => *at,
+            Home::Card(at) => *at as *mut u8,
             Home::Host(words) => (words.as_ptr() as usize).next_multiple_of(256) as *mut u8,
         }
     }
 
     fn all(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.bytes + FENCE_BYTES];
+        let mut bytes = vec![0; self.bytes + fence_bytes()];
         // SAFETY: as many bytes are there.
         unsafe { self.cuda.download(self.ptr(), &mut bytes) }.expect("a copy");
         bytes
@@ -117,6 +103,17 @@ impl Memory {
         }
         // SAFETY: as many bytes are there.
         unsafe { self.cuda.upload(self.ptr(), &out) }.expect("a copy");
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Home::Card(at) = self.home {
+            // SAFETY: nobody else has it, and all that used it was waited for.
+            unsafe {
+                let _ = cudarc::driver::sys::cuMemFree_v2(at);
+            }
+        }
     }
 }
 

@@ -205,6 +205,11 @@ impl Rule for MatMul {
             let act = [None, Some(Unary::Relu), Some(Unary::GeluTanh), Some(Unary::Tanh), None][flags % 5];
             examples.push(Example::new(MatMul { ta, tb, bias, act }, inputs));
         }
+        // The same product with and without: a backend that remembers products must not mix them up.
+        for act in [None, Some(Unary::Tanh), Some(Unary::Relu), Some(Unary::GeluTanh), None] {
+            let inputs = vec![f32s(vec![7, 8]), f32s(vec![8, 16])];
+            examples.push(Example::new(MatMul { ta: false, tb: false, bias: false, act }, inputs));
+        }
         examples
     }
 }

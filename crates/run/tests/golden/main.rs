@@ -1,4 +1,5 @@
-//! Every op against PyTorch: values and gradients, eager and traced, in every float type, on one and two threads.
+//! Every op against PyTorch: values and gradients, eager and traced, in every float type, on one and two threads, and on a
+//! card where there is one.
 //!
 //! The golden files are made by `make.py`, beside this file, which also says what is in them.
 
@@ -39,6 +40,20 @@ fn check(file: &str) {
     report(cases.iter().flat_map(|case| {
         case.dtypes().into_iter().flat_map(|dtype| check::compare(case, dtype, &devices)).collect::<Vec<_>>()
     }));
+}
+
+#[test]
+fn every_op_on_a_card_is_that_of_pytorch() {
+    let device = match Device::cuda(0) {
+        Ok(device) => device,
+        Err(why) => return println!("skipped: no CUDA device ({why})"),
+    };
+    let cases: Vec<Case> = FILES.iter().flat_map(|file| Case::read(file)).collect();
+    let devices = [device];
+    let of_case = |case: &Case| -> Vec<String> {
+        case.dtypes().into_iter().flat_map(|dtype| check::compare(case, dtype, &devices)).collect()
+    };
+    report(cases.iter().flat_map(of_case));
 }
 
 fn report(wrong: impl Iterator<Item = String>) {

@@ -1,0 +1,72 @@
+//! The line on a card, measured from outside: NVIDIA's own tool is asked again and again while the command runs.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{bytes, plimsoll};
+use serde_json::Value;
+
+/// The bytes of the first card that processes hold, as `nvidia-smi` says; none where there is no card.
+fn held() -> Option<u64> {
+    let asked = ["--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"];
+    let answer = Command::new("nvidia-smi").args(asked).output().ok()?;
+    let mib: u64 = String::from_utf8(answer.stdout).ok()?.trim().parse().ok()?;
+    Some(mib << 20)
+}
+
+/// A card that nobody else uses, with what it holds before the command runs, or a line that says that there is none.
+fn card() -> Option<u64> {
+    let before = held();
+    if before.is_none() {
+        println!("skipped: no CUDA device (nvidia-smi does not answer)");
+    }
+    before
+}
+
+/// Runs the command on the card, and returns its last JSON line with the most that the card held meanwhile.
+fn run(arguments: &[&str], memory: Option<u64>, before: u64) -> Result<(Value, u64), String> {
+    let memory = memory.map(|bytes| bytes.to_string());
+    let mut arguments = [arguments, &["--device", "cuda", "--json"]].concat();
+    if let Some(memory) = &memory {
+        arguments.extend(["--memory", memory]);
+    }
+    let mut command = plimsoll();
+    let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|e| e.to_string())?;
+    let mut most = 0;
+    while child.try_wait().map_err(|e| e.to_string())?.is_none() {
+        most = most.max(held().unwrap_or(0).saturating_sub(before));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let (said, text) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    if !output.status.success() {
+        return Err(said.into_owned());
+    }
+    let last = text.lines().rev().find(|line| line.starts_with('{')).ok_or("nothing was printed")?;
+    Ok((serde_json::from_str(last).map_err(|e| e.to_string())?, most))
+}
+
+#[test]
+fn a_line_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits() {
+    let Some(before) = card() else { return };
+    for case in [
+        &["bench", "resnet18", "--batch", "256"][..],
+        &["bench", "unet", "--batch", "8", "--precision", "mixed-bf16"],
+        &["bench", "gpt2", "--batch", "4", "--precision", "mixed-bf16"],
+        &["bench", "lstm", "--batch", "64", "--precision", "mixed-bf16"],
+    ] {
+        let case = [case, &["--steps", "8", "--exact", "bitwise"]].concat();
+        let (free, _) = run(&case, None, before).unwrap();
+        let (least, most) = (bytes(&free, "floor_bytes"), bytes(&free, "planned_bytes"));
+        for line in [least, (2 * least + most) / 3, (least + 2 * most) / 3, most] {
+            let (tight, seen) = run(&case, Some(line), before).unwrap();
+            let own = bytes(&tight, "device_bytes");
+            println!("{case:?} line {line}: {seen} seen, {own} by its own count, {} ms", tight["ms"]);
+            assert!(seen <= line && own <= line, "{seen} and {own} bytes under a line of {line}: {tight}");
+            assert_eq!(tight["losses"], free["losses"], "other bits at {line}");
+        }
+        let error = run(&case, Some(least - 1), before).unwrap_err();
+        assert!(error.contains("cannot be kept"), "{error}");
+    }
+}
