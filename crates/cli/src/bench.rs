@@ -35,6 +35,9 @@ pub struct Args {
     /// In which element type to compute.
     #[arg(long, default_value = "f32")]
     precision: Compute,
+    /// Let a card's f32 products round their operands to TF32's ten bits: faster, other results.
+    #[arg(long)]
+    tf32: bool,
     /// How far the plan may depart from the bits of an unlimited run.
     #[arg(long, default_value = "reassociated")]
     exact: Exact,
@@ -93,7 +96,7 @@ struct Line {
 
 /// Measures a case and prints the line.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let device = machine::device(&args.device, args.threads)?;
+    let device = machine::device(&args.device, args.threads, args.tf32)?;
     let line = device.scope(|| measure(args, &device))?;
     if args.json {
         say!("{}", serde_json::json!(line));
@@ -174,6 +177,9 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
     };
     for _ in 0..warm_up {
         training.step(&[&x], &y)?;
+        if let Some(notice) = training.take_notice() {
+            eprintln!("{notice}");
+        }
     }
     if let Some(watch) = &watch {
         watch.rest();
@@ -191,6 +197,9 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         times.push(step.elapsed().as_secs_f64());
         if args.steps.is_some() {
             losses.push(loss);
+        }
+        if let Some(notice) = training.take_notice() {
+            eprintln!("{notice}");
         }
     }
     let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());

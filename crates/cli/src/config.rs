@@ -86,6 +86,10 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
+    /// Let a card's f32 products round their operands to TF32's ten bits: faster, other results.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tf32: Option<bool>,
     /// Threads; by default as many as this process may use.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,7 +171,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model data validation batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision
+        over!(self, file, model data validation batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }

@@ -1,10 +1,11 @@
 //! What several commands ask of the machine: a device whose kernels are timed, and how exact a plan must be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use plimsoll::prelude::*;
-use plimsoll::run::Error;
+use plimsoll::run::{CudaOptions, Error, Profile};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
@@ -62,8 +63,11 @@ pub fn cpu(threads: usize) -> Result<Device, Error> {
 }
 
 /// The device of a name: `cpu`, `cuda` or `cuda:1`. Its kernels are timed as they are first planned, and remembered.
-pub fn device(name: &str, threads: usize) -> Result<Device, Failure> {
+pub fn device(name: &str, threads: usize, tf32: bool) -> Result<Device, Failure> {
     let ordinal = match name.split_once(':') {
+        None if name == "cpu" && tf32 => {
+            return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()));
+        }
         None if name == "cpu" => return Ok(cpu(threads)?),
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
@@ -72,11 +76,39 @@ pub fn device(name: &str, threads: usize) -> Result<Device, Failure> {
     let Some(ordinal) = ordinal else {
         return Err(Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")));
     };
-    let device = Device::cuda(ordinal)?;
+    let device = Device::cuda_with(ordinal, CudaOptions { tf32, ..CudaOptions::default() })?;
     if let Some(folder) = cache_folder() {
         device.calibrate(&folder);
     }
     Ok(device)
+}
+
+/// Cards of which a record comes with the program.
+const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.times"))];
+
+/// A device to plan for: one that is here, or the record of one that is not. A record comes with the program (`h200`) or is a
+/// file of kernel times, as runs on a card leave them in the cache.
+pub fn plannable(name: &str, threads: usize, tf32: bool) -> Result<(Device, Option<Arc<Profile>>), Failure> {
+    let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
+        let profile = Arc::new(profile.map_err(Failure)?);
+        Ok((Device::profiled(&profile)?, Some(profile)))
+    };
+    if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
+        return recorded(Profile::parse(name, text));
+    }
+    if name.ends_with(".times") {
+        return recorded(Profile::read(Path::new(name)));
+    }
+    match device(name, threads, tf32) {
+        Err(Failure(why)) if why.starts_with("there is no device") => {
+            let names: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+            Err(Failure(format!(
+                "{why}, the record of a card ({}), or a file of kernel times",
+                names.join(", ")
+            )))
+        }
+        device => Ok((device?, None)),
+    }
 }
 
 /// `PLIMSOLL_CACHE`, or the user's cache folder; none if neither is known, or if `PLIMSOLL_CACHE` is empty.

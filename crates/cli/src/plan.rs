@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use crate::Failure;
 use crate::case::Case;
 use crate::compare::{self, Budget};
-use crate::machine::{self, Exact};
+use crate::machine::{self, Compute, Exact};
 use crate::outlook;
 
 /// Arguments of `plimsoll plan`.
@@ -39,6 +39,13 @@ pub struct Args {
     /// How long to try, for a traced step.
     #[arg(long, requires = "trace")]
     seconds: Option<f64>,
+    /// What to plan a model for: `cpu`, `cuda`, `cuda:N`, the record of a card that is not here (`h200`), or a file of kernel
+    /// times. On a card the budget is of its memory.
+    #[arg(long, default_value = "cpu", conflicts_with = "trace")]
+    device: String,
+    /// In which element type a model computes, where that is not a file's to say.
+    #[arg(long, conflicts_with = "trace")]
+    precision: Option<Compute>,
     /// How far the plan of a model may depart from the bits of an unlimited run.
     #[arg(long, default_value = "reassociated", conflicts_with = "trace")]
     exact: Exact,
@@ -68,8 +75,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match (&args.trace, &args.model) {
         (Some(file), _) => traced(args, file),
         (None, Some(name)) => {
-            let (batch, recipe, planned) = asked(args, name)?;
-            Ok(machine::cpu(args.threads)?.scope(|| model(args, name, batch, recipe, planned))?)
+            let (device, profile) = machine::plannable(&args.device, args.threads, false)?;
+            let (batch, recipe, planned) = asked(args, name, device.taken().is_some())?;
+            device.scope(|| model(args, name, batch, recipe, planned))?;
+            if let Some((all, estimated)) = profile.map(|profile| profile.estimated())
+                && !args.json
+                && estimated > 0
+            {
+                say!(
+                    "{estimated} of {all} kernels are not in the record of {}: their times and scratch are scaled from like ones",
+                    args.device
+                );
+            }
+            Ok(())
         }
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
@@ -81,7 +99,7 @@ pub fn is_keras(name: &str) -> bool {
 }
 
 /// A model with its batch and recipe.
-fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
+fn asked(args: &Args, name: &str, card: bool) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
     let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
         _ if is_keras(name) => {
             let batch = args.batch.unwrap_or(32);
@@ -103,8 +121,8 @@ fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Fai
             (batch, recipe(classes), Arc::new(model))
         }
         Ok(case) => {
-            let setup = case.setup(args.batch, false);
-            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, false);
+            let setup = case.setup(args.batch, card);
+            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, card);
             (setup.batch, case.recipe(&setup), Arc::new(model))
         }
         Err(_) => {
@@ -122,6 +140,9 @@ fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Fai
     }
     recipe.memory = args.memory;
     recipe.exactness = args.exact.into();
+    if let Some(precision) = args.precision {
+        recipe.precision = precision.into();
+    }
     Ok((batch, recipe, model))
 }
 

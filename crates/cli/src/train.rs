@@ -30,7 +30,7 @@ pub struct Args {
     /// Go on with the run in `--out` from its newest checkpoint, with the same bits as if it had never stopped.
     #[arg(long, requires = "out")]
     resume: bool,
-    /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch.
+    /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch, `device:N` loses the device at it.
     #[arg(long)]
     fault: Option<Fault>,
     /// A live view of the run: line, load by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
@@ -93,7 +93,7 @@ pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> 
     if let Some(Fault::Alloc(n)) = fault {
         return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
     }
-    machine::device(config.device.as_deref().unwrap_or("cpu"), threads)
+    machine::device(config.device.as_deref().unwrap_or("cpu"), threads, config.tf32.unwrap_or(false))
 }
 
 fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {

@@ -280,7 +280,11 @@ impl Backend for Cuda {
                     Some(version) => format!("cudnn {version}"),
                     None => "own convolutions".into(),
                 };
-                format!("cuda {name} {target} driver {driver} {blas} {dnn} {digits} {version}")
+                let sources = compile::fingerprint(&kernels::SOURCES);
+                let sources = &sources[..8];
+                format!(
+                    "cuda {name} {target} driver {driver} {blas} {dnn} {digits} {version} kernels {sources}"
+                )
             }
             Engine::Host(_) => format!("cuda emulated {version}"),
         }
@@ -368,6 +372,20 @@ impl Backend for Cuda {
             }
             // The emulator stands for a card on which nothing but tensors takes memory.
             Engine::Host(_) => Some(Bytes::ZERO),
+        }
+    }
+
+    fn free(&self) -> Option<Bytes> {
+        match &self.0.engine {
+            Engine::Card(card) => card.memory().ok().map(|(free, _)| Bytes::from(free)),
+            Engine::Host(_) => None,
+        }
+    }
+
+    fn total(&self) -> Option<Bytes> {
+        match &self.0.engine {
+            Engine::Card(card) => card.memory().ok().map(|(_, total)| Bytes::from(total)),
+            Engine::Host(_) => None,
         }
     }
 

@@ -163,6 +163,13 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// How fast it is, roughly.
     fn speed(&self) -> Speed;
 
+    /// Seconds that a kernel is predicted to take before it has been timed: what its arithmetic or its memory allows,
+    /// whichever is slower.
+    fn predict(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        let (speed, cost) = (self.speed(), op.cost(inputs, outputs));
+        (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call
+    }
+
     /// The bytes of scratch that [`Backend::run`] needs for these types, or that there is no kernel for them.
     fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported>;
 
@@ -252,6 +259,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What the process takes of the device's own memory, tensors included, as the system counts it; none where tensors
     /// are in the host's memory.
     fn taken(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// What the process could still take of the device's own memory; none where tensors are in the host's memory.
+    fn free(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// All of the device's own memory; none where tensors are in the host's memory.
+    fn total(&self) -> Option<Bytes> {
         None
     }
 

@@ -317,6 +317,12 @@ impl Training {
         self.step.replan(options)
     }
 
+    /// That the step was planned anew by itself since the last call, and why: libraries of a card took more than they had
+    /// declared, say.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.step.take_notice()
+    }
+
     /// The parameters, in the order of [`Training::values`].
     pub fn params(&self) -> &[Param] {
         &self.params

@@ -111,7 +111,7 @@ pub(crate) fn full_pages(device: &Device, bytes: Bytes) -> Bytes {
 }
 
 /// What blocks of these sizes will take of a device's memory.
-fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Bytes {
+pub(crate) fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Bytes {
     let half = device.memory().page().get() / 2;
     let (mut large, mut small) = (Bytes::ZERO, Bytes::ZERO);
     for size in sizes {

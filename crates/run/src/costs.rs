@@ -2,23 +2,21 @@
 //!
 //! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan.
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
 use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use crate::account::own;
 use crate::device::Device;
 use crate::error::Result;
 use crate::tensor::Buffer;
+use crate::times::{Facts, Timed, Times};
 
-/// The first line of a file of times; another format gets another number.
-const HEADER: &str = "plimsoll kernel times 2";
 /// A kernel is timed until it has run this often or this long.
 const RUNS: usize = 7;
 const SECONDS: f64 = 0.02;
@@ -32,8 +30,8 @@ const TOGETHER: usize = 8;
 /// The times that are known of a device's kernels.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
-    /// Seconds by kernel.
-    known: FxHashMap<String, f64>,
+    /// By kernel.
+    known: FxHashMap<String, Timed>,
     /// Where they are kept; without a place nothing is timed.
     file: Option<PathBuf>,
 }
@@ -44,33 +42,22 @@ impl Costs {
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let file = folder.join(format!("{name}.times"));
-        let mut known = FxHashMap::default();
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let mut lines = text.lines();
-        if lines.next() == Some(HEADER) {
-            for (ns, kernel) in lines.filter_map(|line| line.split_once('\t')) {
-                if let Ok(ns) = ns.parse::<u64>() {
-                    known.insert(kernel.to_string(), ns as f64 / 1e9);
-                }
-            }
-        }
-        Costs { known, file: Some(file) }
+        Costs { known: Times::read(&file).kernels, file: Some(file) }
     }
 
-    /// Seconds of a kernel: as timed, else by the roofline.
+    /// Seconds of a kernel: as timed, else as the device predicts.
     pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
-        if let Some(seconds) = self.known.get(&key(op, inputs)) {
-            return *seconds;
+        match self.known.get(&key(op, inputs)) {
+            Some(timed) => timed.seconds,
+            None => backend.predict(op, inputs, outputs),
         }
-        let (speed, cost) = (backend.speed(), op.cost(inputs, outputs));
-        (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call
     }
 
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
     pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
         let Some(file) = self.file.clone() else { return Ok(()) };
         let mut fresh = Vec::new();
-        let mut seen = rustc_hash::FxHashSet::default();
+        let mut seen = FxHashSet::default();
         for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
             let key = key(&node.op, &types(graph, &node.inputs));
             if !self.known.contains_key(&key) && seen.insert(key.clone()) {
@@ -85,7 +72,9 @@ impl Costs {
                 continue;
             }
             if let Some(seconds) = time(graph, node, device, room)? {
-                timed.push((key, seconds));
+                let cost = node.op.cost(&inputs, &outputs);
+                let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+                timed.push((key, Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes }));
             }
             if room.is_some() || !device.backend().is_host() {
                 // The next operands may not fit where these were, and both together may be over the line.
@@ -93,8 +82,10 @@ impl Costs {
             }
         }
         if !timed.is_empty() {
+            let own = own(device).unwrap_or(Bytes::ZERO);
+            let facts = Facts::new(device.backend(), device.memory().page(), own);
             // A cache that cannot be written costs the next run its time and nothing else.
-            append(&file, &timed).ok();
+            Times::append(&file, &facts, &timed).ok();
             self.known.extend(timed);
         }
         Ok(())
@@ -106,7 +97,7 @@ fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g
 }
 
 /// What tells kernels apart: the op with its attributes, and the types of its inputs.
-fn key(op: &Op, inputs: &[&Type]) -> String {
+pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
     let mut key = format!("{op:?}");
     inputs.iter().for_each(|ty| key += &format!(" {ty}"));
     key
@@ -241,25 +232,10 @@ unsafe fn fill(ty: &Type, at: *mut u8) {
     }
 }
 
-/// Adds times to a file, whole or not at all: the new file takes the old one's place.
-fn append(file: &Path, timed: &[(String, f64)]) -> std::io::Result<()> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let old = fs::read_to_string(file).unwrap_or_default();
-    let old = if old.lines().next() == Some(HEADER) { old } else { format!("{HEADER}\n") };
-    let fresh = file.with_extension(format!("{}.new", std::process::id()));
-    let mut out = std::io::BufWriter::new(fs::File::create(&fresh)?);
-    out.write_all(old.as_bytes())?;
-    for (kernel, seconds) in timed {
-        writeln!(out, "{}\t{kernel}", (seconds * 1e9).ceil() as u64)?;
-    }
-    out.flush()?;
-    fs::rename(&fresh, file)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use plimsoll_graph::{TensorOps, Trace};
 
@@ -277,7 +253,7 @@ mod tests {
         let again = Costs::kept_in(&folder, "a cpu");
         let rounded = |costs: &Costs| {
             let mut all: Vec<(String, u64)> =
-                costs.known.iter().map(|(k, s)| (k.clone(), (s * 1e9).ceil() as u64)).collect();
+                costs.known.iter().map(|(k, t)| (k.clone(), (t.seconds * 1e9).ceil() as u64)).collect();
             all.sort();
             all
         };

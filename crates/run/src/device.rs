@@ -13,6 +13,7 @@ use plimsoll_graph::Site;
 
 use crate::costs::Costs;
 use crate::error::Result;
+use crate::profile::Profile;
 
 /// Where ops run and tensors live. Clones are the same device.
 ///
@@ -73,17 +74,17 @@ impl Device {
 
     /// The CPU with a number of threads, its memory limited by the machine's.
     pub fn cpu_threads(threads: usize) -> Result<Device> {
-        Ok(Device::new(Arc::new(Cpu::new(threads)), Arc::new(BestFit::with_machine_limit()?)))
+        Ok(Device::over(Arc::new(Cpu::new(threads)), Arc::new(BestFit::with_machine_limit()?)))
     }
 
     /// The CPU with a number of threads and a hard limit on the bytes of its tensors.
     pub fn cpu_with(threads: usize, limit: Bytes) -> Result<Device> {
-        Ok(Device::new(Arc::new(Cpu::new(threads)), Arc::new(BestFit::new(limit)?)))
+        Ok(Device::over(Arc::new(Cpu::new(threads)), Arc::new(BestFit::new(limit)?)))
     }
 
     /// The CPU over memory of one's own: a debug allocator, say.
     pub fn cpu_over(threads: usize, memory: impl HostMemory + 'static) -> Device {
-        Device::new(Arc::new(Cpu::new(threads)), Arc::new(memory))
+        Device::over(Arc::new(Cpu::new(threads)), Arc::new(memory))
     }
 
     /// A CUDA card with its usual options; its memory is limited by what the card has free.
@@ -110,7 +111,7 @@ impl Device {
         let cuda = Cuda::with(ordinal, options)?;
         let (free, _) = cuda.memory()?;
         let memory = PagePool::new(&cuda, free.into())?;
-        Ok(Device::new(Arc::new(cuda), Arc::new(memory)))
+        Ok(Device::over(Arc::new(cuda), Arc::new(memory)))
     }
 
     /// A stand-in for a CUDA card that runs the same kernels on the host: slow, for tests.
@@ -118,10 +119,19 @@ impl Device {
     /// # Errors
     /// There is no C++ compiler.
     pub fn cuda_emulated(limit: Bytes) -> Result<Device> {
-        Ok(Device::new(Arc::new(Cuda::emulated()?), Arc::new(BestFit::new(limit)?)))
+        Ok(Device::over(Arc::new(Cuda::emulated()?), Arc::new(BestFit::new(limit)?)))
     }
 
-    fn new(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
+    /// A card that is not here, as far as it was recorded: steps can be planned for it and nothing can be run.
+    ///
+    /// # Errors
+    /// There are no addresses for a step's constants.
+    pub fn profiled(profile: &Arc<Profile>) -> Result<Device> {
+        let memory = profile.memory()?;
+        Ok(Device::over(profile.clone(), Arc::new(memory)))
+    }
+
+    pub(crate) fn over(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
         let growth = Mutex::new(GrowthWatch::default());
         let (placements, costs) = (Mutex::new(None), Mutex::new(Costs::default()));
         Device(Arc::new(Inner { backend, memory, placements, growth, costs }))
@@ -213,6 +223,12 @@ impl Device {
     /// host's memory.
     pub fn taken(&self) -> Option<Bytes> {
         self.0.backend.taken()
+    }
+
+    /// All of the device's own memory that this process could hold now: what it takes, and what nobody does. None where
+    /// tensors are in the host's memory.
+    pub fn capacity(&self) -> Option<Bytes> {
+        Some(self.0.backend.taken()? + self.0.backend.free()?)
     }
 
     pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {

@@ -115,6 +115,18 @@ pub enum Error {
         ways: Vec<Way>,
     },
 
+    /// No plan keeps to what a device has left, though the caller would have allowed more.
+    #[error(
+        "{device} has not enough memory left for this process; end what else runs there, or take one of the ways out: \
+         {refusal}"
+    )]
+    Full {
+        /// The device.
+        device: String,
+        /// The refusal of a line of all that it has left.
+        refusal: Box<Error>,
+    },
+
     /// There is no such CUDA card, or it refused.
     #[error(transparent)]
     Cuda(#[from] plimsoll_cuda::Error),

@@ -17,7 +17,9 @@ mod draft;
 mod lower;
 mod order;
 mod peak;
+mod profile;
 mod program;
+mod times;
 
 mod account;
 mod compile;
@@ -27,13 +29,18 @@ mod survey;
 mod timeline;
 mod variant;
 
+#[cfg(test)]
+mod stand;
+
 pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};
 pub use error::{Error, Result, Way};
 pub use function::{Function, function};
 pub use peak::Peak;
+pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;
 pub use plimsoll_plan::{Exactness, Kind};
+pub use profile::Profile;
 pub use sketch::Sketch;
 pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
 pub use survey::{Frontier, FrontierPoint, Survey};

@@ -11,7 +11,7 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
 use crate::account::{Account, own as own_bytes};
-use crate::compile::Compile;
+use crate::compile::{Compile, Compiled};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::peak::{Peak, ledger_kind};
@@ -128,6 +128,10 @@ pub struct Step {
     variants: Vec<Variant>,
     /// What all of them run in, one at a time.
     workspace: Buffer,
+    /// How often the step itself has run since it was planned.
+    runs: u64,
+    /// What happened that its owner should be told.
+    notice: Option<String>,
 }
 
 type Body = Box<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send>;
@@ -263,7 +267,9 @@ impl Step {
         }
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
         let bodies: Vec<Body> = vec![Box::new(body)];
-        let mut step = Step { device, options, bodies, names, state, variants: Vec::new(), workspace };
+        let variants = Vec::new();
+        let mut step =
+            Step { device, options, bodies, names, state, variants, workspace, runs: 0, notice: None };
         if let Some(inputs) = inputs {
             step.prepare(0, inputs, false, site)?;
         }
@@ -285,19 +291,29 @@ impl Step {
             self.variants[i..].rotate_left(1);
             return Ok(());
         }
-        // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
-        self.drop_workspace(site)?;
-        let variant = match self.build(body, inputs, &self.options, present, site) {
-            Ok(variant) => variant,
-            Err(error) => {
-                self.fit_workspace(site)?;
-                return Err(error);
+        for _ in 0..MOST_TRIES {
+            // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
+            self.drop_workspace(site)?;
+            let variant = match self.build(body, inputs, &self.options, present, site) {
+                Ok(variant) => variant,
+                Err(error) => {
+                    self.fit_workspace(site)?;
+                    return Err(error);
+                }
+            };
+            let is_full = self.variants.len() >= self.options.shapes.max(1);
+            self.variants.push(variant);
+            match self.fit_workspace(site) {
+                // Somebody else took memory of the device since the plan was made: the next keeps to what is left.
+                Err(Error::OutOfMemory(_)) if self.device.capacity().is_some() => self.variants.pop(),
+                Err(error) => return Err(error),
+                Ok(()) if is_full => Some(self.variants.remove(0)),
+                Ok(()) => None,
+            };
+            if self.variants.last().is_some_and(|v| v.body == body && v.inputs == inputs) {
+                return Ok(());
             }
-        };
-        if self.variants.len() >= self.options.shapes.max(1) {
-            self.variants.remove(0);
         }
-        self.variants.push(variant);
         self.fit_workspace(site)
     }
 
@@ -336,14 +352,28 @@ impl Step {
             body: &**traced,
             site,
         };
-        let mut compiled = compile.run()?;
-        process::release_unused_heap();
-        for _ in 0..MOST_TRIES {
-            if options.memory.is_none() || compiled.info.account.holds(&self.device, started) {
-                break;
-            }
-            compiled = compile.run()?;
+        let plan = |compile: &Compile<'_>| -> Result<Compiled> {
+            let mut compiled = compile.run()?;
             process::release_unused_heap();
+            for _ in 0..MOST_TRIES {
+                if compile.options.memory.is_none() || compiled.info.account.holds(&self.device, started) {
+                    break;
+                }
+                compiled = compile.run()?;
+                process::release_unused_heap();
+            }
+            Ok(compiled)
+        };
+        let mut compiled = plan(&compile)?;
+        // Whatever the line, a plan must fit into what the device has left; others may have taken some of it.
+        if let Some(capacity) = self.device.capacity().filter(|left| compiled.info.planned > *left) {
+            let options = &StepOptions { memory: Some(capacity), ..options.clone() };
+            compiled = plan(&Compile { options, ..compile }).map_err(|error| match error {
+                refusal @ Error::Infeasible { .. } => {
+                    Error::Full { device: self.device.name().into(), refusal: Box::new(refusal) }
+                }
+                other => other,
+            })?;
         }
         let info = StepInfo { plan_seconds: start.elapsed().as_secs_f64(), ..compiled.info.clone() };
         Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, state, info, site)
@@ -386,9 +416,39 @@ impl Step {
             }
         };
         self.options = options;
+        self.runs = 0;
         self.variants.clear();
         self.variants.push(variant);
         self.fit_workspace(site)
+    }
+
+    /// Looks whether the process takes more of a device's own memory beside the step than was declared, as libraries may
+    /// when they first need something, and plans anew if so.
+    fn look_again(&mut self, site: Site) -> Result<()> {
+        let (Some(line), Some(own)) = (self.options.memory, own_bytes(&self.device)) else { return Ok(()) };
+        let declared = self.info().account.program;
+        if own <= declared {
+            return Ok(());
+        }
+        let grown = own.saturating_sub(declared);
+        let why = format!(
+            "libraries and code on {} took {grown:#} more than was declared ({own:#} in all): planned anew within {line:#}",
+            self.device.name()
+        );
+        // What was planned before no longer keeps the line, so there is no going back to it.
+        let inputs = self.variants.last().map(|v| v.inputs.clone());
+        self.variants.clear();
+        self.runs = 0;
+        if let Some(inputs) = inputs {
+            self.prepare(0, &inputs, true, site)?;
+        }
+        self.notice = Some(why);
+        Ok(())
+    }
+
+    /// What happened since the last call that the owner should be told: that the step was planned anew by itself, and why.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     /// Runs the step once: the state is updated, the outputs are overwritten. Inputs of other types than before are
@@ -412,6 +472,13 @@ impl Step {
         // A refusal of memory may have left the workspace too small; without it nothing may run.
         if self.variants.last().is_some_and(|v| v.workspace() > self.workspace.bytes()) {
             self.fit_workspace(site)?;
+        }
+        if body == 0 {
+            // What is loaded late is loaded in the first runs; later ones are looked at more and more rarely.
+            if self.runs > 0 && self.runs.is_power_of_two() {
+                self.look_again(site)?;
+            }
+            self.runs += 1;
         }
         self.unshare(site)?;
         let Step { device, state, variants, workspace, .. } = self;

@@ -12,7 +12,8 @@ use plimsoll_plan::{Kind, Plan};
 use serde::{Serialize, Serializer};
 
 use crate::Sketch;
-use crate::compile::{Candidate, Compile, Terms, padded};
+use crate::account::blocks;
+use crate::compile::{Candidate, Compile, Terms};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::step::{Pass, StepInfo, StepOptions, StepResult, batch_of};
@@ -104,7 +105,7 @@ impl<'a> Survey<'a> {
         let sketch = Sketch::new();
         let state: Vec<Tensor> = held.iter().map(|(name, _, ty)| sketch.tensor(name, ty.clone())).collect();
         let names: Vec<(String, Kind)> = held.iter().map(|(name, kind, _)| (name.clone(), *kind)).collect();
-        let absent = held.iter().map(|(_, _, ty)| padded(ty.bytes())).sum();
+        let absent = blocks(device, held.iter().map(|(_, _, ty)| ty.bytes()));
         let batch = batch_of(options, inputs, site)?;
         let (guarded, started) = (options.guarded, false);
         let compile = Compile {

@@ -45,6 +45,19 @@ pub enum Error {
         /// Where to go on from.
         checkpoint: PathBuf,
     },
+    /// Training stopped and its state could not be saved; an earlier one is on disk.
+    #[error(
+        "training stopped at step {step}: {cause}; its state could not be saved any more, the last checkpoint is {}",
+        checkpoint.display()
+    )]
+    Lost {
+        /// Updates done.
+        step: u64,
+        /// What happened.
+        cause: Box<Error>,
+        /// Where to go on from.
+        checkpoint: PathBuf,
+    },
     /// So many steps in a row were not finite that going on makes no sense.
     #[error(
         "the loss was not finite for {steps} steps in a row; lower the learning rate, clip gradients, or look at the data"

@@ -10,7 +10,7 @@ use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::Tensor;
 
 use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::staging::borrowed;
@@ -179,6 +179,10 @@ impl Trainer {
         let rate = self.rate(self.progress.step);
         let fields = self.n_inputs + 1;
         let poisoned = self.fault == Some(Fault::Nan(run.batches_seen));
+        if self.fault == Some(Fault::Device(run.batches_seen)) {
+            self.is_device_lost = true;
+            return Err(lost_device());
+        }
         let mut again = true;
         let staged = match self.staging.stage(&batch, fields) {
             Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.staging.stage(&batch, fields)?,
@@ -192,6 +196,10 @@ impl Trainer {
             let Some(training) = &mut self.training else {
                 return Err(Error::Mismatch("there is no model to train".into()));
             };
+            if let Some(why) = training.take_notice() {
+                let notice = Notice::Replanned { step: self.progress.step, why };
+                self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
+            }
             training.set_rate(rate)?;
             let outcome = training.run(&borrowed(staged));
             let why = match outcome {
@@ -258,6 +266,9 @@ impl Trainer {
 
     /// Writes a checkpoint of where the training stands.
     pub fn save_checkpoint(&mut self) -> Result<Option<PathBuf>> {
+        if self.is_device_lost {
+            return Err(lost_device());
+        }
         let (Some(checkpoints), Some(training)) = (&self.checkpoints, &self.training) else {
             return Ok(None);
         };
@@ -268,15 +279,25 @@ impl Trainer {
     }
 
     /// The error that ends a run, after what is known was saved. A failed step has changed nothing, so what is saved is
-    /// the state before it.
+    /// the state before it. A device that failed for good takes its state with it; then the last checkpoint is named.
     fn stopped(&mut self, error: Error) -> Error {
-        match self.save_checkpoint() {
-            Ok(Some(checkpoint)) => {
-                Error::Stopped { step: self.progress.step, cause: Box::new(error), checkpoint }
-            }
-            _ => error,
+        let step = self.progress.step;
+        if let Ok(Some(checkpoint)) = self.save_checkpoint() {
+            return Error::Stopped { step, cause: Box::new(error), checkpoint };
+        }
+        let newest = |checkpoints: &Checkpoints| Checkpoint::newest(checkpoints.folder()).ok().flatten();
+        match self.checkpoints.as_ref().and_then(newest) {
+            Some(checkpoint) => Error::Lost { step, cause: Box::new(error), checkpoint },
+            None => error,
         }
     }
+}
+
+/// What a device says that failed for good, as far as a rehearsal needs it.
+fn lost_device() -> Error {
+    let why = "the device failed, as was asked for, and nothing can be read from it any more".into();
+    let fault = plimsoll_device::backend::Fault { op: "device", why };
+    Error::Run(plimsoll_run::Error::Fault { fault, site: plimsoll_graph::Site::here() })
 }
 
 /// What is counted in one run and not in checkpoints.

@@ -55,6 +55,8 @@ pub struct Trainer {
     pub(crate) callbacks: Vec<Box<dyn Callback>>,
     pub(crate) checkpoints: Option<Checkpoints>,
     pub(crate) fault: Option<Fault>,
+    /// Whether the device has failed for good.
+    pub(crate) is_device_lost: bool,
     pub(crate) training: Option<Training>,
     pub(crate) progress: Progress,
     pub(crate) staging: Staging,
@@ -94,6 +96,7 @@ impl Trainer {
             callbacks: Vec::new(),
             checkpoints: None,
             fault: None,
+            is_device_lost: false,
             training: None,
             progress: Progress { rate_factor: 1.0, ..Progress::default() },
             staging: Staging::default(),

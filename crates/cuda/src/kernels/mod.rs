@@ -26,6 +26,35 @@ mod strided;
 
 pub(crate) use matmul::{Matrix, Product};
 
+/// All sources: what was timed with others is not known of these.
+pub(crate) const SOURCES: [&str; 25] = [
+    include_str!("argmax.cu"),
+    include_str!("attention.cu"),
+    include_str!("attention_args.cu"),
+    include_str!("column_sums.cu"),
+    include_str!("columns.cu"),
+    include_str!("conv.cu"),
+    include_str!("element.cu"),
+    include_str!("flash.cu"),
+    include_str!("gather.cu"),
+    include_str!("iota.cu"),
+    include_str!("layout.cu"),
+    include_str!("loss.cu"),
+    include_str!("matmul.cu"),
+    include_str!("norm.cu"),
+    include_str!("pool.cu"),
+    include_str!("prelude.cu"),
+    include_str!("prod_grad.cu"),
+    include_str!("random.cu"),
+    include_str!("recurrent.cu"),
+    include_str!("reduce.cu"),
+    include_str!("relu.cu"),
+    include_str!("resize.cu"),
+    include_str!("softmax.cu"),
+    include_str!("tensor.cu"),
+    include_str!("tile.cu"),
+];
+
 /// What the card knows of one op.
 pub(crate) trait Kernel {
     /// The bytes of scratch it needs for these types; an error where there is no kernel.

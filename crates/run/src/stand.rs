@@ -1,0 +1,209 @@
+//! The CPU in the place of a card: memory of its own, of which libraries and others take more when a test says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_cpu::Cpu;
+use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::{Allocator, BestFit, Block, Bytes, Holder, OutOfMemory, Owner, ReleaseError, Stats};
+use plimsoll_graph::{Op, Type};
+
+use crate::device::Device;
+
+/// What a test turns while a step runs.
+#[derive(Debug)]
+pub(crate) struct Knobs {
+    /// All of the card's memory.
+    pub(crate) total: AtomicU64,
+    /// What the process takes of it beside tensors.
+    pub(crate) own: AtomicU64,
+    /// What somebody else takes at the moment when a workspace is mapped.
+    pub(crate) thief: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Stand {
+    cpu: Cpu,
+    memory: Arc<Pool>,
+    knobs: Arc<Knobs>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    host: BestFit,
+    knobs: Arc<Knobs>,
+}
+
+impl Knobs {
+    /// A device with memory of its own, and what it can be turned by.
+    pub(crate) fn device(total: Bytes, own: Bytes) -> (Device, Arc<Knobs>) {
+        let knobs = Arc::new(Knobs {
+            total: AtomicU64::new(total.get()),
+            own: AtomicU64::new(own.get()),
+            thief: AtomicU64::new(0),
+        });
+        let host = BestFit::new(Bytes::gib(1)).expect("addresses");
+        let memory = Arc::new(Pool { host, knobs: knobs.clone() });
+        let stand = Stand { cpu: Cpu::new(1), memory: memory.clone(), knobs: knobs.clone() };
+        (Device::over(Arc::new(stand), memory), knobs)
+    }
+
+    fn get(number: &AtomicU64) -> Bytes {
+        Bytes(number.load(Ordering::SeqCst))
+    }
+}
+
+impl Backend for Stand {
+    fn name(&self) -> &str {
+        "stand"
+    }
+
+    fn signature(&self) -> String {
+        "stand".into()
+    }
+
+    fn speed(&self) -> Speed {
+        self.cpu.speed()
+    }
+
+    fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported> {
+        self.cpu.scratch(op, inputs, outputs)
+    }
+
+    unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { self.cpu.run(call) }
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    fn taken(&self) -> Option<Bytes> {
+        Some(Knobs::get(&self.knobs.own) + self.memory.stats().reserved)
+    }
+
+    fn free(&self) -> Option<Bytes> {
+        Some(Knobs::get(&self.knobs.total).saturating_sub(self.taken()?))
+    }
+}
+
+impl Allocator for Pool {
+    fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
+        if owner.op == "step workspace" && bytes > Bytes::ZERO {
+            let stolen = self.knobs.thief.swap(0, Ordering::SeqCst);
+            self.knobs.total.fetch_sub(stolen, Ordering::SeqCst);
+        }
+        let left = Knobs::get(&self.knobs.total).saturating_sub(Knobs::get(&self.knobs.own));
+        if self.host.stats().in_use + bytes > left {
+            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_system());
+        }
+        self.host.allocate(bytes, align, owner)
+    }
+
+    fn release(&self, block: Block) -> Result<(), ReleaseError> {
+        self.host.release(block)
+    }
+
+    fn stats(&self) -> Stats {
+        let stats = self.host.stats();
+        Stats { reserved: stats.in_use, ..stats }
+    }
+
+    fn reset_peak(&self) {
+        self.host.reset_peak();
+    }
+
+    fn holders(&self, n: usize) -> Vec<Holder> {
+        self.host.holders(n)
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::{Error, Held, Kind, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+    use plimsoll_graph::DType;
+
+    /// A deep chain over a batch: most of what it takes can be recomputed.
+    fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
+        device.scope(|| {
+            let w = Tensor::from_f64(&[0.01; 64 * 64], Type::new(DType::F32, [64, 64]))?;
+            let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+            let options = StepOptions { memory, ..StepOptions::default() };
+            Step::compile_with(options, held, &[input()], |pass| {
+                let tape = Tape::new();
+                tape.watch(&pass.state[0])?;
+                let mut x = pass.inputs[0].clone();
+                for _ in 0..24 {
+                    x = x.matmul(&pass.state[0])?.tanh()?;
+                }
+                let loss = x.square()?.mean(&[], false)?;
+                let grad = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
+                let state = vec![pass.state[0].sub(&grad.mul_scalar(0.1)?)?];
+                Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
+            })
+        })
+    }
+
+    fn input() -> Type {
+        Type::new(DType::F32, [16384, 64])
+    }
+
+    fn run(step: &mut Step, device: &Device) -> crate::Result<Vec<u8>> {
+        let x = device.scope(|| Tensor::from_f64(&[0.5; 16384 * 64], input()))?;
+        step.run(&[&x])?[0].to_bytes()
+    }
+
+    const OWN: Bytes = Bytes::mib(100);
+
+    #[test]
+    fn a_step_without_a_line_is_planned_within_what_the_device_has() {
+        let (wide, _) = Knobs::device(Bytes::gib(1), OWN);
+        let free = step(&wide, None).unwrap();
+        let (planned, floor) = (free.info().planned, free.info().floor);
+        assert!(floor < planned);
+        let (tight, _) = Knobs::device(Bytes((floor.get() + planned.get()) / 2), OWN);
+        let mut small = step(&tight, None).unwrap();
+        assert!(small.info().planned < planned && small.info().recomputed_ops > 0);
+        assert_eq!(run(&mut small, &tight).unwrap(), run(&mut { free }, &wide).unwrap());
+        let (full, _) = Knobs::device(Bytes(floor.get() - 1), OWN);
+        let why = match step(&full, None) {
+            Err(why @ Error::Full { .. }) => why.to_string(),
+            other => panic!("{:?}", other.map(|s| s.info().clone())),
+        };
+        assert!(why.starts_with("stand has not enough memory left") && why.contains("the least is"), "{why}");
+    }
+
+    #[test]
+    fn memory_that_somebody_takes_after_planning_is_done_without() {
+        let (device, knobs) = Knobs::device(Bytes::gib(1), OWN);
+        let planned = step(&device, None).unwrap().info().planned;
+        let left = planned.saturating_sub(Bytes::mib(60));
+        knobs.thief.store(Bytes::gib(1).get() - left.get(), Ordering::SeqCst);
+        let mut step = step(&device, None).unwrap();
+        assert!(step.info().planned <= left, "{} of {left}", step.info().planned);
+        run(&mut step, &device).unwrap();
+    }
+
+    #[test]
+    fn libraries_that_grow_are_noticed_and_planned_around() {
+        let (device, knobs) = Knobs::device(Bytes::gib(1), OWN);
+        let planned = step(&device, None).unwrap().info().planned;
+        let mut step = step(&device, Some(planned)).unwrap();
+        let first = run(&mut step, &device).unwrap();
+        assert!(step.take_notice().is_none());
+        let grown = step.info().account.program + Bytes::mib(3);
+        knobs.own.store(grown.get(), Ordering::SeqCst);
+        run(&mut step, &device).unwrap();
+        let notice = step.take_notice().expect("it grew");
+        assert!(notice.contains("3 MiB more than was declared"), "{notice}");
+        assert!(step.info().planned <= planned && step.info().account.program > grown);
+        assert!(device.taken().unwrap() <= planned);
+        let (fresh, _) = Knobs::device(Bytes::gib(1), OWN);
+        assert_eq!(run(&mut self::step(&fresh, None).unwrap(), &fresh).unwrap(), first);
+        // Where nothing is left to do without, that is said.
+        knobs.own.store(planned.get(), Ordering::SeqCst);
+        let refused = (0..8).find_map(|_| run(&mut step, &device).err()).expect("the line cannot be kept");
+        assert!(matches!(refused, Error::Infeasible { .. }), "{refused}");
+    }
+}
