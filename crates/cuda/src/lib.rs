@@ -23,6 +23,7 @@ mod memory;
 mod pages;
 mod pool;
 mod stream;
+mod uploads;
 
 pub use arena::Arena;
 pub use error::Error;
@@ -36,7 +37,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_device::Bytes;
-use plimsoll_device::backend::{Backend, Call, Fault, Operand, Recording, Speed, Unsupported};
+use plimsoll_device::backend::{self, Backend, Call, Fault, Operand, Recording, Speed, Unsupported};
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
@@ -387,6 +388,10 @@ impl Backend for Cuda {
             Engine::Card(card) => card.memory().ok().map(|(_, total)| Bytes::from(total)),
             Engine::Host(_) => None,
         }
+    }
+
+    fn uploads(&self, bytes: usize) -> Result<Option<Box<dyn backend::Uploads>>, Fault> {
+        Ok(Some(Box::new(uploads::Uploads::new(self, bytes).map_err(Error::into_fault)?)))
     }
 
     fn record(

@@ -156,6 +156,16 @@ impl Stream {
         Ok(event)
     }
 
+    /// Moves an event to the present end of the queue.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn mark(&self, event: &Event) -> Result<(), Error> {
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuEventRecord(event.event, self.stream)) }
+    }
+
     /// Lets the queue wait for an event before it goes on.
     ///
     /// # Errors

@@ -272,6 +272,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
         None
     }
 
+    /// So many bytes of host memory from which batches are copied to the device beside its kernels; none where that has no
+    /// use.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn uploads(&self, _bytes: usize) -> Result<Option<Box<dyn Uploads>>, Fault> {
+        Ok(None)
+    }
+
     /// Records what `body` would run, so that it can be run again at once; none where that has no use. `body` must have
     /// been run before, and must not wait for the device.
     ///
@@ -283,6 +292,31 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Result<Option<Box<dyn Recording>>, Fault> {
         Ok(None)
     }
+}
+
+/// Host memory from which a device copies while it computes.
+pub trait Uploads: Send + fmt::Debug {
+    /// The host's side, to be filled: once the copies from it are done.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn bytes(&mut self) -> Result<&mut [u8], Fault>;
+
+    /// Starts to copy a part of the host's side, beside what is run.
+    ///
+    /// # Safety
+    /// `to` must be live memory of the device, of as many bytes, until the copy is done; nothing that was run before and
+    /// is not done may use it.
+    ///
+    /// # Errors
+    /// There is no such part, or the device's refusal.
+    unsafe fn start(&mut self, to: *mut u8, from: std::ops::Range<usize>) -> Result<(), Fault>;
+
+    /// Lets all that is run from now on wait for the copies that were started.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn finish(&mut self) -> Result<(), Fault>;
 }
 
 /// Kernel calls that a device runs again as one.

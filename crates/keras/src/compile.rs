@@ -201,6 +201,7 @@ impl Compiled {
             exactness: Exactness::Reassociated,
             micro_batch: None,
             beside: plimsoll_device::Bytes::ZERO,
+            ahead: false,
         }
     }
 

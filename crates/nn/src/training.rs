@@ -52,6 +52,8 @@ pub struct Recipe {
     pub micro_batch: Option<usize>,
     /// What the process will take beside the step: an input pipeline, say.
     pub beside: Bytes,
+    /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
+    pub ahead: bool,
 }
 
 impl Recipe {
@@ -74,6 +76,7 @@ impl Recipe {
             exactness: Exactness::Reassociated,
             micro_batch: None,
             beside: Bytes::ZERO,
+            ahead: false,
         }
     }
 
@@ -89,6 +92,7 @@ impl Recipe {
             batched: true,
             micro_batch: self.micro_batch,
             beside: self.beside,
+            ahead: self.ahead,
             guarded: !self.precision.needs_loss_scale(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 6,
@@ -291,8 +295,14 @@ impl Training {
     /// One step on a batch: inputs, then labels.
     #[track_caller]
     pub fn run(&mut self, batch: &[&Tensor]) -> Result<Outcome<'_>> {
+        self.run_while(batch, || ())
+    }
+
+    /// As [`Training::run`], and does something else while the device works: gets the next batch, say.
+    #[track_caller]
+    pub fn run_while(&mut self, batch: &[&Tensor], meanwhile: impl FnMut()) -> Result<Outcome<'_>> {
         let (n, scaled) = (self.n_metrics, self.scaled);
-        let outputs = self.step.run(batch)?;
+        let outputs = self.step.run_while(batch, meanwhile)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
         let loss = means[0].item()?;
         let (skipped, loss_scale) = match scaled {

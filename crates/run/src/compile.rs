@@ -262,7 +262,8 @@ impl Compile<'_> {
             whole.graph.outputs()[self.state.len()..].iter().map(|&v| whole.graph.ty(v).clone()).collect();
         // The first form of a step leaves room for what later ones give back: a few numbers each.
         let (inputs, later) = if self.present { (&[][..], None) } else { (self.inputs, Some(LATER_OUTPUTS)) };
-        let staged = inputs.iter().chain(&outputs).map(Type::bytes).chain(later);
+        let next = if self.options.ahead { inputs } else { &[] };
+        let staged = inputs.iter().chain(next).chain(&outputs).map(Type::bytes).chain(later);
         if !self.device.backend().is_host() {
             prepare(&passes::optimize(&whole.graph)?, self.device)?;
         }

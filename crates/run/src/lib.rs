@@ -5,6 +5,7 @@
 mod error;
 
 mod device;
+mod feed;
 mod host;
 mod tensor;
 
@@ -35,6 +36,7 @@ mod stand;
 pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};
 pub use error::{Error, Result, Way};
+pub use feed::Feed;
 pub use function::{Function, function};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;

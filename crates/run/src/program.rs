@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::lower::Lowered;
+use crate::variant::Meanwhile;
 
 /// Where bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,10 +216,18 @@ impl Recorded {
     ///
     /// # Safety
     /// As for [`Program::run`], over the memory it was recorded with.
-    pub(crate) unsafe fn replay(&self, device: &Device, site: Site) -> Result<()> {
+    pub(crate) unsafe fn replay(
+        &self,
+        device: &Device,
+        meanwhile: &mut Meanwhile<'_>,
+        site: Site,
+    ) -> Result<()> {
         for (recording, checked) in &self.0 {
             // SAFETY: the caller's promise.
             unsafe { recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
+            if checked.is_some() {
+                meanwhile.now();
+            }
             if let Some((at, dtype, site)) = *checked {
                 // SAFETY: the caller's promise.
                 unsafe { check(device, at, dtype, site) }?;

@@ -18,7 +18,7 @@ use crate::peak::{Peak, ledger_kind};
 use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
 use crate::timeline::{Recorded, Timeline};
-use crate::variant::Variant;
+use crate::variant::{Meanwhile, Variant};
 
 /// How often a step is planned again because planning left more pages behind than were declared.
 const MOST_TRIES: usize = 4;
@@ -54,6 +54,8 @@ pub struct StepOptions {
     pub micro_batch: Option<usize>,
     /// What the process will take for other things while the step runs: an input pipeline, say.
     pub beside: Bytes,
+    /// Whether the next batch of inputs is on its way while the step runs, so that there are two of them.
+    pub ahead: bool,
     /// Whether the first output, the loss, must be finite: if it is not, the step is an error and changes nothing. Without
     /// this, a step that is not finite is like any other.
     pub guarded: bool,
@@ -69,6 +71,7 @@ impl Default for StepOptions {
             batched: false,
             micro_batch: None,
             beside: Bytes::ZERO,
+            ahead: false,
             guarded: false,
             shapes: 4,
         }
@@ -461,6 +464,22 @@ impl Step {
     /// Runs one of the step's bodies; 0 is the step itself.
     #[track_caller]
     pub fn run_body(&mut self, body: usize, inputs: &[&Tensor]) -> Result<&[Tensor]> {
+        self.run_beside(body, inputs, &mut Meanwhile::nothing())
+    }
+
+    /// As [`Step::run`], and does something else meanwhile: once the device has work to do and before it is waited for.
+    #[track_caller]
+    pub fn run_while(&mut self, inputs: &[&Tensor], mut meanwhile: impl FnMut()) -> Result<&[Tensor]> {
+        self.run_beside(0, inputs, &mut Meanwhile(Some(&mut meanwhile)))
+    }
+
+    #[track_caller]
+    fn run_beside(
+        &mut self,
+        body: usize,
+        inputs: &[&Tensor],
+        meanwhile: &mut Meanwhile<'_>,
+    ) -> Result<&[Tensor]> {
         let site = Site::here();
         self.check(body, inputs, site)?;
         let same =
@@ -487,7 +506,7 @@ impl Step {
         };
         // SAFETY: nobody else holds the state or the outputs, inputs are alive through their tensors and of the
         // variant's types, and the workspace was made for the largest variant.
-        unsafe { variant.run(device, state, inputs, workspace, site) }?;
+        unsafe { variant.run(device, state, inputs, workspace, meanwhile, site) }?;
         Ok(&variant.outputs)
     }
 
@@ -631,6 +650,9 @@ impl Step {
         for (i, ty) in variant.inputs.iter().enumerate() {
             let bytes = Bytes::from(ty.bytes());
             row(LedgerKind::Input, &format!("input {i}"), bytes, bytes);
+            if self.options.ahead && variant.body == 0 {
+                row(LedgerKind::Input, &format!("input {i} of the next batch"), bytes, bytes);
+            }
         }
         let (sums, arena) = (Bytes::from(variant.sum_bytes()), Bytes::from(variant.arena_bytes()));
         if sums > Bytes::ZERO {

@@ -39,6 +39,22 @@ pub(crate) struct Variant {
     firsts: Vec<Tensor>,
 }
 
+/// What is to be done once, when the device has been given work and before it is waited for.
+pub(crate) struct Meanwhile<'a>(pub(crate) Option<&'a mut dyn FnMut()>);
+
+impl Meanwhile<'_> {
+    pub(crate) fn nothing() -> Meanwhile<'static> {
+        Meanwhile(None)
+    }
+
+    /// Does it, the first time.
+    pub(crate) fn now(&mut self) {
+        if let Some(body) = self.0.take() {
+            body();
+        }
+    }
+}
+
 /// A part of the step with what it is called with; the lists are filled anew for each run and allocated once.
 struct Bound {
     part: Part,
@@ -183,6 +199,7 @@ impl Variant {
         state: &[Tensor],
         inputs: &[&Tensor],
         workspace: &Buffer,
+        meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
         let base = workspace.ptr();
@@ -193,7 +210,9 @@ impl Variant {
             unsafe { device.backend().copy(base.add(offset), old, bytes) }.map_err(fault)?;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.attempt(device, state, inputs, base, site) };
+        let done = unsafe { self.attempt(device, state, inputs, base, meanwhile, site) };
+        // However the step went, what was to be done beside it is done.
+        meanwhile.now();
         if done.is_err() {
             // A whole step checks its loss before it changes anything; what passes have changed is put back here.
             for &(i, offset) in &self.kept {
@@ -213,6 +232,7 @@ impl Variant {
         state: &[Tensor],
         inputs: &[&Tensor],
         base: *mut u8,
+        meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
         let Variant { outputs, passes, update, sums, guard, rows, first, arena, firsts, .. } = self;
@@ -253,7 +273,7 @@ impl Variant {
                     bound.arguments[state.len() + i] = source;
                 }
                 // SAFETY: the caller's promise; the arena lies behind everything else.
-                unsafe { bound.run(device, base.add(*arena), site) }?;
+                unsafe { bound.run(device, base.add(*arena), meanwhile, site) }?;
                 sample += bound.part.samples;
                 pass += 1;
             }
@@ -266,8 +286,9 @@ impl Variant {
             let position = firsts[0].buffer(site)?.ptr();
             bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
-            unsafe { bound.run(device, base.add(*arena), site) }?;
+            unsafe { bound.run(device, base.add(*arena), meanwhile, site) }?;
         }
+        meanwhile.now();
         // What kernels refuse is known when they are done.
         device.backend().synchronize().map_err(fault)
     }
@@ -315,12 +336,18 @@ impl Bound {
     ///
     /// # Safety
     /// As for [`crate::program::Program::run`].
-    unsafe fn run(&mut self, device: &Device, arena: *mut u8, site: Site) -> Result<()> {
+    unsafe fn run(
+        &mut self,
+        device: &Device,
+        arena: *mut u8,
+        meanwhile: &mut Meanwhile<'_>,
+        site: Site,
+    ) -> Result<()> {
         let Bound { part, arguments, results, seen, recorded, .. } = self;
         let known = seen.2 == arena && seen.0 == *arguments && seen.1 == *results;
         if let (true, Some(recorded)) = (known, &*recorded) {
             // SAFETY: the caller's promise, and the memory is what it was recorded with.
-            return unsafe { recorded.replay(device, site) };
+            return unsafe { recorded.replay(device, meanwhile, site) };
         }
         // SAFETY: the caller's promise.
         unsafe { part.program.run(device, arguments, results, arena) }?;

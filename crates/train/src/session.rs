@@ -13,7 +13,7 @@ use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
-use crate::staging::borrowed;
+use crate::staging::{Next, borrowed};
 use crate::trainer::{Epochs, Trainer};
 
 /// So many steps in a row may be left out because they are not finite.
@@ -50,7 +50,7 @@ impl Trainer {
         let watch = batches.watch();
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_pipeline(&watch))?;
         let mut history = Vec::new();
-        let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0 };
+        let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0, ahead: None };
         while self.progress.epoch < epochs {
             let outcome = self.epoch(&mut batches, &mut run);
             let event = match outcome {
@@ -107,14 +107,19 @@ impl Trainer {
         run.began = Instant::now();
         let (seconds_before, pass) = (self.progress.seconds, self.progress.epoch);
         while !self.progress.is_epoch_over {
-            let waiting = Instant::now();
-            let Some(batch) = batches.next() else { break };
-            let batch = batch?;
-            self.progress.waiting += waiting.elapsed().as_secs_f64();
-            let (samples, last) = (batch.samples(), batch.is_last_of_epoch());
+            let taken = match run.ahead.take() {
+                Some(taken) => taken,
+                None => {
+                    let waiting = Instant::now();
+                    let taken = Taken::next(batches);
+                    self.progress.waiting += waiting.elapsed().as_secs_f64();
+                    taken
+                }
+            };
+            let Some(Taken { batch, samples, last, position }) = taken? else { break };
             run.batches_seen += 1;
-            let did = self.step(batch, run)?;
-            self.progress.position = Some(Batches::position(batches));
+            let did = self.step(batch, batches, run)?;
+            self.progress.position = Some(position);
             self.progress.samples += samples as u64;
             self.progress.seconds = seconds_before + run.began.elapsed().as_secs_f64();
             match did {
@@ -174,8 +179,8 @@ impl Trainer {
         self.schedule.rate(self.optimizer.rate(), step) * self.progress.rate_factor
     }
 
-    /// One batch: an update, or none.
-    fn step(&mut self, batch: Batch, run: &Run) -> Result<Did> {
+    /// One batch: an update, or none. While a device works on it, the next is taken from the pipeline.
+    fn step(&mut self, batch: Option<Batch>, batches: &mut Batches, run: &mut Run) -> Result<Did> {
         let rate = self.rate(self.progress.step);
         let fields = self.n_inputs + 1;
         let poisoned = self.fault == Some(Fault::Nan(run.batches_seen));
@@ -184,14 +189,18 @@ impl Trainer {
             return Err(lost_device());
         }
         let mut again = true;
-        let staged = match self.staging.stage(&batch, fields) {
-            Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.staging.stage(&batch, fields)?,
-            staged => staged?,
+        let staged = match &batch {
+            None => self.staging.staged_ahead()?.ok_or_else(|| Error::Mismatch("a batch was lost".into()))?,
+            Some(batch) => match self.staging.stage(batch, fields) {
+                Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.staging.stage(batch, fields)?,
+                staged => staged?,
+            },
         };
         drop(batch);
         if poisoned {
             poison(staged)?;
         }
+        let device = self.on()?;
         loop {
             let Some(training) = &mut self.training else {
                 return Err(Error::Mismatch("there is no model to train".into()));
@@ -201,7 +210,19 @@ impl Trainer {
                 self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
             }
             training.set_rate(rate)?;
-            let outcome = training.run(&borrowed(staged));
+            let busy = training.info().predicted_seconds;
+            let (inputs, mut next) = self.staging.both(fields, &device);
+            let outcome = training.run_while(&borrowed(inputs), || {
+                if device.taken().is_none() || run.ahead.is_some() {
+                    return;
+                }
+                let waiting = Instant::now();
+                let taken = Taken::next(batches);
+                // As long as the device is busy nobody waits.
+                self.progress.waiting += (waiting.elapsed().as_secs_f64() - busy).max(0.0);
+                run.ahead =
+                    Some(taken.and_then(|taken| taken.map(|taken| taken.sent(&mut next)).transpose()));
+            });
             let why = match outcome {
                 Ok(outcome) => {
                     if self.progress.sums.is_empty() {
@@ -300,8 +321,38 @@ fn lost_device() -> Error {
     Error::Run(plimsoll_run::Error::Fault { fault, site: plimsoll_graph::Site::here() })
 }
 
+/// A batch of a pipeline, and where the pipeline stands behind it.
+struct Taken {
+    /// None where it is on its way to the device already.
+    batch: Option<Batch>,
+    samples: usize,
+    last: bool,
+    position: plimsoll_data::Position,
+}
+
+impl Taken {
+    fn next(batches: &mut Batches) -> Result<Option<Taken>> {
+        let Some(batch) = batches.next() else { return Ok(None) };
+        let batch = batch?;
+        let (samples, last) = (batch.samples(), batch.is_last_of_epoch());
+        Ok(Some(Taken { batch: Some(batch), samples, last, position: Batches::position(batches) }))
+    }
+
+    /// The same batch, sent to the device where that can be done by now.
+    fn sent(mut self, next: &mut Next<'_>) -> Result<Taken> {
+        if let Some(batch) = &self.batch
+            && next.start(batch)?
+        {
+            self.batch = None;
+        }
+        Ok(self)
+    }
+}
+
 /// What is counted in one run and not in checkpoints.
 struct Run {
+    /// The next batch, where it was taken while the device was busy with the one before.
+    ahead: Option<Result<Option<Taken>>>,
     began: Instant,
     batches_seen: u64,
     skips_in_a_row: u64,

@@ -1,54 +1,119 @@
 //! Turns batches of a pipeline into tensors that are written over again and again.
+//!
+//! A smaller batch, the last of an epoch, lies in the bytes of a full one: there is one set of tensors, whatever comes. On a
+//! device that copies beside its kernels there are two, and the next batch is written to the one while a step reads the
+//! other.
 
 use plimsoll_data::Batch;
 use plimsoll_graph::{TensorOps, Type};
-use plimsoll_run::Tensor;
+use plimsoll_run::{Device, Feed, Tensor};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
-/// For how many shapes of a batch tensors are kept: the full one and the last of an epoch.
-const SHAPES: usize = 2;
-
 /// Tensors in which batches are handed to a step.
 #[derive(Default)]
 pub(crate) struct Staging {
-    /// The set used last is at the end.
-    sets: Vec<Vec<Tensor>>,
+    /// The one that was handed out last, and the one for the next batch.
+    sets: [Vec<Tensor>; 2],
+    current: usize,
+    feed: Option<Feed>,
+    /// Whether the next batch is on its way.
+    is_ahead: bool,
 }
 
 impl Staging {
     /// The first `fields` fields of a batch as tensors.
     pub(crate) fn stage(&mut self, batch: &Batch, fields: usize) -> Result<&mut [Tensor]> {
-        if batch.len() < fields {
-            let why = format!("a sample has {} fields where {fields} are needed", batch.len());
-            return Err(Error::Mismatch(why));
-        }
-        let of_type = |tensor: &Tensor, field: &plimsoll_data::Field<'_>| {
-            tensor.dtype() == field.dtype && tensor.shape()[..] == field.shape[..]
-        };
-        let same = |set: &Vec<Tensor>| {
-            set.len() == fields
-                && set.iter().zip(batch.fields()).all(|(tensor, field)| of_type(tensor, &field))
-        };
-        match self.sets.iter().position(same) {
-            Some(i) => self.sets[i..].rotate_left(1),
-            None => {
-                if self.sets.len() >= SHAPES {
-                    self.sets.remove(0);
-                }
-                let new =
-                    |field: plimsoll_data::Field<'_>| Tensor::zeros(Type::new(field.dtype, &field.shape[..]));
-                self.sets.push(batch.fields().take(fields).map(new).collect::<Result<_, _>>()?);
-            }
-        }
-        let last = self.sets.len() - 1;
-        let set = &mut self.sets[last];
+        let types = types(batch, fields)?;
+        let set = &mut self.sets[self.current];
+        retype(set, &types)?;
         for (tensor, field) in set.iter_mut().zip(batch.fields()) {
             tensor.set_bytes(field.bytes)?;
         }
         Ok(set)
     }
+
+    /// The tensors that were handed out last, and the place for the batch after them.
+    pub(crate) fn both<'a>(&'a mut self, fields: usize, device: &'a Device) -> (&'a [Tensor], Next<'a>) {
+        let Staging { sets: [first, second], current, feed, is_ahead } = self;
+        let (now, set) = if *current == 0 { (&*first, second) } else { (&*second, first) };
+        (now, Next { now, set, feed, is_ahead, fields, device })
+    }
+
+    /// The batch that was on its way.
+    pub(crate) fn staged_ahead(&mut self) -> Result<Option<&mut [Tensor]>> {
+        if !std::mem::take(&mut self.is_ahead) {
+            return Ok(None);
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.finish()?;
+        }
+        self.current = 1 - self.current;
+        Ok(Some(&mut self.sets[self.current]))
+    }
+}
+
+/// Where the next batch goes while a step reads the one before.
+pub(crate) struct Next<'a> {
+    now: &'a [Tensor],
+    set: &'a mut Vec<Tensor>,
+    feed: &'a mut Option<Feed>,
+    is_ahead: &'a mut bool,
+    fields: usize,
+    device: &'a Device,
+}
+
+impl Next<'_> {
+    /// Starts to write a batch. `false` where the device cannot, or the batch is not like the one before.
+    pub(crate) fn start(&mut self, batch: &Batch) -> Result<bool> {
+        let types = types(batch, self.fields)?;
+        if *self.is_ahead || !are(self.now, &types) {
+            return Ok(false);
+        }
+        if self.feed.is_none() {
+            *self.feed = Feed::new(self.device, &types)?;
+        }
+        let Some(feed) = self.feed else { return Ok(false) };
+        if types.iter().map(Type::bytes).sum::<usize>() > feed.bytes() {
+            return Ok(false);
+        }
+        retype(self.set, &types)?;
+        feed.start(self.set, batch.fields().take(self.fields).map(|field| field.bytes))?;
+        *self.is_ahead = true;
+        Ok(true)
+    }
+}
+
+fn types(batch: &Batch, fields: usize) -> Result<SmallVec<[Type; 8]>> {
+    if batch.len() < fields {
+        let why = format!("a sample has {} fields where {fields} are needed", batch.len());
+        return Err(Error::Mismatch(why));
+    }
+    Ok(batch.fields().take(fields).map(|field| Type::new(field.dtype, &field.shape[..])).collect())
+}
+
+fn are(set: &[Tensor], types: &[Type]) -> bool {
+    set.len() == types.len() && set.iter().zip(types).all(|(tensor, ty)| tensor.ty() == ty)
+}
+
+/// Makes a set one of these types, in the bytes that it has where they are enough.
+fn retype(set: &mut Vec<Tensor>, types: &[Type]) -> Result<()> {
+    if are(set, types) {
+        return Ok(());
+    }
+    if set.len() != types.len() {
+        set.clear();
+        for ty in types {
+            set.push(Tensor::zeros(ty.clone())?);
+        }
+        return Ok(());
+    }
+    let old = std::mem::take(set);
+    for (tensor, ty) in old.into_iter().zip(types) {
+        set.push(tensor.in_place_of(ty.clone())?);
+    }
+    Ok(())
 }
 
 /// References to tensors, as steps take them.

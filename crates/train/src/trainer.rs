@@ -408,6 +408,8 @@ impl Trainer {
             exactness: self.exactness,
             micro_batch: self.micro_batch,
             beside: Bytes::ZERO,
+            // A device with memory of its own is given the next batch while it computes.
+            ahead: labelled && self.on()?.taken().is_some(),
         })
     }
 

@@ -115,3 +115,23 @@ fn two_hundred_epochs_take_no_more_than_two() {
     let (second, last) = (bytes(epochs[1], "resident_bytes"), bytes(epochs[199], "resident_bytes"));
     assert!(last <= second + (1 << 20), "{second} after 2 epochs, {last} after 200");
 }
+
+#[test]
+fn a_smaller_last_batch_takes_nothing_beside_the_full_one() {
+    let scratch = Scratch::new("last-batch");
+    // A batch of ten megabytes, and a last one of nine: both together would be far over the line.
+    let settings =
+        "train unet --data shapes:128:63 --width 2 --depth 1 --batch 32 --epochs 2 --threads 2 --json";
+    let run = |name: &str, line: u64| {
+        let (out, line) = (scratch.path(name), line.to_string());
+        let arguments: Vec<&str> = settings.split(' ').chain(["--out", &out, "--memory", &line]).collect();
+        lines(&arguments)
+    };
+    let refused = run("refused", 1 << 20).unwrap_err();
+    let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
+    let line = least.and_then(|n| n.parse::<u64>().ok()).expect("the least") + (2 << 20);
+    let lines = run("tight", line).unwrap();
+    let last = lines.iter().rfind(|line| line["event"] == "epoch").unwrap();
+    let peak = bytes(last, "resident_peak_bytes");
+    assert!(peak <= line, "{peak} bytes under a line of {line}");
+}

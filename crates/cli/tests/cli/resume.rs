@@ -74,3 +74,20 @@ fn a_trained_model_is_evaluated_and_used() {
     let error = lines(&run.split(' ').collect::<Vec<_>>()).unwrap_err();
     assert!(error.contains("holds a run"), "{error}");
 }
+
+#[test]
+fn a_run_whose_device_is_lost_names_its_last_checkpoint_and_goes_on_from_there() {
+    let scratch = Scratch::new("lost");
+    let (whole, lost) = (scratch.path("whole"), scratch.path("lost"));
+    let run = |out: &str, more: &[&str]| plimsoll().args(arguments(out)).args(more).output().unwrap();
+    assert!(run(&whole, &[]).status.success());
+    let broken = run(&lost, &["--fault", "device:23"]);
+    let said = String::from_utf8_lossy(&broken.stderr);
+    assert!(!broken.status.success() && said.contains("training stopped at step 22"), "{said}");
+    let (_, checkpoint) = said.trim().rsplit_once("the last checkpoint is ").expect("it is named");
+    assert!(checkpoint.ends_with("20") && std::path::Path::new(checkpoint).is_dir(), "{checkpoint}");
+    let resumed = run(&lost, &["--resume"]);
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+    assert!(model(&whole) == model(&lost), "the weights are others");
+}
