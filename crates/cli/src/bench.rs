@@ -150,6 +150,37 @@ impl Watch {
     }
 }
 
+/// A batch of random numbers. It is drawn on the host: what drawing takes for itself is no part of a card's line.
+fn batch_of(
+    input: &Type,
+    labels: &Type,
+    classes: usize,
+    device: &Device,
+) -> plimsoll::run::Result<(Tensor, Tensor)> {
+    let draw = || {
+        let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
+        let indices = |ty: &Type, stream: u32| {
+            let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
+            drawn.clamp(0.0, classes as f64 - 1.0)?.cast(DType::I64)
+        };
+        let x = match input.dtype {
+            DType::I64 => indices(input, 1)?,
+            _ => key.random_normal(input.clone(), 1, 0.0, 1.0)?,
+        };
+        Ok((x, indices(labels, 2)?))
+    };
+    if device.taken().is_none() {
+        return draw();
+    }
+    let (x, y) = Device::cpu()?.scope(draw)?;
+    let moved = |drawn: &Tensor| {
+        let mut there = Tensor::zeros(drawn.ty().clone())?;
+        there.set_bytes(&drawn.as_bytes()?)?;
+        Ok::<Tensor, plimsoll::run::Error>(there)
+    };
+    Ok((moved(&x)?, moved(&y)?))
+}
+
 fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
     let (case, watch) = (args.case, Watch::start(device));
     let card = watch.is_some();
@@ -160,16 +191,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
     recipe.precision = args.precision.into();
     let Setup { batch, input, labels, classes } = setup;
     let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x, card), recipe, 0)?;
-    let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
-    let indices = |ty: &Type, stream: u32| {
-        let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
-        drawn.clamp(0.0, classes as f64 - 1.0)?.cast(DType::I64)
-    };
-    let x = match input.dtype {
-        DType::I64 => indices(&input, 1)?,
-        _ => key.random_normal(input, 1, 0.0, 1.0)?,
-    };
-    let y = indices(&labels, 2)?;
+    let (x, y) = batch_of(&input, &labels, classes, device)?;
     let warm_up = match args.steps {
         Some(_) => 0,
         None if card => 6,

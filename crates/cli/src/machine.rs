@@ -77,6 +77,9 @@ pub fn device(name: &str, threads: usize, tf32: bool) -> Result<Device, Failure>
         return Err(Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")));
     };
     let device = Device::cuda_with(ordinal, CudaOptions { tf32, ..CudaOptions::default() })?;
+    for note in device.notes() {
+        eprintln!("{note}");
+    }
     if let Some(folder) = cache_folder() {
         device.calibrate(&folder);
     }

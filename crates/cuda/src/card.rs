@@ -34,6 +34,9 @@ macro_rules! cu {
 }
 pub(crate) use cu;
 
+/// The oldest driver that has all functions that are called, by the CUDA version it stands for: 12.8.
+const LEAST_DRIVER: i32 = 12_080;
+
 /// A loaded source with the functions that were asked of it.
 struct Module {
     module: sys::CUmodule,
@@ -72,9 +75,18 @@ impl Card {
             return Err(Error::Missing { library: Library::Driver.name() });
         }
         let mut count = 0;
-        // SAFETY: the library is there; the address is of a number.
+        let mut version = 0;
+        // SAFETY: the library is there; the addresses are of numbers.
         unsafe {
-            cu!(cuInit(0))?;
+            cu!(cuDriverGetVersion(&mut version))?;
+            if version < LEAST_DRIVER {
+                return Err(Error::OldDriver { found: version, least: LEAST_DRIVER });
+            }
+            let status = sys::cuInit(0);
+            if status == sys::CUresult::CUDA_ERROR_NO_DEVICE {
+                return Ok(0);
+            }
+            check("cuInit", status)?;
             cu!(cuDeviceGetCount(&mut count))?;
         }
         Ok(count.max(0) as usize)

@@ -16,6 +16,19 @@ pub enum Error {
         /// The library's usual name.
         library: &'static str,
     },
+    /// The driver is too old.
+    #[error(
+        "no CUDA device: the driver is made for CUDA {}, and {} or later is needed; install a newer NVIDIA driver, or \
+         run on the CPU",
+        cuda(*found),
+        cuda(*least)
+    )]
+    OldDriver {
+        /// The CUDA version that the driver stands for, as it numbers them.
+        found: i32,
+        /// The least that is needed.
+        least: i32,
+    },
     /// There is a driver, but no such card.
     #[error(
         "no CUDA device {ordinal}: the driver sees {count}; choose one below that number, or run on the CPU"
@@ -75,12 +88,36 @@ pub enum Error {
     Fault(#[from] Fault),
 }
 
+/// A version as people write it: 12.8 for 12080.
+fn cuda(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
 impl Error {
     /// The same as what kernels report.
     pub(crate) fn into_fault(self) -> Fault {
         match self {
             Error::Fault(fault) => fault,
             other => Fault { op: "cuda", why: other.to_string() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_missing_is_said_in_one_sentence_with_what_to_install() {
+        let old = Error::OldDriver { found: 11_040, least: 12_080 }.to_string();
+        assert!(
+            old.contains("CUDA 11.4") && old.contains("12.8") && old.contains("newer NVIDIA driver"),
+            "{old}"
+        );
+        let missing = Error::Missing { library: "libnvrtc.so" }.to_string();
+        assert!(missing.contains("libnvrtc.so") && missing.contains("install"), "{missing}");
+        for text in [old, missing] {
+            assert!(text.starts_with("no CUDA device") && !text.contains('\n'), "{text}");
         }
     }
 }

@@ -291,6 +291,24 @@ impl Backend for Cuda {
         }
     }
 
+    fn notes(&self) -> Vec<String> {
+        let Options { cublaslt, cudnn, .. } = self.0.options;
+        let slower = |library: library::Library, what: &str| {
+            format!(
+                "{} was not found: {what} run on slower kernels; install it for full speed",
+                library.name()
+            )
+        };
+        let mut notes = Vec::new();
+        if !self.is_emulated() && cublaslt && self.0.blas.is_none() {
+            notes.push(slower(library::Library::BlasLt, "matrix products"));
+        }
+        if !self.is_emulated() && cudnn && dnn::Dnn::version().is_none() {
+            notes.push(slower(library::Library::Dnn, "convolutions"));
+        }
+        notes
+    }
+
     fn speed(&self) -> Speed {
         match &self.0.engine {
             // A multiprocessor does 128 f32 multiply-adds a cycle at about 1.7 GHz; memory moves about a terabyte a

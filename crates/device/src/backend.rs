@@ -160,6 +160,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What tells it from other devices whose kernels take other times: model, instruction set, threads, version.
     fn signature(&self) -> String;
 
+    /// What its user should know, a sentence each: a library that is not installed and would make it faster, say.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How fast it is, roughly.
     fn speed(&self) -> Speed;
 

@@ -176,6 +176,11 @@ impl Device {
         self.0.backend.name()
     }
 
+    /// What its user should know, a sentence each: a library that is not installed and would make it faster, say.
+    pub fn notes(&self) -> Vec<String> {
+        self.0.backend.notes()
+    }
+
     /// Bytes in use, peak, reserved and limit.
     pub fn memory_info(&self) -> MemoryInfo {
         let stats = self.0.memory.stats();

@@ -449,6 +449,18 @@ impl Step {
         Ok(())
     }
 
+    /// Under a line, gives back what eager ops have left mapped on a device with memory of its own: nobody uses it, and it
+    /// counts.
+    fn give_back_idle(&self) {
+        if self.options.memory.is_none() || self.device.backend().is_host() {
+            return;
+        }
+        let held = self.device.memory_info();
+        if held.reserved > held.current {
+            self.device.memory().release_unused();
+        }
+    }
+
     /// What happened since the last call that the owner should be told: that the step was planned anew by itself, and why.
     pub fn take_notice(&mut self) -> Option<String> {
         self.notice.take()
@@ -492,6 +504,7 @@ impl Step {
         if self.variants.last().is_some_and(|v| v.workspace() > self.workspace.bytes()) {
             self.fit_workspace(site)?;
         }
+        self.give_back_idle();
         if body == 0 {
             // What is loaded late is loaded in the first runs; later ones are looked at more and more rarely.
             if self.runs > 0 && self.runs.is_power_of_two() {
