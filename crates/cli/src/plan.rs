@@ -33,6 +33,9 @@ pub struct Args {
     /// The budget: `6GiB`, `512MiB`, or plain bytes. For a model it counts the whole process.
     #[arg(long, conflicts_with = "ratio")]
     memory: Option<Bytes>,
+    /// How much of the host's memory activations may be copied to and fetched back from; for a card.
+    #[arg(long, conflicts_with = "trace")]
+    host_memory: Option<Bytes>,
     /// The budget of a traced step as a part of what it takes without one.
     #[arg(long, requires = "trace")]
     ratio: Option<f64>,
@@ -45,6 +48,9 @@ pub struct Args {
     /// Threads, for a model.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Where the model would train: `cpu`, `cuda` or `cuda:N`, whose memory the budget then is.
+    #[arg(long, default_value = "cpu", conflicts_with = "trace")]
+    device: String,
     /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
     #[arg(long, conflicts_with = "trace")]
     out: Option<PathBuf>,
@@ -68,8 +74,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match (&args.trace, &args.model) {
         (Some(file), _) => traced(args, file),
         (None, Some(name)) => {
-            let (batch, recipe, planned) = asked(args, name)?;
-            Ok(machine::cpu(args.threads)?.scope(|| model(args, name, batch, recipe, planned))?)
+            let device = machine::device(&args.device, args.threads)?;
+            machine::check_host_memory(&device, args.host_memory)?;
+            let (batch, recipe, planned) = device.scope(|| asked(args, name, &device))?;
+            Ok(device.scope(|| model(args, name, batch, recipe, planned))?)
         }
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
@@ -81,7 +89,7 @@ pub fn is_keras(name: &str) -> bool {
 }
 
 /// A model with its batch and recipe.
-fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
+fn asked(args: &Args, name: &str, device: &Device) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
     let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
         _ if is_keras(name) => {
             let batch = args.batch.unwrap_or(32);
@@ -103,8 +111,9 @@ fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Fai
             (batch, recipe(classes), Arc::new(model))
         }
         Ok(case) => {
-            let setup = case.setup(args.batch, false);
-            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, false);
+            let card = device.copies_to_host();
+            let setup = case.setup(args.batch, card);
+            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, card);
             (setup.batch, case.recipe(&setup), Arc::new(model))
         }
         Err(_) => {
@@ -121,6 +130,7 @@ fn asked(args: &Args, name: &str) -> Result<(usize, Recipe, Arc<dyn Model>), Fai
         return Err(Failure("a batch has at least one sample".into()));
     }
     recipe.memory = args.memory;
+    recipe.host_memory = args.host_memory;
     recipe.exactness = args.exact.into();
     Ok((batch, recipe, model))
 }
@@ -185,13 +195,19 @@ fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_j
         "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
         "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
         "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
+        "host_bytes": info.host_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
+        "offloaded_copies": info.offloaded_copies,
     });
     for (name, value) in outlook::json(info) {
         line[name] = value;
     }
+    let copies = match info.offloaded_copies {
+        0 => String::new(),
+        copies => format!("{copies} copies to {} of the host and back, ", info.host_bytes),
+    };
     let words = format!(
         "{name} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
-         {} micro-batches, {} ops run again, {}\n\
+         {} micro-batches, {} ops run again, {copies}{}\n\
          the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s\n{}",
         info.planned,
         info.arena,

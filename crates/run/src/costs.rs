@@ -10,6 +10,7 @@ use std::time::Instant;
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
 use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
+use plimsoll_plan::Link;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -26,6 +27,12 @@ const SECONDS: f64 = 0.02;
 const MOST_SECONDS: f64 = 0.3;
 /// Nor one whose operands take more than this.
 const MOST_BYTES: Bytes = Bytes::mib(512);
+/// Under what name the time of copies to the host and back is kept: seconds for so many bytes, the slower way.
+const LINK: &str = "copy of a GiB between device and host";
+const LINK_BYTES: f64 = (1u64 << 30) as f64;
+/// Bytes of a copy that is timed: at most, so that starting it costs nothing, and at least, or it is not timed.
+const MOST_COPIED: Bytes = Bytes::mib(64);
+const LEAST_COPIED: Bytes = Bytes::mib(1);
 /// Calls that a device is given at once.
 const TOGETHER: usize = 8;
 
@@ -64,6 +71,35 @@ impl Costs {
         }
         let (speed, cost) = (backend.speed(), op.cost(inputs, outputs));
         (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call
+    }
+
+    /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
+    pub(crate) fn link(&self, backend: &dyn Backend) -> Option<Link> {
+        let rough = backend.rough_link()?.slower();
+        let speed = self.known.get(LINK).map_or(rough, |seconds| LINK_BYTES / seconds.max(1e-9));
+        Some(Link { bytes_per_second: speed as u64 })
+    }
+
+    /// Times the link, if that has not been done, with at most so many bytes on either side.
+    pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
+        let Some(file) = self.file.clone().filter(|_| !self.known.contains_key(LINK)) else { return Ok(()) };
+        let bytes = room.min(MOST_COPIED);
+        if bytes < LEAST_COPIED {
+            return Ok(());
+        }
+        let (bytes, site) = (bytes.get() as usize, Site::here());
+        let buffer = Buffer::new(device, bytes, "calibration", site)?;
+        // SAFETY: the buffer is fresh, has as many bytes, and nobody else knows it.
+        let link = unsafe { device.backend().time_link(buffer.ptr(), bytes) }
+            .map_err(|fault| crate::error::Error::Fault { fault, site })?;
+        drop(buffer);
+        device.memory().release_unused();
+        if let Some(link) = link {
+            let timed = [(LINK.to_string(), LINK_BYTES / link.slower().max(1.0))];
+            append(&file, &timed).ok();
+            self.known.extend(timed);
+        }
+        Ok(())
     }
 
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
