@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
-use plimsoll_run::{Device, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+use plimsoll_run::{
+    Device, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+};
 
 /// The system's allocator, counting what it is asked for.
 struct Counting;
