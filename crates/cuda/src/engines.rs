@@ -24,6 +24,7 @@ pub(crate) struct Engines {
     /// The ends of copies, by slot.
     done: Vec<Event>,
     pinned: Option<Pinned>,
+    generation: u64,
 }
 
 impl Engines {
@@ -36,6 +37,7 @@ impl Engines {
             fork: Event::untimed(cuda)?,
             done: Vec::new(),
             pinned: None,
+            generation: 0,
         })
     }
 
@@ -64,6 +66,7 @@ fn no_slot(slot: usize, slots: usize) -> Error {
 impl HostArena for Engines {
     fn fit(&mut self, bytes: usize, slots: usize) -> Result<(), Fault> {
         self.settle()?;
+        self.generation += 1;
         // The old bytes go first: both together may be more than the host can give.
         self.pinned = None;
         while self.done.len() < slots {
@@ -89,8 +92,8 @@ impl HostArena for Engines {
         self.done.len()
     }
 
-    fn at(&self) -> *const u8 {
-        self.pinned.as_ref().map_or(std::ptr::null(), |pinned| pinned.bytes().as_ptr())
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     unsafe fn offload(&self, from: *const u8, to: usize, bytes: usize, slot: usize) -> Result<(), Fault> {

@@ -15,6 +15,7 @@ pub(crate) struct LateCopies {
     at: *mut u8,
     bytes: usize,
     slots: usize,
+    generation: u64,
     waiting: Mutex<Vec<Waiting>>,
 }
 
@@ -35,7 +36,7 @@ struct Waiting {
 impl LateCopies {
     /// An arena without memory.
     pub(crate) fn new() -> LateCopies {
-        LateCopies { at: std::ptr::null_mut(), bytes: 0, slots: 0, waiting: Mutex::default() }
+        LateCopies { at: std::ptr::null_mut(), bytes: 0, slots: 0, generation: 0, waiting: Mutex::default() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -78,6 +79,7 @@ fn refused(why: String) -> Fault {
 impl HostArena for LateCopies {
     fn fit(&mut self, bytes: usize, slots: usize) -> Result<(), Fault> {
         self.release();
+        self.generation += 1;
         let mut waiting = self.waiting();
         waiting.clear();
         waiting.reserve(slots);
@@ -106,8 +108,8 @@ impl HostArena for LateCopies {
         self.slots
     }
 
-    fn at(&self) -> *const u8 {
-        self.at
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     unsafe fn offload(&self, from: *const u8, to: usize, bytes: usize, slot: usize) -> Result<(), Fault> {

@@ -316,7 +316,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 /// until then its source must stay as it is and its target is nobody's. Copies one way are done in the order in which they
 /// are started. All of it can be recorded ([`Backend::record`]); a recording must wait for every copy that it starts.
 pub trait HostArena: Send + fmt::Debug {
-    /// Gives the arena so many bytes, and room for so many copies under way; what it held is lost, and its address changes.
+    /// Gives the arena so many bytes, and room for so many copies under way; what it held is lost.
     /// No copy may be under way.
     ///
     /// # Errors
@@ -329,8 +329,9 @@ pub trait HostArena: Send + fmt::Debug {
     /// How many copies may be under way.
     fn slots(&self) -> usize;
 
-    /// Its first address: what tells whether a recording was made with it as it is.
-    fn at(&self) -> *const u8;
+    /// How often it was given bytes. What was recorded with it holds only until that changes: the bytes are others then, even at
+    /// the same address.
+    fn generation(&self) -> u64;
 
     /// Starts a copy from the device to offset `to` of the arena, under the number `slot`, behind what was run before.
     ///

@@ -24,7 +24,8 @@ fn models_of_the_zoo_are_planned_with_copies() {
     type Model = Box<dyn Fn(&mut Net, &[Tensor]) -> Result<Tensor> + Send + Sync>;
     let tokens = Type::new(DType::I64, [8, 64]);
     let images = Type::new(DType::F32, [8, 32, 32, 3]);
-    let cases: Vec<(&str, fn() -> Model, Type, Type)> = vec![
+    type Case = (&'static str, fn() -> Model, Type, Type);
+    let cases: Vec<Case> = vec![
         (
             "unet",
             || Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)),

@@ -46,13 +46,13 @@ struct Bound {
     results: Vec<*mut u8>,
     /// What each result is.
     targets: Vec<Target>,
-    /// Arguments, results, arena and host memory of the last run, on a device that records.
+    /// Arguments, results, arena and the host memory's generation of the last run, on a device that records.
     seen: Pointers,
     /// The program as recorded over them.
     recorded: Option<Recorded>,
 }
 
-type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8, *const u8);
+type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8, u64);
 
 #[derive(Clone, Copy)]
 enum Target {
@@ -124,7 +124,7 @@ impl Variant {
             let n = n_state + inputs.len() + 1 + part.captured.len() + sums.len();
             let (arguments, results) =
                 (vec![std::ptr::null_mut(); n], vec![std::ptr::null_mut(); targets.len()]);
-            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut(), std::ptr::null()), None);
+            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut(), 0), None);
             Bound { part, arguments, results, targets, seen, recorded }
         };
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
@@ -328,7 +328,7 @@ impl Bound {
     /// As for [`crate::program::Program::run`].
     unsafe fn run(&mut self, device: &Device, room: Room<'_>, site: Site) -> Result<()> {
         let Bound { part, arguments, results, seen, recorded, .. } = self;
-        let host = room.host.map_or(std::ptr::null(), |host| host.at());
+        let host = room.host.map_or(0, |host| host.generation());
         let known = (seen.2, seen.3) == (room.arena, host) && seen.0 == *arguments && seen.1 == *results;
         if let (true, Some(recorded)) = (known, &*recorded) {
             // SAFETY: the caller's promise, and the memory is what it was recorded with.

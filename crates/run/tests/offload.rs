@@ -165,6 +165,17 @@ fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
         assert_eq!(count(Did::Offload) + count(Did::Prefetch), step.info().offloaded_copies);
         assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
         assert!(count(Did::Prefetch) > 0);
+        // A recording ends at a check, and nothing that it starts may be under way then.
+        let mut under_way = 0;
+        for instruction in &timeline.instructions {
+            match instruction.what {
+                Did::Offload | Did::Prefetch => under_way += 1,
+                Did::Await => under_way -= 1,
+                Did::Check => assert_eq!(under_way, 0, "copies at the check"),
+                Did::Run | Did::Again | Did::Copy => {}
+            }
+        }
+        assert_eq!(count(Did::Check), 1);
         assert_eq!(timeline.peak().1, step.info().live.get());
         for (i, a) in timeline.tensors.iter().enumerate() {
             for b in &timeline.tensors[..i] {
