@@ -337,4 +337,25 @@ mod tests {
         assert_eq!(costs.known.len(), 1);
         fs::remove_dir_all(folder).unwrap();
     }
+
+    #[test]
+    fn the_link_is_timed_once_where_there_is_room_and_remembered() {
+        let device = match Device::cuda_emulated(Bytes::mib(64)) {
+            Ok(device) => device,
+            Err(why) => return println!("skipped: no emulator ({why})"),
+        };
+        let folder = std::env::temp_dir().join(format!("plimsoll-link-{}", std::process::id()));
+        let mut costs = Costs::kept_in(&folder, "a card");
+        costs.time_link(&device, Bytes::kib(512)).unwrap();
+        assert!(costs.known.is_empty(), "half a MiB is not timed");
+        costs.time_link(&device, Bytes::mib(2)).unwrap();
+        assert_eq!(costs.known.len(), 1);
+        let again = Costs::kept_in(&folder, "a card");
+        let (one, two) = (costs.link(device.backend()).unwrap(), again.link(device.backend()).unwrap());
+        // Times are kept in whole nanoseconds.
+        assert!(one.bytes_per_second.abs_diff(two.bytes_per_second) <= one.bytes_per_second / 1_000_000);
+        let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        assert_eq!(again.link(cpu.backend()), None, "the CPU has none");
+        fs::remove_dir_all(folder).unwrap();
+    }
 }
