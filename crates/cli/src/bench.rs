@@ -44,6 +44,9 @@ pub struct Args {
     /// The line: the most that the process may take (`400MiB`, or plain bytes), of a card's memory where it trains there.
     #[arg(long)]
     memory: Option<Bytes>,
+    /// How much of the host's memory activations may be copied to and fetched back from; for a card.
+    #[arg(long)]
+    host_memory: Option<Bytes>,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -87,6 +90,11 @@ struct Line {
     micro_batches: usize,
     exactness: Exactness,
     recomputed_ops: u64,
+    /// What is taken of the host's memory to copy activations to, what a step copies there, and how many copies there and
+    /// back it makes.
+    host_bytes: u64,
+    offloaded_bytes: u64,
+    offloaded_copies: u64,
     plan_seconds: f64,
     predicted_ms: f64,
     loss: f64,
@@ -97,6 +105,7 @@ struct Line {
 /// Measures a case and prints the line.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let device = machine::device(&args.device, args.threads, args.tf32)?;
+    machine::check_host_memory(&device, args.host_memory)?;
     let line = device.scope(|| measure(args, &device))?;
     if args.json {
         say!("{}", serde_json::json!(line));
@@ -115,6 +124,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         );
         if let Some(bytes) = line.device_bytes {
             say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(line.planned_bytes));
+        }
+        if line.offloaded_copies > 0 {
+            say!(
+                "{} copies a step to the host and back, {:#} there, in {:#} of it",
+                line.offloaded_copies,
+                Bytes(line.offloaded_bytes),
+                Bytes(line.host_bytes)
+            );
         }
     }
     Ok(())
@@ -187,6 +204,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
     let setup = case.setup(args.batch, card);
     let mut recipe = case.recipe(&setup);
     recipe.memory = args.memory;
+    recipe.host_memory = args.host_memory;
     recipe.exactness = args.exact.into();
     recipe.precision = args.precision.into();
     let Setup { batch, input, labels, classes } = setup;
@@ -256,6 +274,9 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         micro_batches: info.micro_batches,
         exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,
+        host_bytes: info.host_bytes.get(),
+        offloaded_bytes: info.offloaded_bytes.get(),
+        offloaded_copies: info.offloaded_copies,
         plan_seconds: round(info.plan_seconds, 3),
         predicted_ms: round(info.predicted_seconds * 1e3, 3),
         loss: round(loss, 4),

@@ -114,6 +114,17 @@ pub fn plannable(name: &str, threads: usize, tf32: bool) -> Result<(Device, Opti
     }
 }
 
+/// Refuses host memory for copies where tensors are in it anyway.
+pub fn check_host_memory(device: &Device, host_memory: Option<Bytes>) -> Result<(), Failure> {
+    match host_memory {
+        Some(_) if !device.copies_to_host() => {
+            let why = "the CPU's tensors are in host memory already; --host-memory is for a card";
+            Err(Failure(format!("{why}: name it with --device cuda, or leave --host-memory out")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// `PLIMSOLL_CACHE`, or the user's cache folder; none if neither is known, or if `PLIMSOLL_CACHE` is empty.
 fn cache_folder() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from);

@@ -36,10 +36,16 @@ pub fn levers(info: &StepInfo) -> Vec<Lever> {
             cost_seconds: info.kept_seconds - info.unlimited_seconds,
         });
     }
-    if info.recomputed_ops > 0 {
+    // What is computed again and what is copied is chosen together, so that neither saves anything by itself.
+    let name = match (info.recomputed_ops, info.offloaded_copies) {
+        (_, 0) => "recompute",
+        (0, _) => "copies to the host and back",
+        _ => "ops and copies",
+    };
+    if info.recomputed_ops + info.offloaded_copies > 0 {
         levers.push(Lever {
-            name: "recompute",
-            count: Some(info.recomputed_ops),
+            name,
+            count: Some(info.recomputed_ops + info.offloaded_copies),
             saved_bytes: saved(info.kept, info.planned),
             cost_seconds: info.predicted_seconds - info.kept_seconds,
         });

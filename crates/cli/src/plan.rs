@@ -33,6 +33,9 @@ pub struct Args {
     /// The budget: `6GiB`, `512MiB`, or plain bytes. For a model it counts the whole process.
     #[arg(long, conflicts_with = "ratio")]
     memory: Option<Bytes>,
+    /// How much of the host's memory activations may be copied to and fetched back from; for a card.
+    #[arg(long, conflicts_with = "trace")]
+    host_memory: Option<Bytes>,
     /// The budget of a traced step as a part of what it takes without one.
     #[arg(long, requires = "trace")]
     ratio: Option<f64>,
@@ -76,7 +79,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (Some(file), _) => traced(args, file),
         (None, Some(name)) => {
             let (device, profile) = machine::plannable(&args.device, args.threads, false)?;
-            let (batch, recipe, planned) = asked(args, name, device.taken().is_some())?;
+            machine::check_host_memory(&device, args.host_memory)?;
+            let (batch, recipe, planned) = device.scope(|| asked(args, name, &device))?;
             device.scope(|| model(args, name, batch, recipe, planned))?;
             if let Some((all, estimated)) = profile.map(|profile| profile.estimated())
                 && !args.json
@@ -99,7 +103,7 @@ pub fn is_keras(name: &str) -> bool {
 }
 
 /// A model with its batch and recipe.
-fn asked(args: &Args, name: &str, card: bool) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
+fn asked(args: &Args, name: &str, device: &Device) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
     let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
         _ if is_keras(name) => {
             let batch = args.batch.unwrap_or(32);
@@ -121,6 +125,7 @@ fn asked(args: &Args, name: &str, card: bool) -> Result<(usize, Recipe, Arc<dyn 
             (batch, recipe(classes), Arc::new(model))
         }
         Ok(case) => {
+            let card = device.taken().is_some();
             let setup = case.setup(args.batch, card);
             let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, card);
             (setup.batch, case.recipe(&setup), Arc::new(model))
@@ -139,6 +144,7 @@ fn asked(args: &Args, name: &str, card: bool) -> Result<(usize, Recipe, Arc<dyn 
         return Err(Failure("a batch has at least one sample".into()));
     }
     recipe.memory = args.memory;
+    recipe.host_memory = args.host_memory;
     recipe.exactness = args.exact.into();
     if let Some(precision) = args.precision {
         recipe.precision = precision.into();
@@ -206,13 +212,19 @@ fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_j
         "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
         "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
         "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
+        "host_bytes": info.host_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
+        "offloaded_copies": info.offloaded_copies,
     });
     for (name, value) in outlook::json(info) {
         line[name] = value;
     }
+    let copies = match info.offloaded_copies {
+        0 => String::new(),
+        copies => format!("{copies} copies to {} of the host and back, ", info.host_bytes),
+    };
     let words = format!(
         "{name} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
-         {} micro-batches, {} ops run again, {}\n\
+         {} micro-batches, {} ops run again, {copies}{}\n\
          the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s\n{}",
         info.planned,
         info.arena,

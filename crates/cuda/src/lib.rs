@@ -13,9 +13,11 @@ mod card;
 mod compile;
 mod dnn;
 mod emulator;
+mod engines;
 mod error;
 mod graph;
 mod kernels;
+mod late;
 mod launch;
 mod library;
 mod link;
@@ -28,8 +30,8 @@ mod uploads;
 pub use arena::Arena;
 pub use error::Error;
 pub use graph::Graph;
-pub use link::Link;
 pub use memory::Pinned;
+pub use plimsoll_device::backend::Link;
 pub use pool::PagePool;
 pub use stream::{Event, Stream};
 
@@ -37,11 +39,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_device::Bytes;
-use plimsoll_device::backend::{self, Backend, Call, Fault, Operand, Recording, Speed, Unsupported};
+use plimsoll_device::backend::{
+    self, Backend, Call, Fault, HostArena, Operand, Recording, Speed, Unsupported,
+};
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
 use emulator::Emulator;
+use engines::Engines;
+use late::LateCopies;
 use launch::{Args, Code, Grid};
 
 /// What a user may choose about a CUDA device.
@@ -421,5 +427,30 @@ impl Backend for Cuda {
         }
         let graph = self.capture(|| body().map_err(Error::Fault)).map_err(Error::into_fault)?;
         Ok(Some(Box::new(graph)))
+    }
+
+    fn rough_link(&self) -> Option<Link> {
+        match &self.0.engine {
+            // Sixteen lanes of the third generation, as far as copies reach it: what cards of the last ten years have, or more.
+            Engine::Card(_) => Some(Link { up: 12e9, down: 12e9 }),
+            // As slow against the emulated kernels as a card's link is against its kernels, by and large.
+            Engine::Host(_) => Some(Link { up: 2e8, down: 2e8 }),
+        }
+    }
+
+    unsafe fn time_link(&self, at: *mut u8, bytes: usize) -> Result<Option<Link>, Fault> {
+        match &self.0.engine {
+            // SAFETY: the caller's promise.
+            Engine::Card(_) => unsafe { self.link_at(at, bytes) }.map(Some).map_err(Error::into_fault),
+            // What the emulator's copies take says nothing of a card; a fixed figure gives every run the same plan.
+            Engine::Host(_) => Ok(self.rough_link()),
+        }
+    }
+
+    fn host_arena(&self) -> Result<Option<Box<dyn HostArena>>, Fault> {
+        match &self.0.engine {
+            Engine::Card(_) => Ok(Some(Box::new(Engines::new(self).map_err(Error::into_fault)?))),
+            Engine::Host(_) => Ok(Some(Box::new(LateCopies::new()))),
+        }
     }
 }

@@ -33,10 +33,19 @@ unsafe impl Sync for Event {}
 
 impl Event {
     fn new(cuda: &Cuda) -> Result<Event, Error> {
+        Event::with(cuda, 0)
+    }
+
+    /// An event that orders streams and is marked again and again; it tells no times.
+    pub(crate) fn untimed(cuda: &Cuda) -> Result<Event, Error> {
+        Event::with(cuda, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)
+    }
+
+    fn with(cuda: &Cuda, flags: u32) -> Result<Event, Error> {
         cuda.card("an event")?.enter()?;
         let mut event = std::ptr::null_mut();
         // SAFETY: the address is of a handle.
-        unsafe { cu!(cuEventCreate(&mut event, 0)) }?;
+        unsafe { cu!(cuEventCreate(&mut event, flags)) }?;
         Ok(Event { cuda: cuda.clone(), event })
     }
 
@@ -79,10 +88,16 @@ impl Cuda {
     /// The driver's refusal.
     pub fn record(&self) -> Result<Event, Error> {
         let event = Event::new(self)?;
-        let card = self.card("an event")?;
-        // SAFETY: the handles are live.
-        unsafe { cu!(cuEventRecord(event.event, card.stream)) }?;
+        self.mark(&event)?;
         Ok(event)
+    }
+
+    /// Sets an event to the present end of the kernels' stream. Who waits for where it was before is not concerned.
+    pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
+        let card = self.card("an event")?;
+        card.enter()?;
+        // SAFETY: the handles are live.
+        unsafe { cu!(cuEventRecord(event.event, card.stream)) }
     }
 
     /// Lets the kernels' stream wait for an event before it goes on.
@@ -151,16 +166,12 @@ impl Stream {
     /// The driver's refusal.
     pub fn record(&self) -> Result<Event, Error> {
         let event = Event::new(&self.cuda)?;
-        // SAFETY: the handles are live.
-        unsafe { cu!(cuEventRecord(event.event, self.stream)) }?;
+        self.mark(&event)?;
         Ok(event)
     }
 
-    /// Moves an event to the present end of the queue.
-    ///
-    /// # Errors
-    /// The driver's refusal.
-    pub fn mark(&self, event: &Event) -> Result<(), Error> {
+    /// Sets an event to the present end of the queue. Who waits for where it was before is not concerned.
+    pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
         self.cuda.card("a stream")?.enter()?;
         // SAFETY: the handles are live.
         unsafe { cu!(cuEventRecord(event.event, self.stream)) }

@@ -152,6 +152,22 @@ pub struct Speed {
     pub call: f64,
 }
 
+/// How fast bytes go between a device's own memory and the host's, in bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// From the host to the device.
+    pub up: f64,
+    /// From the device to the host.
+    pub down: f64,
+}
+
+impl Link {
+    /// The slower of its two ways.
+    pub fn slower(&self) -> f64 {
+        self.up.min(self.down)
+    }
+}
+
 /// A device that runs ops.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// The device's name, as it stands in logs: `cpu`.
@@ -297,6 +313,86 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Result<Option<Box<dyn Recording>>, Fault> {
         Ok(None)
     }
+
+    /// How fast copies beside its kernels are, roughly: what is planned with before they have been timed. None where the
+    /// device's memory is the host's, or it copies nothing beside its kernels.
+    fn rough_link(&self) -> Option<Link> {
+        None
+    }
+
+    /// Times copies between the device's memory at `at` and as many bytes of the host's, which are taken for as long. None
+    /// as for [`Backend::rough_link`].
+    ///
+    /// # Safety
+    /// `at` must be live memory of this device, of as many bytes, and used by nobody else; what it holds is lost.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    unsafe fn time_link(&self, _at: *mut u8, _bytes: usize) -> Result<Option<Link>, Fault> {
+        Ok(None)
+    }
+
+    /// An empty arena of the host's memory for copies beside kernels. None as for [`Backend::rough_link`].
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn host_arena(&self) -> Result<Option<Box<dyn HostArena>>, Fault> {
+        Ok(None)
+    }
+}
+
+/// Host memory that a device copies to and from while its kernels run.
+///
+/// A copy begins when everything that was run before it is done, and is done for certain only behind [`HostArena::wait`]:
+/// until then its source must stay as it is and its target is nobody's. Copies one way are done in the order in which they
+/// are started. All of it can be recorded ([`Backend::record`]); a recording must wait for every copy that it starts.
+pub trait HostArena: Send + fmt::Debug {
+    /// Gives the arena so many bytes, and room for so many copies under way; what it held is lost.
+    /// No copy may be under way.
+    ///
+    /// # Errors
+    /// The host has not so much left; the arena is empty then.
+    fn fit(&mut self, bytes: usize, slots: usize) -> Result<(), Fault>;
+
+    /// Its bytes.
+    fn bytes(&self) -> usize;
+
+    /// How many copies may be under way.
+    fn slots(&self) -> usize;
+
+    /// How often it was given bytes. What was recorded with it holds only until that changes: the bytes are others then, even at
+    /// the same address.
+    fn generation(&self) -> u64;
+
+    /// Starts a copy from the device to offset `to` of the arena, under the number `slot`, behind what was run before.
+    ///
+    /// # Safety
+    /// `from` must be live memory of this device, of as many bytes, and must not be written before the copy was waited for.
+    ///
+    /// # Errors
+    /// More bytes or slots than there are, or the device's refusal.
+    unsafe fn offload(&self, from: *const u8, to: usize, bytes: usize, slot: usize) -> Result<(), Fault>;
+
+    /// Starts a copy from offset `from` of the arena to the device, under the number `slot`, behind what was run before.
+    ///
+    /// # Safety
+    /// `to` must be live memory of this device, of as many bytes, that nobody reads or writes before the copy was waited for.
+    ///
+    /// # Errors
+    /// As for [`HostArena::offload`].
+    unsafe fn prefetch(&self, from: usize, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault>;
+
+    /// Puts the wait for a copy behind what was run before: what is run from now on finds it done.
+    ///
+    /// # Errors
+    /// No such copy is under way, or the device's refusal.
+    fn wait(&self, slot: usize) -> Result<(), Fault>;
+
+    /// Ends whatever copies are under way, and keeps the host waiting for that: for a program that failed among them.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn settle(&self) -> Result<(), Fault>;
 }
 
 /// Host memory from which a device copies while it computes.

@@ -28,11 +28,14 @@ pub enum Kind {
     Library,
     /// The program's own pages and tables.
     Program,
+    /// The host's memory that a device with memory of its own copies tensors to. It is counted in all with the rest, and is no
+    /// part of a line of the device's memory.
+    Host,
 }
 
 impl Kind {
     /// All kinds, in the order in which a table lists them.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::Parameter,
         Kind::Gradient,
         Kind::Optimizer,
@@ -41,6 +44,7 @@ impl Kind {
         Kind::Input,
         Kind::Library,
         Kind::Program,
+        Kind::Host,
     ];
 
     /// The kind's name in tables and reports.
@@ -54,6 +58,7 @@ impl Kind {
             Kind::Input => "input",
             Kind::Library => "library",
             Kind::Program => "program",
+            Kind::Host => "host",
         }
     }
 }
@@ -111,7 +116,7 @@ pub enum LedgerError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     // One map a kind, so that a row is found by a borrowed name: booking to a row that exists allocates nothing.
-    rows: [BTreeMap<String, Row>; 8],
+    rows: [BTreeMap<String, Row>; 9],
     measured: Bytes,
     peak: Bytes,
 }

@@ -198,6 +198,7 @@ impl Compiled {
             inputs,
             labels,
             memory: None,
+            host_memory: None,
             exactness: Exactness::Reassociated,
             micro_batch: None,
             beside: plimsoll_device::Bytes::ZERO,

@@ -46,6 +46,9 @@ pub struct Recipe {
     pub labels: Vec<Type>,
     /// The line: the most that the process may take, as the system counts it.
     pub memory: Option<Bytes>,
+    /// How much of the host's memory activations may be copied to and fetched back from, where the device's memory is its
+    /// own: see [`StepOptions::host_memory`].
+    pub host_memory: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
     pub exactness: Exactness,
     /// Samples in a micro-batch, where that is not for the planner to choose.
@@ -73,6 +76,7 @@ impl Recipe {
             inputs: vec![input],
             labels: vec![labels],
             memory: None,
+            host_memory: None,
             exactness: Exactness::Reassociated,
             micro_batch: None,
             beside: Bytes::ZERO,
@@ -88,6 +92,7 @@ impl Recipe {
     fn options(&self) -> StepOptions {
         StepOptions {
             memory: self.memory,
+            host_memory: self.host_memory,
             exactness: self.exactness,
             batched: true,
             micro_batch: self.micro_batch,

@@ -1,7 +1,9 @@
 //! Turns a problem and a request into a plan, or into the reasons why there is none.
 //!
 //! The levers are tried together: for each number of micro-batches that could still be faster, by its lower bound,
-//! the fastest schedule that fits; then the fastest of all.
+//! the fastest schedule that fits; then the fastest of all. Where copies to the host are allowed, schedules without them are
+//! looked for too: the search with more choices is not always the luckier one, and what is allowed must not make a plan slower or
+//! the floor higher.
 
 use crate::check::ProblemError;
 use crate::effort::Effort;
@@ -56,6 +58,8 @@ pub fn plan(problem: &Problem, request: &Request) -> Result<Plan, PlanError> {
 /// Plans one step for several budgets; what was searched for one serves the next.
 pub struct Planner {
     problem: Arc<Problem>,
+    /// The same without a link to the host.
+    unlinked: Arc<Problem>,
     request: Request,
     families: Vec<Family>,
     /// When to stop searching, if the request says so.
@@ -65,6 +69,8 @@ pub struct Planner {
 /// The step in one order, split into some number of micro-batches.
 struct Family {
     micro_batches: u32,
+    /// Bytes of the host that it may copy to.
+    host_budget: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
@@ -79,33 +85,45 @@ impl Planner {
     /// Prepares to plan `problem`; the request's budget is not looked at.
     pub fn new(problem: &Problem, request: &Request) -> Result<Planner, ProblemError> {
         problem.check()?;
-        let problem = Arc::new(problem.clone());
+        let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let mut families = Vec::new();
+        let most = if problem.link.is_some() { request.host_budget } else { 0 };
+        let host_budgets = &[0, most][..if most > 0 { 2 } else { 1 }];
         for order in crate::order::candidates(&problem) {
-            let least_ns = least_ns(&problem, 1);
-            families.push(Family { micro_batches: 1, least_ns, ladder: None, order: Some(order) });
+            let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
+            families.extend(host_budgets.iter().map(|&host_budget| {
+                let order = Some(order.clone());
+                Family { micro_batches, host_budget, least_ns, ladder: None, order }
+            }));
         }
         let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
         let needed = if coupled { Exactness::Approximate } else { Exactness::Reassociated };
         if request.exactness >= needed {
             let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
             for k in candidates(&problem, most) {
-                let least_ns = least_ns(&problem, u64::from(k));
-                families.push(Family { micro_batches: k, least_ns, ladder: None, order: None });
+                let (micro_batches, least_ns) = (k, least_ns(&problem, u64::from(k)));
+                families.extend(host_budgets.iter().map(|&host_budget| Family {
+                    micro_batches,
+                    host_budget,
+                    least_ns,
+                    ladder: None,
+                    order: None,
+                }));
             }
         }
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-        Ok(Planner { problem, request: request.clone(), families, deadline })
+        Ok(Planner { problem, unlinked, request: request.clone(), families, deadline })
     }
 
     /// Takes the times of `problem`, which is otherwise the one it was made for. No floor depends on times, so floors that
     /// were found stay.
     pub fn time(&mut self, problem: &Problem) {
-        self.problem = Arc::new(problem.clone());
+        (self.problem, self.unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         for family in &mut self.families {
             family.least_ns = least_ns(&self.problem, u64::from(family.micro_batches));
+            let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
             match &mut family.ladder {
-                Some(Some(ladder)) if family.micro_batches == 1 => ladder.time(self.problem.clone()),
+                Some(Some(ladder)) if family.micro_batches == 1 => ladder.time(problem.clone()),
                 ladder => *ladder = None,
             }
         }
@@ -133,16 +151,17 @@ impl Planner {
     fn ladder(&mut self, family: usize) -> Option<&mut Ladder> {
         let family = &mut self.families[family];
         if family.ladder.is_none() {
+            let whole = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
             let problem = match family.micro_batches {
-                1 => Some(self.problem.clone()),
-                k => split(&self.problem, k).map(|split| Arc::new(split.problem)),
+                1 => Some(whole.clone()),
+                k => split(whole, k).map(|split| Arc::new(split.problem)),
             };
             let (request, deadline) = (&self.request, self.deadline);
             family.ladder = Some(problem.map(|problem| {
                 let order =
                     family.order.take().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
                 let effort = Effort::new(order.len() as u32, request.effort);
-                let mut ladder = Ladder::new(problem, &order, request.exactness, request.host_budget, effort);
+                let mut ladder = Ladder::new(problem, &order, request.exactness, family.host_budget, effort);
                 ladder.deadline = deadline;
                 ladder
             }));
@@ -170,22 +189,31 @@ impl Planner {
         let Some(f) = best else {
             return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
         };
-        let micro_batches = self.families[f].micro_batches;
+        let Family { micro_batches, host_budget: copied_to, .. } = self.families[f];
         let host_budget = self.request.host_budget;
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
         let Some(ladder) = self.ladder(f) else {
             return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
         };
-        let floor_bytes = ladder.floor_bytes();
-        let bound_bytes = ladder.bounds.floor().0;
-        let lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
+        let mut floor_bytes = ladder.floor_bytes();
+        let mut bound_bytes = ladder.bounds.floor().0;
+        let mut lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
         let problem = ladder.problem.clone();
         let Some(entry) = ladder.fastest(budget, u64::MAX) else {
             return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
         };
-        let entry = entry.tight(problem.scratch_alignment, host_budget);
+        let entry = entry.tight(problem.scratch_alignment, copied_to);
         let mut plan = write(&problem, entry, micro_batches);
+        // The figures are of whatever is allowed, copies too.
+        let same = |family: &Family| family.micro_batches == micro_batches && host_budget > 0;
+        let others = (0..self.families.len()).filter(|&other| other != f && same(&self.families[other]));
+        for other in others.collect::<Vec<usize>>() {
+            let Some(ladder) = self.ladder(other) else { continue };
+            floor_bytes = floor_bytes.min(ladder.floor_bytes());
+            bound_bytes = bound_bytes.min(ladder.bounds.floor().0);
+            lower_bound_ns = lower_bound_ns.min(ladder.bound_ns(budget).unwrap_or(ladder.least_ns));
+        }
         plan.budget = budget;
         plan.host_budget = host_budget;
         plan.figures = Figures {
@@ -218,6 +246,10 @@ impl Planner {
             None => Infeasible::empty(budget),
         }
     }
+}
+
+fn unlinked(problem: &Problem) -> Arc<Problem> {
+    Arc::new(Problem { link: None, ..problem.clone() })
 }
 
 /// A bound on the time of a step split into `k`, without looking at memory.

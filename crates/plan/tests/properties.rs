@@ -119,6 +119,23 @@ fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
 }
 
 #[test]
+fn host_memory_never_makes_a_plan_slower_or_the_floor_higher() {
+    for seed in 400..408 {
+        let mut step = random_step(10, seed);
+        step.link = Some(Link { bytes_per_second: 5_000_000_000 });
+        let mut without = Planner::new(&step, &Request::within(0)).unwrap();
+        let mut with = Planner::new(&step, &Request { host_budget: 20_000, ..Request::within(0) }).unwrap();
+        let (floor, most) = (without.floor_bytes(), without.unlimited_bytes());
+        assert!(with.floor_bytes() <= floor, "seed {seed}");
+        for budget in [floor, floor + (most - floor) / 3, most] {
+            let (without, with) = (without.plan(budget).unwrap(), with.plan(budget).unwrap());
+            assert!(with.figures.predicted_ns <= without.figures.predicted_ns, "seed {seed} in {budget}");
+            assert!(with.figures.floor_bytes <= floor, "seed {seed} in {budget}");
+        }
+    }
+}
+
+#[test]
 fn copies_run_beside_ops_where_there_is_room() {
     let (mut beside, mut waited) = (0, 0);
     for seed in 400..412 {

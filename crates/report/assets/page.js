@@ -122,7 +122,7 @@ function moment(t) {
   if (t === momentShown) return;
   momentShown = t;
   const i = step.instructions[t], live = liveAt(t);
-  const what = { run: '', again: ' (computed again)', copy: ' (a copy)', check: ' (looks whether the loss is finite)' }[i.what];
+  const what = { run: '', again: ' (computed again)', copy: ' (a copy)', check: ' (looks whether the loss is finite)', offload: ' (a copy to the host begins)', prefetch: ' (a copy back begins)', await: ' (a copy is waited for)' }[i.what];
   words($('moment-title'), `Instruction ${t}: ${instructionName(t)}${what}, `, bytesWord(model.total[t]));
   $('moment-title').dataset.instruction = t;
   const stretch = step.stretches.filter(s => s.first <= t).pop();

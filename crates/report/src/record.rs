@@ -152,7 +152,7 @@ pub struct Event {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LedgerRow {
-    /// parameter, gradient, optimizer, activation, scratch, input, library or program.
+    /// parameter, gradient, optimizer, activation, scratch, input, library, program or host.
     pub kind: String,
     /// Whose.
     pub name: String,

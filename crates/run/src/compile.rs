@@ -100,6 +100,9 @@ pub(crate) struct Terms {
     unshared: Bytes,
 }
 
+/// More host memory than any step copies to.
+const MUCH: Bytes = Bytes::gib(1 << 16);
+
 /// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
 const LATER_OUTPUTS: usize = 4096;
 
@@ -321,6 +324,12 @@ impl Compile<'_> {
         let again = parts().map(|((_, runs), plan)| plan.figures.recomputed_ops * runs);
         let kept = parts().map(|((draft, _), plan)| draft.unlimited_of(plan)).max().unwrap_or(0);
         let kept_ns: u64 = parts().map(|((_, runs), plan)| plan.figures.unlimited_ns * runs).sum();
+        let host = parts().map(|(_, plan)| plan.figures.host_bytes).max().unwrap_or(0);
+        let copied = |((draft, runs), plan): ((&Draft, u64), &Plan)| {
+            let (copies, bytes) = draft.copies_of(plan);
+            (copies * runs, bytes * runs)
+        };
+        let (copies, copied) = parts().map(copied).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let micro_batches = candidate.micro_batches();
         let elsewhere = terms.account.elsewhere();
         let whole = |arena: Bytes| elsewhere + whole_pages(self.device, terms.planning.max(arena));
@@ -339,6 +348,9 @@ impl Compile<'_> {
             // Never a split for speed: a prediction that the parts take less time than the whole counts as the whole's.
             kept_seconds: kept_ns.max(terms.unlimited_ns) as f64 / 1e9,
             recomputed_ops: again.sum(),
+            host_bytes: Bytes(host),
+            offloaded_bytes: Bytes(copied),
+            offloaded_copies: copies,
             micro_batches,
             exactness: terms.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),
             plan_seconds: start.elapsed().as_secs_f64(),
@@ -433,10 +445,22 @@ impl Compile<'_> {
                 }
             }
         }
-        let mut candidate = match self.batch {
-            Some(batch) if allowed => self.split(smallest(batch))?,
-            _ => self.whole(self.trace(self.batch)?)?,
+        let smallest = |compile: &Compile<'_>| match self.batch {
+            Some(batch) if allowed => compile.split(smallest(batch)),
+            _ => compile.whole(compile.trace(self.batch)?),
         };
+        if self.host() == Bytes::ZERO && self.device.backend().rough_link().is_some() {
+            let options = StepOptions { host_memory: Some(MUCH), ..self.options.clone() };
+            let mut copying = smallest(&Compile { options: &options, ..*self })?;
+            let floor = copying.floor();
+            let host =
+                copying.plan(floor)?.and_then(|(plans, _)| plans.iter().map(|p| p.figures.host_bytes).max());
+            if let Some(host) = host.filter(|&host| host > 0) {
+                let change = format!("{} of host memory to copy to", Bytes(host));
+                ways.push(Way { change, least: elsewhere + whole_pages(self.device, floor) });
+            }
+        }
+        let mut candidate = smallest(self)?;
         let refusal = candidate.refusal()?;
         let mut heaviest: Vec<(String, Bytes)> = self
             .names
@@ -587,7 +611,13 @@ impl Compile<'_> {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        Draft::untimed(graph, &Roles { replaces, kinds: &kinds, guard }, self.device)
+        Draft::untimed(graph, &Roles { replaces, kinds: &kinds, guard }, self.device, self.host())
+    }
+
+    /// Bytes of the host that plans may copy to: none where the device's memory is the host's.
+    fn host(&self) -> Bytes {
+        let link = self.device.backend().rough_link();
+        self.options.host_memory.filter(|_| link.is_some()).unwrap_or(Bytes::ZERO)
     }
 
     /// What the line leaves for timing kernels.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
 use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
+use plimsoll_plan::Link;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -24,6 +25,12 @@ const SECONDS: f64 = 0.02;
 const MOST_SECONDS: f64 = 0.3;
 /// Nor one whose operands take more than this.
 const MOST_BYTES: Bytes = Bytes::mib(512);
+/// Under what name the time of copies to the host and back is kept: seconds for so many bytes, the slower way.
+pub(crate) const LINK: &str = "copy of a GiB between device and host";
+pub(crate) const LINK_BYTES: f64 = (1u64 << 30) as f64;
+/// Bytes of a copy that is timed: at most, so that starting it costs nothing, and at least, or it is not timed.
+const MOST_COPIED: Bytes = Bytes::mib(64);
+const LEAST_COPIED: Bytes = Bytes::mib(1);
 /// Calls that a device is given at once.
 const TOGETHER: usize = 8;
 
@@ -51,6 +58,38 @@ impl Costs {
             Some(timed) => timed.seconds,
             None => backend.predict(op, inputs, outputs),
         }
+    }
+
+    /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
+    pub(crate) fn link(&self, backend: &dyn Backend) -> Option<Link> {
+        let rough = backend.rough_link()?.slower();
+        let speed = self.known.get(LINK).map_or(rough, |timed| LINK_BYTES / timed.seconds.max(1e-9));
+        Some(Link { bytes_per_second: speed as u64 })
+    }
+
+    /// Times the link, if that has not been done, with at most so many bytes on either side.
+    pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
+        let Some(file) = self.file.clone().filter(|_| !self.known.contains_key(LINK)) else { return Ok(()) };
+        let bytes = room.min(MOST_COPIED);
+        if bytes < LEAST_COPIED {
+            return Ok(());
+        }
+        let (bytes, site) = (bytes.get() as usize, Site::here());
+        let buffer = Buffer::new(device, bytes, "calibration", site)?;
+        // SAFETY: the buffer is fresh, has as many bytes, and nobody else knows it.
+        let link = unsafe { device.backend().time_link(buffer.ptr(), bytes) }
+            .map_err(|fault| crate::error::Error::Fault { fault, site })?;
+        drop(buffer);
+        device.memory().release_unused();
+        if let Some(link) = link {
+            let seconds = LINK_BYTES / link.slower().max(1.0);
+            let timed = [(LINK.to_string(), Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES })];
+            let facts =
+                Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
+            Times::append(&file, &facts, &timed).ok();
+            self.known.extend(timed);
+        }
+        Ok(())
     }
 
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
@@ -275,6 +314,27 @@ mod tests {
         assert!(costs.known.is_empty());
         costs.time(&graph, &device, Some(Bytes::kib(32))).unwrap();
         assert_eq!(costs.known.len(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_link_is_timed_once_where_there_is_room_and_remembered() {
+        let device = match Device::cuda_emulated(Bytes::mib(64)) {
+            Ok(device) => device,
+            Err(why) => return println!("skipped: no emulator ({why})"),
+        };
+        let folder = std::env::temp_dir().join(format!("plimsoll-link-{}", std::process::id()));
+        let mut costs = Costs::kept_in(&folder, "a card");
+        costs.time_link(&device, Bytes::kib(512)).unwrap();
+        assert!(costs.known.is_empty(), "half a MiB is not timed");
+        costs.time_link(&device, Bytes::mib(2)).unwrap();
+        assert_eq!(costs.known.len(), 1);
+        let again = Costs::kept_in(&folder, "a card");
+        let (one, two) = (costs.link(device.backend()).unwrap(), again.link(device.backend()).unwrap());
+        // Times are kept in whole nanoseconds.
+        assert!(one.bytes_per_second.abs_diff(two.bytes_per_second) <= one.bytes_per_second / 1_000_000);
+        let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        assert_eq!(again.link(cpu.backend()), None, "the CPU has none");
         fs::remove_dir_all(folder).unwrap();
     }
 }

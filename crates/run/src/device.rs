@@ -236,6 +236,12 @@ impl Device {
         Some(self.0.backend.taken()? + self.0.backend.free()?)
     }
 
+    /// Whether a step on it can copy tensors to the host's memory and back beside its kernels: a device with memory of its
+    /// own, as [`StepOptions::host_memory`](crate::StepOptions::host_memory) wants it.
+    pub fn copies_to_host(&self) -> bool {
+        self.0.backend.rough_link().is_some()
+    }
+
     pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {
         self.0.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,6 +17,8 @@ pub(crate) struct Draft {
     lowered: Lowered,
     planner: Planner,
     residents: u64,
+    /// Bytes of the host that plans may copy to.
+    host: Bytes,
 }
 
 impl Draft {
@@ -27,25 +29,30 @@ impl Draft {
         device: &Device,
         room: Option<Bytes>,
     ) -> Result<Draft> {
-        let mut draft = Draft::untimed(graph, roles, device)?;
+        let mut draft = Draft::untimed(graph, roles, device, Bytes::ZERO)?;
         draft.time(device, room)?;
         Ok(draft)
     }
 
-    /// Lowers a graph with the times that are known. Its floor is that of the timed draft: no floor depends on times.
-    pub(crate) fn untimed(graph: Graph, roles: &Roles<'_>, device: &Device) -> Result<Draft> {
+    /// Lowers a graph with the times that are known. Its floor is that of the timed draft: no floor depends on times. Plans
+    /// may copy to so many bytes of the `host` what does not fit, where the device can.
+    pub(crate) fn untimed(graph: Graph, roles: &Roles<'_>, device: &Device, host: Bytes) -> Result<Draft> {
         let graph = Arc::new(graph);
-        let lowered = Lowered::new(graph, roles, device)?;
-        let planner = Planner::new(&lowered.problem, &Request::within(0)).map_err(broken)?;
+        let lowered = Lowered::new(graph, roles, device, host > Bytes::ZERO)?;
+        let request = Request { host_budget: host.get(), ..Request::within(0) };
+        let planner = Planner::new(&lowered.problem, &request).map_err(broken)?;
         let resident = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Resident;
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
-        Ok(Draft { lowered, planner, residents })
+        Ok(Draft { lowered, planner, residents, host })
     }
 
     /// Times kernels that have not been timed, where the device says so and their operands fit into `room`.
     pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
         device.costs().time(&self.lowered.graph, device, room)?;
+        if self.lowered.problem.link.is_some() {
+            device.costs().time_link(device, room.unwrap_or(self.host).min(self.host))?;
+        }
         if self.lowered.time(device) {
             self.planner.time(&self.lowered.problem);
         }
@@ -94,6 +101,22 @@ impl Draft {
     /// The most bytes of the arena that a plan of this draft needs at once.
     pub(crate) fn live_of(&self, plan: &Plan) -> u64 {
         plan.figures.live_bytes.saturating_sub(self.residents)
+    }
+
+    /// How many copies to the host and back a plan of this draft has, and the bytes that go to the host.
+    pub(crate) fn copies_of(&self, plan: &Plan) -> (u64, u64) {
+        let (mut copies, mut bytes) = (0, 0);
+        for step in &plan.steps {
+            match step {
+                plimsoll_plan::Step::Offload { tensor, .. } => {
+                    copies += 1;
+                    bytes += self.lowered.problem.tensors[tensor.index()].bytes;
+                }
+                plimsoll_plan::Step::Prefetch { .. } => copies += 1,
+                _ => {}
+            }
+        }
+        (copies, bytes)
     }
 
     /// What the arena would take if a plan of this draft computed nothing again.
@@ -189,8 +212,9 @@ mod tests {
             program.result_types().map(|ty| Tensor::eager(ty.clone(), Arc::new(new(ty.bytes())))).collect();
         let pointers =
             |tensors: &[Tensor]| tensors.iter().map(|t| t.buffer(site).unwrap().ptr()).collect::<Vec<_>>();
+        let room = crate::program::Room { arena: arena.ptr(), host: None };
         // SAFETY: arguments are only read, results and arena are fresh and of the sizes the program says.
-        unsafe { program.run(device, &pointers(arguments), &pointers(&results), arena.ptr()) }.unwrap();
+        unsafe { program.run(device, &pointers(arguments), &pointers(&results), room) }.unwrap();
         (results, replays)
     }
 

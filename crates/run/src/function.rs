@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::lower::Roles;
-use crate::program::Program;
+use crate::program::{Program, Room};
 use crate::tape;
 use crate::tensor::{Buffer, Tensor};
 use crate::tracing::Tracing;
@@ -89,7 +89,9 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
         let pointers: Vec<*mut u8> = results.iter().map(|(_, buffer)| buffer.ptr()).collect();
         // SAFETY: arguments are alive and only read (nothing is replaced), results and arena are fresh, all are on the
         // program's device with the sizes of its types.
-        unsafe { program.run(&compiled.device, &arguments, &pointers, arena.ptr()) }?;
+        unsafe {
+            program.run(&compiled.device, &arguments, &pointers, Room { arena: arena.ptr(), host: None })
+        }?;
         Ok(results.into_iter().map(|(ty, buffer)| Tensor::eager(ty, buffer)).collect())
     }
 

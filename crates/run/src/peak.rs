@@ -89,10 +89,12 @@ pub(crate) fn fullest(problem: &Problem, plan: &Plan) -> Option<Fullest> {
         }
     }
     let (live, step) = best?;
-    let op = match &plan.steps[step] {
-        Step::Run { op, .. } => op.index(),
-        _ => return None,
+    // Where most is held during a copy, that is between two ops; the one behind it is named.
+    let run = |step: &Step| match step {
+        Step::Run { op, .. } => Some(op.index()),
+        _ => None,
     };
+    let op = plan.steps[step..].iter().chain(plan.steps[..step].iter().rev()).find_map(run)?;
     let mut kinds: BTreeMap<LedgerKind, u64> = BTreeMap::new();
     let mut largest: Vec<(String, LedgerKind, Bytes)> = Vec::new();
     for instance in instances.iter().filter(|i| i.from <= step && step < i.until) {
@@ -116,7 +118,22 @@ fn instances(problem: &Problem, plan: &Plan) -> Vec<Instance> {
     // Instances that lie where one that the same op makes will lie, if nobody reads them later.
     let mut shared: Vec<(usize, usize)> = Vec::new();
     for (time, step) in plan.steps.iter().enumerate() {
-        let Step::Run { op, writes, .. } = step else { continue };
+        let (op, writes) = match step {
+            Step::Run { op, writes, .. } => (op, writes),
+            // What is copied to the host stays until the copy has been waited for, and what comes back is there from the
+            // start of its copy on.
+            Step::Offload { tensor, .. } | Step::Await { tensor, .. } => {
+                if let Some(i) = current[tensor.index()] {
+                    instances[i].until = time + 1;
+                }
+                continue;
+            }
+            Step::Prefetch { tensor, to, .. } => {
+                current[tensor.index()] = Some(instances.len());
+                instances.push(Instance { tensor: tensor.index(), from: time, until: time + 1, at: *to });
+                continue;
+            }
+        };
         let planned = &problem.ops[op.index()];
         for tensor in &planned.reads {
             if let Some(i) = current[tensor.index()] {

@@ -7,14 +7,14 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::backend::{Backend, Call, Fault, Link, Speed, Unsupported};
 use plimsoll_device::{
     Allocator, BestFit, Block, Bytes, Holder, OutOfMemory, Owner, ReleaseError, ReserveError, Stats,
 };
 use plimsoll_graph::{Op, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::costs::key;
+use crate::costs::{LINK, LINK_BYTES, key};
 use crate::times::{Facts, Timed, Times};
 
 /// What was recorded of a device's kernels.
@@ -169,6 +169,11 @@ impl Backend for Profile {
 
     fn is_host(&self) -> bool {
         false
+    }
+
+    fn rough_link(&self) -> Option<Link> {
+        let speed = LINK_BYTES / self.kernels.get(LINK)?.seconds.max(1e-9);
+        Some(Link { up: speed, down: speed })
     }
 
     fn taken(&self) -> Option<Bytes> {

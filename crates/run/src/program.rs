@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Call, Fault, Operand, Recording};
+use plimsoll_device::backend::{Call, Fault, HostArena, Operand, Recording};
 use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
 use plimsoll_plan::Plan;
 use smallvec::SmallVec;
@@ -40,6 +40,12 @@ pub(crate) enum Instruction {
     Copy { from: Place, to: Place, bytes: usize },
     /// Go on only if a number is finite.
     Check { at: Place, dtype: DType, node: NodeId },
+    /// Start to copy a value to an offset of the host's arena.
+    Offload { value: Option<ValueId>, from: Place, to: usize, bytes: usize, slot: usize },
+    /// Start to copy it back.
+    Prefetch { value: Option<ValueId>, from: usize, to: Place, bytes: usize, slot: usize },
+    /// Wait for the copy of a slot.
+    Await { slot: usize },
 }
 
 /// A compiled graph.
@@ -48,6 +54,18 @@ pub(crate) struct Program {
     graph: Arc<Graph>,
     instructions: Vec<Instruction>,
     arena_bytes: usize,
+    host_bytes: usize,
+    /// How many copies are under way at once.
+    slots: usize,
+}
+
+/// The memory that a program runs in, beside its arguments and results.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    /// The arena.
+    pub(crate) arena: *mut u8,
+    /// The host's arena, where there is one.
+    pub(crate) host: Option<&'a dyn HostArena>,
 }
 
 impl Program {
@@ -56,7 +74,18 @@ impl Program {
         let graph = lowered.graph.clone();
         let (instructions, arena_bytes) = lowered.instructions(&plan)?;
         graph.nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
-        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1) })
+        let host_bytes = plan.figures.host_bytes as usize;
+        let slot = |i: &Instruction| match i {
+            Instruction::Offload { slot, .. } | Instruction::Prefetch { slot, .. } => slot + 1,
+            _ => 0,
+        };
+        let slots = instructions.iter().map(slot).max().unwrap_or(0);
+        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), host_bytes, slots })
+    }
+
+    /// The bytes of the host's arena that it copies to, and how many copies are under way at once.
+    pub(crate) fn host_room(&self) -> (usize, usize) {
+        (self.host_bytes, self.slots)
     }
 
     /// The bytes of the arena it runs in.
@@ -83,16 +112,27 @@ impl Program {
     ///
     /// # Safety
     /// Pointers must be live memory of `device`, aligned and as large as the types say; those of arguments that results
-    /// replace are written. The arena has [`Program::arena_bytes`] bytes. Nothing else may use any of it meanwhile.
+    /// replace are written. The arena has [`Program::arena_bytes`] bytes, and the host's is fit for
+    /// [`Program::host_room`]. Nothing else may use any of it meanwhile.
     pub(crate) unsafe fn run(
         &self,
         device: &Device,
         arguments: &[*mut u8],
         results: &[*mut u8],
-        arena: *mut u8,
+        room: Room<'_>,
     ) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.run_some(&self.instructions, device, arguments, results, arena) }
+        let done = unsafe { self.run_some(&self.instructions, device, arguments, results, room) };
+        self.settled(done, room)
+    }
+
+    /// Ends the copies of a run that failed, so that none reaches into the next.
+    fn settled<T>(&self, done: Result<T>, room: Room<'_>) -> Result<T> {
+        if let (Err(_), Some(host)) = (&done, room.host) {
+            // What went wrong first is what is told.
+            host.settle().ok();
+        }
+        done
     }
 
     /// # Safety
@@ -103,14 +143,16 @@ impl Program {
         device: &Device,
         arguments: &[*mut u8],
         results: &[*mut u8],
-        arena: *mut u8,
+        room: Room<'_>,
     ) -> Result<()> {
         let at = |place: Place| match place {
             Place::Argument(i) => arguments[i],
             Place::Result(i) => results[i],
             // SAFETY: a verified plan's offsets lie inside the arena.
-            Place::Arena(offset) => unsafe { arena.add(offset) },
+            Place::Arena(offset) => unsafe { room.arena.add(offset) },
         };
+        let host =
+            || room.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
         for instruction in instructions {
             let (id, inputs, outputs, scratch, scratch_bytes) = match instruction {
                 Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
@@ -126,6 +168,22 @@ impl Program {
                     // SAFETY: both ends hold this many bytes.
                     unsafe { device.backend().copy(at(*to), at(*from), *bytes) }
                         .map_err(|fault| self.fault(fault))?;
+                    continue;
+                }
+                Instruction::Offload { from, to, bytes, slot, .. } => {
+                    // SAFETY: a verified plan leaves both ends alone until it waits for the copy.
+                    unsafe { host()?.offload(at(*from), *to, *bytes, *slot) }
+                        .map_err(|fault| self.fault(fault))?;
+                    continue;
+                }
+                Instruction::Prefetch { from, to, bytes, slot, .. } => {
+                    // SAFETY: as above.
+                    unsafe { host()?.prefetch(*from, at(*to), *bytes, *slot) }
+                        .map_err(|fault| self.fault(fault))?;
+                    continue;
+                }
+                Instruction::Await { slot } => {
+                    host()?.wait(*slot).map_err(|fault| self.fault(fault))?;
                     continue;
                 }
             };
@@ -157,7 +215,20 @@ impl Program {
         device: &Device,
         arguments: &[*mut u8],
         results: &[*mut u8],
-        arena: *mut u8,
+        room: Room<'_>,
+    ) -> Result<Option<Recorded>> {
+        // SAFETY: the caller's promise.
+        self.settled(unsafe { self.record_parts(device, arguments, results, room) }, room)
+    }
+
+    /// # Safety
+    /// As for [`Program::record`].
+    unsafe fn record_parts(
+        &self,
+        device: &Device,
+        arguments: &[*mut u8],
+        results: &[*mut u8],
+        room: Room<'_>,
     ) -> Result<Option<Recorded>> {
         let mut parts = Vec::new();
         // A recording cannot wait for a number, so it ends where one is checked.
@@ -168,7 +239,7 @@ impl Program {
                         Place::Argument(i) => arguments[i],
                         Place::Result(i) => results[i],
                         // SAFETY: a verified plan's offsets lie inside the arena.
-                        Place::Arena(offset) => unsafe { arena.add(offset) },
+                        Place::Arena(offset) => unsafe { room.arena.add(offset) },
                     };
                     (body, Some((place, *dtype, self.graph.node(*node).site)))
                 }
@@ -176,7 +247,7 @@ impl Program {
             };
             let mut run = || {
                 // SAFETY: the caller's promise.
-                match unsafe { self.run_some(body, device, arguments, results, arena) } {
+                match unsafe { self.run_some(body, device, arguments, results, room) } {
                     Ok(()) => Ok(()),
                     Err(Error::Fault { fault, .. }) => Err(fault),
                     Err(other) => Err(Fault { op: "record", why: other.to_string() }),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use plimsoll_device::backend::HostArena;
 use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
 use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
@@ -46,6 +47,10 @@ pub struct StepOptions {
     /// The line: the most that the process may take, as the system counts it. Without one a step takes the least memory
     /// that is predicted to cost at most one percent of time over the fastest plan.
     pub memory: Option<Bytes>,
+    /// How much of the host's memory a plan may copy activations to and fetch them back from, beside the kernels: pinned
+    /// memory, taken once when the step is compiled. None and zero mean that nothing is copied. Only a device with memory of
+    /// its own has a use for it; on the CPU it is not looked at.
+    pub host_memory: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run.
     pub exactness: Exactness,
     /// Whether the first axis of every input counts samples, so that the body may be traced for fewer of them.
@@ -67,6 +72,7 @@ impl Default for StepOptions {
     fn default() -> StepOptions {
         StepOptions {
             memory: None,
+            host_memory: None,
             exactness: Exactness::Bitwise,
             batched: false,
             micro_batch: None,
@@ -135,6 +141,8 @@ pub struct Step {
     runs: u64,
     /// What happened that its owner should be told.
     notice: Option<String>,
+    /// What all of them copy to, one at a time; none where nothing may be copied.
+    host: Option<Box<dyn HostArena>>,
 }
 
 type Body = Box<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send>;
@@ -166,6 +174,12 @@ pub struct StepInfo {
     pub kept_seconds: f64,
     /// Ops that run again instead of keeping their results.
     pub recomputed_ops: u64,
+    /// Bytes of the host's memory that are taken to copy to, beside what is planned of the device's.
+    pub host_bytes: Bytes,
+    /// Bytes that a step copies to the host, to fetch them back later.
+    pub offloaded_bytes: Bytes,
+    /// Copies to the host and back in a step.
+    pub offloaded_copies: u64,
     /// Into how many micro-batches the batch is split.
     pub micro_batches: usize,
     /// How far the plan departs from the bits of an unlimited run.
@@ -190,6 +204,9 @@ static NOTHING: StepInfo = StepInfo {
     kept: Bytes::ZERO,
     kept_seconds: 0.0,
     recomputed_ops: 0,
+    host_bytes: Bytes::ZERO,
+    offloaded_bytes: Bytes::ZERO,
+    offloaded_copies: 0,
     micro_batches: 0,
     exactness: Exactness::Bitwise,
     plan_seconds: 0.0,
@@ -271,8 +288,9 @@ impl Step {
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
         let bodies: Vec<Body> = vec![Box::new(body)];
         let variants = Vec::new();
+        let (host, runs, notice) = (None, 0, None);
         let mut step =
-            Step { device, options, bodies, names, state, variants, workspace, runs: 0, notice: None };
+            Step { device, options, bodies, names, state, variants, workspace, host, runs, notice };
         if let Some(inputs) = inputs {
             step.prepare(0, inputs, false, site)?;
         }
@@ -297,6 +315,7 @@ impl Step {
         for _ in 0..MOST_TRIES {
             // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
             self.drop_workspace(site)?;
+            self.start_copying(self.options.host_memory, site)?;
             let variant = match self.build(body, inputs, &self.options, present, site) {
                 Ok(variant) => variant,
                 Err(error) => {
@@ -389,12 +408,33 @@ impl Step {
             self.drop_workspace(site)?;
             self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
         }
+        let rooms = || self.variants.iter().map(Variant::host_room);
+        let bytes = rooms().map(|(bytes, _)| bytes).max().unwrap_or(0);
+        let slots = rooms().map(|(_, slots)| slots).max().unwrap_or(0);
+        if let Some(host) = &mut self.host
+            && (host.bytes() != bytes || host.slots() < slots)
+        {
+            host.fit(bytes, slots).map_err(|fault| Error::Fault { fault, site })?;
+        }
         Ok(())
     }
 
+    /// Gives back the workspace, the host's part too: while a plan is made, either is free for timing.
     fn drop_workspace(&mut self, site: Site) -> Result<()> {
         self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
         self.device.memory().release_unused();
+        if let Some(host) = self.host.as_mut().filter(|host| host.bytes() > 0) {
+            host.fit(0, 0).map_err(|fault| Error::Fault { fault, site })?;
+        }
+        Ok(())
+    }
+
+    /// Makes what copies beside kernels, where they are allowed and possible: before the device's memory is counted, of which
+    /// that takes a little.
+    fn start_copying(&mut self, host_memory: Option<Bytes>, site: Site) -> Result<()> {
+        if self.host.is_none() && host_memory.is_some_and(|bytes| bytes > Bytes::ZERO) {
+            self.host = self.device.backend().host_arena().map_err(|fault| Error::Fault { fault, site })?;
+        }
         Ok(())
     }
 
@@ -411,6 +451,7 @@ impl Step {
             return self.fit_workspace(site);
         };
         self.drop_workspace(site)?;
+        self.start_copying(options.host_memory, site)?;
         let variant = match self.build(0, &inputs, &options, false, site) {
             Ok(variant) => variant,
             Err(error) => {
@@ -501,7 +542,9 @@ impl Step {
             self.prepare(body, &types, true, site)?;
         }
         // A refusal of memory may have left the workspace too small; without it nothing may run.
-        if self.variants.last().is_some_and(|v| v.workspace() > self.workspace.bytes()) {
+        let host_bytes = self.host.as_ref().map_or(0, |host| host.bytes());
+        let too_small = |v: &Variant| v.workspace() > self.workspace.bytes() || v.host_room().0 > host_bytes;
+        if self.variants.last().is_some_and(too_small) {
             self.fit_workspace(site)?;
         }
         self.give_back_idle();
@@ -513,13 +556,13 @@ impl Step {
             self.runs += 1;
         }
         self.unshare(site)?;
-        let Step { device, state, variants, workspace, .. } = self;
+        let Step { device, state, variants, workspace, host, .. } = self;
         let Some(variant) = variants.last_mut() else {
             return Err(Error::Internal("a step without a compiled form".into()));
         };
         // SAFETY: nobody else holds the state or the outputs, inputs are alive through their tensors and of the
-        // variant's types, and the workspace was made for the largest variant.
-        unsafe { variant.run(device, state, inputs, workspace, meanwhile, site) }?;
+        // variant's types, and workspace and host memory were made for the largest variant.
+        unsafe { variant.run(device, state, inputs, workspace, host.as_deref(), meanwhile, site) }?;
         Ok(&variant.outputs)
     }
 
@@ -678,6 +721,10 @@ impl Step {
             arena,
             Bytes::from(self.workspace.bytes()).saturating_sub(before),
         );
+        let held = self.host.as_ref().map_or(Bytes::ZERO, |host| host.bytes().into());
+        if variant.info.host_bytes > Bytes::ZERO {
+            row(LedgerKind::Host, "copies to the host", variant.info.host_bytes, held);
+        }
         let resident = || process::resident().unwrap_or(Bytes::ZERO);
         let own = own_bytes(&self.device)
             .unwrap_or_else(|| resident().saturating_sub(self.device.memory_info().current));

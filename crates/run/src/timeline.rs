@@ -125,6 +125,12 @@ pub enum Did {
     Copy,
     /// Looks whether the loss is finite.
     Check,
+    /// Starts to copy a tensor to the host, beside what follows.
+    Offload,
+    /// Starts to copy it back.
+    Prefetch,
+    /// Waits for such a copy.
+    Await,
 }
 
 /// One instruction.
@@ -341,6 +347,8 @@ struct Follow<'a, 'b> {
     /// The interval that was put at each offset last.
     at: FxHashMap<usize, usize>,
     ran: Vec<bool>,
+    /// The interval that the copy of each slot is from or to.
+    copied: Vec<Option<usize>>,
 }
 
 impl<'a, 'b> Follow<'a, 'b> {
@@ -357,6 +365,7 @@ impl<'a, 'b> Follow<'a, 'b> {
             held: vec![None; graph.values().len()],
             at: FxHashMap::default(),
             ran: vec![false; graph.nodes().len()],
+            copied: Vec::new(),
         }
     }
 
@@ -374,6 +383,11 @@ impl<'a, 'b> Follow<'a, 'b> {
                     let (layer, site) = (self.to.name(&node.scope), self.to.site(node.site));
                     Moment { op: "check", layer, site, us: 0.0, what: Did::Check, phase: "forward" }
                 }
+                Instruction::Offload { value, from, slot, .. } => self.offload(*value, *from, *slot, now),
+                Instruction::Prefetch { value, to, bytes, slot, .. } => {
+                    self.prefetch(*value, *to, *bytes, *slot, now)
+                }
+                Instruction::Await { slot } => self.wait(*slot, now),
             };
             self.to.timeline.instructions.push(moment);
         }
@@ -445,6 +459,57 @@ impl<'a, 'b> Follow<'a, 'b> {
             self.place(name, name, Purpose::Other, &ty, offset, now, false, None);
         }
         Moment { op: "copy", layer: name, site: None, us: 0.0, what: Did::Copy, phase: "update" }
+    }
+
+    /// A copy to the host: its source stays where it is until it has been waited for.
+    fn offload(&mut self, value: Option<ValueId>, from: Place, slot: usize, now: u32) -> Moment {
+        let root = value.and_then(|v| self.held[self.roots[v.index()].index()]);
+        let held = root.or_else(|| match from {
+            Place::Arena(offset) => self.at.get(&offset).copied(),
+            _ => None,
+        });
+        self.copies(held, slot, now, "offload", Did::Offload)
+    }
+
+    /// A copy back: its target is taken from now on.
+    fn prefetch(&mut self, value: Option<ValueId>, to: Place, bytes: usize, slot: usize, now: u32) -> Moment {
+        let before = value.and_then(|v| self.held[self.roots[v.index()].index()]);
+        let held = match (to, before.map(|held| self.to.timeline.tensors[held].clone())) {
+            (Place::Arena(offset), Some(was)) => {
+                let ty = value.map_or(Type::new(DType::U8, [bytes]), |v| self.graph.ty(v).clone());
+                Some(self.place(was.name, was.layer, was.kind, &ty, offset, now, was.again, was.site))
+            }
+            (Place::Arena(offset), None) => {
+                let (name, ty) = (self.to.name(""), Type::new(DType::U8, [bytes]));
+                Some(self.place(name, name, Purpose::Other, &ty, offset, now, false, None))
+            }
+            _ => None,
+        };
+        if let Some(v) = value {
+            self.held[self.roots[v.index()].index()] = held;
+        }
+        self.copies(held, slot, now, "prefetch", Did::Prefetch)
+    }
+
+    fn wait(&mut self, slot: usize, now: u32) -> Moment {
+        let held = self.copied.get(slot).copied().flatten();
+        self.copies(held, slot, now, "await", Did::Await)
+    }
+
+    /// What a copy and the wait for it have in common: the tensor is there meanwhile.
+    fn copies(&mut self, held: Option<usize>, slot: usize, now: u32, op: &'static str, what: Did) -> Moment {
+        if self.copied.len() <= slot {
+            self.copied.resize(slot + 1, None);
+        }
+        self.copied[slot] = held;
+        let tensor = held.map(|held| {
+            let tensor = &mut self.to.timeline.tensors[held];
+            tensor.to = tensor.to.max(now + 1);
+            (tensor.layer, tensor.site, tensor.kind)
+        });
+        let (layer, site, kind) = tensor.unwrap_or_else(|| (self.to.name(""), None, Purpose::Other));
+        let phase = if kind == Purpose::Gradient || what == Did::Prefetch { "backward" } else { "forward" };
+        Moment { op, layer, site, us: 0.0, what, phase }
     }
 
     fn place(

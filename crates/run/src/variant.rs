@@ -1,12 +1,12 @@
 //! A step compiled for inputs of certain types: its programs, and where in the step's workspace they run.
 
-use plimsoll_device::backend::ALIGNMENT;
+use plimsoll_device::backend::{ALIGNMENT, HostArena};
 use plimsoll_graph::{DType, Site, TensorOps, Type};
 
 use crate::compile::{Compiled, Part, staged};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::program::{Recorded, check};
+use crate::program::{Recorded, Room, check};
 use crate::step::StepInfo;
 use crate::tensor::{Buffer, Tensor};
 
@@ -62,13 +62,13 @@ struct Bound {
     results: Vec<*mut u8>,
     /// What each result is.
     targets: Vec<Target>,
-    /// Arguments, results and arena of the last run, on a device that records.
+    /// Arguments, results, arena and the host memory's generation of the last run, on a device that records.
     seen: Pointers,
     /// The program as recorded over them.
     recorded: Option<Recorded>,
 }
 
-type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8);
+type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8, u64);
 
 #[derive(Clone, Copy)]
 enum Target {
@@ -140,7 +140,7 @@ impl Variant {
             let n = n_state + inputs.len() + 1 + part.captured.len() + sums.len();
             let (arguments, results) =
                 (vec![std::ptr::null_mut(); n], vec![std::ptr::null_mut(); targets.len()]);
-            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut()), None);
+            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut(), 0), None);
             Bound { part, arguments, results, targets, seen, recorded }
         };
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
@@ -169,6 +169,13 @@ impl Variant {
         self.arena + self.arena_bytes
     }
 
+    /// The bytes of the host's memory it copies to, and how many copies are under way at once.
+    pub(crate) fn host_room(&self) -> (usize, usize) {
+        let rooms = || self.passes.iter().chain(&self.update).map(|bound| bound.part.program.host_room());
+        let (bytes, slots) = (rooms().map(|room| room.0).max(), rooms().map(|room| room.1).max());
+        (bytes.unwrap_or(0), slots.unwrap_or(0))
+    }
+
     /// Its programs over the batch, and the one behind them.
     pub(crate) fn parts(&self) -> (Vec<&Part>, Option<&Part>) {
         (self.passes.iter().map(|bound| &bound.part).collect(), self.update.as_ref().map(|bound| &bound.part))
@@ -192,13 +199,14 @@ impl Variant {
     ///
     /// # Safety
     /// Nobody else may hold the state's or the outputs' bytes; inputs are of the variant's types; all is on `device`. The
-    /// workspace has [`Variant::workspace`] bytes.
+    /// workspace has [`Variant::workspace`] bytes, and the host's memory is fit for [`Variant::host_room`].
     pub(crate) unsafe fn run(
         &mut self,
         device: &Device,
         state: &[Tensor],
         inputs: &[&Tensor],
         workspace: &Buffer,
+        host: Option<&dyn HostArena>,
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
@@ -210,7 +218,7 @@ impl Variant {
             unsafe { device.backend().copy(base.add(offset), old, bytes) }.map_err(fault)?;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.attempt(device, state, inputs, base, meanwhile, site) };
+        let done = unsafe { self.attempt(device, state, inputs, base, host, meanwhile, site) };
         // However the step went, what was to be done beside it is done.
         meanwhile.now();
         if done.is_err() {
@@ -232,10 +240,13 @@ impl Variant {
         state: &[Tensor],
         inputs: &[&Tensor],
         base: *mut u8,
+        host: Option<&dyn HostArena>,
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
-        let Variant { outputs, passes, update, sums, guard, rows, first, arena, firsts, .. } = self;
+        // SAFETY: the arena lies in the workspace, behind everything else.
+        let room = Room { arena: unsafe { base.add(self.arena) }, host };
+        let Variant { outputs, passes, update, sums, guard, rows, first, firsts, .. } = self;
         let fault = |fault| Error::Fault { fault, site };
         for (offset, bytes) in &*sums {
             // SAFETY: the workspace holds the sums.
@@ -272,8 +283,8 @@ impl Variant {
                     }
                     bound.arguments[state.len() + i] = source;
                 }
-                // SAFETY: the caller's promise; the arena lies behind everything else.
-                unsafe { bound.run(device, base.add(*arena), meanwhile, site) }?;
+                // SAFETY: the caller's promise.
+                unsafe { bound.run(device, room, meanwhile, site) }?;
                 sample += bound.part.samples;
                 pass += 1;
             }
@@ -286,7 +297,7 @@ impl Variant {
             let position = firsts[0].buffer(site)?.ptr();
             bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
-            unsafe { bound.run(device, base.add(*arena), meanwhile, site) }?;
+            unsafe { bound.run(device, room, meanwhile, site) }?;
         }
         meanwhile.now();
         // What kernels refuse is known when they are done.
@@ -339,29 +350,30 @@ impl Bound {
     unsafe fn run(
         &mut self,
         device: &Device,
-        arena: *mut u8,
+        room: Room<'_>,
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
         let Bound { part, arguments, results, seen, recorded, .. } = self;
-        let known = seen.2 == arena && seen.0 == *arguments && seen.1 == *results;
+        let host = room.host.map_or(0, |host| host.generation());
+        let known = (seen.2, seen.3) == (room.arena, host) && seen.0 == *arguments && seen.1 == *results;
         if let (true, Some(recorded)) = (known, &*recorded) {
             // SAFETY: the caller's promise, and the memory is what it was recorded with.
             return unsafe { recorded.replay(device, meanwhile, site) };
         }
         // SAFETY: the caller's promise.
-        unsafe { part.program.run(device, arguments, results, arena) }?;
+        unsafe { part.program.run(device, arguments, results, room) }?;
         if device.backend().is_host() {
             return Ok(());
         }
         if known {
             // SAFETY: as above; it is replayed over the same memory only.
-            *recorded = unsafe { part.program.record(device, arguments, results, arena) }?;
+            *recorded = unsafe { part.program.record(device, arguments, results, room) }?;
         } else {
             *recorded = None;
             seen.0.clone_from(arguments);
             seen.1.clone_from(results);
-            seen.2 = arena;
+            (seen.2, seen.3) = (room.arena, host);
         }
         Ok(())
     }

@@ -129,6 +129,9 @@ impl Trainer {
     }
 
     /// What the input pipeline may take of it. Without a word it takes an eighth of the line, or as little as it can.
+    ///
+    /// On a device with memory of its own the line is of that, and this is of the host's: the pipelines take an eighth of it,
+    /// at most 64 MiB, and activations may be copied to the rest and fetched back.
     #[must_use]
     pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
         self.host_memory = bytes;
@@ -347,6 +350,7 @@ impl Trainer {
     pub(crate) fn bounded(&self, data: &Dataset) -> Result<Dataset> {
         let share = if self.validation.is_some() { 2 } else { 1 };
         let wanted = match (self.host_memory, self.memory) {
+            (Some(bytes), _) if self.on()?.copies_to_host() => Bytes((bytes.get() / 8).min(64 << 20) / share),
             (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
             (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
@@ -372,11 +376,25 @@ impl Trainer {
     /// What all pipelines take together, where a line counts it.
     fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
         let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
+        self.declared(data)
+    }
+
+    fn declared(&self, data: &Dataset) -> Result<Bytes> {
         let mut bytes = self.bounded(data)?.declared_bytes()?;
         if let Some(validation) = &self.validation {
             bytes += self.bounded(validation)?.declared_bytes()?;
         }
         Ok(bytes)
+    }
+
+    /// What of the host's memory is left for copies of activations, where the device has a use for it.
+    fn for_copies(&self, data: &Dataset) -> Result<Option<Bytes>> {
+        match self.host_memory {
+            Some(bytes) if self.on()?.copies_to_host() => {
+                Ok(Some(bytes.saturating_sub(self.declared(data)?)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The recipe for data like this.
@@ -405,6 +423,7 @@ impl Trainer {
             inputs: inputs.iter().map(ty).collect(),
             labels: labels.iter().map(ty).collect(),
             memory: self.memory,
+            host_memory: self.for_copies(data)?,
             exactness: self.exactness,
             micro_batch: self.micro_batch,
             beside: Bytes::ZERO,

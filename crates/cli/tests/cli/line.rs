@@ -65,3 +65,15 @@ fn a_line_that_cannot_be_kept_is_refused_with_the_least() {
         assert!(error.contains(part), "{part} is missing in: {error}");
     }
 }
+
+#[test]
+fn host_memory_is_refused_where_tensors_are_in_it_already() {
+    for arguments in [&["bench", "mlp", "--steps", "1"][..], &["plan", "mlp", "--no-frontier"]] {
+        let error = run(&[arguments, &["--host-memory", "1GiB"]].concat(), None).unwrap_err();
+        assert!(error.contains("the CPU's tensors are in host memory already"), "{error}");
+        let without = run(arguments, None).unwrap();
+        for field in ["host_bytes", "offloaded_bytes", "offloaded_copies"] {
+            assert_eq!(without[field], 0, "{field} of {without}");
+        }
+    }
+}

@@ -148,6 +148,70 @@ fn a_captured_sequence_replays_with_the_same_bits() {
     println!("the graph took {} bytes of the card", graph.bytes());
 }
 
+/// Adds one to a block, copies it to the host, goes on with the block while the copy runs, and fetches what it was into another.
+fn copies_beside_kernels(cuda: &Cuda) {
+    let ty = Type::new(DType::F32, [100_000]);
+    let (block, other) = (Memory::new(cuda, ty.bytes()), Memory::new(cuda, ty.bytes()));
+    let start = Array::new([100_000], (0..100_000).map(f64::from).collect());
+    let run = |op: Unary, memory: &Memory| {
+        let op: Op = op.into();
+        let place = [Operand { ty: &ty, ptr: memory.ptr() }];
+        let call = Call { op: &op, inputs: &place, outputs: &place, scratch: memory.ptr(), scratch_bytes: 0 };
+        // SAFETY: the memory is live, and the ops may run in place.
+        unsafe { cuda.run(&call) }
+    };
+    let mut host = cuda.host_arena().expect("queues").expect("a device with memory of its own");
+    host.fit(2 * ty.bytes().next_multiple_of(64), 2).expect("host memory");
+    assert_eq!(host.slots(), 2);
+    let go = || {
+        run(Unary::AddScalar(Scalar(1.0)), &block)?;
+        // SAFETY: both sides are live and of these sizes, and nobody writes to them before the waits.
+        unsafe { host.offload(block.ptr(), 64, ty.bytes(), 0) }?;
+        run(Unary::Exp, &other)?;
+        host.wait(0)?;
+        run(Unary::Sqrt, &block)?;
+        // SAFETY: as above.
+        unsafe { host.prefetch(64, other.ptr(), ty.bytes(), 1) }?;
+        run(Unary::AddScalar(Scalar(-1.0)), &block)?;
+        host.wait(1)?;
+        run(Unary::AddScalar(Scalar(2.0)), &other)
+    };
+    let check = || {
+        cuda.synchronize().expect("kernels and copies");
+        let (found, fetched) = (common::read(&block.bytes(), &ty), common::read(&other.bytes(), &ty));
+        for i in [0, 1, 4, 50_000, 99_999] {
+            let x = start.data[i] as f32 + 1.0;
+            assert!((found[i] - f64::from(x.sqrt() - 1.0)).abs() < 1e-3, "{i}: {}", found[i]);
+            assert_eq!(fetched[i], f64::from(x + 2.0), "{i}");
+        }
+    };
+    block.write(&ty, &start);
+    go().expect("launches");
+    check();
+    let recording = Backend::record(cuda, &mut || go()).expect("a capture with forks that join");
+    assert_eq!(recording.is_none(), cuda.is_emulated());
+    for _ in 0..3 {
+        let Some(recording) = &recording else { break };
+        block.write(&ty, &start);
+        // SAFETY: all memory is live as it was.
+        unsafe { recording.replay() }.expect("a replay");
+        check();
+    }
+    host.settle().expect("nothing is under way");
+    host.fit(0, 0).expect("less");
+    assert_eq!(host.bytes(), 0);
+}
+
+#[test]
+fn copies_beside_kernels_arrive_where_they_are_waited_for() {
+    if let Some(cuda) = emulator() {
+        copies_beside_kernels(&cuda);
+    }
+    if let Some(cuda) = card() {
+        copies_beside_kernels(&cuda);
+    }
+}
+
 #[test]
 fn the_link_and_the_footprint_are_measured() {
     let Some(cuda) = card() else { return };

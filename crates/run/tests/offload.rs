@@ -1,0 +1,306 @@
+//! Steps that copy activations to the host and back beside their kernels: the same bits as without, on the emulator, whose
+//! copies are as late as they may be, and on a card where there is one, recorded as a CUDA graph.
+
+use plimsoll_device::{Bytes, Kind as LedgerKind};
+use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
+use plimsoll_run::{
+    Device, Did, Error, Exactness, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape,
+    Tensor, TensorOps,
+};
+
+/// The devices with memory of their own, or lines that say which are not there.
+fn devices() -> Vec<Device> {
+    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
+    let there = found
+        .into_iter()
+        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    there.collect()
+}
+
+fn is_card(device: &Device) -> bool {
+    !device.name().contains("emulated")
+}
+
+/// A model whose gradients need what every layer made.
+#[derive(Clone, Copy, Debug)]
+enum Net {
+    Dense,
+    Conv,
+}
+
+impl Net {
+    /// Samples: few for the emulator, which is slow; enough for a card that activations outweigh its pages.
+    fn input(self, device: &Device) -> Type {
+        match (self, is_card(device)) {
+            (Net::Dense, false) => Type::new(DType::F32, [128, 32]),
+            (Net::Dense, true) => Type::new(DType::F32, [1 << 17, 32]),
+            (Net::Conv, false) => Type::new(DType::F32, [2, 10, 10, 4]),
+            (Net::Conv, true) => Type::new(DType::F32, [1 << 12, 32, 32, 4]),
+        }
+    }
+
+    fn weights(self) -> Vec<Type> {
+        match self {
+            Net::Dense => vec![Type::new(DType::F32, [32, 32]); 8],
+            Net::Conv => vec![Type::new(DType::F32, [3, 3, 4, 4]); 6],
+        }
+    }
+
+    fn layer(self, x: &Tensor, w: &Tensor) -> Result<Tensor> {
+        match self {
+            Net::Dense => x.matmul(w)?.tanh(),
+            Net::Conv => x
+                .conv2d(w, None, ConvGeometry { pad: Padding::Same, ..ConvGeometry::default() })?
+                .tanh()?
+                .exp(),
+        }
+    }
+
+    fn body(self, pass: &Pass<'_>) -> Result<StepResult> {
+        let tape = Tape::new();
+        pass.state.iter().try_for_each(|w| tape.watch(w))?;
+        let mut x = pass.inputs[0].clone();
+        for w in pass.state {
+            x = self.layer(&x, w)?;
+        }
+        let loss = x.square()?.mean(&[], false)?;
+        let grads = tape.gradient(&loss, &pass.state.iter().collect::<Vec<_>>())?;
+        let new = pass.state.iter().zip(&grads).map(|(w, g)| w.sub(&g.mul_scalar(0.05)?));
+        Ok(StepResult { state: new.collect::<Result<_>>()?, outputs: vec![loss], totals: vec![] })
+    }
+
+    fn held(self) -> Vec<(String, Kind, Type)> {
+        let named = |(i, ty): (usize, Type)| (format!("w{i}"), Kind::Parameter, ty);
+        self.weights().into_iter().enumerate().map(named).collect()
+    }
+}
+
+fn noise(ty: &Type, scale: f64, seed: u64) -> Tensor {
+    let mut dice = plimsoll_graph::example::Dice::new(seed);
+    let data: Vec<f64> = (0..ty.elements()).map(|_| scale * dice.normal()).collect();
+    Tensor::from_f64(&data, ty.clone()).unwrap()
+}
+
+fn options() -> StepOptions {
+    StepOptions { batched: true, guarded: true, exactness: Exactness::Bitwise, ..StepOptions::default() }
+}
+
+/// Copies that are allowed to take whatever they like.
+fn copying(memory: Option<Bytes>) -> StepOptions {
+    StepOptions { memory, host_memory: Some(Bytes::gib(8)), ..options() }
+}
+
+fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
+    device.scope(|| {
+        let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| Held {
+            name,
+            kind,
+            tensor: noise(&ty, 0.3, i as u64),
+        };
+        let held = net.held().into_iter().enumerate().map(fill).collect();
+        Step::compile_with(options, held, &[net.input(device)], move |pass| net.body(pass))
+    })
+}
+
+/// Losses and the state after a few steps: enough that a device that records replays what it recorded.
+fn bits(net: Net, device: &Device, step: &mut Step) -> Vec<Vec<u8>> {
+    let x = device.scope(|| noise(&net.input(device), 1.0, 99));
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let outputs = step.run(&[&x]).unwrap();
+        seen.push(outputs[0].to_bytes().unwrap());
+    }
+    seen.extend(step.state().iter().map(|t| t.to_bytes().unwrap()));
+    seen
+}
+
+/// Lines between the least with copies and what the fastest plan takes. What a card's context takes may change by a page or
+/// two from plan to plan, so there the least itself is left out.
+fn lines(net: Net, device: &Device) -> Vec<Bytes> {
+    let survey =
+        Survey::new(&copying(None), device, &net.held(), &[net.input(device)], |pass| net.body(pass));
+    let survey = survey.unwrap();
+    let (floor, most) = (survey.floor().get(), survey.unlimited().get());
+    let first = if is_card(device) { 1 } else { 0 };
+    (first..4).map(|k| Bytes(floor + (most - floor) * k / 4)).collect()
+}
+
+#[test]
+fn copies_give_the_same_bits_under_every_line() {
+    for device in devices() {
+        for net in [Net::Dense, Net::Conv] {
+            let mut free = compile(net, &device, options()).unwrap();
+            assert_eq!((free.info().offloaded_copies, free.info().host_bytes), (0, Bytes::ZERO));
+            let expected = bits(net, &device, &mut free);
+            drop(free);
+            let mut copied = Vec::new();
+            for line in lines(net, &device) {
+                let mut step = compile(net, &device, copying(Some(line))).unwrap();
+                let info = step.info().clone();
+                println!(
+                    "{} {net:?} in {line}: {} copies of {}, {} on the host, {} again",
+                    device.name(),
+                    info.offloaded_copies,
+                    info.offloaded_bytes,
+                    info.host_bytes,
+                    info.recomputed_ops
+                );
+                assert!(info.planned <= line && info.exactness == Exactness::Bitwise);
+                assert_eq!(info.offloaded_copies > 0, info.host_bytes > Bytes::ZERO);
+                assert!(bits(net, &device, &mut step) == expected, "{net:?} in {line}: other bits");
+                copied.push(info.offloaded_copies);
+            }
+            assert!(copied.iter().any(|&copies| copies > 0), "{net:?}: no plan copies anything");
+        }
+    }
+}
+
+#[test]
+fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
+    for device in devices() {
+        let line = lines(Net::Dense, &device)[0];
+        let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
+        let timeline = step.timeline().unwrap();
+        let count = |what: Did| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
+        assert_eq!(count(Did::Offload) + count(Did::Prefetch), step.info().offloaded_copies);
+        assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
+        assert!(count(Did::Prefetch) > 0);
+        // A recording ends at a check, and nothing that it starts may be under way then.
+        let mut under_way = 0;
+        for instruction in &timeline.instructions {
+            match instruction.what {
+                Did::Offload | Did::Prefetch => under_way += 1,
+                Did::Await => under_way -= 1,
+                Did::Check => assert_eq!(under_way, 0, "copies at the check"),
+                Did::Run | Did::Again | Did::Copy => {}
+            }
+        }
+        assert_eq!(count(Did::Check), 1);
+        assert_eq!(timeline.peak().1, step.info().live.get());
+        for (i, a) in timeline.tensors.iter().enumerate() {
+            for b in &timeline.tensors[..i] {
+                let at_once = a.from < b.to && b.from < a.to;
+                let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+                assert!(!at_once || apart, "{a:?} and {b:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn host_memory_lowers_the_floor_and_is_never_exceeded() {
+    for device in devices() {
+        let survey = |options: &StepOptions| {
+            let net = Net::Dense;
+            Survey::new(options, &device, &net.held(), &[net.input(&device)], move |pass| net.body(pass))
+                .unwrap()
+        };
+        let (without, with) = (survey(&options()).floor(), survey(&copying(None)).floor());
+        assert!(with <= without, "{with} with copies, {without} without");
+        let zero = StepOptions { host_memory: Some(Bytes::ZERO), ..options() };
+        assert_eq!(survey(&zero).floor(), without);
+        // From too little for any tensor to all that is wanted.
+        let line = Bytes((with.get() + 2 * survey(&options()).unlimited().get()) / 3).max(without);
+        for host in [Bytes(1), Bytes::kib(17), Bytes::kib(40), Bytes::mib(24), Bytes::gib(8)] {
+            let options = StepOptions { memory: Some(line), host_memory: Some(host), ..options() };
+            let info = survey(&options).plan(Some(line)).unwrap();
+            assert!(info.host_bytes <= host, "{} of {host}", info.host_bytes);
+            assert!(info.planned <= line);
+        }
+    }
+}
+
+#[test]
+fn the_floor_with_copies_is_kept_and_a_byte_less_is_refused() {
+    for device in devices().into_iter().filter(|device| !is_card(device)) {
+        let net = Net::Dense;
+        let floor = compile(net, &device, copying(None)).unwrap().info().floor;
+        let mut free = compile(net, &device, options()).unwrap();
+        let expected = bits(net, &device, &mut free);
+        drop(free);
+        let mut tight = compile(net, &device, copying(Some(floor))).unwrap();
+        assert!(tight.info().planned <= floor);
+        assert!(bits(net, &device, &mut tight) == expected);
+        drop(tight);
+        match compile(net, &device, copying(Some(Bytes(floor.get() - 1)))) {
+            Err(Error::Infeasible { least, .. }) => assert_eq!(least, floor),
+            other => panic!("a byte less gave {:?}", other.map(|step| step.info().clone())),
+        }
+    }
+}
+
+#[test]
+fn a_refusal_without_host_memory_says_what_it_would_give() {
+    for device in devices().into_iter().filter(|device| !is_card(device)) {
+        let least = compile(Net::Dense, &device, copying(None)).unwrap().info().floor;
+        let tight = StepOptions { memory: Some(Bytes(1)), ..options() };
+        let Err(Error::Infeasible { ways, .. }) = compile(Net::Dense, &device, tight) else {
+            panic!("a byte is enough");
+        };
+        let way = ways.iter().find(|way| way.change.contains("host memory")).expect("the way");
+        assert_eq!(way.least, least, "{}", way.change);
+    }
+}
+
+#[test]
+fn the_ledger_has_a_row_for_the_host() {
+    for device in devices() {
+        let line = lines(Net::Dense, &device)[0];
+        let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
+        let (ledger, host) = (step.ledger(), step.info().host_bytes);
+        let row = ledger.row(LedgerKind::Host, "copies to the host").expect("the row");
+        assert!(host > Bytes::ZERO);
+        assert_eq!((row.planned, row.measured), (host, host));
+    }
+}
+
+#[test]
+fn a_step_that_is_not_finite_changes_nothing_and_the_next_is_right() {
+    for device in devices() {
+        let net = Net::Dense;
+        let mut free = compile(net, &device, options()).unwrap();
+        let expected = bits(net, &device, &mut free);
+        drop(free);
+        let mut step = compile(net, &device, copying(Some(lines(net, &device)[0]))).unwrap();
+        assert!(step.info().offloaded_copies > 0);
+        let ty = net.input(&device);
+        let bad = device.scope(|| Tensor::full(ty, f64::NAN)).unwrap();
+        for _ in 0..3 {
+            assert!(matches!(step.run(&[&bad]), Err(Error::NotFinite { .. })));
+        }
+        assert!(bits(net, &device, &mut step) == expected);
+    }
+}
+
+#[test]
+fn a_smaller_batch_and_another_line_share_the_host_memory() {
+    for device in devices() {
+        let net = Net::Dense;
+        let ty = net.input(&device);
+        let smaller = ty.with_shape(ty.shape.with(0, ty.shape[0] / 2));
+        // The inputs are tensors of the device too, and a part of the line.
+        let line = lines(net, &device)[0] + Bytes::from(2 * (ty.bytes() + smaller.bytes()));
+        let (large, small) = device.scope(|| (noise(&ty, 1.0, 5), noise(&smaller, 1.0, 6)));
+        let mixed = [&large, &small, &large, &large, &small, &large];
+        let losses = |step: &mut Step| {
+            mixed.map(|x| step.run(&[x]).map(|outputs| outputs[0].to_bytes().unwrap())).map(Result::unwrap)
+        };
+        let mut free = compile(net, &device, options()).unwrap();
+        let expected = [losses(&mut free), losses(&mut free)];
+        drop(free);
+        let mut step = compile(net, &device, copying(Some(line))).unwrap();
+        assert!(step.info().offloaded_copies > 0);
+        assert_eq!(losses(&mut step), expected[0]);
+        assert_eq!(step.n_shapes(), 2);
+        step.replan(options()).unwrap();
+        assert_eq!(step.info().offloaded_copies, 0);
+        assert_eq!(losses(&mut step), expected[1]);
+    }
+}
+
+#[test]
+fn the_cpu_copies_nothing_whatever_is_allowed() {
+    let device = Device::cpu_with(1, Bytes::mib(256)).unwrap();
+    let step = compile(Net::Dense, &device, copying(None)).unwrap();
+    assert_eq!((step.info().offloaded_copies, step.info().host_bytes), (0, Bytes::ZERO));
+}
