@@ -17,6 +17,12 @@ use crate::error::refuse;
 pub trait Loss: Send + Sync {
     /// The loss of a batch.
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor>;
+
+    /// The loss of a batch, and the parts of it that can be followed by themselves (see [`crate::Count::Part`]), each a mean
+    /// over samples: those of single outputs, say. Most losses have none.
+    fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        Ok((self.loss(outputs, labels)?, Vec::new()))
+    }
 }
 
 impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
@@ -35,6 +41,10 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
 impl<L: Loss + ?Sized> Loss for Arc<L> {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
         (**self).loss(outputs, labels)
+    }
+
+    fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        (**self).parts(outputs, labels)
     }
 }
 

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::error::refuse;
 use crate::scale::LossScale;
 use crate::{
-    Loss, Metric, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
+    Loss, Measure, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
     softmax_cross_entropy,
 };
 
@@ -38,8 +38,8 @@ pub struct Recipe {
     pub precision: Precision,
     /// A bound on gradients.
     pub clip: Option<Clip>,
-    /// What is counted beside the loss, of the first output and the first labels.
-    pub metrics: Vec<Metric>,
+    /// What is counted beside the loss.
+    pub metrics: Vec<Measure>,
     /// The types of the model's inputs.
     pub inputs: Vec<Type>,
     /// The types of the labels.
@@ -446,24 +446,19 @@ impl<M: Model + 'static> Body<M> {
     fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
         let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
         let outputs = self.model.forward(&mut self.net(pass), inputs)?;
-        let loss = self.recipe.loss.loss(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels)?;
+        let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
         Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
     }
 
     fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
-        let outputs = self.model.forward(&mut self.net(pass), pass.inputs)?;
+        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
         let outputs = outputs.iter().map(|y| y.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
 
-    fn sums(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Vec<Tensor>> {
-        match (outputs.first(), labels.first()) {
-            (Some(output), Some(labels)) => {
-                self.recipe.metrics.iter().map(|m| m.sums(output, labels)).collect()
-            }
-            _ => Ok(Vec::new()),
-        }
+    fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
     }
 
     fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
@@ -478,8 +473,8 @@ impl<M: Model + 'static> Body<M> {
         let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
         let mut net = Net::bound(params, &state[..params.len()], true).precision(recipe.precision).key(key);
         let outputs = model.forward(&mut net, inputs)?;
-        let loss = recipe.loss.loss(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels)?;
+        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
         let mut grads = match &layout.scale {
             None => tape.gradient(&loss, &wrt)?,
             Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
