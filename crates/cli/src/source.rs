@@ -7,9 +7,10 @@ use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::chosen::{self, Purpose};
+use crate::chosen::Purpose;
 use crate::config::Config;
 use crate::digits;
+use crate::keras_file;
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
@@ -27,8 +28,8 @@ pub struct Source {
 impl Source {
     /// Finds the data that a run names.
     pub fn open(config: &Config, purpose: Purpose) -> Result<Source, Failure> {
-        let model = chosen::keras_model(config)?;
-        let fields = model.as_ref().map(|model| chosen::fields(config, model, purpose)).transpose()?;
+        let model = keras_file::keras_model(config)?;
+        let fields = model.as_ref().map(|model| keras_file::fields(config, model, purpose)).transpose()?;
         let named = config.data.as_deref().unwrap_or("digits");
         let mut source = match named.split(':').next().unwrap_or_default() {
             "digits" => digits()?,

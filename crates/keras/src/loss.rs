@@ -357,4 +357,8 @@ impl Loss for KerasLoss {
         }
         Ok((total.ok_or_else(|| refuse("has no loss for any output"))?, parts))
     }
+
+    fn leaves_out(&self) -> bool {
+        self.outputs.iter().any(Option::is_none)
+    }
 }

@@ -23,6 +23,12 @@ pub trait Loss: Send + Sync {
     fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
         Ok((self.loss(outputs, labels)?, Vec::new()))
     }
+
+    /// Whether outputs are left out, so that parameters which lead to these alone have no gradient and stay as they are.
+    /// Otherwise such a parameter is an error: something is not connected.
+    fn leaves_out(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
@@ -45,6 +51,10 @@ impl<L: Loss + ?Sized> Loss for Arc<L> {
 
     fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
         (**self).parts(outputs, labels)
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
     }
 }
 

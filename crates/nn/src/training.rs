@@ -475,10 +475,22 @@ impl<M: Model + 'static> Body<M> {
         let outputs = model.forward(&mut net, inputs)?;
         let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
         let totals = self.sums(&outputs, labels, &parts)?;
-        let mut grads = match &layout.scale {
-            None => tape.gradient(&loss, &wrt)?,
+        let found = match &layout.scale {
+            None => tape.try_gradient(&loss, &wrt)?,
             Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
         };
+        // The parameters that move, with their slots and gradients.
+        let (mut moved, mut grads) = (Vec::new(), Vec::new());
+        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(found) {
+            match grad {
+                Some(grad) => {
+                    moved.push((i, slots));
+                    grads.push(grad);
+                }
+                None if recipe.loss.leaves_out() => {}
+                None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
+            }
+        }
         let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
         match recipe.clip {
             None => {}
@@ -489,7 +501,7 @@ impl<M: Model + 'static> Body<M> {
         let rate = &state[layout.rate];
         let scalars = recipe.optimizer.prepare(&count, rate)?;
         let mut new: Vec<Tensor> = state.to_vec();
-        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(&grads) {
+        for ((i, slots), grad) in moved.into_iter().zip(&grads) {
             let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
             let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
