@@ -375,7 +375,7 @@ def heads():
     image, meta = keras.Input((6, 6, 1), name="image"), keras.Input((3,), name="meta")
     x = layers.Conv2D(3, 3, activation="relu", kernel_regularizer=keras.regularizers.L2(0.02))(image)
     x = layers.Concatenate()([layers.Flatten()(x), layers.Dense(4, activation="tanh")(meta)])
-    x = layers.Dense(6, activation="relu", kernel_regularizer="l1")(x)
+    x = layers.Dense(6, activation="relu", kernel_regularizer="l2")(x)
     age = layers.Dense(1, name="age")(x)
     kind = layers.Dense(4, activation="softmax", name="class")(x)
     return wake(keras.Model([image, meta], [age, kind], name="heads"))

@@ -101,6 +101,30 @@ fn losses_and_metrics_of_every_output_have_kerass_names_and_values() {
 }
 
 #[test]
+fn a_batch_in_pieces_has_the_losses_and_metrics_of_the_whole() {
+    let compiled = KerasModel::open(fixture("named_heads.keras")).unwrap().compiled().unwrap();
+    let arrays = Arrays::open(&fixture("named_heads.npz"));
+    let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
+    let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
+    let run = |micro_batch| {
+        let recipe = compiled.recipe(types(&inputs), types(&labels));
+        let recipe = plimsoll_nn::Recipe { micro_batch, ..recipe };
+        let mut training = compiled.model.training(recipe).unwrap();
+        training.run(&batch).unwrap();
+        (training.info().micro_batches, counted(&compiled, &training.run(&batch).unwrap()))
+    };
+    let ((one, whole), (three, pieces)) = (run(None), run(Some(4)));
+    assert_eq!((one, three), (1, 3));
+    for (name, value) in &whole {
+        assert!(
+            (value - pieces[name]).abs() < 1e-6 * (1.0 + value.abs()),
+            "{name}: {value}, {}",
+            pieces[name]
+        );
+    }
+}
+
+#[test]
 fn labels_are_those_of_outputs_with_a_loss_or_a_metric() {
     let open = |name: &str| KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
     let model = open("partial");
