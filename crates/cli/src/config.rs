@@ -153,6 +153,9 @@ pub struct Config {
 /// Precisions of layers by name.
 type OfLayers = Vec<(String, Precision)>;
 
+/// Metrics, each with the name of the output that it is of where that is named.
+type OfOutputs = Vec<(Option<String>, Metric)>;
+
 /// Takes each field from the flags where it is set there.
 macro_rules! over {
     ($flags:expr, $file:expr, $($field:ident)*) => {
@@ -245,7 +248,7 @@ impl Config {
     }
 
     /// The metrics that are named, each with the output that it is of where that is named too.
-    pub fn measures(&self) -> Result<Option<Vec<(Option<String>, Metric)>>, Failure> {
+    pub fn measures(&self) -> Result<Option<OfOutputs>, Failure> {
         let Some(names) = &self.metrics else { return Ok(None) };
         let one = |part: &str| match part.split_once('=') {
             Some((_, name)) => metric(name.trim()),

@@ -145,7 +145,7 @@ impl KerasOptimizer {
             "Adadelta" => Rule::Adadelta { rho: beta("rho", 0.95)?, eps },
             "Ftrl" => {
                 let power = s.number_or("learning_rate_power", -0.5)?;
-                if !(power <= 0.0) {
+                if power > 0.0 {
                     return Err(s.wrong("learning_rate_power", "it should be 0 or less"));
                 }
                 let least_zero = |key: &str, default: f64| match s.number_or(key, default)? {

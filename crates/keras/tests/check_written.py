@@ -1,8 +1,9 @@
 """Opens files that were written here with Keras: outputs must be those expected, and training must go on.
 
-`check_written.py WRITTEN NUMBERS.npz`: NUMBERS is what Keras computed (see make_fixtures.py), WRITTEN was trained 20 steps on
+`check_written.py WRITTEN NUMBERS.npz [ORIGINAL]`: NUMBERS is what Keras computed (see make_fixtures.py), WRITTEN was trained 20 steps on
 the same batch (`cargo run --example check MODEL NUMBERS.npz WRITTEN`, or the test `written`). Prints how far predictions are
-from Keras's own after 20 steps, and the losses of 5 steps more against those of the model that Keras trained for 20.
+from Keras's own after 20 steps; with ORIGINAL, the file that was trained, also whether both are compiled alike, and the losses of 5
+steps more against those of the model that Keras trained for 20.
 """
 import os
 import sys

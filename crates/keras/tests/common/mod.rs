@@ -54,14 +54,6 @@ impl Arrays {
         (0..).map_while(|i| self.0.get(&format!("{letter}{i}")).cloned()).collect()
     }
 
-    /// What is under names that begin so, without that beginning.
-    pub fn named(&self, start: &str) -> Vec<(String, Vec<f64>)> {
-        let rest = |(name, t): (&String, &Tensor)| {
-            Some((name.strip_prefix(start)?.to_string(), t.to_f64().unwrap()))
-        };
-        self.0.iter().filter_map(rest).collect()
-    }
-
     pub fn get(&self, name: &str) -> Vec<f64> {
         self.0[name].to_f64().expect("reading numbers")
     }
