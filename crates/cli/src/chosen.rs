@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::data::FieldSpec;
-use plimsoll::keras::{Compiled, KerasLoss, KerasModel, OutputLoss};
+use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Metric, Precisions};
+use plimsoll::nn::{Loss, Measure, Metric, Precisions};
 use plimsoll::prelude::*;
 
 use crate::Failure;
 use crate::config::Config;
-use crate::plan::is_keras;
+use crate::keras_file::{Named, advised, fits, keep_metrics, name_metrics, named_loss, not_counted};
 use crate::source::count_classes;
 
 /// What a model is for.
@@ -27,7 +26,7 @@ pub struct Chosen {
     pub name: String,
     pub model: Arc<dyn Model>,
     pub loss: Arc<dyn Loss>,
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<Measure>,
     /// The precision that a recipe should have.
     precision: Precision,
     /// What a Keras file says of its training.
@@ -58,16 +57,17 @@ impl Model for Fitted {
 }
 
 impl Chosen {
-    /// Finds the model and fits it to the data: sides of images, classes, tokens.
+    /// Finds the model and fits it to the data: sides of images, classes, tokens. A Keras file is opened already.
     pub fn new(
         config: &Config,
+        file: Option<KerasModel>,
         data: &Dataset,
         classes: Option<usize>,
         purpose: Purpose,
     ) -> Result<Chosen, Failure> {
         let name = config.model.as_deref().unwrap_or("demo");
-        if is_keras(name) {
-            return Chosen::keras(config, name, data, purpose);
+        if let Some(opened) = file {
+            return Chosen::keras(config, name, opened, data, purpose);
         }
         let classes = || match config.classes.or(classes) {
             Some(classes) => Ok(classes),
@@ -111,20 +111,22 @@ impl Chosen {
             false => Arc::new(precisions.over(model)),
         };
         let metrics = if config.loss.is_some() { config.metrics(&[])? } else { config.metrics(&metrics)? };
+        let metrics = metrics.into_iter().map(Measure::from).collect();
         Ok(Chosen { name: name.into(), model, loss: loss(config)?, metrics, precision, keras: None })
     }
 
     /// A model from a Keras file, with the loss, optimizer and metrics that it was compiled with; for predictions with none
     /// of them, and outputs as Keras gives them.
-    fn keras(config: &Config, path: &str, data: &Dataset, purpose: Purpose) -> Result<Chosen, Failure> {
-        let (all, layers) = config.precision()?;
-        let mut opened = KerasModel::open(path)?.with_layer_precisions(&layers)?;
-        if let Some(all) = all {
-            opened = opened.with_precision(all);
-        }
+    fn keras(
+        config: &Config,
+        path: &str,
+        opened: KerasModel,
+        data: &Dataset,
+        purpose: Purpose,
+    ) -> Result<Chosen, Failure> {
         let spec = data.spec()?;
-        fits(&opened, spec.len(), purpose)?;
-        let mut compiled = match (purpose, named_loss(config, path, &opened, spec.last())?) {
+        let labels = spec.get(opened.n_inputs()..).unwrap_or_default();
+        let mut compiled = match (purpose, named_loss(config, path, &opened, labels)?) {
             (Purpose::Predict, _) => Compiled::measuring(&opened, KerasLoss::none(opened.n_outputs())),
             (Purpose::Evaluate, None) => opened.measured().map_err(|e| advised(e, path, "--loss"))?,
             (Purpose::Train, None) => {
@@ -133,18 +135,17 @@ impl Chosen {
             (Purpose::Evaluate, Some(Named::Loss(loss))) => Compiled::measuring(&opened, loss),
             (Purpose::Train, Some(Named::Loss(loss))) => Compiled::new(&opened, loss, Adam::new(1e-3)),
             (_, Some(Named::Dice)) => {
-                let none = KerasLoss::none(opened.n_outputs());
-                let mut compiled = Compiled::new(&opened.on_logits(), none, Adam::new(1e-3));
+                let mut labelled = KerasLoss::none(opened.n_outputs());
+                labelled.measured[0] = true;
+                let mut compiled = Compiled::new(&opened.on_logits(), labelled, Adam::new(1e-3));
                 (compiled.model, compiled.loss) = compiled.model.with_loss(dice);
                 compiled
             }
         };
         if config.loss.is_some() && purpose != Purpose::Predict {
             // Of what the file was compiled with, what goes with another loss stays.
-            if let Ok(kept) = opened.measured()
-                && kept.model.gives_logits(0) == compiled.model.gives_logits(0)
-            {
-                (compiled.metrics, compiled.other_metrics) = (kept.metrics, kept.other_metrics);
+            if let Ok(kept) = opened.measured() {
+                keep_metrics(&mut compiled, kept);
             }
             if purpose == Purpose::Train && config.optimizer.is_none() && config.lr.is_none() {
                 let kept = opened.compiled().map_err(|e| advised(e, path, "--optimizer"))?;
@@ -152,14 +153,12 @@ impl Chosen {
                     (kept.optimizer, kept.schedule, kept.clip);
             }
         }
+        fits(&compiled, spec.len(), purpose)?;
         if purpose != Purpose::Predict {
             not_counted(config, &compiled.other_metrics);
         }
-        let metrics = match purpose {
-            Purpose::Predict => Vec::new(),
-            _ => config.metrics(&compiled.metrics)?,
-        };
-        check_metrics(path, &compiled.model, &metrics)?;
+        name_metrics(config, path, &mut compiled)?;
+        let metrics = if purpose == Purpose::Predict { Vec::new() } else { compiled.metrics.clone() };
         let (model, loss) = (Arc::new(compiled.model.clone()), compiled.loss.clone());
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("keras").to_string();
         let precision = compiled.precision;
@@ -174,13 +173,22 @@ impl Chosen {
         let named = config.optimizer.as_deref().unwrap_or("adam");
         let plain = ["sgd", "momentum", "nesterov"].contains(&named);
         let lr = config.lr.unwrap_or(if plain { 0.05 } else { 1e-3 });
-        let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion and adafactor";
+        let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion and adafactor";
         let none = || Failure(format!("there is no optimizer {named}; there are {known}"));
         plimsoll::nn::optimizer(named, lr).ok_or_else(none)
     }
 
-    /// A trainer for it, with everything that the settings say but where it runs and who follows it.
-    pub fn trainer(&self, config: &Config) -> Result<Trainer, Failure> {
+    /// The names of the outputs, of a Keras file.
+    pub fn output_names(&self) -> Vec<String> {
+        self.keras.as_ref().map_or(Vec::new(), |compiled| compiled.model.output_names().to_vec())
+    }
+
+    /// A trainer for it over such data, with everything that the settings say but where it runs and who follows it.
+    pub fn trainer(&self, config: &Config, data: &Dataset) -> Result<Trainer, Failure> {
+        let labels = match &self.keras {
+            Some(compiled) => data.spec()?.len().saturating_sub(compiled.model.n_inputs()),
+            None => 1,
+        };
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
         Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
@@ -191,91 +199,9 @@ impl Chosen {
             .micro_batch(config.micro_batch)
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
+            .labels(labels)
             .seed(config.seed.unwrap_or(42)))
     }
-}
-
-/// A loss that was named for a Keras model.
-enum Named {
-    Loss(KerasLoss),
-    Dice,
-}
-
-/// The loss that is named, over what the model gives: a file's model may end in a softmax or sigmoid of its own.
-fn named_loss(
-    config: &Config,
-    path: &str,
-    model: &KerasModel,
-    labels: Option<&FieldSpec>,
-) -> Result<Option<Named>, Failure> {
-    let Some(name) = config.loss.as_deref() else { return Ok(None) };
-    let from_logits = !model.gives_probabilities(0);
-    let own = match name {
-        // Labels are classes, or distributions over them.
-        "cross-entropy" if labels.is_some_and(|field| field.dtype.is_float()) => {
-            OutputLoss::Categorical { from_logits, smoothing: 0.0 }
-        }
-        "cross-entropy" => OutputLoss::SparseCategorical { from_logits },
-        "binary-cross-entropy" => OutputLoss::Binary { from_logits, smoothing: 0.0 },
-        "mse" => OutputLoss::Mse,
-        "mae" => OutputLoss::Mae,
-        "dice" if !model.on_logits().gives_probabilities(0) => return Ok(Some(Named::Dice)),
-        "dice" => {
-            let why = "dice takes what goes into the last sigmoid, which is not to be had in 16 bits";
-            return Err(Failure(format!("{path}: {why}; name another loss, or --precision f32")));
-        }
-        _ => return loss(config).map(|_| None),
-    };
-    Ok(Some(Named::Loss(KerasLoss::of_first(own, model.n_outputs()))))
-}
-
-/// Whether samples of so many fields have what the model takes.
-fn fits(model: &KerasModel, fields: usize, purpose: Purpose) -> Result<(), Failure> {
-    let inputs = model.n_inputs();
-    let labelled = fields == inputs + 1;
-    let bare = purpose == Purpose::Predict && inputs == 1 && fields == 1;
-    if labelled || bare {
-        return Ok(());
-    }
-    let then = match purpose {
-        Purpose::Predict => "and then labels, which are not read",
-        _ => "and then labels",
-    };
-    Err(Failure(format!(
-        "a sample of the data has {fields} arrays, but the model takes {inputs} as inputs, {then}"
-    )))
-}
-
-/// An error with the file and the flags that help.
-fn advised(error: plimsoll::keras::Error, path: &str, flags: &str) -> Failure {
-    Failure(format!("{path} cannot be used as it was compiled: {error} ({flags})"))
-}
-
-/// Says which metrics of a file have no counterpart, unless others were named.
-fn not_counted(config: &Config, others: &[String]) {
-    if config.metrics.is_none() && !others.is_empty() {
-        eprintln!("plimsoll: these metrics of the file are not counted here: {}", others.join(", "));
-    }
-}
-
-/// Refuses metrics that would compare other numbers than Keras does.
-fn check_metrics(path: &str, model: &KerasModel, metrics: &[Metric]) -> Result<(), Failure> {
-    for metric in metrics {
-        let why = match metric {
-            Metric::Mae | Metric::Mse | Metric::Rmse | Metric::R2 if model.gives_logits(0) => {
-                "compares probabilities, but the loss is over what goes into the last softmax or sigmoid"
-            }
-            Metric::BinaryAccuracy if model.gives_probabilities(0) => {
-                "is over what goes into a last sigmoid, but the loss is over what comes out of it"
-            }
-            _ => continue,
-        };
-        return Err(Failure(format!(
-            "{path}: the metric {} {why}; name other metrics or another loss",
-            metric.name()
-        )));
-    }
-    Ok(())
 }
 
 fn loss(config: &Config) -> Result<Arc<dyn Loss>, Failure> {
@@ -285,9 +211,12 @@ fn loss(config: &Config) -> Result<Arc<dyn Loss>, Failure> {
         "mae" => Arc::new(mae),
         "binary-cross-entropy" => Arc::new(binary_cross_entropy),
         "dice" => Arc::new(dice),
-        other => {
-            let known = "cross-entropy, mse, mae, binary-cross-entropy and dice";
-            return Err(Failure(format!("there is no loss {other}; there are {known}")));
-        }
+        other => return Err(no_loss(other)),
     })
+}
+
+/// Says which losses there are.
+pub fn no_loss(name: &str) -> Failure {
+    let known = "cross-entropy, mse, mae, binary-cross-entropy and dice";
+    Failure(format!("there is no loss {name}; there are {known}"))
 }

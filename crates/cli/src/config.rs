@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll::nn::{Clip, Metric};
+use plimsoll::nn::{Auc, Clip, Metric};
 use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The data: `digits`, `shapes`, `shapes:SIDE` or `shapes:SIDE:COUNT`, or a path: a folder of images, IDX files, .npz,
-    /// .csv, .tfrecord, .txt.
+    /// .csv, .tfrecord, .txt. For a Keras file with several inputs or outputs: arrays of their names, or x0, x1, y0, y1.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
@@ -34,7 +34,7 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
-    /// sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion or adafactor.
+    /// sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion or adafactor.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<String>,
@@ -54,11 +54,13 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
-    /// cross-entropy, mse, mae, binary-cross-entropy or dice.
+    /// cross-entropy, mse, mae, binary-cross-entropy or dice. Of a Keras file with several outputs one for all, or those of
+    /// some by name: `age=mse,class=cross-entropy`.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// What is counted beside the loss, with commas: accuracy, top5, mean-iou, perplexity, mae, mse …
+    /// What is counted beside the loss, with commas: accuracy, top5, auc, precision, mean-iou, perplexity, mae, mse …; of
+    /// outputs by name: `age=mae,class=accuracy`.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
@@ -156,6 +158,9 @@ pub struct Config {
 /// Precisions of layers by name.
 type OfLayers = Vec<(String, Precision)>;
 
+/// Metrics, each with the name of the output that it is of where that is named.
+type OfOutputs = Vec<(Option<String>, Metric)>;
+
 /// Takes each field from the flags where it is set there.
 macro_rules! over {
     ($flags:expr, $file:expr, $($field:ident)*) => {
@@ -246,6 +251,18 @@ impl Config {
         let Some(names) = &self.metrics else { return Ok(default.to_vec()) };
         names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(metric).collect()
     }
+
+    /// The metrics that are named, each with the output that it is of where that is named too.
+    pub fn measures(&self) -> Result<Option<OfOutputs>, Failure> {
+        let Some(names) = &self.metrics else { return Ok(None) };
+        let one = |part: &str| match part.split_once('=') {
+            Some((_, name)) => metric(name.trim()),
+            None => metric(part),
+        };
+        let parts = names.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let output = |part: &str| part.split_once('=').map(|(output, _)| output.trim().to_string());
+        parts.map(|part| Ok((output(part), one(part)?))).collect::<Result<_, _>>().map(Some)
+    }
 }
 
 fn precision(name: &str) -> Result<Precision, Failure> {
@@ -261,6 +278,9 @@ fn metric(name: &str) -> Result<Metric, Failure> {
     Ok(match name {
         "accuracy" => Metric::Accuracy,
         "binary-accuracy" => Metric::BinaryAccuracy,
+        "auc" => Metric::Auc(Auc::default()),
+        "precision" => Metric::Precision { threshold: 0.5, class: None },
+        "recall" => Metric::Recall { threshold: 0.5, class: None },
         "mean-iou" => Metric::MeanIou,
         "cross-entropy" => Metric::CrossEntropy,
         "perplexity" => Metric::Perplexity,
@@ -272,7 +292,7 @@ fn metric(name: &str) -> Result<Metric, Failure> {
             Some(k) => Metric::TopK(k),
             None => {
                 return Err(Failure(format!(
-                    "there is no metric {name}; accuracy, top5, mean-iou, perplexity, mae … are some"
+                    "there is no metric {name}; accuracy, top5, auc, precision, recall, mean-iou, perplexity, mae … are some"
                 )));
             }
         },

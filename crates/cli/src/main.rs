@@ -17,6 +17,7 @@ mod digits;
 mod explain;
 mod folder;
 mod inspect;
+mod keras_file;
 mod machine;
 mod ops;
 mod outlook;

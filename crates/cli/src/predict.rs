@@ -62,9 +62,9 @@ pub struct PredictArgs {
     /// Where predictions go: an array of f32, a row a sample.
     #[arg(long)]
     out: PathBuf,
-    /// Which output of a model that has several, counted from 0.
-    #[arg(long, default_value_t = 0)]
-    output: usize,
+    /// Which output of a model that has several: its name, or its number counted from 0.
+    #[arg(long, default_value = "0")]
+    output: String,
     /// Write the class with the largest output instead, as i64.
     #[arg(long)]
     argmax: bool,
@@ -84,8 +84,11 @@ impl Common {
     }
 }
 
+/// A model with the data to use it on, and the names of its outputs where it has them.
+type Used = (Trainer, Dataset, Vec<String>);
+
 /// A model with the data to use it on.
-fn open(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+fn open(common: &Common, said: Config, purpose: Purpose) -> Result<Used, Failure> {
     match common.what.to_str().filter(|path| is_keras(path)) {
         Some(path) => open_model(path, said, purpose),
         None => open_run(common, said, purpose),
@@ -93,14 +96,16 @@ fn open(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer, Dat
 }
 
 /// The model of a Keras file with its weights.
-fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<Used, Failure> {
     if said.data.is_none() {
         return Err(Failure(format!("{path} does not say what data is for it; name some with --data")));
     }
     let config = Config { model: Some(path.into()), ..said };
-    let data = Source::open(&config)?.held_back().batch(config.batch.unwrap_or(32));
-    let chosen = Chosen::new(&config, &data, None, purpose)?;
-    let mut trainer = chosen.trainer(&config)?.device(train::device(&config, None)?);
+    let source = Source::open(&config, purpose)?;
+    let model = source.model.clone();
+    let data = source.held_back().batch(config.batch.unwrap_or(32));
+    let chosen = Chosen::new(&config, model, &data, None, purpose)?;
+    let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
     if let Some(compiled) = &chosen.keras {
         trainer = trainer.beside(compiled.model.restoring_bytes());
         trainer.prepare(&data)?;
@@ -108,26 +113,26 @@ fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<(Trainer, Da
             compiled.model.restore_weights(training)?;
         }
     }
-    Ok((trainer, data))
+    Ok((trainer, data, chosen.output_names()))
 }
 
 /// The model that a run trained.
-fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer, Dataset), Failure> {
+fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<Used, Failure> {
     let folder = Folder::of(&common.what)?;
     // The line was that of training.
     let kept = Config { memory: None, ..Config::read(&folder.config())? };
     let named = common.data.is_some();
     let (loss, metrics) = (said.loss.clone(), said.metrics.clone());
     let config = said.over(kept.clone());
-    let source = Source::open(&config)?;
+    let source = Source::open(&config, purpose)?;
     // The model is the one that was trained, whatever other data is shown to it.
-    let trained = if named { Source::open(&kept).ok() } else { None };
+    let trained = if named { Source::open(&kept, purpose).ok() } else { None };
     let classes = config.classes.or(trained.as_ref().and_then(|s| s.classes)).or(source.classes);
     let seen = trained.map_or_else(|| source.train.clone(), |s| s.train);
     let own = Config { loss, metrics, ..Config::default() }.over(kept);
-    let chosen = Chosen::new(&own, &seen, classes, purpose)?;
+    let chosen = Chosen::new(&own, source.model.clone(), &seen, classes, purpose)?;
     let data = source.held_back().batch(config.batch.unwrap_or(32));
-    let mut trainer = chosen.trainer(&config)?.device(train::device(&config, None)?);
+    let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
     let model = folder.model();
     if !model.is_file() {
         let shown = common.what.display();
@@ -136,7 +141,7 @@ fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<(Trainer,
         )));
     }
     trainer.load(&model, &data)?;
-    Ok((trainer, data))
+    Ok((trainer, data, chosen.output_names()))
 }
 
 /// The most that the process has taken so far, for one who checks the line.
@@ -147,7 +152,7 @@ fn peak() -> Option<u64> {
 /// Prints loss and metrics.
 pub fn evaluate(args: &EvaluateArgs) -> Result<(), Failure> {
     let said = Config { loss: args.loss.clone(), metrics: args.metrics.clone(), ..args.common.said() };
-    let (mut trainer, data) = open(&args.common, said, Purpose::Evaluate)?;
+    let (mut trainer, data, _) = open(&args.common, said, Purpose::Evaluate)?;
     let found = trainer.evaluate(&data)?;
     if args.common.json {
         let mut line = serde_json::json!({
@@ -164,9 +169,22 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The number of an output that is named by its name or number.
+fn wanted_output(named: &str, names: &[String]) -> Result<usize, Failure> {
+    if let Some(i) = names.iter().position(|name| name == named) {
+        return Ok(i);
+    }
+    let none = || match names {
+        [] => Failure(format!("--output {named} is no number of an output")),
+        names => Failure(format!("the model has no output {named}; there are {}", names.join(", "))),
+    };
+    named.parse().map_err(|_| none())
+}
+
 /// Writes predictions as an npy file.
 pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
-    let (mut trainer, data) = open(&args.common, args.common.said(), Purpose::Predict)?;
+    let (mut trainer, data, names) = open(&args.common, args.common.said(), Purpose::Predict)?;
+    let wanted = wanted_output(&args.output, &names)?;
     let failed = |e: std::io::Error| Failure(format!("{}: {e}", args.out.display()));
     // How many rows there are is known at the end, and stands at the beginning of the file.
     let rows = args.out.with_extension("npy.rows");
@@ -176,7 +194,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     let mut outputs = 0;
     let seen = trainer.predict(&data, |prediction| {
         outputs = prediction.outputs.len();
-        let Some(output) = prediction.outputs.get(args.output) else { return Ok(()) };
+        let Some(output) = prediction.outputs.get(wanted) else { return Ok(()) };
         let output = if args.argmax { &output.argmax(-1)? } else { output };
         shape = output.shape()[1..].to_vec();
         if written.is_ok() {
@@ -184,9 +202,8 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    if args.output >= outputs && seen > 0 {
+    if wanted >= outputs && seen > 0 {
         std::fs::remove_file(&rows).map_err(failed)?;
-        let wanted = args.output;
         return Err(Failure(format!(
             "the model has {outputs} outputs, counted from 0, and so no output {wanted}"
         )));

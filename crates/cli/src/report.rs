@@ -63,10 +63,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
     let folder = Folder::of(folder)?;
     let config = Config::read(&folder.config())?;
-    let source = Source::open(&config)?;
-    let chosen = Chosen::new(&config, &source.train, source.classes, Purpose::Train)?;
+    let source = Source::open(&config, Purpose::Train)?;
+    let chosen = Chosen::new(&config, source.model, &source.train, source.classes, Purpose::Train)?;
     let batch = config.batch.unwrap_or(1);
-    let mut trainer = chosen.trainer(&config)?.device(crate::train::device(&config, None)?);
+    let mut trainer = chosen.trainer(&config, &source.train)?.device(crate::train::device(&config, None)?);
     if let Some(test) = source.test {
         trainer = trainer.validation(test.batch(batch));
     }

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use plimsoll::data::{Images, Open, Shapes, Split};
+use plimsoll::data::{Fields, Images, Open, Shapes, Split};
+use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
 
 use crate::Failure;
+use crate::chosen::Purpose;
 use crate::config::Config;
 use crate::digits;
+use crate::keras_file;
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
@@ -18,19 +21,24 @@ pub struct Source {
     pub test: Option<Dataset>,
     /// Classes of the labels, where they are known without looking.
     pub classes: Option<usize>,
+    /// The Keras file that the run names, by whose inputs and outputs the data was looked through.
+    pub model: Option<KerasModel>,
 }
 
 impl Source {
     /// Finds the data that a run names.
-    pub fn open(config: &Config) -> Result<Source, Failure> {
+    pub fn open(config: &Config, purpose: Purpose) -> Result<Source, Failure> {
+        let model = keras_file::keras_model(config)?;
+        let fields = model.as_ref().map(|model| keras_file::fields(config, model, purpose)).transpose()?;
         let named = config.data.as_deref().unwrap_or("digits");
         let mut source = match named.split(':').next().unwrap_or_default() {
             "digits" => digits()?,
             "shapes" => shapes(named, config.seed.unwrap_or(42))?,
-            _ => files(Path::new(named), config)?,
+            _ => files(Path::new(named), config, fields.as_ref())?,
         };
+        source.model = model;
         if let Some(path) = &config.validation {
-            source.test = Some(part(Path::new(path), config, Split::Test)?);
+            source.test = Some(part(Path::new(path), config, fields.as_ref(), Split::Test)?);
         }
         if let Some(n) = config.take {
             source.train = source.train.take(n);
@@ -54,7 +62,8 @@ fn digits() -> Result<Source, Failure> {
         let y = Column::memory("y", part.labels, [])?;
         Ok(Dataset::columns([x, y])?)
     };
-    Ok(Source { train: columns(digits::train())?, test: Some(columns(digits::test())?), classes: Some(10) })
+    let (train, test) = (columns(digits::train())?, columns(digits::test())?);
+    Ok(Source { train, test: Some(test), classes: Some(10), model: None })
 }
 
 fn shapes(named: &str, seed: u64) -> Result<Source, Failure> {
@@ -70,19 +79,19 @@ fn shapes(named: &str, seed: u64) -> Result<Source, Failure> {
         Dataset::shapes(Shapes { count, height: side, width: side, channels: 3, most: 3, seed })
     };
     let test = make(HELD_BACK.min(count), seed.wrapping_add(1));
-    Ok(Source { train: make(count, seed), test: Some(test), classes: Some(Shapes::CLASSES) })
+    Ok(Source { train: make(count, seed), test: Some(test), classes: Some(Shapes::CLASSES), model: None })
 }
 
-fn files(path: &Path, config: &Config) -> Result<Source, Failure> {
-    let train = part(path, config, Split::Train)?;
+fn files(path: &Path, config: &Config, fields: Option<&Fields>) -> Result<Source, Failure> {
+    let train = part(path, config, fields, Split::Train)?;
     // What is held back is optional; a path without it is no error.
-    let test = part(path, config, Split::Test).ok();
-    Ok(Source { train, test, classes: config.classes })
+    let test = part(path, config, fields, Split::Test).ok();
+    Ok(Source { train, test, classes: config.classes, model: None })
 }
 
-fn part(path: &Path, config: &Config, split: Split) -> Result<Dataset, Failure> {
+fn part(path: &Path, config: &Config, fields: Option<&Fields>, split: Split) -> Result<Dataset, Failure> {
     let images = config.image.map(|side| Images::new(side, side));
-    let mut open = Open { split, images, ..Open::default() };
+    let mut open = Open { split, images, fields: fields.cloned(), ..Open::default() };
     if let Some(window) = config.sequence {
         open.window = window;
     }

@@ -97,8 +97,8 @@ pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> 
 }
 
 fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {
-    let source = Source::open(config)?;
-    let chosen = Chosen::new(config, &source.train, source.classes, Purpose::Train)?;
+    let source = Source::open(config, Purpose::Train)?;
+    let chosen = Chosen::new(config, source.model, &source.train, source.classes, Purpose::Train)?;
     let batch = config.batch.unwrap_or(1);
     let epochs = config.epochs.unwrap_or(1);
     let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
@@ -109,7 +109,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         checkpoints = checkpoints.every(every);
     }
     let mut trainer = chosen
-        .trainer(config)?
+        .trainer(config, &train)?
         .device(device)
         .schedule(config.schedule(steps)?)
         .checkpoints(checkpoints)

@@ -8,6 +8,7 @@ use plimsoll_formats::{npy, npz};
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::fields::{FieldKind, Fields};
 use crate::source::{
     Arrays, Column, Folder, Images, Packed, PackedColumn, Records, Shapes, ShapesSource, Table, Text, Tokens,
     has_classes,
@@ -24,7 +25,7 @@ pub enum Split {
 
 impl Split {
     /// Names that files and folders of this part begin with.
-    fn names(self) -> &'static [&'static str] {
+    pub(crate) fn names(self) -> &'static [&'static str] {
         match self {
             Split::Train => &["train"],
             Split::Test => &["test", "t10k", "val", "valid"],
@@ -45,11 +46,20 @@ pub struct Open {
     pub tokens: Tokens,
     /// Tokens in one sample of a text.
     pub window: usize,
+    /// What samples are to have, by name; without it, what there is.
+    pub fields: Option<Fields>,
 }
 
 impl Default for Open {
     fn default() -> Open {
-        Open { split: Split::Train, images: None, label: None, tokens: Tokens::Bytes, window: 128 }
+        Open {
+            split: Split::Train,
+            images: None,
+            label: None,
+            tokens: Tokens::Bytes,
+            window: 128,
+            fields: None,
+        }
     }
 }
 
@@ -116,26 +126,59 @@ impl Dataset {
                 member.name = name.to_owned();
             }
         }
-        if members.iter().all(|member| member.offset.is_some()) {
-            let mut columns = Vec::new();
-            for member in &members {
-                let file = std::fs::File::open(path)
-                    .map_err(|error| plimsoll_formats::FileError::io(path, error))?;
-                let (start, header) = (member.offset.unwrap_or(0), &member.header);
-                columns.push(Column::file(
-                    &member.name,
-                    file,
-                    path.into(),
-                    start,
-                    header.element,
-                    &header.shape,
-                ));
-            }
-            return Ok(Dataset::source(Arrays::new(columns)?));
+        npz_members(path, members, &[])
+    }
+
+    /// Arrays of a NumPy archive that a model takes; see [`Fields`] for their names.
+    pub fn npz_fields(path: impl AsRef<Path>, split: Split, fields: &Fields) -> Result<Dataset> {
+        let path = path.as_ref();
+        let members = npz::members(path)?;
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        let chosen = fields.find(&names, split).map_err(|what| unknown(path, what))?;
+        let members = chosen.iter().map(|&index| members[index].clone()).collect();
+        npz_members(path, members, &fields.all().map(|wanted| wanted.kind).collect::<Vec<_>>())
+    }
+
+    /// NumPy files of a folder that a model takes; see [`Fields`] for their names. `None` if there are no such files.
+    fn npy_fields(folder: &Path, split: Split, fields: &Fields) -> Result<Option<Dataset>> {
+        let io = |error| plimsoll_formats::FileError::io(folder, error);
+        let files = std::fs::read_dir(folder).map_err(io)?.filter_map(|file| Some(file.ok()?.path()));
+        let mut files: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|ending| ending == "npy")).collect();
+        files.sort();
+        let names: Vec<&str> = files.iter().filter_map(|path| path.file_stem()?.to_str()).collect();
+        if names.is_empty() || names.len() != files.len() {
+            return Ok(None);
         }
-        Ok(Dataset::stream(Packed::new(
-            members.into_iter().map(|member| packed_npz(path, member)).collect(),
-        )?))
+        let chosen = fields.find(&names, split).map_err(|what| unknown(folder, what))?;
+        let mut columns = Vec::new();
+        for (&index, wanted) in chosen.iter().zip(fields.all()) {
+            let (file, header) = npy::Header::of_file(&files[index])?;
+            let path = files[index].clone();
+            let column = Column::file(names[index], file, path, header.start, header.element, &header.shape);
+            columns.push(column.of_kind(wanted.kind));
+        }
+        Dataset::columns(columns).map(Some)
+    }
+
+    /// The same samples with these of their fields, in this order. The first ones in their own order are left as they are.
+    fn chosen(self, path: &Path, split: Split, fields: &Fields) -> Result<Dataset> {
+        let spec = self.spec()?;
+        let names: Vec<&str> = spec.iter().map(|field| field.name.as_str()).collect();
+        let chosen = fields.find(&names, split).map_err(|what| unknown(path, what))?;
+        let is_start = chosen.iter().enumerate().all(|(i, &index)| i == index);
+        if is_start && (chosen.len() == spec.len() || fields.labels.is_empty()) {
+            return Ok(self);
+        }
+        let wanted: Vec<_> = chosen.iter().map(|&index| spec[index].clone()).collect();
+        Ok(self.map(wanted, move |sample, out, _| {
+            for (field, &index) in chosen.iter().enumerate() {
+                let bytes = sample.bytes(index);
+                out.bytes_mut(field)[..bytes.len()].copy_from_slice(bytes);
+                out.lens[field] = sample.lens[index];
+            }
+            Ok(())
+        }))
     }
 
     /// The training part of whatever is at a path; see [`Dataset::open_with`].
@@ -147,8 +190,26 @@ impl Dataset {
     /// `x.npy` and `y.npy`, or of TFRecord files; a file `.npz`, `.npy`, `.csv`, `.tfrecord`, `.txt` or, with the
     /// feature of that name, `.parquet`; or the prefix of
     /// a pair of IDX files.
+    ///
+    /// With [`Open::fields`], samples have what a model takes, by name: arrays of an archive, `.npy` files of a folder,
+    /// features of records.
     pub fn open_with(path: impl AsRef<Path>, open: &Open) -> Result<Dataset> {
         let path = path.as_ref();
+        let Some(fields) = &open.fields else { return Dataset::recognised(path, open) };
+        if path.is_dir() {
+            let (x, images) = (path.join("x.npy"), has_classes(path));
+            if (x.is_file() || !images)
+                && let Some(data) = Dataset::npy_fields(path, open.split, fields)?
+            {
+                return Ok(data);
+            }
+        } else if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz")) {
+            return Dataset::npz_fields(path, open.split, fields);
+        }
+        Dataset::recognised(path, open)?.chosen(path, open.split, fields)
+    }
+
+    fn recognised(path: &Path, open: &Open) -> Result<Dataset> {
         if path.is_dir() {
             return open_folder(path, open);
         }
@@ -231,6 +292,29 @@ impl Dataset {
         }
         Dataset::columns(columns)
     }
+}
+
+/// Arrays of an archive, by offset where all were stored as they are. Kinds, where there are any, are one for each.
+fn npz_members(path: &Path, members: Vec<npz::Member>, kinds: &[FieldKind]) -> Result<Dataset> {
+    if members.iter().all(|member| member.offset.is_some()) {
+        let mut columns = Vec::new();
+        for (i, member) in members.iter().enumerate() {
+            let file =
+                std::fs::File::open(path).map_err(|error| plimsoll_formats::FileError::io(path, error))?;
+            let (start, header) = (member.offset.unwrap_or(0), &member.header);
+            let column = Column::file(&member.name, file, path.into(), start, header.element, &header.shape);
+            columns.push(match kinds.get(i) {
+                Some(&kind) => column.of_kind(kind),
+                None => column,
+            });
+        }
+        return Ok(Dataset::source(Arrays::new(columns)?));
+    }
+    let packed = |(i, member): (usize, npz::Member)| match kinds.get(i) {
+        Some(&kind) => packed_npz(path, member).of_kind(kind),
+        None => packed_npz(path, member),
+    };
+    Ok(Dataset::stream(Packed::new(members.into_iter().enumerate().map(packed).collect())?))
 }
 
 fn open_folder(path: &Path, open: &Open) -> Result<Dataset> {

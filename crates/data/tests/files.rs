@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use plimsoll_data::{Column, Dataset, FieldSpec, Images, OnError, Open, Shapes, Split, Tokens};
+use plimsoll_data::{
+    Column, Dataset, FieldKind, FieldSpec, Fields, Images, OnError, Open, Shapes, Split, Tokens, Wanted,
+};
 use plimsoll_device::Bytes;
 use plimsoll_formats::{Element, example, npy, tfrecord};
 use plimsoll_graph::DType;
@@ -104,6 +106,61 @@ fn numpy_archives_are_read_by_offset_or_inflated() {
     // The compressed one has big-endian floats.
     let deflated = Dataset::open(fixture("deflated.npz")).unwrap();
     assert_eq!(x_and_y(deflated), ((0..24).map(|i| i as f32).collect(), vec![3, 1, 2, 0]));
+}
+
+#[test]
+fn a_model_takes_arrays_by_name_with_the_types_it_wants() {
+    let folder = Folder::new("named");
+    let file = |element: Element, shape: &[usize], bytes: &[u8]| {
+        let mut file = Vec::new();
+        npy::write_header(&mut file, element, shape).unwrap();
+        file.extend(bytes);
+        file
+    };
+    folder.write("image.npy", file(Element::U8, &[2, 2], &[0, 255, 51, 102]));
+    folder.write("meta.npy", file(Element::I8, &[2, 1], &[5, 255]));
+    folder.write("words.npy", file(Element::U8, &[2, 2], &[1, 2, 3, 4]));
+    folder.write("mask.npy", file(Element::U8, &[2, 2], &[9, 8, 7, 6]));
+    let wanted = |name: &str, kind| Wanted { name: name.into(), kind };
+    let inputs = vec![
+        wanted("words", FieldKind::Indices),
+        wanted("image", FieldKind::Numbers),
+        wanted("meta", FieldKind::Numbers),
+    ];
+    let fields = |labels: &[&str]| {
+        let labels = labels.iter().map(|name| wanted(name, FieldKind::Label)).collect();
+        Open { fields: Some(Fields { inputs: inputs.clone(), labels }), ..Open::default() }
+    };
+    let data = Dataset::open_with(&folder.0, &fields(&["mask"])).unwrap();
+    let batch = data.batch(2).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(0).unwrap().get::<i64>().unwrap(), [1, 2, 3, 4]);
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [0.0, 1.0, 0.2, 0.4]);
+    assert_eq!(batch.field(2).unwrap().get::<f32>().unwrap(), [5.0, -1.0]);
+    assert_eq!(batch.field(3).unwrap().get::<i64>().unwrap(), [9, 8, 7, 6]);
+    let error = failure(Dataset::open_with(&folder.0, &fields(&["mask", "age"])));
+    assert!(
+        error.contains("label age (or y1)") && error.contains("it has image, mask, meta, words"),
+        "{error}"
+    );
+}
+
+#[test]
+fn fields_of_any_source_are_chosen_and_put_in_order() {
+    let folder = Folder::new("chosen");
+    folder.write("table.csv", "a,b,label\n1,2,0\n3,4,1\n");
+    let wanted = |name: &str| Wanted { name: name.into(), kind: FieldKind::Numbers };
+    let open = |inputs: &[&str]| {
+        let inputs = inputs.iter().map(|name| wanted(name)).collect();
+        let fields = Fields { inputs, labels: Vec::new() };
+        Dataset::open_with(folder.0.join("table.csv"), &Open { fields: Some(fields), ..Open::default() })
+    };
+    // A source of x and y: turned around, and with what comes after the first left where it is.
+    let turned = open(&["y", "x"]).unwrap();
+    let batch = turned.batch(2).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(0).unwrap().get::<i64>().unwrap(), [0, 1]);
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(open(&["input_1"]).unwrap().spec().unwrap().len(), 2);
+    assert!(failure(open(&["p", "q", "r"])).contains("it has x, y"));
 }
 
 #[test]

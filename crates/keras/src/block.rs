@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Argument, Layer, Model, TensorRef};
 use plimsoll_graph::TensorOps;
-use plimsoll_nn::Precision;
+use plimsoll_nn::{Precision, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ pub(crate) struct Block {
     calls: Vec<Step>,
     inputs: Vec<TensorRef>,
     outputs: Vec<TensorRef>,
-    /// Names of the outputs, where the file gives them, and of the layers that make them.
+    /// Names of the inputs and outputs, where the file gives them, and of the layers that make them.
+    pub(crate) input_names: Vec<String>,
     pub(crate) output_names: Vec<String>,
 }
 
@@ -87,6 +88,7 @@ impl Block {
             calls,
             inputs: model.inputs.iter().map(|port| port.tensor).collect(),
             outputs: model.outputs.iter().map(|port| port.tensor).collect(),
+            input_names: model.inputs.iter().map(name).collect(),
             output_names: model.outputs.iter().map(name).collect(),
         })
     }
@@ -116,16 +118,16 @@ impl Block {
         all
     }
 
-    /// The layer that ends in a softmax or sigmoid, where an output is that and nobody else reads it, so that what goes into
+    /// The layer that ends in a softmax or sigmoid, and which of them, where an output is that and nobody else reads it, so that what goes into
     /// it can be given instead.
-    pub(crate) fn probabilities(&self, output: usize) -> Option<&Node> {
+    pub(crate) fn probabilities(&self, output: usize) -> Option<(&Node, View)> {
         let tensor = *self.outputs.get(output)?;
         let used = self.outputs.iter().filter(|t| **t == tensor).count()
             + self.calls.iter().map(|c| uses(c, tensor)).sum::<usize>();
         let node = self.nodes.get(tensor.layer).filter(|_| used == 1)?;
         match &node.body {
             Body::Model(inner) => inner.probabilities(tensor.output),
-            Body::Layer(made) => made.probabilities.then_some(node),
+            Body::Layer(made) => made.probabilities.map(|view| (node, view)),
             Body::Input => None,
         }
     }

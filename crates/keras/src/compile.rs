@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::{Shape, Type};
-use plimsoll_nn::{Clip, Loss, Metric, Optimizer, Precision, Recipe, Schedule, Training};
+use plimsoll_graph::Type;
+use plimsoll_nn::{Clip, Count, Loss, Measure, Optimizer, Precision, Recipe, Schedule, Training};
 use plimsoll_run::Exactness;
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
 use crate::error::{Error, Result};
-use crate::loss::{KerasLoss, OutputLoss};
+use crate::loss::KerasLoss;
+use crate::metrics::{self, Metrics};
 use crate::optimizer::{KerasOptimizer, Rule};
 
 /// How a model was to be trained, from its file. Every field can be replaced.
@@ -28,9 +29,12 @@ pub struct Compiled {
     pub schedule: Schedule,
     /// A bound on all gradients together.
     pub clip: Option<Clip>,
-    /// What is counted beside the loss, of the first output.
-    pub metrics: Vec<Metric>,
-    /// Metrics of the file that have no counterpart here.
+    /// The outputs that have labels, in the order in which those are given.
+    pub labelled: Vec<usize>,
+    /// What is counted beside the loss, under Keras's names: the loss of every output where several have one, and metrics.
+    /// Labels count among those of `labelled`.
+    pub metrics: Vec<Measure>,
+    /// Metrics of the file that have no counterpart here, with what is wrong with them.
     pub other_metrics: Vec<String>,
     /// In which element type the loss scale is decided; layers keep their own policies.
     pub precision: Precision,
@@ -59,10 +63,11 @@ impl KerasModel {
     pub fn compiled(&self) -> Result<Compiled> {
         let config = self.compile_config("name a loss and an optimizer")?;
         let (optimizer, schedule, clip) = KerasOptimizer::read(optimizer_config(config))?;
-        let mut compiled = Compiled::new(self, self.compiled_loss(config)?, optimizer);
+        let (loss, metrics) = self.compiled_loss(config)?;
+        let mut compiled = Compiled::new(self, loss, optimizer);
         compiled.schedule = schedule;
         compiled.clip = clip.map(Clip::Norm);
-        compiled.read_metrics(config);
+        compiled.take(metrics);
         Ok(compiled)
     }
 
@@ -73,8 +78,9 @@ impl KerasModel {
     /// It was not compiled, or with a loss that is not known here. Then name one yourself: see [`Compiled::measuring`].
     pub fn measured(&self) -> Result<Compiled> {
         let config = self.compile_config("name a loss")?;
-        let mut compiled = Compiled::measuring(self, self.compiled_loss(config)?);
-        compiled.read_metrics(config);
+        let (loss, metrics) = self.compiled_loss(config)?;
+        let mut compiled = Compiled::measuring(self, loss);
+        compiled.take(metrics);
         Ok(compiled)
     }
 
@@ -85,12 +91,13 @@ impl KerasModel {
         if config.is_null() || is_empty { Err(none()) } else { Ok(config) }
     }
 
-    fn compiled_loss(&self, config: &Value) -> Result<KerasLoss> {
-        KerasLoss::read(
-            config.get("loss").unwrap_or(&Value::Null),
-            config.get("loss_weights").unwrap_or(&Value::Null),
-            self.output_names(),
-        )
+    /// The loss, and the metrics, which may be of outputs that have no loss.
+    fn compiled_loss<'a>(&self, config: &'a Value) -> Result<(KerasLoss, Metrics<'a>)> {
+        let of = |key: &str| config.get(key).unwrap_or(&Value::Null);
+        let mut loss = KerasLoss::read(of("loss"), of("loss_weights"), self.output_names())?;
+        let metrics = metrics::list(&[of("metrics"), of("weighted_metrics")], self.output_names());
+        loss.measured = metrics.by_output.iter().map(|own| !own.is_empty()).collect();
+        Ok((loss, metrics))
     }
 
     /// The same model without the softmax or sigmoid that outputs end in, where it can be left out: for losses over logits.
@@ -137,13 +144,13 @@ pub(crate) fn optimizer_config(config: &Value) -> &Value {
 }
 
 impl Compiled {
-    /// A model with a loss and an optimizer, no metrics.
+    /// A model with a loss and an optimizer; no metrics but the losses of single outputs, where several have one.
     pub fn new(model: &KerasModel, mut loss: KerasLoss, optimizer: impl Optimizer + 'static) -> Compiled {
         let mut model = model.clone();
         for (i, removable) in model.removable().into_iter().enumerate() {
             if let Some(own) = loss.outputs.get_mut(i).and_then(Option::as_mut)
-                && own.wants_logits()
                 && removable
+                && own.takes_off() == model.ending(i)
             {
                 *own = own.on_logits();
                 model.logits[i] = true;
@@ -151,13 +158,21 @@ impl Compiled {
         }
         model.gives_penalty = model.has_penalty();
         let precision = model.precision();
+        let parts: Vec<usize> = loss.parts_of().collect();
+        let part = |(part, &output): (usize, &usize)| {
+            let name = model.output_names().get(output).map_or("", String::as_str);
+            Measure { name: format!("{name}_loss"), count: Count::Part(part), output, ..metrics::blank() }
+        };
+        // Of one loss alone, the whole says everything.
+        let metrics = if parts.len() > 1 { parts.iter().enumerate().map(part).collect() } else { Vec::new() };
         Compiled {
+            labelled: loss.labelled(),
             model,
             loss: Arc::new(loss),
             optimizer: Arc::new(optimizer),
             schedule: Schedule::constant(),
             clip: None,
-            metrics: Vec::new(),
+            metrics,
             other_metrics: Vec::new(),
             precision,
         }
@@ -167,28 +182,38 @@ impl Compiled {
     pub fn measuring(model: &KerasModel, loss: KerasLoss) -> Compiled {
         let rule = Rule::Sgd { momentum: 0.0, nesterov: false };
         let idle = KerasOptimizer { rule, lr: 0.0, weight_decay: None, clip_norm: None, clip_value: None };
-        let mut compiled = Compiled::new(model, loss, idle);
-        compiled.model.always_gives_penalty = compiled.model.gives_penalty;
-        compiled
+        Compiled::new(model, loss, idle)
     }
 
-    /// A recipe for batches of these types. Metrics that compare elements take labels of the outputs' shape, but for a last axis
-    /// of length 1; they are left out where labels are of another kind, which losses allow.
-    pub fn recipe(&self, inputs: Vec<Type>, labels: Vec<Type>) -> Recipe {
-        let alike = match (self.model.outputs().first(), labels.first()) {
-            (Some(output), Some(labels)) => {
-                let inner = |shape: &Shape| {
-                    let own = shape.get(1..).unwrap_or_default();
-                    own.strip_suffix(&[1]).unwrap_or(own).to_vec()
-                };
-                inner(&output.shape) == inner(&labels.shape)
-            }
-            _ => false,
+    /// Counts a metric of an output under a name, as Keras sees it: where the output is without its last softmax or sigmoid,
+    /// through that. Outputs are labelled where they have a loss or a metric.
+    ///
+    /// # Errors
+    /// There is no such output, or it has no labels.
+    pub fn measure(&mut self, metric: plimsoll_nn::Metric, output: usize, name: &str) -> Result<()> {
+        let Some(label) = self.labelled.iter().position(|own| *own == output) else {
+            let names: Vec<&str> = self.labelled_names().collect();
+            let why = format!("output {output} has no labels for {name}; those are for {}", names.join(", "));
+            return Err(Error::config("the metrics", why));
         };
-        let of_classes = |m: &Metric| matches!(m, Metric::Accuracy | Metric::TopK(_) | Metric::CrossEntropy);
-        let has_classes = self.model.outputs().first().and_then(|y| y.shape.last()).is_some_and(|&n| n > 1);
-        let fits = |m: &Metric| if of_classes(m) { has_classes } else { alike };
-        let metrics = self.metrics.iter().copied().filter(fits).collect();
+        let (metric, view) =
+            metrics::seen(metric, self.model.view(output), self.model.gives_probabilities(output));
+        self.metrics.push(Measure { name: name.into(), label, output, view, ..metric.into() });
+        Ok(())
+    }
+
+    /// The names of the outputs that have labels, in the order in which those are given.
+    pub fn labelled_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.model.output_names();
+        self.labelled.iter().filter_map(|&i| names.get(i)).map(String::as_str)
+    }
+
+    /// A recipe for batches of these types. Labels are those of `labelled` outputs, or one for each output.
+    pub fn recipe(&self, inputs: Vec<Type>, labels: Vec<Type>) -> Recipe {
+        let mut metrics = self.metrics.clone();
+        if labels.len() == self.model.n_outputs() {
+            metrics.iter_mut().for_each(|measure| measure.label = measure.output);
+        }
         Recipe {
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
@@ -211,79 +236,10 @@ impl Compiled {
         self.model.training(self.recipe(self.model.inputs(batch)?, labels))
     }
 
-    fn read_metrics(&mut self, config: &Value) {
-        let loss = self.first_loss(config);
-        let first_on_logits = self.model.logits.first().copied().unwrap_or(false);
-        let mut listed = Vec::new();
-        collect(config.get("metrics").unwrap_or(&Value::Null), &mut listed);
-        for (name, settings) in listed {
-            match metric(&name, &settings, loss, first_on_logits) {
-                Some(metric) if !self.metrics.contains(&metric) => self.metrics.push(metric),
-                Some(_) => {}
-                None => self.other_metrics.push(name),
-            }
-        }
-    }
-
-    fn first_loss(&self, config: &Value) -> Option<OutputLoss> {
-        let loss = config.get("loss").unwrap_or(&Value::Null);
-        KerasLoss::read(loss, &Value::Null, self.model.output_names())
-            .ok()?
-            .outputs
-            .first()
-            .copied()
-            .flatten()
-    }
-}
-
-/// Metrics with their settings, however they are nested.
-fn collect(value: &Value, found: &mut Vec<(String, Map<String, Value>)>) {
-    match value {
-        Value::String(name) => found.push((name.clone(), Map::new())),
-        Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
-        Value::Object(map) => match map.get("class_name").and_then(Value::as_str) {
-            Some("CompileMetrics") | None => map.values().for_each(|value| collect(value, found)),
-            Some("function") => {
-                let name = map.get("config").and_then(Value::as_str).unwrap_or("function");
-                found.push((name.to_string(), Map::new()));
-            }
-            Some(class) => {
-                let config = map.get("config").and_then(Value::as_object).cloned().unwrap_or_default();
-                found.push((class.to_string(), config));
-            }
-        },
-        _ => {}
-    }
-}
-
-fn metric(
-    name: &str,
-    settings: &Map<String, Value>,
-    loss: Option<OutputLoss>,
-    on_logits: bool,
-) -> Option<Metric> {
-    let known: String = name.chars().filter(|c| *c != '_').collect::<String>().to_lowercase();
-    let half = settings.get("threshold").is_none_or(|t| t.as_f64() == Some(0.5));
-    let binary = (on_logits && half).then_some(Metric::BinaryAccuracy);
-    match known.as_str() {
-        "accuracy" | "acc" => match loss? {
-            OutputLoss::SparseCategorical { .. } | OutputLoss::Categorical { .. } => Some(Metric::Accuracy),
-            OutputLoss::Binary { .. } => binary,
-            _ => None,
-        },
-        "sparsecategoricalaccuracy" | "categoricalaccuracy" => Some(Metric::Accuracy),
-        "binaryaccuracy" => binary,
-        "sparsetopkcategoricalaccuracy" | "topkcategoricalaccuracy" => {
-            let k = settings.get("k").map_or(Some(5), Value::as_u64)?;
-            Some(Metric::TopK(usize::try_from(k).ok()?))
-        }
-        "sparsecategoricalcrossentropy" | "categoricalcrossentropy" => {
-            on_logits.then_some(Metric::CrossEntropy)
-        }
-        "mse" | "meansquarederror" if !on_logits => Some(Metric::Mse),
-        "mae" | "meanabsoluteerror" if !on_logits => Some(Metric::Mae),
-        "rootmeansquarederror" if !on_logits => Some(Metric::Rmse),
-        "r2score" if !on_logits => Some(Metric::R2),
-        _ => None,
+    /// Takes up the file's metrics.
+    fn take(&mut self, metrics: Metrics<'_>) {
+        let (measures, others) = metrics.read(&self.model, &self.labelled);
+        self.metrics.extend(measures);
+        self.other_metrics = others;
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_graph::{DType, Shape, TensorOps, Type};
-use plimsoll_nn::{Init, Net, Precision};
+use plimsoll_nn::{Init, Net, Precision, View};
 use plimsoll_run::{Result, Tensor};
 use serde_json::Value;
 
@@ -60,8 +60,8 @@ pub(crate) struct Made {
     pub(crate) masks: Masks,
     /// Arguments by name that the layer reads, beside `training` and `mask`.
     pub(crate) kwargs: &'static [&'static str],
-    /// Whether it ends in a softmax or sigmoid that can be left out.
-    pub(crate) probabilities: bool,
+    /// The softmax or sigmoid that it ends in, which can be left out.
+    pub(crate) probabilities: Option<View>,
     pub(crate) body: Body,
 }
 
@@ -89,7 +89,7 @@ impl Made {
         weights: Vec<Weight>,
         f: impl Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     ) -> Made {
-        Made { weights, masks: Masks::Drop, kwargs: &[], probabilities: false, body: Box::new(f) }
+        Made { weights, masks: Masks::Drop, kwargs: &[], probabilities: None, body: Box::new(f) }
     }
 
     pub(crate) fn masks(mut self, masks: Masks) -> Made {
@@ -99,7 +99,7 @@ impl Made {
 
     /// Says by which activation it ends.
     pub(crate) fn ends(mut self, activation: &Activation) -> Made {
-        self.probabilities = activation.is_probability();
+        self.probabilities = activation.probability();
         self
     }
 
@@ -374,7 +374,7 @@ impl Cx<'_> {
     /// An activation at the end of a layer; left out where the loss wants what goes into it.
     #[track_caller]
     pub(crate) fn finish(&mut self, activation: &Activation, x: &Tensor) -> Result<Tensor> {
-        if self.pass.wants_logits && activation.is_probability() {
+        if self.pass.wants_logits && activation.probability().is_some() {
             return Ok(x.clone());
         }
         activation.apply(x)

@@ -17,6 +17,7 @@ mod model;
 
 mod compile;
 mod loss;
+mod metrics;
 mod optimizer;
 mod state;
 

@@ -1,7 +1,7 @@
 //! Keras's losses, as means over samples.
 
 use plimsoll_graph::{DType, LossOps, TensorOps};
-use plimsoll_nn::Loss;
+use plimsoll_nn::{Loss, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
@@ -54,7 +54,7 @@ pub enum OutputLoss {
 }
 
 impl OutputLoss {
-    fn read(value: &Value) -> Result<OutputLoss> {
+    pub(crate) fn read(value: &Value) -> Result<OutputLoss> {
         let empty = Map::new();
         let (name, config) = match value {
             Value::String(name) => (name.as_str(), &empty),
@@ -101,12 +101,14 @@ impl OutputLoss {
         })
     }
 
-    /// Whether it is about probabilities, so that a last softmax or sigmoid can be left to it.
-    pub(crate) fn wants_logits(self) -> bool {
-        matches!(
-            self,
-            OutputLoss::SparseCategorical { .. } | OutputLoss::Categorical { .. } | OutputLoss::Binary { .. }
-        )
+    /// The last softmax or sigmoid that can be left to it: the one that makes probabilities as it takes them.
+    pub(crate) fn takes_off(self) -> Option<View> {
+        match self {
+            OutputLoss::SparseCategorical { from_logits: false }
+            | OutputLoss::Categorical { from_logits: false, .. } => Some(View::Softmax),
+            OutputLoss::Binary { from_logits: false, .. } => Some(View::Sigmoid),
+            _ => None,
+        }
     }
 
     /// The same with outputs that are logits.
@@ -225,14 +227,16 @@ fn indices(logits: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
 
 /// The losses of all outputs, weighted, and what regularizers add.
 ///
-/// Its outputs are those of the model that it was made with (see `KerasModel::compiled`): in training the last one more may
-/// be the regularizers' sum.
+/// Its outputs are those of the model that it was made with (see `KerasModel::compiled`); one more at the end is the
+/// regularizers' sum. Labels are those of [`KerasLoss::labelled`] outputs, or one for each output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KerasLoss {
     /// The loss of each output, if it has one.
     pub outputs: Vec<Option<OutputLoss>>,
     /// What each output's loss is multiplied by.
     pub weights: Vec<f64>,
+    /// Which outputs have labels also without a loss, for metrics.
+    pub measured: Vec<bool>,
 }
 
 impl KerasLoss {
@@ -240,12 +244,28 @@ impl KerasLoss {
     pub fn of_first(loss: OutputLoss, outputs: usize) -> KerasLoss {
         let mut all = vec![None; outputs.max(1)];
         all[0] = Some(loss);
-        KerasLoss { weights: vec![1.0; all.len()], outputs: all }
+        KerasLoss::of(all)
     }
 
     /// No loss of any output: for models that are only used.
     pub fn none(outputs: usize) -> KerasLoss {
-        KerasLoss { outputs: vec![None; outputs], weights: vec![1.0; outputs] }
+        KerasLoss::of(vec![None; outputs])
+    }
+
+    /// The losses of all outputs, none weighted.
+    pub fn of(outputs: Vec<Option<OutputLoss>>) -> KerasLoss {
+        KerasLoss { weights: vec![1.0; outputs.len()], measured: vec![false; outputs.len()], outputs }
+    }
+
+    /// The outputs that have labels, in the order in which these are given: those with a loss, and those measured.
+    pub fn labelled(&self) -> Vec<usize> {
+        let measured = |i: usize| self.measured.get(i).copied().unwrap_or(false);
+        (0..self.outputs.len()).filter(|&i| self.outputs[i].is_some() || measured(i)).collect()
+    }
+
+    /// The outputs that have a loss, in the order of the parts of the whole.
+    pub(crate) fn parts_of(&self) -> impl Iterator<Item = usize> {
+        self.outputs.iter().enumerate().filter(|(_, loss)| loss.is_some()).map(|(i, _)| i)
     }
 
     /// Reads `loss` and `loss_weights` of a compile configuration, for outputs of these names.
@@ -258,6 +278,7 @@ impl KerasLoss {
             Value::Array(list) if list.len() == names.len() => list.iter().map(one).collect::<Result<_>>()?,
             Value::Array(_) => return Err(Error::config("the loss", "there are not as many as outputs")),
             Value::Object(map) if !map.contains_key("class_name") => {
+                known_keys("loss", map, names)?;
                 names.iter().map(|name| one(map.get(name).unwrap_or(&Value::Null))).collect::<Result<_>>()?
             }
             // One for all.
@@ -278,35 +299,54 @@ impl KerasLoss {
             Value::Array(list) if list.len() == names.len() => {
                 list.iter().map(weight).collect::<Result<_>>()?
             }
-            Value::Object(map) => names
-                .iter()
-                .map(|name| weight(map.get(name).unwrap_or(&Value::Null)))
-                .collect::<Result<_>>()?,
+            Value::Object(map) => {
+                known_keys("loss_weights", map, names)?;
+                names
+                    .iter()
+                    .map(|name| weight(map.get(name).unwrap_or(&Value::Null)))
+                    .collect::<Result<_>>()?
+            }
             value if names.len() == 1 => vec![weight(value)?],
             _ => return Err(Error::config("the loss", "its weights are not one for each output")),
         };
-        Ok(KerasLoss { outputs, weights })
+        Ok(KerasLoss { weights, ..KerasLoss::of(outputs) })
+    }
+}
+
+/// Refuses what is said of outputs that the model does not have.
+fn known_keys(what: &str, map: &Map<String, Value>, names: &[String]) -> Result<()> {
+    match map.keys().find(|key| !names.contains(key)) {
+        None => Ok(()),
+        Some(key) => {
+            let known = names.join(", ");
+            Err(Error::config("the loss", format!("{what} names {key}, but the outputs are {known}")))
+        }
     }
 }
 
 impl Loss for KerasLoss {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> RunResult<Tensor> {
-        let n = self.outputs.len();
-        let with_loss = self.outputs.iter().flatten().count();
-        if outputs.len() < n || outputs.len() > n + 1 || (labels.len() != n && labels.len() != with_loss) {
-            let (given, labels) = (outputs.len(), labels.len());
+        Ok(self.parts(outputs, labels)?.0)
+    }
+
+    /// The weighted sum, and the loss of every output that has one, without its weight.
+    fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> RunResult<(Tensor, Vec<Tensor>)> {
+        let (n, labelled) = (self.outputs.len(), self.labelled());
+        if outputs.len() < n || outputs.len() > n + 1 || (labels.len() != n && labels.len() != labelled.len())
+        {
+            let (given, labels, own) = (outputs.len(), labels.len(), labelled.len());
             return Err(refuse(format!(
-                "gives {given} outputs and {labels} labels to losses of {n} outputs"
+                "gives {given} outputs and {labels} labels to losses of {n} outputs, {own} of them labelled"
             )));
         }
-        let skips = labels.len() != n;
-        let mut labels = labels.iter();
+        let mut parts = Vec::new();
         // What regularizers add comes after the outputs.
         let mut total: Option<Tensor> = outputs.get(n).cloned();
         for (i, loss) in self.outputs.iter().enumerate() {
-            let label = if skips && loss.is_none() { None } else { labels.next() };
-            let (Some(loss), Some(label)) = (loss, label) else { continue };
+            let place = if labels.len() == n { Some(i) } else { labelled.iter().position(|own| *own == i) };
+            let (Some(loss), Some(label)) = (loss, place.and_then(|at| labels.get(at))) else { continue };
             let mut part = loss.mean(&outputs[i], label)?;
+            parts.push(part.clone());
             if self.weights[i] != 1.0 {
                 part = part.mul_scalar(self.weights[i])?;
             }
@@ -315,6 +355,10 @@ impl Loss for KerasLoss {
                 None => part,
             });
         }
-        total.ok_or_else(|| refuse("has no loss for any output"))
+        Ok((total.ok_or_else(|| refuse("has no loss for any output"))?, parts))
+    }
+
+    fn leaves_out(&self) -> bool {
+        self.outputs.iter().any(Option::is_none)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Limits};
-use plimsoll_graph::{TensorOps, Type};
-use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions};
+use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::bind::{self, Binding};
@@ -52,10 +52,8 @@ pub struct KerasModel {
     layer_precisions: Arc<HashMap<String, Precision>>,
     /// Which outputs are given without their last softmax or sigmoid.
     pub(crate) logits: Vec<bool>,
-    /// Whether the regularizers' sum is given as a last output in training.
+    /// Whether the regularizers' sum is given as a last output where a loss is taken.
     pub(crate) gives_penalty: bool,
-    /// Whether it is given in every pass, as Keras's `evaluate` counts it.
-    pub(crate) always_gives_penalty: bool,
 }
 
 /// What layers give, by their place.
@@ -137,7 +135,6 @@ impl KerasModel {
             layer_precisions: Arc::default(),
             logits: vec![false; n_outputs],
             gives_penalty: false,
-            always_gives_penalty: false,
         };
         let probe = Probe::new(&model);
         let params = Net::discover(&model.sample_inputs(), &probe)?;
@@ -211,6 +208,11 @@ impl KerasModel {
         self.inputs.len()
     }
 
+    /// The element types of the inputs.
+    pub fn input_dtypes(&self) -> Vec<DType> {
+        self.inputs.iter().map(|spec| spec.dtype).collect()
+    }
+
     /// The number of outputs.
     pub fn n_outputs(&self) -> usize {
         self.block.n_outputs()
@@ -219,6 +221,14 @@ impl KerasModel {
     /// The types of the outputs for one sample; where the file leaves an input's axis open, for some length of it.
     pub fn outputs(&self) -> &[Type] {
         &self.outputs
+    }
+
+    /// The names of the inputs: those of their layers, or those the file gives; `x` where there is no input layer.
+    pub fn input_names(&self) -> Vec<String> {
+        match &self.block.input_names[..] {
+            [] => vec!["x".into()],
+            names => names.to_vec(),
+        }
     }
 
     /// The names of the outputs: those of the layers that make them, or those the file gives.
@@ -346,7 +356,8 @@ impl KerasModel {
         pass.layer_precisions = self.layer_precisions.clone();
         pass.seen = noted.then(HashMap::new);
         let inputs: Vec<(Tensor, Option<Tensor>)> = inputs.iter().map(|x| (x.clone(), None)).collect();
-        let counts_penalty = net.is_training() || self.always_gives_penalty;
+        // Keras's `evaluate` counts it too.
+        let counts_penalty = !net.is_predicting();
         let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
         if outputs.iter().any(|(_, mask)| mask.is_some()) {
             return Err(refuse(
@@ -370,10 +381,23 @@ impl KerasModel {
         output < self.n_outputs() && !self.gives_logits(output) && self.block.probabilities(output).is_some()
     }
 
+    /// What an output must be seen through to be what Keras gives: the last softmax or sigmoid, where that was left out.
+    pub fn view(&self, output: usize) -> View {
+        match self.block.probabilities(output) {
+            Some((_, view)) if self.gives_logits(output) => view,
+            _ => View::Plain,
+        }
+    }
+
+    /// The softmax or sigmoid that an output ends in, if it does.
+    pub(crate) fn ending(&self, output: usize) -> Option<View> {
+        self.block.probabilities(output).map(|(_, view)| view)
+    }
+
     /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
     pub(crate) fn removable(&self) -> Vec<bool> {
         let is_f32 = |node: &Node| self.precision_of(node) == Some(Precision::F32);
-        let ends = |i: usize| self.block.probabilities(i).is_some_and(is_f32);
+        let ends = |i: usize| self.block.probabilities(i).is_some_and(|(node, _)| is_f32(node));
         (0..self.n_outputs()).map(ends).collect()
     }
 }

@@ -4,7 +4,7 @@
 //! the root, momentum holds the learning rate. A model that goes on training here must not notice that it changed house.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Optimizer, Param, Schedule, ScheduleShape, Slot, UpdateAt};
+use plimsoll_nn::{Ftrl, Optimizer, Param, Schedule, ScheduleShape, Slot, UpdateAt};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
@@ -95,6 +95,8 @@ pub enum Rule {
         /// Added inside of the roots.
         eps: f64,
     },
+    /// Ftrl; the learning rate in it is not read.
+    Ftrl(Ftrl),
     /// Lion.
     Lion {
         /// The share of the momentum in the step.
@@ -141,6 +143,25 @@ impl KerasOptimizer {
             }
             "Adagrad" => Rule::Adagrad { start: s.number_or("initial_accumulator_value", 0.1)?, eps },
             "Adadelta" => Rule::Adadelta { rho: beta("rho", 0.95)?, eps },
+            "Ftrl" => {
+                let power = s.number_or("learning_rate_power", -0.5)?;
+                if power > 0.0 {
+                    return Err(s.wrong("learning_rate_power", "it should be 0 or less"));
+                }
+                let least_zero = |key: &str, default: f64| match s.number_or(key, default)? {
+                    x if x >= 0.0 => Ok(x),
+                    _ => Err(s.wrong(key, "it should be 0 or more")),
+                };
+                Rule::Ftrl(Ftrl {
+                    lr: 0.0,
+                    power,
+                    start: least_zero("initial_accumulator_value", 0.1)?,
+                    l1: least_zero("l1_regularization_strength", 0.0)?,
+                    l2: least_zero("l2_regularization_strength", 0.0)?,
+                    shrinkage: least_zero("l2_shrinkage_regularization_strength", 0.0)?,
+                    beta: s.number_or("beta", 0.0)?,
+                })
+            }
             "Lion" => Rule::Lion { beta1, beta2 },
             _ => return Err(s.unsupported("which is not known here; name another optimizer")),
         };
@@ -171,6 +192,7 @@ impl KerasOptimizer {
             }
             Rule::Adagrad { .. } => vec![vec!["sum"]],
             Rule::Adadelta { .. } => vec![vec!["squares", "steps"]],
+            Rule::Ftrl(_) => vec![vec!["sum", "linear"]],
         }
     }
 }
@@ -239,6 +261,7 @@ impl Optimizer for KerasOptimizer {
             Rule::RmsProp { .. } => "keras rmsprop",
             Rule::Adagrad { .. } => "keras adagrad",
             Rule::Adadelta { .. } => "keras adadelta",
+            Rule::Ftrl(_) => "keras ftrl",
             Rule::Lion { .. } => "keras lion",
         }
     }
@@ -248,6 +271,9 @@ impl Optimizer for KerasOptimizer {
     }
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
+        if let Rule::Ftrl(ftrl) = self.rule {
+            return ftrl.slots(param);
+        }
         let start = if let Rule::Adagrad { start, .. } = self.rule { start } else { 0.0 };
         let slot = |name| Slot { init: start, ..Slot::zeros(name, param) };
         let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().map(slot).collect();
@@ -280,6 +306,9 @@ impl Optimizer for KerasOptimizer {
             };
             scalars.extend([momentum(count)?, momentum(&count.add_scalar(1.0)?)?]);
             scalars.push(one_minus_power(beta2, count)?.sqrt()?.cast(DType::F32)?);
+        }
+        if let Rule::Ftrl(ftrl) = self.rule {
+            scalars.extend(ftrl.prepare(count, rate)?);
         }
         Ok(scalars)
     }
@@ -380,6 +409,13 @@ impl Optimizer for KerasOptimizer {
                 let step = root(slot(1)?)?.mul(&grad)?.div(&root(&squares)?)?;
                 let steps = mix(slot(1)?, &step.square()?, rho)?;
                 Ok((value.sub(&step.mul(size)?)?, vec![squares, steps]))
+            }
+            Rule::Ftrl(ftrl) => {
+                let [.., inverse, added] = at.scalars else {
+                    return Err(refuse("gives an optimizer fewer scalars than it prepared"));
+                };
+                let at = UpdateAt { scalars: &[inverse.clone(), added.clone()], ..*at };
+                ftrl.update(&at, &value, &grad, slots)
             }
             Rule::Lion { beta1, beta2 } => {
                 let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;

@@ -218,7 +218,15 @@ impl KerasModel {
             }
             Some(Slot::Rate) => of_state(RATE)?,
             Some(Slot::State(name)) => of_state(name)?,
-            Some(Slot::Shared(names)) => of_state(names.first().map_or("", String::as_str))?,
+            Some(Slot::Shared(names)) => {
+                // Parameters without a gradient did not go on; the product of momentums falls from step to step.
+                let value = |name: &String| state.get(name.as_str()).and_then(|t| t.item().ok());
+                let newest = names.iter().min_by(|a, b| {
+                    let of = |name| value(name).unwrap_or(f64::INFINITY);
+                    of(a).total_cmp(&of(b))
+                });
+                of_state(newest.map_or("", String::as_str))?
+            }
             None => {
                 match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {
                     Some(binding) => of_state(&binding.name)?,

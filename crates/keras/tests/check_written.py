@@ -1,8 +1,9 @@
 """Opens files that were written here with Keras: outputs must be those expected, and training must go on.
 
-`check_written.py WRITTEN NUMBERS.npz`: NUMBERS is what Keras computed (see make_fixtures.py), WRITTEN was trained 20 steps on
+`check_written.py WRITTEN NUMBERS.npz [ORIGINAL]`: NUMBERS is what Keras computed (see make_fixtures.py), WRITTEN was trained 20 steps on
 the same batch (`cargo run --example check MODEL NUMBERS.npz WRITTEN`, or the test `written`). Prints how far predictions are
-from Keras's own after 20 steps, and the losses of 5 steps more against those of the model that Keras trained for 20.
+from Keras's own after 20 steps; with ORIGINAL, the file that was trained, also whether both are compiled alike, and the losses of 5
+steps more against those of the model that Keras trained for 20.
 """
 import os
 import sys
@@ -22,8 +23,7 @@ def go_on(model, inputs, labels, steps):
     losses = []
     for _ in range(steps):
         model.reset_metrics()
-        result = model.train_on_batch(inputs, labels)
-        losses.append(result[0] if isinstance(result, (list, tuple)) else result)
+        losses.append(model.train_on_batch(inputs, labels, return_dict=True)["loss"])
     return np.asarray(losses)
 
 
@@ -39,15 +39,21 @@ def main(written, path, original=None):
     numbers = np.load(path)
     model = keras.models.load_model(written)
     inputs, labels = shaped(model, column(numbers, "x")), column(numbers, "t")
-    labels = labels if len(labels) > 1 else labels[0]
     outputs = model(inputs, training=False)
-    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    if isinstance(outputs, dict):
+        labels = dict(zip(sorted(outputs), labels))
+        outputs = [outputs[name] for name in sorted(outputs)]
+    else:
+        labels = labels if len(labels) > 1 else labels[0]
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     far = max(float(np.abs(np.asarray(y, np.float32) - z).max()) for y, z in zip(outputs, column(numbers, "z")))
     line = f"{os.path.basename(written)}: outputs {far:.1e}"
     if model.optimizer is not None and model.optimizer.built:
         line += f", iterations {int(model.optimizer.iterations)}"
     if original:
         theirs = keras.models.load_model(original)
+        same = theirs.get_compile_config() == model.get_compile_config()
+        line += f", compiled {'alike' if same else 'DIFFERENTLY'}"
         go_on(theirs, inputs, labels, 20)
         a, b = go_on(theirs, inputs, labels, 5), go_on(model, inputs, labels, 5)
         line += f", 5 steps more {float(np.abs(a / b - 1).max()):.1e}"

@@ -1,9 +1,11 @@
 """Makes fixtures/: small models saved by Keras, and what Keras computes with them.
 
 For each model NAME.keras there is NAME.npz: inputs x0…, labels t0…, outputs y0… as predicted, the gradients g0… of the
-first step in the order of trainable variables, the losses of 20 steps on the same batch, and outputs z0… after them.
+first step in the order of trainable variables, the losses of 20 steps on the same batch, and outputs z0… after them. Models
+with several outputs also have e_NAME, what `evaluate` says before the first step, and p_NAME, what every step says.
 
-Run in this folder; needs keras, tensorflow and numpy. With `--applications FOLDER` it makes files of Keras's own
+Run in this folder; needs keras, tensorflow and numpy. With `--several` it makes only the models with several outputs and
+those after them. With `--applications FOLDER` it makes files of Keras's own
 applications in FOLDER instead (they are too large to keep), for `cargo run --release --example check`.
 """
 import os
@@ -27,8 +29,8 @@ def as_list(x):
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
-def numbers(model, inputs, labels, steps=STEPS, micro=None):
-    """What Keras computes; trains the model."""
+def numbers(model, inputs, labels, steps=STEPS, named=False):
+    """What Keras computes, where `named` also under its own names; trains the model."""
     found = {f"x{i}": np.asarray(x) for i, x in enumerate(as_list(inputs))}
     found |= {f"t{i}": np.asarray(t) for i, t in enumerate(as_list(labels))}
     found |= {f"y{i}": np.asarray(y) for i, y in enumerate(as_list(model(inputs, training=False)))}
@@ -42,12 +44,18 @@ def numbers(model, inputs, labels, steps=STEPS, micro=None):
     # The forward pass in training moved the statistics of norms.
     for v, value in zip(model.variables, state):
         v.assign(value)
-    losses = []
+    if named:
+        # Equal batches: with TensorFlow, Keras weighs the losses of single outputs by batches and all else by samples.
+        batch = len(as_list(inputs)[0]) // 2
+        evaluated = model.evaluate(inputs, labels, batch_size=batch, return_dict=True, verbose=0)
+        found |= {f"e_{name}": np.asarray(value) for name, value in evaluated.items()}
+    results = []
     for _ in range(steps):
         model.reset_metrics()
-        result = model.train_on_batch(inputs, labels)
-        losses.append(result[0] if isinstance(result, (list, tuple)) else result)
-    found["losses"] = np.asarray(losses, np.float32)
+        results.append(model.train_on_batch(inputs, labels, return_dict=True))
+    found["losses"] = np.asarray([result["loss"] for result in results], np.float32)
+    if named:
+        found |= {f"p_{name}": np.asarray([result[name] for result in results]) for name in results[0]}
     found |= {f"z{i}": np.asarray(y) for i, y in enumerate(as_list(model(inputs, training=False)))}
     return {key: value.astype(np.float32) if value.dtype.kind == "f" else value for key, value in found.items()}
 
@@ -63,13 +71,13 @@ def save(model, path):
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
 
-def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", warm=0, **compile_args):
+def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", warm=0, named=False, **compile_args):
     """Saves a compiled model, trained for `warm` steps, then what Keras computes with it."""
     model.compile(optimizer, loss, metrics=metrics, **compile_args)
     for _ in range(warm):
         model.train_on_batch(inputs, labels)
     save(model, f"{OUT}/{name}.{suffix}")
-    np.savez(f"{OUT}/{name}.npz", **numbers(model, inputs, labels))
+    np.savez(f"{OUT}/{name}.npz", **numbers(model, inputs, labels, named=named))
     print(name, model.count_params())
 
 
@@ -359,6 +367,62 @@ def fixtures():
     save(model, f"{OUT}/resumed.keras")
     np.savez(f"{OUT}/resumed.npz", **numbers(model, random(6, 5), classes(6, 4)))
     refused()
+    several()
+
+
+def heads():
+    """Two inputs and two outputs over one trunk."""
+    image, meta = keras.Input((6, 6, 1), name="image"), keras.Input((3,), name="meta")
+    x = layers.Conv2D(3, 3, activation="relu", kernel_regularizer=keras.regularizers.L2(0.02))(image)
+    x = layers.Concatenate()([layers.Flatten()(x), layers.Dense(4, activation="tanh")(meta)])
+    x = layers.Dense(6, activation="relu", kernel_regularizer="l2")(x)
+    age = layers.Dense(1, name="age")(x)
+    kind = layers.Dense(4, activation="softmax", name="class")(x)
+    return wake(keras.Model([image, meta], [age, kind], name="heads"))
+
+
+def named_heads():
+    """Outputs by name, of which one has metrics and no loss."""
+    row = keras.Input((5,), name="row")
+    x = layers.Dense(6, activation="tanh")(row)
+    return wake(keras.Model(row, {
+        "score": layers.Dense(1, activation="sigmoid", name="one")(x),
+        "tags": layers.Dense(3, activation="sigmoid", name="two")(x),
+        "spare": layers.Dense(2, name="three")(x),
+    }, name="named_heads"))
+
+
+def twins():
+    row = keras.Input((5,))
+    x = layers.Dense(4, activation="tanh")(row)
+    return wake(keras.Model(row, [layers.Dense(2, name="left")(x), layers.Dense(2, name="right")(x)], name="twins"))
+
+
+def several():
+    """Models with several outputs; optimizers that came later."""
+    keras.utils.set_random_seed(4)
+    o, l, m = keras.optimizers, keras.losses, keras.metrics
+    image, meta = random(10, 6, 6, 1), random(10, 3)
+    case("heads", heads(), [image, meta], [random(10, 1), classes(10, 4)], o.Adam(0.01),
+         {"age": "mse", "class": "sparse_categorical_crossentropy"},
+         {"age": ["mae", m.RootMeanSquaredError()], "class": ["accuracy", m.SparseTopKCategoricalAccuracy(k=2, name="top2")]},
+         named=True, loss_weights={"age": 0.25, "class": 1.5})
+    row = random(10, 5)
+    tags = (random(10, 3) > 0.3).astype(np.float32)
+    score = (row[:, :1] > 0).astype(np.float32)
+    case("named_heads", named_heads(), row, {"score": score, "tags": tags, "spare": random(10, 2)},
+         o.SGD(0.1, momentum=0.9), {"score": l.BinaryCrossentropy(), "tags": "binary_crossentropy"},
+         {"score": ["accuracy", m.AUC(), m.Precision(thresholds=0.4), m.Recall()],
+          "tags": [m.AUC(multi_label=True, num_thresholds=50), "binary_accuracy", "accuracy", m.BinaryCrossentropy()],
+          "spare": ["mae", "cosine_similarity"]}, named=True, loss_weights={"score": 2.0, "tags": 0.5})
+    case("twins", twins(), row, [random(10, 2), random(10, 2) + 1], o.Ftrl(0.2, l1_regularization_strength=0.01),
+         "mse", [["mae"], ["mse", "mae"]], named=True)
+    case("partial", twins(), row, [random(10, 2), random(10, 2) + 1], o.RMSprop(0.01), [None, "mae"], named=True)
+    case("ftrl", small("ftrl"), random(6, 5), random(6, 2),
+         o.Ftrl(0.1, learning_rate_power=-0.7, l1_regularization_strength=0.02, l2_regularization_strength=0.03,
+                l2_shrinkage_regularization_strength=0.01, beta=0.1), "mse")
+    unknown = small("unknown")
+    case("unknown_metric", unknown, random(6, 5), random(6, 2), "sgd", "mse", ["mae", m.F1Score(), m.Precision(top_k=1)])
 
 
 @keras.saving.register_keras_serializable("mine")
@@ -435,5 +499,7 @@ def applications(folder):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--applications"]:
         applications(sys.argv[2])
+    elif sys.argv[1:2] == ["--several"]:
+        several()
     else:
         fixtures()

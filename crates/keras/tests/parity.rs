@@ -2,12 +2,13 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{Arrays, compare, outputs_distance, predict};
+use common::{Arrays, compare, outputs_distance, predict, types};
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_keras::KerasModel;
-use plimsoll_nn::{Model, Net, Precision};
+use plimsoll_keras::{Compiled, KerasModel};
+use plimsoll_nn::{Measure, Model, Net, Outcome, Precision};
 use plimsoll_run::Tensor;
 
 fn fixture(name: &str) -> PathBuf {
@@ -52,9 +53,126 @@ agree! {
     poisson_loss_agrees: "poisson" "poisson.keras";
     percentage_loss_agrees: "mape" "mape.keras";
     divergence_agrees: "kl" "kl.keras";
+    two_inputs_and_two_weighted_outputs_agree: "heads" "heads.keras";
+    outputs_by_name_agree: "named_heads" "named_heads.keras";
+    one_loss_for_two_outputs_agrees: "twins" "twins.keras";
+    an_output_without_a_loss_agrees: "partial" "partial.keras";
+    ftrl_agrees: "ftrl" "ftrl.keras";
     a_legacy_file_agrees: "legacy" "legacy.h5";
     a_legacy_file_of_recurrent_layers_agrees: "legacy_rnn" "legacy_rnn.h5";
     an_optimizer_in_mid_training_goes_on: "resumed" "resumed.keras";
+}
+
+/// What is in an archive under names that begin so, without that beginning.
+fn named(archive: &Path, start: &str) -> BTreeMap<String, Vec<f64>> {
+    let arrays = Arrays::open(archive);
+    let members = plimsoll_formats::npz::members(archive).unwrap();
+    let names = members.iter().filter_map(|member| member.name.strip_prefix(start));
+    names.map(|name| (name.to_string(), arrays.get(&format!("{start}{name}")))).collect()
+}
+
+/// What is counted, by name, and the loss.
+fn counted(compiled: &Compiled, outcome: &Outcome<'_>) -> BTreeMap<String, f64> {
+    let value = |(measure, sums): (&Measure, &Tensor)| {
+        (measure.name.clone(), measure.finish(&sums.to_f64().unwrap()))
+    };
+    let mut found: BTreeMap<String, f64> = compiled.metrics.iter().zip(outcome.sums).map(value).collect();
+    found.insert("loss".into(), outcome.loss);
+    found
+}
+
+#[test]
+fn losses_and_metrics_of_every_output_have_kerass_names_and_values() {
+    for name in ["heads", "named_heads", "twins", "partial"] {
+        let compiled = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap().compiled().unwrap();
+        assert!(compiled.other_metrics.is_empty(), "{:?}", compiled.other_metrics);
+        let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
+        let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
+        let mut training = compiled.model.training(compiled.recipe(types(&inputs), types(&labels))).unwrap();
+        let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
+        let evaluated = counted(&compiled, &training.evaluate(&batch).unwrap());
+        let expected = named(&fixture(&format!("{name}.npz")), "e_");
+        assert_eq!(evaluated.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}");
+        for (measure, value) in &evaluated {
+            let far = (value - expected[measure][0]).abs();
+            assert!(far <= 1e-5 * (1.0 + value.abs()), "{name}: {measure} {value}, {:?}", expected[measure]);
+        }
+        let expected = named(&fixture(&format!("{name}.npz")), "p_");
+        for step in 0..20 {
+            for (measure, value) in counted(&compiled, &training.run(&batch).unwrap()) {
+                let expected = expected[&measure][step];
+                let far = (value - expected).abs();
+                assert!(far <= 1e-4 * (1.0 + value.abs()), "{name}: {measure} {value}, {expected} at {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_in_pieces_has_the_losses_and_metrics_of_the_whole() {
+    let compiled = KerasModel::open(fixture("named_heads.keras")).unwrap().compiled().unwrap();
+    let arrays = Arrays::open(&fixture("named_heads.npz"));
+    let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
+    let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
+    let run = |micro_batch| {
+        let recipe = compiled.recipe(types(&inputs), types(&labels));
+        let recipe = plimsoll_nn::Recipe { micro_batch, ..recipe };
+        let mut training = compiled.model.training(recipe).unwrap();
+        training.run(&batch).unwrap();
+        (training.info().micro_batches, counted(&compiled, &training.run(&batch).unwrap()))
+    };
+    let ((one, whole), (three, pieces)) = (run(None), run(Some(4)));
+    assert_eq!((one, three), (1, 3));
+    for (name, value) in &whole {
+        assert!(
+            (value - pieces[name]).abs() < 1e-6 * (1.0 + value.abs()),
+            "{name}: {value}, {}",
+            pieces[name]
+        );
+    }
+}
+
+#[test]
+fn labels_are_those_of_outputs_with_a_loss_or_a_metric() {
+    let open = |name: &str| KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
+    let model = open("partial");
+    let compiled = model.compiled().unwrap();
+    assert_eq!(compiled.labelled_names().collect::<Vec<_>>(), ["right"]);
+    let arrays = Arrays::open(&fixture("partial.npz"));
+    let (x, t) = (arrays.list("x"), arrays.list("t"));
+    let step = |labels: &[Tensor]| {
+        let mut training = compiled.model.training(compiled.recipe(types(&x), types(labels))).unwrap();
+        let batch: Vec<&Tensor> = x.iter().chain(labels).collect();
+        training.run(&batch).unwrap().loss
+    };
+    assert_eq!(step(&t), step(&t[1..]), "labels of an output without a loss may be left out");
+    let named = open("named_heads");
+    assert_eq!(named.compiled().unwrap().labelled_names().collect::<Vec<_>>(), ["score", "spare", "tags"]);
+    assert_eq!(
+        (open("heads").input_names(), named.input_names()),
+        (vec!["image".into(), "meta".into()], vec!["row".into()])
+    );
+}
+
+#[test]
+fn metrics_that_are_not_known_are_named() {
+    let compiled = KerasModel::open(fixture("unknown_metric.keras")).unwrap().compiled().unwrap();
+    assert_eq!(compiled.metrics.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["mae"]);
+    assert_eq!(compiled.other_metrics, ["f1_score", "precision_1"]);
+}
+
+#[test]
+fn regularizers_count_in_evaluation_and_not_in_predictions() {
+    let model = KerasModel::open(fixture("heads.keras")).unwrap();
+    let arrays = Arrays::open(&fixture("heads.npz"));
+    let compiled = model.compiled().unwrap();
+    let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
+    let mut training = compiled.model.training(compiled.recipe(types(&inputs), types(&labels))).unwrap();
+    let found =
+        counted(&compiled, &training.evaluate(&inputs.iter().chain(&labels).collect::<Vec<_>>()).unwrap());
+    let bare = 0.25 * found["age_loss"] + 1.5 * found["class_loss"];
+    assert!(found["loss"] > bare + 0.1, "{found:?}");
+    assert_eq!(training.predict(&inputs.iter().collect::<Vec<_>>()).unwrap().len(), 2);
 }
 
 #[test]

@@ -15,7 +15,9 @@ mod model;
 mod net;
 mod sequential;
 
+mod confusion;
 mod loss;
+mod measure;
 mod metric;
 mod optim;
 mod scale;
@@ -25,17 +27,19 @@ mod training;
 
 pub mod zoo;
 
+pub use confusion::{Auc, Curve, Summation};
 pub use init::{Init, Start};
 pub use layers::{Activation, Conv, Conv1d, Conv2d, MultiHead, Recurrent};
 pub use loss::{
     Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, smooth_cross_entropy,
     softmax_cross_entropy,
 };
+pub use measure::{Count, Measure, View};
 pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
-    Adafactor, Adagrad, Adam, Decay, DecayKind, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
+    Adafactor, Adagrad, Adam, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
     clip_by_global_norm, clip_by_value, optimizer,
 };
 pub use precision::{Precision, Precisions};

@@ -17,6 +17,18 @@ use crate::error::refuse;
 pub trait Loss: Send + Sync {
     /// The loss of a batch.
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor>;
+
+    /// The loss of a batch, and the parts of it that can be followed by themselves (see [`crate::Count::Part`]), each a mean
+    /// over samples: those of single outputs, say. Most losses have none.
+    fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        Ok((self.loss(outputs, labels)?, Vec::new()))
+    }
+
+    /// Whether outputs are left out, so that parameters which lead to these alone have no gradient and stay as they are.
+    /// Otherwise such a parameter is an error: something is not connected.
+    fn leaves_out(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
@@ -35,6 +47,14 @@ impl<F: Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync> Loss for F {
 impl<L: Loss + ?Sized> Loss for Arc<L> {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
         (**self).loss(outputs, labels)
+    }
+
+    fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        (**self).parts(outputs, labels)
+    }
+
+    fn leaves_out(&self) -> bool {
+        (**self).leaves_out()
     }
 }
 

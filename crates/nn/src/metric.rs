@@ -6,6 +6,7 @@ use plimsoll_graph::ops::ScatterAdd;
 use plimsoll_graph::{DType, GatherOps, LossOps, Site, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use crate::confusion::{Auc, found};
 use crate::error::refuse;
 use crate::loss::alike;
 
@@ -19,6 +20,24 @@ pub enum Metric {
     TopK(usize),
     /// The share of targets (0 or 1) on the same side as the logits, of one shape but for a last axis of length 1.
     BinaryAccuracy,
+    /// The share of targets (0 or 1) that say whether outputs are above a threshold: for probabilities, usually ½.
+    BinaryAccuracyAt(f64),
+    /// The share of true cases among those found: with a probability above the threshold, of all classes or of one.
+    Precision {
+        /// What a probability must be above.
+        threshold: f64,
+        /// The one class that counts, along the last axis.
+        class: Option<usize>,
+    },
+    /// The share of found cases among the true ones.
+    Recall {
+        /// What a probability must be above.
+        threshold: f64,
+        /// The one class that counts, along the last axis.
+        class: Option<usize>,
+    },
+    /// The area under a curve over thresholds of probabilities.
+    Auc(Auc),
     /// The mean over classes of intersection over union, for labels `[..]` and logits `[.., C]`; classes that appear
     /// nowhere do not count.
     MeanIou,
@@ -42,7 +61,10 @@ impl Metric {
         match self {
             Metric::Accuracy => "accuracy".into(),
             Metric::TopK(k) => format!("top{k}"),
-            Metric::BinaryAccuracy => "binary_accuracy".into(),
+            Metric::BinaryAccuracy | Metric::BinaryAccuracyAt(_) => "binary_accuracy".into(),
+            Metric::Precision { .. } => "precision".into(),
+            Metric::Recall { .. } => "recall".into(),
+            Metric::Auc(_) => "auc".into(),
             Metric::MeanIou => "mean_iou".into(),
             Metric::CrossEntropy => "cross_entropy".into(),
             Metric::Perplexity => "perplexity".into(),
@@ -84,6 +106,16 @@ impl Metric {
                 let hits = x.greater(&zero)?.cast(DType::F32)?.equal(&t.greater(&half)?.cast(DType::F32)?)?;
                 Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
             }
+            Metric::BinaryAccuracyAt(threshold) => {
+                let (x, t) = alike(outputs, labels)?;
+                let least = x.full_like(Type::new(DType::F32, []), threshold)?;
+                let hits = x.greater(&least)?.cast(DType::F32)?.equal(&t)?;
+                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
+            }
+            Metric::Precision { threshold, class } | Metric::Recall { threshold, class } => {
+                found(outputs, labels, threshold, class)
+            }
+            Metric::Auc(auc) => auc.sums(outputs, labels),
             Metric::MeanIou => {
                 let (labels, classes) = classes(outputs, labels)?;
                 let n = labels.ty().elements();
@@ -126,6 +158,12 @@ impl Metric {
         let at = |i: usize| sums.get(i).copied().unwrap_or(f64::NAN);
         let mean = at(0) / at(1);
         match self {
+            // Keras counts a share of nothing as 0.
+            Metric::Precision { .. } if at(0) + at(1) == 0.0 => 0.0,
+            Metric::Recall { .. } if at(0) + at(2) == 0.0 => 0.0,
+            Metric::Precision { .. } => at(0) / (at(0) + at(1)),
+            Metric::Recall { .. } => at(0) / (at(0) + at(2)),
+            Metric::Auc(auc) => auc.finish(sums),
             Metric::Perplexity => mean.exp(),
             Metric::Rmse => mean.sqrt(),
             Metric::R2 => 1.0 - at(0) / (at(2) - at(1) * at(1) / at(3)),

@@ -44,6 +44,7 @@ pub struct Net {
     sketch: Option<Sketch>,
     path: Vec<String>,
     training: bool,
+    predicting: bool,
     precision: Precision,
     /// Precisions of layers by name, and the layers met under them.
     policies: Vec<(String, Precision)>,
@@ -83,6 +84,7 @@ impl Net {
             sketch: None,
             path: Vec::new(),
             training,
+            predicting: false,
             precision: Precision::default(),
             policies: Vec::new(),
             layers: Vec::new(),
@@ -95,6 +97,12 @@ impl Net {
     /// The same net computing in a precision.
     pub fn precision(mut self, precision: Precision) -> Net {
         self.precision = precision;
+        self
+    }
+
+    /// The same net for predictions: only the outputs themselves are wanted, nothing that goes into a loss beside them.
+    pub fn predicting(mut self) -> Net {
+        self.predicting = true;
         self
     }
 
@@ -114,6 +122,11 @@ impl Net {
     /// Whether the model is being trained: batch norm uses the batch's statistics, dropout drops.
     pub fn is_training(&self) -> bool {
         self.training
+    }
+
+    /// Whether outputs are for a user and no loss is taken of them.
+    pub fn is_predicting(&self) -> bool {
+        self.predicting
     }
 
     /// The element type of activations here.

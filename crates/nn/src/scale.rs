@@ -24,18 +24,18 @@ impl LossScale {
         part == self.scale || part == self.good
     }
 
-    /// The gradients of a loss, taken at the scale and brought back.
+    /// The gradients of a loss, taken at the scale and brought back; none where the loss does not depend on a tensor.
     pub(crate) fn gradient(
         &self,
         tape: &Tape,
         loss: &Tensor,
         wrt: &[&Tensor],
         state: &[Tensor],
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Vec<Option<Tensor>>> {
         let scaled = loss.mul(&state[self.scale].cast(loss.dtype())?)?;
         let back = state[self.scale].reciprocal()?;
-        let grads = tape.gradient(&scaled, wrt)?;
-        grads.iter().map(|g| g.mul(&back.cast(g.dtype())?)).collect()
+        let grads = tape.try_gradient(&scaled, wrt)?;
+        grads.iter().map(|g| g.as_ref().map(|g| g.mul(&back.cast(g.dtype())?)).transpose()).collect()
     }
 
     /// A truth value: whether all elements of all gradients are finite. (0 · x is not a number where x is not finite.)

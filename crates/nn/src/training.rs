@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::error::refuse;
 use crate::scale::LossScale;
 use crate::{
-    Loss, Metric, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
+    Loss, Measure, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
     softmax_cross_entropy,
 };
 
@@ -38,8 +38,8 @@ pub struct Recipe {
     pub precision: Precision,
     /// A bound on gradients.
     pub clip: Option<Clip>,
-    /// What is counted beside the loss, of the first output and the first labels.
-    pub metrics: Vec<Metric>,
+    /// What is counted beside the loss.
+    pub metrics: Vec<Measure>,
     /// The types of the model's inputs.
     pub inputs: Vec<Type>,
     /// The types of the labels.
@@ -467,24 +467,19 @@ impl<M: Model + 'static> Body<M> {
     fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
         let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
         let outputs = self.model.forward(&mut self.net(pass), inputs)?;
-        let loss = self.recipe.loss.loss(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels)?;
+        let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
         Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
     }
 
     fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
-        let outputs = self.model.forward(&mut self.net(pass), pass.inputs)?;
+        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
         let outputs = outputs.iter().map(|y| y.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
 
-    fn sums(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Vec<Tensor>> {
-        match (outputs.first(), labels.first()) {
-            (Some(output), Some(labels)) => {
-                self.recipe.metrics.iter().map(|m| m.sums(output, labels)).collect()
-            }
-            _ => Ok(Vec::new()),
-        }
+    fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
     }
 
     fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
@@ -499,12 +494,24 @@ impl<M: Model + 'static> Body<M> {
         let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
         let mut net = Net::bound(params, &state[..params.len()], true).precision(recipe.precision).key(key);
         let outputs = model.forward(&mut net, inputs)?;
-        let loss = recipe.loss.loss(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels)?;
-        let mut grads = match &layout.scale {
-            None => tape.gradient(&loss, &wrt)?,
+        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
+        let found = match &layout.scale {
+            None => tape.try_gradient(&loss, &wrt)?,
             Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
         };
+        // The parameters that move, with their slots and gradients.
+        let (mut moved, mut grads) = (Vec::new(), Vec::new());
+        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(found) {
+            match grad {
+                Some(grad) => {
+                    moved.push((i, slots));
+                    grads.push(grad);
+                }
+                None if recipe.loss.leaves_out() => {}
+                None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
+            }
+        }
         let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
         match recipe.clip {
             None => {}
@@ -515,7 +522,7 @@ impl<M: Model + 'static> Body<M> {
         let rate = &state[layout.rate];
         let scalars = recipe.optimizer.prepare(&count, rate)?;
         let mut new: Vec<Tensor> = state.to_vec();
-        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(&grads) {
+        for ((i, slots), grad) in moved.into_iter().zip(&grads) {
             let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
             let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {

@@ -1,4 +1,5 @@
-//! Twenty steps of every optimizer, and learning rates of every schedule, against PyTorch's (Lion's against Keras's).
+//! Twenty steps of every optimizer, and learning rates of every schedule, against PyTorch's (Lion's and Ftrl's against
+//! Keras's).
 //!
 //! The values were made by `optimizers/make.py`; data and start are computed here as there.
 
@@ -11,8 +12,8 @@ use common::{labels, uniform};
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{
-    Adafactor, Adagrad, Adam, Decay, Init, Lion, Net, Optimizer, Param, Plateau, Recipe, RmsProp, Schedule,
-    Sgd, Training, UpdateAt, clip_by_global_norm, clip_by_value, model, mse,
+    Adafactor, Adagrad, Adam, Decay, Ftrl, Init, Lion, Net, Optimizer, Param, Plateau, Recipe, RmsProp,
+    Schedule, Sgd, Training, UpdateAt, clip_by_global_norm, clip_by_value, model, mse,
 };
 use plimsoll_run::{Device, Result, Step, StepResult, Tape, Tensor};
 
@@ -132,6 +133,14 @@ fn adafactor_is_pytorchs() {
 fn lion_is_kerass() {
     check("lion", Lion { beta1: 0.9, beta2: 0.99, ..Lion::new(0.02) });
     check("lion_decay", Lion { decay: Decay::decoupled(0.3), ..Lion::new(0.02) });
+}
+
+#[test]
+fn ftrl_is_kerass() {
+    check("ftrl", Ftrl::new(0.3));
+    let all =
+        Ftrl { power: -0.7, start: 0.3, l1: 0.05, l2: 0.02, shrinkage: 0.01, beta: 0.2, ..Ftrl::new(0.3) };
+    check("ftrl_all", all);
 }
 
 #[test]

@@ -227,9 +227,22 @@ impl EarlyStopping {
 
     /// Whether progress is up.
     pub fn larger_is_better(&self) -> bool {
-        !["loss", "mae", "mse", "rmse", "entropy", "perplexity"]
-            .iter()
-            .any(|down| self.metric.ends_with(down))
+        ![
+            "loss",
+            "mae",
+            "mse",
+            "mape",
+            "msle",
+            "rmse",
+            "error",
+            "entropy",
+            "crossentropy",
+            "perplexity",
+            "divergence",
+            "poisson",
+        ]
+        .iter()
+        .any(|down| self.metric.ends_with(down))
     }
 }
 

@@ -2,10 +2,11 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_graph::{TensorOps, Type};
-use plimsoll_nn::Tally;
+use plimsoll_nn::Measure;
 use plimsoll_run::Tensor;
 
 use crate::error::{Error, Result};
+use crate::session::add;
 use crate::staging::borrowed;
 use crate::trainer::Trainer;
 
@@ -39,8 +40,8 @@ impl Trainer {
     }
 
     pub(crate) fn evaluate_over(&mut self, data: &Dataset) -> Result<Evaluation> {
-        let fields = self.n_inputs + 1;
-        let mut tallies: Vec<Tally> = self.metrics.iter().map(|&metric| Tally::new(metric)).collect();
+        let fields = self.n_inputs + self.n_labels;
+        let mut totals: Vec<Vec<f64>> = vec![Vec::new(); self.metrics.len()];
         let (mut sum, mut samples) = (0.0, 0);
         for batch in data.batches()? {
             let batch = batch?;
@@ -51,12 +52,12 @@ impl Trainer {
             let outcome = training.evaluate(&borrowed(staged))?;
             sum += outcome.loss * n as f64;
             samples += n as u64;
-            for (tally, sums) in tallies.iter_mut().zip(outcome.sums) {
-                tally.add(sums)?;
+            for (total, sums) in totals.iter_mut().zip(outcome.sums) {
+                add(total, sums)?;
             }
         }
-        let names = self.metrics.iter().map(|metric| metric.name());
-        let metrics = names.zip(tallies.iter().map(Tally::value)).collect();
+        let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
+        let metrics = self.metrics.iter().zip(&totals).map(value).collect();
         Ok(Evaluation { loss: sum / samples as f64, metrics, samples })
     }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use plimsoll_data::{Batch, Batches, Dataset};
 use plimsoll_device::process;
 use plimsoll_graph::{DType, TensorOps};
+use plimsoll_nn::Measure;
 use plimsoll_run::Tensor;
 
 use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
@@ -182,7 +183,7 @@ impl Trainer {
     /// One batch: an update, or none. While a device works on it, the next is taken from the pipeline.
     fn step(&mut self, batch: Option<Batch>, batches: &mut Batches, run: &mut Run) -> Result<Did> {
         let rate = self.rate(self.progress.step);
-        let fields = self.n_inputs + 1;
+        let fields = self.n_inputs + self.n_labels;
         let poisoned = self.fault == Some(Fault::Nan(run.batches_seen));
         if self.fault == Some(Fault::Device(run.batches_seen)) {
             self.is_device_lost = true;
@@ -250,9 +251,9 @@ impl Trainer {
     }
 
     fn close_epoch(&mut self, batches: &Batches) -> Result<EpochEvent> {
-        let named = |metric: &plimsoll_nn::Metric| metric.name();
-        let values = self.metrics.iter().zip(&self.progress.sums).map(|(metric, sums)| metric.finish(sums));
-        let mut metrics: Vec<(String, f64)> = self.metrics.iter().map(named).zip(values).collect();
+        let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
+        let mut metrics: Vec<(String, f64)> =
+            self.metrics.iter().zip(&self.progress.sums).map(value).collect();
         if let Some(data) = self.validation.clone() {
             let data = self.bounded(&data)?;
             let found = match self.evaluate_over(&data) {
@@ -359,7 +360,7 @@ struct Run {
 }
 
 /// Adds a metric's sums (f32) to those of the epoch. Allocates for the first batch of an epoch only.
-fn add(total: &mut Vec<f64>, sums: &Tensor) -> Result<()> {
+pub(crate) fn add(total: &mut Vec<f64>, sums: &Tensor) -> Result<()> {
     let bytes = sums.as_bytes()?;
     total.resize(sums.ty().elements(), 0.0);
     for (total, bytes) in total.iter_mut().zip(bytes.chunks_exact(4)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Loss, Metric, Model, Net, Optimizer, Param, Precision, Recipe, Schedule, Training};
+use plimsoll_nn::{Clip, Loss, Measure, Model, Net, Optimizer, Param, Precision, Recipe, Schedule, Training};
 use plimsoll_run::{Device, Exactness, Frontier, StepInfo, Tensor};
 
 use crate::callback::Callback;
@@ -48,7 +48,7 @@ pub struct Trainer {
     pub(crate) exactness: Exactness,
     pub(crate) micro_batch: Option<usize>,
     pub(crate) clip: Option<Clip>,
-    pub(crate) metrics: Vec<Metric>,
+    pub(crate) metrics: Vec<Measure>,
     pub(crate) schedule: Schedule,
     pub(crate) seed: u64,
     pub(crate) validation: Option<Dataset>,
@@ -60,8 +60,9 @@ pub struct Trainer {
     pub(crate) training: Option<Training>,
     pub(crate) progress: Progress,
     pub(crate) staging: Staging,
-    /// How many fields of a sample are inputs.
+    /// How many fields of a sample are inputs, and how many after them are labels.
     pub(crate) n_inputs: usize,
+    pub(crate) n_labels: usize,
     pub(crate) resumed: Option<Checkpoint>,
     /// Whether pipelines must do with the least they can, because the line is tight.
     pub(crate) least_pipelines: bool,
@@ -101,6 +102,7 @@ impl Trainer {
             progress: Progress { rate_factor: 1.0, ..Progress::default() },
             staging: Staging::default(),
             n_inputs: 1,
+            n_labels: 1,
             resumed: None,
             least_pipelines: false,
             beside: Bytes::ZERO,
@@ -175,10 +177,17 @@ impl Trainer {
         self
     }
 
-    /// What is counted beside the loss.
+    /// What is counted beside the loss: metrics of the first output, or measures of any.
     #[must_use]
-    pub fn metrics(mut self, metrics: impl Into<Vec<Metric>>) -> Trainer {
-        self.metrics = metrics.into();
+    pub fn metrics<M: Into<Measure>>(mut self, metrics: impl IntoIterator<Item = M>) -> Trainer {
+        self.metrics = metrics.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many of the last fields of a sample are labels; without a word one. All others are inputs.
+    #[must_use]
+    pub fn labels(mut self, n: usize) -> Trainer {
+        self.n_labels = n;
         self
     }
 
@@ -404,15 +413,19 @@ impl Trainer {
         };
         let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
         let spec = data.spec()?;
-        if spec.len() < 2 && labelled {
-            let why = format!("a sample has {} field; training needs inputs and labels", spec.len());
+        if labelled && (spec.len() < 2 || spec.len() <= self.n_labels) {
+            let (n, labels) = (spec.len(), self.n_labels);
+            let why =
+                format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
             return Err(Error::Mismatch(why));
         }
         let ty = |field: &plimsoll_data::FieldSpec| {
             let shape: Vec<usize> = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
             Type::new(field.dtype, &shape[..])
         };
-        let (inputs, labels) = spec.split_at(spec.len() - usize::from(spec.len() > 1));
+        // What has fewer fields has no labels.
+        let n_labels = if spec.len() > self.n_labels { self.n_labels } else { 0 };
+        let (inputs, labels) = spec.split_at(spec.len() - n_labels);
         self.n_inputs = inputs.len();
         Ok(Recipe {
             loss: self.loss.clone(),

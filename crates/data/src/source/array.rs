@@ -13,6 +13,7 @@ use plimsoll_graph::DType;
 
 use super::{Block, Scratch, Source};
 use crate::error::{Error, Result};
+use crate::fields::FieldKind;
 use crate::sample::{FieldSpec, Number, SampleMut};
 
 /// What is read ahead when rows are asked for in turn: enough that the call costs little beside the copy.
@@ -157,6 +158,12 @@ impl Column {
         let (dtype, divisor) = declared_type(name, element, &shape);
         let row_bytes = shape.iter().product::<usize>() * element.element.bytes();
         Column { place, element, rows, row_bytes, field: FieldSpec::new(name, dtype, shape), divisor }
+    }
+
+    /// The same array with the element type of what it is for.
+    pub(crate) fn of_kind(mut self, kind: FieldKind) -> Column {
+        (self.field.dtype, self.divisor) = kind.declared(self.element, &self.field.shape);
+        self
     }
 
     fn as_stored(&self) -> Column {

@@ -10,6 +10,7 @@ use plimsoll_graph::DType;
 use super::array::declared_type;
 use super::{Stream, StreamSource};
 use crate::error::{Error, Result};
+use crate::fields::FieldKind;
 use crate::sample::{FieldSpec, Sample, SampleMut};
 
 /// How a compressed array is opened at its first number.
@@ -42,6 +43,12 @@ impl PackedColumn {
             field: FieldSpec::new(name, dtype, shape),
             divisor,
         }
+    }
+
+    /// The same array with the element type of what it is for.
+    pub fn of_kind(mut self, kind: FieldKind) -> PackedColumn {
+        (self.field.dtype, self.divisor) = kind.declared(self.element, &self.field.shape);
+        self
     }
 }
 

@@ -1,7 +1,7 @@
 //! Activations, by name and as layers.
 
 use plimsoll_graph::{SoftmaxOps, TensorOps, Type};
-use plimsoll_nn::Activation as Nn;
+use plimsoll_nn::{Activation as Nn, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
@@ -136,9 +136,13 @@ impl Activation {
         found.map(|(_, f)| *f).ok_or_else(|| settings.wrong(key, "this activation is not known here"))
     }
 
-    /// Whether a loss on probabilities takes what goes into it instead.
-    pub(crate) fn is_probability(&self) -> bool {
-        matches!(self, Activation::Softmax | Activation::Sigmoid)
+    /// Where a loss on probabilities can take what goes into it instead: what that must be seen through.
+    pub(crate) fn probability(&self) -> Option<View> {
+        match self {
+            Activation::Softmax => Some(View::Softmax),
+            Activation::Sigmoid => Some(View::Sigmoid),
+            _ => None,
+        }
     }
 
     #[track_caller]

@@ -10,6 +10,7 @@ mod adagrad;
 mod adam;
 mod clip;
 mod decay;
+mod ftrl;
 mod lion;
 mod rmsprop;
 mod sgd;
@@ -19,6 +20,7 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
+pub use ftrl::Ftrl;
 pub use lion::Lion;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
@@ -131,7 +133,7 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 }
 
 /// An optimizer by name, with a learning rate and the usual settings: `sgd`, `momentum`, `nesterov`, `adam`, `adamw`,
-/// `rmsprop`, `adagrad`, `lion` or `adafactor`.
+/// `rmsprop`, `adagrad`, `ftrl`, `lion` or `adafactor`.
 ///
 /// ```
 /// assert_eq!(plimsoll_nn::optimizer("adamw", 1e-3).map(|o| o.rate()), Some(1e-3));
@@ -146,6 +148,7 @@ pub fn optimizer(name: &str, lr: f64) -> Option<Arc<dyn Optimizer>> {
         "adamw" => Arc::new(Adam::w(lr, 0.01)),
         "rmsprop" => Arc::new(RmsProp::new(lr)),
         "adagrad" => Arc::new(Adagrad::new(lr)),
+        "ftrl" => Arc::new(Ftrl::new(lr)),
         "lion" => Arc::new(Lion::new(lr)),
         "adafactor" => Arc::new(Adafactor::new(lr)),
         _ => return None,

@@ -2,7 +2,7 @@
 
 usage: python make.py        (needs torch, numpy and keras)
 
-optimizers.json: losses and last parameters of 20 steps of least squares with every optimizer, in PyTorch (Lion: in Keras). Data and
+optimizers.json: losses and last parameters of 20 steps of least squares with every optimizer, in PyTorch (Lion and Ftrl: in Keras). Data and
 start come from the generator of ../training/make.py. schedules.json: learning rates of PyTorch's schedulers.
 """
 import json, os, sys
@@ -18,12 +18,11 @@ STEPS = 20
 x, y = uniform(1000, (8, 6), 1.7), uniform(1001, (8, 4), 1.7)
 
 
-class Lion:
-    """Keras's Lion under PyTorch's interface."""
+class Keras:
+    """An optimizer of Keras under PyTorch's interface."""
 
-    def __init__(self, params, **settings):
-        self.params = params
-        self.optimizer = keras.optimizers.Lion(**settings)
+    def __init__(self, params, optimizer):
+        self.params, self.optimizer = params, optimizer
         self.variables = [keras.Variable(p.detach().clone()) for p in params]
 
     def zero_grad(self):
@@ -42,7 +41,7 @@ def spared(params):
     return torch.optim.AdamW(groups, lr=0.05, weight_decay=0.2)
 
 
-O = torch.optim
+O, K = torch.optim, keras.optimizers
 CASES = {
     "sgd": lambda p: O.SGD(p, lr=0.1),
     "sgd_l2": lambda p: O.SGD(p, lr=0.1, weight_decay=0.1),
@@ -57,8 +56,12 @@ CASES = {
     "adagrad": lambda p: O.Adagrad(p, lr=0.2, lr_decay=0.05, weight_decay=0.01, initial_accumulator_value=0.1),
     "adafactor": lambda p: O.Adafactor(p, lr=0.05),
     "adafactor_all": lambda p: O.Adafactor(p, lr=0.05, d=1.5, weight_decay=0.1),
-    "lion": lambda p: Lion(p, learning_rate=0.02),
-    "lion_decay": lambda p: Lion(p, learning_rate=0.02, weight_decay=0.3),
+    "lion": lambda p: Keras(p, K.Lion(0.02)),
+    "lion_decay": lambda p: Keras(p, K.Lion(0.02, weight_decay=0.3)),
+    "ftrl": lambda p: Keras(p, K.Ftrl(0.3)),
+    "ftrl_all": lambda p: Keras(p, K.Ftrl(
+        0.3, learning_rate_power=-0.7, initial_accumulator_value=0.3, l1_regularization_strength=0.05,
+        l2_regularization_strength=0.02, l2_shrinkage_regularization_strength=0.01, beta=0.2)),
     "clip_value": lambda p: O.SGD(p, lr=0.1),
     "clip_norm": lambda p: O.SGD(p, lr=0.1),
 }

@@ -1,0 +1,267 @@
+//! Turns the metrics that a model was compiled with in Keras into measures of its outputs, under Keras's names.
+
+use std::sync::Arc;
+
+use plimsoll_graph::TensorOps;
+use plimsoll_nn::{Auc, Count, Curve, Measure, Metric, Summation, View};
+use plimsoll_run::Tensor;
+use serde_json::{Map, Value};
+
+use crate::KerasModel;
+use crate::loss::OutputLoss;
+
+/// The metrics of a compile configuration, by the output they are of.
+pub(crate) struct Metrics<'a> {
+    pub(crate) by_output: Vec<Vec<Named<'a>>>,
+    /// What could not be given to an output.
+    others: Vec<String>,
+}
+
+/// A metric of a file.
+pub(crate) struct Named<'a> {
+    /// What Keras calls its value.
+    name: String,
+    /// The class or function.
+    class: String,
+    settings: Option<&'a Map<String, Value>>,
+    /// Named by a word, which may stand for several classes.
+    is_word: bool,
+}
+
+/// Gives metrics to outputs as Keras does: all to the only one; else a list has one entry for each output, a map one by name.
+pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
+    let mut found = Metrics { by_output: names.iter().map(|_| Vec::new()).collect(), others: Vec::new() };
+    for &value in given {
+        let value = match value.get("class_name").and_then(Value::as_str) {
+            Some("CompileMetrics") => value.pointer("/config/metrics").unwrap_or(&Value::Null),
+            _ => value,
+        };
+        match value {
+            Value::Null => {}
+            value if names.len() == 1 => collect(value, &mut found.by_output[0]),
+            Value::Array(list) if list.len() == names.len() => {
+                list.iter().zip(&mut found.by_output).for_each(|(value, own)| collect(value, own));
+            }
+            Value::Object(map) if !map.contains_key("class_name") => {
+                for (key, value) in map {
+                    match names.iter().position(|name| name == key) {
+                        Some(i) => collect(value, &mut found.by_output[i]),
+                        None => found.others.push(format!("those of {key}, which is no output")),
+                    }
+                }
+            }
+            value => {
+                let mut all = Vec::new();
+                collect(value, &mut all);
+                let own = |metric: Named<'_>| format!("{}, which is given to no output", metric.name);
+                found.others.extend(all.into_iter().map(own));
+            }
+        }
+    }
+    found
+}
+
+/// Metrics with their settings, however they are nested.
+fn collect<'a>(value: &'a Value, found: &mut Vec<Named<'a>>) {
+    let named = |name: &str, class: &str, settings| Named {
+        name: name.into(),
+        class: class.into(),
+        settings,
+        is_word: false,
+    };
+    match value {
+        Value::String(word) => found.push(Named { is_word: true, ..named(word, word, None) }),
+        Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
+        Value::Object(map) => match map.get("class_name").and_then(Value::as_str) {
+            None => map.values().for_each(|value| collect(value, found)),
+            Some(class) => {
+                let config = map.get("config");
+                let settings = config.and_then(Value::as_object);
+                // A function is stored with its name as the configuration; one that was wrapped is a setting.
+                let wrapped = settings.and_then(|s| s.get("fn"));
+                let wrapped = wrapped.and_then(|f| f.as_str().or_else(|| f.get("config")?.as_str()));
+                let class = config.and_then(Value::as_str).or(wrapped).unwrap_or(class);
+                let name = settings.and_then(|s| s.get("name")).and_then(Value::as_str);
+                found.push(named(name.unwrap_or(class), class, settings));
+            }
+        },
+        _ => {}
+    }
+}
+
+impl Metrics<'_> {
+    /// The measures, and what has no counterpart here.
+    pub(crate) fn read(self, model: &KerasModel, labelled: &[usize]) -> (Vec<Measure>, Vec<String>) {
+        let (mut measures, mut others): (Vec<Measure>, Vec<String>) = (Vec::new(), self.others);
+        let several = self.by_output.len() > 1;
+        for (output, own) in self.by_output.iter().enumerate() {
+            for metric in own {
+                let mut name = metric.name.clone();
+                if several {
+                    name = format!("{}_{name}", model.output_names().get(output).map_or("", String::as_str));
+                }
+                // Keras numbers those of one name.
+                let same = measures.iter().filter(|m| m.name == name).count();
+                let found = metric.count(model, output);
+                let (Some((count, view)), Some(label)) =
+                    (found, labelled.iter().position(|own| *own == output))
+                else {
+                    others.push(name);
+                    continue;
+                };
+                if same > 0 {
+                    let next = |k: &usize| !measures.iter().any(|m| m.name == format!("{name}_{k}"));
+                    let k = (1..).find(next).unwrap_or(same);
+                    name = format!("{name}_{k}");
+                }
+                measures.push(Measure { name, count, output, label, view });
+            }
+        }
+        (measures, others)
+    }
+}
+
+impl Named<'_> {
+    /// What is counted, and what it must see of the output; none where that is not known here.
+    fn count(&self, model: &KerasModel, output: usize) -> Option<(Count, View)> {
+        let view = model.view(output);
+        let known = self.class.replace('_', "").to_lowercase();
+        // A metric may take what Keras's model gives for logits: that must then not be probabilities.
+        let from_logits = self.flag("from_logits");
+        let of = |metric: Metric| {
+            let (metric, view) = seen(metric, view, model.gives_probabilities(output));
+            Some((Count::Metric(metric), view))
+        };
+        let last = model.outputs().get(output)?.shape.last().copied()?;
+        let threshold = self.number("threshold", 0.5)?;
+        match known.as_str() {
+            // Keras goes by the shape of the output.
+            "accuracy" | "acc" if self.is_word && last == 1 => of(Metric::BinaryAccuracyAt(0.5)),
+            "accuracy" | "acc" if self.is_word => of(Metric::Accuracy),
+            "sparsecategoricalaccuracy" | "categoricalaccuracy" if last > 1 => of(Metric::Accuracy),
+            "binaryaccuracy" => of(Metric::BinaryAccuracyAt(threshold)),
+            "sparsetopkcategoricalaccuracy" | "topkcategoricalaccuracy" if !self.flag("from_sorted_ids") => {
+                of(Metric::TopK(self.whole("k", 5)?))
+            }
+            "auc" => {
+                let auc = self.auc()?;
+                match (from_logits, view) {
+                    (false, _) => of(Metric::Auc(auc)),
+                    (true, View::Plain) => Some((Count::Metric(Metric::Auc(auc)), View::Sigmoid)),
+                    (true, _) => None,
+                }
+            }
+            "precision" | "recall" if self.is_null("top_k") => {
+                let threshold = match self.get("thresholds") {
+                    Value::Array(list) if list.len() == 1 => list[0].as_f64()?,
+                    Value::Null => 0.5,
+                    one => one.as_f64()?,
+                };
+                let class = match self.is_null("class_id") {
+                    true => None,
+                    false => Some(self.whole("class_id", 0).filter(|class| *class < last)?),
+                };
+                match known.as_str() {
+                    "precision" => of(Metric::Precision { threshold, class }),
+                    _ => of(Metric::Recall { threshold, class }),
+                }
+            }
+            // By default predictions are numbers of classes, which no layer gives.
+            "meaniou" | "onehotmeaniou"
+                if self.get("sparse_y_pred") == &Value::Bool(false)
+                    && self.is_null("ignore_class")
+                    && self.whole("num_classes", last)? == last =>
+            {
+                of(Metric::MeanIou)
+            }
+            "mse" | "meansquarederror" => of(Metric::Mse),
+            "mae" | "meanabsoluteerror" => of(Metric::Mae),
+            "rootmeansquarederror" => of(Metric::Rmse),
+            // Over several columns Keras takes the mean of each column's.
+            "r2score" if last == 1 && self.whole("num_regressors", 0)? == 0 => of(Metric::R2),
+            // The metric is the cosine, the loss is minus that.
+            "cosinesimilarity" => {
+                let mean = |x: &Tensor, t: &Tensor| OutputLoss::CosineSimilarity.mean(x, t)?.neg();
+                Some((Count::Mean(Arc::new(mean)), view))
+            }
+            _ => {
+                let loss = self.loss(&known)?;
+                Some((Count::Mean(Arc::new(move |x: &Tensor, t: &Tensor| loss.mean(x, t))), view))
+            }
+        }
+    }
+
+    /// A loss as a metric: its mean over samples.
+    fn loss(&self, known: &str) -> Option<OutputLoss> {
+        let class = match known {
+            "logcosherror" => "logcosh",
+            known => known,
+        };
+        let value = serde_json::json!({ "class_name": class, "config": self.settings });
+        OutputLoss::read(&value).ok()
+    }
+
+    fn auc(&self) -> Option<Auc> {
+        if !self.is_null("thresholds") || !self.is_null("label_weights") {
+            return None;
+        }
+        let text = |key: &str, default: &'static str| match self.get(key) {
+            Value::Null => Some(default.to_string()),
+            value => value.as_str().map(str::to_lowercase),
+        };
+        Some(Auc {
+            thresholds: Some(self.whole("num_thresholds", 200)?).filter(|n| (2..=1 << 16).contains(n))?,
+            curve: match text("curve", "roc")?.as_str() {
+                "roc" => Curve::Roc,
+                "pr" => Curve::Pr,
+                _ => return None,
+            },
+            summation: match text("summation_method", "interpolation")?.as_str() {
+                "interpolation" => Summation::Interpolation,
+                "minoring" => Summation::Minoring,
+                "majoring" => Summation::Majoring,
+                _ => return None,
+            },
+            by_label: self.flag("multi_label"),
+        })
+    }
+
+    fn get(&self, key: &str) -> &Value {
+        self.settings.and_then(|s| s.get(key)).unwrap_or(&Value::Null)
+    }
+
+    fn is_null(&self, key: &str) -> bool {
+        self.get(key).is_null()
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.get(key).as_bool().unwrap_or(false)
+    }
+
+    fn number(&self, key: &str, default: f64) -> Option<f64> {
+        if self.is_null(key) { Some(default) } else { self.get(key).as_f64() }
+    }
+
+    fn whole(&self, key: &str, default: usize) -> Option<usize> {
+        let value = self.get(key);
+        if value.is_null() { Some(default) } else { value.as_u64().and_then(|n| usize::try_from(n).ok()) }
+    }
+}
+
+/// A metric as it must be to see what Keras's would, and what it must be seen through: of an output that is to be seen
+/// through `view`, or gives probabilities.
+pub(crate) fn seen(metric: Metric, view: View, is_probability: bool) -> (Metric, View) {
+    match metric {
+        // The order of classes is the same before a softmax or sigmoid.
+        Metric::Accuracy | Metric::TopK(_) | Metric::MeanIou => (metric, View::Plain),
+        // These are about logits.
+        Metric::BinaryAccuracy if is_probability => (Metric::BinaryAccuracyAt(0.5), view),
+        Metric::BinaryAccuracy | Metric::CrossEntropy | Metric::Perplexity => (metric, View::Plain),
+        metric => (metric, view),
+    }
+}
+
+/// A measure of nothing yet.
+pub(crate) fn blank() -> Measure {
+    Metric::Mae.into()
+}
