@@ -36,8 +36,7 @@ fn losses(device: Device, validation: bool) -> Vec<f64> {
         trainer = trainer.validation(data());
     }
     trainer.fit(data(), Epochs(3)).unwrap();
-    let losses = seen.lock().unwrap().clone();
-    losses
+    std::mem::take(&mut *seen.lock().unwrap())
 }
 
 #[test]
