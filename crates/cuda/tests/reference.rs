@@ -85,15 +85,20 @@ fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
     }
 }
 
-/// All ops, or those that the environment variable `PLIMSOLL_OPS` names, to look at a few.
-fn chosen(name: &str) -> bool {
-    std::env::var("PLIMSOLL_OPS").map_or(true, |list| list.split(',').any(|n| n == name))
+/// All ops, or those that the environment variable `PLIMSOLL_OPS` names, to look at a few; of them the part that
+/// `PLIMSOLL_PART` names, as in `2/8`, so that several processes compile and run them side by side.
+fn chosen(number: usize, name: &str) -> bool {
+    let part = std::env::var("PLIMSOLL_PART").unwrap_or_default();
+    let (part, parts) = part.split_once('/').unwrap_or(("0", "1"));
+    let of = |text: &str| text.parse::<usize>().expect("PLIMSOLL_PART is like 2/8");
+    let named = std::env::var("PLIMSOLL_OPS").map_or(true, |list| list.split(',').any(|n| n == name));
+    named && number % of(parts) == of(part)
 }
 
 /// Checks every op and gathers what fails, so that one run shows all of it.
 fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
     let mut failures = Vec::new();
-    for def in OPS.iter().filter(|def| chosen(def.name)) {
+    for (_, def) in OPS.iter().enumerate().filter(|(i, def)| chosen(*i, def.name)) {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for seed in 0..seeds {
                 let mut dice = Dice::new(seed);
