@@ -62,13 +62,22 @@ struct Bound {
     results: Vec<*mut u8>,
     /// What each result is.
     targets: Vec<Target>,
-    /// Arguments, results, arena and the host memory's generation of the last run, on a device that records.
-    seen: Pointers,
-    /// The program as recorded over them.
+    /// The memory of the last runs on a device that records, the latest at the end: inputs may come in two places by turns.
+    seen: Vec<Seen>,
+}
+
+/// Memory that a part has run in, and the program as recorded over it.
+struct Seen {
+    arguments: Vec<*mut u8>,
+    results: Vec<*mut u8>,
+    arena: *mut u8,
+    /// The generation of the host's memory.
+    host: u64,
     recorded: Option<Recorded>,
 }
 
-type Pointers = (Vec<*mut u8>, Vec<*mut u8>, *mut u8, u64);
+/// So many recordings of a part are kept.
+const MOST_SEEN: usize = 2;
 
 #[derive(Clone, Copy)]
 enum Target {
@@ -140,8 +149,7 @@ impl Variant {
             let n = n_state + inputs.len() + 1 + part.captured.len() + sums.len();
             let (arguments, results) =
                 (vec![std::ptr::null_mut(); n], vec![std::ptr::null_mut(); targets.len()]);
-            let (seen, recorded) = ((Vec::new(), Vec::new(), std::ptr::null_mut(), 0), None);
-            Bound { part, arguments, results, targets, seen, recorded }
+            Bound { part, arguments, results, targets, seen: Vec::new() }
         };
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
         let update = update.map(|part| bind(part, of_update));
@@ -354,10 +362,15 @@ impl Bound {
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
-        let Bound { part, arguments, results, seen, recorded, .. } = self;
+        let Bound { part, arguments, results, seen, .. } = self;
         let host = room.host.map_or(0, |host| host.generation());
-        let known = (seen.2, seen.3) == (room.arena, host) && seen.0 == *arguments && seen.1 == *results;
-        if let (true, Some(recorded)) = (known, &*recorded) {
+        let same = |seen: &Seen| {
+            (seen.arena, seen.host) == (room.arena, host)
+                && seen.arguments == *arguments
+                && seen.results == *results
+        };
+        let known = seen.iter().position(same);
+        if let Some(recorded) = known.and_then(|i| seen[i].recorded.as_ref()) {
             // SAFETY: the caller's promise, and the memory is what it was recorded with.
             return unsafe { recorded.replay(device, meanwhile, site) };
         }
@@ -366,15 +379,18 @@ impl Bound {
         if device.backend().is_host() {
             return Ok(());
         }
-        if known {
+        if let Some(i) = known {
             // SAFETY: as above; it is replayed over the same memory only.
-            *recorded = unsafe { part.program.record(device, arguments, results, room) }?;
-        } else {
-            *recorded = None;
-            seen.0.clone_from(arguments);
-            seen.1.clone_from(results);
-            (seen.2, seen.3) = (room.arena, host);
+            seen[i].recorded = unsafe { part.program.record(device, arguments, results, room) }?;
+            return Ok(());
         }
+        // What was recorded elsewhere in memory that is no more goes first, then what was used longest ago.
+        seen.retain(|seen| (seen.arena, seen.host) == (room.arena, host));
+        if seen.len() >= MOST_SEEN {
+            seen.remove(0);
+        }
+        let (arguments, results) = (arguments.clone(), results.clone());
+        seen.push(Seen { arguments, results, arena: room.arena, host, recorded: None });
         Ok(())
     }
 }

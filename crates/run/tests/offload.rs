@@ -18,7 +18,7 @@ fn devices() -> Vec<Device> {
 }
 
 fn is_card(device: &Device) -> bool {
-    !device.name().contains("emulated")
+    device.name().starts_with("cuda:")
 }
 
 /// A model whose gradients need what every layer made.
@@ -29,20 +29,22 @@ enum Net {
 }
 
 impl Net {
-    /// Samples: few for the emulator, which is slow; enough for a card that activations outweigh its pages.
+    /// Few samples and channels for the emulator, which is slow. For a card so many that a layer takes longer to run again than
+    /// its result to be copied, and that activations outweigh its pages.
     fn input(self, device: &Device) -> Type {
         match (self, is_card(device)) {
             (Net::Dense, false) => Type::new(DType::F32, [128, 32]),
-            (Net::Dense, true) => Type::new(DType::F32, [1 << 17, 32]),
+            (Net::Dense, true) => Type::new(DType::F32, [1 << 13, 2048]),
             (Net::Conv, false) => Type::new(DType::F32, [2, 10, 10, 4]),
-            (Net::Conv, true) => Type::new(DType::F32, [1 << 12, 32, 32, 4]),
+            (Net::Conv, true) => Type::new(DType::F32, [32, 64, 64, 128]),
         }
     }
 
-    fn weights(self) -> Vec<Type> {
+    fn weights(self, device: &Device) -> Vec<Type> {
+        let channels = self.input(device).shape.last().copied().unwrap_or(1);
         match self {
-            Net::Dense => vec![Type::new(DType::F32, [32, 32]); 8],
-            Net::Conv => vec![Type::new(DType::F32, [3, 3, 4, 4]); 6],
+            Net::Dense => vec![Type::new(DType::F32, [channels, channels]); 8],
+            Net::Conv => vec![Type::new(DType::F32, [3, 3, channels, channels]); 6],
         }
     }
 
@@ -69,9 +71,9 @@ impl Net {
         Ok(StepResult { state: new.collect::<Result<_>>()?, outputs: vec![loss], totals: vec![] })
     }
 
-    fn held(self) -> Vec<(String, Kind, Type)> {
+    fn held(self, device: &Device) -> Vec<(String, Kind, Type)> {
         let named = |(i, ty): (usize, Type)| (format!("w{i}"), Kind::Parameter, ty);
-        self.weights().into_iter().enumerate().map(named).collect()
+        self.weights(device).into_iter().enumerate().map(named).collect()
     }
 }
 
@@ -97,7 +99,7 @@ fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
             kind,
             tensor: noise(&ty, 0.3, i as u64),
         };
-        let held = net.held().into_iter().enumerate().map(fill).collect();
+        let held = net.held(device).into_iter().enumerate().map(fill).collect();
         Step::compile_with(options, held, &[net.input(device)], move |pass| net.body(pass))
     })
 }
@@ -118,7 +120,7 @@ fn bits(net: Net, device: &Device, step: &mut Step) -> Vec<Vec<u8>> {
 /// two from plan to plan, so there the least itself is left out.
 fn lines(net: Net, device: &Device) -> Vec<Bytes> {
     let survey =
-        Survey::new(&copying(None), device, &net.held(), &[net.input(device)], |pass| net.body(pass));
+        Survey::new(&copying(None), device, &net.held(device), &[net.input(device)], |pass| net.body(pass));
     let survey = survey.unwrap();
     let (floor, most) = (survey.floor().get(), survey.unlimited().get());
     let first = if is_card(device) { 1 } else { 0 };
@@ -192,13 +194,17 @@ fn host_memory_lowers_the_floor_and_is_never_exceeded() {
     for device in devices() {
         let survey = |options: &StepOptions| {
             let net = Net::Dense;
-            Survey::new(options, &device, &net.held(), &[net.input(&device)], move |pass| net.body(pass))
-                .unwrap()
+            Survey::new(options, &device, &net.held(&device), &[net.input(&device)], move |pass| {
+                net.body(pass)
+            })
+            .unwrap()
         };
         let (without, with) = (survey(&options()).floor(), survey(&copying(None)).floor());
         assert!(with <= without, "{with} with copies, {without} without");
         let zero = StepOptions { host_memory: Some(Bytes::ZERO), ..options() };
-        assert_eq!(survey(&zero).floor(), without);
+        // What libraries take of a card is measured, and grows by a grain now and then.
+        let grain = if is_card(&device) { 32 << 20 } else { 0 };
+        assert!(survey(&zero).floor().get().abs_diff(without.get()) <= grain);
         // From too little for any tensor to all that is wanted.
         let line = Bytes((with.get() + 2 * survey(&options()).unlimited().get()) / 3).max(without);
         for host in [Bytes(1), Bytes::kib(17), Bytes::kib(40), Bytes::mib(24), Bytes::gib(8)] {
