@@ -125,7 +125,7 @@ impl<L: Loss> Loss for Penalized<L> {
         let (own, penalty) = outputs.split_at(self.n.min(outputs.len()));
         let loss = self.loss.loss(own, labels)?;
         match penalty.first() {
-            Some(penalty) => plimsoll_graph::TensorOps::add(&loss, penalty),
+            Some(penalty) => crate::layer::add_wide(&loss, penalty),
             None => Ok(loss),
         }
     }

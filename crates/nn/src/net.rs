@@ -58,9 +58,18 @@ pub struct Net {
 impl Net {
     /// The parameters that a model asks for on inputs of these types. Nothing is computed.
     pub fn discover(inputs: &[Type], model: &(impl Model + ?Sized)) -> Result<Vec<Param>> {
+        Net::discover_in(Precision::default(), inputs, model)
+    }
+
+    /// As [`Net::discover`], for a model that computes in a precision: under [`Precision::F64`] parameters are f64.
+    pub fn discover_in(
+        precision: Precision,
+        inputs: &[Type],
+        model: &(impl Model + ?Sized),
+    ) -> Result<Vec<Param>> {
         let sketch = Sketch::new();
         let inputs: Vec<Tensor> = inputs.iter().map(|ty| sketch.tensor("input", ty.clone())).collect();
-        let mut net = Net::over(Vec::new(), Vec::new(), true);
+        let mut net = Net::over(Vec::new(), Vec::new(), true).precision(precision);
         net.key = Some(sketch.tensor("key", Net::key_type()));
         net.sketch = Some(sketch);
         model.forward(&mut net, &inputs)?;
@@ -121,6 +130,11 @@ impl Net {
         self.precision.compute()
     }
 
+    /// The element type of parameters and statistics here: f32, or f64 under [`Precision::F64`].
+    pub fn master_dtype(&self) -> DType {
+        self.precision.master()
+    }
+
     /// A floating-point tensor in the element type of activations here; others as they are.
     pub fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.dtype().is_float() { x.cast(self.dtype()) } else { Ok(x.clone()) }
@@ -142,17 +156,18 @@ impl Net {
         own.map_or(self.precision, |(_, precision)| *precision)
     }
 
-    /// An f32 parameter that the optimizer moves, in the element type of activations.
+    /// A parameter that the optimizer moves, in the element type of activations. It is kept as f32, or f64 under
+    /// [`Precision::F64`].
     #[track_caller]
     pub fn param(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let dtype = self.dtype();
         self.master(name, shape, init)?.cast(dtype)
     }
 
-    /// An f32 parameter that the optimizer moves, as f32: norms read their scale so.
+    /// A parameter that the optimizer moves, in the type in which it is kept: norms read their scale so.
     #[track_caller]
     pub fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
-        self.get(name, Type::new(DType::F32, shape), init, true)
+        self.get(name, Type::new(self.master_dtype(), shape), init, true)
     }
 
     /// The weight of a layer with these fans; [`Net::with_start`] says how it starts.
@@ -169,10 +184,10 @@ impl Net {
         if wanted { Ok(Some(self.param("bias", [units], init)?)) } else { Ok(None) }
     }
 
-    /// An f32 value that a layer keeps from step to step by itself ([`Net::update`]).
+    /// A value, f32 or f64 as parameters are, that a layer keeps from step to step by itself ([`Net::update`]).
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
-        self.get(name, Type::new(DType::F32, shape), init, false)
+        self.get(name, Type::new(self.master_dtype(), shape), init, false)
     }
 
     /// Sets what [`Net::state`] of that name will give in the next step.

@@ -142,7 +142,7 @@ impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, seed)
@@ -196,7 +196,7 @@ impl Training {
     /// ```
     #[track_caller]
     pub fn survey(model: impl Model + 'static, recipe: Recipe) -> Result<Survey<'static>> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let held: Vec<(String, Kind, Type)> = params
@@ -212,7 +212,7 @@ impl Training {
     /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
         Training::build(model, recipe, params, values, seed, false)
     }
@@ -453,7 +453,9 @@ impl<M: Model + 'static> Body<M> {
 
     fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
         let outputs = self.model.forward(&mut self.net(pass), pass.inputs)?;
-        let outputs = outputs.iter().map(|y| y.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
+        // Numbers are given as f32, but for those that were asked for in f64.
+        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
+        let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
 
@@ -492,10 +494,13 @@ impl<M: Model + 'static> Body<M> {
         }
         let count = state[layout.count].add_scalar(1.0)?;
         let rate = &state[layout.rate];
-        let scalars = recipe.optimizer.prepare(&count, rate)?;
+        let prepared = recipe.optimizer.prepare(&count, rate)?;
+        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
         for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(&grads) {
-            let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
+            let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
+            let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
+            let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
             let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
                 let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
@@ -525,4 +530,18 @@ impl<M: Model + 'static> Body<M> {
         new[layout.key] = state[layout.key].add(&next)?;
         Ok(StepResult { state: new, outputs, totals })
     }
+}
+
+/// An optimizer's scalars in each type that parameters have: usually one.
+fn in_types(
+    scalars: &[Tensor],
+    dtypes: impl Iterator<Item = DType>,
+) -> Result<SmallVec<[(DType, Vec<Tensor>); 2]>> {
+    let mut all: SmallVec<[(DType, Vec<Tensor>); 2]> = SmallVec::new();
+    for dtype in dtypes {
+        if all.iter().all(|(known, _)| *known != dtype) {
+            all.push((dtype, scalars.iter().map(|x| x.cast(dtype)).collect::<Result<_>>()?));
+        }
+    }
+    Ok(all)
 }

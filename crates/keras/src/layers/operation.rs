@@ -99,13 +99,18 @@ pub(crate) fn is_known(class: &str) -> bool {
         || OTHERS.contains(&class)
 }
 
-/// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet.
+/// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet
+/// and f64 where one of them is.
 fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
     let floats: Vec<DType> = all.iter().map(|x| x.dtype()).filter(|d| d.is_float()).collect();
     let Some((&first, rest)) = floats.split_first() else {
         return Ok(all.iter().map(|x| (*x).clone()).collect());
     };
-    let common = if rest.iter().all(|d| *d == first) { first } else { DType::F32 };
+    let common = match rest.iter().all(|d| *d == first) {
+        true => first,
+        false if floats.contains(&DType::F64) => DType::F64,
+        false => DType::F32,
+    };
     all.iter().map(|x| x.cast(common)).collect()
 }
 
@@ -218,6 +223,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         .kwargs(&["x1", "x2"]),
         "Cast" => {
             let dtype = match s.text("dtype")? {
+                "float64" => DType::F64,
                 "float32" => DType::F32,
                 "bfloat16" => DType::BF16,
                 "float16" => DType::F16,

@@ -8,7 +8,7 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
     grads.iter().map(|g| g.clamp(-limit, limit)).collect()
 }
 
-/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as an f32
+/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as a
 /// scalar.
 ///
 /// The scale is limit / (norm + 1e-6), at most 1, as PyTorch's. No gradient is final before the last one is known:
@@ -25,8 +25,10 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
 #[track_caller]
 pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
     let mut total: Option<Tensor> = None;
+    // In f32, or f64 where any gradient is.
+    let wide = if grads.iter().any(|g| g.dtype() == DType::F64) { DType::F64 } else { DType::F32 };
     for grad in grads {
-        let part = grad.cast(DType::F32)?.square()?.sum(&[], false)?;
+        let part = grad.cast(wide)?.square()?.sum(&[], false)?;
         total = Some(match total {
             Some(total) => total.add(&part)?,
             None => part,
