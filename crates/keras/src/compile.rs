@@ -61,7 +61,7 @@ impl KerasModel {
         let (optimizer, schedule, clip) = KerasOptimizer::read(optimizer_config(config))?;
         let mut compiled = Compiled::new(self, self.compiled_loss(config)?, optimizer);
         compiled.schedule = schedule;
-        compiled.clip = clip.map(Clip::Norm);
+        compiled.clip = clip.map(Clip::PlainNorm);
         compiled.read_metrics(config);
         Ok(compiled)
     }

@@ -15,6 +15,8 @@ mod model;
 mod net;
 mod sequential;
 
+mod description;
+
 mod loss;
 mod metric;
 mod optim;
@@ -25,6 +27,7 @@ mod training;
 
 pub mod zoo;
 
+pub use description::{Description, LayerCall, LayerKind};
 pub use init::{Init, Start};
 pub use layers::{Activation, Conv, Conv1d, Conv2d, MultiHead, Recurrent};
 pub use loss::{

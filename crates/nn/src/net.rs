@@ -4,10 +4,11 @@ use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
 
+use crate::description::{LayerKind, Noted};
 use crate::error::refuse;
 use crate::init::stream;
 use crate::precision::names_layer;
-use crate::{Init, Model, Precision, Precisions, Start};
+use crate::{Init, Model, Outputs, Precision, Precisions, Start};
 
 /// A parameter that a model asked for.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub struct Net {
     key: Option<Tensor>,
     /// How often each path has drawn random numbers.
     draws: FxHashMap<String, usize>,
+    /// The layers that were called, where somebody asked.
+    noted: Option<Vec<Noted>>,
 }
 
 impl Net {
@@ -74,6 +77,36 @@ impl Net {
         net.sketch = Some(sketch);
         model.forward(&mut net, &inputs)?;
         Ok(net.params)
+    }
+
+    /// Runs a model on tensors of a sketch: its outputs, its parameters with their tensors, its layers.
+    pub(crate) fn described(
+        sketch: &Sketch,
+        inputs: &[Tensor],
+        model: &(impl Model + ?Sized),
+    ) -> Result<(Outputs, Vec<(Param, Tensor)>, Vec<Noted>)> {
+        let mut net = Net::over(Vec::new(), Vec::new(), true);
+        net.key = Some(sketch.tensor("key", Net::key_type()));
+        net.sketch = Some(sketch.clone());
+        net.noted = Some(Vec::new());
+        let outputs = model.forward(&mut net, inputs)?;
+        Ok((outputs, net.params.into_iter().zip(net.values).collect(), net.noted.unwrap_or_default()))
+    }
+
+    /// Notes that a layer of this name gave an output, where a description was asked for.
+    pub(crate) fn note(
+        &mut self,
+        name: &str,
+        kind: LayerKind,
+        inputs: &[&Tensor],
+        output: Result<Tensor>,
+    ) -> Result<Tensor> {
+        let path = self.path_of(name);
+        if let (Some(noted), Ok(output)) = (&mut self.noted, &output) {
+            let inputs = inputs.iter().map(|&x| x.clone()).collect();
+            noted.push(Noted { path, kind, inputs, output: output.clone() });
+        }
+        output
     }
 
     /// A net whose parameters have these values, in the order of `params`.
@@ -98,6 +131,7 @@ impl Net {
             start: Start::default(),
             key: None,
             draws: FxHashMap::default(),
+            noted: None,
         }
     }
 

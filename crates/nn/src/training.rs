@@ -12,6 +12,7 @@ use plimsoll_run::{
 use smallvec::SmallVec;
 
 use crate::error::refuse;
+use crate::optim::clip_by_plain_norm;
 use crate::scale::LossScale;
 use crate::{
     Loss, Metric, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
@@ -23,8 +24,10 @@ use crate::{
 pub enum Clip {
     /// Every element is held between -x and x.
     Value(f64),
-    /// All gradients together are scaled down to this norm where it is larger.
+    /// All gradients together are scaled down to this norm where it is larger, as PyTorch does it: 1e-6 is added to the norm.
     Norm(f64),
+    /// As `Norm`, as Keras does it: nothing is added.
+    PlainNorm(f64),
 }
 
 /// How a model is trained.
@@ -491,6 +494,7 @@ impl<M: Model + 'static> Body<M> {
             None => {}
             Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
             Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
+            Some(Clip::PlainNorm(most)) => grads = clip_by_plain_norm(&grads, most)?,
         }
         let count = state[layout.count].add_scalar(1.0)?;
         let rate = &state[layout.rate];

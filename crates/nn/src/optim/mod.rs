@@ -17,6 +17,7 @@ mod sgd;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
 pub use lion::Lion;
