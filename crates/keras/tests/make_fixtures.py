@@ -5,7 +5,7 @@ first step in the order of trainable variables, the losses of 20 steps on the sa
 
 Run in this folder; needs keras, tensorflow and numpy. With names it makes only those. With `--applications FOLDER [NAMES]`
 it makes files of Keras's own applications in FOLDER instead (they are too large to keep), for
-`cargo run --release --example check` and, in float64, for check_applications.sh.
+`cargo run --release --example check`; check_with_keras.sh makes and checks those in float64.
 """
 import os
 import sys
