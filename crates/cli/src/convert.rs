@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use plimsoll::graph::{Shape, Type};
 use plimsoll::keras::write_model;
-use plimsoll::prelude::*;
 
 use crate::Failure;
 use crate::predict::{Trained, open_run};
