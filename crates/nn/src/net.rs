@@ -58,6 +58,9 @@ pub struct Net {
     noted: Option<Vec<Noted>>,
 }
 
+/// A model's outputs, its parameters with their tensors, its layers.
+type Described = (Outputs, Vec<(Param, Tensor)>, Vec<Noted>);
+
 impl Net {
     /// The parameters that a model asks for on inputs of these types. Nothing is computed.
     pub fn discover(inputs: &[Type], model: &(impl Model + ?Sized)) -> Result<Vec<Param>> {
@@ -84,7 +87,7 @@ impl Net {
         sketch: &Sketch,
         inputs: &[Tensor],
         model: &(impl Model + ?Sized),
-    ) -> Result<(Outputs, Vec<(Param, Tensor)>, Vec<Noted>)> {
+    ) -> Result<Described> {
         let mut net = Net::over(Vec::new(), Vec::new(), true);
         net.key = Some(sketch.tensor("key", Net::key_type()));
         net.sketch = Some(sketch.clone());

@@ -536,12 +536,12 @@ impl<M: Model + 'static> Body<M> {
     }
 }
 
+/// Scalars by type.
+type InTypes = SmallVec<[(DType, Vec<Tensor>); 2]>;
+
 /// An optimizer's scalars in each type that parameters have: usually one.
-fn in_types(
-    scalars: &[Tensor],
-    dtypes: impl Iterator<Item = DType>,
-) -> Result<SmallVec<[(DType, Vec<Tensor>); 2]>> {
-    let mut all: SmallVec<[(DType, Vec<Tensor>); 2]> = SmallVec::new();
+fn in_types(scalars: &[Tensor], dtypes: impl Iterator<Item = DType>) -> Result<InTypes> {
+    let mut all = InTypes::new();
     for dtype in dtypes {
         if all.iter().all(|(known, _)| *known != dtype) {
             all.push((dtype, scalars.iter().map(|x| x.cast(dtype)).collect::<Result<_>>()?));
