@@ -64,7 +64,7 @@ pub struct Config {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// f32, mixed-bf16 or mixed-f16; with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
+    /// f32, f64, mixed-bf16 or mixed-f16; with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
@@ -268,9 +268,12 @@ impl Config {
 fn precision(name: &str) -> Result<Precision, Failure> {
     match name {
         "f32" => Ok(Precision::F32),
+        "f64" => Ok(Precision::F64),
         "mixed-bf16" => Ok(Precision::MixedBf16),
         "mixed-f16" => Ok(Precision::MixedF16),
-        other => Err(Failure(format!("there is no precision {other}; use f32, mixed-bf16 or mixed-f16"))),
+        other => {
+            Err(Failure(format!("there is no precision {other}; use f32, f64, mixed-bf16 or mixed-f16")))
+        }
     }
 }
 

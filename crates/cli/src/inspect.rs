@@ -36,8 +36,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let shapes: Vec<String> =
             layer.outputs.iter().map(|shape| format!("{:?}", shape.get(1..).unwrap_or(&[]))).collect();
         let frozen = if layer.trainable { "" } else { "  frozen" };
+        let policy = layer.dtype.as_ref().filter(|policy| *policy != "float32" && layer.elements > 0);
+        let policy = policy.map_or(String::new(), |policy| format!("  {policy}"));
         say!(
-            "{:<width$}  {:<24} {:>12} {:>10}  {}{frozen}",
+            "{:<width$}  {:<24} {:>12} {:>10}  {}{policy}{frozen}",
             layer.place,
             layer.class,
             layer.elements,

@@ -37,6 +37,8 @@ impl From<Exact> for Exactness {
 pub enum Compute {
     /// Everything in f32.
     F32,
+    /// Everything in f64; on the CPU.
+    F64,
     /// Weights are read and activations kept as bf16.
     MixedBf16,
     /// Weights are read and activations kept as f16, with a loss scale.
@@ -47,6 +49,7 @@ impl From<Compute> for Precision {
     fn from(compute: Compute) -> Precision {
         match compute {
             Compute::F32 => Precision::F32,
+            Compute::F64 => Precision::F64,
             Compute::MixedBf16 => Precision::MixedBf16,
             Compute::MixedF16 => Precision::MixedF16,
         }

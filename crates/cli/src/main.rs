@@ -13,6 +13,7 @@ mod case;
 mod chosen;
 mod compare;
 mod config;
+mod convert;
 mod digits;
 mod explain;
 mod folder;
@@ -51,6 +52,8 @@ enum Command {
     Evaluate(predict::EvaluateArgs),
     /// Writes what a trained model makes of data.
     Predict(predict::PredictArgs),
+    /// Writes a trained model as a Keras file.
+    Convert(convert::Args),
     /// Measures training steps of a reference case.
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Evaluate(args) => predict::evaluate(&args),
         Command::Predict(args) => predict::predict(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Explain(args) => explain::run(&args),

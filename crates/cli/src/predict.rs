@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll::formats::{Element, durable, npy};
 use plimsoll::prelude::*;
@@ -59,7 +59,7 @@ pub struct EvaluateArgs {
 pub struct PredictArgs {
     #[command(flatten)]
     common: Common,
-    /// Where predictions go: an array of f32, a row a sample.
+    /// Where predictions go: an array of f32, or f64 of a model in f64, a row a sample.
     #[arg(long)]
     out: PathBuf,
     /// Which output of a model that has several: its name, or its number counted from 0.
@@ -91,8 +91,24 @@ type Used = (Trainer, Dataset, Vec<String>);
 fn open(common: &Common, said: Config, purpose: Purpose) -> Result<Used, Failure> {
     match common.what.to_str().filter(|path| is_keras(path)) {
         Some(path) => open_model(path, said, purpose),
-        None => open_run(common, said, purpose),
+        None => {
+            let named = common.data.is_some();
+            let Trained { chosen, trainer, data } = load_run(&common.what, said, named, purpose)?;
+            Ok((trainer, data, chosen.output_names()))
+        }
     }
+}
+
+/// The model that a run trained, with the data to use it on.
+pub struct Trained {
+    pub chosen: Chosen,
+    pub trainer: Trainer,
+    pub data: Dataset,
+}
+
+/// The model that a run trained, as it was trained.
+pub fn open_run(run: &Path) -> Result<Trained, Failure> {
+    load_run(run, Config::default(), false, Purpose::Predict)
 }
 
 /// The model of a Keras file with its weights.
@@ -116,12 +132,11 @@ fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<Used, Failur
     Ok((trainer, data, chosen.output_names()))
 }
 
-/// The model that a run trained.
-fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<Used, Failure> {
-    let folder = Folder::of(&common.what)?;
+/// The model that a run trained; `named` says whether it is to be used on other data than its own.
+fn load_run(run: &Path, said: Config, named: bool, purpose: Purpose) -> Result<Trained, Failure> {
+    let folder = Folder::of(run)?;
     // The line was that of training.
     let kept = Config { memory: None, ..Config::read(&folder.config())? };
-    let named = common.data.is_some();
     let (loss, metrics) = (said.loss.clone(), said.metrics.clone());
     let config = said.over(kept.clone());
     let source = Source::open(&config, purpose)?;
@@ -135,13 +150,13 @@ fn open_run(common: &Common, said: Config, purpose: Purpose) -> Result<Used, Fai
     let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
     let model = folder.model();
     if !model.is_file() {
-        let shown = common.what.display();
+        let shown = run.display();
         return Err(Failure(format!(
             "{shown} has no trained model yet; let the run end, or go on with --resume"
         )));
     }
     trainer.load(&model, &data)?;
-    Ok((trainer, data, chosen.output_names()))
+    Ok(Trained { chosen, trainer, data })
 }
 
 /// The most that the process has taken so far, for one who checks the line.
@@ -190,6 +205,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     let rows = args.out.with_extension("npy.rows");
     let mut out = BufWriter::new(File::create(&rows).map_err(failed)?);
     let mut shape: Vec<usize> = Vec::new();
+    let mut element = if args.argmax { Element::I64 } else { Element::F32 };
     let mut written = Ok(());
     let mut outputs = 0;
     let seen = trainer.predict(&data, |prediction| {
@@ -197,6 +213,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
         let Some(output) = prediction.outputs.get(wanted) else { return Ok(()) };
         let output = if args.argmax { &output.argmax(-1)? } else { output };
         shape = output.shape()[1..].to_vec();
+        element = Element::from(output.dtype());
         if written.is_ok() {
             written = out.write_all(&output.as_bytes()?);
         }
@@ -210,7 +227,6 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     }
     written.and_then(|()| out.flush()).map_err(failed)?;
     shape.insert(0, seen as usize);
-    let element = if args.argmax { Element::I64 } else { Element::F32 };
     let whole = durable::write_file(&args.out, |file| -> std::io::Result<()> {
         npy::write_header(file, element, &shape)?;
         std::io::copy(&mut BufReader::new(File::open(&rows)?), file)?;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Layer, Variable};
+use plimsoll_graph::DType;
 
 use crate::block::{Block, Body};
 use crate::error::{Error, Result};
@@ -128,35 +129,58 @@ pub(crate) fn is_aside(path: &str) -> bool {
         || path.split('/').any(|piece| piece.starts_with("seed_generator"))
 }
 
-/// A variable's elements as f32.
-pub(crate) fn read_f32(file: &KerasFile, variable: &Variable) -> Result<Vec<f32>> {
+/// A variable's elements as the bytes of f32 or f64 numbers here. A type that is already right is not copied again.
+pub(crate) fn read_as(file: &KerasFile, variable: &Variable, dtype: DType) -> Result<Vec<u8>> {
     let mut bytes = vec![0; variable.bytes];
     file.read_into(&variable.path, &mut bytes)?;
-    from_bytes(variable.element, &bytes).ok_or_else(|| {
-        let why =
-            format!("its elements are {}, where floating-point numbers belong", variable.element.name());
-        Error::variables(&variable.path, why)
+    if variable.element.dtype() == Some(dtype) && cfg!(target_endian = "little") {
+        return Ok(bytes);
+    }
+    let numbers = numbers(variable.element, &bytes).ok_or_else(|| not_float(variable))?;
+    Ok(match dtype {
+        DType::F64 => numbers.flat_map(f64::to_ne_bytes).collect(),
+        _ => numbers.flat_map(|x| (x as f32).to_ne_bytes()).collect(),
     })
 }
 
-fn from_bytes(element: Element, bytes: &[u8]) -> Option<Vec<f32>> {
+/// A variable's first element.
+pub(crate) fn read_number(file: &KerasFile, variable: &Variable) -> Result<f64> {
+    let mut bytes = vec![0; variable.bytes];
+    file.read_into(&variable.path, &mut bytes)?;
+    let mut numbers = numbers(variable.element, &bytes).ok_or_else(|| not_float(variable))?;
+    Ok(numbers.next().unwrap_or(0.0))
+}
+
+fn not_float(variable: &Variable) -> Error {
+    let why = format!("its elements are {}, where floating-point numbers belong", variable.element.name());
+    Error::variables(&variable.path, why)
+}
+
+/// The elements behind stored bytes; none where they are not floating point.
+fn numbers(element: Element, bytes: &[u8]) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
     let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     match element {
-        Element::F32 => {
-            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        Element::F64 => {
+            let eight = |b: &[u8]| [b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]];
+            Some(Box::new(bytes.chunks_exact(8).map(move |b| f64::from_le_bytes(eight(b)))))
         }
-        Element::F16 => Some(halves().map(|b| half::f16::from_le_bytes(b).to_f32()).collect()),
-        Element::BF16 => Some(halves().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect()),
+        Element::F32 => {
+            let four = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+            Some(Box::new(bytes.chunks_exact(4).map(move |b| f64::from(f32::from_le_bytes(four(b))))))
+        }
+        Element::F16 => Some(Box::new(halves().map(|b| half::f16::from_le_bytes(b).to_f64()))),
+        Element::BF16 => Some(Box::new(halves().map(|b| half::bf16::from_le_bytes(b).to_f64()))),
         _ => None,
     }
 }
 
-/// f32 elements as the bytes of a variable's type.
-pub(crate) fn to_bytes(element: Element, values: &[f32]) -> Option<Vec<u8>> {
+/// Elements as the bytes of a variable's type.
+pub(crate) fn to_bytes(element: Element, values: &[f64]) -> Option<Vec<u8>> {
     match element {
-        Element::F32 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        Element::F16 => Some(values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect()),
-        Element::BF16 => Some(values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()),
+        Element::F64 => Some(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Element::F32 => Some(values.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect()),
+        Element::F16 => Some(values.iter().flat_map(|x| half::f16::from_f64(*x).to_le_bytes()).collect()),
+        Element::BF16 => Some(values.iter().flat_map(|x| half::bf16::from_f64(*x).to_le_bytes()).collect()),
         _ => None,
     }
 }
@@ -186,7 +210,7 @@ mod tests {
     #[test]
     fn halves_go_both_ways_and_integers_are_refused() {
         let bytes = to_bytes(Element::BF16, &[1.5, -2.0]).unwrap();
-        assert_eq!(from_bytes(Element::BF16, &bytes), Some(vec![1.5, -2.0]));
-        assert_eq!(from_bytes(Element::I32, &[0; 4]), None);
+        assert_eq!(numbers(Element::BF16, &bytes).unwrap().collect::<Vec<f64>>(), [1.5, -2.0]);
+        assert!(numbers(Element::I32, &[0; 4]).is_none());
     }
 }

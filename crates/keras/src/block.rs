@@ -372,13 +372,14 @@ fn precision(layer: &Layer, place: &str) -> Result<Option<Precision>> {
     };
     let refused = || {
         let why = format!(
-            "this {} has the dtype policy {:?}, which is not taken; build it with float32, bfloat16, float16 or a mixed one",
+            "this {} has the dtype policy {:?}, which is not taken; build it with float64, float32, bfloat16, float16 or a mixed one",
             layer.class_name, policy.name
         );
         Error::config(place, why)
     };
     match policy.compute {
         Some(Element::F32) => Ok(Some(Precision::F32)),
+        Some(Element::F64) => Ok(Some(Precision::F64)),
         Some(Element::BF16) => Ok(Some(Precision::MixedBf16)),
         Some(Element::F16) => Ok(Some(Precision::MixedF16)),
         // Layers of indices, an embedding's neighbours, may have an integer type.

@@ -66,7 +66,7 @@ impl KerasModel {
         let (loss, metrics) = self.compiled_loss(config)?;
         let mut compiled = Compiled::new(self, loss, optimizer);
         compiled.schedule = schedule;
-        compiled.clip = clip.map(Clip::Norm);
+        compiled.clip = clip.map(Clip::PlainNorm);
         compiled.take(metrics);
         Ok(compiled)
     }
@@ -132,7 +132,7 @@ impl<L: Loss> Loss for Penalized<L> {
         let (own, penalty) = outputs.split_at(self.n.min(outputs.len()));
         let loss = self.loss.loss(own, labels)?;
         match penalty.first() {
-            Some(penalty) => plimsoll_graph::TensorOps::add(&loss, penalty),
+            Some(penalty) => crate::layer::add_wide(&loss, penalty),
             None => Ok(loss),
         }
     }

@@ -1,5 +1,6 @@
 //! Turns what a configuration says of a model's inputs into types.
 
+use plimsoll_formats::Element;
 use plimsoll_formats::keras::Layer;
 use plimsoll_graph::{DType, Type};
 use serde_json::Value;
@@ -43,6 +44,7 @@ impl InputSpec {
             "uint8" => DType::U8,
             "bool" => DType::Bool,
             "float32" | "float16" | "bfloat16" | "mixed_float16" | "mixed_bfloat16" => DType::F32,
+            "float64" => DType::F64,
             _ => return Err(wrong("its input has an element type that is not taken")),
         };
         Ok(InputSpec { dtype, shape })
@@ -76,8 +78,10 @@ pub(crate) fn input_specs(root: &Layer) -> Result<Vec<InputSpec>> {
         ));
     };
     // Rows of a table are asked for by number.
+    let policy = first.and_then(|layer| layer.policy.as_ref());
     let dtype = match first.is_some_and(|layer| layer.class_name == "Embedding") {
         true => Value::from("int64"),
+        false if policy.is_some_and(|p| p.compute == Some(Element::F64)) => Value::from("float64"),
         false => Value::from("float32"),
     };
     Ok(vec![InputSpec::read(&shape, &dtype, &root.name)?])

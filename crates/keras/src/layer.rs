@@ -293,6 +293,11 @@ impl Cx<'_> {
         self.net.dtype()
     }
 
+    /// The type of weights and statistics.
+    pub(crate) fn master_dtype(&self) -> DType {
+        self.net.master_dtype()
+    }
+
     fn full(&self, name: &str) -> String {
         let mut path = self.pass.path.join("/");
         if !path.is_empty() {
@@ -310,7 +315,7 @@ impl Cx<'_> {
         result
     }
 
-    /// A weight, as f32.
+    /// A weight, in the type in which it is kept.
     #[track_caller]
     pub(crate) fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let shape = shape.into();
@@ -324,7 +329,7 @@ impl Cx<'_> {
         {
             let mut add = |part: Tensor| -> Result<()> {
                 self.pass.penalty = Some(match self.pass.penalty.take() {
-                    Some(sum) => sum.add(&part)?,
+                    Some(sum) => add_wide(&sum, &part)?,
                     None => part,
                 });
                 Ok(())
@@ -378,5 +383,14 @@ impl Cx<'_> {
             return Ok(x.clone());
         }
         activation.apply(x)
+    }
+}
+
+/// The sum of two numbers, in the wider of their types.
+pub(crate) fn add_wide(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    match (a.dtype(), b.dtype()) {
+        (DType::F64, _) => a.add(&b.cast(DType::F64)?),
+        (_, DType::F64) => a.cast(DType::F64)?.add(b),
+        _ => a.add(b),
     }
 }

@@ -6,6 +6,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, refuse};
+use crate::layer::add_wide;
 use crate::settings::Settings;
 
 /// How far Keras holds probabilities from 0 and 1.
@@ -123,10 +124,10 @@ impl OutputLoss {
         }
     }
 
-    /// The mean loss of a batch, in f32.
+    /// The mean loss of a batch, in f32, or f64 where outputs are.
     #[track_caller]
     pub fn mean(self, outputs: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
-        let x = outputs.cast(DType::F32)?;
+        let x = outputs.cast(if outputs.dtype() == DType::F64 { DType::F64 } else { DType::F32 })?;
         if let OutputLoss::SparseCategorical { from_logits } = self {
             let logits = if from_logits { x } else { probabilities(&x)?.log()? };
             let labels = indices(&logits, labels)?;
@@ -196,9 +197,9 @@ fn smoothed(t: &Tensor, smoothing: f64, towards: f64) -> RunResult<Tensor> {
     }
 }
 
-/// Labels as f32 of the outputs' shape; an axis of length 1 at the end may be missing, or be too many.
+/// Labels of the outputs' type and shape; an axis of length 1 at the end may be missing, or be too many.
 fn targets(x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
-    let t = labels.cast(DType::F32)?;
+    let t = labels.cast(x.dtype())?;
     let (a, b) = (x.shape(), labels.shape());
     let one_more = |long: &[usize], short: &[usize]| {
         long.len() == short.len() + 1 && long.last() == Some(&1) && long[..short.len()] == short[..]
@@ -351,7 +352,7 @@ impl Loss for KerasLoss {
                 part = part.mul_scalar(self.weights[i])?;
             }
             total = Some(match total {
-                Some(total) => total.add(&part)?,
+                Some(total) => add_wide(&total, &part)?,
                 None => part,
             });
         }

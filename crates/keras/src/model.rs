@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_formats::Element;
 use plimsoll_formats::keras::{KerasFile, Kind, Limits};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions, View};
@@ -248,27 +247,19 @@ impl KerasModel {
 
     /// The parameters' values in the file, in the order of [`KerasModel::params`].
     pub fn values(&self) -> Result<Vec<Tensor>> {
-        let read = |param: &Param| Ok(Tensor::from_slice(&self.value(param)?, param.ty.shape.clone())?);
+        let read = |param: &Param| {
+            let mut value = Tensor::zeros(param.ty.clone())?;
+            value.set_bytes(&self.value_bytes(param)?)?;
+            Ok(value)
+        };
         self.params.iter().map(read).collect()
     }
 
-    /// The elements of one parameter in the file.
-    pub(crate) fn value(&self, param: &Param) -> Result<Vec<f32>> {
-        let source = self.weights.as_ref().unwrap_or(&self.file);
-        let binding = self.binding(&param.name)?;
-        bind::read_f32(source, source.variable(&binding.path)?)
-    }
-
-    /// The elements of one parameter in the file, as the bytes of f32 numbers here.
+    /// The elements of one parameter in the file, as bytes of its type here.
     pub(crate) fn value_bytes(&self, param: &Param) -> Result<Vec<u8>> {
         let source = self.weights.as_ref().unwrap_or(&self.file);
         let variable = source.variable(&self.binding(&param.name)?.path)?;
-        if variable.element == Element::F32 && cfg!(target_endian = "little") {
-            let mut bytes = vec![0; variable.bytes];
-            source.read_into(&variable.path, &mut bytes)?;
-            return Ok(bytes);
-        }
-        Ok(self.value(param)?.iter().flat_map(|x| x.to_ne_bytes()).collect())
+        bind::read_as(source, variable, param.ty.dtype)
     }
 
     /// Takes the weights of a `.weights.h5` file, or of another file of the same model, from now on.
@@ -304,7 +295,24 @@ impl KerasModel {
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> KerasModel {
         self.precision = Some(precision);
+        self.retype();
         self
+    }
+
+    /// Gives parameters the type in which they are kept under the precisions that now stand.
+    fn retype(&mut self) {
+        let places: HashMap<String, Precision> = self
+            .block
+            .all()
+            .into_iter()
+            .filter_map(|(node, _)| Some((node.place.clone(), self.precision_of(node)?)))
+            .collect();
+        let layers: HashMap<&str, &str> =
+            self.bindings.iter().map(|b| (b.name.as_str(), b.layer.as_str())).collect();
+        for param in &mut self.params {
+            let own = layers.get(param.name.as_str()).and_then(|layer| places.get(*layer));
+            param.ty.dtype = own.map_or(param.ty.dtype, |precision| precision.master());
+        }
     }
 
     /// The same model with some layers in precisions of their own, before all others. Layers are named by their place, which
@@ -318,6 +326,7 @@ impl KerasModel {
         named.check(&places).map_err(|why| Error::config(&self.name, format!("the caller {why}")))?;
         let own = places.into_iter().filter_map(|place| named.of_layer(&place).map(|own| (place, own)));
         self.layer_precisions = Arc::new(own.collect());
+        self.retype();
         Ok(self)
     }
 
@@ -333,6 +342,7 @@ impl KerasModel {
         let policies: Vec<Precision> = all.iter().filter_map(|(node, _)| self.precision_of(node)).collect();
         match [Precision::MixedF16, Precision::MixedBf16].into_iter().find(|p| policies.contains(p)) {
             Some(precision) => precision,
+            None if !policies.is_empty() && policies.iter().all(|p| *p == Precision::F64) => Precision::F64,
             None => Precision::F32,
         }
     }
@@ -355,7 +365,13 @@ impl KerasModel {
         let mut pass = Pass::new(self.precision, penalties);
         pass.layer_precisions = self.layer_precisions.clone();
         pass.seen = noted.then(HashMap::new);
-        let inputs: Vec<(Tensor, Option<Tensor>)> = inputs.iter().map(|x| (x.clone(), None)).collect();
+        // What comes in as f32 goes on in f64 where that is what the file says.
+        let given = |(i, x): (usize, &Tensor)| {
+            let is_f64 = self.inputs.get(i).is_some_and(|spec| spec.dtype == DType::F64);
+            Ok((if is_f64 && x.dtype().is_float() { x.cast(DType::F64)? } else { x.clone() }, None))
+        };
+        let inputs: Vec<(Tensor, Option<Tensor>)> =
+            inputs.iter().enumerate().map(given).collect::<RunResult<_>>()?;
         // Keras's `evaluate` counts it too.
         let counts_penalty = !net.is_predicting();
         let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
@@ -394,10 +410,10 @@ impl KerasModel {
         self.block.probabilities(output).map(|(_, view)| view)
     }
 
-    /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32.
+    /// Of each output, whether it ends in a softmax or sigmoid that a loss can take off: of a layer that computes in f32 or f64.
     pub(crate) fn removable(&self) -> Vec<bool> {
-        let is_f32 = |node: &Node| self.precision_of(node) == Some(Precision::F32);
-        let ends = |i: usize| self.block.probabilities(i).is_some_and(|(node, _)| is_f32(node));
+        let is_wide = |node: &Node| matches!(self.precision_of(node), Some(Precision::F32 | Precision::F64));
+        let ends = |i: usize| self.block.probabilities(i).is_some_and(|(node, _)| is_wide(node));
         (0..self.n_outputs()).map(ends).collect()
     }
 }

@@ -248,7 +248,12 @@ fn mix(old: &Tensor, new: &Tensor, keep: f64) -> RunResult<Tensor> {
 
 /// 1 - βᵗ, in f64.
 fn one_minus_power(beta: f64, count: &Tensor) -> RunResult<Tensor> {
-    count.cast(DType::F64)?.mul_scalar(beta.ln())?.exp()?.rsub_scalar(1.0)
+    count.cast(DType::F64)?.mul_scalar(rounded(beta).ln())?.exp()?.rsub_scalar(1.0)
+}
+
+/// A setting as Keras has it where it casts it to a variable's type, whichever that is: rounded to f32 first.
+fn rounded(setting: f64) -> f64 {
+    f64::from(setting as f32)
 }
 
 impl Optimizer for KerasOptimizer {
@@ -279,12 +284,12 @@ impl Optimizer for KerasOptimizer {
         let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().map(slot).collect();
         if let Rule::Nadam { .. } = self.rule {
             // The product of all momentums so far. Keras keeps one for all parameters, see `shared`.
-            slots.push(Slot { name: PRODUCT, ty: Type::new(DType::F32, []), init: 1.0 });
+            slots.push(Slot { name: PRODUCT, ty: Type::new(param.ty.dtype, []), init: 1.0 });
         }
         slots
     }
 
-    /// The size of a step, as f32.
+    /// The size of a step, and what else all updates share.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> RunResult<Vec<Tensor>> {
         let wide = rate.cast(DType::F64)?;
         let size = match self.rule {
@@ -294,18 +299,18 @@ impl Optimizer for KerasOptimizer {
             Rule::Adamax { beta1, .. } => wide.div(&one_minus_power(beta1, count)?)?,
             _ => wide.clone(),
         };
-        let mut scalars = vec![size.cast(DType::F32)?];
+        let mut scalars = vec![size.cast(rate.dtype())?];
         if let Some(decay) = self.weight_decay {
-            scalars.push(wide.mul_scalar(-decay)?.add_scalar(1.0)?.cast(DType::F32)?);
+            scalars.push(wide.mul_scalar(-rounded(decay))?.add_scalar(1.0)?.cast(rate.dtype())?);
         }
         if let Rule::Nadam { beta1, beta2, .. } = self.rule {
             // The momentum β₁ (1 - ½ 0.96ᵗ) of this step and of the next, and the second moment's correction.
             let momentum = |count: &Tensor| {
-                let fading = count.cast(DType::F64)?.mul_scalar(NADAM_DECAY.ln())?.exp()?;
-                fading.mul_scalar(-0.5 * beta1)?.add_scalar(beta1)?.cast(DType::F32)
+                let fading = count.cast(DType::F64)?.mul_scalar(rounded(NADAM_DECAY).ln())?.exp()?;
+                fading.mul_scalar(-0.5 * rounded(beta1))?.add_scalar(rounded(beta1))?.cast(rate.dtype())
             };
             scalars.extend([momentum(count)?, momentum(&count.add_scalar(1.0)?)?]);
-            scalars.push(one_minus_power(beta2, count)?.sqrt()?.cast(DType::F32)?);
+            scalars.push(one_minus_power(beta2, count)?.sqrt()?.cast(rate.dtype())?);
         }
         if let Rule::Ftrl(ftrl) = self.rule {
             scalars.extend(ftrl.prepare(count, rate)?);
@@ -337,6 +342,7 @@ impl Optimizer for KerasOptimizer {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Ok((value.sub(&grad.mul(size)?)?, Vec::new())),
             Rule::Sgd { momentum, nesterov } => {
+                let momentum = rounded(momentum);
                 let step = grad.mul(size)?;
                 let m = slot(0)?.mul_scalar(momentum)?.sub(&step)?;
                 let new = match nesterov {
@@ -363,6 +369,7 @@ impl Optimizer for KerasOptimizer {
                 let [.., now, next, root] = at.scalars else {
                     return Err(refuse("gives an optimizer fewer scalars than it prepared"));
                 };
+                let (beta1, beta2) = (rounded(beta1), rounded(beta2));
                 let product = slot(2)?.mul(now)?;
                 let m = follow(slot(0)?, &grad, 1.0 - beta1)?;
                 let v = follow(slot(1)?, &grad.square()?, 1.0 - beta2)?;
@@ -418,6 +425,7 @@ impl Optimizer for KerasOptimizer {
                 ftrl.update(&at, &value, &grad, slots)
             }
             Rule::Lion { beta1, beta2 } => {
+                let (beta1, beta2) = (rounded(beta1), rounded(beta2));
                 let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;
                 Ok((value.sub(&step)?, vec![mix(slot(0)?, &grad, beta2)?]))
             }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Contents, KerasFile, Kind, Variable, write_keras, write_weights};
-use plimsoll_nn::{Param, Recipe, Training};
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_nn::{Param, Precision, Recipe, Training};
 use plimsoll_run::Tensor;
 use serde_json::Value;
 
@@ -62,9 +63,13 @@ impl KerasModel {
     pub fn restoring_bytes(&self) -> plimsoll_device::Bytes {
         let of = |param: &Param| {
             let stored = self.binding(&param.name).and_then(|b| Ok(self.file.variable(&b.path)?.element));
-            // Other types are read, turned into f32 and then into its bytes.
-            let copies = if matches!(stored, Ok(Element::F32)) { 1 } else { 2 };
-            copies * param.ty.bytes() as u64
+            // Other types than the parameter's own are read and then turned into its bytes.
+            let own = param.ty.bytes() as u64;
+            match stored {
+                Ok(element) if element.dtype() == Some(param.ty.dtype) => own,
+                Ok(element) => own + (param.ty.elements() * element.bytes()) as u64,
+                Err(_) => own,
+            }
         };
         plimsoll_device::Bytes(self.params().iter().map(of).max().unwrap_or(0))
     }
@@ -76,6 +81,9 @@ impl KerasModel {
         if variables.len() != slots.len() {
             return Ok(());
         }
+        let dtypes: HashMap<String, DType> =
+            training.state().map(|(name, t)| (name.to_string(), t.dtype())).collect();
+        let dtype_of = |name: &str| dtypes.get(name).copied().unwrap_or(DType::F32);
         for (slot, variable) in slots.iter().zip(variables) {
             match slot {
                 Slot::Iterations => {
@@ -83,7 +91,7 @@ impl KerasModel {
                     training.restore(UPDATES, &updates.to_ne_bytes())?;
                 }
                 Slot::Rate => {
-                    let rate = bind::read_f32(&self.file, variable)?.first().copied().unwrap_or(0.0);
+                    let rate = bind::read_number(&self.file, variable)?;
                     let configured = self.configured().map_or(0.0, |(o, _)| o.lr);
                     // A rate that the caller changed stands.
                     let own = training
@@ -92,18 +100,17 @@ impl KerasModel {
                         .map(|(_, t)| t.item())
                         .transpose()?;
                     if own == Some(configured) {
-                        training.restore(RATE, &f64::from(rate).to_ne_bytes())?;
+                        training.restore(RATE, &rate.to_ne_bytes())?;
                     }
                 }
                 Slot::Shared(names) => {
-                    let value = bind::read_f32(&self.file, variable)?.first().copied().unwrap_or(0.0);
                     for name in names {
-                        training.restore(name, &value.to_ne_bytes())?;
+                        let bytes = bind::read_as(&self.file, variable, dtype_of(name))?;
+                        training.restore(name, &bytes)?;
                     }
                 }
                 Slot::State(name) => {
-                    let value = bind::read_f32(&self.file, variable)?;
-                    let bytes: Vec<u8> = value.iter().flat_map(|x| x.to_ne_bytes()).collect();
+                    let bytes = bind::read_as(&self.file, variable, dtype_of(name))?;
                     training.restore(name, &bytes)?;
                 }
             }
@@ -168,14 +175,17 @@ impl KerasModel {
         }
         let mut variables = kept;
         let mut by_path = HashMap::new();
+        // Numbers that belong to no one parameter are of Keras's own type, which is that of the whole model.
+        let single = if self.precision() == Precision::F64 { Element::F64 } else { Element::F32 };
         for (i, slot) in slots.into_iter().flatten().enumerate() {
             let path = format!("optimizer/vars/{i}");
             let variable = match &slot {
                 Slot::Iterations => Variable::new(&path, Element::I64, &[]),
-                Slot::Rate | Slot::Shared(_) => Variable::new(&path, Element::F32, &[]),
+                Slot::Rate | Slot::Shared(_) => Variable::new(&path, single, &[]),
                 Slot::State(name) => {
-                    let shape = state.get(name.as_str()).map(|t| shape_of(t)).unwrap_or_default();
-                    Variable::new(&path, Element::F32, &shape)
+                    let of = state.get(name.as_str());
+                    let shape = of.map(|t| shape_of(t)).unwrap_or_default();
+                    Variable::new(&path, of.map_or(single, |t| Element::from(t.dtype())), &shape)
                 }
             };
             variables.extend(variable);
@@ -203,7 +213,6 @@ impl KerasModel {
             let tensor =
                 state.get(name).ok_or_else(|| io::Error::other(format!("there is no value of {name}")))?;
             let values = tensor.to_f64().map_err(io::Error::other)?;
-            let values: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
             bind::to_bytes(variable.element, &values)
                 .ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
         };
@@ -293,7 +302,7 @@ impl KerasModel {
 }
 
 fn shape_of(t: &Tensor) -> Vec<usize> {
-    plimsoll_graph::TensorOps::shape(t).to_vec()
+    t.shape().to_vec()
 }
 
 fn state_types(training: &Training) -> HashMap<String, Vec<usize>> {

@@ -4,9 +4,9 @@ For each model NAME.keras there is NAME.npz: inputs x0…, labels t0…, outputs
 first step in the order of trainable variables, the losses of 20 steps on the same batch, and outputs z0… after them. Models
 with several outputs also have e_NAME, what `evaluate` says before the first step, and p_NAME, what every step says.
 
-Run in this folder; needs keras, tensorflow and numpy. With `--several` it makes only the models with several outputs and
-those after them. With `--applications FOLDER` it makes files of Keras's own
-applications in FOLDER instead (they are too large to keep), for `cargo run --release --example check`.
+Run in this folder; needs keras, tensorflow and numpy. With names it makes only those, with `--several` those with several
+outputs and those after them. With `--applications FOLDER [NAMES]` it makes files of Keras's own applications in FOLDER instead
+(they are too large to keep), for `cargo run --release --example check`; check_with_keras.sh makes and checks those in float64.
 """
 import os
 import sys
@@ -21,6 +21,7 @@ from keras import layers, ops
 
 OUT = "fixtures"
 STEPS = 20
+ONLY = []
 
 
 def as_list(x):
@@ -39,8 +40,8 @@ def numbers(model, inputs, labels, steps=STEPS, named=False):
         loss = model.compute_loss(x=inputs, y=labels, y_pred=model(inputs, training=True))
     grads = tape.gradient(loss, [v.value for v in model.trainable_variables])
     for i, (grad, v) in enumerate(zip(grads, model.trainable_variables)):
-        grad = tf.zeros(v.shape) if grad is None else tf.convert_to_tensor(grad)
-        found[f"g{i}"] = np.asarray(tf.cast(grad, tf.float32))
+        grad = tf.zeros(v.shape, v.dtype) if grad is None else tf.convert_to_tensor(grad)
+        found[f"g{i}"] = np.asarray(grad if grad.dtype == tf.float64 else tf.cast(grad, tf.float32))
     # The forward pass in training moved the statistics of norms.
     for v, value in zip(model.variables, state):
         v.assign(value)
@@ -53,15 +54,19 @@ def numbers(model, inputs, labels, steps=STEPS, named=False):
     for _ in range(steps):
         model.reset_metrics()
         results.append(model.train_on_batch(inputs, labels, return_dict=True))
-    found["losses"] = np.asarray([result["loss"] for result in results], np.float32)
+    # As wide as the model: what comes out of it says so.
+    wide = np.float64 if found["y0"].dtype == np.float64 else np.float32
+    found["losses"] = np.asarray([result["loss"] for result in results], wide)
     if named:
         found |= {f"p_{name}": np.asarray([result[name] for result in results]) for name in results[0]}
     found |= {f"z{i}": np.asarray(y) for i, y in enumerate(as_list(model(inputs, training=False)))}
-    return {key: value.astype(np.float32) if value.dtype.kind == "f" else value for key, value in found.items()}
+    return {key: value.astype(wide) if value.dtype.kind == "f" else value for key, value in found.items()}
 
 
 def save(model, path):
     """Saves a model; archives deflated, since HDF5 is mostly empty."""
+    if ONLY and os.path.basename(path).split(".")[0] not in ONLY:
+        return
     model.save(path)
     if path.endswith(".keras") and OUT == "fixtures":
         with zipfile.ZipFile(path) as archive:
@@ -73,6 +78,8 @@ def save(model, path):
 
 def case(name, model, inputs, labels, optimizer, loss, metrics=None, suffix="keras", warm=0, named=False, **compile_args):
     """Saves a compiled model, trained for `warm` steps, then what Keras computes with it."""
+    if ONLY and name not in ONLY:
+        return
     model.compile(optimizer, loss, metrics=metrics, **compile_args)
     for _ in range(warm):
         model.train_on_batch(inputs, labels)
@@ -96,11 +103,11 @@ def wake(model):
         # What a Normalization layer was adapted to stays: it computes from copies.
         if "float" not in v.dtype or v.path.split("/")[-1] in ("mean", "variance"):
             continue
-        value = rng.normal(size=v.shape).astype(np.float32) * 0.3
+        value = rng.normal(size=v.shape).astype("float64" if v.dtype == "float64" else "float32") * 0.3
         if v.path.endswith(("gamma", "variance", "scale")):
             value = 1 + 0.5 * np.abs(value)
         elif v.path.endswith("kernel") or "embedding" in v.path:
-            value = v.numpy().astype(np.float32)
+            value = v.numpy().astype(value.dtype)
         v.assign(value)
     return model
 
@@ -297,6 +304,35 @@ def mixed(policy):
     return wake(keras.Model(row, layers.Dense(3, activation="softmax", dtype="float32")(x), name="mixed"))
 
 
+def compute_in(dtype):
+    """The type of models made from now on. The policy was settled by the first layer, so both are set."""
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+
+
+def double():
+    """All that f64 can get lost in: norms with statistics, convolutions, recurrent layers, attention, operations."""
+    image, words = keras.Input((6, 5, 2)), keras.Input((5,), dtype="int32")
+    x = layers.Rescaling([0.1, 0.7], offset=0.3)(image)
+    x = layers.Conv2D(4, 3, padding="same", use_bias=False, kernel_regularizer=keras.regularizers.L2(0.01))(x)
+    x = layers.BatchNormalization()(x)
+    x = layers.ReLU(6.0)(x)
+    x = layers.DepthwiseConv2D(3, strides=2, padding="same")(x)
+    x = layers.BatchNormalization(scale=False)(x)
+    x = layers.Activation("gelu")(x)
+    w = layers.Reshape((-1, 4))(x)
+    w = layers.LayerNormalization()(layers.MultiHeadAttention(2, 3)(w, w, use_causal_mask=True) + w)
+    w = layers.GlobalAveragePooling1D()(w)
+    x = layers.MaxPooling2D(2, padding="same")(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    y = layers.Embedding(30, 4, mask_zero=True)(words)
+    y = layers.LSTM(4, return_sequences=True)(y)
+    y = layers.Bidirectional(layers.GRU(3, return_sequences=True))(y)
+    y = layers.GlobalAveragePooling1D()(y)
+    z = layers.Concatenate()([x, y, w]) * 0.9 + 0.1
+    return wake(keras.Model([image, words], layers.Dense(3, activation="softmax")(z), name="double"))
+
+
 def small(name):
     return wake(keras.Sequential([layers.Input((5,)), layers.Dense(4, activation="tanh"), layers.Dense(2)], name=name))
 
@@ -304,7 +340,8 @@ def small(name):
 def fixtures():
     os.makedirs(OUT, exist_ok=True)
     for old in os.listdir(OUT):
-        os.remove(f"{OUT}/{old}")
+        if not ONLY:
+            os.remove(f"{OUT}/{old}")
     keras.utils.set_random_seed(3)
     o, l = keras.optimizers, keras.losses
     case("mlp", mlp(), random(6, 5), classes(6, 4), "adam", "sparse_categorical_crossentropy", ["accuracy"])
@@ -355,6 +392,27 @@ def fixtures():
          suffix="h5", warm=1)
     case("legacy_rnn", rnn(), words, classes(4, 2).astype(np.float32), o.Adam(0.02), "binary_crossentropy",
          suffix="h5")
+    if not ONLY:
+        rest()
+    compute_in("float64")
+    keras.utils.set_random_seed(4)
+    tokens = np.arange(25).reshape(5, 5).astype(np.int32)
+    tokens[1, 3:] = 0
+    case("double", double(), [random(5, 6, 5, 2).astype(np.float64), tokens], classes(5, 3), o.Adam(0.01),
+         "sparse_categorical_crossentropy", ["accuracy"])
+    case("double_legacy", mlp(), random(6, 5).astype(np.float64), classes(6, 4), o.Nadam(0.02),
+         "sparse_categorical_crossentropy", suffix="h5", warm=1)
+    compute_in("float32")
+    # One wide layer among others.
+    row = keras.Input((5,))
+    x = layers.Dense(4, activation="tanh", dtype="float64")(layers.Dense(6)(row))
+    case("widened", wake(keras.Model(row, layers.Dense(2)(x), name="widened")), random(6, 5), random(6, 2),
+         o.SGD(0.05, momentum=0.9), "mse")
+
+
+def rest():
+    """Weights alone, a model in mid-training, and models that are refused."""
+    o = keras.optimizers
     other = mlp()
     other.compile("adam", "sparse_categorical_crossentropy")
     found = numbers(other, random(6, 5), classes(6, 4))
@@ -443,7 +501,6 @@ def refused():
         "constraint": keras.Sequential([layers.Input((4,)), layers.Dense(2, kernel_constraint="non_neg", name="held")]),
         "first": keras.Sequential([layers.Input((2, 4, 4)), layers.Conv2D(2, 2, data_format="channels_first",
                                                                            name="turned")]),
-        "double": keras.Sequential([layers.Input((4,)), layers.Dense(2, dtype="float64", name="wide")]),
     }
     for name, model in models.items():
         save(model, f"{OUT}/refused_{name}.keras")
@@ -466,17 +523,21 @@ def applications(folder):
         "VGG16": lambda: a.VGG16(**size),
     }
     x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
-    for name in sys.argv[3:] or [name + kind for name in makers for kind in ("", "Frozen")]:
-        # Norms over few samples of random networks amplify rounding, so that Keras differs from itself; frozen they do not.
-        # Both are made, with how far Keras gets from itself when the input changes by a rounding.
-        kind = "Frozen" if name.endswith("Frozen") else ""
-        name = name.removesuffix("Frozen")
+    kinds = ("", "Frozen", "Double")
+    for name in sys.argv[3:] or [name + kind for name in makers for kind in kinds]:
+        # Norms over few samples of random networks amplify rounding by a million and more, so that in float32 Keras differs
+        # from itself; frozen they do not, and in float64 a million roundings are still nothing. All three are made; in float32
+        # with how far Keras gets from itself when the input changes by a rounding.
+        kind = next(kind for kind in reversed(kinds) if name.endswith(kind))
+        name = name.removesuffix(kind)
+        compute_in("float64" if kind == "Double" else "float32")
+        x = x.astype(keras.config.floatx())
         model = makers[name]()
         norms = [layer for layer in model.layers if isinstance(layer, layers.BatchNormalization)]
         for layer in model.layers:
             if isinstance(layer, layers.Dropout):
                 layer.rate = 0.0
-        if kind:
+        if kind == "Frozen":
             # Statistics of some batch keep the signal alive.
             for layer in norms:
                 layer.momentum = 0.0
@@ -484,9 +545,15 @@ def applications(folder):
             for layer in norms:
                 layer.momentum = 0.99
                 layer.trainable = False
-        # Steps so small that losses, compared by their size, do not vanish in 20 of them.
-        optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, global_clipnorm=0.02)
-        case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy")
+        # Steps so small that losses, compared by their size, do not vanish in 20 of them, and that these networks are not
+        # chaotic from step to step too: with 1e-3, what differs in a ResNet50 in float64 grows threefold a step, from 1e-13.
+        optimizer = keras.optimizers.SGD(2e-4 if kind == "Double" else 1e-3, momentum=0.9, global_clipnorm=0.02)
+        # To trace a step takes longer than to run it 20 times, but for the convolutions that are traced each by itself.
+        eager = name != "ConvNeXtTiny"
+        case(name + kind, model, x, classes(4, 5), optimizer, "sparse_categorical_crossentropy", run_eagerly=eager)
+        if kind == "Double":
+            keras.backend.clear_session()
+            continue
         model = keras.models.load_model(f"{OUT}/{name}{kind}.keras")
         shaken = numbers(model, x * np.float32(1 + 2e-7), classes(4, 5))
         found = dict(np.load(f"{OUT}/{name}{kind}.npz"))
@@ -502,4 +569,5 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--several"]:
         several()
     else:
+        ONLY = sys.argv[1:]
         fixtures()

@@ -57,6 +57,8 @@ fn every_model_is_written_and_read_with_the_values_it_was_trained_to() {
         "twins",
         "partial",
         "ftrl",
+        "double",
+        "widened",
     ] {
         let model = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
         let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
@@ -67,6 +69,11 @@ fn every_model_is_written_and_read_with_the_values_it_was_trained_to() {
         let (a, b) =
             (KerasFile::open(fixture(&format!("{name}.keras"))).unwrap(), KerasFile::open(&path).unwrap());
         assert_eq!(a.config_json(), b.config_json(), "{name}");
+        let types = |file: &KerasFile| -> Vec<_> {
+            let weights = file.variables().iter().filter(|v| !v.path.starts_with("optimizer/"));
+            weights.map(|v| (v.path.clone(), v.element)).collect()
+        };
+        assert_eq!(types(&a), types(&b), "{name}");
         for ((param, old), new) in again.params().iter().zip(training.values()).zip(again.values().unwrap()) {
             assert_eq!(old.to_bytes().unwrap(), new.to_bytes().unwrap(), "{name}: {}", param.name);
         }
@@ -173,6 +180,10 @@ fn a_file_is_described_also_where_it_cannot_be_trained() {
     assert!(found.layers.iter().any(|l| l.place == "tower/inside" && l.outputs == [[1, 5]]));
     let text = serde_json::to_string(&found).unwrap();
     assert!(text.contains("\"place\":\"tower/inside\""));
+    let found = inspect(fixture("double.keras")).unwrap();
+    let conv = found.layers.iter().find(|layer| layer.class == "Conv2D").unwrap();
+    assert_eq!((conv.dtype.as_deref(), conv.variables[0].element), (Some("float64"), "f64"));
+    assert_eq!((found.inputs[0].as_str(), found.problem), ("f64[1, 6, 5, 2]", None));
     let found = inspect(fixture("refused_lambda.keras")).unwrap();
     assert!(found.problem.unwrap().contains("Lambda"));
     assert_eq!(inspect(fixture("other.weights.h5")).unwrap().kind, "weights");

@@ -16,6 +16,8 @@ mod net;
 mod sequential;
 
 mod confusion;
+mod description;
+
 mod loss;
 mod measure;
 mod metric;
@@ -28,6 +30,7 @@ mod training;
 pub mod zoo;
 
 pub use confusion::{Auc, Curve, Summation};
+pub use description::{Description, LayerCall, LayerKind};
 pub use init::{Init, Start};
 pub use layers::{Activation, Conv, Conv1d, Conv2d, MultiHead, Recurrent};
 pub use loss::{

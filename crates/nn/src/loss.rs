@@ -104,7 +104,7 @@ pub fn smooth_cross_entropy(
             let targets = labels.mul_scalar(1.0 - smoothing)?.add_scalar(smoothing / classes as f64)?;
             return softmax_cross_entropy(logits, &targets);
         }
-        let targets = labels.one_hot(classes, DType::F32)?;
+        let targets = labels.one_hot(classes, logits.dtype().accumulator())?;
         let targets = targets.mul_scalar(1.0 - smoothing)?.add_scalar(smoothing / classes as f64)?;
         softmax_cross_entropy(logits, &targets)
     }
@@ -138,7 +138,7 @@ pub fn huber(delta: f64) -> impl Fn(&Tensor, &Tensor) -> Result<Tensor> + Send +
         let (x, t) = alike(outputs, targets)?;
         let distance = x.sub(&t)?.abs()?;
         // With q = min(d, δ) both cases are ½ q² + δ (d - q).
-        let limit = distance.full_like(Type::new(DType::F32, []), delta)?;
+        let limit = distance.full_like(Type::new(distance.dtype(), []), delta)?;
         let near = distance.minimum(&limit)?;
         let far = distance.sub(&near)?.mul_scalar(delta)?;
         near.square()?.mul_scalar(0.5)?.add(&far)?.mean(&[], false)
@@ -159,7 +159,7 @@ pub fn dice(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     both.div(&all)?.rsub_scalar(1.0)?.mean(&[], false)
 }
 
-/// Outputs and targets as f32 of the outputs' shape. A last axis of length 1 may be missing in one of them, as Keras has it:
+/// Outputs and targets of the outputs' shape, as f32, or f64 where outputs are. A last axis of length 1 may be missing in one of them, as Keras has it:
 /// outputs `[N, 1]` go with targets `[N]`. Other broadcasting is refused: it hides labels of the wrong shape.
 #[track_caller]
 pub(crate) fn alike(outputs: &Tensor, targets: &Tensor) -> Result<(Tensor, Tensor)> {
@@ -171,7 +171,8 @@ pub(crate) fn alike(outputs: &Tensor, targets: &Tensor) -> Result<(Tensor, Tenso
         let (x, t) = (outputs.ty(), targets.ty());
         return Err(refuse(format!("compares outputs of {x} with targets of {t}; reshape one of them")));
     }
-    let targets = targets.cast(DType::F32)?;
+    let wide = if outputs.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let targets = targets.cast(wide)?;
     let targets = if x == t { targets } else { targets.reshape(x.clone())? };
-    Ok((outputs.cast(DType::F32)?, targets))
+    Ok((outputs.cast(wide)?, targets))
 }

@@ -79,6 +79,9 @@ impl Metric {
     /// up with a [`Tally`].
     #[track_caller]
     pub fn sums(self, outputs: &Tensor, labels: &Tensor) -> Result<Tensor> {
+        // What is counted is f32 also of a model in f64.
+        let outputs =
+            &if outputs.dtype() == DType::F64 { outputs.cast(DType::F32)? } else { outputs.clone() };
         let count = |n: usize| outputs.full_like(Type::new(DType::F32, [1]), n as f64);
         let total = |x: &Tensor| x.cast(DType::F32)?.sum(&[], false)?.reshape([1]);
         let n = labels.ty().elements();

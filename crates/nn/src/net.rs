@@ -4,10 +4,11 @@ use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
 
+use crate::description::{LayerKind, Noted};
 use crate::error::refuse;
 use crate::init::stream;
 use crate::precision::names_layer;
-use crate::{Init, Model, Precision, Precisions, Start};
+use crate::{Init, Model, Outputs, Precision, Precisions, Start};
 
 /// A parameter that a model asked for.
 #[derive(Clone, Debug)]
@@ -54,18 +55,62 @@ pub struct Net {
     key: Option<Tensor>,
     /// How often each path has drawn random numbers.
     draws: FxHashMap<String, usize>,
+    /// The layers that were called, where somebody asked.
+    noted: Option<Vec<Noted>>,
 }
+
+/// A model's outputs, its parameters with their tensors, its layers.
+type Described = (Outputs, Vec<(Param, Tensor)>, Vec<Noted>);
 
 impl Net {
     /// The parameters that a model asks for on inputs of these types. Nothing is computed.
     pub fn discover(inputs: &[Type], model: &(impl Model + ?Sized)) -> Result<Vec<Param>> {
+        Net::discover_in(Precision::default(), inputs, model)
+    }
+
+    /// As [`Net::discover`], for a model that computes in a precision: under [`Precision::F64`] parameters are f64.
+    pub fn discover_in(
+        precision: Precision,
+        inputs: &[Type],
+        model: &(impl Model + ?Sized),
+    ) -> Result<Vec<Param>> {
         let sketch = Sketch::new();
         let inputs: Vec<Tensor> = inputs.iter().map(|ty| sketch.tensor("input", ty.clone())).collect();
-        let mut net = Net::over(Vec::new(), Vec::new(), true);
+        let mut net = Net::over(Vec::new(), Vec::new(), true).precision(precision);
         net.key = Some(sketch.tensor("key", Net::key_type()));
         net.sketch = Some(sketch);
         model.forward(&mut net, &inputs)?;
         Ok(net.params)
+    }
+
+    /// Runs a model on tensors of a sketch: its outputs, its parameters with their tensors, its layers.
+    pub(crate) fn described(
+        sketch: &Sketch,
+        inputs: &[Tensor],
+        model: &(impl Model + ?Sized),
+    ) -> Result<Described> {
+        let mut net = Net::over(Vec::new(), Vec::new(), true);
+        net.key = Some(sketch.tensor("key", Net::key_type()));
+        net.sketch = Some(sketch.clone());
+        net.noted = Some(Vec::new());
+        let outputs = model.forward(&mut net, inputs)?;
+        Ok((outputs, net.params.into_iter().zip(net.values).collect(), net.noted.unwrap_or_default()))
+    }
+
+    /// Notes that a layer of this name gave an output, where a description was asked for.
+    pub(crate) fn note(
+        &mut self,
+        name: &str,
+        kind: LayerKind,
+        inputs: &[&Tensor],
+        output: Result<Tensor>,
+    ) -> Result<Tensor> {
+        let path = self.path_of(name);
+        if let (Some(noted), Ok(output)) = (&mut self.noted, &output) {
+            let inputs = inputs.iter().map(|&x| x.clone()).collect();
+            noted.push(Noted { path, kind, inputs, output: output.clone() });
+        }
+        output
     }
 
     /// A net whose parameters have these values, in the order of `params`.
@@ -91,6 +136,7 @@ impl Net {
             start: Start::default(),
             key: None,
             draws: FxHashMap::default(),
+            noted: None,
         }
     }
 
@@ -134,6 +180,11 @@ impl Net {
         self.precision.compute()
     }
 
+    /// The element type of parameters and statistics here: f32, or f64 under [`Precision::F64`].
+    pub fn master_dtype(&self) -> DType {
+        self.precision.master()
+    }
+
     /// A floating-point tensor in the element type of activations here; others as they are.
     pub fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.dtype().is_float() { x.cast(self.dtype()) } else { Ok(x.clone()) }
@@ -155,17 +206,18 @@ impl Net {
         own.map_or(self.precision, |(_, precision)| *precision)
     }
 
-    /// An f32 parameter that the optimizer moves, in the element type of activations.
+    /// A parameter that the optimizer moves, in the element type of activations. It is kept as f32, or f64 under
+    /// [`Precision::F64`].
     #[track_caller]
     pub fn param(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let dtype = self.dtype();
         self.master(name, shape, init)?.cast(dtype)
     }
 
-    /// An f32 parameter that the optimizer moves, as f32: norms read their scale so.
+    /// A parameter that the optimizer moves, in the type in which it is kept: norms read their scale so.
     #[track_caller]
     pub fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
-        self.get(name, Type::new(DType::F32, shape), init, true)
+        self.get(name, Type::new(self.master_dtype(), shape), init, true)
     }
 
     /// The weight of a layer with these fans; [`Net::with_start`] says how it starts.
@@ -182,10 +234,10 @@ impl Net {
         if wanted { Ok(Some(self.param("bias", [units], init)?)) } else { Ok(None) }
     }
 
-    /// An f32 value that a layer keeps from step to step by itself ([`Net::update`]).
+    /// A value, f32 or f64 as parameters are, that a layer keeps from step to step by itself ([`Net::update`]).
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
-        self.get(name, Type::new(DType::F32, shape), init, false)
+        self.get(name, Type::new(self.master_dtype(), shape), init, false)
     }
 
     /// Sets what [`Net::state`] of that name will give in the next step.

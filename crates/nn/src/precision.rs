@@ -5,10 +5,10 @@ use plimsoll_run::{Result, Tensor};
 
 use crate::{Model, Net, Outputs};
 
-/// A precision policy. Parameters, statistics and optimizer state are f32 under all of them; what differs is the type
-/// in which weights are read and activations are kept.
+/// A precision policy. Parameters, statistics and optimizer state are f32 under all of them but `F64`; what differs is the
+/// type in which weights are read and activations are kept.
 ///
-/// Norms keep their statistics, losses their sums in f32 whatever they read. Half precision (`MixedF16`) has a narrow
+/// Norms keep their statistics, losses their sums in f32 at least, whatever they read. Half precision (`MixedF16`) has a narrow
 /// range: small gradients vanish unless the loss is scaled. bfloat16 has f32's range and needs no scale.
 ///
 /// ```
@@ -21,6 +21,8 @@ pub enum Precision {
     /// Everything in f32.
     #[default]
     F32,
+    /// Everything in f64, parameters and the optimizer's state too: to compare with other systems beyond rounding. On the CPU.
+    F64,
     /// Weights are read and activations kept as bf16.
     MixedBf16,
     /// Weights are read and activations kept as f16.
@@ -32,9 +34,15 @@ impl Precision {
     pub const fn compute(self) -> DType {
         match self {
             Precision::F32 => DType::F32,
+            Precision::F64 => DType::F64,
             Precision::MixedBf16 => DType::BF16,
             Precision::MixedF16 => DType::F16,
         }
+    }
+
+    /// The type of parameters, statistics and the optimizer's state.
+    pub const fn master(self) -> DType {
+        self.compute().accumulator()
     }
 
     /// Whether gradients underflow unless the loss is multiplied by a scale.

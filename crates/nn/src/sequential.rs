@@ -263,7 +263,7 @@ impl Sequential {
     /// An activation.
     #[track_caller]
     pub fn activation(self, f: Activation) -> Sequential {
-        self.plain("activation", move |x| f.apply(x))
+        self.push("activation", move |net, x, name| net.activation(name, x, f))
     }
 
     /// All axes of a sample joined into one.

@@ -12,6 +12,7 @@ use plimsoll_run::{
 use smallvec::SmallVec;
 
 use crate::error::refuse;
+use crate::optim::clip_by_plain_norm;
 use crate::scale::LossScale;
 use crate::{
     Loss, Measure, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
@@ -23,8 +24,10 @@ use crate::{
 pub enum Clip {
     /// Every element is held between -x and x.
     Value(f64),
-    /// All gradients together are scaled down to this norm where it is larger.
+    /// All gradients together are scaled down to this norm where it is larger, as PyTorch does it: 1e-6 is added to the norm.
     Norm(f64),
+    /// As `Norm`, as Keras does it: nothing is added.
+    PlainNorm(f64),
 }
 
 /// How a model is trained.
@@ -151,7 +154,7 @@ impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, seed)
@@ -205,7 +208,7 @@ impl Training {
     /// ```
     #[track_caller]
     pub fn survey(model: impl Model + 'static, recipe: Recipe) -> Result<Survey<'static>> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let held: Vec<(String, Kind, Type)> = params
@@ -221,7 +224,7 @@ impl Training {
     /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover(&recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
         Training::build(model, recipe, params, values, seed, false)
     }
@@ -474,7 +477,9 @@ impl<M: Model + 'static> Body<M> {
 
     fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
         let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
-        let outputs = outputs.iter().map(|y| y.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
+        // Numbers are given as f32, but for those that were asked for in f64.
+        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
+        let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
 
@@ -517,13 +522,17 @@ impl<M: Model + 'static> Body<M> {
             None => {}
             Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
             Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
+            Some(Clip::PlainNorm(most)) => grads = clip_by_plain_norm(&grads, most)?,
         }
         let count = state[layout.count].add_scalar(1.0)?;
         let rate = &state[layout.rate];
-        let scalars = recipe.optimizer.prepare(&count, rate)?;
+        let prepared = recipe.optimizer.prepare(&count, rate)?;
+        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
         for ((i, slots), grad) in moved.into_iter().zip(&grads) {
-            let at = UpdateAt { count: &count, rate, scalars: &scalars, param: &params[i] };
+            let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
+            let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
+            let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
             let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
                 let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
@@ -553,4 +562,18 @@ impl<M: Model + 'static> Body<M> {
         new[layout.key] = state[layout.key].add(&next)?;
         Ok(StepResult { state: new, outputs, totals })
     }
+}
+
+/// Scalars by type.
+type InTypes = SmallVec<[(DType, Vec<Tensor>); 2]>;
+
+/// An optimizer's scalars in each type that parameters have: usually one.
+fn in_types(scalars: &[Tensor], dtypes: impl Iterator<Item = DType>) -> Result<InTypes> {
+    let mut all = InTypes::new();
+    for dtype in dtypes {
+        if all.iter().all(|(known, _)| *known != dtype) {
+            all.push((dtype, scalars.iter().map(|x| x.cast(dtype)).collect::<Result<_>>()?));
+        }
+    }
+    Ok(all)
 }

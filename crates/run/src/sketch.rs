@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::Type;
+use plimsoll_graph::{Graph, Site, Sym, Type, ValueId};
 
+use crate::error::Result;
 use crate::tensor::Tensor;
 use crate::tracing::Tracing;
 
@@ -17,6 +18,7 @@ use crate::tracing::Tracing;
 /// assert_eq!(x.sum(&[2], false)?.shape().to_string(), "[1000, 1000]");
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct Sketch(Arc<Tracing>);
 
 impl Sketch {
@@ -29,6 +31,21 @@ impl Sketch {
     #[track_caller]
     pub fn tensor(&self, name: &str, ty: Type) -> Tensor {
         self.0.argument(name, ty)
+    }
+
+    /// The value of the sketch's graph that stands for a tensor; none if it is of another place.
+    pub fn value(&self, tensor: &Tensor) -> Option<ValueId> {
+        tensor.sym().filter(|sym| sym.trace().same(self.0.trace())).map(Sym::id)
+    }
+
+    /// The graph of everything that was sketched, with these outputs.
+    ///
+    /// # Errors
+    /// An output is not of this sketch.
+    pub fn graph(&self, outputs: &[&Tensor]) -> Result<Graph> {
+        let site = Site::here();
+        let outputs = outputs.iter().map(|t| self.0.lift(t, "output", site)).collect::<Result<Vec<Sym>>>()?;
+        Ok(self.0.trace().finish(&outputs.iter().collect::<Vec<_>>())?)
     }
 }
 

@@ -469,7 +469,7 @@ impl Trainer {
     pub(crate) fn usable(&mut self, data: &Dataset) -> Result<Dataset> {
         if self.training.is_none() {
             let mut recipe = self.recipe(data, false)?;
-            let params = Net::discover(&recipe.inputs, &self.model)?;
+            let params = Net::discover_in(recipe.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
             self.taken = self.beside + Bytes(weights) + PROGRAM;
             recipe.beside = self.beside + self.pipelines(data)?;

@@ -279,3 +279,29 @@ fn the_least_line_that_a_refusal_names_is_kept() {
     let told = predict(line).unwrap();
     assert!(bytes(&told, "resident_peak_bytes") <= line, "{told} under {line}");
 }
+
+/// The model of a run predicts the same from the Keras file that it was converted to.
+#[test]
+fn a_model_of_the_zoo_is_converted_to_a_keras_file() {
+    let scratch = Scratch::new("keras-convert");
+    let (run, keras) = (scratch.path("run"), scratch.path("small.keras"));
+    let train = [
+        "train", "cnn", "--data", "digits", "--width", "4", "--depth", "1", "--epochs", "1", "--batch", "64",
+    ];
+    lines(&[&train[..], &["--out", &run, "--threads", "1", "--json"]].concat()).unwrap();
+    let told = lines(&["convert", &run, "--out", &keras, "--json"]).unwrap();
+    assert_eq!(told[0]["model"], "cnn");
+    let predictions = |what: &str, out: &str| {
+        let out = scratch.path(out);
+        lines(&["predict", what, "--data", "digits", "--out", &out, "--threads", "1", "--json"]).unwrap();
+        let (_, header) = npy::Header::of_file(Path::new(&out)).unwrap();
+        let written = std::fs::read(&out).unwrap();
+        floats(&written[written.len() - 4 * header.shape.iter().product::<usize>()..])
+    };
+    let (ours, theirs) = (predictions(&run, "ours.npy"), predictions(&keras, "theirs.npy"));
+    assert_eq!(ours.len(), theirs.len());
+    let far = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(far <= 1e-4, "{far}");
+    let error = lines(&["convert", &run, "--out", &scratch.path("small.onnx")]).unwrap_err();
+    assert!(format!("{error:?}").contains(".keras"), "{error:?}");
+}

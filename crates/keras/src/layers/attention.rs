@@ -82,8 +82,9 @@ fn attend(
 /// The additive mask `[B or 1, 1, Tq, Tk]`, if anything is hidden.
 fn hidden(q: &Tensor, k: &Tensor, shown: Option<&Tensor>, causal: bool) -> RunResult<Option<Tensor>> {
     let (rows, columns) = (q.shape()[1], k.shape()[1]);
-    let additive =
-        |shown: &Tensor| shown.cast(DType::F32)?.rsub_scalar(1.0)?.mul_scalar(HIDDEN)?.cast(q.dtype());
+    let additive = |shown: &Tensor| {
+        shown.cast(q.dtype().accumulator())?.rsub_scalar(1.0)?.mul_scalar(HIDDEN)?.cast(q.dtype())
+    };
     let mut mask: Option<Tensor> = None;
     if let Some(shown) = shown {
         let shape = match shown.shape()[..] {
@@ -185,7 +186,8 @@ impl MultiHead {
         let q = self.project(cx, 0, query, self.heads[0], self.key)?;
         let k = self.project(cx, 1, key, self.heads[1], self.key)?;
         let v = self.project(cx, 2, value, self.heads[1], self.value)?;
-        let scale = 1.0 / (self.key as f64).sqrt();
+        // Rounded to f32, as Keras has it in whatever type it computes.
+        let scale = f64::from((1.0 / (self.key as f64).sqrt()) as f32);
         let y = if self.dropout > 0.0 && cx.is_training() {
             self.dropped(cx, [&q, &k, &v], shown, causal, scale)?
         } else {

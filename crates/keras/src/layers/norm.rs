@@ -1,6 +1,6 @@
-//! Norms. Scale, shift and statistics are f32 whatever the activations are.
+//! Norms. Scale, shift and statistics are f32, or f64 in f64 layers, whatever the activations are.
 
-use plimsoll_graph::{DType, NormOps, TensorOps, Type};
+use plimsoll_graph::{NormOps, TensorOps, Type};
 use plimsoll_nn::Init;
 use plimsoll_run::{Result as RunResult, Tensor};
 
@@ -30,7 +30,7 @@ pub(crate) const TABLE: Table = &[
         let axes = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
         Ok(Made::plain(move |x| {
             let axes = places(&axes, x)?;
-            let wide = x.cast(DType::F32)?;
+            let wide = x.cast(x.dtype().accumulator())?;
             // Keras holds the squared norm at 1e-12 or more.
             let norm = wide.square()?.sum(&axes, true)?.clamp(1e-12, f64::INFINITY)?.rsqrt()?;
             wide.mul(&norm)?.cast(x.dtype())
@@ -88,7 +88,7 @@ impl Affine {
 
     /// γ and β; ones and zeros in place of those that are not there.
     fn get(&self, cx: &mut Cx<'_>, x: &Tensor, shape: &[usize]) -> RunResult<(Tensor, Tensor)> {
-        let ty = Type::new(DType::F32, shape);
+        let ty = Type::new(cx.master_dtype(), shape);
         let gamma = match self.scale {
             true => cx.master("gamma", shape, Init::Constant(1.0))?,
             false => x.full_like(ty.clone(), 1.0)?,
@@ -155,7 +155,7 @@ fn layer(s: &Settings<'_>) -> Result<Made> {
         if axes.iter().rev().enumerate().all(|(i, &axis)| axis + i + 1 == rank) && !is_rms {
             return x.layer_norm(&gamma, &beta, eps);
         }
-        let wide = x.cast(DType::F32)?;
+        let wide = x.cast(x.dtype().accumulator())?;
         let full: Vec<usize> = (0..rank).map(|i| if axes.contains(&i) { x.shape()[i] } else { 1 }).collect();
         let (gamma, beta) = (gamma.reshape(&full[..])?, beta.reshape(&full[..])?);
         let centred = wide.sub(&wide.mean(&axes, true)?)?;

@@ -74,7 +74,7 @@ const REDUCTIONS: [(&str, Reduction); 7] = [
 ];
 
 /// Functions that are neither of one element, of two nor a reduction.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "Softmax",
     "LogSoftmax",
     "Gelu",
@@ -89,6 +89,7 @@ const OTHERS: [&str; 14] = [
     "Matmul",
     "Cast",
     "GetItem",
+    "ZerosLike",
 ];
 
 /// Whether there is a function of this class.
@@ -99,13 +100,18 @@ pub(crate) fn is_known(class: &str) -> bool {
         || OTHERS.contains(&class)
 }
 
-/// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet.
+/// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet
+/// and f64 where one of them is.
 fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
     let floats: Vec<DType> = all.iter().map(|x| x.dtype()).filter(|d| d.is_float()).collect();
     let Some((&first, rest)) = floats.split_first() else {
         return Ok(all.iter().map(|x| (*x).clone()).collect());
     };
-    let common = if rest.iter().all(|d| *d == first) { first } else { DType::F32 };
+    let common = match rest.iter().all(|d| *d == first) {
+        true => first,
+        false if floats.contains(&DType::F64) => DType::F64,
+        false => DType::F32,
+    };
     all.iter().map(|x| x.cast(common)).collect()
 }
 
@@ -217,15 +223,12 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         })
         .kwargs(&["x1", "x2"]),
         "Cast" => {
-            let dtype = match s.text("dtype")? {
-                "float32" => DType::F32,
-                "bfloat16" => DType::BF16,
-                "float16" => DType::F16,
-                "int32" => DType::I32,
-                "int64" => DType::I64,
-                _ => return Err(s.wrong("dtype", "this type is not taken")),
-            };
+            let dtype = element_type(&s, s.text("dtype")?)?;
             of_one(move |x| x.cast(dtype))
+        }
+        "ZerosLike" => {
+            let dtype = if s.is_null("dtype") { None } else { Some(element_type(&s, s.text("dtype")?)?) };
+            of_one(move |x| x.full_like(x.ty().with_dtype(dtype.unwrap_or(x.dtype())), 0.0))
         }
         "GetItem" => Made::with(Vec::new(), |_, args| {
             let key = args.value(1, "key");
@@ -244,6 +247,19 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         }
     };
     Ok(made)
+}
+
+/// The element type of a name.
+fn element_type(s: &Settings<'_>, name: &str) -> Result<DType> {
+    Ok(match name {
+        "float64" => DType::F64,
+        "float32" => DType::F32,
+        "bfloat16" => DType::BF16,
+        "float16" => DType::F16,
+        "int32" => DType::I32,
+        "int64" => DType::I64,
+        _ => return Err(s.wrong("dtype", "this type is not taken")),
+    })
 }
 
 /// True where a number is not zero.

@@ -1,6 +1,6 @@
 //! Layers that bring pixels into range.
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_nn::Init;
 use plimsoll_run::{Result as RunResult, Tensor};
 
@@ -16,8 +16,9 @@ const MOST_NUMBERS: usize = 1 << 16;
 
 pub(crate) const TABLE: Table = &[
     ("Rescaling", |s| {
-        let scale = s.numbers("scale", MOST_NUMBERS)?;
-        let offset = if s.is_null("offset") { vec![0.0] } else { s.numbers("offset", MOST_NUMBERS)? };
+        let scale = rounded(s.numbers("scale", MOST_NUMBERS)?);
+        let offset =
+            if s.is_null("offset") { vec![0.0] } else { rounded(s.numbers("offset", MOST_NUMBERS)?) };
         Ok(Made::unary(move |cx, x| {
             let x = x.cast(cx.dtype())?;
             let y = match scale[..] {
@@ -35,6 +36,11 @@ pub(crate) const TABLE: Table = &[
     ("Normalization", normalization),
 ];
 
+/// Numbers of a configuration as Keras has them in whatever type it computes: rounded to f32 first.
+fn rounded(numbers: Vec<f64>) -> Vec<f64> {
+    numbers.into_iter().map(|x| f64::from(x as f32)).collect()
+}
+
 /// Numbers from a configuration as a tensor along the last axis.
 fn row(numbers: &[f64], like: &Tensor) -> RunResult<Tensor> {
     if like.shape().last() != Some(&numbers.len()) {
@@ -44,8 +50,8 @@ fn row(numbers: &[f64], like: &Tensor) -> RunResult<Tensor> {
             numbers.len()
         )));
     }
-    let values: Vec<f32> = numbers.iter().map(|x| *x as f32).collect();
-    Tensor::from_slice(&values, [values.len()])?.cast(like.dtype())
+    let wide = Tensor::from_slice(numbers, [numbers.len()])?.cast(like.dtype().accumulator())?;
+    wide.cast(like.dtype())
 }
 
 fn normalization(s: &Settings<'_>) -> Result<Made> {
@@ -56,7 +62,8 @@ fn normalization(s: &Settings<'_>) -> Result<Made> {
         false => x.sub(mean)?.div(deviation),
     };
     if !s.is_null("mean") {
-        let (mean, variance) = (s.numbers("mean", MOST_NUMBERS)?, s.numbers("variance", MOST_NUMBERS)?);
+        let mean = rounded(s.numbers("mean", MOST_NUMBERS)?);
+        let variance = rounded(s.numbers("variance", MOST_NUMBERS)?);
         if mean.len() != variance.len() {
             return Err(s.wrong("variance", "it should be as long as the mean"));
         }
@@ -96,7 +103,7 @@ fn normalization(s: &Settings<'_>) -> Result<Made> {
         let mean = cx.state("mean", &shape[..], Init::Constant(0.0))?.reshape(&full[..])?;
         let variance = cx.state("variance", &shape[..], Init::Constant(1.0))?.reshape(&full[..])?;
         let deviation = variance.sqrt()?.clamp(LEAST_DEVIATION, f64::INFINITY)?;
-        let wide = x.cast(DType::F32)?;
+        let wide = x.cast(x.dtype().accumulator())?;
         apply(&wide, &mean, &deviation)?.cast(x.dtype())
     })
     .masks(Masks::Pass))

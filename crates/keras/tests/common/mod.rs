@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use plimsoll_formats::{Element, npz};
-use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_graph::{TensorOps, Type};
 use plimsoll_keras::{Compiled, KerasModel};
 use plimsoll_nn::{Model, Net};
 use plimsoll_run::{Tape, Tensor};
@@ -28,6 +28,13 @@ impl Arrays {
                 Element::F32 => {
                     let data: Vec<f32> =
                         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+                    Tensor::from_slice(&data, shape)
+                }
+                Element::F64 => {
+                    let data: Vec<f64> = bytes
+                        .chunks_exact(8)
+                        .map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes")))
+                        .collect();
                     Tensor::from_slice(&data, shape)
                 }
                 Element::I32 => {
@@ -92,7 +99,7 @@ pub fn outputs_distance(found: &[Tensor], expected: &[Tensor]) -> f64 {
     pairs
         .map(|(a, b)| {
             assert_eq!(a.shape(), b.shape());
-            distance(&a.cast(DType::F32).unwrap().to_f64().unwrap(), &b.to_f64().unwrap())
+            distance(&a.cast(b.dtype()).unwrap().to_f64().unwrap(), &b.to_f64().unwrap())
         })
         .fold(0.0, f64::max)
 }

@@ -3,6 +3,8 @@
 use plimsoll_graph::{SoftmaxOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use crate::{LayerKind, Net};
+
 /// Parameters of the self-normalising activation, after Klambauer and others (2017).
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
@@ -86,4 +88,13 @@ fn elu(x: &Tensor, alpha: f64) -> Result<Tensor> {
     let zero = x.full_like(Type::new(x.dtype(), []), 0.0)?;
     let below = x.minimum(&zero)?.exp()?.add_scalar(-1.0)?.mul_scalar(alpha)?;
     x.greater(&zero)?.select(x, &below)
+}
+
+impl Net {
+    /// An activation as a layer, with a name.
+    #[track_caller]
+    pub fn activation(&mut self, name: &str, x: &Tensor, f: Activation) -> Result<Tensor> {
+        let y = self.layer(name, |_| f.apply(x));
+        self.note(name, LayerKind::Activation(f), &[x], y)
+    }
 }

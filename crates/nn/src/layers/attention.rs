@@ -3,8 +3,8 @@
 use plimsoll_graph::{AttentionOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use crate::Net;
 use crate::error::refuse;
+use crate::{LayerKind, Net};
 
 /// The shape of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,14 @@ impl Net {
         let x = self.compute_in(name, x)?;
         let [b, t, d] = sequence(&x)?;
         let width = head_width(d, layer.heads)?;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let qkv = net.dense("qkv", &x, 3 * d, layer.bias)?.reshape([b, t, 3, layer.heads, width])?;
             let parts = qkv.split(2, &[1, 1, 1])?;
             let head = |i: usize| parts[i].reshape([b, t, layer.heads, width]);
             let y = head(0)?.attention(&head(1)?, &head(2)?, None, layer.is_causal, None)?;
             net.dense("proj", &y.reshape([b, t, d])?, d, layer.bias)
-        })
+        });
+        self.note(name, LayerKind::SelfAttention(layer), &[&x], y)
     }
 
     /// Attention from x to another sequence of the same batch: queries from x, keys and values from `context`.
@@ -59,14 +60,15 @@ impl Net {
         let (x, context) = (self.compute_in(name, x)?, self.compute_in(name, context)?);
         let ([b, t, d], [_, s, _]) = (sequence(&x)?, sequence(&context)?);
         let width = head_width(d, layer.heads)?;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let mut head = |name: &str, x: &Tensor, steps: usize| {
                 net.dense(name, x, d, layer.bias)?.reshape([b, steps, layer.heads, width])
             };
             let (q, k, v) = (head("query", &x, t)?, head("key", &context, s)?, head("value", &context, s)?);
             let y = q.attention(&k, &v, None, layer.is_causal, None)?;
             net.dense("proj", &y.reshape([b, t, d])?, d, layer.bias)
-        })
+        });
+        self.note(name, LayerKind::CrossAttention(layer), &[&x, &context], y)
     }
 }
 

@@ -4,8 +4,8 @@ use plimsoll_graph::{ConvGeometry, ConvOps, Padding};
 use plimsoll_run::{Result, Tensor};
 
 use super::channels;
-use crate::Net;
 use crate::error::refuse;
+use crate::{LayerKind, Net};
 
 /// The shape of a convolutional layer: window and geometry.
 ///
@@ -98,11 +98,12 @@ impl Net {
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         let [kh, kw] = conv.window;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let w = net.weight([kh, kw, width, conv.channels], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv2d(&w, b.as_ref(), conv.geometry)
-        })
+        });
+        self.note(name, LayerKind::Conv2d(conv), &[&x], y)
     }
 
     /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
@@ -111,11 +112,12 @@ impl Net {
         let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let w = net.weight([conv.window[0], width, conv.channels], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv1d(&w, b.as_ref(), conv.geometry)
-        })
+        });
+        self.note(name, LayerKind::Conv1d(conv), &[&x], y)
     }
 
     /// Every channel convolved by itself; `conv.channels` is a multiple of the input's. Parameters: `weight`
@@ -149,11 +151,12 @@ impl Net {
         // The fans as PyTorch counts them: those of the convolution of which this is the transpose.
         let (fan_in, fan_out) = (per_group * conv.area(), width * conv.area());
         let [kh, kw] = conv.window;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let w = net.weight([kh, kw, per_group, width], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
             x.conv_transpose2d(&w, b.as_ref(), conv.geometry, [0, 0])
-        })
+        });
+        self.note(name, LayerKind::ConvTranspose2d(conv), &[&x], y)
     }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_graph::{GatherOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
 use super::channels;
-use crate::{Init, Net};
+use crate::{Init, LayerKind, Net};
 
 impl Net {
     /// x w + b over the last axis. Parameters: `weight` `[C, units]`, `bias`.
@@ -12,11 +12,12 @@ impl Net {
     pub fn dense(&mut self, name: &str, x: &Tensor, units: usize, bias: bool) -> Result<Tensor> {
         let width = channels(x)?;
         let x = self.compute_in(name, x)?;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let w = net.weight([width, units], width, units)?;
             let b = net.bias(bias, units, width)?;
             x.matmul_with(&w, b.as_ref(), false, false)
-        })
+        });
+        self.note(name, LayerKind::Dense { units, bias }, &[&x], y)
     }
 
     /// Rows of a table, by index. Parameter: `table` `[rows, width]`, normal with deviation 1 as PyTorch's.
@@ -37,9 +38,10 @@ impl Net {
     ) -> Result<Tensor> {
         // Rows are picked as f32 and rounded then: so their gradients are added up in f32, and no 16-bit table is
         // made.
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let dtype = net.dtype();
             net.master("table", [rows, width], init)?.embedding(indices)?.cast(dtype)
-        })
+        });
+        self.note(name, LayerKind::Embedding { rows, width }, &[indices], y)
     }
 }

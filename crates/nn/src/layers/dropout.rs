@@ -4,8 +4,8 @@
 use plimsoll_graph::{RandomOps, Shape, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use crate::Net;
 use crate::error::refuse;
+use crate::{LayerKind, Net};
 
 impl Net {
     /// In training, x `[N, ..]` with a share `rate` of its elements set to 0 and the others divided by 1 - rate; else
@@ -17,7 +17,8 @@ impl Net {
             return Ok(x.clone());
         }
         let (key, stream) = self.draw(name)?;
-        self.layer(name, |_| x.dropout(rate, &key, stream))
+        let y = self.layer(name, |_| x.dropout(rate, &key, stream));
+        self.note(name, LayerKind::Dropout { rate }, &[x], y)
     }
 
     /// Dropout of whole channels: every position of a sample `[.., C]` has the same mask.
@@ -31,10 +32,11 @@ impl Net {
         let last = x.shape().rank().saturating_sub(1);
         let mask: Shape =
             x.shape().iter().enumerate().map(|(i, &n)| if i == 0 || i == last { n } else { 1 }).collect();
-        self.layer(name, |_| {
+        let y = self.layer(name, |_| {
             let ones = x.full_like(x.ty().with_shape(mask), 1.0)?;
             x.mul(&ones.dropout(rate, &key, stream)?)
-        })
+        });
+        self.note(name, LayerKind::SpatialDropout { rate }, &[x], y)
     }
 }
 

@@ -5,7 +5,7 @@ use plimsoll_run::{Result, Tensor};
 
 use super::channels;
 use crate::error::refuse;
-use crate::{Init, Net};
+use crate::{Init, LayerKind, Net};
 
 /// The momentum with which running statistics follow the batch's, as PyTorch counts it.
 const BATCH_NORM_MOMENTUM: f64 = 0.1;
@@ -26,7 +26,7 @@ impl Net {
         let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         let training = self.is_training();
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             let mean = net.state("mean", [width], Init::Constant(0.0))?;
             let var = net.state("var", [width], Init::Constant(1.0))?;
@@ -43,7 +43,8 @@ impl Net {
             net.update("mean", follow(&mean, &batch_mean)?)?;
             net.update("var", follow(&var, &unbiased)?)?;
             Ok(y)
-        })
+        });
+        self.note(name, LayerKind::BatchNorm { momentum, eps }, &[&x], y)
     }
 
     /// Layer norm over the last axis. Parameters: `gamma`, `beta`.
@@ -57,10 +58,11 @@ impl Net {
     pub fn layer_norm_with(&mut self, name: &str, x: &Tensor, eps: f64) -> Result<Tensor> {
         let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             x.layer_norm(&gamma, &beta, eps)
-        })
+        });
+        self.note(name, LayerKind::LayerNorm { eps }, &[&x], y)
     }
 
     /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
@@ -71,10 +73,11 @@ impl Net {
         if groups == 0 || !width.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {width} channels in {groups} groups")));
         }
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let (gamma, beta) = net.scale_and_shift(width)?;
             x.group_norm(&gamma, &beta, groups, NORM_EPS)
-        })
+        });
+        self.note(name, LayerKind::GroupNorm { groups, eps: NORM_EPS }, &[&x], y)
     }
 
     /// RMS norm over the last axis. Parameter: `gamma`.
@@ -82,10 +85,11 @@ impl Net {
     pub fn rms_norm(&mut self, name: &str, x: &Tensor) -> Result<Tensor> {
         let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
-        self.layer(name, |net| {
+        let y = self.layer(name, |net| {
             let gamma = net.master("gamma", [width], Init::Constant(1.0))?;
             x.rms_norm(&gamma, NORM_EPS)
-        })
+        });
+        self.note(name, LayerKind::RmsNorm { eps: NORM_EPS }, &[&x], y)
     }
 
     fn scale_and_shift(&mut self, width: usize) -> Result<(Tensor, Tensor)> {

@@ -4,7 +4,7 @@ use plimsoll_graph::{DType, GatherOps, RecurrentOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
 use crate::error::refuse;
-use crate::{Init, Net};
+use crate::{Init, LayerKind, Net};
 
 /// The shape of a recurrent layer.
 ///
@@ -46,24 +46,26 @@ impl Net {
     /// `hidden_weight`, `input_bias`, `hidden_bias`; of the second in the scope `backward`.
     #[track_caller]
     pub fn lstm(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
-        self.recurrent(name, x, layer, |net, x| {
+        let y = self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 4, layer.units)?;
             // Added as f32 and rounded once.
             let bias = input_bias.add(&hidden_bias)?.cast(x.dtype())?;
             let zeros = zeros(x, layer.units)?;
             let (all, last, _) = x.lstm(&w, &u, &bias, &zeros, &zeros)?;
             Ok((all, last))
-        })
+        });
+        self.note(name, LayerKind::Lstm(layer), &[x], y)
     }
 
     /// A gated recurrent unit, gates r, z, n. Parameters as those of [`Net::lstm`], with three gates.
     #[track_caller]
     pub fn gru(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
-        self.recurrent(name, x, layer, |net, x| {
+        let y = self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 3, layer.units)?;
             let (input_bias, hidden_bias) = (input_bias.cast(x.dtype())?, hidden_bias.cast(x.dtype())?);
             x.gru(&w, &u, &input_bias, &hidden_bias, &zeros(x, layer.units)?)
-        })
+        });
+        self.note(name, LayerKind::Gru(layer), &[x], y)
     }
 
     #[track_caller]

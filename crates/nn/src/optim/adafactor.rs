@@ -68,8 +68,8 @@ impl Optimizer for Adafactor {
     /// min(lr, 1/√t), t^-0.8 and the decay.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
         let (count, wide) = (count.cast(DType::F64)?, rate.cast(DType::F64)?);
-        let size = wide.minimum(&count.rsqrt()?)?.cast(DType::F32)?;
-        let share = count.pow_scalar(self.beta2_decay)?.cast(DType::F32)?;
+        let size = wide.minimum(&count.rsqrt()?)?.cast(rate.dtype())?;
+        let share = count.pow_scalar(self.beta2_decay)?.cast(rate.dtype())?;
         Ok(vec![size, share, self.decay.shrink(rate)?])
     }
 

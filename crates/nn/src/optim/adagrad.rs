@@ -45,7 +45,7 @@ impl Optimizer for Adagrad {
 
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
         let slower = count.cast(DType::F64)?.add_scalar(-1.0)?.mul_scalar(self.lr_decay)?.add_scalar(1.0)?;
-        let size = rate.cast(DType::F64)?.div(&slower)?.cast(DType::F32)?;
+        let size = rate.cast(DType::F64)?.div(&slower)?.cast(rate.dtype())?;
         Ok(vec![size, self.decay.shrink(rate)?])
     }
 

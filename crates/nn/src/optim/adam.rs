@@ -50,8 +50,8 @@ impl Optimizer for Adam {
 
     /// lr / (1 - β₁ᵗ), √(1 - β₂ᵗ) and the decay.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        let size = rate.cast(DType::F64)?.div(&one_minus_power(self.beta1, count)?)?.cast(DType::F32)?;
-        let root = one_minus_power(self.beta2, count)?.sqrt()?.cast(DType::F32)?;
+        let size = rate.cast(DType::F64)?.div(&one_minus_power(self.beta1, count)?)?.cast(rate.dtype())?;
+        let root = one_minus_power(self.beta2, count)?.sqrt()?.cast(rate.dtype())?;
         Ok(vec![size, root, self.decay.shrink(rate)?])
     }
 

@@ -8,7 +8,7 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
     grads.iter().map(|g| g.clamp(-limit, limit)).collect()
 }
 
-/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as an f32
+/// All gradients scaled down together where their common norm is above a limit; and that norm, before, as a
 /// scalar.
 ///
 /// The scale is limit / (norm + 1e-6), at most 1, as PyTorch's. No gradient is final before the last one is known:
@@ -24,9 +24,22 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
 /// ```
 #[track_caller]
 pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
+    scaled(grads, |norm| norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0))
+}
+
+/// As [`clip_by_global_norm`], with the scale limit / max(norm, limit), as Keras's.
+#[track_caller]
+pub(crate) fn clip_by_plain_norm(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
+    Ok(scaled(grads, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))?.0)
+}
+
+/// Gradients multiplied by a function of their common norm, and that norm.
+fn scaled(grads: &[Tensor], scale: impl Fn(&Tensor) -> Result<Tensor>) -> Result<(Vec<Tensor>, Tensor)> {
     let mut total: Option<Tensor> = None;
+    // In f32, or f64 where any gradient is.
+    let wide = if grads.iter().any(|g| g.dtype() == DType::F64) { DType::F64 } else { DType::F32 };
     for grad in grads {
-        let part = grad.cast(DType::F32)?.square()?.sum(&[], false)?;
+        let part = grad.cast(wide)?.square()?.sum(&[], false)?;
         total = Some(match total {
             Some(total) => total.add(&part)?,
             None => part,
@@ -34,7 +47,7 @@ pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>,
     }
     let Some(total) = total else { return Ok((Vec::new(), Tensor::zeros(Type::new(DType::F32, []))?)) };
     let norm = total.sqrt()?;
-    let scale = norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0)?;
+    let scale = scale(&norm)?;
     let clipped = grads.iter().map(|g| g.mul(&scale.cast(g.dtype())?)).collect::<Result<Vec<Tensor>>>()?;
     Ok((clipped, norm))
 }

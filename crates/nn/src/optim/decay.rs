@@ -64,9 +64,9 @@ impl Decay {
         }
     }
 
-    /// 1 - lr λ as an f32 scalar.
+    /// 1 - lr λ, in the type of the rate.
     pub(super) fn shrink(&self, rate: &Tensor) -> Result<Tensor> {
-        rate.cast(DType::F64)?.mul_scalar(-self.rate)?.add_scalar(1.0)?.cast(DType::F32)
+        rate.cast(DType::F64)?.mul_scalar(-self.rate)?.add_scalar(1.0)?.cast(rate.dtype())
     }
 
     /// The parameter before its update, shrunk where that is wanted.

@@ -2,7 +2,7 @@
 //!
 //! p ← p - lr sign(β₁ m + (1 - β₁) g), m ← β₂ m + (1 - β₂) g
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
 use super::{Decay, Optimizer, Slot, UpdateAt, mix, taken};
@@ -42,7 +42,7 @@ impl Optimizer for Lion {
     }
 
     fn prepare(&self, _: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        Ok(vec![rate.cast(DType::F32)?, self.decay.shrink(rate)?])
+        Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
     fn update(

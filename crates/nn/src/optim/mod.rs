@@ -18,6 +18,7 @@ mod sgd;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
 pub use ftrl::Ftrl;
@@ -91,7 +92,7 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     fn slots(&self, param: &Param) -> Vec<Slot>;
 
     /// The scalars of a step that all updates share, from the number of the update and the learning rate, float
-    /// scalars.
+    /// scalars. They have the rate's type; an update is given them in its parameter's.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>>;
 
     /// The new value of a parameter and its slots.

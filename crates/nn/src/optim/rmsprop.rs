@@ -2,7 +2,7 @@
 //!
 //! s ← α s + (1 - α) g², p ← p - lr g / (√s + ε); centred: √(s - a²) with a ← a + (1 - α)(g - a)
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
 use super::{Decay, Optimizer, Slot, UpdateAt, follow, mix, taken};
@@ -53,7 +53,7 @@ impl Optimizer for RmsProp {
     }
 
     fn prepare(&self, _: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        Ok(vec![rate.cast(DType::F32)?, self.decay.shrink(rate)?])
+        Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
     fn update(

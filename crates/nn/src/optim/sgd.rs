@@ -2,7 +2,7 @@
 //!
 //! b ← μ b + g, p ← p - lr b; with Nesterov's momentum p ← p - lr (g + μ b)
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
 use super::{Decay, Optimizer, Slot, UpdateAt, taken};
@@ -52,7 +52,7 @@ impl Optimizer for Sgd {
     }
 
     fn prepare(&self, _: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        Ok(vec![rate.cast(DType::F32)?, self.decay.shrink(rate)?])
+        Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
     fn update(

@@ -1,0 +1,58 @@
+//! `plimsoll convert`: the model of a run as a Keras file.
+
+use std::path::PathBuf;
+
+use plimsoll::graph::{Shape, Type};
+use plimsoll::keras::write_model;
+
+use crate::Failure;
+use crate::predict::{Trained, open_run};
+
+/// Arguments of `plimsoll convert`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The folder of a run.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The file to write: its name ends in `.keras`.
+    #[arg(long)]
+    out: PathBuf,
+    /// One JSON line instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes the trained model for `keras.models.load_model`. The file is read back first and compared with the model.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.out.extension().is_none_or(|end| end != "keras") {
+        let shown = args.out.display();
+        return Err(Failure(format!(
+            "{shown} does not end in .keras, which is the only kind of file that is written"
+        )));
+    }
+    let Trained { chosen, trainer, data } = open_run(&args.run)?;
+    let training = trainer.training().ok_or_else(|| Failure("the run's model is not loaded".into()))?;
+    match &chosen.keras {
+        // A model that came from Keras goes back as it came.
+        Some(compiled) => compiled.model.save(&args.out, training)?,
+        None => {
+            let spec = data.spec()?;
+            let input = spec.first().ok_or_else(|| Failure("the run's data has no inputs".into()))?;
+            let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();
+            let inputs = [Type::new(input.dtype, shape)];
+            write_model(
+                &args.out,
+                &chosen.name,
+                &chosen.model,
+                &inputs,
+                training.params(),
+                training.values(),
+            )?;
+        }
+    }
+    match args.json {
+        true => say!("{}", serde_json::json!({ "model": chosen.name, "out": args.out })),
+        false => say!("{} is {} for Keras", args.out.display(), chosen.name),
+    }
+    Ok(())
+}

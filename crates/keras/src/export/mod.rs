@@ -1,0 +1,156 @@
+//! Turns a model of ours, however it was built, into a Keras file: a Functional model of Keras's own layers and functions.
+//!
+//! A model is described by itself ([`Description`]): its layers become Keras's layers, and the ops between them layers or
+//! functions of `keras.ops`. What was written is not trusted: the file is read back, and refused if it computes something else.
+
+mod config;
+mod emit;
+mod layers;
+mod ops;
+mod source;
+
+use std::path::Path;
+
+use plimsoll_formats::Element;
+use plimsoll_formats::keras::{Contents, Variable, write_keras};
+use plimsoll_graph::{DType, RandomOps, Shape, TensorOps, Type};
+use plimsoll_nn::{Description, Model, Net, Param};
+use plimsoll_run::Tensor;
+use serde_json::json;
+
+use crate::KerasModel;
+use crate::bind;
+use crate::error::{Error, Result};
+use emit::Emitter;
+use source::Values;
+
+/// The version of Keras for whose reader files are meant.
+const KERAS_VERSION: &str = "3.0.0";
+/// How far outputs of the file may be from the model's.
+const TOLERANCE: f64 = 1e-4;
+/// Samples of the batch by which a model is described, and of that by which it is checked: two, so that what depends on one is
+/// found.
+const BATCHES: [usize; 2] = [3, 2];
+
+/// Writes a model with values of its parameters as a `.keras` file, for inputs of these types; their first axis is the batch.
+/// Values come in the order of [`Net::discover`]. Whole or not at all.
+///
+/// ```
+/// use plimsoll_keras::{KerasModel, write_model};
+/// use plimsoll_nn::{Net, zoo};
+/// let model = zoo::find("resnet18").ok_or("there is a resnet18")?;
+/// let model = model.sized(|size| (size.width, size.image) = (2, 16));
+/// let params = Net::discover(&[model.input(1)], &model)?;
+/// let values = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 1)).collect::<Result<Vec<_>, _>>()?;
+/// # let path = std::env::temp_dir().join(format!("plimsoll-keras-export-{}.keras", std::process::id()));
+/// write_model(&path, "resnet18", &model, &[model.input(1)], &params, &values)?;
+/// assert_eq!(KerasModel::open(&path)?.params().len(), params.len());
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A part of the model has no counterpart among Keras's layers and functions: it is named, with the reason.
+pub fn write_model(
+    path: impl AsRef<Path>,
+    name: &str,
+    model: &(impl Model + ?Sized),
+    inputs: &[Type],
+    params: &[Param],
+    values: &[Tensor],
+) -> Result<()> {
+    let batched = |n: usize| -> Vec<Type> { inputs.iter().map(|ty| of_batch(ty, n)).collect() };
+    let description = Description::new(&batched(BATCHES[0]), model)?;
+    let values = Values::new(params, values)?;
+    let written = Emitter::emit(&description, BATCHES[0], values.dtype())?;
+    let order = config::order(&written);
+    let config = config::model(name, &written, &order, values.dtype()).to_string();
+    let metadata = json!({"keras_version": KERAS_VERSION}).to_string();
+    let element = Element::from(values.dtype());
+    let weights = config::weights(&written, &order);
+    values.check_used(weights.iter().map(|(_, weight)| &weight.source))?;
+    let variables: Vec<Variable> =
+        weights.iter().filter_map(|(path, weight)| Variable::new(path, element, &weight.shape)).collect();
+    let part = path.as_ref().with_extension("part");
+    let labels = Default::default();
+    let whole = Contents { config: &config, metadata: &metadata, variables: &variables, labels: &labels };
+    let checked = write_keras(&part, &whole, |variable, out| {
+        let weight = weights.iter().find(|(path, _)| *path == variable.path).map(|(_, weight)| weight);
+        let weight = weight.ok_or_else(|| std::io::Error::other("an unknown variable"))?;
+        let data = values.get(&weight.source).map_err(std::io::Error::other)?;
+        let bytes = bind::to_bytes(variable.element, &data).unwrap_or_default();
+        if bytes.len() != variable.bytes {
+            let (path, found) = (&variable.path, data.len());
+            return Err(std::io::Error::other(format!(
+                "{path} has the shape {:?}, not {found} elements",
+                variable.shape
+            )));
+        }
+        out.write_all(&bytes)
+    })
+    .map_err(Error::from)
+    .and_then(|()| check(&part, name, model, &batched(BATCHES[1]), &values))
+    .and_then(|()| {
+        std::fs::rename(&part, path.as_ref())
+            .map_err(|e| Error::Export { place: path.as_ref().display().to_string(), why: e.to_string() })
+    });
+    if checked.is_err() {
+        // What is wrong with the file matters more than whether it could be removed.
+        std::fs::remove_file(&part).ok();
+    }
+    checked
+}
+
+fn of_batch(ty: &Type, n: usize) -> Type {
+    ty.with_shape(std::iter::once(n).chain(ty.shape.iter().skip(1).copied()).collect::<Shape>())
+}
+
+/// Reads the file back and compares what it computes.
+fn check(
+    path: &Path,
+    name: &str,
+    model: &(impl Model + ?Sized),
+    inputs: &[Type],
+    values: &Values<'_>,
+) -> Result<()> {
+    let keras = KerasModel::open(path)?;
+    let key = Tensor::from_slice(&[7i64, 0, 0], [3])?;
+    let draw = |(i, ty): (usize, &Type)| match ty.dtype.is_float() {
+        true => key.random_normal(ty.clone(), i as u32, 0.0, 1.0),
+        // Indices that any table has, and not only the first.
+        false => {
+            let alternating: Vec<f64> = (0..ty.elements()).map(|i| (i % 2) as f64).collect();
+            Tensor::from_f64(&alternating, ty.clone())
+        }
+    };
+    let inputs = inputs.iter().enumerate().map(draw).collect::<Result<Vec<Tensor>, _>>()?;
+    let (params, tensors) = values.all();
+    let precision =
+        if values.dtype() == DType::F64 { plimsoll_nn::Precision::F64 } else { Default::default() };
+    let ours = model.forward(&mut Net::bound(params, tensors, false).precision(precision), &inputs)?;
+    let theirs = keras.forward(&mut Net::bound(keras.params(), &keras.values()?, false), &inputs)?;
+    let differs = |why: String| Err(Error::Export { place: name.to_string(), why });
+    if ours.len() != theirs.len() {
+        return differs(format!("the model gives {} outputs, what was written {}", ours.len(), theirs.len()));
+    }
+    for (ours, theirs) in ours.iter().zip(theirs.iter()) {
+        if ours.shape() != theirs.shape() {
+            return differs(format!(
+                "the model gives {}, but what was written gives {}",
+                ours.ty(),
+                theirs.ty()
+            ));
+        }
+        let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
+        let size = a.iter().fold(1.0f64, |most, x| most.max(x.abs()));
+        let far = a
+            .iter()
+            .zip(&b)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, |m: f64, d| if d.is_nan() { d } else { m.max(d) });
+        if far.is_nan() || far > TOLERANCE * size {
+            return differs(format!("what was written computes something else: outputs differ by {far}"));
+        }
+    }
+    Ok(())
+}
