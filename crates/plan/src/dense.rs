@@ -63,6 +63,8 @@ pub(crate) struct Dense {
     pub resident_bytes: u64,
     /// Time to copy each transient over the link, if there is one.
     pub copy_ns: Option<Vec<u64>>,
+    /// The search counts a copy with its time divided by this: what is left of it where the rest runs beside ops.
+    pub hidden: u64,
 }
 
 impl Dense {
@@ -87,6 +89,7 @@ impl Dense {
             replay_until: Vec::new(),
             resident_bytes: resident_offsets(problem).1,
             copy_ns: None,
+            hidden: 1,
         };
         for (position, op) in order.iter().enumerate() {
             for &tensor in &problem.ops[op.index()].writes {

@@ -153,7 +153,7 @@ fn levers(problem: &Problem, request: &Request, budget: u64, floor_bytes: u64) -
     let mut offer = |change: String, step: Problem, exactness: Exactness, host_budget: u64| {
         let order: Vec<OpId> = (0..step.ops.len() as u32).map(OpId).collect();
         let effort = Effort::new(order.len() as u32, 1);
-        let mut ladder = Ladder::new(Arc::new(step), &order, exactness, host_budget, effort);
+        let mut ladder = Ladder::new(Arc::new(step), &order, exactness, host_budget, 1, effort);
         let floor = ladder.floor_bytes();
         let predicted_ns = ladder.floor_entry().map_or(0, |entry| entry.ns);
         let fits = floor <= budget;

@@ -30,6 +30,8 @@ pub(crate) struct Ladder {
     pub problem: Arc<Problem>,
     pub exactness: Exactness,
     pub host_budget: u64,
+    /// What the search divides the time of a copy by.
+    pub hidden: u64,
     pub effort: Effort,
     /// With the first algorithm of every op.
     pub plain: Arc<Dense>,
@@ -52,9 +54,10 @@ impl Ladder {
         order: &[OpId],
         exactness: Exactness,
         host_budget: u64,
+        hidden: u64,
         effort: Effort,
     ) -> Ladder {
-        let plain = Arc::new(Dense::new(&problem, order));
+        let plain = Arc::new(Dense { hidden, ..Dense::new(&problem, order) });
         // The bound must hold whatever algorithms are chosen.
         let mut least = Dense::clone(&plain);
         for (position, op) in order.iter().enumerate() {
@@ -71,6 +74,7 @@ impl Ladder {
             problem,
             exactness,
             host_budget,
+            hidden,
             effort,
             least_ns: least.base_ns(),
             bounds: Bounds::new(least),
@@ -91,7 +95,8 @@ impl Ladder {
     /// the step without replays depend on none.
     pub fn time(&mut self, problem: Arc<Problem>) {
         let order = self.plain.op_id.clone();
-        let mut fresh = Ladder::new(problem, &order, self.exactness, self.host_budget, self.effort);
+        let (host_budget, hidden) = (self.host_budget, self.hidden);
+        let mut fresh = Ladder::new(problem, &order, self.exactness, host_budget, hidden, self.effort);
         fresh.deadline = self.deadline;
         fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.problem));
         if let Some(mut top) = self.rungs[0].take().and_then(|mut entries| entries.pop()) {

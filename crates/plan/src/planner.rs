@@ -3,7 +3,8 @@
 //! The levers are tried together: for each number of micro-batches that could still be faster, by its lower bound,
 //! the fastest schedule that fits; then the fastest of all. Where copies to the host are allowed, schedules without them are
 //! looked for too: the search with more choices is not always the luckier one, and what is allowed must not make a plan slower or
-//! the floor higher.
+//! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for as if
+//! all of it were waited for, and as if little of it were; either is then taken for what it really takes.
 
 use crate::check::ProblemError;
 use crate::effort::Effort;
@@ -71,12 +72,17 @@ struct Family {
     micro_batches: u32,
     /// Bytes of the host that it may copy to.
     host_budget: u64,
+    /// What its search divides the time of a copy by.
+    hidden: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
     ladder: Option<Option<Ladder>>,
     order: Option<Vec<OpId>>,
 }
+
+/// How little of a copy is counted where most of it is taken to run beside ops.
+const HIDDEN: u64 = 64;
 
 /// A split step of more ops than this is not considered.
 const MOST_OPS: usize = 60_000;
@@ -88,12 +94,12 @@ impl Planner {
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let mut families = Vec::new();
         let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let host_budgets = &[0, most][..if most > 0 { 2 } else { 1 }];
+        let copying = &[(0, 1), (most, 1), (most, HIDDEN)][..if most > 0 { 3 } else { 1 }];
         for order in crate::order::candidates(&problem) {
             let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
-            families.extend(host_budgets.iter().map(|&host_budget| {
+            families.extend(copying.iter().map(|&(host_budget, hidden)| {
                 let order = Some(order.clone());
-                Family { micro_batches, host_budget, least_ns, ladder: None, order }
+                Family { micro_batches, host_budget, hidden, least_ns, ladder: None, order }
             }));
         }
         let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
@@ -102,9 +108,10 @@ impl Planner {
             let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
             for k in candidates(&problem, most) {
                 let (micro_batches, least_ns) = (k, least_ns(&problem, u64::from(k)));
-                families.extend(host_budgets.iter().map(|&host_budget| Family {
+                families.extend(copying.iter().map(|&(host_budget, hidden)| Family {
                     micro_batches,
                     host_budget,
+                    hidden,
                     least_ns,
                     ladder: None,
                     order: None,
@@ -161,7 +168,14 @@ impl Planner {
                 let order =
                     family.order.take().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
                 let effort = Effort::new(order.len() as u32, request.effort);
-                let mut ladder = Ladder::new(problem, &order, request.exactness, family.host_budget, effort);
+                let mut ladder = Ladder::new(
+                    problem,
+                    &order,
+                    request.exactness,
+                    family.host_budget,
+                    family.hidden,
+                    effort,
+                );
                 ladder.deadline = deadline;
                 ladder
             }));

@@ -77,6 +77,7 @@ fn renumbered(old: &Dense, stages: &[Stage], mut place: Vec<u32>) -> (Dense, Fro
         keep: old.keep.clone(),
         resident_bytes: old.resident_bytes,
         copy_ns: old.copy_ns.clone(),
+        hidden: old.hidden,
     };
     let renamed = |what: Again| match what.checked_sub(old.ops) {
         None => at(what),

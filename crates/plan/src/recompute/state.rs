@@ -134,6 +134,7 @@ impl<'a> State<'a> {
             None => self.dense.ns[what as usize],
             Some(t) => {
                 let once = self.dense.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
+                let once = once.div_ceil(self.dense.hidden);
                 if self.loads[t as usize] == 0 { 2 * once } else { once }
             }
         }
