@@ -1,0 +1,118 @@
+//! The memory that a step's forms share, and what happens when there is more or less of it than was planned.
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::Site;
+
+use super::{Step, StepOptions};
+use crate::account::own as own_bytes;
+use crate::error::{Error, Result};
+use crate::tensor::Buffer;
+use crate::variant::Variant;
+
+impl Step {
+    /// Gives the workspace the size that the largest form needs. The old one is given back first: two would not fit.
+    pub(super) fn fit_workspace(&mut self, site: Site) -> Result<()> {
+        let wanted = self.variants.iter().map(Variant::workspace).max().unwrap_or(0);
+        if wanted != self.workspace.bytes() {
+            self.drop_workspace(site)?;
+            self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
+        }
+        let rooms = || self.variants.iter().map(Variant::host_room);
+        let bytes = rooms().map(|(bytes, _)| bytes).max().unwrap_or(0);
+        let slots = rooms().map(|(_, slots)| slots).max().unwrap_or(0);
+        if let Some(host) = &mut self.host
+            && (host.bytes() != bytes || host.slots() < slots)
+        {
+            host.fit(bytes, slots).map_err(|fault| Error::Fault { fault, site })?;
+        }
+        Ok(())
+    }
+
+    /// Gives back the workspace, the host's part too: while a plan is made, either is free for timing.
+    pub(super) fn drop_workspace(&mut self, site: Site) -> Result<()> {
+        self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
+        self.device.memory().release_unused();
+        if let Some(host) = self.host.as_mut().filter(|host| host.bytes() > 0) {
+            host.fit(0, 0).map_err(|fault| Error::Fault { fault, site })?;
+        }
+        Ok(())
+    }
+
+    /// Makes what copies beside kernels, where they are allowed and possible: before the device's memory is counted, of which
+    /// that takes a little.
+    pub(super) fn start_copying(&mut self, host_memory: Option<Bytes>, site: Site) -> Result<()> {
+        if self.host.is_none() && host_memory.is_some_and(|bytes| bytes > Bytes::ZERO) {
+            self.host = self.device.backend().host_arena().map_err(|fault| Error::Fault { fault, site })?;
+        }
+        Ok(())
+    }
+
+    /// Plans the step anew for another line or other terms; the state stays as it is.
+    ///
+    /// # Errors
+    /// There is no plan within the new line; the step goes on under the old one.
+    #[track_caller]
+    pub fn replan(&mut self, options: StepOptions) -> Result<()> {
+        let site = Site::here();
+        let Some(inputs) = self.variants.iter().rev().find(|v| v.body == 0).map(|v| v.inputs.clone()) else {
+            self.options = options;
+            self.variants.clear();
+            return self.fit_workspace(site);
+        };
+        self.drop_workspace(site)?;
+        self.start_copying(options.host_memory, site)?;
+        let variant = match self.build(0, &inputs, &options, false, site) {
+            Ok(variant) => variant,
+            Err(error) => {
+                self.fit_workspace(site)?;
+                return Err(error);
+            }
+        };
+        self.options = options;
+        self.runs = 0;
+        self.variants.clear();
+        self.variants.push(variant);
+        self.fit_workspace(site)
+    }
+
+    /// Looks whether the process takes more of a device's own memory beside the step than was declared, as libraries may
+    /// when they first need something, and plans anew if so.
+    pub(super) fn look_again(&mut self, site: Site) -> Result<()> {
+        let (Some(line), Some(own)) = (self.options.memory, own_bytes(&self.device)) else { return Ok(()) };
+        let declared = self.info().account.program;
+        if own <= declared {
+            return Ok(());
+        }
+        let grown = own.saturating_sub(declared);
+        let why = format!(
+            "libraries and code on {} took {grown:#} more than was declared ({own:#} in all): planned anew within {line:#}",
+            self.device.name()
+        );
+        // What was planned before no longer keeps the line, so there is no going back to it.
+        let inputs = self.variants.last().map(|v| v.inputs.clone());
+        self.variants.clear();
+        self.runs = 0;
+        if let Some(inputs) = inputs {
+            self.prepare(0, &inputs, true, site)?;
+        }
+        self.notice = Some(why);
+        Ok(())
+    }
+
+    /// Under a line, gives back what eager ops have left mapped on a device with memory of its own: nobody uses it, and it
+    /// counts.
+    pub(super) fn give_back_idle(&self) {
+        if self.options.memory.is_none() || self.device.backend().is_host() {
+            return;
+        }
+        let held = self.device.memory_info();
+        if held.reserved > held.current {
+            self.device.memory().release_unused();
+        }
+    }
+
+    /// What happened since the last call that the owner should be told: that the step was planned anew by itself, and why.
+    pub fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
+    }
+}
