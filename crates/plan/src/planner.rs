@@ -84,6 +84,36 @@ struct Family {
 /// How little of a copy is counted where most of it is taken to run beside ops.
 const HIDDEN: u64 = 64;
 
+/// What to divide the time of a copy by, so that those which then seem better than making a tensor again are about as many as
+/// run beside the ops: where more would, they wait for each other, and where fewer would, the link lies idle.
+fn hidden(problem: &Problem) -> u64 {
+    let Some(link) = problem.link else { return 1 };
+    let n = problem.tensors.len();
+    let (mut made, mut used) = (vec![None; n], vec![0; n]);
+    for (at, op) in problem.ops.iter().enumerate() {
+        op.reads.iter().for_each(|t| used[t.index()] = at);
+        op.writes.iter().for_each(|t| {
+            made[t.index()].get_or_insert(at);
+        });
+    }
+    // Each way a copy has about half of the step: what is made in its first half is wanted in its second.
+    let mut left = problem.unlimited_ns() / 2;
+    let mut gains: Vec<(f64, u64)> = Vec::new();
+    for (t, tensor) in problem.tensors.iter().enumerate() {
+        let Some(at) = made[t].filter(|at| used[t] > at + problem.ops.len() / 8) else { continue };
+        let copy = link.ns(tensor.bytes).max(1);
+        let again = problem.ops[at].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
+        gains.push((again as f64 / copy as f64, copy));
+    }
+    gains.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let last = gains.iter().find(|(_, copy)| {
+        let fits = *copy <= left;
+        left = left.saturating_sub(*copy);
+        !fits
+    });
+    last.map_or(HIDDEN, |(gain, _)| (1.0 / gain.max(1e-9)).clamp(1.0, HIDDEN as f64) as u64)
+}
+
 /// A split step of more ops than this is not considered.
 const MOST_OPS: usize = 60_000;
 
@@ -94,7 +124,11 @@ impl Planner {
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let mut families = Vec::new();
         let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let copying = &[(0, 1), (most, 1), (most, HIDDEN)][..if most > 0 { 3 } else { 1 }];
+        let mut copying = vec![(0, 1)];
+        if most > 0 {
+            copying.extend([(most, 1), (most, hidden(&problem)), (most, HIDDEN)]);
+            copying.dedup();
+        }
         for order in crate::order::candidates(&problem) {
             let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
             families.extend(copying.iter().map(|&(host_budget, hidden)| {

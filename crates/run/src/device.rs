@@ -230,6 +230,11 @@ impl Device {
         self.0.backend.taken()
     }
 
+    /// Whether tensors are in memory of its own, and not in the host's.
+    pub fn has_own_memory(&self) -> bool {
+        !self.0.backend.is_host()
+    }
+
     /// All of the device's own memory that this process could hold now: what it takes, and what nobody does. None where
     /// tensors are in the host's memory.
     pub fn capacity(&self) -> Option<Bytes> {

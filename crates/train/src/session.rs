@@ -214,7 +214,7 @@ impl Trainer {
             let busy = training.info().predicted_seconds;
             let (inputs, mut next) = self.staging.both(fields, &device);
             let outcome = training.run_while(&borrowed(inputs), || {
-                if device.taken().is_none() || run.ahead.is_some() {
+                if !device.has_own_memory() || run.ahead.is_some() {
                     return;
                 }
                 let waiting = Instant::now();

@@ -441,7 +441,7 @@ impl Trainer {
             micro_batch: self.micro_batch,
             beside: Bytes::ZERO,
             // A device with memory of its own is given the next batch while it computes.
-            ahead: labelled && self.on()?.taken().is_some(),
+            ahead: labelled && self.on()?.has_own_memory(),
         })
     }
 
