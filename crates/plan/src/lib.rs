@@ -33,6 +33,7 @@ mod ladder;
 mod overlap;
 mod recompute;
 mod starts;
+mod tight;
 
 pub mod csv;
 pub mod pack;
