@@ -160,7 +160,8 @@ mod tests {
     fn there_and_back(sizes: [u64; 4]) -> Dense {
         let mut step = Problem::new(1);
         let tensor = |name: String, bytes: u64| Tensor { alignment: 1, ..Tensor::transient(name, bytes) };
-        let made: Vec<TensorId> = (0..4usize).map(|n| step.tensor(tensor(format!("x{n}"), sizes[n]))).collect();
+        let made: Vec<TensorId> =
+            (0..4usize).map(|n| step.tensor(tensor(format!("x{n}"), sizes[n]))).collect();
         for n in 0..4usize {
             step.op(Op::new(format!("f{n}"), &made[n.saturating_sub(1)..n], &[made[n]], 10 + n as u64));
         }

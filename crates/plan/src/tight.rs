@@ -25,6 +25,8 @@ const LAST: f64 = 0.1;
 /// Where the usual packing takes longer than this, only quick attempts are made, and above the second none.
 const LONG: f64 = 0.025;
 const LONGEST: f64 = 0.08;
+/// Steps of so many ops are not changed.
+const SHORT: u32 = 107;
 
 impl Entry {
     /// This schedule, of which a packing of `height` is known, or another that takes at most `more_ns` longer and packs lower.
@@ -49,8 +51,9 @@ impl Entry {
         if again(&mut best, &mut least, (3.0 * usual).min(FIRST), false) || usual > LONGEST {
             return best;
         }
-        let polished = if self.dense.ops < 100 { usual } else { POLISHED };
-        if usual <= LONG && again(&mut best, &mut least, polished, true) {
+        // A short step is packed as low as can be by now, or has few other schedules.
+        let is_short = self.dense.ops <= SHORT;
+        if usual <= LONG && !is_short && again(&mut best, &mut least, POLISHED, true) {
             return best;
         }
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
@@ -59,8 +62,7 @@ impl Entry {
         let mut state = frozen.thaw(&dense);
         let extra_ns = state.extra_ns;
         let (quick, slow) = (usual / 5.0, 1.5 * usual);
-        // A short step has few other schedules.
-        let most = if copies { 0 } else { u64::from(self.dense.ops) };
+        let most = if copies || is_short { 0 } else { u64::from(self.dense.ops) };
         let n_quick = ((QUICK / quick) as u64).min(most);
         let n_slow = if usual > LONG { 0 } else { ((SLOW / slow) as u64).min(most / 32) };
         let attempts = n_quick + n_slow;
