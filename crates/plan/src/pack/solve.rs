@@ -240,12 +240,12 @@ impl Solver<'_, '_> {
     }
 
     /// Moves some items that live where a dive along `order` failed to the front, as long as that helps now and then.
-    fn polish_order(&mut self, order: &mut Vec<u32>, until: u64) {
+    fn polish_order(&mut self, order: &mut [u32], until: u64) {
         let part = self.part;
         let mut failures = vec![0; part.total.len()];
         let mut failed: Vec<u32> = Vec::new();
         let mut there: Vec<usize> = Vec::new();
-        let mut next = order.clone();
+        let mut next = order.to_vec();
         let (mut height, mut in_vain) = (u64::MAX, 0);
         while in_vain <= IN_VAIN {
             failures.fill(0);
