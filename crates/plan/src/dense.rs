@@ -143,6 +143,12 @@ impl Dense {
         self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
     }
 
+    /// The same step in which none of `ops` writes over what it reads.
+    pub fn apart(&self, ops: &[u32]) -> Dense {
+        let pairs = |op: u32| if ops.contains(&op) { Vec::new() } else { self.pairs.of(op).to_vec() };
+        Dense { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
+    }
+
     /// Gives every op the time of its algorithm, and every copy its time.
     pub fn time(&mut self, problem: &Problem) {
         for position in 0..self.ops as usize {

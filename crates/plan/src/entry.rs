@@ -5,18 +5,8 @@ use crate::lifespan::{Act, lifespans};
 use crate::overlap::{makespan, overlap};
 use crate::place::{Places, place, usual_work};
 use crate::problem::Problem;
-use crate::recompute::improve::wander;
-use crate::recompute::repair::Repair;
-use crate::recompute::spread::spread_acts;
 use crate::recompute::state::State;
 use std::sync::Arc;
-
-/// How long the packing of a plan is searched at first, for other schedules in all, and at last, in the packer's seconds.
-const LONGER: f64 = 0.05;
-const ATTEMPTS: f64 = 0.25;
-const LONGEST: f64 = 0.1;
-/// Where the usual packing takes longer than this, nothing else is tried.
-const MOST: f64 = 0.025;
 
 /// A schedule that was found.
 pub(crate) struct Entry {
@@ -26,7 +16,7 @@ pub(crate) struct Entry {
     pub live: u64,
     pub dense: Arc<Dense>,
     pub acts: Vec<Act>,
-    packed: Option<Places>,
+    pub packed: Option<Places>,
     /// What [`Entry::tight`] found, if it was asked and there was something to find.
     tight: Option<Box<Entry>>,
     /// Whether it is what such a search found.
@@ -41,7 +31,12 @@ impl Entry {
             (acts, live) = overlap(dense, acts, budget.max(live));
             ns = makespan(dense, &acts);
         }
-        Entry { budget, ns, live, dense: dense.clone(), acts, packed: None, tight: None, is_tight: false }
+        Entry::of(acts, dense.clone(), budget, ns, live)
+    }
+
+    /// A schedule whose time and bytes are known.
+    pub fn of(acts: Vec<Act>, dense: Arc<Dense>, budget: u64, ns: u64, live: u64) -> Entry {
+        Entry { budget, ns, live, dense, acts, packed: None, tight: None, is_tight: false }
     }
 
     /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
@@ -51,7 +46,7 @@ impl Entry {
         let enough = if enough == u64::MAX { self.live } else { enough };
         self.packed.get_or_insert_with(|| {
             let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, enough, usual_work(spans.buffers.len()))
+            place(&spans, dense.resident_bytes, enough, usual_work(spans.buffers.len()), false)
         })
     }
 
@@ -79,63 +74,6 @@ impl Entry {
         }
         let tight = self.tightened(height, scratch_alignment, host_budget, self.ns / 8);
         Entry { budget: tight.live, is_tight: true, ..tight }
-    }
-
-    fn tightened(&self, height: u64, scratch_alignment: u64, host_budget: u64, more_ns: u64) -> Entry {
-        let packed = |dense: &Arc<Dense>, acts: &[Act], live: u64, work: f64| {
-            let spans = lifespans(dense, acts, scratch_alignment);
-            place(&spans, dense.resident_bytes, live, work)
-        };
-        let (budget, ns, live, dense) = (self.budget, self.ns, self.live, self.dense.clone());
-        let (acts, now) = (self.acts.clone(), self.packed.clone());
-        let mut best = Entry { budget, ns, live, dense, acts, packed: now, tight: None, is_tight: false };
-        let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
-        let mut least = height;
-        let again = |entry: &mut Entry, least: &mut u64, work: f64| {
-            if entry.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
-                return *least <= entry.live;
-            }
-            let again = packed(&entry.dense, &entry.acts, entry.live, work);
-            if again.height < *least {
-                *least = again.height;
-                entry.packed = Some(again);
-            }
-            *least <= entry.live
-        };
-        // In a long step one packing takes as long as all the attempts on a short one.
-        if again(&mut best, &mut least, (3.0 * usual).min(LONGER)) || usual > MOST {
-            return best;
-        }
-        let (dense, frozen) = spread_acts(&self.dense, &self.acts);
-        let dense = Arc::new(dense);
-        let mut state = frozen.thaw(&dense);
-        let extra_ns = state.extra_ns;
-        // What copies take depends on all else that runs, so schedules with copies are left as they are.
-        let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
-        let attempts = if copies {
-            0
-        } else {
-            ((ATTEMPTS / usual) as u64).min(u64::from(dense.ops.saturating_sub(100)) / 8)
-        };
-        for attempt in 0..attempts {
-            // The later, the more it may hold and the longer it may take.
-            let budget = self.live + (least - 1).saturating_sub(self.live) * attempt / attempts;
-            if state.peak() as u64 > budget {
-                state = frozen.thaw(&dense);
-            }
-            let mut repair = Repair::new(&state, budget, host_budget, attempt);
-            let extra_ns = extra_ns..=extra_ns + more_ns * attempt / attempts;
-            wander(&mut state, &mut repair, 20_000, 4 << (attempt % 4), &extra_ns);
-            let mut next = Entry::new(&mut state, &dense, self.budget);
-            if next.live < least && again(&mut next, &mut least, usual) {
-                return next;
-            }
-            if next.packed.is_some() {
-                best = next;
-            }
-        }
-        again(&mut best, &mut least, (8.0 * usual).min(LONGEST));
-        best
     }
 
     /// Takes the times of `problem`, which differ from those it was made with in nothing else.

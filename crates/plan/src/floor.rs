@@ -5,12 +5,13 @@
 
 use crate::dense::Dense;
 use crate::entry::Entry;
+use crate::exact::fastest;
 use crate::ladder::Ladder;
 use crate::problem::Problem;
 use crate::recompute::improve::improve;
 use crate::recompute::repair::{Outcome, Repair, Score};
 use crate::recompute::snapshots::Snapshots;
-use crate::recompute::spread::spread;
+use crate::recompute::spread::{spread, spread_acts};
 use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 
@@ -97,9 +98,29 @@ impl Ladder {
             // What is far behind is not pressed, but is a schedule all the same.
             if start.live <= live + live / 4 { self.press(start, bound, &mut lows) } else { lows.push(start) }
         }
+        self.exhaust(&bare, bound, &mut lows);
         // Rungs start from the step with the first algorithm of every op.
         let snapshots = Some(timed).filter(|_| Arc::ptr_eq(&lean, &self.plain));
         Floor { snapshots, ..self.timed(lows) }
+    }
+
+    /// Adds the lowest schedules of a small step, found by trying all. The lowest may have a hole wherever its buffers are put,
+    /// so some follow that hold a little more.
+    fn exhaust(&self, bare: &Arc<Dense>, bound: u64, lows: &mut Vec<Low>) {
+        let mut live = lows.iter().map(|low| low.live).min().unwrap_or(0);
+        let mut add = |budget: u64| {
+            let (dense, frozen) = spread_acts(bare, &fastest(bare, budget)?);
+            lows.push(Low::new(frozen, Arc::new(dense)));
+            lows.last().map(|low| low.live)
+        };
+        while live > bound
+            && let Some(lower) = add(live - 1)
+        {
+            live = lower;
+        }
+        for more in 0..8 {
+            add(live + live * more / 64);
+        }
     }
 
     /// The lowest of `lows` once packed, and all of them as starts for rungs, with the times of their ops.

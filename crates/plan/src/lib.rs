@@ -25,6 +25,7 @@ mod order;
 mod bounds;
 mod effort;
 mod entry;
+mod exact;
 mod floor;
 mod flow;
 mod instant;
@@ -32,6 +33,7 @@ mod ladder;
 mod overlap;
 mod recompute;
 mod starts;
+mod tight;
 
 pub mod csv;
 pub mod pack;

@@ -148,6 +148,31 @@ fn share(
     (buffer_of, buffers)
 }
 
+/// The ops that write over what they read and need not: apart, what they read and what they make fit `room` beside all
+/// else that is held, every time the op runs.
+pub(crate) fn separable(dense: &Dense, acts: &[Act], spans: &Lifespans, room: u64) -> Vec<u32> {
+    let held = profile(&spans.buffers, acts.len());
+    let mut shares = vec![false; dense.ops as usize];
+    let mut fits = vec![true; dense.ops as usize];
+    for (time, act) in acts.iter().enumerate() {
+        let Act::Run(op) = *act else { continue };
+        let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
+        let (ins, outs) = (dense.ins.of(op), dense.outs.of(op));
+        let buffer = |list: &[u32], t: u32| list.iter().position(|&other| other == t);
+        let mut more = 0;
+        for pair in dense.pairs.of(op).chunks_exact(2) {
+            if let (Some(read), Some(made)) = (buffer(ins, pair[0]), buffer(outs, pair[1]))
+                && operands[read] == operands[ins.len() + made]
+            {
+                more += dense.size[pair[1] as usize];
+            }
+        }
+        shares[op as usize] |= more > 0;
+        fits[op as usize] &= held[time] + more <= room;
+    }
+    (0..dense.ops).filter(|&op| shares[op as usize] && fits[op as usize]).collect()
+}
+
 /// The bytes held during each action, residents not counted.
 pub(crate) fn profile(buffers: &[Buffer], actions: usize) -> Vec<u64> {
     let mut change = vec![0i64; actions + 1];

@@ -1,11 +1,12 @@
 //! Finds first schedules for a budget, for the search of a rung to improve.
 
 use crate::dense::{Dense, padded_scratch};
+use crate::exact::fastest;
 use crate::floor::Low;
 use crate::ladder::{Ladder, allowed};
 use crate::recompute::repair::{Repair, Score};
 use crate::recompute::snapshots::Snapshots;
-use crate::recompute::spread::spread;
+use crate::recompute::spread::{spread, spread_acts};
 use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 
@@ -82,6 +83,10 @@ impl Ladder {
             let mut state = State::new(&plain);
             table.stretch.apply(&mut state, legs, snapshots);
             let (dense, frozen) = spread(&state);
+            than = consider(Arc::new(dense), &frozen);
+        }
+        if let Some(acts) = fastest(&plain, budget) {
+            let (dense, frozen) = spread_acts(&plain, &acts);
             than = consider(Arc::new(dense), &frozen);
         }
         let mut lows: Vec<&Low> = floor.lows.iter().filter(|low| low.live <= budget).collect();

@@ -92,7 +92,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn small_steps_are_planned_within_five_percent_of_the_optimum() {
+fn small_steps_are_planned_within_one_percent_of_the_optimum_on_average() {
     let (mut sum, mut worst, mut count, mut missed) = (0.0, (1.0f64, String::new()), 0, 0);
     for case in cases() {
         let mut planner = Planner::new(&case.problem, &Request::within(0)).unwrap();
@@ -117,8 +117,8 @@ fn small_steps_are_planned_within_five_percent_of_the_optimum() {
     }
     let mean = sum / f64::from(count);
     println!("{count} cases: mean {mean:.4}, worst {:.4} ({}), {missed} missed", worst.0, worst.1);
-    assert!(count >= 50 && missed * 10 <= count);
-    assert!(mean <= 1.05 && worst.0 <= 1.15);
+    assert!(count >= 50 && missed == 0);
+    assert!(mean <= 1.01 && worst.0 <= 1.05);
 }
 
 /// The integer program has one stage an op, runs each op at most once in it, and drops things only after a use; the search
@@ -140,7 +140,7 @@ fn the_integer_program_and_the_search_through_all_schedules_agree() {
 }
 
 #[test]
-fn small_chains_are_planned_within_five_percent_of_the_optimum() {
+fn small_chains_are_planned_within_one_percent_of_the_optimum_on_average() {
     let cases: [(&[u64], &[u64]); 5] = [
         (&[10, 10, 10, 10, 10, 10], &[10, 10, 10, 10, 10, 10]),
         (&[40, 10, 30, 10, 20, 10], &[5, 50, 10, 40, 5, 30]),
@@ -176,7 +176,7 @@ fn small_chains_are_planned_within_five_percent_of_the_optimum() {
             }
         }
     }
-    assert!(count >= 20 && missed <= 2, "{count} planned, {missed} missed");
+    assert!(count >= 20 && missed == 0, "{count} planned, {missed} missed");
     println!("{count} cases: mean {:.4}, worst {worst:.4}", sum / f64::from(count));
-    assert!(sum / f64::from(count) <= 1.05 && worst <= 1.15);
+    assert!(sum / f64::from(count) <= 1.01 && worst <= 1.05);
 }

@@ -42,6 +42,11 @@ impl Effort {
         self.left == 0 || self.started.elapsed() >= self.deadline
     }
 
+    /// The steps that are left.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
     /// The seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()

@@ -159,6 +159,11 @@ pub enum Error {
 /// # Ok::<(), plimsoll_plan::pack::Error>(())
 /// ```
 pub fn pack(buffers: &[Buffer], options: &Options) -> Result<Packing, Error> {
+    pack_with(buffers, options, false)
+}
+
+/// Like [`pack`]; with `polish`, most of the effort goes to small changes of orders.
+pub(crate) fn pack_with(buffers: &[Buffer], options: &Options, polish: bool) -> Result<Packing, Error> {
     let mut effort = Effort::new(options.work, options.deadline);
     check(buffers)?;
     // Sizes in units of what divides all alignments: most often every alignment is then 1.
@@ -189,7 +194,7 @@ pub fn pack(buffers: &[Buffer], options: &Options) -> Result<Packing, Error> {
     let mut goal = options.capacity.map_or(live, |capacity| (capacity / unit).max(live));
     let mut lower = live;
     for part in &parts {
-        let solved = solve::solve(part, goal - part.base, options.capacity.is_none(), &mut effort);
+        let solved = solve::solve(part, goal - part.base, options.capacity.is_none(), polish, &mut effort);
         settled.extend(
             part.items.iter().zip(&solved.offsets).map(|(item, offset)| (item.id, part.base + offset)),
         );

@@ -87,7 +87,7 @@ impl<'a> Ranker<'a> {
     }
 
     /// A step of Marsaglia's xorshift generator.
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -2,7 +2,8 @@
 //!
 //! Cheap ways first: dives along several orders, which reach the lower bound on most training steps; then
 //! dives led by a *core*, the few sections that are nearly full; then first fit; then restarts of the search
-//! and of dives along orders that learn from the sections that failed. The best packing so far is always at
+//! and of dives along orders that learn from the sections that failed. On request orders are polished before that: changed a
+//! little where a dive fails, again and again, which is poor at hard puzzles and quick with the long nests of training steps. The best packing so far is always at
 //! hand, so the effort may run out anywhere.
 
 use super::dive::{Diver, LOOKAHEAD};
@@ -36,6 +37,9 @@ const EPISODES: [(Rule, u64, bool); 8] = [
     (Rule::FailedLong, 10, true),
 ];
 
+/// After so many changes to an order that did not help, another order is polished.
+const IN_VAIN: u32 = 100;
+
 /// A packing of one part.
 #[derive(Debug)]
 pub(super) struct Solved {
@@ -45,8 +49,14 @@ pub(super) struct Solved {
     pub lower: u64,
 }
 
-/// Packs `part`, no lower than `goal` asks for.
-pub(super) fn solve(part: &Part, goal: u64, lower_is_better: bool, effort: &mut Effort) -> Solved {
+/// Packs `part`, no lower than `goal` asks for. With `polish`, most of the effort goes to small changes of orders.
+pub(super) fn solve(
+    part: &Part,
+    goal: u64,
+    lower_is_better: bool,
+    polish: bool,
+    effort: &mut Effort,
+) -> Solved {
     let mut solver = Solver {
         part,
         goal: goal.max(part.live()),
@@ -67,6 +77,9 @@ pub(super) fn solve(part: &Part, goal: u64, lower_is_better: bool, effort: &mut 
     }
     if !solver.is_done() {
         solver.greedies();
+    }
+    if polish && !solver.is_done() {
+        solver.polish();
     }
     if !solver.is_done() {
         solver.restarts();
@@ -201,6 +214,75 @@ impl Solver<'_, '_> {
                 return;
             }
         }
+    }
+
+    /// Dives along an order, changes it a little where the dive failed and dives again, order after order.
+    fn polish(&mut self) {
+        let until = self.effort.left() / 4;
+        for start in 0.. {
+            let mut order = match start % (STATIC.len() + 1) {
+                0 if start == 0 => self.best_order(),
+                0 => self.ranker.order(LEARNED[start / 6 % 3], &self.failures, 10),
+                which => self.static_order(which - 1).to_vec(),
+            };
+            self.polish_order(&mut order, until);
+            if self.is_done() || self.effort.left() <= until {
+                return;
+            }
+        }
+    }
+
+    /// The items as they lie in the best packing, from the bottom up.
+    fn best_order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.part.len() as u32).collect();
+        order.sort_by_key(|&b| (self.best.offsets[b as usize], b));
+        order
+    }
+
+    /// Moves some items that live where a dive along `order` failed to the front, as long as that helps now and then.
+    fn polish_order(&mut self, order: &mut [u32], until: u64) {
+        let part = self.part;
+        let mut failures = vec![0; part.total.len()];
+        let mut failed: Vec<u32> = Vec::new();
+        let mut there: Vec<usize> = Vec::new();
+        let mut next = order.to_vec();
+        let (mut height, mut in_vain) = (u64::MAX, 0);
+        while in_vain <= IN_VAIN {
+            failures.fill(0);
+            // Equal heights are taken too: most changes do not change the height.
+            let limit = height.saturating_add(1);
+            let found = self.diver.dive(&next, self.goal, limit, LOOKAHEAD, &mut failures);
+            let steps = self.diver.take_steps();
+            self.effort.spend(steps);
+            in_vain += 1;
+            if let Some(found) = found {
+                in_vain = if found < height { 0 } else { in_vain };
+                height = found;
+                order.copy_from_slice(&next);
+                failed.clear();
+                failed.extend((0..failures.len() as u32).filter(|&f| failures[f as usize] > 0));
+                let offsets = std::mem::take(&mut self.diver.offsets);
+                self.offer(&offsets);
+                self.diver.offsets = offsets;
+            }
+            if self.is_done() || self.effort.left() <= until || failed.is_empty() {
+                return;
+            }
+            next.copy_from_slice(order);
+            for _ in 0..=self.below(3) {
+                let section = failed[self.below(failed.len())];
+                let lives = |b: usize| part.first[b] <= section && section < part.last[b];
+                there.clear();
+                there.extend((0..next.len()).filter(|&at| lives(next[at] as usize)));
+                let from = there[self.below(there.len())];
+                let to = self.below(from + 1);
+                next[to..=from].rotate_right(1);
+            }
+        }
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.ranker.next() % limit.max(1) as u64) as usize
     }
 
     /// Restarts, along one order after the other, until the goal is reached or the effort spent.
