@@ -72,8 +72,9 @@ struct Family {
     micro_batches: u32,
     /// Bytes of the host that it may copy to.
     host_budget: u64,
-    /// What its search divides the time of a copy by.
+    /// What its search divides the time of a copy by, and whether that follows from times.
     hidden: u64,
+    is_timed: bool,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
@@ -124,16 +125,15 @@ impl Planner {
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let mut families = Vec::new();
         let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let mut copying = vec![(0, 1)];
+        let mut copying = vec![(0, 1, false)];
         if most > 0 {
-            copying.extend([(most, 1), (most, hidden(&problem)), (most, HIDDEN)]);
-            copying.dedup();
+            copying.extend([(most, 1, false), (most, hidden(&problem), true), (most, HIDDEN, false)]);
         }
         for order in crate::order::candidates(&problem) {
             let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
-            families.extend(copying.iter().map(|&(host_budget, hidden)| {
+            families.extend(copying.iter().map(|&(host_budget, hidden, is_timed)| {
                 let order = Some(order.clone());
-                Family { micro_batches, host_budget, hidden, least_ns, ladder: None, order }
+                Family { micro_batches, host_budget, hidden, is_timed, least_ns, ladder: None, order }
             }));
         }
         let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
@@ -142,10 +142,11 @@ impl Planner {
             let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
             for k in candidates(&problem, most) {
                 let (micro_batches, least_ns) = (k, least_ns(&problem, u64::from(k)));
-                families.extend(copying.iter().map(|&(host_budget, hidden)| Family {
+                families.extend(copying.iter().map(|&(host_budget, hidden, is_timed)| Family {
                     micro_batches,
                     host_budget,
                     hidden,
+                    is_timed,
                     least_ns,
                     ladder: None,
                     order: None,
@@ -160,8 +161,13 @@ impl Planner {
     /// were found stay.
     pub fn time(&mut self, problem: &Problem) {
         (self.problem, self.unlinked) = (Arc::new(problem.clone()), unlinked(problem));
+        let hidden = hidden(problem);
         for family in &mut self.families {
             family.least_ns = least_ns(&self.problem, u64::from(family.micro_batches));
+            let hidden = if family.is_timed { hidden } else { family.hidden };
+            if std::mem::replace(&mut family.hidden, hidden) != hidden {
+                family.ladder = None;
+            }
             let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
             match &mut family.ladder {
                 Some(Some(ladder)) if family.micro_batches == 1 => ladder.time(problem.clone()),
@@ -200,7 +206,7 @@ impl Planner {
             let (request, deadline) = (&self.request, self.deadline);
             family.ladder = Some(problem.map(|problem| {
                 let order =
-                    family.order.take().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
+                    family.order.clone().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
                 let effort = Effort::new(order.len() as u32, request.effort);
                 let mut ladder = Ladder::new(
                     problem,
