@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
-use plimsoll::run::Error;
+use plimsoll::run::{Error, Profile};
 
 use clap::ValueEnum;
 
@@ -81,17 +81,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let (device, profile) = machine::plannable(&args.device, args.threads, false)?;
             machine::check_host_memory(&device, args.host_memory)?;
             let (batch, recipe, planned) = device.scope(|| asked(args, name, &device))?;
-            device.scope(|| model(args, name, batch, recipe, planned))?;
-            if let Some((all, estimated)) = profile.map(|profile| profile.estimated())
-                && !args.json
-                && estimated > 0
-            {
-                say!(
-                    "{estimated} of {all} kernels are not in the record of {}: their times and scratch are scaled from like ones",
-                    args.device
-                );
-            }
-            Ok(())
+            Ok(device.scope(|| model(args, name, batch, recipe, planned, profile.as_deref()))?)
         }
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
@@ -159,6 +149,7 @@ fn model(
     batch: usize,
     recipe: Recipe,
     model: Arc<dyn Model>,
+    profile: Option<&Profile>,
 ) -> plimsoll::run::Result<()> {
     let start = Instant::now();
     let mut survey = Training::survey(model, recipe)?;
@@ -194,6 +185,15 @@ fn model(
     if let Some(frontier) = &frontier {
         words += &outlook::frontier(frontier, planned.as_ref().ok());
         line["frontier"] = serde_json::json!(frontier);
+    }
+    if let Some((all, estimated)) = profile.map(Profile::estimated) {
+        (line["kernels"], line["estimated_kernels"]) = (all.into(), estimated.into());
+        if estimated > 0 {
+            words += &format!(
+                "{estimated} of {all} kernels are not in the record of {}: their times and scratch are scaled from like ones\n",
+                args.device
+            );
+        }
     }
     // A refusal is an answer; to somebody who asked for a file it is an error, since there is none.
     let is_missing = args.out.is_some() && planned.is_err();

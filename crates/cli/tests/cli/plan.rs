@@ -72,3 +72,43 @@ fn a_refusal_is_an_error_to_whoever_asked_for_a_file() {
     lines(&["plan", "cnn", "--no-frontier", "--json", "--out", &file]).unwrap();
     assert!(std::path::Path::new(&file).exists());
 }
+
+#[test]
+fn a_step_is_planned_for_a_card_that_is_not_here() {
+    let plan = |more: &[&str]| {
+        let words =
+            ["plan", "gpt2", "--device", "h200", "--precision", "mixed-bf16", "--no-frontier", "--json"];
+        lines(&[&words, more].concat()).map(|mut lines| lines.pop().unwrap())
+    };
+    // What a run of this very step took and was predicted to take on such a card: 8.65 GB and 37.8 ms.
+    let free = plan(&["--batch", "16"]).unwrap();
+    let (planned, ms) = (bytes(&free, "planned_bytes") as f64, free["predicted_ms"].as_f64().unwrap());
+    assert!((planned / 8.65e9 - 1.0).abs() < 0.03 && (ms / 37.8 - 1.0).abs() < 0.05, "{free}");
+    assert_eq!(bytes(&free, "estimated_kernels"), 0, "{free}");
+    let half = (bytes(&free, "planned_bytes") / 2).to_string();
+    let tight = plan(&["--batch", "16", "--memory", &half]).unwrap();
+    assert!(tight["predicted_ms"].as_f64().unwrap() <= 1.2 * ms, "{tight}");
+    // A batch that was not recorded is scaled from those that were: more samples take longer and more memory.
+    let more = plan(&["--batch", "24"]).unwrap();
+    assert!(
+        bytes(&more, "estimated_kernels") > 0 && more["predicted_ms"].as_f64().unwrap() > 1.2 * ms,
+        "{more}"
+    );
+    let copied = plan(&["--batch", "16", "--memory", &half, "--host-memory", "32GiB"]).unwrap();
+    assert!(bytes(&copied, "offloaded_copies") > 0, "{copied}");
+    assert!(copied["predicted_ms"].as_f64() <= tight["predicted_ms"].as_f64(), "{copied}");
+}
+
+#[test]
+fn what_is_no_record_of_a_card_is_refused_by_name() {
+    let scratch = Scratch::new("record");
+    let file = scratch.path("mine.times");
+    std::fs::create_dir_all(std::path::Path::new(&file).parent().unwrap()).unwrap();
+    std::fs::write(&file, "plimsoll kernel times 1\n").unwrap();
+    for (device, expected) in
+        [("b300", "there is no device b300"), ("gone.times", "cannot be read"), (&file, "record it anew")]
+    {
+        let error = lines(&["plan", "cnn", "--device", device]).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
