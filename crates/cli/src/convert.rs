@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll::graph::{Shape, Type};
 use plimsoll::keras::write_model;
+use plimsoll::run::Tensor;
 
 use crate::Failure;
 use crate::predict::{Trained, open_run};
@@ -40,14 +41,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let input = spec.first().ok_or_else(|| Failure("the run's data has no inputs".into()))?;
             let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();
             let inputs = [Type::new(input.dtype, shape)];
-            write_model(
-                &args.out,
-                &chosen.name,
-                &chosen.model,
-                &inputs,
-                training.params(),
-                training.values(),
-            )?;
+            let (params, values) = (training.params(), training.values());
+            let write = || write_model(&args.out, &chosen.name, &chosen.model, &inputs, params, values);
+            // What is written is compared where the weights are.
+            match values.first().and_then(Tensor::device) {
+                Some(device) => device.scope(write)?,
+                None => write()?,
+            }
         }
     }
     match args.json {

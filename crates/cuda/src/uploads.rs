@@ -32,6 +32,15 @@ impl Uploads {
     }
 }
 
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        if let Uploads::Card { stream, .. } = self {
+            // A copy may be under way, and its two ends are about to go. A drop cannot report a refusal.
+            let _ = stream.synchronize();
+        }
+    }
+}
+
 impl backend::Uploads for Uploads {
     fn bytes(&mut self) -> Result<&mut [u8], Fault> {
         match self {

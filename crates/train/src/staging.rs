@@ -14,10 +14,11 @@ use crate::error::{Error, Result};
 /// Tensors in which batches are handed to a step.
 #[derive(Default)]
 pub(crate) struct Staging {
+    // Declared before the tensors: it waits for a copy under way before they go.
+    feed: Option<Feed>,
     /// The one that was handed out last, and the one for the next batch.
     sets: [Vec<Tensor>; 2],
     current: usize,
-    feed: Option<Feed>,
     /// Whether the next batch is on its way.
     is_ahead: bool,
 }
@@ -36,7 +37,7 @@ impl Staging {
 
     /// The tensors that were handed out last, and the place for the batch after them.
     pub(crate) fn both<'a>(&'a mut self, fields: usize, device: &'a Device) -> (&'a [Tensor], Next<'a>) {
-        let Staging { sets: [first, second], current, feed, is_ahead } = self;
+        let Staging { feed, sets: [first, second], current, is_ahead } = self;
         let (now, set) = if *current == 0 { (&*first, second) } else { (&*second, first) };
         (now, Next { now, set, feed, is_ahead, fields, device })
     }

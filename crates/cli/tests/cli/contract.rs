@@ -129,7 +129,7 @@ fn a_smaller_last_batch_takes_nothing_beside_the_full_one() {
     };
     let refused = run("refused", 1 << 20).unwrap_err();
     let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
-    let line = least.and_then(|n| n.parse::<u64>().ok()).expect("the least") + (2 << 20);
+    let line = least.and_then(|n| n.parse::<u64>().ok()).expect("the least") + (2 << 20) + 3 * GRAIN;
     let lines = run("tight", line).unwrap();
     let last = lines.iter().rfind(|line| line["event"] == "epoch").unwrap();
     let peak = bytes(last, "resident_peak_bytes");
