@@ -1,7 +1,7 @@
 //! The CPU in the place of a card: memory of its own, of which libraries and others take more when a test says so.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_cpu::Cpu;
 use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
@@ -19,6 +19,8 @@ pub(crate) struct Knobs {
     pub(crate) own: AtomicU64,
     /// What somebody else takes at the moment when a workspace is mapped.
     pub(crate) thief: AtomicU64,
+    /// Whether it takes as much every time.
+    pub(crate) is_greedy: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl Knobs {
             total: AtomicU64::new(total.get()),
             own: AtomicU64::new(own.get()),
             thief: AtomicU64::new(0),
+            is_greedy: AtomicBool::new(false),
         });
         let host = BestFit::new(Bytes::gib(1)).expect("addresses");
         let memory = Arc::new(Pool { host, knobs: knobs.clone() });
@@ -91,7 +94,10 @@ impl Backend for Stand {
 impl Allocator for Pool {
     fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
         if owner.op == "step workspace" && bytes > Bytes::ZERO {
-            let stolen = self.knobs.thief.swap(0, Ordering::SeqCst);
+            let stolen = self.knobs.thief.load(Ordering::SeqCst);
+            if !self.knobs.is_greedy.load(Ordering::SeqCst) {
+                self.knobs.thief.store(0, Ordering::SeqCst);
+            }
             self.knobs.total.fetch_sub(stolen, Ordering::SeqCst);
         }
         let left = Knobs::get(&self.knobs.total).saturating_sub(Knobs::get(&self.knobs.own));
@@ -183,6 +189,12 @@ mod tests {
         let mut step = step(&device, None).unwrap();
         assert!(step.info().planned <= left, "{} of {left}", step.info().planned);
         run(&mut step, &device).unwrap();
+        // One who takes more after every plan leaves none that fits, and the step says so.
+        let (device, knobs) = Knobs::device(planned, OWN);
+        knobs.thief.store(Bytes::mib(60).get(), Ordering::SeqCst);
+        knobs.is_greedy.store(true, Ordering::SeqCst);
+        let refused = self::step(&device, None).err().expect("nothing is left");
+        assert!(matches!(refused, Error::OutOfMemory(_) | Error::Full { .. }), "{refused}");
     }
 
     #[test]

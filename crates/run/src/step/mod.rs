@@ -170,7 +170,8 @@ impl Step {
             self.variants[i..].rotate_left(1);
             return Ok(());
         }
-        for _ in 0..MOST_TRIES {
+        let mut tries = 0;
+        loop {
             // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
             self.drop_workspace(site)?;
             self.start_copying(self.options.host_memory, site)?;
@@ -183,18 +184,19 @@ impl Step {
             };
             let is_full = self.variants.len() >= self.options.shapes.max(1);
             self.variants.push(variant);
-            match self.fit_workspace(site) {
+            let fitted = self.fit_workspace(site);
+            tries += 1;
+            let is_refused = matches!(fitted, Err(Error::OutOfMemory(_))) && self.device.capacity().is_some();
+            if is_refused && tries < MOST_TRIES {
                 // Somebody else took memory of the device since the plan was made: the next keeps to what is left.
-                Err(Error::OutOfMemory(_)) if self.device.capacity().is_some() => self.variants.pop(),
-                Err(error) => return Err(error),
-                Ok(()) if is_full => Some(self.variants.remove(0)),
-                Ok(()) => None,
-            };
-            if self.variants.last().is_some_and(|v| v.body == body && v.inputs == inputs) {
-                return Ok(());
+                self.variants.pop();
+                continue;
             }
+            if fitted.is_ok() && is_full {
+                self.variants.remove(0);
+            }
+            return fitted;
         }
-        self.fit_workspace(site)
     }
 
     /// Compiles a form of the step.
