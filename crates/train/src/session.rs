@@ -50,6 +50,7 @@ impl Trainer {
         self.announce(&data, epochs)?;
         let watch = batches.watch();
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_pipeline(&watch))?;
+        self.staging.forget()?;
         let mut history = Vec::new();
         let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0, ahead: None };
         while self.progress.epoch < epochs {

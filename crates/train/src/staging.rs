@@ -42,6 +42,11 @@ impl Staging {
         (now, Next { now, set, feed, is_ahead, fields, device })
     }
 
+    /// Lets go of a batch that is on its way and that nobody will ask for: the run that took it has ended.
+    pub(crate) fn forget(&mut self) -> Result<()> {
+        self.staged_ahead().map(|_| ())
+    }
+
     /// The batch that was on its way.
     pub(crate) fn staged_ahead(&mut self) -> Result<Option<&mut [Tensor]>> {
         if !std::mem::take(&mut self.is_ahead) {
@@ -120,4 +125,40 @@ fn retype(set: &mut Vec<Tensor>, types: &[Type]) -> Result<()> {
 /// References to tensors, as steps take them.
 pub(crate) fn borrowed(tensors: &[Tensor]) -> SmallVec<[&Tensor; 8]> {
     tensors.iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_data::{Column, Dataset};
+    use plimsoll_device::Bytes;
+
+    #[test]
+    fn a_batch_is_sent_ahead_and_arrives_when_it_is_asked_for() {
+        let device = match Device::cuda_emulated(Bytes::mib(16)) {
+            Ok(device) => device,
+            Err(why) => return println!("skipped: no emulator ({why})"),
+        };
+        let column = Column::memory("x", (0..12i64).collect::<Vec<i64>>(), []).unwrap();
+        let mut batches = Dataset::columns([column]).unwrap().batch(2).batches().unwrap();
+        // A pipeline waits for batches to be given back, so none is held longer than it is needed.
+        let mut take = || batches.next().unwrap().unwrap();
+        device.scope(|| {
+            let mut staging = Staging::default();
+            let numbers = |set: &[Tensor]| set[0].to_vec::<i64>().unwrap();
+            assert_eq!(numbers(staging.stage(&take(), 1).unwrap()), [0, 1]);
+            let (now, mut next) = staging.both(1, &device);
+            assert!(next.start(&take()).unwrap());
+            assert!(!next.start(&take()).unwrap(), "one is on its way");
+            assert_eq!(numbers(now), [0, 1]);
+            assert_eq!(numbers(staging.staged_ahead().unwrap().unwrap()), [2, 3]);
+            assert!(staging.staged_ahead().unwrap().is_none());
+            // What a run that has ended left on its way is not what the next one is given, and does not stand in its way.
+            assert!(staging.both(1, &device).1.start(&take()).unwrap());
+            staging.forget().unwrap();
+            assert_eq!(numbers(staging.stage(&take(), 1).unwrap()), [8, 9]);
+            assert!(staging.both(1, &device).1.start(&take()).unwrap());
+            assert_eq!(numbers(staging.staged_ahead().unwrap().unwrap()), [10, 11]);
+        });
+    }
 }
