@@ -1,6 +1,6 @@
 //! Refuses problems that contradict themselves, before anything is planned.
 
-use crate::problem::{Home, OpId, Problem, TensorId};
+use crate::problem::{Carry, Home, Op, OpId, Problem, TensorId};
 use thiserror::Error;
 
 /// Why a problem makes no sense.
@@ -53,6 +53,15 @@ pub enum ProblemError {
         read: TensorId,
         /// The second of the pair.
         written: TensorId,
+    },
+    /// An op that copies from or to the host does something else too.
+    #[error(
+        "{op} copies from or to the host, so it must read nothing and write one tensor of its own bytes, or write nothing and first \
+         read a transient of its own bytes, change no state, need no scratch, and run once"
+    )]
+    BadCarry {
+        /// The op.
+        op: OpId,
     },
     /// An op has no algorithm.
     #[error("{op} has no algorithm")]
@@ -140,6 +149,9 @@ impl Problem {
             if op.algorithms.is_empty() {
                 return Err(ProblemError::NoAlgorithm { op: op_id });
             }
+            if op.carry.is_some_and(|way| !self.is_plain_carry(op, way)) {
+                return Err(ProblemError::BadCarry { op: op_id });
+            }
         }
         let missing = |(i, t): (usize, &crate::problem::Tensor)| {
             (t.home == Home::Output && t.view.is_none() && !written[i]).then_some(TensorId(i as u32))
@@ -148,6 +160,20 @@ impl Problem {
             Some(tensor) => Err(ProblemError::NeverWritten { tensor }),
             None => Ok(()),
         }
+    }
+
+    /// Whether an op that copies does nothing else.
+    fn is_plain_carry(&self, op: &Op, way: Carry) -> bool {
+        let transient = |t: &TensorId| {
+            let t = &self.tensors[t.index()];
+            t.home == Home::Transient && t.view.is_none()
+        };
+        let moves = match way {
+            Carry::In => op.reads.is_empty() && op.writes.len() == 1 && op.writes.iter().all(transient),
+            Carry::Out => op.writes.is_empty() && op.reads.first().is_some_and(transient),
+        };
+        let without_scratch = op.algorithms.len() == 1 && op.algorithms[0].scratch == 0;
+        moves && without_scratch && !op.replayable && op.updates.is_empty()
     }
 
     fn check_tensors(&self) -> Result<(), ProblemError> {

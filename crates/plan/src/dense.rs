@@ -3,7 +3,7 @@
 //! Ops are numbered by their position in the order and transient tensors by their first appearance; residents
 //! and views are gone: residents are a constant, and a view's uses are uses of the tensor behind it.
 
-use crate::problem::{Home, OpId, Problem, TensorId};
+use crate::problem::{Carry, Home, OpId, Problem, TensorId};
 
 /// Lists of numbers, one list an index, in one allocation.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,16 @@ impl Lists {
     pub fn of(&self, index: u32) -> &[u32] {
         &self.items[self.start[index as usize] as usize..self.start[index as usize + 1] as usize]
     }
+}
+
+/// The copy that an op is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    /// What is copied.
+    pub tensor: u32,
+    /// Whether to the host.
+    pub out: bool,
+    pub ns: u64,
 }
 
 /// A problem in a given order, in the solvers' numbering.
@@ -53,8 +63,12 @@ pub(crate) struct Dense {
     pub pairs: Lists,
     /// The chosen algorithm of each op.
     pub algorithm: Vec<u32>,
-    /// Time of each op with it.
+    /// Time of each op with it; nothing for ops that are copies, which run beside the others.
     pub ns: Vec<u64>,
+    /// Ops that are copies.
+    pub carried: Vec<Option<Carried>>,
+    /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
+    pub is_carried: Vec<bool>,
     /// Scratch of each op with it, padded.
     pub scratch: Vec<u64>,
     /// Each op may be replayed just before any op up to this one; its own position if never.
@@ -84,7 +98,9 @@ impl Dense {
             outs: Lists::default(),
             pairs: Lists::default(),
             algorithm: vec![0; order.len()],
-            ns: order.iter().map(|o| problem.ops[o.index()].algorithms[0].ns).collect(),
+            ns: order.iter().map(|o| problem.ops[o.index()].own_ns(0)).collect(),
+            carried: Vec::new(),
+            is_carried: Vec::new(),
             scratch: Vec::new(),
             replay_until: Vec::new(),
             resident_bytes: resident_offsets(problem).1,
@@ -126,6 +142,18 @@ impl Dense {
             }
             list
         }));
+        dense.carried = order
+            .iter()
+            .map(|o| {
+                let (op, out) = (op(o), op(o).carry? == Carry::Out);
+                let tensor = if out { op.reads[0] } else { op.writes[0] };
+                Some(Carried { tensor: number[tensor.index()], out, ns: op.algorithms[0].ns })
+            })
+            .collect();
+        dense.is_carried = vec![false; dense.size.len()];
+        for carried in dense.carried.iter().flatten() {
+            dense.is_carried[carried.tensor as usize] = true;
+        }
         dense.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
         dense.replay_until = replay_limits(problem, order);
         if let Some(link) = problem.link {
@@ -139,7 +167,7 @@ impl Dense {
     pub fn choose(&mut self, problem: &Problem, position: u32, algorithm: u32) {
         let op = self.op_id[position as usize];
         self.algorithm[position as usize] = algorithm;
-        self.ns[position as usize] = problem.ops[op.index()].algorithms[algorithm as usize].ns;
+        self.ns[position as usize] = problem.ops[op.index()].own_ns(algorithm);
         self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
     }
 
@@ -153,8 +181,11 @@ impl Dense {
     pub fn time(&mut self, problem: &Problem) {
         for position in 0..self.ops as usize {
             let op = self.op_id[position];
-            let algorithm = self.algorithm[position] as usize;
-            self.ns[position] = problem.ops.get(op.index()).map_or(0, |op| op.algorithms[algorithm].ns);
+            let Some(op) = problem.ops.get(op.index()) else { continue };
+            self.ns[position] = op.own_ns(self.algorithm[position]);
+            if let Some(carried) = &mut self.carried[position] {
+                carried.ns = op.algorithms[0].ns;
+            }
         }
         let link = problem.link;
         let copy = |t: &TensorId| link.map_or(0, |link| link.ns(problem.tensors[t.index()].bytes));
@@ -166,6 +197,11 @@ impl Dense {
     /// Whether no op has its first run at `position`, so that it is there for replays alone.
     pub fn is_rest(&self, position: u32) -> bool {
         self.op_id[position as usize] == OpId(u32::MAX)
+    }
+
+    /// Whether any op is a copy.
+    pub fn carries(&self) -> bool {
+        self.carried.iter().any(Option::is_some)
     }
 
     /// Number of transients.

@@ -2,7 +2,7 @@
 
 use crate::dense::Dense;
 use crate::lifespan::{Act, lifespans};
-use crate::overlap::{makespan, overlap};
+use crate::overlap::{awaited, makespan, overlap};
 use crate::place::{Places, place, usual_work};
 use crate::problem::Problem;
 use crate::recompute::state::State;
@@ -26,8 +26,8 @@ pub(crate) struct Entry {
 impl Entry {
     pub fn new(state: &mut State, dense: &Arc<Dense>, budget: u64) -> Entry {
         let (mut ns, mut live) = (dense.base_ns() + state.extra_ns, state.peak() as u64);
-        let mut acts = state.acts();
-        if acts.iter().any(|act| matches!(act, Act::Load(_))) {
+        let mut acts = awaited(dense, state.acts());
+        if dense.carries() || acts.iter().any(|act| matches!(act, Act::Load(_))) {
             (acts, live) = overlap(dense, acts, budget.max(live));
             ns = makespan(dense, &acts);
         }

@@ -25,6 +25,9 @@ use std::time::Instant;
 /// How much higher each tread of a rung is than the one below; after the last comes the next rung.
 const TREAD: f64 = 1.0026;
 
+/// How much more than it was searched in a schedule may take for copies beside its ops, where there are any in any case.
+const ROOMS: [f64; 3] = [1.01, 1.03, 1.1];
+
 /// A step in one order, and the schedules found for it so far.
 pub(crate) struct Ladder {
     pub problem: Arc<Problem>,
@@ -62,8 +65,7 @@ impl Ladder {
         let mut least = Dense::clone(&plain);
         for (position, op) in order.iter().enumerate() {
             let ways = allowed(&problem, *op, exactness);
-            least.ns[position] =
-                ways.iter().map(|&w| problem.ops[op.index()].algorithms[w as usize].ns).min().unwrap_or(0);
+            least.ns[position] = ways.iter().map(|&w| problem.ops[op.index()].own_ns(w)).min().unwrap_or(0);
             least.scratch[position] =
                 ways.iter().map(|&w| padded_scratch(&problem, *op, w)).min().unwrap_or(0);
         }
@@ -222,6 +224,10 @@ impl Ladder {
                 }
                 if state.extra_ns < last_ns {
                     entries.push(Entry::new(&mut state, &dense, budget));
+                    // The more room, the earlier state can be on its way from the host, and the later on its way back.
+                    let rooms: &[f64] = if dense.carries() { &ROOMS } else { &[] };
+                    let more = rooms.iter().map(|room| (budget as f64 * room) as u64);
+                    entries.extend(more.map(|more| Entry::new(&mut state, &dense, more)));
                 }
                 if self.is_late() {
                     return;

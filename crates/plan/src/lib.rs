@@ -51,5 +51,5 @@ pub use check::ProblemError;
 pub use infeasible::Infeasible;
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use problem::{Algorithm, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
 pub use verify::{Fault, verify};

@@ -5,30 +5,55 @@
 //! until it should be done, as long as its bytes can stay so long; and a copy back is started earlier, as long as there is
 //! room for it. The search itself prices copies as if they were waited for, so that what it finds only gets faster here.
 
-use crate::dense::Dense;
+use crate::dense::{Carried, Dense};
 use crate::lifespan::{Act, lifespans, profile};
 
 /// The time of a schedule: ops one after the other, copies beside them, and what is waited for.
 pub(crate) fn makespan(dense: &Dense, acts: &[Act]) -> u64 {
-    let copy = |t: u32| dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
-    let (mut now, mut out, mut back) = (0u64, 0u64, 0u64);
-    let mut done: Vec<[u64; 2]> = vec![[0, 0]; if dense.copy_ns.is_some() { dense.size.len() } else { 0 }];
+    // One engine a way, and when what each has last been given of a tensor is done.
+    let mut engines = [0u64; 2];
+    let copies = dense.copy_ns.is_some() || dense.carries();
+    let mut done: Vec<[u64; 2]> = vec![[0, 0]; if copies { dense.size.len() } else { 0 }];
+    let mut now = 0u64;
     for act in acts {
+        if let Some(Carried { tensor, out, ns }) = copy(dense, act) {
+            let engine = &mut engines[usize::from(out)];
+            *engine = (*engine).max(now) + ns;
+            done[tensor as usize][usize::from(out)] = *engine;
+            continue;
+        }
         match *act {
             Act::Run(op) => now += dense.ns[op as usize],
-            Act::Store(t) => {
-                out = out.max(now) + copy(t);
-                done[t as usize][0] = out;
-            }
-            Act::Load(t) => {
-                back = back.max(now) + copy(t);
-                done[t as usize][1] = back;
-            }
-            Act::Stored(t) => now = now.max(done[t as usize][0]),
-            Act::Loaded(t) => now = now.max(done[t as usize][1]),
+            Act::Stored(t) => now = now.max(done[t as usize][1]),
+            Act::Loaded(t) => now = now.max(done[t as usize][0]),
+            Act::Store(_) | Act::Load(_) => {}
         }
     }
     now
+}
+
+/// The copy that an act starts, if it does.
+fn copy(dense: &Dense, act: &Act) -> Option<Carried> {
+    let ns = |t: u32| dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
+    match *act {
+        Act::Run(op) => dense.carried[op as usize],
+        Act::Store(tensor) => Some(Carried { tensor, out: true, ns: ns(tensor) }),
+        Act::Load(tensor) => Some(Carried { tensor, out: false, ns: ns(tensor) }),
+        Act::Stored(_) | Act::Loaded(_) => None,
+    }
+}
+
+/// The schedule in which every op that is a copy is awaited at once.
+pub(crate) fn awaited(dense: &Dense, acts: Vec<Act>) -> Vec<Act> {
+    if !dense.carries() {
+        return acts;
+    }
+    let wait = |act: Act| {
+        let Act::Run(op) = act else { return [Some(act), None] };
+        let wait = |c: Carried| if c.out { Act::Stored(c.tensor) } else { Act::Loaded(c.tensor) };
+        [Some(act), dense.carried[op as usize].map(wait)]
+    };
+    acts.into_iter().flat_map(wait).flatten().collect()
 }
 
 /// The schedule with its copies beside its ops as far as `budget` allows, and the most that it holds at once. It is `acts`
@@ -38,7 +63,7 @@ pub(crate) fn overlap(dense: &Dense, acts: Vec<Act>, budget: u64) -> (Vec<Act>, 
         let spans = lifespans(dense, acts, 1);
         dense.resident_bytes + profile(&spans.buffers, acts.len()).into_iter().max().unwrap_or(0)
     };
-    let moved = Moves::new(dense, &acts, budget).apply(&acts);
+    let moved = Moves::new(dense, &acts, budget).apply(dense, &acts);
     let moved_live = live(&moved);
     if moved_live <= budget && makespan(dense, &moved) < makespan(dense, &acts) {
         return (moved, moved_live);
@@ -50,12 +75,12 @@ pub(crate) fn overlap(dense: &Dense, acts: Vec<Act>, budget: u64) -> (Vec<Act>, 
 /// Where waits and starts go: before which of the acts.
 struct Moves {
     stored: Vec<Vec<u32>>,
-    loads: Vec<Vec<u32>>,
+    /// Starts of copies back, and of ops that are such copies.
+    loads: Vec<Vec<Act>>,
 }
 
 impl Moves {
     fn new(dense: &Dense, acts: &[Act], budget: u64) -> Moves {
-        let copy = |t: u32| dense.copy_ns.as_ref().map_or(0, |ns| ns[t as usize]);
         let spans = lifespans(dense, acts, 1);
         let mut held = profile(&spans.buffers, acts.len());
         held.iter_mut().for_each(|h| *h += dense.resident_bytes);
@@ -66,8 +91,8 @@ impl Moves {
             clock.push(now);
             now += if let Act::Run(op) = *act { dense.ns[op as usize] } else { 0 };
         }
-        let places = || vec![Vec::new(); acts.len() + 1];
-        let mut moves = Moves { stored: places(), loads: places() };
+        let mut moves =
+            Moves { stored: vec![Vec::new(); acts.len() + 1], loads: vec![Vec::new(); acts.len() + 1] };
         let uses = |act: &Act, t: u32| matches!(*act, Act::Run(op) if dense.ins.of(op).contains(&t));
         let makes = |act: &Act, t: u32| match *act {
             Act::Run(op) => dense.outs.of(op).contains(&t),
@@ -78,8 +103,10 @@ impl Moves {
         let mut stored_at = vec![0; dense.size.len()];
         let mut engine = 0;
         for (at, act) in acts.iter().enumerate() {
-            let Act::Store(t) = *act else { continue };
-            engine = clock[at].max(engine) + copy(t);
+            let Some(Carried { tensor: t, ns, .. }) = copy(dense, act).filter(|copy| copy.out) else {
+                continue;
+            };
+            engine = clock[at].max(engine) + ns;
             let again = (at + 2..acts.len()).find(|&k| makes(&acts[k], t)).unwrap_or(acts.len());
             let due = (at + 2..again).find(|&k| clock[k] >= engine).unwrap_or(again);
             let last = (at + 2..again).rev().find(|&k| uses(&acts[k], t)).unwrap_or(at + 1);
@@ -95,8 +122,10 @@ impl Moves {
         // The start of each copy back goes where it is in time, the last ones first.
         let mut engine = u64::MAX;
         for (at, act) in acts.iter().enumerate().rev() {
-            let Act::Load(t) = *act else { continue };
-            engine = clock[at].min(engine).saturating_sub(copy(t));
+            let Some(Carried { tensor: t, ns, .. }) = copy(dense, act).filter(|copy| !copy.out) else {
+                continue;
+            };
+            engine = clock[at].min(engine).saturating_sub(ns);
             let size = dense.size[t as usize];
             let mut start = at;
             while start > stored_at[t as usize] && clock[start] > engine {
@@ -107,18 +136,22 @@ impl Moves {
                 held[before] += size;
                 start = before;
             }
-            moves.loads[start].push(t);
+            moves.loads[start].push(*act);
         }
         moves
     }
 
-    fn apply(&self, acts: &[Act]) -> Vec<Act> {
+    fn apply(&self, dense: &Dense, acts: &[Act]) -> Vec<Act> {
+        let moves = |act: &Act| match act {
+            Act::Stored(_) => true,
+            act => copy(dense, act).is_some_and(|copy| !copy.out),
+        };
         let mut moved = Vec::with_capacity(acts.len());
         for at in 0..=acts.len() {
             moved.extend(self.stored[at].iter().map(|&t| Act::Stored(t)));
             // They were found from the end, so the first that is wanted was added last.
-            moved.extend(self.loads[at].iter().rev().map(|&t| Act::Load(t)));
-            moved.extend(acts.get(at).filter(|act| !matches!(act, Act::Stored(_) | Act::Load(_))));
+            moved.extend(self.loads[at].iter().rev());
+            moved.extend(acts.get(at).filter(|act| !moves(act)));
         }
         moved
     }

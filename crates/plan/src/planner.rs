@@ -14,7 +14,7 @@ use crate::infeasible::{Infeasible, explain};
 use crate::ladder::Ladder;
 use crate::lifespan::lifespans;
 use crate::plan::{Exactness, Figures, Plan, Request};
-use crate::problem::{OpId, Phase, Problem};
+use crate::problem::{Carry, OpId, Phase, Problem};
 use crate::split::{candidates, split};
 use crate::verify::{Fault, verify};
 use std::sync::Arc;
@@ -97,11 +97,14 @@ fn hidden(problem: &Problem) -> u64 {
             made[t.index()].get_or_insert(at);
         });
     }
-    // Each way a copy has about half of the step: what is made in its first half is wanted in its second.
-    let mut left = problem.unlimited_ns() / 2;
+    // Each way a copy has about half of the step: what is made in its first half is wanted in its second. State that lives on
+    // the host takes its part of that.
+    let carried = problem.ops.iter().filter(|op| op.carry == Some(Carry::In)).map(|op| op.algorithms[0].ns);
+    let mut left = (problem.unlimited_ns() / 2).saturating_sub(carried.sum());
     let mut gains: Vec<(f64, u64)> = Vec::new();
     for (t, tensor) in problem.tensors.iter().enumerate() {
-        let Some(at) = made[t].filter(|at| used[t] > at + problem.ops.len() / 8) else { continue };
+        let far = |at: &usize| used[t] > at + problem.ops.len() / 8 && problem.ops[*at].carry.is_none();
+        let Some(at) = made[t].filter(far) else { continue };
         let copy = link.ns(tensor.bytes).max(1);
         let again = problem.ops[at].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
         gains.push((again as f64 / copy as f64, copy));
@@ -314,7 +317,7 @@ fn least_ns(problem: &Problem, k: u64) -> u64 {
             Phase::Each => a.ns - a.batch_ns.min(a.ns) + a.batch_ns / k,
             Phase::Once => a.ns,
         };
-        times * op.algorithms.iter().map(one).min().unwrap_or(0)
+        if op.carry.is_some() { 0 } else { times * op.algorithms.iter().map(one).min().unwrap_or(0) }
     };
     problem.ops.iter().map(time).sum()
 }

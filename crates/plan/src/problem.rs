@@ -176,6 +176,16 @@ pub enum Phase {
     Once,
 }
 
+/// Which way an op copies that does nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carry {
+    /// From the host: it reads nothing and writes one tensor.
+    In,
+    /// To the host: it writes nothing, and takes away the first tensor that it reads.
+    Out,
+}
+
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
@@ -201,6 +211,10 @@ pub struct Op {
     /// Whether splitting the batch changes its meaning beyond rounding (batch statistics).
     #[serde(default)]
     pub couples_samples: bool,
+    /// Whether it is a copy from or to the host: of state that lives there between steps, say. Like any copy it runs beside
+    /// other ops, one at a time each way, and is done only when it is awaited; its time is that of the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carry: Option<Carry>,
 }
 
 impl Op {
@@ -216,7 +230,24 @@ impl Op {
             replayable: true,
             phase: Phase::Each,
             couples_samples: false,
+            carry: None,
         }
+    }
+
+    /// Brings `tensor` from the host in `ns` nanoseconds.
+    pub fn fetch(name: impl Into<String>, tensor: TensorId, ns: u64) -> Op {
+        Op { carry: Some(Carry::In), replayable: false, ..Op::new(name, &[], &[tensor], ns) }
+    }
+
+    /// Takes `tensor` to the host in `ns` nanoseconds.
+    pub fn store(name: impl Into<String>, tensor: TensorId, ns: u64) -> Op {
+        Op { carry: Some(Carry::Out), replayable: false, ..Op::new(name, &[tensor], &[], ns) }
+    }
+
+    /// Nanoseconds of an algorithm that other ops wait for in any case: none if it is a copy.
+    pub fn own_ns(&self, algorithm: u32) -> u64 {
+        let ns = self.algorithms.get(algorithm as usize).map_or(0, |way| way.ns);
+        if self.carry.is_some() { 0 } else { ns }
     }
 }
 
@@ -297,8 +328,8 @@ impl Problem {
         }
     }
 
-    /// Nanoseconds of all ops, each run once with its first algorithm.
+    /// Nanoseconds of all ops, each run once with its first algorithm; copies run beside them.
     pub fn unlimited_ns(&self) -> u64 {
-        self.ops.iter().map(|op| op.algorithms.first().map_or(0, |a| a.ns)).sum()
+        self.ops.iter().map(|op| op.own_ns(0)).sum()
     }
 }

@@ -1,7 +1,7 @@
 //! Writes a plan as text that stays the same as long as the plan does, one step a line, for people and for diffs.
 
 use crate::plan::{Plan, Step};
-use crate::problem::{Problem, TensorId};
+use crate::problem::{Carry, Problem, TensorId};
 use std::fmt::Write;
 
 /// Writes `plan` for `problem` (for more than one micro-batch: the split problem).
@@ -41,7 +41,12 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
                 let list = |ids: &[TensorId], at: &[u64]| {
                     ids.iter().zip(at).map(|(t, at)| format!(" {}", placed(*t, *at))).collect::<String>()
                 };
-                let verb = if *replay { "replay" } else { "run" };
+                let verb = match o.carry {
+                    Some(Carry::In) => "fetch",
+                    Some(Carry::Out) => "store",
+                    None if *replay => "replay",
+                    None => "run",
+                };
                 let mut s = format!("{verb} {}{}", o.name, list(&o.reads, reads));
                 if !o.writes.is_empty() {
                     s += &format!(" ->{}", list(&o.writes, writes));

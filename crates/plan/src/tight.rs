@@ -57,12 +57,17 @@ impl Entry {
             return best;
         }
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
-        let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
+        if self.dense.carries() || self.acts.iter().any(|act| matches!(act, Act::Load(_))) {
+            if usual <= LONG {
+                again(&mut best, &mut least, (8.0 * usual).min(LAST), false);
+            }
+            return best;
+        }
         let (dense, frozen) = spread_acts(&self.dense, &self.acts);
         let mut state = frozen.thaw(&dense);
         let extra_ns = state.extra_ns;
         let (quick, slow) = (usual / 5.0, 1.5 * usual);
-        let most = if copies || is_short { 0 } else { u64::from(self.dense.ops) };
+        let most = if is_short { 0 } else { u64::from(self.dense.ops) };
         let n_quick = ((QUICK / quick) as u64).min(most);
         let n_slow = if usual > LONG { 0 } else { ((SLOW / slow) as u64).min(most / 32) };
         let attempts = n_quick + n_slow;

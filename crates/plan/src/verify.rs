@@ -6,7 +6,7 @@
 //! and copies need no rules of their own: they are right exactly if every read is.
 
 use crate::plan::{Exactness, Plan, Step};
-use crate::problem::{Home, OpId, Problem, TensorId};
+use crate::problem::{Carry, Home, OpId, Problem, TensorId};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -375,6 +375,7 @@ impl Replay<'_> {
             return Err(Fault::Algorithm { step, op: id });
         }
         self.ran[id.index()] = Some(algorithm);
+        let way_ns = way.ns;
 
         // What it reads must be there, and so must the state that it changes.
         let mut held: Vec<(u64, u64, Option<TensorId>)> = Vec::new();
@@ -432,6 +433,25 @@ impl Replay<'_> {
             self.free(start, end, |copy| copy.device)?;
         }
         self.device.destroy(scratch, scratch_end);
+        if let Some(way) = op.carry {
+            // It is done when it is awaited: until then what it brings is not there, and what it takes must stay.
+            let out = way == Carry::Out;
+            let (tensor, device) = match out {
+                true => (op.reads[0], (held[0].0, held[0].1)),
+                false => (op.writes[0], fresh[0]),
+            };
+            if self.copies.iter().any(|copy| (copy.tensor, copy.out) == (tensor, out)) {
+                return Err(Fault::Await { step, tensor });
+            }
+            if !out {
+                self.device.destroy(device.0, device.1);
+            }
+            let engine = &mut self.engine_ns[usize::from(out)];
+            *engine = (*engine).max(self.ns).saturating_add(way_ns);
+            let done_ns = *engine;
+            self.copies.push(Copy { tensor, out, device, host: (0, 0), done_ns });
+            return Ok(());
+        }
         for (&tensor, &(start, end)) in op.writes.iter().zip(&fresh) {
             self.device.put(start, end, tensor, 0);
         }

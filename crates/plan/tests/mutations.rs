@@ -3,10 +3,12 @@
 //! A kind of damage is a way to break a plan together with the place where it is broken: what part of which sort
 //! of step, and how. Each is constructed so that the plan it leaves is wrong, not merely different.
 
+mod carried;
 mod common;
 
+use carried::with_carried_state;
 use common::{Chance, random_step};
-use plimsoll_plan::{Fault, Home, Link, Op, Plan, Planner, Problem, Request, Step, Tensor, verify};
+use plimsoll_plan::{Carry, Fault, Home, Link, Op, Plan, Planner, Problem, Request, Step, Tensor, verify};
 
 /// A step with everything in it, planned tightly, so that the plan has replays, copies, scratch and sharing.
 fn subjects() -> Vec<(Problem, Plan)> {
@@ -15,6 +17,9 @@ fn subjects() -> Vec<(Problem, Plan)> {
         let mut step = random_step(10, 500 + seed);
         if seed % 2 == 0 {
             step.link = Some(Link { bytes_per_second: 50_000_000_000 });
+        }
+        if seed % 4 == 1 {
+            step = with_carried_state(step, 400);
         }
         let host_budget = if seed % 2 == 0 { 16_000 } else { 0 };
         let request = Request { host_budget, ..Request::within(0) };
@@ -377,7 +382,8 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("a copy out awaited after the copy back", |_, plan, chance| {
-        let out = |s: &Step| matches!(s, Step::Await { offload: true, .. });
+        let back = |t| plan.steps.iter().any(|s| matches!(s, Step::Prefetch { tensor, .. } if *tensor == t));
+        let out = |s: &Step| matches!(s, Step::Await { offload: true, tensor } if back(*tensor));
         let Some(i) = pick(plan, chance, out) else { return false };
         let step = plan.steps.remove(i);
         plan.steps.push(step);
@@ -435,6 +441,36 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("the end cut off", |_, plan, chance| {
         let keep = chance.below(plan.steps.len() as u64) as usize;
         plan.steps.truncate(keep);
+        true
+    }),
+    ("what is brought read before it is awaited", |problem, plan, _| {
+        let fetched = |s: &Step| {
+            let op = op_of(problem, s)?;
+            (op.carry == Some(Carry::In)).then(|| op.writes[0])
+        };
+        let Some(tensor) = plan.steps.iter().find_map(fetched) else { return false };
+        let wait = Step::Await { tensor, offload: false };
+        let Some(at) = plan.steps.iter().position(|s| *s == wait) else { return false };
+        let reads = |s: &Step| op_of(problem, s).is_some_and(|op| op.reads.contains(&tensor));
+        let Some(reader) = plan.steps.iter().position(reads) else { return false };
+        let wait = plan.steps.remove(at);
+        plan.steps.insert(reader, wait);
+        true
+    }),
+    ("what is taken away never awaited", |problem, plan, _| {
+        let stored = |s: &Step| {
+            let op = op_of(problem, s)?;
+            (op.carry == Some(Carry::Out)).then(|| op.reads[0])
+        };
+        let Some(tensor) = plan.steps.iter().find_map(stored) else { return false };
+        plan.steps.retain(|s| *s != Step::Await { tensor, offload: true });
+        true
+    }),
+    ("state brought twice", |problem, plan, chance| {
+        let fetch = |s: &Step| op_of(problem, s).is_some_and(|op| op.carry.is_some());
+        let Some(i) = pick(plan, chance, fetch) else { return false };
+        let again = plan.steps[i].clone();
+        plan.steps.insert(i + 1, again);
         true
     }),
     ("the beginning cut off", |_, plan, chance| {

@@ -1,7 +1,9 @@
 //! Random steps and random budgets: what the planner promises must hold for all of them.
 
+mod carried;
 mod common;
 
+use carried::with_carried_state;
 use common::{Chance, random_step};
 use plimsoll_plan::{
     Exactness, Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, split::split,
@@ -134,6 +136,39 @@ fn host_memory_never_makes_a_plan_slower_or_the_floor_higher() {
             assert!(with.figures.floor_bytes <= floor, "seed {seed} in {budget}");
         }
     }
+}
+
+#[test]
+fn state_on_the_host_takes_less_of_the_device_and_runs_beside_ops_where_there_is_room() {
+    let (mut beside, mut waited) = (0, 0);
+    for seed in 700..712 {
+        let here = random_step(8, seed);
+        let mut step = with_carried_state(here.clone(), 200);
+        let link = seed % 2 == 0;
+        if link {
+            step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+        }
+        let request = Request { host_budget: if link { 10_000 } else { 0 }, ..Request::within(0) };
+        let mut planner = Planner::new(&step, &request).unwrap();
+        let unlimited = planner.plan(u64::MAX / 4).unwrap();
+        let carried = step.ops.iter().filter(|op| op.carry.is_some()).count() as u64;
+        let least = here.unlimited_ns();
+        let ns = unlimited.figures.predicted_ns;
+        assert!(carried > 0 && ns >= least && ns <= least + carried * 200, "seed {seed}: {ns} of {least}");
+        let (floor, most) = (planner.floor_bytes(), unlimited.figures.arena_bytes);
+        let mut last = u64::MAX;
+        for k in 0..8 {
+            let budget = floor + (most - floor) * k / 7;
+            let plan = planner.plan(budget).unwrap();
+            verify(&step, &plan).unwrap();
+            assert!(plan.figures.arena_bytes <= budget);
+            assert!(plan.figures.predicted_ns <= last, "seed {seed}: {budget} bytes are slower than fewer");
+            last = plan.figures.predicted_ns;
+        }
+        beside += least + carried * 200 - ns;
+        waited += ns - least;
+    }
+    assert!(beside > 4 * waited, "{beside} ns beside ops, {waited} ns waited for");
 }
 
 /// ```text

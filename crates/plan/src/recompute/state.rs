@@ -211,7 +211,8 @@ impl<'a> State<'a> {
             }
             Some(t) => {
                 let free = self.made[t as usize].binary_search(&stage).is_err();
-                dense.copy_ns.is_some() && stage > dense.producer[t as usize] && free
+                let may = dense.copy_ns.is_some() && !dense.is_carried[t as usize];
+                may && stage > dense.producer[t as usize] && free
             }
         }
     }
