@@ -90,9 +90,10 @@ struct Line {
     micro_batches: usize,
     exactness: Exactness,
     recomputed_ops: u64,
-    /// What is taken of the host's memory to copy activations to, what a step copies there, and how many copies there and
-    /// back it makes.
+    /// What is taken of the host's memory to copy to, how much of it is state that lives there, what a step copies there, and how
+    /// many copies there and back it makes.
     host_bytes: u64,
+    hosted_bytes: u64,
     offloaded_bytes: u64,
     offloaded_copies: u64,
     plan_seconds: f64,
@@ -127,10 +128,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         if line.offloaded_copies > 0 {
             say!(
-                "{} copies a step to the host and back, {:#} there, in {:#} of it",
+                "{} copies a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
                 line.offloaded_copies,
                 Bytes(line.offloaded_bytes),
-                Bytes(line.host_bytes)
+                Bytes(line.host_bytes),
+                Bytes(line.hosted_bytes)
             );
         }
     }
@@ -275,6 +277,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,
         host_bytes: info.host_bytes.get(),
+        hosted_bytes: info.hosted_bytes.get(),
         offloaded_bytes: info.offloaded_bytes.get(),
         offloaded_copies: info.offloaded_copies,
         plan_seconds: round(info.plan_seconds, 3),

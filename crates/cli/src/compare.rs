@@ -24,6 +24,7 @@ pub fn json(budgets: &[Budget]) -> Value {
             "times_unlimited": info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE),
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops,
             "exactness": info.exactness, "floor_bytes": info.floor.get(), "host_bytes": info.host_bytes.get(),
+            "hosted_bytes": info.hosted_bytes.get(),
             "offloaded_bytes": info.offloaded_bytes.get(), "offloaded_copies": info.offloaded_copies,
         }),
         Budget::Refused(line, least) => {

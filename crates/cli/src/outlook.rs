@@ -28,11 +28,21 @@ pub fn levers(info: &StepInfo) -> Vec<Lever> {
         saved_bytes: saved(info.unshared, info.unlimited),
         cost_seconds: 0.0,
     }];
+    // What state on the host costs is counted with the copies.
+    let here = info.unlimited.saturating_sub(info.hosted_bytes);
+    if info.hosted_bytes > Bytes::ZERO {
+        levers.push(Lever {
+            name: "state on the host",
+            count: None,
+            saved_bytes: saved(info.unlimited, here),
+            cost_seconds: 0.0,
+        });
+    }
     if info.micro_batches > 1 {
         levers.push(Lever {
             name: "micro-batches",
             count: Some(info.micro_batches as u64),
-            saved_bytes: saved(info.unlimited, info.kept),
+            saved_bytes: saved(here, info.kept),
             cost_seconds: info.kept_seconds - info.unlimited_seconds,
         });
     }

@@ -212,16 +212,13 @@ fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_j
         "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
         "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
         "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
-        "host_bytes": info.host_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
+        "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
         "offloaded_copies": info.offloaded_copies,
     });
     for (name, value) in outlook::json(info) {
         line[name] = value;
     }
-    let copies = match info.offloaded_copies {
-        0 => String::new(),
-        copies => format!("{copies} copies to {} of the host and back, ", info.host_bytes),
-    };
+    let copies = info.copies().map_or(String::new(), |copies| format!("{copies}, "));
     let words = format!(
         "{name} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
          {} micro-batches, {} ops run again, {copies}{}\n\

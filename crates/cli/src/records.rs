@@ -80,7 +80,7 @@ fn figures(model: &str, batch: usize, info: &StepInfo) -> Value {
         "pipeline_bytes": info.account.beside.get(), "input_bytes": info.account.staged.get(),
         "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
         "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
-        "plan_seconds": info.plan_seconds, "host_bytes": info.host_bytes.get(),
+        "plan_seconds": info.plan_seconds, "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(),
         "offloaded_bytes": info.offloaded_bytes.get(), "offloaded_copies": info.offloaded_copies,
     })
 }

@@ -46,15 +46,19 @@ impl Engines {
         &self,
         queue: &Stream,
         slot: usize,
-        copy: impl FnOnce(&Pinned) -> Result<(), Error>,
+        copy: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (Some(pinned), Some(done)) = (&self.pinned, self.done.get(slot)) else {
-            return Err(no_slot(slot, self.done.len()));
-        };
+        let Some(done) = self.done.get(slot) else { return Err(no_slot(slot, self.done.len())) };
         self.cuda.mark(&self.fork)?;
         queue.wait_for(&self.fork)?;
-        copy(pinned)?;
+        copy()?;
         queue.mark(done)
+    }
+
+    /// The arena's bytes.
+    fn pinned(&self) -> Result<&Pinned, Error> {
+        let why = || Error::Driver { call: "a copy", why: "the host's arena is empty".into() };
+        self.pinned.as_ref().ok_or_else(why)
     }
 }
 
@@ -73,13 +77,7 @@ impl HostArena for Engines {
             self.done.push(Event::untimed(&self.cuda).map_err(Error::into_fault)?);
         }
         if bytes > 0 {
-            let refused = |why: Error| Fault {
-                op: "host memory",
-                why: format!(
-                    "the host does not give {bytes} bytes that stay in place ({why}); allow less of it"
-                ),
-            };
-            self.pinned = Some(Pinned::new(&self.cuda, bytes).map_err(refused)?);
+            self.pinned = Some(Pinned::or_refuse(&self.cuda, bytes)?);
         }
         Ok(())
     }
@@ -98,14 +96,26 @@ impl HostArena for Engines {
 
     unsafe fn offload(&self, from: *const u8, to: usize, bytes: usize, slot: usize) -> Result<(), Fault> {
         // SAFETY: the caller's promise; the pinned bytes live until the queues have been waited for.
-        let copy = |pinned: &Pinned| unsafe { self.down.download(from, pinned, to, bytes) };
+        let copy = || unsafe { self.down.download(from, self.pinned()?, to, bytes) };
         self.start(&self.down, slot, copy).map_err(Error::into_fault)
     }
 
     unsafe fn prefetch(&self, from: usize, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
         // SAFETY: as above.
-        let copy = |pinned: &Pinned| unsafe { self.up.upload(to, pinned, from, bytes) };
+        let copy = || unsafe { self.up.upload(to, self.pinned()?, from, bytes) };
         self.start(&self.up, slot, copy).map_err(Error::into_fault)
+    }
+
+    unsafe fn fetch(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let copy = || unsafe { self.up.upload_from(to, from, bytes) };
+        self.start(&self.up, slot, copy).map_err(Error::into_fault)
+    }
+
+    unsafe fn store(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let copy = || unsafe { self.down.download_to(from, to, bytes) };
+        self.start(&self.down, slot, copy).map_err(Error::into_fault)
     }
 
     fn wait(&self, slot: usize) -> Result<(), Fault> {

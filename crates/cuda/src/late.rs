@@ -7,19 +7,69 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_device::backend::{ALIGNMENT, Fault, HostArena};
+use plimsoll_device::backend::{ALIGNMENT, Fault, HostArena, HostBlock};
 
-/// Host memory in the place of pinned memory, and the copies that are under way.
+/// Host memory in the place of pinned memory.
 #[derive(Debug)]
-pub(crate) struct LateCopies {
+pub(crate) struct Plain {
     at: *mut u8,
     bytes: usize,
+}
+
+// SAFETY: it owns its bytes; the address is followed under the promises of who uses them.
+unsafe impl Send for Plain {}
+// SAFETY: as above.
+unsafe impl Sync for Plain {}
+
+impl Plain {
+    /// So many bytes, zeroed.
+    pub(crate) fn new(bytes: usize) -> Result<Plain, Fault> {
+        if bytes == 0 {
+            return Ok(Plain { at: std::ptr::null_mut(), bytes });
+        }
+        let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT) else {
+            return Err(refused(format!("no address space has {bytes} bytes")));
+        };
+        // SAFETY: the layout has bytes.
+        let at = unsafe { alloc_zeroed(layout) };
+        if at.is_null() {
+            return Err(refused(format!("the host has no {bytes} bytes left")));
+        }
+        Ok(Plain { at, bytes })
+    }
+}
+
+impl HostBlock for Plain {
+    fn ptr(&self) -> *mut u8 {
+        self.at
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.bytes > 0
+            && let Ok(layout) = Layout::from_size_align(self.bytes, ALIGNMENT)
+        {
+            // SAFETY: the bytes were taken with this very layout, and nobody has them any more.
+            unsafe { dealloc(self.at, layout) };
+        }
+    }
+}
+
+/// Such memory, and the copies that are under way.
+#[derive(Debug)]
+pub(crate) struct LateCopies {
+    memory: Plain,
     slots: usize,
     generation: u64,
     waiting: Mutex<Vec<Waiting>>,
 }
 
-// SAFETY: it owns its bytes; the addresses of copies are followed under the promises of who started them.
+// SAFETY: the addresses of copies are followed under the promises of who started them.
 unsafe impl Send for LateCopies {}
 
 #[derive(Clone, Copy, Debug)]
@@ -36,40 +86,34 @@ struct Waiting {
 impl LateCopies {
     /// An arena without memory.
     pub(crate) fn new() -> LateCopies {
-        LateCopies { at: std::ptr::null_mut(), bytes: 0, slots: 0, generation: 0, waiting: Mutex::default() }
+        let memory = Plain { at: std::ptr::null_mut(), bytes: 0 };
+        LateCopies { memory, slots: 0, generation: 0, waiting: Mutex::default() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, offset: usize, copy: Waiting) -> Result<(), Fault> {
-        let mut waiting = self.waiting();
-        let Waiting { slot, bytes, .. } = copy;
-        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            let of = self.bytes;
+    /// The address of bytes of the arena.
+    fn part(&self, offset: usize, bytes: usize) -> Result<*mut u8, Fault> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.memory.bytes) {
+            let of = self.memory.bytes;
             return Err(refused(format!(
                 "bytes {offset} and the next {bytes} are not within the {of} there are"
             )));
         }
+        Ok(self.memory.at.wrapping_add(offset))
+    }
+
+    fn start(&self, copy: Waiting) -> Result<(), Fault> {
+        let mut waiting = self.waiting();
+        let slot = copy.slot;
         if slot >= self.slots || waiting.iter().any(|other| other.slot == slot) {
             return Err(refused(format!("number {slot} of {} is not free", self.slots)));
         }
         waiting.push(copy);
         Ok(())
     }
-
-    fn release(&mut self) {
-        if self.bytes > 0 {
-            // SAFETY: the bytes were taken with this very layout, and nobody has them any more.
-            unsafe { dealloc(self.at, layout(self.bytes)) };
-        }
-        (self.at, self.bytes) = (std::ptr::null_mut(), 0);
-    }
-}
-
-fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes, ALIGNMENT).unwrap_or(Layout::new::<u64>())
 }
 
 fn refused(why: String) -> Fault {
@@ -78,30 +122,20 @@ fn refused(why: String) -> Fault {
 
 impl HostArena for LateCopies {
     fn fit(&mut self, bytes: usize, slots: usize) -> Result<(), Fault> {
-        self.release();
+        // The old bytes go first, as with a card.
+        self.memory = Plain { at: std::ptr::null_mut(), bytes: 0 };
         self.generation += 1;
         let mut waiting = self.waiting();
         waiting.clear();
         waiting.reserve(slots);
         drop(waiting);
         self.slots = slots;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT) else {
-            return Err(refused(format!("no address space has {bytes} bytes")));
-        };
-        // SAFETY: the layout has bytes.
-        let at = unsafe { alloc_zeroed(layout) };
-        if at.is_null() {
-            return Err(refused(format!("the host has no {bytes} bytes left")));
-        }
-        (self.at, self.bytes) = (at, bytes);
+        self.memory = Plain::new(bytes)?;
         Ok(())
     }
 
     fn bytes(&self) -> usize {
-        self.bytes
+        self.memory.bytes
     }
 
     fn slots(&self) -> usize {
@@ -113,14 +147,21 @@ impl HostArena for LateCopies {
     }
 
     unsafe fn offload(&self, from: *const u8, to: usize, bytes: usize, slot: usize) -> Result<(), Fault> {
-        self.start(to, Waiting { slot, out: true, from, to: self.at.wrapping_add(to), bytes, done: false })
+        let to = self.part(to, bytes)?;
+        self.start(Waiting { slot, out: true, from, to, bytes, done: false })
     }
 
     unsafe fn prefetch(&self, from: usize, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
-        self.start(
-            from,
-            Waiting { slot, out: false, from: self.at.wrapping_add(from), to, bytes, done: false },
-        )
+        let from = self.part(from, bytes)?;
+        self.start(Waiting { slot, out: false, from, to, bytes, done: false })
+    }
+
+    unsafe fn fetch(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
+        self.start(Waiting { slot, out: false, from, to, bytes, done: false })
+    }
+
+    unsafe fn store(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault> {
+        self.start(Waiting { slot, out: true, from, to, bytes, done: false })
     }
 
     fn wait(&self, slot: usize) -> Result<(), Fault> {
@@ -142,12 +183,6 @@ impl HostArena for LateCopies {
     fn settle(&self) -> Result<(), Fault> {
         self.waiting().clear();
         Ok(())
-    }
-}
-
-impl Drop for LateCopies {
-    fn drop(&mut self) {
-        self.release();
     }
 }
 

@@ -40,14 +40,14 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{
-    self, Backend, Call, Fault, HostArena, Operand, Recording, Speed, Unsupported,
+    self, Backend, Call, Fault, HostArena, HostBlock, Operand, Recording, Speed, Unsupported,
 };
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
 use emulator::Emulator;
 use engines::Engines;
-use late::LateCopies;
+use late::{LateCopies, Plain};
 use launch::{Args, Code, Grid};
 
 /// What a user may choose about a CUDA device.
@@ -451,6 +451,13 @@ impl Backend for Cuda {
         match &self.0.engine {
             Engine::Card(_) => Ok(Some(Box::new(Engines::new(self).map_err(Error::into_fault)?))),
             Engine::Host(_) => Ok(Some(Box::new(LateCopies::new()))),
+        }
+    }
+
+    fn host_block(&self, bytes: usize) -> Result<Option<Box<dyn HostBlock>>, Fault> {
+        match &self.0.engine {
+            Engine::Card(_) => Ok(Some(Box::new(Pinned::or_refuse(self, bytes)?))),
+            Engine::Host(_) => Ok(Some(Box::new(Plain::new(bytes)?))),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Copies between host and device, zeroing, waiting, and host memory that the card reads at full speed.
 
 use cudarc::driver::sys;
-use plimsoll_device::backend::Fault;
+use plimsoll_device::backend::{Fault, HostBlock};
 
 use crate::card::{Card, cu};
 use crate::error::Error;
@@ -101,8 +101,9 @@ impl Cuda {
         match &self.0.engine {
             Engine::Card(card) => {
                 card.enter()?;
+                // Either end may be pinned memory of the host, so the driver finds out the way by itself.
                 // SAFETY: the caller's promise.
-                unsafe { cu!(cuMemcpyDtoDAsync_v2(to as u64, from as u64, bytes, card.stream)) }
+                unsafe { cu!(cuMemcpyAsync(to as u64, from as u64, bytes, card.stream)) }
             }
             Engine::Host(_) => {
                 // SAFETY: the caller's promise.
@@ -191,6 +192,15 @@ impl Pinned {
         Ok(Pinned { cuda: cuda.clone(), at: at.cast(), bytes })
     }
 
+    /// The same, with a refusal that says what to do.
+    pub(crate) fn or_refuse(cuda: &Cuda, bytes: usize) -> Result<Pinned, Fault> {
+        let refused = |why: Error| Fault {
+            op: "host memory",
+            why: format!("the host does not give {bytes} bytes that stay in place ({why}); allow less of it"),
+        };
+        Pinned::new(cuda, bytes).map_err(refused)
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as many bytes are there, were zeroed, and live as long as this value.
@@ -201,6 +211,16 @@ impl Pinned {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed by nobody else.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
+    }
+}
+
+impl HostBlock for Pinned {
+    fn ptr(&self) -> *mut u8 {
+        self.at
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 

@@ -135,9 +135,18 @@ impl Stream {
     /// More bytes than there are, or the driver's refusal.
     pub unsafe fn upload(&self, to: *mut u8, from: &Pinned, start: usize, bytes: usize) -> Result<(), Error> {
         let part = part(from.bytes(), start, bytes)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.upload_from(to, part.as_ptr(), bytes) }
+    }
+
+    /// As [`Stream::upload`], from an address of pinned memory.
+    ///
+    /// # Safety
+    /// As for [`Stream::upload`], and so many bytes must be there.
+    pub(crate) unsafe fn upload_from(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Error> {
         self.cuda.card("a stream")?.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { cu!(cuMemcpyHtoDAsync_v2(to as u64, part.as_ptr().cast(), bytes, self.stream)) }
+        unsafe { cu!(cuMemcpyHtoDAsync_v2(to as u64, from.cast(), bytes, self.stream)) }
     }
 
     /// Puts a copy from the device to pinned memory on the queue.
@@ -155,9 +164,18 @@ impl Stream {
         bytes: usize,
     ) -> Result<(), Error> {
         let part = part(to.bytes(), start, bytes)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.download_to(from, part.as_ptr().cast_mut(), bytes) }
+    }
+
+    /// As [`Stream::download`], to an address of pinned memory.
+    ///
+    /// # Safety
+    /// As for [`Stream::download`], and there must be room for so many bytes.
+    pub(crate) unsafe fn download_to(&self, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), Error> {
         self.cuda.card("a stream")?.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { cu!(cuMemcpyDtoHAsync_v2(part.as_ptr() as *mut _, from as u64, bytes, self.stream)) }
+        unsafe { cu!(cuMemcpyDtoHAsync_v2(to.cast(), from as u64, bytes, self.stream)) }
     }
 
     /// Marks the present end of the queue.

@@ -339,6 +339,25 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn host_arena(&self) -> Result<Option<Box<dyn HostArena>>, Fault> {
         Ok(None)
     }
+
+    /// So many bytes of the host's memory, zeroed, that the device reaches at their address: by [`HostArena::fetch`] and
+    /// [`HostArena::store`] beside its kernels, and by everything else that takes an address of the device, slowly. None as for
+    /// [`Backend::rough_link`].
+    ///
+    /// # Errors
+    /// The host has not so much left.
+    fn host_block(&self, _bytes: usize) -> Result<Option<Box<dyn HostBlock>>, Fault> {
+        Ok(None)
+    }
+}
+
+/// Bytes of the host's memory that a device reaches at their address.
+pub trait HostBlock: Send + Sync + fmt::Debug {
+    /// Where they are, aligned to [`ALIGNMENT`].
+    fn ptr(&self) -> *mut u8;
+
+    /// How many there are.
+    fn bytes(&self) -> usize;
 }
 
 /// Host memory that a device copies to and from while its kernels run.
@@ -381,6 +400,24 @@ pub trait HostArena: Send + fmt::Debug {
     /// # Errors
     /// As for [`HostArena::offload`].
     unsafe fn prefetch(&self, from: usize, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault>;
+
+    /// As [`HostArena::prefetch`], from a block of its own ([`Backend::host_block`]) instead of the arena.
+    ///
+    /// # Safety
+    /// As for [`HostArena::prefetch`]; `from` must be of a live block, of as many bytes, and stay as it is until then.
+    ///
+    /// # Errors
+    /// More slots than there are, or the device's refusal.
+    unsafe fn fetch(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault>;
+
+    /// As [`HostArena::offload`], to a block of its own instead of the arena.
+    ///
+    /// # Safety
+    /// As for [`HostArena::offload`]; `to` must be of a live block, of as many bytes, that nobody reads or writes until then.
+    ///
+    /// # Errors
+    /// As for [`HostArena::fetch`].
+    unsafe fn store(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault>;
 
     /// Puts the wait for a copy behind what was run before: what is run from now on finds it done.
     ///

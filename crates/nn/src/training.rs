@@ -253,13 +253,14 @@ impl Training {
         let parameter =
             |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
         let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
+        let mut host = recipe.host_memory.unwrap_or(Bytes::ZERO);
         // Without training there is no need for the optimizer's state.
         for (name, ty, start) in optimizer.into_iter().filter(|_| is_trained) {
             let tensor = match start {
                 Start::Value(value) => Tensor::full(ty, value)?,
                 Start::Seed => Tensor::from_slice(&[seed as i64, 0], [2])?,
             };
-            held.push(Held { name, kind: Kind::Optimizer, tensor });
+            held.push(Held { name, kind: Kind::Optimizer, tensor }.hosted(&mut host)?);
         }
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let (rate, n_metrics) = (layout.rate, recipe.metrics.len());

@@ -17,8 +17,6 @@ pub(crate) struct Draft {
     lowered: Lowered,
     planner: Planner,
     residents: u64,
-    /// Bytes of the host that plans may copy to.
-    host: Bytes,
 }
 
 impl Draft {
@@ -44,14 +42,15 @@ impl Draft {
         let resident = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Resident;
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
-        Ok(Draft { lowered, planner, residents, host })
+        Ok(Draft { lowered, planner, residents })
     }
 
     /// Times kernels that have not been timed, where the device says so and their operands fit into `room`.
     pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
         device.costs().time(&self.lowered.graph, device, room)?;
-        if self.lowered.problem.link.is_some() {
-            device.costs().time_link(device, room.unwrap_or(self.host).min(self.host))?;
+        let carries = self.lowered.problem.ops.iter().any(|op| op.carry.is_some());
+        if carries || self.lowered.problem.link.is_some() {
+            device.costs().time_link(device, room.unwrap_or(Bytes(u64::MAX)))?;
         }
         if self.lowered.time(device) {
             self.planner.time(&self.lowered.problem);
@@ -113,7 +112,14 @@ impl Draft {
                     bytes += self.lowered.problem.tensors[tensor.index()].bytes;
                 }
                 plimsoll_plan::Step::Prefetch { .. } => copies += 1,
-                _ => {}
+                plimsoll_plan::Step::Run { op, .. } => {
+                    let op = &self.lowered.problem.ops[op.index()];
+                    copies += u64::from(op.carry.is_some());
+                    if let (Some(plimsoll_plan::Carry::Out), Some(stored)) = (op.carry, op.reads.first()) {
+                        bytes += self.lowered.problem.tensors[stored.index()].bytes;
+                    }
+                }
+                plimsoll_plan::Step::Await { .. } => {}
             }
         }
         (copies, bytes)
@@ -196,9 +202,7 @@ mod tests {
 
     /// Plans a graph within so many bytes and runs it.
     fn run(graph: &Graph, arguments: &[Tensor], bytes: u64, device: &Device) -> (Vec<Tensor>, u64) {
-        let mut draft =
-            Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[], guard: None }, device, None)
-                .unwrap();
+        let mut draft = Draft::new(graph.clone(), &Roles::default(), device, None).unwrap();
         let plan = draft.plan(bytes).unwrap().unwrap();
         let fullest = fullest(&draft.lowered.problem, &plan);
         assert_eq!(fullest.map_or(0, |f| f.live), draft.live_of(&plan), "the peak is where most is live");
@@ -231,9 +235,7 @@ mod tests {
                 let types = graph.inputs().iter().map(|&v| graph.ty(v).clone());
                 values.iter().zip(types).map(|(a, ty)| Tensor::from_f64(&a.data, ty).unwrap()).collect()
             });
-            let mut draft =
-                Draft::new(graph.clone(), &Roles { replaces: &[], kinds: &[], guard: None }, &device, None)
-                    .unwrap();
+            let mut draft = Draft::new(graph.clone(), &Roles::default(), &device, None).unwrap();
             let (floor, most) = (draft.floor(), draft.unlimited());
             assert!(
                 floor == 0 || draft.plan(floor - 1).unwrap().is_err(),

@@ -123,7 +123,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
         let results = device.scope(|| (self.body)(&arguments))?;
         let graph = finish(&tracing, &results, site)?;
         let graph = passes::optimize(&graph)?;
-        let mut draft = Draft::new(graph, &Roles { replaces: &[], kinds: &[], guard: None }, &device, None)?;
+        let mut draft = Draft::new(graph, &Roles::default(), &device, None)?;
         let plan = draft.fastest()?;
         let program = draft.program(plan, &device)?;
         let compiled = Arc::new(Compiled { types, device, program, captured: tracing.captured() });

@@ -184,12 +184,45 @@ impl Tensor {
     #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
         let site = Site::here();
-        let device = self.buffer(site)?.device().clone();
-        let copy = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;
+        if self.buffer(site)?.is_hosted() {
+            return self.hosted();
+        }
+        self.copied_to(Buffer::new(self.buffer(site)?.device(), self.ty().bytes(), "tensor", site)?, site)
+    }
+
+    /// A tensor with the same elements in the host's memory, where its device reaches them: what large state that is seldom
+    /// wanted may be kept in. On a device whose memory is the host's, the tensor itself.
+    #[track_caller]
+    pub fn hosted(&self) -> Result<Tensor> {
+        let site = Site::here();
+        match Buffer::hosted(self.buffer(site)?.device(), self.ty().bytes(), site)? {
+            Some(buffer) => self.copied_to(buffer, site),
+            None => Ok(self.clone()),
+        }
+    }
+
+    /// Whether its bytes are in the host's memory though its device has memory of its own.
+    pub fn is_hosted(&self) -> bool {
+        self.buffer(Site::here()).is_ok_and(|buffer| buffer.is_hosted())
+    }
+
+    /// A tensor with the same elements in the device's own memory.
+    pub(crate) fn unhosted(&self, site: Site) -> Result<Tensor> {
+        let device = self.buffer(site)?.device();
+        self.copied_to(Buffer::new(device, self.ty().bytes(), "step state", site)?, site)
+    }
+
+    fn copied_to(&self, buffer: Buffer, site: Site) -> Result<Tensor> {
+        let device = buffer.device().clone();
+        let copy = Tensor::eager(self.ty().clone(), Arc::new(buffer));
         let (to, from) = (copy.buffer(site)?.ptr(), self.buffer(site)?.ptr());
         // SAFETY: the new buffer has as many bytes, and nobody else knows it.
         unsafe { device.backend().copy(to, from, self.ty().bytes()) }
             .map_err(|fault| Error::Fault { fault, site })?;
+        // What the host writes or frees next does not wait for the device.
+        if copy.is_hosted() || self.is_hosted() {
+            device.backend().synchronize().map_err(|fault| Error::Fault { fault, site })?;
+        }
         Ok(copy)
     }
 

@@ -19,6 +19,7 @@ use crate::order::{changes_after, early_updates};
 use crate::program::{Instruction, Place};
 
 /// What a graph's arguments are for, and which results take their place.
+#[derive(Default)]
 pub(crate) struct Roles<'a> {
     /// `replaces[r] = Some(a)` says that result `r` is the new value of argument `a`.
     pub(crate) replaces: &'a [Option<usize>],
@@ -26,6 +27,14 @@ pub(crate) struct Roles<'a> {
     pub(crate) kinds: &'a [Kind],
     /// A result that must be finite, or nothing may be changed: no argument is written before it is known.
     pub(crate) guard: Option<usize>,
+    /// Which of the first arguments are in the host's memory: brought before they are wanted, and taken back once changed.
+    pub(crate) hosted: &'a [bool],
+}
+
+impl Roles<'_> {
+    fn is_hosted(&self, argument: usize) -> bool {
+        self.hosted.get(argument).copied().unwrap_or(false)
+    }
 }
 
 /// A graph as the planner's problem, with the way back.
@@ -56,7 +65,18 @@ struct Location {
 
 enum Source {
     Run(NodeId),
-    Copy { from: Location, to: Location, bytes: usize },
+    Copy {
+        from: Location,
+        to: Location,
+        bytes: usize,
+    },
+    /// Between an argument that is on the host and what stands for it on the device.
+    Carry {
+        argument: usize,
+        at: Location,
+        bytes: usize,
+        out: bool,
+    },
 }
 
 impl Lowered {
@@ -77,9 +97,16 @@ impl Lowered {
         let mut lowered =
             Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
+        // Arguments that are still to be brought from the host.
+        let mut away: Vec<(ValueId, usize)> = Vec::new();
         for (a, &v) in graph.inputs().iter().enumerate() {
-            let kind = roles.kinds.get(a).copied().unwrap_or(Kind::Input);
-            lowered.locate(v, Home::Resident, kind, graph.ty(v).bytes(), Some(Place::Argument(a)));
+            let (kind, bytes) = (roles.kinds.get(a).copied().unwrap_or(Kind::Input), graph.ty(v).bytes());
+            if roles.is_hosted(a) {
+                lowered.locate(v, Home::Transient, kind, bytes, None);
+                away.push((v, a));
+            } else {
+                lowered.locate(v, Home::Resident, kind, bytes, Some(Place::Argument(a)));
+            }
         }
         let guarded = roles.guard.map(|r| lowered.roots[graph.outputs()[r].index()]);
         let guard = guarded.and_then(|root| graph.info(root).producer).map(|(maker, _)| maker);
@@ -88,28 +115,86 @@ impl Lowered {
             order = changes_after(&graph, order, guard, replaces);
         }
         lowered.updates_in_place(replaces, &order, guard);
-        let commits = lowered.results(replaces)?;
+        let mut commits = lowered.results(roles)?;
+        let costs = device.costs();
+        for (v, a) in lowered.wanted_at_once(roles, &away) {
+            lowered.fetch(v, a, device, &costs)?;
+            away.retain(|&(other, _)| other != v);
+        }
         if let (Some(root), Some(maker)) = (guarded, guard) {
             lowered.guard = Some((maker, lowered.location(root)?));
         }
-        let costs = device.costs();
         let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
             let node = graph.node(id);
-            if !node.op.is_view() {
-                let update =
-                    first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
-                lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            if node.op.is_view() {
+                continue;
+            }
+            // Its state comes just before it; the planner sees how much earlier there is room for it.
+            let reads = |v: ValueId| node.inputs.iter().any(|i| lowered.roots[i.index()] == v);
+            let wanted: Vec<(ValueId, usize)> = away.extract_if(.., |(v, _)| reads(*v)).collect();
+            for (v, a) in wanted {
+                lowered.fetch(v, a, device, &costs)?;
+            }
+            let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
+            lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            // New state goes back as soon as it is there.
+            let made = |commit: &mut Commit| {
+                let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
+                is_new && matches!(commit.to, To::Hosted(_))
+            };
+            for commit in commits.extract_if(.., made).collect::<Vec<Commit>>() {
+                lowered.commit(commit, device, &costs)?;
             }
         }
-        for (from, to, bytes) in commits {
-            let from = match from {
-                From::Aside(location) => location,
-                From::Root(root) => lowered.location(root)?,
-            };
-            lowered.copy(from, to, bytes);
+        for commit in commits {
+            lowered.commit(commit, device, &costs)?;
         }
         Ok(lowered)
+    }
+
+    /// Arguments on the host that are results as they were given, so that they are wanted before anything runs.
+    fn wanted_at_once(&self, roles: &Roles<'_>, away: &[(ValueId, usize)]) -> Vec<(ValueId, usize)> {
+        let leaves = |v: ValueId, a: usize| {
+            let outputs = self.graph.outputs().iter().enumerate();
+            let same = |(r, w): (usize, &ValueId)| {
+                self.roots[w.index()] == v && roles.replaces.get(r).copied().flatten() != Some(a)
+            };
+            outputs.into_iter().any(same)
+        };
+        away.iter().copied().filter(|&(v, a)| leaves(v, a)).collect()
+    }
+
+    /// Brings an argument from the host.
+    fn fetch(&mut self, v: ValueId, argument: usize, device: &Device, costs: &Costs) -> Result<()> {
+        let (at, bytes) = (self.location(v)?, self.graph.ty(v).bytes());
+        let name = format!("fetch {}", self.graph.info(v).name);
+        let op = plan::Op::fetch(name, at.tensor, carry_ns(device, costs, bytes));
+        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.sources.push(Source::Carry { argument, at, bytes, out: false });
+        Ok(())
+    }
+
+    /// Puts a value into its place.
+    fn commit(&mut self, commit: Commit, device: &Device, costs: &Costs) -> Result<()> {
+        let Commit { from, to, bytes } = commit;
+        let from = match from {
+            From::Aside(location) => location,
+            From::Root(root) => self.location(root)?,
+        };
+        let argument = match to {
+            To::Hosted(argument) => argument,
+            To::Place(to) => {
+                self.copy(from, to, bytes);
+                return Ok(());
+            }
+        };
+        let name = format!("store {}", self.graph.info(self.graph.inputs()[argument]).name);
+        let mut op = plan::Op::store(name, from.tensor, carry_ns(device, costs, bytes));
+        self.wait_for_guard(&mut op);
+        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.sources.push(Source::Carry { argument, at: from, bytes, out: true });
+        Ok(())
     }
 
     /// Finds the new values of arguments that their makers can write over the old ones: nobody else reads the old value
@@ -137,35 +222,47 @@ impl Lowered {
             let leaves = graph.outputs().iter().any(|w| self.roots[w.index()] == old);
             let fits = graph.ty(new).bytes() == graph.ty(old).bytes();
             let known = guard.is_none_or(|guard| step_of[maker.index()] > step_of[guard.index()]);
-            if known && allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()] {
+            let here = self.locations[old.index()].is_some_and(|location| location.fixed.is_some());
+            if known && here && allowed && !leaves && fits && last_read[old.index()] <= step_of[maker.index()]
+            {
                 self.locations[new.index()] = self.locations[old.index()];
             }
         }
     }
 
     /// Gives every result its place. What must be copied into an argument after the last op is returned.
-    fn results(&mut self, replaces: &[Option<usize>]) -> Result<Vec<(From, Location, usize)>> {
+    fn results(&mut self, roles: &Roles<'_>) -> Result<Vec<Commit>> {
         let graph = self.graph.clone();
         let mut commits = Vec::new();
         for (r, &v) in graph.outputs().iter().enumerate() {
             let (root, bytes) = (self.roots[v.index()], graph.ty(v).bytes());
             let argument = graph.info(root).producer.is_none();
             let present = self.locations[root.index()].and_then(|l| l.fixed);
-            let Some(a) = replaces.get(r).copied().flatten() else {
+            let Some(a) = roles.replaces.get(r).copied().flatten() else {
                 let to = Place::Result(r);
                 match present {
                     // An argument's old value leaves before anything is written, all else after everything is.
                     Some(from) if argument => self.first.push(Instruction::Copy { from, to, bytes }),
                     Some(from) => self.last.push(Instruction::Copy { from, to, bytes }),
+                    // An argument that is on the host, as it is.
+                    None if argument => {
+                        let tensor = Tensor::output(self.graph.info(root).name.clone(), 0);
+                        let result = Location { tensor: self.problem.tensor(tensor), fixed: Some(to) };
+                        commits.push(Commit { from: From::Root(root), to: To::Place(result), bytes });
+                    }
                     None => {
                         self.locate(root, Home::Output, Kind::Other, 0, Some(to));
                     }
                 }
                 continue;
             };
-            let to = self.location(graph.inputs()[a])?;
+            if root == graph.inputs()[a] {
+                continue;
+            }
+            let place = self.location(graph.inputs()[a])?;
+            let to = if roles.is_hosted(a) { To::Hosted(a) } else { To::Place(place) };
             match present {
-                Some(place) if Some(place) == to.fixed => {}
+                Some(present) if Some(present) == place.fixed => {}
                 Some(place) if argument => {
                     // One argument's old value becomes another's new one: put aside before either is written.
                     let from = Location { fixed: Some(place), ..self.location(root)? };
@@ -175,9 +272,9 @@ impl Lowered {
                         .tensor(Tensor { kind: Kind::Other, ..Tensor::transient(name, bytes as u64) });
                     let aside = Location { tensor: aside, fixed: None };
                     self.copy(from, aside, bytes);
-                    commits.push((From::Aside(aside), to, bytes));
+                    commits.push(Commit { from: From::Aside(aside), to, bytes });
                 }
-                _ => commits.push((From::Root(root), to, bytes)),
+                _ => commits.push(Commit { from: From::Root(root), to, bytes }),
             }
         }
         Ok(commits)
@@ -235,9 +332,11 @@ impl Lowered {
         let costs = device.costs();
         let mut changed = false;
         for (op, source) in self.problem.ops.iter_mut().zip(&self.sources) {
-            let Source::Run(id) = source else { continue };
-            let node = self.graph.node(*id);
-            let ns = (seconds(&self.graph, node, device, &costs) * 1e9) as u64;
+            let ns = match source {
+                Source::Run(id) => (seconds(&self.graph, self.graph.node(*id), device, &costs) * 1e9) as u64,
+                Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
+                Source::Copy { .. } => continue,
+            };
             for way in &mut op.algorithms {
                 changed |= std::mem::replace(&mut way.ns, ns) != ns;
             }
@@ -261,11 +360,11 @@ impl Lowered {
     fn copy(&mut self, from: Location, to: Location, bytes: usize) {
         let mut op = plan::Op::new("copy", &[from.tensor], &[], 0);
         match to.fixed {
-            Some(_) => {
+            Some(Place::Argument(_)) => {
                 op.updates.push(to.tensor);
                 self.wait_for_guard(&mut op);
             }
-            None => op.writes.push(to.tensor),
+            _ => op.writes.push(to.tensor),
         }
         op.replayable = to.fixed.is_none();
         op.phase = Phase::Once;
@@ -307,7 +406,7 @@ impl Lowered {
     pub(crate) fn node(&self, op: usize) -> Option<&Node> {
         match self.sources.get(op)? {
             Source::Run(id) => Some(self.graph.node(*id)),
-            Source::Copy { .. } => None,
+            Source::Copy { .. } | Source::Carry { .. } => None,
         }
     }
 
@@ -366,6 +465,14 @@ impl Lowered {
             instructions.push(match &self.sources[op.index()] {
                 Source::Copy { from, to, bytes } => {
                     Instruction::Copy { from: place(*from)?, to: place(*to)?, bytes: *bytes }
+                }
+                Source::Carry { argument, at, bytes, out } => {
+                    let (at, slot) = (place(*at)?, copies.start(at.tensor, *out));
+                    let (argument, bytes) = (*argument, *bytes);
+                    match out {
+                        true => Instruction::Store { argument, from: at, bytes, slot },
+                        false => Instruction::Fetch { argument, to: at, bytes, slot },
+                    }
                 }
                 Source::Run(id) => {
                     let node = self.graph.node(*id);
@@ -427,13 +534,31 @@ impl UnderWay {
     }
 }
 
+/// Nanoseconds of a copy from or to the host.
+fn carry_ns(device: &Device, costs: &Costs, bytes: usize) -> u64 {
+    costs.link(device.backend()).map_or(0, |link| link.ns(bytes as u64))
+}
+
 /// Seconds of a node's kernel, as far as is known.
 fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs) -> f64 {
     let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
     costs.seconds(device.backend(), &node.op, &types(&node.inputs), &types(&node.outputs))
 }
 
-/// Where a late copy comes from.
+/// A value that is put into its place once it is there.
+struct Commit {
+    from: From,
+    to: To,
+    bytes: usize,
+}
+
+/// Where it goes: to an argument or a result, or to an argument that is on the host.
+enum To {
+    Place(Location),
+    Hosted(usize),
+}
+
+/// Where it comes from.
 enum From {
     Root(ValueId),
     Aside(Location),

@@ -44,6 +44,10 @@ pub(crate) enum Instruction {
     Offload { value: Option<ValueId>, from: Place, to: usize, bytes: usize, slot: usize },
     /// Start to copy it back.
     Prefetch { value: Option<ValueId>, from: usize, to: Place, bytes: usize, slot: usize },
+    /// Start to copy an argument that is in the host's memory to the device.
+    Fetch { argument: usize, to: Place, bytes: usize, slot: usize },
+    /// Start to copy its new value back.
+    Store { argument: usize, from: Place, bytes: usize, slot: usize },
     /// Wait for the copy of a slot.
     Await { slot: usize },
 }
@@ -77,6 +81,7 @@ impl Program {
         let host_bytes = plan.figures.host_bytes as usize;
         let slot = |i: &Instruction| match i {
             Instruction::Offload { slot, .. } | Instruction::Prefetch { slot, .. } => slot + 1,
+            Instruction::Fetch { slot, .. } | Instruction::Store { slot, .. } => slot + 1,
             _ => 0,
         };
         let slots = instructions.iter().map(slot).max().unwrap_or(0);
@@ -179,6 +184,18 @@ impl Program {
                 Instruction::Prefetch { from, to, bytes, slot, .. } => {
                     // SAFETY: as above.
                     unsafe { host()?.prefetch(*from, at(*to), *bytes, *slot) }
+                        .map_err(|fault| self.fault(fault))?;
+                    continue;
+                }
+                Instruction::Fetch { argument, to, bytes, slot } => {
+                    // SAFETY: as above, and an argument on the host has bytes of its own there.
+                    unsafe { host()?.fetch(arguments[*argument], at(*to), *bytes, *slot) }
+                        .map_err(|fault| self.fault(fault))?;
+                    continue;
+                }
+                Instruction::Store { argument, from, bytes, slot } => {
+                    // SAFETY: as above.
+                    unsafe { host()?.store(at(*from), arguments[*argument], *bytes, *slot) }
                         .map_err(|fault| self.fault(fault))?;
                     continue;
                 }

@@ -107,7 +107,7 @@ impl<'a> Survey<'a> {
         let names: Vec<(String, Kind)> = held.iter().map(|(name, kind, _)| (name.clone(), *kind)).collect();
         let absent = blocks(device, held.iter().map(|(_, _, ty)| ty.bytes()));
         let batch = batch_of(options, inputs, site)?;
-        let (guarded, started) = (options.guarded, false);
+        let (guarded, started, settled) = (options.guarded, false, None);
         let compile = Compile {
             device,
             state: &state,
@@ -117,6 +117,7 @@ impl<'a> Survey<'a> {
             options,
             guarded,
             absent,
+            settled,
             started,
             present: false,
             body: &body,
@@ -186,6 +187,7 @@ impl<'a> Survey<'a> {
             device: &self.device,
             names: &self.names,
             state: &self.state,
+            hosted: &compiled.hosted,
             inputs: &self.inputs,
             outputs: &compiled.outputs,
             batch: self.batch.unwrap_or(1),
@@ -297,8 +299,7 @@ impl<'a> Survey<'a> {
     fn compile(&self) -> Compile<'_> {
         let Survey { device, state, names, inputs, options, body, .. } = self;
         let (batch, absent, site, guarded) = (self.batch, self.absent, self.site, self.options.guarded);
-        let started = false;
-        let present = false;
+        let (started, present, settled) = (false, false, None);
         Compile {
             device,
             state,
@@ -308,6 +309,7 @@ impl<'a> Survey<'a> {
             options,
             guarded,
             absent,
+            settled,
             started,
             present,
             body,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_device::Lease;
-use plimsoll_device::backend::Operand;
+use plimsoll_device::backend::{HostBlock, Operand};
 use plimsoll_graph::{Error as GraphError, Op, Site, Sym, TensorOps, Type};
 use smallvec::SmallVec;
 
@@ -46,10 +46,16 @@ impl TensorId {
     }
 }
 
-/// Bytes on a device. Written by the op that makes them, then only read, until the last tensor lets go of them.
+/// Bytes on a device, or of the host's where the device reaches them. Written by the op that makes them, then only read, until
+/// the last tensor lets go of them.
 pub(crate) struct Buffer {
-    lease: Lease,
+    memory: Memory,
     device: Device,
+}
+
+enum Memory {
+    Device(Lease),
+    Host(Box<dyn HostBlock>),
 }
 
 impl Buffer {
@@ -57,15 +63,31 @@ impl Buffer {
         let owner = plimsoll_device::Owner::new(op, site);
         let align = plimsoll_device::backend::ALIGNMENT;
         let lease = Lease::new(device.memory(), bytes.into(), align, owner)?;
-        Ok(Buffer { lease, device: device.clone() })
+        Ok(Buffer { memory: Memory::Device(lease), device: device.clone() })
+    }
+
+    /// Bytes of the host's memory that the device reaches, zeroed; none where its memory is the host's.
+    pub(crate) fn hosted(device: &Device, bytes: usize, site: Site) -> Result<Option<Buffer>> {
+        let block = device.backend().host_block(bytes).map_err(|fault| Error::Fault { fault, site })?;
+        Ok(block.map(|block| Buffer { memory: Memory::Host(block), device: device.clone() }))
+    }
+
+    pub(crate) fn is_hosted(&self) -> bool {
+        matches!(self.memory, Memory::Host(_))
     }
 
     pub(crate) fn ptr(&self) -> *mut u8 {
-        self.lease.as_ptr().as_ptr()
+        match &self.memory {
+            Memory::Device(lease) => lease.as_ptr().as_ptr(),
+            Memory::Host(block) => block.ptr(),
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lease.len()
+        match &self.memory {
+            Memory::Device(lease) => lease.len(),
+            Memory::Host(block) => block.bytes(),
+        }
     }
 
     pub(crate) fn device(&self) -> &Device {

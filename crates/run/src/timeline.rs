@@ -206,6 +206,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) device: &'a Device,
     pub(crate) names: &'a [(String, Kind)],
     pub(crate) state: &'a [Tensor],
+    /// Which of the state is on the host.
+    pub(crate) hosted: &'a [bool],
     pub(crate) inputs: &'a [Type],
     pub(crate) outputs: &'a [Type],
     pub(crate) batch: usize,
@@ -253,7 +255,8 @@ impl Recorded<'_> {
     /// State, inputs and outputs; where the batch is split, also what lies in the workspace before the arena.
     fn residents(&self, to: &mut Recorder<'_>) {
         let first = self.passes.first().copied();
-        for (i, ((name, kind), tensor)) in self.names.iter().zip(self.state).enumerate() {
+        let state = self.names.iter().zip(self.state).enumerate();
+        for (i, ((name, kind), tensor)) in state.filter(|(i, _)| !self.hosted[*i]) {
             let reader = first.filter(|_| *kind == Kind::Parameter).map(|part| (part, i));
             to.resident(name, purpose(*kind), tensor.ty(), reader);
         }
@@ -387,6 +390,10 @@ impl<'a, 'b> Follow<'a, 'b> {
                 Instruction::Prefetch { value, to, bytes, slot, .. } => {
                     self.prefetch(*value, *to, *bytes, *slot, now)
                 }
+                Instruction::Fetch { argument, to, slot, .. } => self.fetch(*argument, *to, *slot, now),
+                Instruction::Store { from, slot, .. } => {
+                    Moment { phase: "update", ..self.offload(None, *from, *slot, now) }
+                }
                 Instruction::Await { slot } => self.wait(*slot, now),
             };
             self.to.timeline.instructions.push(moment);
@@ -489,6 +496,19 @@ impl<'a, 'b> Follow<'a, 'b> {
             self.held[self.roots[v.index()].index()] = held;
         }
         self.copies(held, slot, now, "prefetch", Did::Prefetch)
+    }
+
+    /// State that comes from the host for its update.
+    fn fetch(&mut self, argument: usize, to: Place, slot: usize, now: u32) -> Moment {
+        let (graph, value) = (self.graph, self.graph.inputs()[argument]);
+        let info = graph.info(value);
+        let name = self.to.name(&info.name);
+        if let Place::Arena(offset) = to {
+            let held = self.place(name, name, Purpose::Optimizer, &info.ty, offset, now, false, None);
+            self.held[self.roots[value.index()].index()] = Some(held);
+        }
+        let held = self.held[self.roots[value.index()].index()];
+        Moment { phase: "update", ..self.copies(held, slot, now, "prefetch", Did::Prefetch) }
     }
 
     fn wait(&mut self, slot: usize, now: u32) -> Moment {

@@ -172,6 +172,11 @@ impl Variant {
         })
     }
 
+    /// Records anew from the next run on.
+    pub(crate) fn forget_recordings(&mut self) {
+        self.passes.iter_mut().chain(&mut self.update).for_each(|bound| bound.seen.clear());
+    }
+
     /// The bytes of workspace it needs.
     pub(crate) fn workspace(&self) -> usize {
         self.arena + self.arena_bytes

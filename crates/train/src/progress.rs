@@ -57,9 +57,9 @@ impl Callback for ProgressBar {
             (1, ops) => format!("{ops} ops run again instead of being kept"),
             (parts, ops) => format!("batch in {parts} micro-batches, {ops} ops run again"),
         };
-        let again = match info.offloaded_copies {
-            0 => again,
-            copies => format!("{again}, {copies} copies to {} of the host and back", info.host_bytes),
+        let again = match info.copies() {
+            None => again,
+            Some(copies) => format!("{again}, {copies}"),
         };
         let line = plan.line.map_or("no line".to_string(), |line| format!("line {line}"));
         print_line(&format!(
@@ -170,7 +170,7 @@ impl Callback for JsonLines {
             "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
             "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
-            "host_bytes": info.host_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
+            "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
             "offloaded_copies": info.offloaded_copies,
             "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,
             "plan_seconds": info.plan_seconds,

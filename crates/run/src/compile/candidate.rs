@@ -4,6 +4,7 @@ use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_plan::{Infeasible, Plan};
 
+use super::hosting::Hosting;
 use crate::account::planning;
 use crate::device::Device;
 use crate::draft::Draft;
@@ -21,7 +22,9 @@ pub(crate) struct Candidate {
     pub(super) guard: Option<usize>,
     pub(super) passed: Vec<usize>,
     pub(super) updated: Vec<usize>,
+    /// Bytes of the device beside arena and account: what passes share, and state that could be on the host.
     pub(super) extra: Bytes,
+    pub(super) hosting: Hosting,
     /// Whether its kernels have been timed.
     pub(super) is_timed: bool,
 }

@@ -45,7 +45,7 @@ impl Compile<'_> {
             unlimited: elsewhere + terms.unlimited,
             live: Bytes(live),
             arena: Bytes(arena),
-            account: terms.account,
+            account: Account { tensors: terms.account.tensors + candidate.hosting.here, ..terms.account },
             predicted_seconds: predicted_ns as f64 / 1e9,
             unlimited_seconds: terms.unlimited_ns as f64 / 1e9,
             unshared: whole(terms.unshared),
@@ -53,7 +53,8 @@ impl Compile<'_> {
             // Never a split for speed: a prediction that the parts take less time than the whole counts as the whole's.
             kept_seconds: kept_ns.max(terms.unlimited_ns) as f64 / 1e9,
             recomputed_ops: again.sum(),
-            host_bytes: Bytes(host),
+            host_bytes: Bytes(host) + candidate.hosting.away,
+            hosted_bytes: candidate.hosting.away,
             offloaded_bytes: Bytes(copied),
             offloaded_copies: copies,
             micro_batches,
@@ -70,16 +71,20 @@ impl Compile<'_> {
         let mut held: BTreeMap<LedgerKind, Bytes> = peak.kinds.into_iter().collect();
         let mut add = |kind: LedgerKind, bytes: Bytes| *held.entry(kind).or_default() += bytes;
         let mut state = Bytes::ZERO;
-        for ((_, kind), tensor) in self.names.iter().zip(self.state) {
+        let here = self.names.iter().zip(self.state).enumerate();
+        for (_, ((_, kind), tensor)) in here.filter(|(i, _)| !candidate.hosting.hosted[*i]) {
             state += padded(tensor.ty().bytes());
             add(ledger_kind(*kind), padded(tensor.ty().bytes()));
         }
-        add(LedgerKind::Program, account.program + account.tensors.saturating_sub(state));
+        add(
+            LedgerKind::Program,
+            account.program + (account.tensors + candidate.hosting.here).saturating_sub(state),
+        );
         add(LedgerKind::Input, account.staged + account.beside);
         let sums: Bytes = candidate.sums.iter().map(|ty| padded(ty.bytes())).sum();
         add(LedgerKind::Gradient, sums);
         // What passes change is kept as it was, in case one fails; the rest are rows of a micro-batch.
-        let mut rows = candidate.extra.saturating_sub(sums);
+        let mut rows = candidate.extra.saturating_sub(sums + candidate.hosting.here);
         for &i in candidate.passed.iter().filter(|_| candidate.update.is_some()) {
             let bytes = padded(self.state[i].ty().bytes());
             add(ledger_kind(self.names[i].1), bytes);

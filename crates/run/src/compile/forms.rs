@@ -5,6 +5,7 @@ use plimsoll_graph::micro_batch::{Cut, Frame, Splits, cut, splits};
 use plimsoll_graph::{DType, Graph, TensorOps, Type, passes};
 use plimsoll_plan::{Exactness, Kind};
 
+use super::hosting::Hosting;
 use super::{Candidate, Compile, padded, staged};
 use crate::draft::Draft;
 use crate::error::{Error, Result};
@@ -72,27 +73,28 @@ impl Compile<'_> {
     }
 
     /// The step without a split.
-    pub(super) fn whole(&self, traced: Traced) -> Result<Candidate> {
+    pub(super) fn whole(&self, traced: &Traced, hosting: &Hosting) -> Result<Candidate> {
         let n_state = self.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let draft = self.draft(&traced.graph, &replaces, guard, 0)?;
+        let draft = self.draft(&traced.graph, &replaces, guard, 0, hosting)?;
         let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
-            drafts: vec![(draft, traced.captured, batch, 1)],
+            drafts: vec![(draft, traced.captured.clone(), batch, 1)],
             update: None,
             sums: Vec::new(),
             guard: None,
             passed: Vec::new(),
             updated: Vec::new(),
-            extra: Bytes::ZERO,
+            extra: hosting.here,
+            hosting: hosting.clone(),
             is_timed: false,
         })
     }
 
     /// The step in micro-batches of so many samples, the last of which may have fewer.
-    pub(super) fn split(&self, samples: usize) -> Result<Candidate> {
+    pub(super) fn split(&self, samples: usize, hosting: &Hosting) -> Result<Candidate> {
         let batch = self.batch.unwrap_or(1);
         let (full, rest) = (batch / samples, batch % samples);
         let mut drafts = Vec::new();
@@ -107,7 +109,7 @@ impl Compile<'_> {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let draft = self.draft(&cut.pass, &replaces, None, first_sum)?;
+            let draft = self.draft(&cut.pass, &replaces, None, first_sum, hosting)?;
             drafts.push((draft, traced.captured.clone(), samples, runs));
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -117,17 +119,18 @@ impl Compile<'_> {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let update = self.draft(&cut.update, &replaces, None, first_sum)?;
+        let update = self.draft(&cut.update, &replaces, None, first_sum, hosting)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.device.backend().is_host();
         let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
         let kept = cut.passed.iter().map(|&i| padded(self.state[i].ty().bytes()));
         let first = fixed.then(|| padded(size_of::<i64>()));
-        let extra = sums.chain(rows).chain(kept).chain(first).sum();
+        let extra = sums.chain(rows).chain(kept).chain(first).chain([hosting.here]).sum();
         let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
         let Cut { sums, passed, updated, .. } = cut;
         let update = Some((update, captured));
-        Ok(Candidate { drafts, update, sums, guard, passed, updated, extra, is_timed: false })
+        let hosting = hosting.clone();
+        Ok(Candidate { drafts, update, sums, guard, passed, updated, extra, hosting, is_timed: false })
     }
 
     pub(super) fn draft(
@@ -136,6 +139,7 @@ impl Compile<'_> {
         replaces: &[Option<usize>],
         guard: Option<usize>,
         first_sum: usize,
+        hosting: &Hosting,
     ) -> Result<Draft> {
         let graph = passes::optimize(graph)?;
         let mut kinds: Vec<Kind> = self.names.iter().map(|(_, kind)| *kind).collect();
@@ -143,7 +147,8 @@ impl Compile<'_> {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        Draft::untimed(graph, &Roles { replaces, kinds: &kinds, guard }, self.device, self.host())
+        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &hosting.hosted };
+        Draft::untimed(graph, &roles, self.device, self.host().saturating_sub(hosting.away))
     }
 
     /// Bytes of the host that plans may copy to: none where the device's memory is the host's.

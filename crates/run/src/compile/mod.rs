@@ -8,9 +8,11 @@
 mod candidate;
 mod figures;
 mod forms;
+mod hosting;
 mod refusal;
 
 pub(crate) use candidate::Candidate;
+pub(crate) use hosting::is_movable;
 
 use std::time::Instant;
 
@@ -26,6 +28,8 @@ use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::step::{Pass, StepInfo, StepOptions, StepResult};
 use crate::tensor::Tensor;
+use forms::Traced;
+use hosting::Hosting;
 
 /// What is compiled.
 pub(crate) struct Compile<'a> {
@@ -40,6 +44,8 @@ pub(crate) struct Compile<'a> {
     pub(crate) guarded: bool,
     /// Bytes of state that is only sketched, and would be there.
     pub(crate) absent: Bytes,
+    /// Which state is on the host, where that is settled and not for this plan to choose.
+    pub(crate) settled: Option<&'a [bool]>,
     /// Whether the step has run before, and what stands beside it with it.
     pub(crate) started: bool,
     /// Whether a batch of inputs exists already, and is among the tensors that are counted.
@@ -70,7 +76,16 @@ pub(crate) struct Compiled {
     pub(crate) passed: Vec<usize>,
     pub(crate) updated: Vec<usize>,
     pub(crate) outputs: Vec<Type>,
+    /// Which state is on the host.
+    pub(crate) hosted: Vec<bool>,
     pub(crate) info: StepInfo,
+}
+
+/// One way to run a step: with how much of its state on the host, and in what micro-batches, if any.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    hosting: Hosting,
+    samples: Option<usize>,
 }
 
 /// What is known of a step before a line is looked at.
@@ -79,8 +94,8 @@ pub(crate) struct Terms {
     pub(crate) outputs: Vec<Type>,
     /// What exactness a split takes, if the step can be split at all.
     pub(crate) splits: Option<Exactness>,
-    /// The sizes of micro-batches to consider beside the whole batch.
-    pub(crate) sizes: Vec<usize>,
+    /// What to consider beside the first candidate: state on the host, then micro-batches, then both.
+    pub(crate) ways: Vec<Way>,
     /// What planning needs for itself, in the arena's place.
     planning: Bytes,
     /// Bytes beside the account: the least with which any candidate can run, and what the fastest plan takes.
@@ -133,7 +148,7 @@ impl Compile<'_> {
             },
         };
         let info = self.info(&candidate, &plans, predicted_ns, &terms, start);
-        let Candidate { drafts, update, sums, guard, passed, updated, .. } = candidate;
+        let Candidate { drafts, update, sums, guard, passed, updated, hosting, .. } = candidate;
         let mut plans = plans.into_iter();
         let missing = || Error::Internal("a part of a step has no plan".into());
         let mut part = |draft: Draft, captured, samples, runs| -> Result<Part> {
@@ -145,7 +160,8 @@ impl Compile<'_> {
             .map(|(draft, captured, samples, runs)| part(draft, captured, samples, runs))
             .collect::<Result<Vec<Part>>>()?;
         let update = update.map(|(draft, captured)| part(draft, captured, 0, 1)).transpose()?;
-        Ok(Compiled { passes, update, sums, guard, passed, updated, outputs: terms.outputs, info })
+        let (outputs, hosted) = (terms.outputs, hosting.hosted);
+        Ok(Compiled { passes, update, sums, guard, passed, updated, outputs, hosted, info })
     }
 
     /// What is known of the step before a line is looked at and any kernel is timed, and the first candidate. The others are made for that, the
@@ -163,22 +179,35 @@ impl Compile<'_> {
             prepare(&passes::optimize(&whole.graph)?, self.device)?;
         }
         let mut account = Account::new(self.device, staged, self.options.beside, self.started);
-        account.tensors += self.absent;
+        // State that may go to the host counts with the candidates that keep it on the device.
+        account.tensors = (account.tensors + self.absent).saturating_sub(self.movable_here());
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
-        let (mut one, sizes) = match (self.batch, self.options.micro_batch) {
+        let (samples, sizes) = match (self.batch, self.options.micro_batch) {
             (Some(batch), Some(samples)) if samples < batch => {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
                 }
-                (self.split(samples.max(1))?, Vec::new())
+                (Some(samples.max(1)), Vec::new())
             }
-            (Some(batch), None) if allowed => (self.whole(whole)?, sizes(batch)),
-            _ => (self.whole(whole)?, Vec::new()),
+            (Some(batch), None) if allowed => (None, sizes(batch)),
+            _ => (None, Vec::new()),
+        };
+        let mut hostings = self.hostings().into_iter();
+        let here = hostings.next().unwrap_or_default();
+        let others: Vec<Hosting> = hostings.collect();
+        let mut ways: Vec<Way> =
+            others.iter().map(|hosting| Way { hosting: hosting.clone(), samples }).collect();
+        for hosting in [&here].into_iter().chain(others.last()) {
+            ways.extend(sizes.iter().map(|&s| Way { hosting: hosting.clone(), samples: Some(s) }));
+        }
+        let mut one = match samples {
+            Some(samples) => self.split(samples, &here)?,
+            None => self.whole(&whole, &here)?,
         };
         let mut least = one.floor();
-        for &samples in sizes.iter().rev() {
-            let mut candidate = self.split(samples)?;
+        for way in ways.iter().rev() {
+            let mut candidate = self.candidate(way, Some(&whole))?;
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
@@ -190,7 +219,7 @@ impl Compile<'_> {
             account,
             outputs,
             splits: splits.then_some(exactness),
-            sizes,
+            ways,
             planning,
             least: whole_pages(self.device, least.max(planning)),
             unlimited: whole_pages(self.device, planning.max(one.extra + Bytes(unlimited))),
@@ -211,11 +240,11 @@ impl Compile<'_> {
         let Some(room) = terms.room(self.device, line) else { return Ok(None) };
         let unlimited_ns = terms.unlimited_ns;
         let mut best = one.plan(room)?.map(|(plans, ns)| (one, plans, ns));
-        for &samples in &terms.sizes {
+        for way in &terms.ways {
             if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
                 break;
             }
-            let mut candidate = self.split(samples)?;
+            let mut candidate = self.candidate(way, None)?;
             if candidate.bound() > room {
                 continue;
             }
@@ -234,9 +263,19 @@ impl Compile<'_> {
         Ok(best)
     }
 
-    /// What the line leaves for timing kernels.
+    /// The candidate of a way; `whole` is the trace of the whole batch, where it is at hand.
+    fn candidate(&self, way: &Way, whole: Option<&Traced>) -> Result<Candidate> {
+        match (way.samples, whole) {
+            (Some(samples), _) => self.split(samples, &way.hosting),
+            (None, Some(whole)) => self.whole(whole, &way.hosting),
+            (None, None) => self.whole(&self.trace(self.batch)?, &way.hosting),
+        }
+    }
+
+    /// What the line leaves for timing kernels, before any state has gone to the host.
     pub(crate) fn room(&self, account: &Account) -> Option<Bytes> {
-        self.options.memory.map(|line| line.saturating_sub(account.elsewhere()))
+        let taken = account.elsewhere() + self.movable_here();
+        self.options.memory.map(|line| line.saturating_sub(taken))
     }
 }
 

@@ -6,6 +6,7 @@ use plimsoll_graph::micro_batch::Splits;
 use plimsoll_plan::Exactness;
 
 use super::forms::Traced;
+use super::hosting::Hosting;
 use super::{Compile, Terms, padded, sizes};
 use crate::account::whole_pages;
 use crate::error::{Error, Result, Way};
@@ -20,11 +21,13 @@ impl Compile<'_> {
         let mut ways = Vec::new();
         let Terms { account, splits, .. } = terms;
         let elsewhere = account.elsewhere();
+        // With as much on the host as may be.
+        let least_here = self.hostings().pop().unwrap_or_default();
         let least = elsewhere + terms.least;
         let allowed = splits.is_some_and(|needed| self.options.exactness >= needed);
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
         if let (Some(needed), Some(batch), false) = (*splits, self.batch, allowed) {
-            let floor = self.split(smallest(batch))?.floor();
+            let floor = self.split(smallest(batch), &least_here)?.floor();
             ways.push(Way {
                 change: format!("allow {needed} plans: micro-batches"),
                 least: elsewhere + floor,
@@ -33,7 +36,7 @@ impl Compile<'_> {
         if let (Some(batch), false) = (self.batch, allowed) {
             for smaller in [batch / 2, batch / 4, 1] {
                 if smaller > 0 && smaller < batch && ways.len() < 3 {
-                    let mut fewer = self.whole(self.trace(Some(smaller))?)?;
+                    let mut fewer = self.whole(&self.trace(Some(smaller))?, &least_here)?;
                     let saved: Bytes =
                         self.inputs.iter().map(|ty| padded(ty.bytes() / batch * (batch - smaller))).sum();
                     let least = elsewhere.saturating_sub(saved) + fewer.floor();
@@ -41,22 +44,27 @@ impl Compile<'_> {
                 }
             }
         }
-        let smallest = |compile: &Compile<'_>| match self.batch {
-            Some(batch) if allowed => compile.split(smallest(batch)),
-            _ => compile.whole(compile.trace(self.batch)?),
+        let smallest = |compile: &Compile<'_>, hosting: &Hosting| match self.batch {
+            Some(batch) if allowed => compile.split(smallest(batch), hosting),
+            _ => compile.whole(&compile.trace(self.batch)?, hosting),
         };
         if self.host() == Bytes::ZERO && self.device.backend().rough_link().is_some() {
             let options = StepOptions { host_memory: Some(MUCH), ..self.options.clone() };
-            let mut copying = smallest(&Compile { options: &options, ..*self })?;
+            let compile = Compile { options: &options, ..*self };
+            let hosting = compile.hostings().pop().unwrap_or_default();
+            let mut copying = smallest(&compile, &hosting)?;
             let floor = copying.floor();
-            let host =
-                copying.plan(floor)?.and_then(|(plans, _)| plans.iter().map(|p| p.figures.host_bytes).max());
-            if let Some(host) = host.filter(|&host| host > 0) {
-                let change = format!("{} of host memory to copy to", Bytes(host));
-                ways.push(Way { change, least: elsewhere + whole_pages(self.device, floor) });
+            let plans = copying.plan(floor)?;
+            let host = plans.and_then(|(plans, _)| plans.iter().map(|p| p.figures.host_bytes).max());
+            // State that may move with host memory and not without it is counted with the account here.
+            let beside = elsewhere.saturating_sub(compile.movable_here().saturating_sub(self.movable_here()));
+            if let Some(host) = host.map(|host| Bytes(host) + hosting.away).filter(|host| *host > Bytes::ZERO)
+            {
+                let change = format!("{host} of host memory to copy to");
+                ways.push(Way { change, least: beside + whole_pages(self.device, floor) });
             }
         }
-        let mut candidate = smallest(self)?;
+        let mut candidate = smallest(self, &least_here)?;
         let refusal = candidate.refusal()?;
         let mut heaviest: Vec<(String, Bytes)> = self
             .names

@@ -35,6 +35,8 @@ pub struct StepInfo {
     pub recomputed_ops: u64,
     /// Bytes of the host's memory that are taken to copy to, beside what is planned of the device's.
     pub host_bytes: Bytes,
+    /// Bytes of those in which state lives between updates.
+    pub hosted_bytes: Bytes,
     /// Bytes that a step copies to the host, to fetch them back later.
     pub offloaded_bytes: Bytes,
     /// Copies to the host and back in a step.
@@ -47,6 +49,20 @@ pub struct StepInfo {
     pub plan_seconds: f64,
     /// What is held when most is: by kind, by name, at which op.
     pub peak: Peak,
+}
+
+impl StepInfo {
+    /// What is copied to the host and back and what lives there, in words; none where nothing is.
+    pub fn copies(&self) -> Option<String> {
+        let (copies, host, hosted) = (self.offloaded_copies, self.host_bytes, self.hosted_bytes);
+        match (copies, hosted) {
+            (0, Bytes::ZERO) => None,
+            (_, Bytes::ZERO) => Some(format!("{copies} copies to {host} of the host and back")),
+            _ => Some(format!(
+                "{copies} copies to {host} of the host and back, {hosted} of it the optimizer's state"
+            )),
+        }
+    }
 }
 
 /// The plan of a step before there is one.
@@ -64,6 +80,7 @@ pub(super) static NOTHING: StepInfo = StepInfo {
     kept_seconds: 0.0,
     recomputed_ops: 0,
     host_bytes: Bytes::ZERO,
+    hosted_bytes: Bytes::ZERO,
     offloaded_bytes: Bytes::ZERO,
     offloaded_copies: 0,
     micro_batches: 0,

@@ -175,7 +175,10 @@ impl Step {
             // The workspace holds nothing between runs; while a plan is made and kernels are timed, its bytes are free.
             self.drop_workspace(site)?;
             self.start_copying(self.options.host_memory, site)?;
-            let variant = match self.build(body, inputs, &self.options, present, site) {
+            // Where the state is kept is for the first plan of the step itself to say, and the others keep to it.
+            let is_settled = body != 0 || self.variants.iter().any(|v| v.body == 0);
+            let options = self.options.clone();
+            let variant = match self.build(body, inputs, &options, present, is_settled, site) {
                 Ok(variant) => variant,
                 Err(error) => {
                     self.fit_workspace(site)?;
@@ -199,13 +202,15 @@ impl Step {
         }
     }
 
-    /// Compiles a form of the step.
+    /// Compiles a form of the step. Unless it `is_settled` where the state is kept, that is chosen anew, and forms that were
+    /// compiled for another choice are forgotten.
     pub(super) fn build(
-        &self,
+        &mut self,
         body: usize,
         inputs: &[Type],
         options: &StepOptions,
         present: bool,
+        is_settled: bool,
         site: Site,
     ) -> Result<Variant> {
         let batch = batch_of(options, inputs, site)?;
@@ -220,6 +225,8 @@ impl Step {
         // Only the step itself changes state, so only it can leave something half changed.
         let guarded = options.guarded && body == 0;
         let started = !self.variants.is_empty();
+        let hosted = self.hosted();
+        let settled = is_settled.then_some(&hosted[..]);
         let compile = Compile {
             device,
             state,
@@ -229,6 +236,7 @@ impl Step {
             options,
             guarded,
             absent: Bytes::ZERO,
+            settled,
             started,
             present,
             body: &**traced,
@@ -258,7 +266,8 @@ impl Step {
             })?;
         }
         let info = StepInfo { plan_seconds: start.elapsed().as_secs_f64(), ..compiled.info.clone() };
-        Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, state, info, site)
+        self.settle_state(&compiled.hosted, site)?;
+        Variant::new(compiled, body, inputs, batch.unwrap_or(1), &self.device, &self.state, info, site)
     }
 
     /// Runs the step once: the state is updated, the outputs are overwritten. Inputs of other types than before are
@@ -348,6 +357,10 @@ impl Step {
         for tensor in &mut self.state {
             if Arc::strong_count(tensor.buffer(site)?) > 1 {
                 *tensor = tensor.copy()?;
+                // Recordings copy from and to addresses of the host, which may come to hold something else.
+                if tensor.is_hosted() {
+                    self.variants.iter_mut().for_each(Variant::forget_recordings);
+                }
             }
         }
         for tensor in self.variants.last_mut().into_iter().flat_map(|v| &mut v.outputs) {

@@ -6,7 +6,7 @@ use plimsoll_graph::Site;
 use super::{Step, StepOptions};
 use crate::account::own as own_bytes;
 use crate::error::{Error, Result};
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, Tensor};
 use crate::variant::Variant;
 
 impl Step {
@@ -47,6 +47,29 @@ impl Step {
         Ok(())
     }
 
+    /// Which of the state is in the host's memory.
+    pub(super) fn hosted(&self) -> Vec<bool> {
+        self.state.iter().map(Tensor::is_hosted).collect()
+    }
+
+    /// Puts the state where the plan wants it: to the host first, so that there is room for what comes back.
+    pub(super) fn settle_state(&mut self, hosted: &[bool], site: Site) -> Result<()> {
+        if self.hosted() == hosted {
+            return Ok(());
+        }
+        self.variants.clear();
+        for (tensor, _) in self.state.iter_mut().zip(hosted).filter(|(t, wanted)| **wanted && !t.is_hosted())
+        {
+            *tensor = tensor.hosted()?;
+        }
+        self.device.memory().release_unused();
+        for (tensor, _) in self.state.iter_mut().zip(hosted).filter(|(t, wanted)| !**wanted && t.is_hosted())
+        {
+            *tensor = tensor.unhosted(site)?;
+        }
+        Ok(())
+    }
+
     /// Plans the step anew for another line or other terms; the state stays as it is.
     ///
     /// # Errors
@@ -61,7 +84,7 @@ impl Step {
         };
         self.drop_workspace(site)?;
         self.start_copying(options.host_memory, site)?;
-        let variant = match self.build(0, &inputs, &options, false, site) {
+        let variant = match self.build(0, &inputs, &options, false, false, site) {
             Ok(variant) => variant,
             Err(error) => {
                 self.fit_workspace(site)?;

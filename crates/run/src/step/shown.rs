@@ -67,6 +67,7 @@ impl Step {
             device: &self.device,
             names: &self.names,
             state: &self.state,
+            hosted: &self.hosted(),
             inputs: &most.inputs,
             outputs: &most.outputs.iter().map(|output| output.ty().clone()).collect::<Vec<Type>>(),
             batch: batch_of(&self.options, &most.inputs, Site::here()).ok().flatten().unwrap_or(1),
@@ -89,7 +90,8 @@ impl Step {
         };
         for ((name, kind), tensor) in self.names.iter().zip(&self.state) {
             let bytes = Bytes::from(tensor.ty().bytes());
-            row(ledger_kind(*kind), name, bytes, bytes);
+            let kind = if tensor.is_hosted() { LedgerKind::Host } else { ledger_kind(*kind) };
+            row(kind, name, bytes, bytes);
         }
         let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
         let Some(variant) = most else { return ledger };
@@ -112,8 +114,9 @@ impl Step {
             Bytes::from(self.workspace.bytes()).saturating_sub(before),
         );
         let held = self.host.as_ref().map_or(Bytes::ZERO, |host| host.bytes().into());
-        if variant.info.host_bytes > Bytes::ZERO {
-            row(LedgerKind::Host, "copies to the host", variant.info.host_bytes, held);
+        let copied = variant.info.host_bytes.saturating_sub(variant.info.hosted_bytes);
+        if copied > Bytes::ZERO {
+            row(LedgerKind::Host, "copies to the host", copied, held);
         }
         let resident = || process::resident().unwrap_or(Bytes::ZERO);
         let own = own_bytes(&self.device)

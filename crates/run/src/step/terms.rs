@@ -1,9 +1,10 @@
 //! What a step is made of and on what terms: its state, its options, what its body is given and gives back.
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::{Site, Type};
+use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::{Exactness, Kind};
 
+use crate::compile::is_movable;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -18,6 +19,27 @@ pub struct Held {
     pub tensor: Tensor,
 }
 
+impl Held {
+    /// The same in the host's memory, as long as `left` has room for it: where the optimizer's state is made that a plan may keep
+    /// there, so that it never takes any of a device that has none for it. The first plan puts everything where it belongs. What
+    /// no plan would keep there stays where it is.
+    ///
+    /// # Errors
+    /// The host has no more memory.
+    #[track_caller]
+    pub fn hosted(self, left: &mut Bytes) -> Result<Held> {
+        let (site, bytes) = (Site::here(), self.tensor.ty().bytes());
+        let device = self.tensor.buffer(site)?.device();
+        let wanted = is_movable(device, self.kind, bytes) && Bytes::from(bytes) <= *left;
+        if !wanted || self.tensor.is_hosted() || device.backend().rough_link().is_none() {
+            return Ok(self);
+        }
+        *left = left.saturating_sub(bytes.into());
+        let tensor = self.tensor.hosted()?;
+        Ok(Held { tensor, ..self })
+    }
+}
+
 /// How a step is compiled.
 ///
 /// ```
@@ -30,8 +52,8 @@ pub struct StepOptions {
     /// The line: the most that the process may take, as the system counts it. Without one a step takes the least memory
     /// that is predicted to cost at most one percent of time over the fastest plan.
     pub memory: Option<Bytes>,
-    /// How much of the host's memory a plan may copy activations to and fetch them back from, beside the kernels: pinned
-    /// memory, taken once when the step is compiled. None and zero mean that nothing is copied. Only a device with memory of
+    /// How much of the host's memory a plan may copy activations to and fetch them back from, beside the kernels, and keep state
+    /// of the optimizer in that comes to the device for its update: pinned memory, taken once when the step is compiled. None and zero mean that nothing is copied. Only a device with memory of
     /// its own has a use for it; on the CPU it is not looked at.
     pub host_memory: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run.
