@@ -4,6 +4,7 @@
 
 use crate::dense::Dense;
 use crate::instant::{Line, lines};
+use crate::problem::Link;
 use std::sync::OnceLock;
 
 /// What must be there while each op first runs, and what may be missing then.
@@ -20,6 +21,8 @@ pub(crate) struct Bounds {
     least: Dense,
     /// What the fullest instants say of the time; found when it is first asked for.
     lines: OnceLock<Vec<Line>>,
+    /// For each op, the time of it and of all behind it.
+    rest: Vec<u64>,
 }
 
 /// How many arcs may be looked at for the lines of an instant.
@@ -96,18 +99,23 @@ impl Bounds {
             bounds.1.push(dense.resident_bytes + live as u64 + all - in_live + own);
         }
         let ((must, live), scratch) = (bounds, dense.scratch.clone());
-        Bounds { must, live, scratch, items, least, lines: OnceLock::new() }
+        let mut rest = dense.ns.clone();
+        for op in (1..rest.len()).rev() {
+            rest[op - 1] += rest[op];
+        }
+        Bounds { must, live, scratch, items, rest, least, lines: OnceLock::new() }
     }
 
     /// What the fullest instant says of the time that a budget costs. Copies to the host have no part in it.
     fn lines(&self) -> &[Line] {
-        self.lines.get_or_init(|| {
-            let fullest = (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)));
-            match fullest {
-                Some(op) if self.least.copy_ns.is_none() => lines(&self.least, op as u32, MOST_ARCS),
-                _ => Vec::new(),
-            }
+        self.lines.get_or_init(|| match self.fullest() {
+            Some(op) if self.least.copy_ns.is_none() => lines(&self.least, op as u32, MOST_ARCS),
+            _ => Vec::new(),
         })
+    }
+
+    fn fullest(&self) -> Option<usize> {
+        (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)))
     }
 
     /// The bytes that must be there while op `position` runs.
@@ -131,9 +139,26 @@ impl Bounds {
     /// At each op the bytes over the budget must be missing, and each of them that is wanted later costs at least
     /// its share of its producer's time: a fractional knapsack, at the op where it is dearest.
     pub fn extra_ns(&self, budget: u64) -> Option<u64> {
-        if self.floor().0 > budget {
-            return None;
-        }
+        (self.floor().0 <= budget).then(|| self.extra_ns_beside(budget, |_| 0))
+    }
+
+    /// The same for plans that copy to the host over `link` and take less than `ns` in all; bounds that know of no copies.
+    ///
+    /// What is on the host while an op first runs has been copied there by then: no more than the link carries in the time that the
+    /// op and those behind it leave. On a device with so much more memory, the plan would do without its copies.
+    pub fn extra_ns_copying(&self, budget: u64, link: Link, host_budget: u64, ns: u64) -> u64 {
+        let copied = |op: usize| {
+            let before = u128::from(ns.saturating_sub(self.rest[op]));
+            let bytes = before * u128::from(link.bytes_per_second) / 1_000_000_000;
+            // Tensors are copied without what pads them, and are held with it.
+            let padded = bytes + bytes / 32 + 4096;
+            u64::try_from(padded).unwrap_or(u64::MAX).min(host_budget)
+        };
+        self.extra_ns_beside(budget, copied)
+    }
+
+    /// What [`Bounds::extra_ns`] says where some bytes are held elsewhere while each op first runs.
+    fn extra_ns_beside(&self, budget: u64, elsewhere: impl Fn(usize) -> u64) -> u64 {
         let (mut starts, mut ends): (Vec<u32>, Vec<u32>) =
             ((0..self.items.len() as u32).collect(), Vec::new());
         ends.extend(&starts);
@@ -161,17 +186,18 @@ impl Bounds {
                 );
                 next_end += 1;
             }
-            let over = self.live[op as usize].saturating_sub(budget);
+            let over = self.live[op as usize].saturating_sub(budget).saturating_sub(elsewhere(op as usize));
             if over > 0 {
                 worst = worst.max(sums.cheapest(over, |i| self.items[i].ns_per_byte));
             }
         }
         if worst > 0.0 {
+            let budget = budget.saturating_add(self.fullest().map_or(0, elsewhere));
             worst = self.lines().iter().map(|line| line.at(budget)).fold(worst, f64::max);
         }
         // Times are whole, so the bound may be rounded up; but sums of rounded products err in the last places, and a
         // bound must not.
-        Some((worst * (1.0 - 1e-9) - 1e-3).ceil().max(0.0) as u64)
+        (worst * (1.0 - 1e-9) - 1e-3).ceil().max(0.0) as u64
     }
 }
 

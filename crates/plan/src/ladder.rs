@@ -39,6 +39,8 @@ pub(crate) struct Ladder {
     /// With the first algorithm of every op.
     pub plain: Arc<Dense>,
     pub bounds: Bounds,
+    /// The same of the step without copies to the host, where there may be some.
+    without_copies: Option<Bounds>,
     /// The least time of all ops.
     pub least_ns: u64,
     pub unlimited_live: u64,
@@ -69,6 +71,7 @@ impl Ladder {
             least.scratch[position] =
                 ways.iter().map(|&w| padded_scratch(&problem, *op, w)).min().unwrap_or(0);
         }
+        let without_copies = (host_budget > 0).then(|| Bounds::new(Dense { copy_ns: None, ..least.clone() }));
         if host_budget == 0 {
             least.copy_ns = None;
         }
@@ -80,6 +83,7 @@ impl Ladder {
             effort,
             least_ns: least.base_ns(),
             bounds: Bounds::new(least),
+            without_copies,
             unlimited_live: 0,
             plain,
             rungs: Vec::new(),
@@ -126,6 +130,20 @@ impl Ladder {
         self.bounds.extra_ns(budget).map(|extra| self.least_ns + extra)
     }
 
+    /// The same, given that only plans that take less than `ns` are of interest: at least `ns` where there are none.
+    pub fn bound_below(&self, budget: u64, ns: u64) -> Option<u64> {
+        let bound = self.bound_ns(budget)?;
+        let (Some(without), Some(link)) = (&self.without_copies, self.problem.link) else {
+            return Some(bound);
+        };
+        match ns {
+            u64::MAX => Some(bound),
+            ns => {
+                Some(bound.max(self.least_ns + without.extra_ns_copying(budget, link, self.host_budget, ns)))
+            }
+        }
+    }
+
     /// The fastest schedule that fits `budget` and is faster than `faster_than`.
     pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Entry> {
         let alignment = self.problem.scratch_alignment;
@@ -139,7 +157,8 @@ impl Ladder {
         while rung == 0 || self.rung_budget(rung - 1) > lowest {
             // Schedules of this rung have less than the rung above.
             let ceiling = if rung == 0 { u64::MAX } else { self.rung_budget(rung - 1) };
-            let hopeless = self.bound_ns(ceiling.min(budget)).is_none_or(|bound| bound >= best_ns);
+            let bound = self.bound_below(ceiling.min(budget), best_ns);
+            let hopeless = bound.is_none_or(|bound| bound >= best_ns);
             if rung > 0 && hopeless {
                 break;
             }

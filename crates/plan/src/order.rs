@@ -115,7 +115,7 @@ fn waist(problem: &Problem, order: &[OpId]) -> u64 {
 }
 
 /// For each op, the ops that must run before it.
-fn dependencies(problem: &Problem) -> Vec<Vec<u32>> {
+pub(crate) fn dependencies(problem: &Problem) -> Vec<Vec<u32>> {
     let mut producer: Vec<Option<u32>> = vec![None; problem.tensors.len()];
     let mut updater: Vec<Option<u32>> = vec![None; problem.tensors.len()];
     let mut readers: Vec<Vec<u32>> = vec![Vec::new(); problem.tensors.len()];

@@ -3,8 +3,8 @@
 //! The levers are tried together: for each number of micro-batches that could still be faster, by its lower bound,
 //! the fastest schedule that fits; then the fastest of all. Where copies to the host are allowed, schedules without them are
 //! looked for too: the search with more choices is not always the luckier one, and what is allowed must not make a plan slower or
-//! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for as if
-//! all of it were waited for, and as if little of it were; either is then taken for what it really takes.
+//! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for with a
+//! guess at that, and are then taken for what they really take.
 
 use crate::check::ProblemError;
 use crate::effort::Effort;
@@ -72,9 +72,9 @@ struct Family {
     micro_batches: u32,
     /// Bytes of the host that it may copy to.
     host_budget: u64,
-    /// What its search divides the time of a copy by, and whether that follows from times.
+    /// What its search divides the time of a copy by, and which share of the guess at that it is.
     hidden: u64,
-    is_timed: bool,
+    share: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
@@ -115,7 +115,8 @@ fn hidden(problem: &Problem) -> u64 {
         left = left.saturating_sub(*copy);
         !fits
     });
-    last.map_or(HIDDEN, |(gain, _)| (1.0 / gain.max(1e-9)).clamp(1.0, HIDDEN as f64) as u64)
+    // There and back it costs its time twice.
+    last.map_or(HIDDEN, |(gain, _)| (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, HIDDEN as f64) as u64)
 }
 
 /// A split step of more ops than this is not considered.
@@ -128,15 +129,20 @@ impl Planner {
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let mut families = Vec::new();
         let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let mut copying = vec![(0, 1, false)];
+        let mut copying = vec![(0, 1, 1)];
         if most > 0 {
-            copying.extend([(most, 1, false), (most, hidden(&problem), true), (most, HIDDEN, false)]);
+            let hidden = hidden(&problem);
+            copying.push((most, hidden, 1));
+            // State that is copied anyway leaves less of the link to guess about.
+            if problem.ops.iter().all(|op| op.carry.is_none()) {
+                copying.push((most, hidden.div_ceil(2), 2));
+            }
         }
         for order in crate::order::candidates(&problem) {
             let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
-            families.extend(copying.iter().map(|&(host_budget, hidden, is_timed)| {
+            families.extend(copying.iter().map(|&(host_budget, hidden, share)| {
                 let order = Some(order.clone());
-                Family { micro_batches, host_budget, hidden, is_timed, least_ns, ladder: None, order }
+                Family { micro_batches, host_budget, hidden, share, least_ns, ladder: None, order }
             }));
         }
         let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
@@ -145,11 +151,11 @@ impl Planner {
             let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
             for k in candidates(&problem, most) {
                 let (micro_batches, least_ns) = (k, least_ns(&problem, u64::from(k)));
-                families.extend(copying.iter().map(|&(host_budget, hidden, is_timed)| Family {
+                families.extend(copying.iter().map(|&(host_budget, hidden, share)| Family {
                     micro_batches,
                     host_budget,
                     hidden,
-                    is_timed,
+                    share,
                     least_ns,
                     ladder: None,
                     order: None,
@@ -167,7 +173,7 @@ impl Planner {
         let hidden = hidden(problem);
         for family in &mut self.families {
             family.least_ns = least_ns(&self.problem, u64::from(family.micro_batches));
-            let hidden = if family.is_timed { hidden } else { family.hidden };
+            let hidden = if family.host_budget > 0 { hidden.div_ceil(family.share) } else { 1 };
             if std::mem::replace(&mut family.hidden, hidden) != hidden {
                 family.ladder = None;
             }
@@ -211,6 +217,7 @@ impl Planner {
                 let order =
                     family.order.clone().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
                 let effort = Effort::new(order.len() as u32, request.effort);
+                let effort = if family.host_budget > 0 { effort.beside_another() } else { effort };
                 let mut ladder = Ladder::new(
                     problem,
                     &order,
@@ -228,14 +235,22 @@ impl Planner {
 
     /// Plans the step within `budget` bytes.
     pub fn plan(&mut self, budget: u64) -> Result<Plan, PlanError> {
+        match self.plan_faster(budget, u64::MAX)? {
+            Some(plan) => Ok(plan),
+            None => Err(PlanError::Infeasible(Box::new(self.refusal(budget)))),
+        }
+    }
+
+    /// Plans the step within `budget` bytes, if it then takes less than `than` nanoseconds: what cannot is not searched.
+    pub fn plan_faster(&mut self, budget: u64, than: u64) -> Result<Option<Plan>, PlanError> {
         let mut best: Option<usize> = None;
-        let mut best_ns = u64::MAX;
+        let mut best_ns = than;
         for f in 0..self.families.len() {
             if self.families[f].least_ns >= best_ns {
                 continue;
             }
             let Some(ladder) = self.ladder(f) else { continue };
-            if ladder.bound_ns(budget).is_none_or(|bound| bound >= best_ns) {
+            if ladder.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
                 continue;
             }
             if let Some(entry) = ladder.fastest(budget, best_ns) {
@@ -243,23 +258,17 @@ impl Planner {
                 best = Some(f);
             }
         }
-        let Some(f) = best else {
-            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
-        };
+        let Some(f) = best else { return Ok(None) };
         let Family { micro_batches, host_budget: copied_to, .. } = self.families[f];
         let host_budget = self.request.host_budget;
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
-        let Some(ladder) = self.ladder(f) else {
-            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
-        };
+        let Some(ladder) = self.ladder(f) else { return Ok(None) };
         let mut floor_bytes = ladder.floor_bytes();
         let mut bound_bytes = ladder.bounds.floor().0;
         let mut lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
         let problem = ladder.problem.clone();
-        let Some(entry) = ladder.fastest(budget, u64::MAX) else {
-            return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
-        };
+        let Some(entry) = ladder.fastest(budget, than) else { return Ok(None) };
         let entry = entry.tight(problem.scratch_alignment, copied_to);
         let mut plan = write(&problem, entry, micro_batches);
         // The figures are of whatever is allowed, copies too.
@@ -282,7 +291,7 @@ impl Planner {
             ..plan.figures
         };
         verify(&problem, &plan)?;
-        Ok(plan)
+        Ok(Some(plan))
     }
 
     fn refusal(&mut self, budget: u64) -> Infeasible {
@@ -319,7 +328,41 @@ fn least_ns(problem: &Problem, k: u64) -> u64 {
         };
         if op.carry.is_some() { 0 } else { times * op.algorithms.iter().map(one).min().unwrap_or(0) }
     };
-    problem.ops.iter().map(time).sum()
+    problem.ops.iter().map(time).sum::<u64>().max(if k == 1 { copies_ns(problem) } else { 0 })
+}
+
+/// A bound by copies of state: nothing goes to the host before what makes it has run, and nothing that came from there is of use
+/// before what it is for has.
+fn copies_ns(problem: &Problem) -> u64 {
+    let copies = |way: Carry| (0..problem.ops.len()).filter(move |&op| problem.ops[op].carry == Some(way));
+    if copies(Carry::In).chain(copies(Carry::Out)).next().is_none() {
+        return 0;
+    }
+    let before = crate::order::dependencies(problem);
+    let mut after = vec![Vec::new(); before.len()];
+    for (op, needs) in before.iter().enumerate() {
+        needs.iter().for_each(|&need| after[need as usize].push(op as u32));
+    }
+    let least = |op: usize| problem.ops[op].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
+    let own = |op: usize| if problem.ops[op].carry.is_some() { 0 } else { least(op) };
+    // The time of all ops that an op needs, or that need it.
+    let reached = |from: usize, next: &[Vec<u32>]| {
+        let (mut seen, mut stack, mut ns) = (vec![false; next.len()], vec![from], 0);
+        while let Some(op) = stack.pop() {
+            for &other in &next[op] {
+                if !std::mem::replace(&mut seen[other as usize], true) {
+                    ns += own(other as usize);
+                    stack.push(other as usize);
+                }
+            }
+        }
+        ns
+    };
+    let one_way = |way: Carry, next: &[Vec<u32>]| {
+        let beside = copies(way).map(|op| reached(op, next)).min().unwrap_or(0);
+        beside + copies(way).map(least).sum::<u64>()
+    };
+    one_way(Carry::Out, &before).max(one_way(Carry::In, &after))
 }
 
 /// Writes a schedule as a plan, without the figures that need a ladder.

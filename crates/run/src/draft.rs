@@ -92,6 +92,11 @@ impl Draft {
         }
     }
 
+    /// The fastest plan within so many bytes, if it takes less than so many nanoseconds.
+    pub(crate) fn plan_faster(&mut self, bytes: u64, than: u64) -> Result<Option<Plan>> {
+        self.planner.plan_faster(bytes.saturating_add(self.residents), than).map_err(broken)
+    }
+
     /// The bytes of a plan of this draft.
     pub(crate) fn bytes_of(&self, plan: &Plan) -> u64 {
         plan.figures.arena_bytes.saturating_sub(self.residents)

@@ -278,7 +278,7 @@ impl<'a> Survey<'a> {
             if i > 0 && candidate.unlimited_ns().max(unlimited_ns) >= known {
                 continue;
             }
-            if let Some((plans, ns)) = candidate.plan(room)? {
+            if let Some((plans, ns)) = candidate.plan(room, known)? {
                 let ns = ns.max(unlimited_ns);
                 if ns < known {
                     best = Some((i, plans, ns));

@@ -75,16 +75,18 @@ impl Candidate {
         self.parts().map(|(draft, runs)| draft.unlimited_ns() * runs).sum()
     }
 
-    /// The fastest plans within so many bytes beside the account, with their time.
-    pub(crate) fn plan(&mut self, room: Bytes) -> Result<Option<(Vec<Plan>, u64)>> {
+    /// The fastest plans within so many bytes beside the account, with their time, if that is less than so many nanoseconds.
+    pub(crate) fn plan(&mut self, room: Bytes, than: u64) -> Result<Option<(Vec<Plan>, u64)>> {
         let arena = room.saturating_sub(self.extra).get();
         if room < self.extra {
             return Ok(None);
         }
+        // What the other parts take is not known yet.
+        let than = if self.parts().count() == 1 { than } else { u64::MAX };
         let (mut plans, mut ns) = (Vec::new(), 0);
         for (draft, runs) in self.all() {
             let most = draft.unlimited();
-            let Ok(plan) = draft.plan(arena.min(most))? else { return Ok(None) };
+            let Some(plan) = draft.plan_faster(arena.min(most), than)? else { return Ok(None) };
             ns += plan.figures.predicted_ns * runs;
             plans.push(plan);
         }

@@ -148,7 +148,7 @@ impl Compile<'_> {
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
         let roles = Roles { replaces, kinds: &kinds, guard, hosted: &hosting.hosted };
-        Draft::untimed(graph, &roles, self.device, self.host().saturating_sub(hosting.away))
+        Draft::untimed(graph, &roles, self.device, hosting.left)
     }
 
     /// Bytes of the host that plans may copy to: none where the device's memory is the host's.

@@ -22,6 +22,8 @@ pub(crate) struct Hosting {
     pub(crate) here: Bytes,
     /// Bytes of the host that state takes.
     pub(crate) away: Bytes,
+    /// Bytes of the host that are left for activations.
+    pub(crate) left: Bytes,
 }
 
 /// Whether a part of the state can live on the host: an optimizer's, and so large that it has pages of its own, so that the device
@@ -52,9 +54,10 @@ impl Compile<'_> {
         };
         let mut all = vec![largest(0)];
         let most = largest(self.host().get());
-        let half = largest(most.away.get() / 2);
+        // Between the two the link is busy enough with state, and a search with more choices takes longer.
+        let half = Hosting { left: Bytes::ZERO, ..largest(most.away.get() / 2) };
         for hosting in [half, most] {
-            if !all.contains(&hosting) {
+            if all.iter().all(|other| other.hosted != hosting.hosted) {
                 all.push(hosting);
             }
         }
@@ -80,7 +83,7 @@ impl Compile<'_> {
                 (false, false) => {}
             }
         }
-        Hosting { hosted, here, away }
+        Hosting { hosted, here, away, left: self.host().saturating_sub(away) }
     }
 
     /// Bytes of the device that state takes at present which may go to the host; of state that is only sketched, what it would.

@@ -205,13 +205,17 @@ impl Compile<'_> {
             Some(samples) => self.split(samples, &here)?,
             None => self.whole(&whole, &here)?,
         };
-        let mut least = one.floor();
+        // The last ways take least; what cannot take less is not searched for how little it can take.
+        let mut least = Bytes(u64::MAX);
         for way in ways.iter().rev() {
             let mut candidate = self.candidate(way, Some(&whole))?;
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
             made(candidate);
+        }
+        if one.bound() < least {
+            least = least.min(one.floor());
         }
         let planning = planning(self.device, one.ops());
         let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
@@ -239,7 +243,7 @@ impl Compile<'_> {
     ) -> Result<Option<(Candidate, Vec<Plan>, u64)>> {
         let Some(room) = terms.room(self.device, line) else { return Ok(None) };
         let unlimited_ns = terms.unlimited_ns;
-        let mut best = one.plan(room)?.map(|(plans, ns)| (one, plans, ns));
+        let mut best = one.plan(room, u64::MAX)?.map(|(plans, ns)| (one, plans, ns));
         for way in &terms.ways {
             if best.as_ref().is_some_and(|(_, _, ns)| *ns <= unlimited_ns) {
                 break;
@@ -253,7 +257,8 @@ impl Compile<'_> {
             if best.as_ref().is_some_and(|(_, _, ns)| least >= *ns) {
                 continue;
             }
-            if let Some((plans, ns)) = candidate.plan(room)? {
+            let than = best.as_ref().map_or(u64::MAX, |(_, _, ns)| *ns);
+            if let Some((plans, ns)) = candidate.plan(room, than)? {
                 let ns = ns.max(unlimited_ns);
                 if best.as_ref().is_none_or(|(_, _, known)| ns < *known) {
                     best = Some((candidate, plans, ns));

@@ -54,7 +54,7 @@ impl Compile<'_> {
             let hosting = compile.hostings().pop().unwrap_or_default();
             let mut copying = smallest(&compile, &hosting)?;
             let floor = copying.floor();
-            let plans = copying.plan(floor)?;
+            let plans = copying.plan(floor, u64::MAX)?;
             let host = plans.and_then(|(plans, _)| plans.iter().map(|p| p.figures.host_bytes).max());
             // State that may move with host memory and not without it is counted with the account here.
             let beside = elsewhere.saturating_sub(compile.movable_here().saturating_sub(self.movable_here()));
