@@ -198,6 +198,9 @@ impl PagePool {
         }
         self.free_idle(s, pages)?;
         if s.spare.len() < pages {
+            // What was gathered is of no use to anybody here, and others wait for it.
+            s.taken -= s.spare.len();
+            s.spare.clear();
             let (free, _) = self.cuda.memory()?;
             return Err(Error::OutOfMemory { bytes: pages * self.page, free });
         }

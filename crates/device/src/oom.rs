@@ -37,7 +37,7 @@ pub enum Verdict {
     Capacity,
     /// Enough is free, but no hole is large enough.
     Fragmentation,
-    /// The limit allows it, but the operating system did not give the memory.
+    /// The limit allows it, but the operating system or the driver of a card did not give the memory.
     System,
 }
 
@@ -102,7 +102,7 @@ impl OutOfMemory {
         }
     }
 
-    /// The same refusal, but by the operating system.
+    /// The same refusal, but by the operating system or the driver of a card.
     pub fn by_system(self) -> OutOfMemory {
         OutOfMemory { verdict: Verdict::System, ..self }
     }
@@ -124,8 +124,8 @@ impl OutOfMemory {
                  room at the alignment asked; ask for less alignment or raise the limit"
             ),
             Verdict::System => format!(
-                "{asked}, which the limit of {limit} allows, but the operating system refused; lower the \
-                 limit to what the machine has"
+                "{asked}, which the limit of {limit} allows, but the system refused: something else may hold \
+                 the rest; end it, or lower the limit to what is left"
             ),
         }
     }
