@@ -178,7 +178,8 @@ impl Step {
             let variant = match self.build(body, inputs, &self.options, present, site) {
                 Ok(variant) => variant,
                 Err(error) => {
-                    self.fit_workspace(site)?;
+                    // What went wrong first is what is told; a workspace that is too small is looked at before a run.
+                    self.fit_workspace(site).ok();
                     return Err(error);
                 }
             };
@@ -188,8 +189,9 @@ impl Step {
             tries += 1;
             let is_refused = matches!(fitted, Err(Error::OutOfMemory(_))) && self.device.capacity().is_some();
             if is_refused && tries < MOST_TRIES {
-                // Somebody else took memory of the device since the plan was made: the next keeps to what is left.
-                self.variants.pop();
+                // Somebody else took memory of the device since the plan was made: the next keeps to what is left. So must
+                // the forms from before, which share the workspace, when they are wanted again.
+                self.variants.clear();
                 continue;
             }
             if fitted.is_ok() && is_full {
@@ -299,7 +301,7 @@ impl Step {
         let host_bytes = self.host.as_ref().map_or(0, |host| host.bytes());
         let too_small = |v: &Variant| v.workspace() > self.workspace.bytes() || v.host_room().0 > host_bytes;
         if self.variants.last().is_some_and(too_small) {
-            self.fit_workspace(site)?;
+            self.fit_or_plan_anew(true, site)?;
         }
         self.give_back_idle();
         if body == 0 {

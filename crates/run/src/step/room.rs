@@ -64,7 +64,8 @@ impl Step {
         let variant = match self.build(0, &inputs, &options, false, site) {
             Ok(variant) => variant,
             Err(error) => {
-                self.fit_workspace(site)?;
+                // As in `prepare`: the refusal is told, and not what follows from it.
+                self.fit_workspace(site).ok();
                 return Err(error);
             }
         };
@@ -72,7 +73,23 @@ impl Step {
         self.runs = 0;
         self.variants.clear();
         self.variants.push(variant);
-        self.fit_workspace(site)
+        self.fit_or_plan_anew(false, site)
+    }
+
+    /// As [`Step::fit_workspace`]; where a device has not so much left any more, the form used last is planned anew within
+    /// what it has. `present` says that its inputs exist.
+    pub(super) fn fit_or_plan_anew(&mut self, present: bool, site: Site) -> Result<()> {
+        match self.fit_workspace(site) {
+            Err(Error::OutOfMemory(_)) if self.device.capacity().is_some() => {}
+            fitted => return fitted,
+        }
+        let last = self.variants.last().map(|v| (v.body, v.inputs.clone()));
+        // The others share the workspace, and it is not known which of them would fit into a smaller one.
+        self.variants.clear();
+        match last {
+            Some((body, inputs)) => self.prepare(body, &inputs, present, site),
+            None => self.fit_workspace(site),
+        }
     }
 
     /// Looks whether the process takes more of a device's own memory beside the step than was declared, as libraries may
