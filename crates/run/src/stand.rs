@@ -23,6 +23,8 @@ pub(crate) struct Knobs {
     pub(crate) is_greedy: AtomicBool,
     /// Whether it has failed for good.
     pub(crate) is_lost: AtomicBool,
+    /// What a line leaves for tensors; all bits where there is none.
+    pub(crate) line: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Knobs {
             thief: AtomicU64::new(0),
             is_greedy: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            line: AtomicU64::new(u64::MAX),
         });
         let host = BestFit::new(Bytes::gib(1)).expect("addresses");
         let memory = Arc::new(Pool { host, knobs: knobs.clone() });
@@ -114,7 +117,14 @@ impl Allocator for Pool {
         if self.host.stats().in_use + bytes > left || self.knobs.is_lost.load(Ordering::SeqCst) {
             return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_system());
         }
+        if self.host.stats().in_use + bytes > Knobs::get(&self.knobs.line) {
+            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_line());
+        }
         self.host.allocate(bytes, align, owner)
+    }
+
+    fn hold_to(&self, _who: u64, most: Option<Bytes>) {
+        self.knobs.line.store(most.map_or(u64::MAX, Bytes::get), Ordering::SeqCst);
     }
 
     fn release(&self, block: Block) -> Result<(), ReleaseError> {
@@ -138,6 +148,7 @@ impl Allocator for Pool {
 mod tests {
     use super::*;
     use crate::{Error, Held, Kind, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+    use plimsoll_device::Verdict;
     use plimsoll_graph::DType;
 
     /// A deep chain over a batch: most of what it takes can be recomputed.
@@ -234,6 +245,30 @@ mod tests {
             let left = device.capacity().unwrap();
             assert!(left < planned && step.info().planned <= left, "{} of {left}", step.info().planned);
         }
+    }
+
+    #[test]
+    fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
+        let (device, _) = Knobs::device(Bytes::gib(1), OWN);
+        let line = step(&device, None).unwrap().info().planned;
+        let mut step = step(&device, Some(line)).unwrap();
+        let expected = run(&mut step, &device).unwrap();
+        // A page more than the line leaves.
+        let past = || {
+            let left = line.get() - device.taken().unwrap().get();
+            device.scope(|| Tensor::zeros(Type::new(DType::U8, [left as usize + 4096])))
+        };
+        let refused = past().unwrap_err();
+        let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
+        assert!(why.verdict == Verdict::Line && why.to_string().contains("raise the line"), "{refused}");
+        device.scope(|| Tensor::zeros(Type::new(DType::U8, [4096]))).unwrap();
+        step.replan(StepOptions::default()).unwrap();
+        past().unwrap();
+        step.replan(StepOptions { memory: Some(line), ..StepOptions::default() }).unwrap();
+        assert!(past().is_err());
+        drop(step);
+        past().unwrap();
+        assert_eq!(run(&mut self::step(&device, None).unwrap(), &device).unwrap(), expected);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use plimsoll_cuda::{Arena, Cuda, Options};
-use plimsoll_device::Bytes;
+use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, RandomOps, Type};
 use plimsoll_run::{
     Device, Error, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
@@ -219,6 +219,42 @@ fn a_library_that_leaves_no_room_on_a_card_is_a_refusal_and_nothing_is_lost() {
     show("the library gave it back", &device, Some(&step));
     assert!(step.info().planned <= line && device.taken().unwrap() <= line);
     assert!(losses == plain.losses, "other bits");
+}
+
+#[test]
+fn an_eager_op_beside_a_step_on_a_card_does_not_take_the_process_past_its_line() {
+    let Some((_alone, device)) = card() else { return };
+    let x = noise(&device, &input(SAMPLES), 1.0, 8);
+    let line = {
+        let device = Device::cuda(0).unwrap();
+        let _beside = noise(&device, &input(SAMPLES), 1.0, 8);
+        compile(&device, None, SAMPLES).unwrap().0.info().planned + Bytes::mib(16)
+    };
+    let (mut step, _) = compile(&device, Some(line), SAMPLES).unwrap();
+    for _ in 0..4 {
+        run(&mut step, &x).unwrap();
+    }
+    show(&format!("under a line of {line} after 4 steps"), &device, Some(&step));
+    let zeros =
+        |bytes: u64| device.scope(|| Tensor::zeros(Type::new(DType::U8, [usize::try_from(bytes).unwrap()])));
+    let left = line.saturating_sub(device.taken().unwrap());
+    let refused = zeros(left.get() + (64 << 20)).expect_err("that is past the line");
+    eprintln!("    {left} are left; 64 MiB more were refused: {refused}");
+    let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
+    assert!(why.verdict == Verdict::Line, "{refused}");
+    // What the line leaves is given, page by page, and no more.
+    let mut kept = Vec::new();
+    while let Ok(more) = zeros(8 << 20) {
+        kept.push(more);
+        let taken = device.taken().unwrap();
+        assert!(taken <= line, "{taken} under a line of {line} with {} blocks", kept.len());
+    }
+    show(&format!("{} blocks of 8 MiB were given", kept.len()), &device, None);
+    drop(kept);
+    run(&mut step, &x).unwrap();
+    assert!(device.taken().unwrap() <= line);
+    step.replan(options(None)).unwrap();
+    zeros(left.get() + (64 << 20)).expect("without a line there is room");
 }
 
 /// Another process that takes memory of the card, until this is dropped.

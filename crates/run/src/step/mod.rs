@@ -21,7 +21,7 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::Kind;
 
 use crate::compile::{Compile, Compiled};
-use crate::device::Device;
+use crate::device::{Device, Hold};
 use crate::error::{Error, Result};
 use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
@@ -61,6 +61,8 @@ pub struct Step {
     variants: Vec<Variant>,
     /// What all of them run in, one at a time.
     workspace: Buffer,
+    /// What the line leaves for others, once the workspace is there.
+    hold: Option<Hold>,
     /// How often the step itself has run since it was planned.
     runs: u64,
     /// What happened that its owner should be told.
@@ -146,9 +148,9 @@ impl Step {
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
         let bodies: Vec<Body> = vec![Box::new(body)];
         let variants = Vec::new();
-        let (host, runs, notice) = (None, 0, None);
+        let (hold, host, runs, notice) = (None, None, 0, None);
         let mut step =
-            Step { device, options, bodies, names, state, variants, workspace, host, runs, notice };
+            Step { device, options, bodies, names, state, variants, workspace, hold, host, runs, notice };
         if let Some(inputs) = inputs {
             step.prepare(0, inputs, false, site)?;
         }

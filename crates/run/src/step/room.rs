@@ -4,7 +4,8 @@ use plimsoll_device::Bytes;
 use plimsoll_graph::Site;
 
 use super::{Step, StepOptions};
-use crate::account::own as own_bytes;
+use crate::account::{left_for_libraries, own as own_bytes};
+use crate::device::Hold;
 use crate::error::{Error, Result};
 use crate::tensor::Buffer;
 use crate::variant::Variant;
@@ -17,6 +18,7 @@ impl Step {
             self.drop_workspace(site)?;
             self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
         }
+        self.hold_line();
         let rooms = || self.variants.iter().map(Variant::host_room);
         let bytes = rooms().map(|(bytes, _)| bytes).max().unwrap_or(0);
         let slots = rooms().map(|(_, slots)| slots).max().unwrap_or(0);
@@ -30,12 +32,26 @@ impl Step {
 
     /// Gives back the workspace, the host's part too: while a plan is made, either is free for timing.
     pub(super) fn drop_workspace(&mut self, site: Site) -> Result<()> {
+        self.hold = None;
         self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
         self.device.memory().release_unused();
         if let Some(host) = self.host.as_mut().filter(|host| host.bytes() > 0) {
             host.fit(0, 0).map_err(|fault| Error::Fault { fault, site })?;
         }
         Ok(())
+    }
+
+    /// Under a line, holds everybody who asks the device for memory to what libraries leave of it: an eager op beside the
+    /// step must not take the process past the line either. What was planned is always within that.
+    fn hold_line(&mut self) {
+        // The old one goes first: it may be of another line.
+        self.hold = None;
+        let (line, own) = (self.options.memory, own_bytes(&self.device));
+        let program = self.variants.iter().map(|v| v.info.account.program).max();
+        if let (Some(line), Some(own), Some(program)) = (line, own, program) {
+            let most = line.saturating_sub(left_for_libraries(own, program));
+            self.hold = Some(Hold::new(&self.device, most));
+        }
     }
 
     /// Makes what copies beside kernels, where they are allowed and possible: before the device's memory is counted, of which
@@ -98,6 +114,7 @@ impl Step {
         let (Some(line), Some(own)) = (self.options.memory, own_bytes(&self.device)) else { return Ok(()) };
         let declared = self.info().account.program;
         if own <= declared {
+            self.hold_line();
             return Ok(());
         }
         let grown = own.saturating_sub(declared);
