@@ -9,6 +9,7 @@ use cudarc::driver::sys;
 
 use crate::compile::Cache;
 use crate::error::Error;
+use crate::holders;
 use crate::launch::{Args, Code, Grid};
 use crate::library::Library;
 
@@ -16,6 +17,14 @@ use crate::library::Library;
 pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<(), Error> {
     if status == sys::CUresult::CUDA_SUCCESS {
         return Ok(());
+    }
+    if status == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the addresses are of numbers; where the driver refuses, they stay.
+        unsafe {
+            let _ = sys::cuMemGetInfo_v2(&mut free, &mut total);
+        }
+        return Err(Error::NoRoom { call, free });
     }
     let mut text = std::ptr::null();
     // SAFETY: the driver gives the address of a text of its own, or leaves null.
@@ -108,12 +117,19 @@ impl Card {
             cu!(cuDeviceGet(&mut device, ordinal as i32))?;
             cu!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))?;
             cu!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), 31, device))?;
-            let mut total = 0;
-            cu!(cuDeviceTotalMem_v2(&mut total, device))?;
+        }
+        let text = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+        };
+        let (name, bus) = (text(&name), text(&bus));
+        let before = holders::of(&bus);
+        // SAFETY: as above.
+        unsafe {
             cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
             cu!(cuCtxSetCurrent(context))?;
             cu!(cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))?;
         }
+        holders::learn(before, holders::of(&bus));
         let attribute = |which| -> Result<usize, Error> {
             let mut value = 0;
             // SAFETY: the address is of a number.
@@ -123,9 +139,6 @@ impl Card {
         use sys::CUdevice_attribute as A;
         let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        let text = |bytes: &[u8]| {
-            String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
-        };
         let mut card = Card {
             device,
             ordinal,
@@ -133,8 +146,8 @@ impl Card {
             stream,
             target: format!("sm_{major}{minor}"),
             capability: (major, minor),
-            name: text(&name),
-            bus: text(&bus),
+            name,
+            bus,
             context_bytes: 0,
             shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -246,17 +259,7 @@ impl Card {
 
     /// What the whole process holds of the card, as NVML counts it, where NVML can tell.
     pub(crate) fn process_bytes(&self) -> Option<u64> {
-        let nvml = nvml_wrapper::Nvml::init().ok()?;
-        let device = nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?;
-        let me = std::process::id();
-        let processes = device.running_compute_processes().ok()?;
-        let bytes = |p: &nvml_wrapper::struct_wrappers::device::ProcessInfo| match p.used_gpu_memory {
-            nvml_wrapper::enums::device::UsedGpuMemory::Used(bytes) => Some(bytes),
-            nvml_wrapper::enums::device::UsedGpuMemory::Unavailable => None,
-        };
-        // Inside a container NVML may know the process by another number; if it is the only one, it is this one.
-        let mine = processes.iter().find(|p| p.pid == me);
-        mine.or(if processes.len() == 1 { processes.first() } else { None }).and_then(bytes)
+        holders::mine(&holders::of(&self.bus)?)
     }
 }
 

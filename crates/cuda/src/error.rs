@@ -55,6 +55,14 @@ pub enum Error {
         /// What the driver says is free.
         free: usize,
     },
+    /// The driver has no memory left for something that it keeps itself: code, a graph, a table of pages.
+    #[error("the CUDA driver has no memory left for {call}: {free} bytes of the card are free")]
+    NoRoom {
+        /// The function.
+        call: &'static str,
+        /// What the driver says is free.
+        free: usize,
+    },
     /// A kernel's source did not compile.
     #[error("kernel {name} did not compile for {target}: {log}")]
     Compile {

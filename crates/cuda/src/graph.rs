@@ -39,18 +39,21 @@ impl Cuda {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream is live, and a capture that failed is ended too.
         let ended = unsafe { cu!(cuStreamEndCapture(card.stream, &mut graph)) };
+        // From here on whatever was made goes with this value, however the rest turns out.
+        let executable = std::ptr::null_mut();
+        let mut captured = Graph { cuda: self.clone(), graph, executable, nodes: 0, bytes: 0 };
         recorded?;
         ended?;
-        let (mut executable, mut nodes) = (std::ptr::null_mut(), 0);
         // SAFETY: the graph is live; a null list asks for the number of nodes only.
         unsafe {
-            cu!(cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes))?;
-            cu!(cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
-            cu!(cuGraphUpload(executable, card.stream))?;
+            cu!(cuGraphGetNodes(graph, std::ptr::null_mut(), &mut captured.nodes))?;
+            cu!(cuGraphInstantiateWithFlags(&mut captured.executable, graph, 0))?;
+            cu!(cuGraphUpload(captured.executable, card.stream))?;
             cu!(cuStreamSynchronize(card.stream))?;
         }
         let (after, _) = card.memory()?;
-        Ok(Graph { cuda: self.clone(), graph, executable, nodes, bytes: before.saturating_sub(after) })
+        captured.bytes = before.saturating_sub(after);
+        Ok(captured)
     }
 }
 
@@ -89,10 +92,14 @@ impl Recording for Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: nobody has the handles any more. A drop cannot report a refusal.
+        // SAFETY: nobody has the handles any more; those that were not made are null. A drop cannot report a refusal.
         unsafe {
-            let _ = sys::cuGraphExecDestroy(self.executable);
-            let _ = sys::cuGraphDestroy(self.graph);
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
+            }
+            if !self.graph.is_null() {
+                let _ = sys::cuGraphDestroy(self.graph);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ mod emulator;
 mod engines;
 mod error;
 mod graph;
+mod holders;
 mod kernels;
 mod late;
 mod launch;
@@ -425,8 +426,12 @@ impl Backend for Cuda {
         if self.is_emulated() {
             return Ok(None);
         }
-        let graph = self.capture(|| body().map_err(Error::Fault)).map_err(Error::into_fault)?;
-        Ok(Some(Box::new(graph)))
+        match self.capture(|| body().map_err(Error::Fault)) {
+            Ok(graph) => Ok(Some(Box::new(graph))),
+            // Others have filled the card: a step that is not recorded takes longer to start and needs no room.
+            Err(Error::NoRoom { .. }) => Ok(None),
+            Err(why) => Err(why.into_fault()),
+        }
     }
 
     fn rough_link(&self) -> Option<Link> {

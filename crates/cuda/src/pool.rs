@@ -102,6 +102,8 @@ struct State {
     peak: usize,
     /// Pages taken from the driver.
     taken: usize,
+    /// What lines leave for this pool, in pages, by whose they are.
+    lines: BTreeMap<u64, usize>,
 }
 
 /// An allocator over pages of a card.
@@ -133,14 +135,18 @@ impl PagePool {
         Bytes::from(pages * self.page)
     }
 
-    fn stats_of(&self, s: &State) -> Stats {
-        let free = self.limit - s.used;
+    /// The most pages that may be held as things are: the limit, or less where a line is lower.
+    fn most(&self, s: &State) -> usize {
+        s.lines.values().copied().min().map_or(self.limit, |line| line.min(self.limit))
+    }
+
+    fn stats_of(&self, s: &State, limit: usize) -> Stats {
         Stats::new(
             self.bytes(s.used),
             self.bytes(s.peak),
             self.bytes(s.taken),
-            self.bytes(self.limit),
-            self.bytes(free),
+            self.bytes(limit),
+            self.bytes(limit.saturating_sub(s.used)),
             s.live.len(),
         )
     }
@@ -185,7 +191,8 @@ impl PagePool {
         if let Some(extent) = s.idle.get_mut(&pages).and_then(Vec::pop) {
             return Ok(extent);
         }
-        while s.spare.len() < pages && s.taken < self.limit {
+        let most = self.most(s);
+        while s.spare.len() < pages && s.taken < most {
             match Page::new(&self.cuda, self.page) {
                 Ok(page) => {
                     s.spare.push(page);
@@ -198,6 +205,9 @@ impl PagePool {
         }
         self.free_idle(s, pages)?;
         if s.spare.len() < pages {
+            // What was gathered is of no use to anybody here, and others wait for it.
+            s.taken -= s.spare.len();
+            s.spare.clear();
             let (free, _) = self.cuda.memory()?;
             return Err(Error::OutOfMemory { bytes: pages * self.page, free });
         }
@@ -219,7 +229,7 @@ impl PagePool {
     }
 
     fn place(&self, s: &mut State, bytes: usize) -> Result<Option<(Home, *mut u8)>, Error> {
-        let free = self.limit - s.used;
+        let free = self.most(s).saturating_sub(s.used);
         if bytes > self.page / 2 {
             let pages = bytes.div_ceil(self.page);
             if pages > free {
@@ -257,7 +267,9 @@ impl Allocator for PagePool {
     fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
         let mut s = self.state();
         let refusal = |s: &State| {
-            OutOfMemory::new(bytes, owner, &self.stats_of(s), self.holders_of(s, HOLDERS_IN_AN_ERROR))
+            let (most, holders) = (self.most(s), self.holders_of(s, HOLDERS_IN_AN_ERROR));
+            let refusal = OutOfMemory::new(bytes, owner, &self.stats_of(s, most), holders);
+            if most < self.limit { refusal.by_line() } else { refusal }
         };
         let Some(length) = bytes.to_usize().filter(|_| align <= self.page) else {
             return Err(refusal(&s).by_system());
@@ -306,7 +318,7 @@ impl Allocator for PagePool {
     }
 
     fn stats(&self) -> Stats {
-        self.stats_of(&self.state())
+        self.stats_of(&self.state(), self.limit)
     }
 
     fn reset_peak(&self) {
@@ -320,6 +332,15 @@ impl Allocator for PagePool {
         let _ = self.free_idle(&mut s, usize::MAX);
         s.taken -= s.spare.len();
         s.spare.clear();
+    }
+
+    fn hold_to(&self, who: u64, most: Option<Bytes>) {
+        let pages = most.map(|most| most.to_usize().unwrap_or(usize::MAX) / self.page);
+        let lines = &mut self.state().lines;
+        match pages {
+            Some(pages) => lines.insert(who, pages),
+            None => lines.remove(&who),
+        };
     }
 
     fn page(&self) -> Bytes {

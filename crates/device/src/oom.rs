@@ -37,8 +37,10 @@ pub enum Verdict {
     Capacity,
     /// Enough is free, but no hole is large enough.
     Fragmentation,
-    /// The limit allows it, but the operating system did not give the memory.
+    /// The limit allows it, but the operating system or the driver of a card did not give the memory.
     System,
+    /// More is asked than a line for the whole process leaves.
+    Line,
 }
 
 impl fmt::Display for Verdict {
@@ -48,6 +50,7 @@ impl fmt::Display for Verdict {
             Verdict::Capacity => "capacity",
             Verdict::Fragmentation => "fragmentation",
             Verdict::System => "system",
+            Verdict::Line => "line",
         })
     }
 }
@@ -102,9 +105,14 @@ impl OutOfMemory {
         }
     }
 
-    /// The same refusal, but by the operating system.
+    /// The same refusal, but by the operating system or the driver of a card.
     pub fn by_system(self) -> OutOfMemory {
         OutOfMemory { verdict: Verdict::System, ..self }
+    }
+
+    /// The same refusal, by a line for the whole process that the limit follows from.
+    pub fn by_line(self) -> OutOfMemory {
+        OutOfMemory { verdict: Verdict::Line, ..self }
     }
 
     fn sentence(&self) -> String {
@@ -123,9 +131,13 @@ impl OutOfMemory {
                 "{asked}, and {free} of {limit} are free, but because of fragmentation no free block has \
                  room at the alignment asked; ask for less alignment or raise the limit"
             ),
+            Verdict::Line => format!(
+                "{asked}, but only {free} of the {limit} that the step's line leaves for tensors are free; free \
+                 something, or raise the line"
+            ),
             Verdict::System => format!(
-                "{asked}, which the limit of {limit} allows, but the operating system refused; lower the \
-                 limit to what the machine has"
+                "{asked}, which the limit of {limit} allows, but the system refused: something else may hold \
+                 the rest; end it, or lower the limit to what is left"
             ),
         }
     }
@@ -197,7 +209,7 @@ largest holders:
         let capacity = refusal(Bytes::mib(200), Bytes::mib(124), Bytes::mib(4));
         let aligned = refusal(Bytes::mib(8), Bytes::mib(124), Bytes::mib(9));
         let limit = refusal(Bytes::gib(1), Bytes::ZERO, Bytes::mib(256));
-        for error in [capacity.clone(), aligned, limit, capacity.by_system()] {
+        for error in [capacity.clone(), aligned, limit, capacity.clone().by_system(), capacity.by_line()] {
             let text = error.to_string();
             let first = text.lines().next().unwrap();
             assert!(first.contains("matmul at src/train.rs:7 asked for"), "{first}");

@@ -100,6 +100,12 @@ pub(crate) fn own(device: &Device) -> Option<Bytes> {
     device.taken().map(|taken| taken.saturating_sub(device.memory_info().reserved))
 }
 
+/// What eager ops must leave for all but tensors, where the process takes `own` for that now and was declared to take
+/// `program`: room for what the next steps load, as far as it was declared.
+pub(crate) fn left_for_libraries(own: Bytes, program: Bytes) -> Bytes {
+    (own + Bytes(DEVICE_RESERVE.get() / 2)).min(program).max(own)
+}
+
 /// Bytes rounded up to whole pages of a device.
 pub(crate) fn whole_pages(device: &Device, bytes: Bytes) -> Bytes {
     Bytes(bytes.get().next_multiple_of(device.memory().page().get().max(1)))

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_cpu::Cpu;
@@ -270,6 +271,28 @@ impl Device {
 
     pub(crate) fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What somebody leaves for all others of a device's memory, for as long as it stands.
+pub(crate) struct Hold {
+    memory: Arc<dyn Allocator>,
+    who: u64,
+}
+
+impl Hold {
+    /// Lets everything together take at most so many bytes.
+    pub(crate) fn new(device: &Device, most: Bytes) -> Hold {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let who = NEXT.fetch_add(1, Ordering::Relaxed);
+        device.memory().hold_to(who, Some(most));
+        Hold { memory: device.memory().clone(), who }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.memory.hold_to(self.who, None);
     }
 }
 

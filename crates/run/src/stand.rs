@@ -21,6 +21,10 @@ pub(crate) struct Knobs {
     pub(crate) thief: AtomicU64,
     /// Whether it takes as much every time.
     pub(crate) is_greedy: AtomicBool,
+    /// Whether it has failed for good.
+    pub(crate) is_lost: AtomicBool,
+    /// What a line leaves for tensors; all bits where there is none.
+    pub(crate) line: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,8 @@ impl Knobs {
             own: AtomicU64::new(own.get()),
             thief: AtomicU64::new(0),
             is_greedy: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+            line: AtomicU64::new(u64::MAX),
         });
         let host = BestFit::new(Bytes::gib(1)).expect("addresses");
         let memory = Arc::new(Pool { host, knobs: knobs.clone() });
@@ -82,6 +88,13 @@ impl Backend for Stand {
         false
     }
 
+    fn synchronize(&self) -> Result<(), Fault> {
+        match self.knobs.is_lost.load(Ordering::SeqCst) {
+            true => Err(Fault { op: "stand", why: "it has failed".into() }),
+            false => Ok(()),
+        }
+    }
+
     fn taken(&self) -> Option<Bytes> {
         Some(Knobs::get(&self.knobs.own) + self.memory.stats().reserved)
     }
@@ -101,10 +114,17 @@ impl Allocator for Pool {
             self.knobs.total.fetch_sub(stolen, Ordering::SeqCst);
         }
         let left = Knobs::get(&self.knobs.total).saturating_sub(Knobs::get(&self.knobs.own));
-        if self.host.stats().in_use + bytes > left {
+        if self.host.stats().in_use + bytes > left || self.knobs.is_lost.load(Ordering::SeqCst) {
             return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_system());
         }
+        if self.host.stats().in_use + bytes > Knobs::get(&self.knobs.line) {
+            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_line());
+        }
         self.host.allocate(bytes, align, owner)
+    }
+
+    fn hold_to(&self, _who: u64, most: Option<Bytes>) {
+        self.knobs.line.store(most.map_or(u64::MAX, Bytes::get), Ordering::SeqCst);
     }
 
     fn release(&self, block: Block) -> Result<(), ReleaseError> {
@@ -128,6 +148,7 @@ impl Allocator for Pool {
 mod tests {
     use super::*;
     use crate::{Error, Held, Kind, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+    use plimsoll_device::Verdict;
     use plimsoll_graph::DType;
 
     /// A deep chain over a batch: most of what it takes can be recomputed.
@@ -195,6 +216,76 @@ mod tests {
         knobs.is_greedy.store(true, Ordering::SeqCst);
         let refused = self::step(&device, None).err().expect("nothing is left");
         assert!(matches!(refused, Error::OutOfMemory(_) | Error::Full { .. }), "{refused}");
+    }
+
+    #[test]
+    fn memory_that_is_taken_while_another_form_is_made_or_the_line_is_moved_is_done_without() {
+        let (wide, _) = Knobs::device(Bytes::gib(1), OWN);
+        let mut free = step(&wide, None).unwrap();
+        let planned = free.info().planned;
+        let expected: Vec<Vec<u8>> = (0..2).map(|_| run(&mut free, &wide).unwrap()).collect();
+        for is_moved in [false, true] {
+            let (device, knobs) = Knobs::device(Bytes::gib(1), OWN);
+            let mut step = step(&device, None).unwrap();
+            let forward = step.add_body(|pass| {
+                let y = pass.inputs[0].matmul(&pass.state[0])?.square()?.mean(&[], false)?;
+                Ok(StepResult { state: pass.state.to_vec(), outputs: vec![y], totals: vec![] })
+            });
+            assert_eq!(run(&mut step, &device).unwrap(), expected[0]);
+            let stolen = Bytes::gib(1).saturating_sub(planned) + Bytes::mib(60);
+            knobs.thief.store(stolen.get(), Ordering::SeqCst);
+            // Either way the workspace is given back while a plan is made, and there is less of it behind that.
+            if is_moved {
+                step.replan(StepOptions::default()).unwrap();
+            } else {
+                let x = device.scope(|| Tensor::from_f64(&[0.5; 16384 * 64], input())).unwrap();
+                step.run_body(forward, &[&x]).unwrap();
+            }
+            assert_eq!(run(&mut step, &device).unwrap(), expected[1]);
+            let left = device.capacity().unwrap();
+            assert!(left < planned && step.info().planned <= left, "{} of {left}", step.info().planned);
+        }
+    }
+
+    #[test]
+    fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
+        let (device, _) = Knobs::device(Bytes::gib(1), OWN);
+        let line = step(&device, None).unwrap().info().planned;
+        let mut step = step(&device, Some(line)).unwrap();
+        let expected = run(&mut step, &device).unwrap();
+        // A page more than the line leaves.
+        let past = || {
+            let left = line.get() - device.taken().unwrap().get();
+            device.scope(|| Tensor::zeros(Type::new(DType::U8, [left as usize + 4096])))
+        };
+        let refused = past().unwrap_err();
+        let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
+        assert!(why.verdict == Verdict::Line && why.to_string().contains("raise the line"), "{refused}");
+        device.scope(|| Tensor::zeros(Type::new(DType::U8, [4096]))).unwrap();
+        step.replan(StepOptions::default()).unwrap();
+        past().unwrap();
+        step.replan(StepOptions { memory: Some(line), ..StepOptions::default() }).unwrap();
+        assert!(past().is_err());
+        drop(step);
+        past().unwrap();
+        assert_eq!(run(&mut self::step(&device, None).unwrap(), &device).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_device_that_has_failed_is_not_called_full() {
+        let (device, knobs) = Knobs::device(Bytes::gib(1), OWN);
+        let taken = || device.scope(|| Tensor::zeros(input())).map(drop);
+        taken().unwrap();
+        knobs.is_lost.store(true, Ordering::SeqCst);
+        let refused = taken().unwrap_err();
+        assert!(
+            matches!(&refused, Error::Fault { .. }) && refused.to_string().contains("failed"),
+            "{refused}"
+        );
+        knobs.is_lost.store(false, Ordering::SeqCst);
+        knobs.total.store(OWN.get(), Ordering::SeqCst);
+        let refused = taken().unwrap_err();
+        assert!(matches!(&refused, Error::OutOfMemory(_)), "{refused}");
     }
 
     #[test]

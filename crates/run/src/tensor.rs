@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_device::Lease;
 use plimsoll_device::backend::{HostBlock, Operand};
+use plimsoll_device::{Lease, Verdict};
 use plimsoll_graph::{Error as GraphError, Op, Site, Sym, TensorOps, Type};
 use smallvec::SmallVec;
 
@@ -62,7 +62,12 @@ impl Buffer {
     pub(crate) fn new(device: &Device, bytes: usize, op: &'static str, site: Site) -> Result<Buffer> {
         let owner = plimsoll_device::Owner::new(op, site);
         let align = plimsoll_device::backend::ALIGNMENT;
-        let lease = Lease::new(device.memory(), bytes.into(), align, owner)?;
+        let lease = Lease::new(device.memory(), bytes.into(), align, owner).map_err(|refusal| {
+            // A device that has failed gives no memory either, and that is what must be told then.
+            let failed =
+                if refusal.verdict == Verdict::System { device.backend().synchronize() } else { Ok(()) };
+            failed.map_or_else(|fault| Error::Fault { fault, site }, |()| Error::OutOfMemory(refusal))
+        })?;
         Ok(Buffer { memory: Memory::Device(lease), device: device.clone() })
     }
 

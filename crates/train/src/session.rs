@@ -58,7 +58,7 @@ impl Trainer {
             let event = match outcome {
                 Ok(Some(event)) => event,
                 Ok(None) => {
-                    self.save_checkpoint()?;
+                    self.save_checkpoint().map_err(|error| self.stopped(error))?;
                     break;
                 }
                 Err(error) => return Err(self.stopped(error)),
@@ -73,7 +73,7 @@ impl Trainer {
             }
             history.push(event);
             if self.checkpoints.is_some() {
-                self.save_checkpoint()?;
+                self.save_checkpoint().map_err(|error| self.stopped(error))?;
             }
             if stop.is_some() {
                 break;

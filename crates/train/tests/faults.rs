@@ -144,6 +144,18 @@ fn a_batch_that_is_not_finite_is_left_out_and_said() {
 }
 
 #[test]
+fn a_checkpoint_that_cannot_be_written_at_the_end_of_an_epoch_names_the_one_before() {
+    let scratch = Scratch::new("unwritten");
+    std::fs::create_dir_all(&scratch.0).unwrap();
+    // A file stands where the checkpoint of the second epoch should go.
+    std::fs::write(scratch.0.join("step-00000012"), "in the way").unwrap();
+    let mut trainer = trainer(Device::cpu_over(1, memory()), &scratch.0);
+    let error = trainer.fit(data(), Epochs(3)).unwrap_err();
+    let Error::Lost { step: 12, checkpoint, .. } = &error else { panic!("{error}") };
+    assert_eq!(*checkpoint, scratch.0.join("step-00000010"));
+}
+
+#[test]
 fn a_checkpoint_of_another_model_or_a_torn_one_is_refused_by_name() {
     let scratch = Scratch::new("foreign");
     let device = Device::cpu_over(1, memory());

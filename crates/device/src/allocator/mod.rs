@@ -74,6 +74,10 @@ pub trait Allocator: Send + Sync {
     /// Gives memory that no block lies in back to the system, where it can be.
     fn release_unused(&self) {}
 
+    /// Lets all blocks together take no more than `most`, beside the limit, until the same `who` says otherwise: what a line
+    /// for the whole process leaves for them. Nothing happens where only the limit counts.
+    fn hold_to(&self, _who: u64, _most: Option<Bytes>) {}
+
     /// The pages in which memory comes: a block of more than half a page takes whole ones, smaller blocks share them. One
     /// byte where blocks are counted as they are.
     fn page(&self) -> Bytes {

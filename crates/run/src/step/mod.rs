@@ -21,7 +21,7 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::Kind;
 
 use crate::compile::{Compile, Compiled};
-use crate::device::Device;
+use crate::device::{Device, Hold};
 use crate::error::{Error, Result};
 use crate::survey::Survey;
 use crate::tensor::{Buffer, Tensor};
@@ -61,6 +61,8 @@ pub struct Step {
     variants: Vec<Variant>,
     /// What all of them run in, one at a time.
     workspace: Buffer,
+    /// What the line leaves for others, once the workspace is there.
+    hold: Option<Hold>,
     /// How often the step itself has run since it was planned.
     runs: u64,
     /// What happened that its owner should be told.
@@ -146,9 +148,9 @@ impl Step {
         let workspace = Buffer::new(&device, 0, "step workspace", site)?;
         let bodies: Vec<Body> = vec![Box::new(body)];
         let variants = Vec::new();
-        let (host, runs, notice) = (None, 0, None);
+        let (hold, host, runs, notice) = (None, None, 0, None);
         let mut step =
-            Step { device, options, bodies, names, state, variants, workspace, host, runs, notice };
+            Step { device, options, bodies, names, state, variants, workspace, hold, host, runs, notice };
         if let Some(inputs) = inputs {
             step.prepare(0, inputs, false, site)?;
         }
@@ -181,7 +183,8 @@ impl Step {
             let variant = match self.build(body, inputs, &options, present, is_settled, site) {
                 Ok(variant) => variant,
                 Err(error) => {
-                    self.fit_workspace(site)?;
+                    // What went wrong first is what is told; a workspace that is too small is looked at before a run.
+                    self.fit_workspace(site).ok();
                     return Err(error);
                 }
             };
@@ -191,8 +194,9 @@ impl Step {
             tries += 1;
             let is_refused = matches!(fitted, Err(Error::OutOfMemory(_))) && self.device.capacity().is_some();
             if is_refused && tries < MOST_TRIES {
-                // Somebody else took memory of the device since the plan was made: the next keeps to what is left.
-                self.variants.pop();
+                // Somebody else took memory of the device since the plan was made: the next keeps to what is left. So must
+                // the forms from before, which share the workspace, when they are wanted again.
+                self.variants.clear();
                 continue;
             }
             if fitted.is_ok() && is_full {
@@ -308,7 +312,7 @@ impl Step {
         let host_bytes = self.host.as_ref().map_or(0, |host| host.bytes());
         let too_small = |v: &Variant| v.workspace() > self.workspace.bytes() || v.host_room().0 > host_bytes;
         if self.variants.last().is_some_and(too_small) {
-            self.fit_workspace(site)?;
+            self.fit_or_plan_anew(true, site)?;
         }
         self.give_back_idle();
         if body == 0 {

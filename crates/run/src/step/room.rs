@@ -4,7 +4,8 @@ use plimsoll_device::Bytes;
 use plimsoll_graph::Site;
 
 use super::{Step, StepOptions};
-use crate::account::own as own_bytes;
+use crate::account::{left_for_libraries, own as own_bytes};
+use crate::device::Hold;
 use crate::error::{Error, Result};
 use crate::tensor::{Buffer, Tensor};
 use crate::variant::Variant;
@@ -17,6 +18,7 @@ impl Step {
             self.drop_workspace(site)?;
             self.workspace = Buffer::new(&self.device, wanted, "step workspace", site)?;
         }
+        self.hold_line();
         let rooms = || self.variants.iter().map(Variant::host_room);
         let bytes = rooms().map(|(bytes, _)| bytes).max().unwrap_or(0);
         let slots = rooms().map(|(_, slots)| slots).max().unwrap_or(0);
@@ -30,12 +32,26 @@ impl Step {
 
     /// Gives back the workspace, the host's part too: while a plan is made, either is free for timing.
     pub(super) fn drop_workspace(&mut self, site: Site) -> Result<()> {
+        self.hold = None;
         self.workspace = Buffer::new(&self.device, 0, "step workspace", site)?;
         self.device.memory().release_unused();
         if let Some(host) = self.host.as_mut().filter(|host| host.bytes() > 0) {
             host.fit(0, 0).map_err(|fault| Error::Fault { fault, site })?;
         }
         Ok(())
+    }
+
+    /// Under a line, holds everybody who asks the device for memory to what libraries leave of it: an eager op beside the
+    /// step must not take the process past the line either. What was planned is always within that.
+    fn hold_line(&mut self) {
+        // The old one goes first: it may be of another line.
+        self.hold = None;
+        let (line, own) = (self.options.memory, own_bytes(&self.device));
+        let program = self.variants.iter().map(|v| v.info.account.program).max();
+        if let (Some(line), Some(own), Some(program)) = (line, own, program) {
+            let most = line.saturating_sub(left_for_libraries(own, program));
+            self.hold = Some(Hold::new(&self.device, most));
+        }
     }
 
     /// Makes what copies beside kernels, where they are allowed and possible: before the device's memory is counted, of which
@@ -87,7 +103,8 @@ impl Step {
         let variant = match self.build(0, &inputs, &options, false, false, site) {
             Ok(variant) => variant,
             Err(error) => {
-                self.fit_workspace(site)?;
+                // As in `prepare`: the refusal is told, and not what follows from it.
+                self.fit_workspace(site).ok();
                 return Err(error);
             }
         };
@@ -95,7 +112,23 @@ impl Step {
         self.runs = 0;
         self.variants.clear();
         self.variants.push(variant);
-        self.fit_workspace(site)
+        self.fit_or_plan_anew(false, site)
+    }
+
+    /// As [`Step::fit_workspace`]; where a device has not so much left any more, the form used last is planned anew within
+    /// what it has. `present` says that its inputs exist.
+    pub(super) fn fit_or_plan_anew(&mut self, present: bool, site: Site) -> Result<()> {
+        match self.fit_workspace(site) {
+            Err(Error::OutOfMemory(_)) if self.device.capacity().is_some() => {}
+            fitted => return fitted,
+        }
+        let last = self.variants.last().map(|v| (v.body, v.inputs.clone()));
+        // The others share the workspace, and it is not known which of them would fit into a smaller one.
+        self.variants.clear();
+        match last {
+            Some((body, inputs)) => self.prepare(body, &inputs, present, site),
+            None => self.fit_workspace(site),
+        }
     }
 
     /// Looks whether the process takes more of a device's own memory beside the step than was declared, as libraries may
@@ -104,6 +137,7 @@ impl Step {
         let (Some(line), Some(own)) = (self.options.memory, own_bytes(&self.device)) else { return Ok(()) };
         let declared = self.info().account.program;
         if own <= declared {
+            self.hold_line();
             return Ok(());
         }
         let grown = own.saturating_sub(declared);
