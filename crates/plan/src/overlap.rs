@@ -72,6 +72,34 @@ pub(crate) fn overlap(dense: &Dense, acts: Vec<Act>, budget: u64) -> (Vec<Act>, 
     (acts, live)
 }
 
+/// When the tensors that are copied are made and used, in order.
+struct Events {
+    made: Vec<Vec<u32>>,
+    used: Vec<Vec<u32>>,
+}
+
+impl Events {
+    fn new(dense: &Dense, acts: &[Act]) -> Events {
+        let mut is_copied = vec![false; dense.size.len()];
+        acts.iter().filter_map(|act| copy(dense, act)).for_each(|c| is_copied[c.tensor as usize] = true);
+        let lists = || vec![Vec::new(); dense.size.len()];
+        let mut events = Events { made: lists(), used: lists() };
+        for (at, act) in acts.iter().enumerate() {
+            match *act {
+                Act::Run(op) => {
+                    let copied = |t: &&u32| is_copied[**t as usize];
+                    let (ins, outs) = (dense.ins.of(op), dense.outs.of(op));
+                    ins.iter().filter(copied).for_each(|&t| events.used[t as usize].push(at as u32));
+                    outs.iter().filter(copied).for_each(|&t| events.made[t as usize].push(at as u32));
+                }
+                Act::Load(t) => events.made[t as usize].push(at as u32),
+                Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
+            }
+        }
+        events
+    }
+}
+
 /// Where waits and starts go: before which of the acts.
 struct Moves {
     stored: Vec<Vec<u32>>,
@@ -93,12 +121,7 @@ impl Moves {
         }
         let mut moves =
             Moves { stored: vec![Vec::new(); acts.len() + 1], loads: vec![Vec::new(); acts.len() + 1] };
-        let uses = |act: &Act, t: u32| matches!(*act, Act::Run(op) if dense.ins.of(op).contains(&t));
-        let makes = |act: &Act, t: u32| match *act {
-            Act::Run(op) => dense.outs.of(op).contains(&t),
-            Act::Load(made) => made == t,
-            _ => false,
-        };
+        let events = Events::new(dense, acts);
         // The wait of each copy to the host goes where the copy should be done, or where its bytes cannot stay.
         let mut stored_at = vec![0; dense.size.len()];
         let mut engine = 0;
@@ -107,9 +130,11 @@ impl Moves {
                 continue;
             };
             engine = clock[at].max(engine) + ns;
-            let again = (at + 2..acts.len()).find(|&k| makes(&acts[k], t)).unwrap_or(acts.len());
-            let due = (at + 2..again).find(|&k| clock[k] >= engine).unwrap_or(again);
-            let last = (at + 2..again).rev().find(|&k| uses(&acts[k], t)).unwrap_or(at + 1);
+            let again = events.made[t as usize].iter().map(|&k| k as usize).find(|&k| k >= at + 2);
+            let again = again.unwrap_or(acts.len());
+            let due = clock.partition_point(|&ns| ns < engine).max(at + 2).min(again);
+            let used = events.used[t as usize].iter().rev().map(|&k| k as usize);
+            let last = used.into_iter().find(|&k| k < again).filter(|&k| k >= at + 2).unwrap_or(at + 1);
             // Where its last user would have taken its place, there are two of them from then on.
             let shared = matches!(acts[last], Act::Run(op) if dense.pairs.of(op).contains(&t));
             let from = if shared { last } else { last + 1 };
@@ -127,10 +152,14 @@ impl Moves {
             };
             engine = clock[at].min(engine).saturating_sub(ns);
             let size = dense.size[t as usize];
+            let earlier =
+                |list: &[u32]| list.iter().rev().find(|&&k| (k as usize) < at).map_or(0, |&k| k as usize + 1);
+            let (used, made) = (&events.used[t as usize], &events.made[t as usize]);
+            let first = stored_at[t as usize].max(earlier(used)).max(earlier(made));
             let mut start = at;
-            while start > stored_at[t as usize] && clock[start] > engine {
+            while start > first && clock[start] > engine {
                 let before = start - 1;
-                if held[before] + size > budget || uses(&acts[before], t) || makes(&acts[before], t) {
+                if held[before] + size > budget {
                     break;
                 }
                 held[before] += size;
