@@ -257,7 +257,7 @@ impl Planner {
         let Some(entry) = ladder.fastest(budget, u64::MAX) else {
             return Err(PlanError::Infeasible(Box::new(self.refusal(budget))));
         };
-        let entry = entry.tight(problem.scratch_alignment, copied_to);
+        let entry = entry.tight(&problem, copied_to);
         let mut plan = write(&problem, entry, micro_batches);
         // The figures are of whatever is allowed, copies too.
         let same = |family: &Family| family.micro_batches == micro_batches && host_budget > 0;
