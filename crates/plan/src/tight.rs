@@ -26,8 +26,11 @@ const FEWEST: u64 = 4;
 const MOST: u64 = 200;
 /// So many orders that follow from each other are packed before another start.
 const ORDERS: u64 = 10;
-/// How many moves are tried between two orders, for each act.
+/// How many moves are tried between two orders, for each act, and at most.
 const MOVES: usize = 2;
+const MOST_MOVES: usize = 2000;
+/// Where the usual packing takes longer than this, only the schedule itself is packed once more.
+const LONG: f64 = 0.08;
 /// How much more a move may hold, in acts that hold all there is room for: by start, in turn.
 const HEATS: [f64; 3] = [0.05, 0.5, 0.0125];
 
@@ -40,7 +43,8 @@ impl Entry {
         best.packed = self.packed.clone();
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
         let copies = self.acts.iter().any(|act| matches!(act, Act::Load(_)));
-        if search.lower(&mut best, usual) || copies {
+        // In a long step one packing takes as long as all the attempts on a short one.
+        if search.lower(&mut best, usual) || copies || usual > LONG {
             return best;
         }
         let (dense, frozen) = spread_acts(&self.dense, &self.acts);
@@ -71,7 +75,12 @@ impl Entry {
             let room = live - dense.resident_bytes;
             let Some(mut order) = Reorder::new(problem, &dense, &acts) else { return best };
             for attempt in 0..ORDERS.min(attempts - done) {
-                order.wander(room, MOVES * acts.len(), HEATS[(round % 3) as usize], &mut chance);
+                order.wander(
+                    room,
+                    (MOVES * acts.len()).min(MOST_MOVES),
+                    HEATS[(round % 3) as usize],
+                    &mut chance,
+                );
                 // What is set apart may take the room that the order has gained, or not.
                 let room = if attempt % 2 == 0 { room } else { order.peak() };
                 let mut next = search.varied(&order, &dense, room, attempt, &mut chance);
