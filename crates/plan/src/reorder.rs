@@ -119,7 +119,8 @@ impl<'a> Reorder<'a> {
             let later = chance.below(2) == 0;
             let (from, to) =
                 if later { (at, (at + reach + 1).min(n)) } else { (at.saturating_sub(reach), at + 1) };
-            (first.clear(), second.clear());
+            first.clear();
+            second.clear();
             self.divide(from, to, later, &mut first, &mut second);
             if first.is_empty() || second.is_empty() {
                 continue;
