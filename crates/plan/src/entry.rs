@@ -55,10 +55,10 @@ impl Entry {
     /// [`Entry::places`] stops at the budget, which is all that a search asks for; for the one schedule that becomes a plan
     /// it is worth looking on. A packing that does not reach the bytes that are live is most often one of few: it is
     /// searched a little longer, and then the schedule is changed where that costs nothing, which makes another packing.
-    pub fn tight(&mut self, scratch_alignment: u64, host_budget: u64) -> &mut Entry {
-        let height = self.arena(scratch_alignment);
+    pub fn tight(&mut self, problem: &Problem, host_budget: u64) -> &mut Entry {
+        let height = self.arena(problem.scratch_alignment);
         if self.tight.is_none() && height > self.live && !self.is_tight {
-            self.tight = Some(Box::new(self.tightened(height, scratch_alignment, host_budget, 0)));
+            self.tight = Some(Box::new(self.tightened(height, problem, host_budget, 0)));
         }
         match self.tight {
             Some(ref mut tight) => tight,
@@ -67,12 +67,12 @@ impl Entry {
     }
 
     /// Like [`Entry::tight`], for a schedule of which only the bytes count: another may take a little longer.
-    pub fn into_tight(mut self, scratch_alignment: u64, host_budget: u64) -> Entry {
-        let height = self.arena(scratch_alignment);
+    pub fn into_tight(mut self, problem: &Problem, host_budget: u64) -> Entry {
+        let height = self.arena(problem.scratch_alignment);
         if height <= self.live {
             return self;
         }
-        let tight = self.tightened(height, scratch_alignment, host_budget, self.ns / 8);
+        let tight = self.tightened(height, problem, host_budget, self.ns / 8);
         Entry { budget: tight.live, is_tight: true, ..tight }
     }
 

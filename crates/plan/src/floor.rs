@@ -18,6 +18,8 @@ use std::sync::Arc;
 /// The schedule that takes least.
 pub(crate) struct Floor {
     pub entry: Entry,
+    /// The least that rungs are searched for: what it took before its acts were put in another order, which rungs do not do.
+    pub lowest: u64,
     /// Schedules found on the way to it, the highest first.
     pub lows: Vec<Low>,
     /// What schedules by snapshots take and cost with the times of the ops, where that came with the search.
@@ -138,8 +140,11 @@ impl Ladder {
             }
         }
         let fresh = || Entry::new(&mut State::new(&self.plain), &self.plain, self.unlimited_live);
-        let entry = entry.map(|entry| entry.into_tight(alignment, self.host_budget));
-        Floor { entry: entry.unwrap_or_else(fresh), lows, snapshots: None }.time(&self.problem)
+        let entry = entry.unwrap_or_else(fresh);
+        let lowest = entry.live;
+        let entry = entry.into_tight(&self.problem, self.host_budget);
+        let lowest = lowest.max(entry.live);
+        Floor { entry, lowest, lows, snapshots: None }.time(&self.problem)
     }
 
     /// Presses a schedule lower, step by step, and keeps what it was on the way. Where it is stuck it is spread.

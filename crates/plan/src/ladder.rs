@@ -114,15 +114,18 @@ impl Ladder {
 
     /// The budget of a rung; rung 0 is the step without replays, the last one is the floor.
     fn rung_budget(&self, rung: usize) -> u64 {
-        let lowest = self.floor.as_ref().map_or(0, |floor| floor.entry.live);
+        let lowest = self.floor.as_ref().map_or(0, |floor| floor.lowest);
         ((self.unlimited_live as f64 * TREAD.powf(-f64::from(self.effort.treads) * rung as f64)) as u64)
             .max(lowest)
     }
 
     /// The bytes of the step without replays, packed.
     pub fn unlimited_bytes(&mut self) -> u64 {
-        let alignment = self.problem.scratch_alignment;
-        self.rungs[0].as_mut().and_then(|r| r.first_mut()).map_or(0, |e| e.arena(alignment))
+        let (problem, host_budget) = (&self.problem, self.host_budget);
+        let top = self.rungs[0].as_mut().and_then(|r| r.first_mut());
+        let bytes = top.map_or(0, |top| top.tight(problem, host_budget).arena(problem.scratch_alignment));
+        // In another order it may take less than bounds allow in this one, by which it would be refused.
+        bytes.max(self.bounds.floor().0)
     }
 
     /// The least time that any plan of this ladder can have within `budget`.
@@ -153,7 +156,7 @@ impl Ladder {
             return None;
         }
         let mut rung = 0;
-        let lowest = self.floor.as_ref().map_or(u64::MAX, |floor| floor.entry.live);
+        let lowest = self.floor.as_ref().map_or(u64::MAX, |floor| floor.lowest);
         while rung == 0 || self.rung_budget(rung - 1) > lowest {
             // Schedules of this rung have less than the rung above.
             let ceiling = if rung == 0 { u64::MAX } else { self.rung_budget(rung - 1) };
@@ -164,11 +167,16 @@ impl Ladder {
             }
             if rung == 0 || self.rung_budget(rung) <= budget {
                 self.search(rung);
+                let top = self.unlimited_bytes();
                 let entries = self.rungs[rung].as_mut().map_or(&mut [][..], |r| &mut r[..]);
                 for (k, entry) in entries.iter_mut().enumerate().rev() {
-                    let known = rung == 0 || entry.budget <= budget;
-                    if known && entry.ns < best_ns && entry.live <= budget && entry.arena(alignment) <= budget
-                    {
+                    // Of the step without replays the lowest packing counts, because that is what no budget means.
+                    let fits = match rung {
+                        _ if entry.ns >= best_ns => false,
+                        0 => top <= budget,
+                        _ => entry.budget.max(entry.live) <= budget && entry.arena(alignment) <= budget,
+                    };
+                    if fits {
                         best = Some((rung, k));
                         best_ns = entry.ns;
                     }
@@ -195,7 +203,8 @@ impl Ladder {
         }
         let alignment = self.problem.scratch_alignment;
         let top = self.unlimited_bytes();
-        self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment)).min(top)
+        let floor = self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment));
+        floor.min(top).max(self.bounds.floor().0)
     }
 
     pub fn is_late(&self) -> bool {

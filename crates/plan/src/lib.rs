@@ -32,6 +32,7 @@ mod instant;
 mod ladder;
 mod overlap;
 mod recompute;
+mod reorder;
 mod starts;
 mod tight;
 

@@ -269,7 +269,7 @@ impl Planner {
         let mut lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
         let problem = ladder.problem.clone();
         let Some(entry) = ladder.fastest(budget, than) else { return Ok(None) };
-        let entry = entry.tight(problem.scratch_alignment, copied_to);
+        let entry = entry.tight(&problem, copied_to);
         let mut plan = write(&problem, entry, micro_batches);
         // The figures are of whatever is allowed, copies too.
         let same = |family: &Family| family.micro_batches == micro_batches && host_budget > 0;
@@ -286,7 +286,7 @@ impl Planner {
             unlimited_ns,
             unlimited_bytes,
             floor_bytes,
-            bound_bytes,
+            bound_bytes: bound_bytes.min(plan.figures.arena_bytes),
             lower_bound_ns: lower_bound_ns.min(plan.figures.predicted_ns),
             ..plan.figures
         };
