@@ -73,7 +73,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// What the input pipeline may take of it. On a card the line is of the card's memory, and this is of the host's: what the
-    /// pipeline leaves of it is for copies of activations that are fetched back.
+    /// pipeline leaves of it is for copies: activations that are fetched back, and the optimizer's state.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<String>,

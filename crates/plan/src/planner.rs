@@ -358,9 +358,19 @@ fn copies_ns(problem: &Problem) -> u64 {
         }
         ns
     };
+    // The copies that cannot begin before some time, or must end so long before the end, follow each other in what is left.
     let one_way = |way: Carry, next: &[Vec<u32>]| {
-        let beside = copies(way).map(|op| reached(op, next)).min().unwrap_or(0);
-        beside + copies(way).map(least).sum::<u64>()
+        let mut all: Vec<(u64, u64)> = copies(way).map(|op| (reached(op, next), least(op))).collect();
+        all.sort_unstable();
+        let mut sum = 0;
+        all.into_iter()
+            .rev()
+            .map(|(beside, ns)| {
+                sum += ns;
+                beside + sum
+            })
+            .max()
+            .unwrap_or(0)
     };
     one_way(Carry::Out, &before).max(one_way(Carry::In, &after))
 }

@@ -95,8 +95,14 @@ fn a_step_is_planned_for_a_card_that_is_not_here() {
         "{more}"
     );
     let copied = plan(&["--batch", "16", "--memory", &half, "--host-memory", "32GiB"]).unwrap();
-    assert!(bytes(&copied, "offloaded_copies") > 0, "{copied}");
     assert!(copied["predicted_ms"].as_f64() <= tight["predicted_ms"].as_f64(), "{copied}");
+    // Below what its state takes on the card, the state is on the host.
+    let low = (bytes(&tight, "floor_bytes") - (500 << 20)).to_string();
+    let refusal = plan(&["--batch", "16", "--memory", &low]).unwrap();
+    assert!(refusal["fits"] == false && refusal["ways"].to_string().contains("host memory"), "{refusal}");
+    let hosted = plan(&["--batch", "16", "--memory", &low, "--host-memory", "2GiB"]).unwrap();
+    assert!(bytes(&hosted, "offloaded_copies") > 0 && bytes(&hosted, "hosted_bytes") > 400 << 20, "{hosted}");
+    assert!(bytes(&hosted, "host_bytes") <= 2 << 30, "{hosted}");
 }
 
 #[test]

@@ -81,11 +81,14 @@ impl Candidate {
         if room < self.extra {
             return Ok(None);
         }
-        // What the other parts take is not known yet.
-        let than = if self.parts().count() == 1 { than } else { u64::MAX };
+        // What no part can do without: the rest may be taken by any one of them.
+        let mut least: u64 = self.parts().map(|(draft, runs)| draft.unlimited_ns() * runs).sum();
         let (mut plans, mut ns) = (Vec::new(), 0);
         for (draft, runs) in self.all() {
             let most = draft.unlimited();
+            least -= draft.unlimited_ns() * runs;
+            let than =
+                if than == u64::MAX { than } else { than.saturating_sub(ns + least).div_ceil(runs.max(1)) };
             let Some(plan) = draft.plan_faster(arena.min(most), than)? else { return Ok(None) };
             ns += plan.figures.predicted_ns * runs;
             plans.push(plan);
