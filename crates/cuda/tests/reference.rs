@@ -8,7 +8,7 @@ use common::{Memory, card, check_values, emulator};
 use plimsoll_cuda::Cuda;
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::example::{Dice, Domain, Example};
-use plimsoll_graph::ops::{Attention, AttentionGrad};
+use plimsoll_graph::ops::{Attention, AttentionGrad, ScatterAdd};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, OPS, Op, Scalar, Type};
 
@@ -58,7 +58,10 @@ fn run(cuda: &Cuda, example: &Example, values: &[Array], share: bool) -> Vec<(Ty
 }
 
 fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
-    let values = example.fill(dice);
+    check_filled(cuda, example, &example.fill(dice), computed_in);
+}
+
+fn check_filled(cuda: &Cuda, example: &Example, values: &[Array], computed_in: DType) {
     let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
     let Ok(output_types) = example.op.infer(&input_types) else {
         panic!("{:?} does not take {computed_in}: {input_types:?}", example.op);
@@ -72,14 +75,14 @@ fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
         Op::Attention(_) | Op::AttentionGrad(_) if computed_in.bytes() == 2 => 3.0,
         _ => 1.0,
     };
-    let one = run(cuda, example, &values, false);
+    let one = run(cuda, example, values, false);
     for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
         check_values(ty, computed_in, slack, got, &want.data, &|| {
             format!("{:?} on {input_types:?} output {o}", example.op)
         });
     }
     for share in [false, true] {
-        for (o, (a, b)) in one.iter().zip(&run(cuda, example, &values, share)).enumerate() {
+        for (o, (a, b)) in one.iter().zip(&run(cuda, example, values, share)).enumerate() {
             assert!(a.2 == b.2, "{:?} output {o}: other bits, in place: {share}", example.op);
         }
     }
@@ -145,6 +148,38 @@ fn attention_on_tensor_cores(cuda: &Cuda) {
             let op = Attention { scale: Scalar(0.25 * op.scale.0), ..op };
             check(cuda, &Example::new(AttentionGrad(op), inputs), &mut dice, dtype);
         }
+    }
+}
+
+/// Adding back by index with lists of all lengths: few outputs, many, one that nearly all indices name, several samples.
+fn sums_by_index(cuda: &Cuda) {
+    let mut dice = Dice::new(8);
+    for (axis, shape, indices, length, hot) in [
+        (0, vec![5000], 5000, 4, 0.5),
+        (1, vec![3, 2100, 6], 2100, 5, 0.9),
+        (0, vec![2500, 24], 2500, 300, 0.7),
+        (0, vec![18_000, 16], 18_000, 700, 0.5),
+        (1, vec![2, 17_000, 12], 17_000, 1200, 0.0),
+    ] {
+        for dtype in [DType::F32, DType::BF16] {
+            let x = (Type::new(dtype, shape.clone()), Domain::Normal);
+            let index = (Type::new(DType::I64, [indices]), Domain::Index(length));
+            let example = Example::new(ScatterAdd { axis, length }, vec![x, index]);
+            let mut values = example.fill(&mut dice);
+            for place in values[1].data.iter_mut() {
+                if dice.unit() < hot {
+                    *place = 2.0;
+                }
+            }
+            check_filled(cuda, &example, &values, dtype);
+        }
+    }
+}
+
+#[test]
+fn sums_by_index_mean_what_the_reference_means_however_long_their_lists() {
+    for cuda in [card(), emulator()].into_iter().flatten() {
+        sums_by_index(&cuda);
     }
 }
 

@@ -2,7 +2,7 @@
 // once where rows are whole numbers of them.
 //
 // Adding back is the same in every run: the places that name an output are listed, each list is put in order, and each
-// output adds up its own list.
+// output adds up its own list, a long one in parts. Where there are few outputs, each looks at all places instead, slice by slice.
 
 struct P {
     const T *x;
@@ -18,6 +18,9 @@ struct P {
     i64 *flag;
     i64 code;
     i64 placed;
+    i64 slice;
+    i64 segments;
+    i64 segment;
 };
 DEV i64 checked(const P &p, i64 at) {
     i64 k = (i64)p.index[at];
@@ -83,7 +86,7 @@ KERNEL(fill_lists, P) {
         if (k >= 0 && k < p.length) p.list[atomic_next(&p.count[k])] = (int)i;
     }
 }
-KERNEL(sort_lists, P) {
+KERNEL(sort_short_lists, P) {
     EACH(k, p.length) {
         int start = k == 0 ? 0 : p.count[k - 1], n = p.count[k] - start, *a = p.list + start;
         for (int i = 1; i < n && n <= 16; i++) {
@@ -91,25 +94,46 @@ KERNEL(sort_lists, P) {
             for (; j > 0 && a[j - 1] > v; j--) a[j] = a[j - 1];
             a[j] = v;
         }
+    }
+}
+// A block a list. One that fits is put in order by counting what is smaller; a longer one is written anew from the indices.
+KERNEL(sort_long_lists, P) {
+    __shared__ int a[1024];
+    __shared__ int before[257];
+    int t = threadIdx.x;
+    for (i64 k = blockIdx.x; k < p.length; k += gridDim.x) {
+        int start = k == 0 ? 0 : p.count[k - 1], n = p.count[k] - start, *list = p.list + start;
         if (n <= 16) continue;
-        for (int begin = n / 2 - 1, end = n; end > 1;) {
-            int root;
-            if (begin >= 0) {
-                root = begin--;
-            } else {
-                int v = a[--end];
-                a[end] = a[0];
-                a[0] = v;
-                root = 0;
+        if (n <= 1024) {
+            for (int j = t; j < n; j += 256) a[j] = list[j];
+            __syncthreads();
+            for (int j = t; j < n; j += 256) {
+                int v = a[j], rank = 0;
+                for (int i = 0; i < n; i++) rank += a[i] < v;
+                list[rank] = v;
             }
-            for (int child = 2 * root + 1; child < end; child = 2 * root + 1) {
-                if (child + 1 < end && a[child + 1] > a[child]) child++;
-                if (a[child] <= a[root]) break;
-                int v = a[root];
-                a[root] = a[child];
-                a[child] = v;
-                root = child;
+            __syncthreads();
+            continue;
+        }
+        int done = 0;
+        for (i64 j0 = 0; j0 < p.indices; j0 += 256 * 16) {
+            i64 first = j0 + t * 16, end = first + 16 < p.indices ? first + 16 : p.indices;
+            int mine = 0;
+            for (i64 j = first; j < end; j++) mine += (i64)p.index[j] == k;
+            before[t + 1] = mine;
+            if (t == 0) before[0] = 0;
+            __syncthreads();
+            for (int step = 1; step < 256; step *= 2) {
+                int more = t + 1 > step ? before[t + 1 - step] : 0;
+                __syncthreads();
+                before[t + 1] += more;
+                __syncthreads();
             }
+            int at = done + before[t];
+            for (i64 j = first; j < end; j++)
+                if ((i64)p.index[j] == k) list[at++] = (int)j;
+            done += before[256];
+            __syncthreads();
         }
     }
 }
@@ -130,6 +154,23 @@ KERNEL(place_indices, P) {
     // The counts have been added up: count[k] is where list k starts.
     if (i < p.indices && mine >= 0 && (i64)mine < p.length) p.list[p.count[mine] + rank] = (int)i;
 }
+// The sum of each part of the lists that is all of one list, N elements a thread.
+KERNEL(sum_segments, P) {
+    int total = p.placed ? p.count[p.length] : p.count[p.length - 1];
+    EACH(g, p.outer * p.segments * (p.inner / N)) {
+        i64 packs = p.inner / N, b = g % packs * N, r = g / packs, o = r / p.segments, start = r % p.segments * p.segment;
+        i64 end = start + p.segment;
+        if (end > total || p.index[p.list[start]] != p.index[p.list[end - 1]]) continue;
+        A s[N];
+        for (int e = 0; e < N; e++) s[e] = (A)0;
+#pragma unroll 4
+        for (i64 j = start; j < end; j++) {
+            Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
+            for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+        }
+        for (int e = 0; e < N; e++) p.sum[r * p.inner + b + e] = s[e];
+    }
+}
 // A list's sum, N elements a thread. After places were filled in one by one, count[k] is the end of list k, else its start.
 KERNEL(sum_lists, P) {
     EACH(g, p.outer * p.length * (p.inner / N)) {
@@ -137,14 +178,48 @@ KERNEL(sum_lists, P) {
         int start = p.placed ? p.count[k] : k == 0 ? 0 : p.count[k - 1], end = p.placed ? p.count[k + 1] : p.count[k];
         A s[N];
         for (int e = 0; e < N; e++) s[e] = (A)0;
+        // The parts of a long list have been summed; what is before the first of them and behind the last has not.
+        int part = (int)p.segment, first = (start + part - 1) / part, last = end / part;
+        bool in_parts = p.segments > 0 && last > first;
+        int head = in_parts ? first * part : end;
 #pragma unroll 4
-        for (int j = start; j < end; j++) {
+        for (int j = start; j < head; j++) {
             Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
             for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+        }
+        if (in_parts) {
+            for (int j = first; j < last; j++)
+                for (int e = 0; e < N; e++) s[e] += p.sum[(o * p.segments + j) * p.inner + b + e];
+            for (int j = last * part; j < end; j++) {
+                Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
+                for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+            }
         }
         Pack<T, N> y;
         for (int e = 0; e < N; e++) y.v[e] = narrow<T>(s[e]);
         store_pack<T, N>(p.y, r * p.inner + b, y);
+    }
+}
+// A slice of the indices, for one output: those that name it.
+KERNEL(sum_slices, P) {
+    i64 slices = (p.indices + p.slice - 1) / p.slice, wide = p.length * p.inner;
+    EACH(g, p.outer * slices * wide) {
+        i64 k = g % wide / p.inner, b = g % p.inner, r = g / wide, o = r / slices, start = r % slices * p.slice;
+        i64 end = start + p.slice < p.indices ? start + p.slice : p.indices;
+        A s = (A)0;
+        for (i64 j = start; j < end; j++) {
+            i64 named = g % wide == 0 && o == 0 ? checked(p, j) : (i64)p.index[j];
+            if (named == k) s += (A)widen(p.x[(o * p.indices + j) * p.inner + b]);
+        }
+        p.sum[g] = s;
+    }
+}
+KERNEL(add_slices, P) {
+    i64 slices = (p.indices + p.slice - 1) / p.slice, wide = p.length * p.inner;
+    EACH(g, p.outer * wide) {
+        A s = (A)0;
+        for (i64 j = 0; j < slices; j++) s += p.sum[(g / wide * slices + j) * wide + g % wide];
+        p.y[g] = narrow<T>(s);
     }
 }
 // A thread a line: nobody else writes to it.
