@@ -25,6 +25,7 @@ mod order;
 mod bounds;
 mod effort;
 mod entry;
+mod estimate;
 mod exact;
 mod floor;
 mod flow;

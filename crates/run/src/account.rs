@@ -11,8 +11,9 @@ use plimsoll_device::{Bytes, process};
 
 use crate::device::Device;
 
-/// What the program is declared to take: code, stacks, tables, what planning leaves behind.
-const PROGRAM: Bytes = Bytes::mib(15);
+/// What the program is declared to take: code, stacks, tables, what planning leaves behind. Most of it is pages of code, of which a
+/// build with assertions has more.
+const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 18 } else { 16 });
 /// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
 const RESERVE: Bytes = Bytes::mib(2);
 /// What a device with memory of its own may take after it is measured: code that libraries load when they first need it,

@@ -1,0 +1,320 @@
+//! Turns a graph into the planner's problem (`commits`: where its results go), and a plan into instructions (`instructions`).
+//!
+//! Arguments become residents, so that the planner knows which version of a parameter each op is promised. An op that
+//! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
+//! Results have bytes of their own outside the arena and weigh nothing in the problem.
+
+mod commits;
+mod instructions;
+
+use std::sync::Arc;
+
+use plimsoll_device::backend::ALIGNMENT;
+use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_plan as plan;
+use plimsoll_plan::{Home, Kind, Phase, Problem, Tensor, TensorId};
+use smallvec::SmallVec;
+
+use commits::{Commit, From, To};
+
+use crate::costs::Costs;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::order::{changes_after, early_updates};
+use crate::program::{Instruction, Place};
+
+/// What a graph's arguments are for, and which results take their place.
+#[derive(Default)]
+pub(crate) struct Roles<'a> {
+    /// `replaces[r] = Some(a)` says that result `r` is the new value of argument `a`.
+    pub(crate) replaces: &'a [Option<usize>],
+    /// What the first arguments are for; all others are inputs.
+    pub(crate) kinds: &'a [Kind],
+    /// A result that must be finite, or nothing may be changed: no argument is written before it is known.
+    pub(crate) guard: Option<usize>,
+    /// Which of the first arguments are in the host's memory: brought before they are wanted, and taken back once changed.
+    pub(crate) hosted: &'a [bool],
+}
+
+impl Roles<'_> {
+    fn is_hosted(&self, argument: usize) -> bool {
+        self.hosted.get(argument).copied().unwrap_or(false)
+    }
+}
+
+/// A graph as the planner's problem, with the way back.
+pub(crate) struct Lowered {
+    pub(crate) graph: Arc<Graph>,
+    /// What the planner sees.
+    pub(crate) problem: Problem,
+    /// What each op of the problem does.
+    sources: Vec<Source>,
+    /// For each value, the one whose bytes it uses: itself unless it is a view.
+    roots: Vec<ValueId>,
+    /// Where the bytes of each root are.
+    locations: Vec<Option<Location>>,
+    /// The node that makes the guarded result, and where that is.
+    guard: Option<(NodeId, Location)>,
+    /// Copies before the first op and after the last.
+    first: Vec<Instruction>,
+    last: Vec<Instruction>,
+}
+
+/// Where bytes are, and the tensor that stands for them in the problem.
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    tensor: TensorId,
+    /// `None` for what the plan places.
+    fixed: Option<Place>,
+}
+
+enum Source {
+    Run(NodeId),
+    Copy {
+        from: Location,
+        to: Location,
+        bytes: usize,
+    },
+    /// Between an argument that is on the host and what stands for it on the device.
+    Carry {
+        argument: usize,
+        at: Location,
+        bytes: usize,
+        out: bool,
+    },
+}
+
+impl Lowered {
+    /// Lowers a graph. With `offload`, what it makes may be copied to the host and back, where the device can.
+    pub(crate) fn new(
+        graph: Arc<Graph>,
+        roles: &Roles<'_>,
+        device: &Device,
+        offload: bool,
+    ) -> Result<Lowered> {
+        let replaces = roles.replaces;
+        let mut problem = Problem::new(1);
+        problem.scratch_alignment = ALIGNMENT as u64;
+        problem.link = if offload { device.costs().link(device.backend()) } else { None };
+        let locations = vec![None; graph.values().len()];
+        let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
+        let roots = roots(&graph);
+        let mut lowered =
+            Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
+        let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
+        // Arguments that are still to be brought from the host.
+        let mut away: Vec<(ValueId, usize)> = Vec::new();
+        for (a, &v) in graph.inputs().iter().enumerate() {
+            let (kind, bytes) = (roles.kinds.get(a).copied().unwrap_or(Kind::Input), graph.ty(v).bytes());
+            if roles.is_hosted(a) {
+                lowered.locate(v, Home::Transient, kind, bytes, None);
+                away.push((v, a));
+            } else {
+                lowered.locate(v, Home::Resident, kind, bytes, Some(Place::Argument(a)));
+            }
+        }
+        let guarded = roles.guard.map(|r| lowered.roots[graph.outputs()[r].index()]);
+        let guard = guarded.and_then(|root| graph.info(root).producer).map(|(maker, _)| maker);
+        let mut order = early_updates(&graph, &overwritten);
+        if let Some(guard) = guard {
+            order = changes_after(&graph, order, guard, replaces);
+        }
+        lowered.updates_in_place(replaces, &order, guard);
+        let mut commits = lowered.results(roles)?;
+        let costs = device.costs();
+        for (v, a) in lowered.wanted_at_once(roles, &away) {
+            lowered.fetch(v, a, device, &costs)?;
+            away.retain(|&(other, _)| other != v);
+        }
+        if let (Some(root), Some(maker)) = (guarded, guard) {
+            lowered.guard = Some((maker, lowered.location(root)?));
+        }
+        let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
+        for &id in &order {
+            let node = graph.node(id);
+            if node.op.is_view() {
+                continue;
+            }
+            // Its state comes just before it; the planner sees how much earlier there is room for it.
+            let reads = |v: ValueId| node.inputs.iter().any(|i| lowered.roots[i.index()] == v);
+            let wanted: Vec<(ValueId, usize)> = away.extract_if(.., |(v, _)| reads(*v)).collect();
+            for (v, a) in wanted {
+                lowered.fetch(v, a, device, &costs)?;
+            }
+            let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
+            lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            // New state goes back as soon as it is there.
+            let made = |commit: &mut Commit| {
+                let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
+                is_new && matches!(commit.to, To::Hosted(_))
+            };
+            for commit in commits.extract_if(.., made).collect::<Vec<Commit>>() {
+                lowered.commit(commit, device, &costs)?;
+            }
+        }
+        for commit in commits {
+            lowered.commit(commit, device, &costs)?;
+        }
+        Ok(lowered)
+    }
+
+    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, costs: &Costs) -> Result<()> {
+        let graph = self.graph.clone();
+        let mut op = plan::Op::new(name(node), &[], &[], 0);
+        for v in &node.inputs {
+            let tensor = self.location(self.roots[v.index()])?.tensor;
+            if !op.reads.contains(&tensor) {
+                op.reads.push(tensor);
+            }
+        }
+        for (o, &v) in node.outputs.iter().enumerate() {
+            let location = match self.locations[v.index()] {
+                Some(location) => location,
+                None => {
+                    let kind =
+                        if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
+                }
+            };
+            if let Some(Place::Argument(_)) = location.fixed {
+                op.updates.push(location.tensor);
+                op.replayable = false;
+                self.wait_for_guard(&mut op);
+                continue;
+            }
+            op.writes.push(location.tensor);
+            for (_, i) in
+                node.op.in_place().into_iter().filter(|&(out, _)| out == o && location.fixed.is_none())
+            {
+                let input = self.location(self.roots[node.inputs[i].index()])?;
+                let same = graph.ty(node.inputs[i]).dtype == graph.ty(v).dtype
+                    && graph.ty(node.inputs[i]).elements() == graph.ty(v).elements();
+                if input.fixed.is_none() && same && self.alone(node, i) {
+                    op.in_place.push((input.tensor, location.tensor));
+                }
+            }
+        }
+        let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+        let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
+        let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
+        let seconds = seconds(&graph, node, device, costs);
+        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
+        op.phase = phase;
+        self.problem.op(op);
+        self.sources.push(Source::Run(id));
+        Ok(())
+    }
+
+    /// Gives every op the time that is known of its kernel by now; returns whether any time has changed.
+    pub(crate) fn time(&mut self, device: &Device) -> bool {
+        let costs = device.costs();
+        let mut changed = false;
+        for (op, source) in self.problem.ops.iter_mut().zip(&self.sources) {
+            let ns = match source {
+                Source::Run(id) => (seconds(&self.graph, self.graph.node(*id), device, &costs) * 1e9) as u64,
+                Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
+                Source::Copy { .. } => continue,
+            };
+            for way in &mut op.algorithms {
+                changed |= std::mem::replace(&mut way.ns, ns) != ns;
+            }
+        }
+        if self.problem.link.is_some() {
+            let link = costs.link(device.backend());
+            changed |= std::mem::replace(&mut self.problem.link, link) != link;
+        }
+        changed
+    }
+
+    /// Lets an op that changes state read the guarded result, so that no order puts it before that is known.
+    fn wait_for_guard(&self, op: &mut plan::Op) {
+        if let Some((_, guard)) = self.guard
+            && !op.reads.contains(&guard.tensor)
+        {
+            op.reads.push(guard.tensor);
+        }
+    }
+
+    fn copy(&mut self, from: Location, to: Location, bytes: usize) {
+        let mut op = plan::Op::new("copy", &[from.tensor], &[], 0);
+        match to.fixed {
+            Some(Place::Argument(_)) => {
+                op.updates.push(to.tensor);
+                self.wait_for_guard(&mut op);
+            }
+            _ => op.writes.push(to.tensor),
+        }
+        op.replayable = to.fixed.is_none();
+        op.phase = Phase::Once;
+        self.problem.op(op);
+        self.sources.push(Source::Copy { from, to, bytes });
+    }
+
+    fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
+        let info = self.graph.info(v);
+        let alignment = ALIGNMENT as u64;
+        let tensor = Tensor {
+            name: info.name.clone(),
+            bytes: bytes as u64,
+            batch_bytes: 0,
+            alignment,
+            home,
+            kind,
+            view: None,
+        };
+        let location = Location { tensor: self.problem.tensor(tensor), fixed };
+        self.locations[v.index()] = Some(location);
+        location
+    }
+
+    fn location(&self, root: ValueId) -> Result<Location> {
+        self.locations[root.index()]
+            .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
+    }
+
+    /// Whether input `i` may be written over without harm to the node's other inputs.
+    fn alone(&self, node: &Node, i: usize) -> bool {
+        let root = |j: usize| self.roots[node.inputs[j].index()];
+        (0..node.inputs.len()).all(|j| {
+            j == i || root(j) != root(i) || (node.inputs[j] == node.inputs[i] && elementwise(&node.op))
+        })
+    }
+
+    /// The node that an op of the problem runs; none for a copy.
+    pub(crate) fn node(&self, op: usize) -> Option<&Node> {
+        match self.sources.get(op)? {
+            Source::Run(id) => Some(self.graph.node(*id)),
+            Source::Copy { .. } | Source::Carry { .. } => None,
+        }
+    }
+}
+
+/// Nanoseconds of a copy from or to the host.
+fn carry_ns(device: &Device, costs: &Costs, bytes: usize) -> u64 {
+    costs.link(device.backend()).map_or(0, |link| link.ns(bytes as u64))
+}
+
+/// Seconds of a node's kernel, as far as is known.
+fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs) -> f64 {
+    let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+    costs.seconds(device.backend(), &node.op, &types(&node.inputs), &types(&node.outputs))
+}
+
+/// For each value, the one whose bytes it uses.
+pub(crate) fn roots(graph: &Graph) -> Vec<ValueId> {
+    let mut roots: Vec<ValueId> = (0..graph.values().len() as u32).map(ValueId).collect();
+    for node in graph.nodes().iter().filter(|node| node.op.is_view()) {
+        roots[node.outputs[0].index()] = roots[node.inputs[0].index()];
+    }
+    roots
+}
+
+/// What people call a node: its layer's path and its op.
+fn name(node: &Node) -> String {
+    if node.scope.is_empty() { node.op.name().into() } else { format!("{}/{}", node.scope, node.op.name()) }
+}
+
+/// Whether an op reads element i of each input for element i of its outputs only.
+fn elementwise(op: &Op) -> bool {
+    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::ReluGrad(_) | Op::Fused(_))
+}
