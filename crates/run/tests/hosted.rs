@@ -2,8 +2,11 @@
 //! kernels, and the bits are those of a step that has it on the device. On the emulator, whose copies are as late as they may be,
 //! and on a card where there is one.
 
+mod own_memory;
+
+use own_memory::{is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
-use plimsoll_graph::{DType, RandomOps, Type};
+use plimsoll_graph::{DType, Type};
 use plimsoll_run::{
     Device, Did, Error, Exactness, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape,
     Tensor, TensorOps,
@@ -18,10 +21,6 @@ fn devices() -> Vec<Device> {
         .into_iter()
         .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
     there.collect()
-}
-
-fn is_card(device: &Device) -> bool {
-    device.name().starts_with("cuda:")
 }
 
 /// Few samples against many weights, so that state outweighs activations.
@@ -60,17 +59,6 @@ fn body(pass: &Pass<'_>) -> Result<StepResult> {
         v_new.push(v);
     }
     Ok(StepResult { state: [new, m_new, v_new].concat(), outputs: vec![loss], totals: vec![] })
-}
-
-fn noise(ty: &Type, scale: f64, seed: u64) -> Tensor {
-    if ty.elements() > 1 << 20 {
-        // A card draws its own: the host would take minutes.
-        let key = Tensor::from_slice(&[seed as i64, 0, 0], [3]).unwrap();
-        return key.random_normal(ty.clone(), 1, 0.0, scale).unwrap();
-    }
-    let mut dice = plimsoll_graph::example::Dice::new(seed);
-    let data: Vec<f64> = (0..ty.elements()).map(|_| scale * dice.normal()).collect();
-    Tensor::from_f64(&data, ty.clone()).unwrap()
 }
 
 fn options() -> StepOptions {

@@ -1,8 +1,11 @@
 //! Steps that copy activations to the host and back beside their kernels: the same bits as without, on the emulator, whose
 //! copies are as late as they may be, and on a card where there is one, recorded as a CUDA graph.
 
+mod own_memory;
+
+use own_memory::{is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
-use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, RandomOps, Type};
+use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
 use plimsoll_run::{
     Device, Did, Error, Exactness, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape,
     Tensor, TensorOps,
@@ -20,10 +23,6 @@ fn devices() -> Vec<Device> {
         .into_iter()
         .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
     there.collect()
-}
-
-fn is_card(device: &Device) -> bool {
-    device.name().starts_with("cuda:")
 }
 
 /// A model whose gradients need what every layer made.
@@ -80,17 +79,6 @@ impl Net {
         let named = |(i, ty): (usize, Type)| (format!("w{i}"), Kind::Parameter, ty);
         self.weights(device).into_iter().enumerate().map(named).collect()
     }
-}
-
-fn noise(ty: &Type, scale: f64, seed: u64) -> Tensor {
-    if ty.elements() > 1 << 20 {
-        // A card draws its own: the host would take minutes.
-        let key = Tensor::from_slice(&[seed as i64, 0, 0], [3]).unwrap();
-        return key.random_normal(ty.clone(), 1, 0.0, scale).unwrap();
-    }
-    let mut dice = plimsoll_graph::example::Dice::new(seed);
-    let data: Vec<f64> = (0..ty.elements()).map(|_| scale * dice.normal()).collect();
-    Tensor::from_f64(&data, ty.clone()).unwrap()
 }
 
 fn options() -> StepOptions {
