@@ -174,6 +174,20 @@ impl Card {
         Ok((free, total))
     }
 
+    /// Whether what is put on the stream is recorded instead of run.
+    pub(crate) fn is_capturing(&self) -> Result<bool, Error> {
+        self.enter()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is live, and the address is of a status.
+        unsafe { cu!(cuStreamIsCapturing(self.stream, &mut status)) }?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// Where compiled code and what was measured are kept.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
     /// Puts a kernel on the stream.
     ///
     /// # Safety

@@ -40,6 +40,11 @@ impl Cache {
         Cache { folder: folder.join("kernels") }
     }
 
+    /// The path of a file, whether it is there or not.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     /// The path of a file, if it is there.
     pub(crate) fn find(&self, name: &str) -> Option<PathBuf> {
         let path = self.folder.join(name);

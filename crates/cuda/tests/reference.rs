@@ -5,10 +5,10 @@ mod common;
 mod device;
 
 use common::{Memory, card, check_values, emulator};
-use plimsoll_cuda::Cuda;
+use plimsoll_cuda::{Cuda, Options};
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::example::{Dice, Domain, Example};
-use plimsoll_graph::ops::{Attention, AttentionGrad, ScatterAdd};
+use plimsoll_graph::ops::{Attention, AttentionGrad, Conv, ConvGradFilter, ConvGradInput, ScatterAdd};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, OPS, Op, Scalar, Type};
 
@@ -151,6 +151,80 @@ fn attention_on_tensor_cores(cuda: &Cuda) {
     }
 }
 
+/// Attention over so many scores that cuDNN is asked, which the reference would take minutes for: our own kernels, which are
+/// held against it, stand for it.
+#[test]
+fn attention_by_a_library_means_what_our_own_means() {
+    let Some(cuda) = card() else { return };
+    let own = Cuda::with(0, Options { cudnn: false, ..Options::default() }).expect("there is a card");
+    let mut dice = Dice::new(7);
+    for (causal, [batch, tq, tk, heads, kv_heads, d, dv]) in [
+        (true, [2, 1024, 1024, 6, 6, 64, 64]),
+        (true, [1, 1030, 1030, 6, 2, 64, 64]),
+        (false, [2, 1024, 1100, 3, 3, 128, 64]),
+        (false, [64, 197, 197, 12, 12, 64, 64]),
+        (true, [1, 2100, 2100, 2, 2, 128, 128]),
+    ] {
+        for dtype in [DType::BF16, DType::F16] {
+            let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
+            let inputs =
+                vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
+            let op = Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) };
+            let example = Example::new(op, inputs);
+            let values = example.fill(&mut dice);
+            let one = run(&cuda, &example, &values, false);
+            let wanted = run(&own, &example, &values, false);
+            for (o, ((ty, got, _), (_, want, _))) in one.iter().zip(&wanted).enumerate() {
+                check_values(ty, dtype, 3.0, got, want, &|| format!("{op:?} of {tq} by {tk}, output {o}"));
+            }
+            for (o, (a, b)) in one.iter().zip(&run(&cuda, &example, &values, false)).enumerate() {
+                assert!(a.2 == b.2, "{op:?} of {tq} by {tk}, output {o}: other bits");
+            }
+        }
+    }
+}
+
+/// Convolutions that are turned into something else before a library does them: few channels, with and without a stride, and
+/// windows side by side that enlarge.
+fn convolutions_in_disguise(cuda: &Cuda) {
+    let mut dice = Dice::new(6);
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
+        let (dilation, groups) = ([1, 1], 1);
+        for (channels, stride, window, pad, size, out) in [
+            (3, [2, 2], [7, 7], [(3, 3); 2], [40, 38], [20, 19]),
+            (3, [1, 1], [3, 3], [(1, 1); 2], [21, 24], [21, 24]),
+            (1, [2, 2], [3, 3], [(0, 1); 2], [20, 24], [10, 12]),
+            (4, [3, 3], [4, 5], [(0, 0); 2], [22, 23], [7, 7]),
+        ] {
+            let x = of([3, size[0], size[1], channels]);
+            let w = of([window[0], window[1], channels, 16]);
+            let dy = of([3, out[0], out[1], 16]);
+            let conv = Conv { stride, pad, dilation, groups, bias: false, act: None };
+            check(cuda, &Example::new(conv, vec![x.clone(), w]), &mut dice, dtype);
+            let grad = ConvGradFilter { stride, pad, dilation, groups, filter: window };
+            check(cuda, &Example::new(grad, vec![x, dy]), &mut dice, dtype);
+        }
+        for (stride, out, bias) in
+            [([2, 2], [5, 33], true), ([2, 2], [4, 40], false), ([3, 2], [3, 36], true)]
+        {
+            let input = [out[0] * stride[0], out[1] * stride[1]];
+            let (dy, w) = (of([2, out[0], out[1], 24]), of([stride[0], stride[1], 16, 24]));
+            let grad = ConvGradInput { stride, pad: [(0, 0); 2], dilation, groups, input, bias };
+            let mut inputs = vec![dy, w];
+            inputs.extend(bias.then(|| (Type::new(dtype, [16]), Domain::Normal)));
+            check(cuda, &Example::new(grad, inputs), &mut dice, dtype);
+        }
+    }
+}
+
+#[test]
+fn convolutions_in_disguise_mean_what_the_reference_means() {
+    for cuda in [card(), emulator()].into_iter().flatten() {
+        convolutions_in_disguise(&cuda);
+    }
+}
+
 /// Adding back by index with lists of all lengths: few outputs, many, one that nearly all indices name, several samples.
 fn sums_by_index(cuda: &Cuda) {
     let mut dice = Dice::new(8);
@@ -200,7 +274,7 @@ fn every_op_means_on_a_card_what_the_reference_means() {
 #[test]
 fn every_op_means_on_the_crates_own_products_what_the_reference_means() {
     if card().is_some() {
-        let options = plimsoll_cuda::Options { cublaslt: false, ..Default::default() };
+        let options = Options { cublaslt: false, ..Default::default() };
         every_op(&Cuda::with(0, options).expect("a card was there"), 1, &DType::FLOATS);
     }
 }

@@ -1,6 +1,7 @@
 //! Scaled-dot-product attention, forward and backward, by tiles: no matrix of scores is stored.
 //!
-//! 16-bit heads run on tensor cores (`flash.cu`); other types, masks and odd sizes on plain arithmetic (`attention.cu`).
+//! 16-bit heads run on tensor cores, by cuDNN where it is faster or by `flash.cu`, which all gradients do; other types, masks and
+//! odd sizes run on plain arithmetic (`attention.cu`).
 
 use std::ptr::null_mut;
 
@@ -10,8 +11,9 @@ use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
 use crate::Cuda;
+use crate::dnn::{Case, Heads, OF_ATTENTION};
 use crate::error::Error;
-use crate::launch::{Args, Code, Grid};
+use crate::launch::{Args, Code, Grid, is_only_loading};
 
 const TEXT: &str = concat!(include_str!("attention_args.cu"), include_str!("attention.cu"));
 const FLASH: &str =
@@ -138,9 +140,21 @@ fn types<'a>(operands: &[Operand<'a>]) -> Vec<&'a Type> {
     operands.iter().map(|x| x.ty).collect()
 }
 
+/// The case for cuDNN, with its workspace; none where it does not know it.
+fn library(cuda: &Cuda, op: &Attention, types: &[&Type]) -> Option<(Case, usize)> {
+    let dims = AttentionDims::new(types[0], types[1], types[2]).ok()?;
+    let heads = Heads { dims, causal: op.causal, dtype: types[0].dtype };
+    if op.mask || !heads.may_be_known() || !cuda.has_tensor_cores() {
+        return None;
+    }
+    let case = Case::Attention(heads);
+    Some((case, cuda.dnn()?.workspace(&case)?))
+}
+
 impl Kernel for Attention {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        Tiles::new(cuda, self, inputs).map(|_| 0)
+        Tiles::new(cuda, self, inputs)?;
+        Ok(library(cuda, self, inputs).map_or(0, |(_, workspace)| workspace))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -152,8 +166,22 @@ impl Kernel for Attention {
         let none = null_mut();
         let args = tiles.args(self, call.inputs, [none, none, none, o.ptr, none, lse.ptr]);
         let grid = tiles.grid(Which::Forward, call.inputs[0].ty);
-        // SAFETY: the caller's promise; a block reads its queries before it writes over them.
-        unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) }
+        // SAFETY: the caller's promise.
+        let own = || unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) };
+        let (Some((case, workspace)), Some(dnn)) = (library(cuda, self, &types(call.inputs)), cuda.dnn())
+        else {
+            return own();
+        };
+        if is_only_loading() || workspace > call.scratch_bytes {
+            return own();
+        }
+        let (mut scale, mut hidden) = (self.scale.0 as f32, f32::MIN);
+        let [q, k, v] = [0, 1, 2].map(|i| call.inputs[i].ptr);
+        let at = [q, k, v, o.ptr, lse.ptr, (&raw mut scale).cast(), (&raw mut hidden).cast()];
+        let operands: Vec<(i64, *mut u8)> = OF_ATTENTION.into_iter().zip(at).collect();
+        let operands = if self.causal { &operands[..] } else { &operands[..6] };
+        // SAFETY: the caller's promise; the two numbers live on the host until the call returns.
+        unsafe { dnn.run(cuda.card("attention")?, &case, operands, call.scratch, Some(&own)) }
     }
 }
 

@@ -10,11 +10,12 @@ use plimsoll_graph::ops::{Conv, ConvGradFilter, ConvGradInput, Unary};
 use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
+use super::fold::Fold;
 use super::layout::turn;
 use super::matmul::{Matrix, Product, activation};
 use super::{Parts, padded};
 use crate::Cuda;
-use crate::dnn::{Shape, Wanted};
+use crate::dnn::{Case, OF_CONV, Shape, Wanted};
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid, is_only_loading};
 
@@ -109,21 +110,122 @@ fn as_product(
     })
 }
 
+/// The gradient at the input of a convolution whose windows lie side by side (a transposed convolution that enlarges), as
+/// products: every pixel of the output is spread over one window. One product a row of the window, whose results are whole
+/// rows of windows' rows. None where windows overlap, or rows are so short that most of a tile would be empty.
+fn as_products(
+    cuda: &Cuda,
+    shape: &Shape,
+    dtype: DType,
+    [dx, w, dy]: [*mut u8; 3],
+) -> Option<impl Iterator<Item = Product>> {
+    let side_by_side = shape.window == shape.stride
+        && shape.pad == [(0, 0); 2]
+        && shape.dilation == [1, 1]
+        && shape.groups == 1
+        && (0..2).all(|i| shape.out[i] * shape.stride[i] == shape.size[i]);
+    if !side_by_side || shape.out[1] < 32 || cuda.0.blas.is_none() {
+        return None;
+    }
+    let Shape { images, out, channels, filters, window, .. } = *shape;
+    // What a window has in a row, and all windows beside each other.
+    let (part, row) = (window[1] * channels, out[1] * window[1] * channels);
+    let pixels = Matrix { batch: out[1] * filters, ..Matrix::dense(dy, dtype, filters) };
+    Some((0..window[0]).map(move |r| {
+        let w = Matrix::dense(w, dtype, filters).beyond(r * part * filters).turned();
+        let to = Matrix { batch: window[0] * row, ..Matrix::dense(dx, dtype, part) }.beyond(r * row);
+        Product { batch: images * out[0], ..Product::new(out[1], part, filters, pixels, w, to) }
+    }))
+}
+
+/// The bytes of the bias, once for every column of a window.
+fn biases_bytes(shape: &Shape, dtype: DType, bias: bool) -> usize {
+    if bias { padded(shape.window[1] * shape.channels * dtype.bytes()) } else { 0 }
+}
+
 /// The scratch of a convolution by a library; none where none does it.
 fn library_scratch(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<usize> {
     // Any aligned address will do: what is chosen depends on sizes and alignment alone.
     let address = std::ptr::without_provenance_mut(4096);
     match as_product(cuda, wanted, shape, dtype, [address; 3]) {
         Some(product) => Some(product.scratch(cuda)),
-        None => dnn_scratch(cuda, wanted, shape, dtype),
+        None => Planned::new(cuda, wanted, shape, dtype).map(|planned| planned.scratch()),
     }
 }
 
-/// The scratch of a convolution by cuDNN: the filter in its order, then its workspace; none where it does not know the
-/// case.
-fn dnn_scratch(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<usize> {
-    let workspace = cuda.dnn()?.workspace(wanted, shape, dtype)?;
-    Some(padded(shape.taps() * shape.filters * dtype.bytes()) + workspace)
+/// A convolution by cuDNN, as it is or folded.
+struct Planned {
+    case: Case,
+    fold: Option<Fold>,
+    filter_bytes: usize,
+    workspace: usize,
+}
+
+impl Planned {
+    /// None where cuDNN does not know the case.
+    fn new(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<Planned> {
+        let dnn = cuda.dnn()?;
+        if let Some(fold) = Fold::of(shape, dtype).filter(|_| wanted != Wanted::Input) {
+            let case = Case::Conv(wanted, fold.folded, dtype);
+            if let Some(workspace) = dnn.workspace(&case) {
+                return Some(Planned {
+                    case,
+                    fold: Some(fold),
+                    filter_bytes: fold.filter_bytes(),
+                    workspace,
+                });
+            }
+        }
+        let case = Case::Conv(wanted, *shape, dtype);
+        let filter_bytes = shape.taps() * shape.filters * dtype.bytes();
+        Some(Planned { case, fold: None, filter_bytes, workspace: dnn.workspace(&case)? })
+    }
+
+    /// The filter in cuDNN's order, folded images, and the engine's workspace.
+    fn scratch(&self) -> usize {
+        padded(self.filter_bytes) + padded(self.image_bytes()) + self.workspace
+    }
+
+    fn image_bytes(&self) -> usize {
+        self.fold.map_or(0, |fold| fold.image_bytes())
+    }
+
+    /// Puts it on the stream.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`].
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>, [x, w, y]: [*mut u8; 3]) -> Result<(), Error> {
+        let (Case::Conv(wanted, shape, dtype), Some(dnn)) = (self.case, cuda.dnn()) else { return Ok(()) };
+        let mut parts = Parts::new(call);
+        let (filter, images) = (parts.take(self.filter_bytes), parts.take(self.image_bytes()));
+        let workspace = parts.take(0);
+        let (taps, filters) = (shape.taps(), shape.filters);
+        // SAFETY: the caller's promise; the scratch holds the filter, the images and the workspace.
+        unsafe {
+            let x = match &self.fold {
+                Some(fold) => {
+                    fold.images(cuda, x, images)?;
+                    images
+                }
+                None => x,
+            };
+            match &self.fold {
+                _ if wanted == Wanted::Filter => {}
+                Some(fold) => fold.filter(cuda, w, filter)?,
+                None => turn(cuda, dtype, [taps, filters], w, filter)?,
+            }
+            if !is_only_loading() {
+                let [at_x, at_w, at_y] = OF_CONV;
+                let operands = [(at_x, x), (at_w, filter), (at_y, y)];
+                dnn.run(cuda.card("a convolution")?, &self.case, &operands, workspace, None)?;
+            }
+            match &self.fold {
+                _ if wanted != Wanted::Filter => Ok(()),
+                Some(fold) => fold.unfold_filter(cuda, filter, w),
+                None => turn(cuda, dtype, [filters, taps], filter, w),
+            }
+        }
+    }
 }
 
 /// A convolution by cuDNN; false where it does not know the case.
@@ -135,29 +237,14 @@ unsafe fn dnn_run(
     call: &Call<'_>,
     wanted: Wanted,
     shape: &Shape,
-    [x, w, y]: [*mut u8; 3],
+    operands: [*mut u8; 3],
 ) -> Result<bool, Error> {
-    let dtype = call.inputs[0].ty.dtype;
-    if dnn_scratch(cuda, wanted, shape, dtype).is_none_or(|bytes| bytes > call.scratch_bytes) {
+    let planned = Planned::new(cuda, wanted, shape, call.inputs[0].ty.dtype);
+    let Some(planned) = planned.filter(|planned| planned.scratch() <= call.scratch_bytes) else {
         return Ok(false);
-    }
-    let Some(dnn) = cuda.dnn() else { return Ok(false) };
-    let mut parts = Parts::new(call);
-    let (taps, filters) = (shape.taps(), shape.filters);
-    let (filter, workspace) = (parts.take(taps * filters * dtype.bytes()), parts.take(0));
-    // SAFETY: the caller's promise; the scratch holds the filter and the workspace.
-    unsafe {
-        if wanted != Wanted::Filter {
-            turn(cuda, dtype, [taps, filters], w, filter)?;
-        }
-        if !is_only_loading() {
-            dnn.run(cuda.card("a convolution")?, (wanted, *shape, dtype), [x, filter, y], workspace)?;
-        }
-        if wanted == Wanted::Filter {
-            turn(cuda, dtype, [filters, taps], filter, w)?;
-        }
-    }
-    Ok(true)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { planned.run(cuda, call, operands) }.map(|()| true)
 }
 
 /// Adds the bias to rows of `columns` and applies the activation, where there is either.
@@ -232,6 +319,15 @@ impl Kernel for ConvGradInput {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (dy, w, dx) = (inputs[0], inputs[1], outputs[0]);
         let shape = shape!(self, dx.shape, dy.shape, [w.shape[0], w.shape[1]]);
+        let address = std::ptr::without_provenance_mut(4096);
+        if let Some(products) = as_products(cuda, &shape, dy.dtype, [address; 3]) {
+            let biases = biases_bytes(&shape, dy.dtype, self.bias);
+            let scratch = |product: Product| {
+                let bias = self.bias.then_some(address);
+                Product { bias, ..product }.scratch(cuda)
+            };
+            return Ok(biases + products.map(scratch).max().unwrap_or(0));
+        }
         Ok(library_scratch(cuda, Wanted::Input, &shape, dy.dtype).unwrap_or(0))
     }
 
@@ -242,6 +338,22 @@ impl Kernel for ConvGradInput {
         }
         let shape = shape!(self, dx.ty.shape, dy.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
+        if let Some(products) = as_products(cuda, &shape, dy.ty.dtype, [dx.ptr, w.ptr, dy.ptr]) {
+            let bytes = shape.channels * dy.ty.dtype.bytes();
+            let mut parts = Parts::new(call);
+            let biases = parts.take(biases_bytes(&shape, dy.ty.dtype, self.bias));
+            let (scratch, left) = (parts.take(0), parts.left(call));
+            let copies = if self.bias { shape.window[1] } else { 0 };
+            // SAFETY: the caller's promise; the scratch holds a bias for every column of a window, then the products'.
+            unsafe {
+                (0..copies).try_for_each(|s| cuda.copy(biases.wrapping_add(s * bytes), bias, bytes))?;
+                for product in products {
+                    let bias = self.bias.then_some(biases);
+                    Product { bias, ..product }.run(cuda, scratch, left)?;
+                }
+            }
+            return Ok(());
+        }
         if let Some(product) = as_product(cuda, Wanted::Input, &shape, dy.ty.dtype, [dx.ptr, w.ptr, dy.ptr]) {
             let product = Product { bias: (!bias.is_null()).then_some(bias), ..product };
             // SAFETY: the caller's promise.

@@ -13,22 +13,35 @@ struct P {
     i64 *flag;
     i64 code;
 };
-// Rows are passed once: each thread keeps its largest value and the sum of exponentials below it.
+// The exponential of x - top. Logits of 16 bits have errors beside which that of the fast function is nothing, and with a large
+// vocabulary the exact one takes longer than memory does.
+DEV A below(A x, A top) {
+#if SHORT
+    return power_of_two((x - top) * 1.4426950408889634f);
+#else
+    return m_exp(x - top);
+#endif
+}
+// Differences from the lowest value are not numbers: where nothing is above it, zero stands for it.
+DEV A base_of(A top) { return top == Limit<A>::lowest() ? (A)0 : top; }
+// Rows are passed once: each thread keeps its largest value and the sum of exponentials below it. A not-a-number is not the largest,
+// but the sum becomes one.
 DEV A log_sum_exp(const T *x, i64 n) {
     A m = Limit<A>::lowest(), s = (A)0;
+#pragma unroll 4
     for (i64 k = threadIdx.x * N; k < n; k += blockDim.x * N) {
         Pack<T, N> v = load_pack<T, N>(x, k);
         A top = m;
 #pragma unroll
-        for (int e = 0; e < N; e++) top = larger(top, (A)widen(v.v[e]));
-        if (top == Limit<A>::lowest()) continue;
-        s = m == Limit<A>::lowest() ? (A)0 : s * m_exp(m - top);
+        for (int e = 0; e < N; e++) top = (A)widen(v.v[e]) > top ? (A)widen(v.v[e]) : top;
+        A base = base_of(top);
+        s *= below(m, base);
 #pragma unroll
-        for (int e = 0; e < N; e++) s += m_exp((A)widen(v.v[e]) - top);
+        for (int e = 0; e < N; e++) s += below((A)widen(v.v[e]), base);
         m = top;
     }
     A top = in_block<Largest>(m);
-    s = m == Limit<A>::lowest() ? (A)0 : s * m_exp(m - top);
+    s *= below(base_of(m), base_of(top));
     return top + m_log(in_block<Sum>(s));
 }
 DEV i64 label_of(const P &p, i64 row, bool tells) {

@@ -45,6 +45,7 @@ unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
     let aligned = [x.ptr, dx].iter().all(|&at| (at as usize).is_multiple_of(16));
     let together = if classes.is_multiple_of(most) && aligned { most } else { 1 };
     let code = Code::of("loss", TEXT, x.ty.dtype).with_type("I", labels).with("N", together);
+    let code = code.with("SHORT", usize::from(x.ty.dtype.bytes() == 2));
     if classes <= FEW && target.ty.dtype != x.ty.dtype {
         // SAFETY: the caller's promise.
         return unsafe { cuda.launch(&code, &format!("few_{kernel}"), Grid::each(rows), &args) };

@@ -10,6 +10,7 @@ mod attention;
 mod columns;
 mod conv;
 mod element;
+mod fold;
 mod gather;
 mod layout;
 mod loss;
@@ -27,7 +28,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 25] = [
+pub(crate) const SOURCES: [&str; 26] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -36,6 +37,7 @@ pub(crate) const SOURCES: [&str; 25] = [
     include_str!("conv.cu"),
     include_str!("element.cu"),
     include_str!("flash.cu"),
+    include_str!("fold.cu"),
     include_str!("gather.cu"),
     include_str!("iota.cu"),
     include_str!("layout.cu"),

@@ -97,15 +97,20 @@ DEV A in_warp(A x) {
 #define EACH_OF_ROW(k, e)                                                                                              \
     _Pragma("unroll") for (int k = 0; k < PACKS; k++) _Pragma("unroll") for (int e = 0; e < N; e++)
 #define COLUMN(k) ((k * 32 + (int)threadIdx.x % 32) * N)
-DEV void row_in(A (*v)[N], const T *x, i64 part, bool there) {
+// A row as it is stored, zeros where there is none.
+DEV void fetch(Pack<T, N> *v, const T *x, i64 part, bool there) {
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
-        Pack<T, N> x8;
         bool inside = there && COLUMN(k) < part;
-        if (inside) x8 = load_pack<T, N>(x, COLUMN(k));
+        if (inside) v[k] = load_pack<T, N>(x, COLUMN(k));
 #pragma unroll
-        for (int e = 0; e < N; e++) v[k][e] = inside ? (A)widen(x8.v[e]) : (A)0;
+        for (int e = 0; e < N && !inside; e++) v[k].v[e] = narrow<T>((A)0);
     }
+}
+DEV void row_in(A (*v)[N], const T *x, i64 part, bool there) {
+    Pack<T, N> stored[PACKS];
+    fetch(stored, x, part, there);
+    EACH_OF_ROW(k, e) v[k][e] = (A)widen(stored[k].v[e]);
 }
 KERNEL(forward, P) {
     i64 row = (i64)blockIdx.x * 8 + threadIdx.x / 32;
@@ -150,13 +155,21 @@ KERNEL(backward, P) {
         dgamma[k][e] = dbeta[k][e] = (A)0;
         gamma[k][e] = COLUMN(k) < p.part ? p.gamma[COLUMN(k) + e] : (A)0;
     }
+    // The next row of a warp is on its way while this one is worked on.
+    Pack<T, N> next_x[PACKS], next_dy[PACKS];
+    fetch(next_x, p.x + (start + warp) * p.part, p.part, start + warp < end);
+    fetch(next_dy, p.dy + (start + warp) * p.part, p.part, start + warp < end);
     // All warps go round equally often: they meet below.
     for (i64 first = start; first < end; first += 8) {
         i64 row = first + warp;
         bool there = row < end;
         A x[PACKS][N], dy[PACKS][N], a = (A)0, b = (A)0;
-        row_in(x, p.x + row * p.part, p.part, there);
-        row_in(dy, p.dy + row * p.part, p.part, there);
+        EACH_OF_ROW(k, e) {
+            x[k][e] = (A)widen(next_x[k].v[e]);
+            dy[k][e] = (A)widen(next_dy[k].v[e]);
+        }
+        fetch(next_x, p.x + (row + 8) * p.part, p.part, row + 8 < end);
+        fetch(next_dy, p.dy + (row + 8) * p.part, p.part, row + 8 < end);
         A mean = there && p.mean ? p.mean[row] : (A)0, rstd = there ? p.rstd[row] : (A)0;
         EACH_OF_ROW(k, e) {
             A n = (x[k][e] - mean) * rstd, v = dy[k][e] * gamma[k][e];
@@ -166,8 +179,12 @@ KERNEL(backward, P) {
             dgamma[k][e] += dy[k][e] * n;
             dbeta[k][e] += dy[k][e];
         }
-        a = in_warp(a) / (A)p.part;
-        b = in_warp(b) / (A)p.part;
+        for (int d = 16; d > 0; d /= 2) {
+            a += (A)__shfl_xor_sync(0xffffffffu, a, d);
+            b += (A)__shfl_xor_sync(0xffffffffu, b, d);
+        }
+        a /= (A)p.part;
+        b /= (A)p.part;
         if (!p.mean) a = (A)0;
         if (!there) continue;
 #pragma unroll

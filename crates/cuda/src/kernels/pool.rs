@@ -40,13 +40,16 @@ unsafe fn run(
         .at(to.ptr)
         .ints(large.shape.iter().copied(), 4, 1)
         .ints(small.shape[1..3].iter().copied(), 2, 1)
-        .ints(window, 2, 1)
-        .ints(stride, 2, 1)
         .ints(pad.map(|(low, _)| low), 2, 0)
         .int(usize::from(count_pad));
     let aligned = [from.ptr, to.ptr, index].iter().all(|&at| (at as usize).is_multiple_of(16));
     let together = if large.shape[3].is_multiple_of(8) && aligned { 8 } else { 1 };
-    let mut code = Code::of("pool", TEXT, to.ty.dtype).with("N", together);
+    let mut code = Code::of("pool", TEXT, to.ty.dtype)
+        .with("N", together)
+        .with("WY", window[0])
+        .with("WX", window[1])
+        .with("SY", stride[0])
+        .with("SX", stride[1]);
     code.head +=
         if n.max(from.ty.elements()) < 1 << 31 { "typedef u32 Index;\n" } else { "typedef i64 Index;\n" };
     // SAFETY: the caller's promise.

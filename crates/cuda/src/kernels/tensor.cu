@@ -38,11 +38,6 @@ DEV u32 both(float low, float high) {
     asm("cvt.rn." MMA "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-DEV float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 #else
 DEV void copy_later(void *to, const void *from, bool there) {
     if (there) memcpy(to, from, 16);
@@ -85,7 +80,6 @@ DEV void product(float *c, const u32 *a, const u32 *b) {
     __syncthreads();
 }
 DEV u32 both(float low, float high) { return (u32)narrow<T>(low).bits | (u32)narrow<T>(high).bits << 16; }
-DEV float power_of_two(float x) { return exp2f(x); }
 #endif
 
 // A left operand of 16 rows and 16 columns.

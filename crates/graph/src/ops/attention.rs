@@ -7,7 +7,7 @@ mod grad;
 
 pub use grad::AttentionGrad;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -19,7 +19,7 @@ use crate::trace::Sym;
 use crate::{DType, Scalar, Site, Type, ops};
 
 /// The sizes of an attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionDims {
     /// Samples.
     pub batch: usize,
@@ -182,10 +182,6 @@ impl Rule for Attention {
     }
 
     /// A query's result depends on no other query, so o may take q's place.
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
-
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         let flops = AttentionDims::new(inputs[0], inputs[1], inputs[2])
             .map_or(0.0, |d| d.pairs(self.causal) * (2 * (d.d + d.dv) + 8) as f64);
