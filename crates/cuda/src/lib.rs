@@ -58,7 +58,8 @@ pub struct Options {
     pub tf32: bool,
     /// Whether cuBLASLt is used where it is installed; without it, matrix products run on the crate's own kernel.
     pub cublaslt: bool,
-    /// Whether cuDNN is used for convolutions where it is installed; without it, they run on the crate's own kernels.
+    /// Whether cuDNN is used for convolutions and attention where it is installed; without it, they run on the crate's own
+    /// kernels.
     pub cudnn: bool,
 }
 
@@ -89,8 +90,8 @@ enum Engine {
 struct Inner {
     // Declared before the engine: what uses the context goes before it.
     blas: Option<blas::Blas>,
-    /// Started when the first convolution asks for it: it takes memory that other models need not pay.
-    dnn: OnceLock<Option<dnn::Dnn>>,
+    /// Started when the first convolution or attention asks for it: it takes memory that other models need not pay.
+    dnn: OnceLock<dnn::Dnn>,
     library_bytes: usize,
     flag: *mut u8,
     engine: Engine,
@@ -213,11 +214,19 @@ impl Cuda {
         }
     }
 
-    /// cuDNN, where it is installed and wanted.
-    fn dnn(&self) -> Option<&dnn::Dnn> {
-        let Engine::Card(card) = &self.0.engine else { return None };
+    /// cuDNN, where it is installed and wanted. If it does not start, that is an error and not tried to do without: what
+    /// ran with it before would give other bits.
+    fn dnn(&self) -> Result<Option<&dnn::Dnn>, Error> {
+        let Engine::Card(card) = &self.0.engine else { return Ok(None) };
         let Options { tf32, cudnn, .. } = self.0.options;
-        self.0.dnn.get_or_init(|| if cudnn { dnn::Dnn::new(card, tf32) } else { None }).as_ref()
+        if self.0.dnn.get().is_none()
+            && cudnn
+            && let Some(started) = dnn::Dnn::new(card, tf32)?
+        {
+            // Another thread may have been faster; then this one's goes.
+            let _ = self.0.dnn.set(started);
+        }
+        Ok(self.0.dnn.get())
     }
 
     /// Whether there are tensor cores for bf16, copies into shared memory that nobody waits for, and what else came with
@@ -329,10 +338,11 @@ impl Backend for Cuda {
     }
 
     fn scratch(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Unsupported> {
-        kernels::kernel(op).scratch(self, inputs, outputs).map_err(|_| Unsupported {
+        kernels::kernel(op).scratch(self, inputs, outputs).map_err(|why| Unsupported {
             device: self.0.name.clone(),
             op: op.name(),
             types: inputs.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+            why: why.to_string(),
         })
     }
 

@@ -131,7 +131,7 @@ pub struct Fault {
 
 /// A backend has no kernel for an op on these types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{device} has no kernel for {op} on {types}")]
+#[error("{device} has no kernel for {op} on {types}: {why}")]
 pub struct Unsupported {
     /// The device's name.
     pub device: String,
@@ -139,6 +139,8 @@ pub struct Unsupported {
     pub op: &'static str,
     /// The input types.
     pub types: String,
+    /// Why there is none, and what to do.
+    pub why: String,
 }
 
 /// How fast a device is, roughly: what times are predicted from before anything has been timed.

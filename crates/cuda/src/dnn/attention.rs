@@ -12,9 +12,9 @@ use sys::cudnnDataType_t as Data;
 use sys::cudnnPointwiseMode_t as Pointwise;
 use sys::cudnnReduceTensorOp_t as Reduce;
 
+use super::case::{Tensor, Where, data_type};
 use super::descriptor::Descriptor;
 use super::engine::Graph;
-use super::{Tensor, Where, data_type};
 use crate::error::Error;
 
 /// The numbers of what a call brings along: q, k, v, o and the log-sum-exp on the card; on the host, as f32, the scale and

@@ -5,9 +5,9 @@ use plimsoll_graph::DType;
 use sys::cudnnBackendAttributeName_t as Name;
 use sys::cudnnBackendDescriptorType_t as Kind;
 
+use super::case::{Tensor, Where, data_type};
 use super::descriptor::Descriptor;
 use super::engine::Graph;
-use super::{Tensor, Where, data_type};
 use crate::error::Error;
 
 /// The numbers of x, w and y, or of their gradients, in the graph.

@@ -7,39 +7,28 @@
 //! no plan depends on what was measured.
 
 mod attention;
+mod case;
 mod choices;
 mod conv;
 mod descriptor;
 mod engine;
+mod watch;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cudarc::cudnn::sys;
-use cudarc::driver::sys as driver;
-use plimsoll_graph::DType;
-use sys::cudnnBackendAttributeName_t as Name;
-use sys::cudnnBackendDescriptorType_t as Kind;
-
-use crate::card::{Card, cu};
+use crate::card::Card;
 use crate::error::Error;
 use crate::library::Library;
 pub(crate) use attention::{Heads, OPERANDS as OF_ATTENTION};
+pub(crate) use case::Case;
 use choices::{Choice, Choices};
 pub(crate) use conv::{OPERANDS as OF_CONV, Shape, Wanted};
-use descriptor::Descriptor;
-use engine::{Allowed, Candidate, Graph};
+use cudarc::cudnn::sys;
+use engine::{Candidate, Graph};
+use watch::Watch;
 
-/// Workspace that an engine may have beside operands of any size, and the part of the operands' bytes that it may have else:
-/// memory is worth more than the last few percent of speed.
-const LITTLE: usize = 20 << 20;
-const PART: usize = 16;
-/// Timings of an engine, and about how many milliseconds each takes: so many runs that what the host does for the first
-/// does not count.
-const TIMINGS: usize = 3;
-const MILLISECONDS: f32 = 1.5;
-const MOST_RUNS: f32 = 20.0;
 /// An engine that cuDNN ranks lower is taken where it is faster by more than this: less may be chance.
 const NEAR: f32 = 1.05;
 
@@ -54,86 +43,6 @@ fn check(call: &'static str, status: sys::cudnnStatus_t) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Library { library: "cuDNN", call, why: format!("{status:?}") })
-}
-
-/// What cuDNN calls a type, where it computes in it.
-fn data_type(dtype: DType) -> Option<sys::cudnnDataType_t> {
-    match dtype {
-        DType::F32 => Some(sys::cudnnDataType_t::CUDNN_DATA_FLOAT),
-        DType::BF16 => Some(sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16),
-        DType::F16 => Some(sys::cudnnDataType_t::CUDNN_DATA_HALF),
-        _ => None,
-    }
-}
-
-/// Where a tensor of a graph is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Where {
-    Device,
-    /// On the host: a number that is read when the graph is run.
-    Host,
-    /// Within the graph alone.
-    Within,
-}
-
-/// A tensor of a graph.
-struct Tensor {
-    id: i64,
-    data: sys::cudnnDataType_t,
-    sizes: [usize; 4],
-    strides: [usize; 4],
-    at: Where,
-}
-
-impl Tensor {
-    fn description(&self) -> Result<Descriptor, Error> {
-        Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?
-            .with(Name::CUDNN_ATTR_TENSOR_DATA_TYPE, self.data)?
-            .with_all(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &self.sizes.map(|n| n as i64))?
-            .with_all(Name::CUDNN_ATTR_TENSOR_STRIDES, &self.strides.map(|n| n as i64))?
-            .with(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, self.id)?
-            .with(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16i64)?
-            .with(Name::CUDNN_ATTR_TENSOR_IS_VIRTUAL, self.at == Where::Within)?
-            .with(Name::CUDNN_ATTR_TENSOR_IS_BY_VALUE, self.at == Where::Host)?
-            .finish()
-    }
-}
-
-/// One computation with all its sizes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Case {
-    /// A convolution, or one of its gradients.
-    Conv(Wanted, Shape, DType),
-    /// Attention.
-    Attention(Heads),
-}
-
-impl Case {
-    fn graph(&self, handle: sys::cudnnHandle_t) -> Option<Result<Graph, Error>> {
-        match self {
-            Case::Conv(wanted, shape, dtype) => shape.graph(handle, *wanted, *dtype),
-            Case::Attention(heads) => heads.graph(handle),
-        }
-    }
-
-    fn allowed(&self, tf32: bool) -> Allowed {
-        match self {
-            Case::Conv(_, shape, dtype) => Allowed {
-                strict: *dtype == DType::F32 && !tf32,
-                compiling: false,
-                workspace: (shape.elements() * dtype.bytes() / PART).max(LITTLE),
-                number: 8,
-                else_least: true,
-            },
-            Case::Attention(heads) => Allowed {
-                strict: false,
-                compiling: true,
-                workspace: (heads.bytes() / PART).max(LITTLE),
-                number: 2,
-                else_least: false,
-            },
-        }
-    }
 }
 
 /// Runs the crate's own kernel for a case.
@@ -178,20 +87,32 @@ impl Dnn {
         Library::Dnn.is_present().then(|| unsafe { sys::cudnnGetVersion() })
     }
 
-    /// A handle for the card's stream, or none where the library is not installed or does not start.
-    pub(crate) fn new(card: &Card, tf32: bool) -> Option<Dnn> {
-        let version = Dnn::version()?;
-        card.enter().ok()?;
+    /// A handle for the card's stream, or none where the library is not installed.
+    pub(crate) fn new(card: &Card, tf32: bool) -> Result<Option<Dnn>, Error> {
+        let Some(version) = Dnn::version() else { return Ok(None) };
+        card.enter()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the address is of a handle, and the stream lives as long as the card.
-        unsafe {
-            dnn!(cudnnCreate(&mut handle)).ok()?;
-            dnn!(cudnnSetStream(handle, card.stream.cast())).ok()?;
+        // SAFETY: the address is of a handle.
+        let status = unsafe { sys::cudnnCreate(&mut handle) };
+        if status != sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS {
+            let (free, _) = card.memory()?;
+            return Err(Error::Library {
+                library: "cuDNN",
+                call: "cudnnCreate",
+                why: format!(
+                    "version {version} is installed and does not start ({status:?}, {} MiB of the card are free); \
+                     leave it more memory, or mend or remove the installation",
+                    free >> 20
+                ),
+            });
         }
         let name: String =
             card.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let choices = Choices::kept_in(card.cache().path(&format!("cudnn-{version}-{name}.engines")));
-        Some(Dnn { state: Mutex::new(State { cases: HashMap::new(), choices, handle }), tf32 })
+        let dnn = Dnn { state: Mutex::new(State { cases: HashMap::new(), choices, handle }), tf32 };
+        // SAFETY: the handle is live, and the stream lives as long as the card.
+        unsafe { dnn!(cudnnSetStream(handle, card.stream.cast())) }?;
+        Ok(Some(dnn))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,15 +220,8 @@ impl Known {
             return Ok(0);
         }
         let watch = Watch::new(card)?;
-        // The first run loads code. An engine that fails is none.
-        let time = |run: &Own<'_>| {
-            let time = run().and_then(|()| watch.least(run)).and_then(|once| {
-                let runs = (MILLISECONDS / once).clamp(2.0, MOST_RUNS) as usize;
-                let all = watch.least(|| (0..runs).try_for_each(|_| run()));
-                all.map(|all| all / runs as f32)
-            });
-            time.unwrap_or(f32::INFINITY)
-        };
+        // An engine that fails is none.
+        let time = |run: &Own<'_>| watch.time(run).unwrap_or(f32::INFINITY);
         let engines = self.candidates.iter().map(|candidate| time(&|| run(candidate)));
         let times: Vec<f32> = engines.chain(own.map(time)).collect();
         Ok(first_of_the_fastest(&times))
@@ -318,53 +232,6 @@ impl Known {
 fn first_of_the_fastest(times: &[f32]) -> usize {
     let least = times.iter().copied().fold(f32::INFINITY, f32::min);
     times.iter().position(|&time| time <= least * NEAR).unwrap_or(0)
-}
-
-/// Two events between which the stream is timed.
-struct Watch<'c> {
-    card: &'c Card,
-    events: [driver::CUevent; 2],
-}
-
-impl Watch<'_> {
-    fn new(card: &Card) -> Result<Watch<'_>, Error> {
-        let mut watch = Watch { card, events: [std::ptr::null_mut(); 2] };
-        for event in &mut watch.events {
-            // SAFETY: the address is of a handle.
-            unsafe { cu!(cuEventCreate(event, driver::CUevent_flags::CU_EVENT_DEFAULT as u32)) }?;
-        }
-        Ok(watch)
-    }
-
-    /// The shortest of several timings, in milliseconds.
-    fn least(&self, body: impl Fn() -> Result<(), Error>) -> Result<f32, Error> {
-        let ([start, end], mut least) = (self.events, f32::INFINITY);
-        for _ in 0..TIMINGS {
-            // SAFETY: the handles are live.
-            unsafe { cu!(cuEventRecord(start, self.card.stream)) }?;
-            body()?;
-            let mut time = 0.0;
-            // SAFETY: as above, and the address is of a number.
-            unsafe {
-                cu!(cuEventRecord(end, self.card.stream))?;
-                cu!(cuEventSynchronize(end))?;
-                cu!(cuEventElapsedTime_v2(&mut time, start, end))?;
-            }
-            least = least.min(time);
-        }
-        Ok(least)
-    }
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        for event in self.events.into_iter().filter(|event| !event.is_null()) {
-            // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
-            unsafe {
-                let _ = driver::cuEventDestroy_v2(event);
-            }
-        }
-    }
 }
 
 impl Drop for Dnn {

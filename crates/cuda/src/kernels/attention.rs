@@ -141,20 +141,24 @@ fn types<'a>(operands: &[Operand<'a>]) -> Vec<&'a Type> {
 }
 
 /// The case for cuDNN, with its workspace; none where it does not know it.
-fn library(cuda: &Cuda, op: &Attention, types: &[&Type]) -> Option<(Case, usize)> {
-    let dims = AttentionDims::new(types[0], types[1], types[2]).ok()?;
-    let heads = Heads { dims, causal: op.causal, dtype: types[0].dtype };
+fn library(
+    cuda: &Cuda,
+    op: &Attention,
+    dims: AttentionDims,
+    q: &Type,
+) -> Result<Option<(Case, usize)>, Error> {
+    let heads = Heads { dims, causal: op.causal, dtype: q.dtype };
     if op.mask || !heads.may_be_known() || !cuda.has_tensor_cores() {
-        return None;
+        return Ok(None);
     }
     let case = Case::Attention(heads);
-    Some((case, cuda.dnn()?.workspace(&case)?))
+    Ok(cuda.dnn()?.and_then(|dnn| Some((case, dnn.workspace(&case)?))))
 }
 
 impl Kernel for Attention {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        Tiles::new(cuda, self, inputs)?;
-        Ok(library(cuda, self, inputs).map_or(0, |(_, workspace)| workspace))
+        let Tiles { dims, .. } = Tiles::new(cuda, self, inputs)?;
+        Ok(library(cuda, self, dims, inputs[0])?.map_or(0, |(_, workspace)| workspace))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -168,10 +172,8 @@ impl Kernel for Attention {
         let grid = tiles.grid(Which::Forward, call.inputs[0].ty);
         // SAFETY: the caller's promise.
         let own = || unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) };
-        let (Some((case, workspace)), Some(dnn)) = (library(cuda, self, &types(call.inputs)), cuda.dnn())
-        else {
-            return own();
-        };
+        let known = library(cuda, self, tiles.dims, call.inputs[0].ty)?;
+        let (Some((case, workspace)), Some(dnn)) = (known, cuda.dnn()?) else { return own() };
         if is_only_loading() || workspace > call.scratch_bytes {
             return own();
         }

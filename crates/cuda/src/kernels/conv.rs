@@ -1,23 +1,20 @@
 //! Convolutions and their two gradients, channels last.
 //!
-//! Windows of one pixel are plain products of matrices; other convolutions run by cuDNN where it is installed and knows the case,
-//! else as products whose operands are read from the images.
+//! By a library where one knows the case, else as products whose operands are read from the images.
 
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::Call;
+use plimsoll_graph::Type;
 use plimsoll_graph::ops::{Conv, ConvGradFilter, ConvGradInput, Unary};
-use plimsoll_graph::{DType, Type};
 
-use super::Kernel;
-use super::fold::Fold;
-use super::layout::turn;
-use super::matmul::{Matrix, Product, activation};
-use super::{Parts, padded};
+use super::by_library::{as_product, as_products, biases_bytes, dnn_run, library_scratch};
+use super::matmul::{Product, activation};
+use super::{Kernel, Parts};
 use crate::Cuda;
-use crate::dnn::{Case, OF_CONV, Shape, Wanted};
+use crate::dnn::{Shape, Wanted};
 use crate::error::Error;
-use crate::launch::{Args, Code, Grid, is_only_loading};
+use crate::launch::{Args, Code, Grid};
 
 const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("conv.cu"));
 
@@ -82,171 +79,6 @@ fn tiles(m: usize, n: usize, groups: usize, pieces: usize) -> Grid {
     Grid::tiles(m.div_ceil(64) * n.div_ceil(64), groups, pieces, 256)
 }
 
-/// A convolution whose windows are single pixels, as a product of matrices: pixels by channels, channels by filters. None
-/// where it is something else, or there is no library that would do it faster.
-fn as_product(
-    cuda: &Cuda,
-    wanted: Wanted,
-    shape: &Shape,
-    dtype: DType,
-    [x, w, y]: [*mut u8; 3],
-) -> Option<Product> {
-    let single =
-        shape.window == [1, 1] && shape.stride == [1, 1] && shape.pad == [(0, 0); 2] && shape.groups == 1;
-    if !single || cuda.0.blas.is_none() {
-        return None;
-    }
-    let pixels = shape.images * shape.out[0] * shape.out[1];
-    let (channels, filters) = (shape.channels, shape.filters);
-    let (x, w, y) = (
-        Matrix::dense(x, dtype, channels),
-        Matrix::dense(w, dtype, filters),
-        Matrix::dense(y, dtype, filters),
-    );
-    Some(match wanted {
-        Wanted::Output => Product::new(pixels, filters, channels, x, w, y),
-        Wanted::Input => Product::new(pixels, channels, filters, y, w.turned(), x),
-        Wanted::Filter => Product::new(channels, filters, pixels, x.turned(), y, w),
-    })
-}
-
-/// The gradient at the input of a convolution whose windows lie side by side (a transposed convolution that enlarges), as
-/// products: every pixel of the output is spread over one window. One product a row of the window, whose results are whole
-/// rows of windows' rows. None where windows overlap, or rows are so short that most of a tile would be empty.
-fn as_products(
-    cuda: &Cuda,
-    shape: &Shape,
-    dtype: DType,
-    [dx, w, dy]: [*mut u8; 3],
-) -> Option<impl Iterator<Item = Product>> {
-    let side_by_side = shape.window == shape.stride
-        && shape.pad == [(0, 0); 2]
-        && shape.dilation == [1, 1]
-        && shape.groups == 1
-        && (0..2).all(|i| shape.out[i] * shape.stride[i] == shape.size[i]);
-    if !side_by_side || shape.out[1] < 32 || cuda.0.blas.is_none() {
-        return None;
-    }
-    let Shape { images, out, channels, filters, window, .. } = *shape;
-    // What a window has in a row, and all windows beside each other.
-    let (part, row) = (window[1] * channels, out[1] * window[1] * channels);
-    let pixels = Matrix { batch: out[1] * filters, ..Matrix::dense(dy, dtype, filters) };
-    Some((0..window[0]).map(move |r| {
-        let w = Matrix::dense(w, dtype, filters).beyond(r * part * filters).turned();
-        let to = Matrix { batch: window[0] * row, ..Matrix::dense(dx, dtype, part) }.beyond(r * row);
-        Product { batch: images * out[0], ..Product::new(out[1], part, filters, pixels, w, to) }
-    }))
-}
-
-/// The bytes of the bias, once for every column of a window.
-fn biases_bytes(shape: &Shape, dtype: DType, bias: bool) -> usize {
-    if bias { padded(shape.window[1] * shape.channels * dtype.bytes()) } else { 0 }
-}
-
-/// The scratch of a convolution by a library; none where none does it.
-fn library_scratch(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<usize> {
-    // Any aligned address will do: what is chosen depends on sizes and alignment alone.
-    let address = std::ptr::without_provenance_mut(4096);
-    match as_product(cuda, wanted, shape, dtype, [address; 3]) {
-        Some(product) => Some(product.scratch(cuda)),
-        None => Planned::new(cuda, wanted, shape, dtype).map(|planned| planned.scratch()),
-    }
-}
-
-/// A convolution by cuDNN, as it is or folded.
-struct Planned {
-    case: Case,
-    fold: Option<Fold>,
-    filter_bytes: usize,
-    workspace: usize,
-}
-
-impl Planned {
-    /// None where cuDNN does not know the case.
-    fn new(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<Planned> {
-        let dnn = cuda.dnn()?;
-        if let Some(fold) = Fold::of(shape, dtype).filter(|_| wanted != Wanted::Input) {
-            let case = Case::Conv(wanted, fold.folded, dtype);
-            if let Some(workspace) = dnn.workspace(&case) {
-                return Some(Planned {
-                    case,
-                    fold: Some(fold),
-                    filter_bytes: fold.filter_bytes(),
-                    workspace,
-                });
-            }
-        }
-        let case = Case::Conv(wanted, *shape, dtype);
-        let filter_bytes = shape.taps() * shape.filters * dtype.bytes();
-        Some(Planned { case, fold: None, filter_bytes, workspace: dnn.workspace(&case)? })
-    }
-
-    /// The filter in cuDNN's order, folded images, and the engine's workspace.
-    fn scratch(&self) -> usize {
-        padded(self.filter_bytes) + padded(self.image_bytes()) + self.workspace
-    }
-
-    fn image_bytes(&self) -> usize {
-        self.fold.map_or(0, |fold| fold.image_bytes())
-    }
-
-    /// Puts it on the stream.
-    ///
-    /// # Safety
-    /// As for [`Kernel::run`].
-    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>, [x, w, y]: [*mut u8; 3]) -> Result<(), Error> {
-        let (Case::Conv(wanted, shape, dtype), Some(dnn)) = (self.case, cuda.dnn()) else { return Ok(()) };
-        let mut parts = Parts::new(call);
-        let (filter, images) = (parts.take(self.filter_bytes), parts.take(self.image_bytes()));
-        let workspace = parts.take(0);
-        let (taps, filters) = (shape.taps(), shape.filters);
-        // SAFETY: the caller's promise; the scratch holds the filter, the images and the workspace.
-        unsafe {
-            let x = match &self.fold {
-                Some(fold) => {
-                    fold.images(cuda, x, images)?;
-                    images
-                }
-                None => x,
-            };
-            match &self.fold {
-                _ if wanted == Wanted::Filter => {}
-                Some(fold) => fold.filter(cuda, w, filter)?,
-                None => turn(cuda, dtype, [taps, filters], w, filter)?,
-            }
-            if !is_only_loading() {
-                let [at_x, at_w, at_y] = OF_CONV;
-                let operands = [(at_x, x), (at_w, filter), (at_y, y)];
-                dnn.run(cuda.card("a convolution")?, &self.case, &operands, workspace, None)?;
-            }
-            match &self.fold {
-                _ if wanted != Wanted::Filter => Ok(()),
-                Some(fold) => fold.unfold_filter(cuda, filter, w),
-                None => turn(cuda, dtype, [filters, taps], filter, w),
-            }
-        }
-    }
-}
-
-/// A convolution by cuDNN; false where it does not know the case.
-///
-/// # Safety
-/// As for [`Kernel::run`].
-unsafe fn dnn_run(
-    cuda: &Cuda,
-    call: &Call<'_>,
-    wanted: Wanted,
-    shape: &Shape,
-    operands: [*mut u8; 3],
-) -> Result<bool, Error> {
-    let planned = Planned::new(cuda, wanted, shape, call.inputs[0].ty.dtype);
-    let Some(planned) = planned.filter(|planned| planned.scratch() <= call.scratch_bytes) else {
-        return Ok(false);
-    };
-    // SAFETY: the caller's promise.
-    unsafe { planned.run(cuda, call, operands) }.map(|()| true)
-}
-
 /// Adds the bias to rows of `columns` and applies the activation, where there is either.
 ///
 /// # Safety
@@ -285,7 +117,7 @@ impl Kernel for Conv {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (x, w, y) = (inputs[0], inputs[1], outputs[0]);
         let shape = shape!(self, x.shape, y.shape, [w.shape[0], w.shape[1]]);
-        Ok(library_scratch(cuda, Wanted::Output, &shape, x.dtype).unwrap_or(0))
+        Ok(library_scratch(cuda, Wanted::Output, &shape, x.dtype)?.unwrap_or(0))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -328,7 +160,7 @@ impl Kernel for ConvGradInput {
             };
             return Ok(biases + products.map(scratch).max().unwrap_or(0));
         }
-        Ok(library_scratch(cuda, Wanted::Input, &shape, dy.dtype).unwrap_or(0))
+        Ok(library_scratch(cuda, Wanted::Input, &shape, dy.dtype)?.unwrap_or(0))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -378,7 +210,7 @@ impl Kernel for ConvGradFilter {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
         let (x, dy) = (inputs[0], inputs[1]);
         let shape = shape!(self, x.shape, dy.shape, self.filter);
-        if let Some(bytes) = library_scratch(cuda, Wanted::Filter, &shape, x.dtype) {
+        if let Some(bytes) = library_scratch(cuda, Wanted::Filter, &shape, x.dtype)? {
             return Ok(bytes);
         }
         let pieces = shape.pieces();

@@ -7,6 +7,7 @@ use crate::Cuda;
 use crate::error::Error;
 
 mod attention;
+mod by_library;
 mod columns;
 mod conv;
 mod element;
