@@ -27,6 +27,8 @@ pub(crate) struct Effort {
     pub packed: usize,
     /// After so many failures to press the floor lower it is left where it is.
     pub fails: usize,
+    /// How often it is pressed again from where it began.
+    pub again: u64,
 }
 
 impl Effort {
@@ -34,7 +36,8 @@ impl Effort {
     /// gain is little on most devices, and without a tight bound hardly any rung is left out.
     pub fn beside_another(self) -> Effort {
         let (treads, stride) = (3 * self.treads, 3 * self.stride);
-        Effort { treads, stride, rung: self.rung / 2, tread: self.tread / 2, floor: self.floor / 2, ..self }
+        let (rung, tread, floor) = (self.rung / 2, self.tread / 2, self.floor / 2);
+        Effort { treads, stride, rung, tread, floor, again: 0, ..self }
     }
 
     /// `level` 1 plans steps of up to 5,000 ops in about a second.
@@ -50,6 +53,7 @@ impl Effort {
         };
         let fails = if long { 0 } else { (20_000 / ops.max(1) as usize).clamp(6, 24) };
         let starts = if ops <= 1_000 { 2 } else { 1 };
+        let again = 4_000 / u64::from(ops.max(1_000));
         let packed = (12_000 / ops.max(1) as usize).clamp(1, 12);
         let legs = if long { 8 } else { 128.min(ops as usize / 8) };
         let rung = if long { rung / 3 } else { rung };
@@ -65,6 +69,7 @@ impl Effort {
             starts,
             packed,
             fails,
+            again,
         }
     }
 }

@@ -15,6 +15,9 @@ use crate::recompute::spread::{spread, spread_acts};
 use crate::recompute::state::{Frozen, State};
 use std::sync::Arc;
 
+/// What chance starts from when a schedule is first pressed.
+const SEED: u64 = 3;
+
 /// The schedule that takes least.
 pub(crate) struct Floor {
     pub entry: Entry,
@@ -95,10 +98,23 @@ impl Ladder {
         }
         found.sort_by_key(|f| f.live);
         found.truncate(2);
-        let mut lows = Vec::new();
-        for start in found {
-            // What is far behind is not pressed, but is a schedule all the same.
-            if start.live <= live + live / 4 { self.press(start, bound, &mut lows) } else { lows.push(start) }
+        // What is far behind is not pressed, but is a schedule all the same.
+        let (near, mut lows): (Vec<Low>, Vec<Low>) =
+            found.into_iter().partition(|start| start.live <= live + live / 4);
+        near.iter().for_each(|start| self.press(start, bound, SEED, &mut lows));
+        // Where a schedule gets stuck is a matter of chance: while much is left open, and that helps, it is pressed again.
+        for seed in (1..=self.effort.again).map(|n| SEED + n) {
+            let least = lows.iter().map(|low| low.live).min().unwrap_or(u64::MAX);
+            if least.saturating_sub(bound) <= bound / 32 || self.is_late() {
+                break;
+            }
+            let mut more = Vec::new();
+            near.iter().for_each(|start| self.press(start, bound, seed, &mut more));
+            more.retain(|low| low.live < least);
+            if more.is_empty() {
+                break;
+            }
+            lows.append(&mut more);
         }
         self.exhaust(&bare, bound, &mut lows);
         // Rungs start from the step with the first algorithm of every op.
@@ -148,8 +164,8 @@ impl Ladder {
     }
 
     /// Presses a schedule lower, step by step, and keeps what it was on the way. Where it is stuck it is spread.
-    fn press(&self, start: Low, bound: u64, lows: &mut Vec<Low>) {
-        let Low { mut dense, mut frozen, .. } = start;
+    fn press(&self, start: &Low, bound: u64, seed: u64, lows: &mut Vec<Low>) {
+        let (mut dense, mut frozen) = (start.dense.clone(), start.frozen.clone());
         let (mut fails, mut step) = (0, 64);
         let mut kept = u64::MAX;
         let mut left = 48 * self.effort.floor;
@@ -157,7 +173,7 @@ impl Ladder {
             let mut state = frozen.thaw(&dense);
             state.work = 0;
             let mut live = state.peak() as u64;
-            let mut repair = Repair::new(&state, live, self.host_budget, 3);
+            let mut repair = Repair::new(&state, live, self.host_budget, seed);
             let mut stuck = false;
             let over = |state: &State, repair: &Repair| state.work + repair.work > left || self.is_late();
             while fails < self.effort.fails && live > bound && !stuck && !over(&state, &repair) {
