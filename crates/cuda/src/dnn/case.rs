@@ -78,6 +78,11 @@ impl Case {
         }
     }
 
+    /// Whether the crate's own kernel is good enough to be timed beside the engines.
+    pub(super) fn has_own(&self) -> bool {
+        matches!(self, Case::Attention(_))
+    }
+
     /// What engines for it may do.
     pub(super) fn allowed(&self, tf32: bool) -> Allowed {
         match self {

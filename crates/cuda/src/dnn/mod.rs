@@ -182,12 +182,15 @@ impl Dnn {
 }
 
 impl Known {
-    /// The engines for a case, or the one that was chosen; none where there are none.
+    /// The engines for a case, or the one that was chosen; none where there are none. A choice that makes no sense, from a
+    /// file that somebody has changed, is none.
     fn new(handle: sys::cudnnHandle_t, case: &Case, tf32: bool, choice: Option<&Choice>) -> Option<Known> {
         let graph = case.graph(handle)?.ok()?;
         let allowed = case.allowed(tf32);
         if let Some(Choice { engine, workspace }) = choice
             && engine == OWN
+            && case.has_own()
+            && *workspace <= allowed.workspace
         {
             return Some(Known {
                 candidates: Vec::new(),
@@ -198,7 +201,7 @@ impl Known {
         }
         if let Some(Choice { engine, workspace }) = choice
             && let Some(candidate) = Candidate::named(handle, &graph, allowed, engine)
-            && candidate.workspace <= *workspace
+            && (candidate.workspace..=candidate.workspace.max(allowed.workspace)).contains(workspace)
         {
             let (candidates, workspace) = (vec![candidate], *workspace);
             return Some(Known { candidates, _graph: graph, chosen: Some(0), workspace });
