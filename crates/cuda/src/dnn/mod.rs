@@ -18,6 +18,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cudarc::cudnn::sys;
+
+use crate::Cuda;
 use crate::card::Card;
 use crate::error::Error;
 use crate::library::Library;
@@ -25,12 +28,10 @@ pub(crate) use attention::{Heads, OPERANDS as OF_ATTENTION};
 pub(crate) use case::Case;
 use choices::{Choice, Choices};
 pub(crate) use conv::{OPERANDS as OF_CONV, Shape, Wanted};
-use cudarc::cudnn::sys;
 use engine::{Candidate, Graph};
-use watch::Watch;
 
 /// An engine that cuDNN ranks lower is taken where it is faster by more than this: less may be chance.
-const NEAR: f32 = 1.05;
+const NEAR: f64 = 1.05;
 
 /// Calls a function of cuDNN and names it in the error.
 macro_rules! dnn {
@@ -146,13 +147,13 @@ impl Dnn {
     /// the host for numbers that the case takes from there.
     pub(crate) unsafe fn run(
         &self,
-        card: &Card,
+        cuda: &Cuda,
         case: &Case,
         operands: &[(i64, *mut u8)],
         workspace: *mut u8,
         own: Option<&Own<'_>>,
     ) -> Result<(), Error> {
-        card.enter()?;
+        cuda.card("cuDNN")?.enter()?;
         let mut state = self.state();
         let State { cases, choices, handle } = &mut *state;
         let Some(Some(known)) = cases.get_mut(case) else {
@@ -164,7 +165,7 @@ impl Dnn {
         let chosen = match known.chosen {
             Some(chosen) => chosen,
             None => {
-                let chosen = known.fastest(card, &run, own)?;
+                let chosen = known.fastest(cuda, &run, own)?;
                 let engine = known.candidates.get(chosen).map_or(OWN, |candidate| &candidate.name).into();
                 choices.keep(self.key(case), Choice { engine, workspace: known.workspace });
                 *known.chosen.insert(chosen)
@@ -215,25 +216,24 @@ impl Known {
     /// be timed, and it is the one that cuDNN ranks first.
     fn fastest(
         &self,
-        card: &Card,
+        cuda: &Cuda,
         run: &dyn Fn(&Candidate) -> Result<(), Error>,
         own: Option<&Own<'_>>,
     ) -> Result<usize, Error> {
-        if self.candidates.len() + usize::from(own.is_some()) == 1 || card.is_capturing()? {
+        if self.candidates.len() + usize::from(own.is_some()) == 1 || cuda.card("cuDNN")?.is_capturing()? {
             return Ok(0);
         }
-        let watch = Watch::new(card)?;
         // An engine that fails is none.
-        let time = |run: &Own<'_>| watch.time(run).unwrap_or(f32::INFINITY);
+        let time = |run: &Own<'_>| watch::time(cuda, run).unwrap_or(f64::INFINITY);
         let engines = self.candidates.iter().map(|candidate| time(&|| run(candidate)));
-        let times: Vec<f32> = engines.chain(own.map(time)).collect();
+        let times: Vec<f64> = engines.chain(own.map(time)).collect();
         Ok(first_of_the_fastest(&times))
     }
 }
 
 /// The first that is as good as the best.
-fn first_of_the_fastest(times: &[f32]) -> usize {
-    let least = times.iter().copied().fold(f32::INFINITY, f32::min);
+fn first_of_the_fastest(times: &[f64]) -> usize {
+    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
     times.iter().position(|&time| time <= least * NEAR).unwrap_or(0)
 }
 
@@ -256,7 +256,7 @@ mod tests {
     fn the_library_s_order_decides_where_times_do_not() {
         assert_eq!(first_of_the_fastest(&[1.0, 0.97, 2.0]), 0);
         assert_eq!(first_of_the_fastest(&[1.0, 0.9, 0.89]), 1);
-        assert_eq!(first_of_the_fastest(&[f32::INFINITY, 3.0]), 1);
-        assert_eq!(first_of_the_fastest(&[f32::INFINITY]), 0);
+        assert_eq!(first_of_the_fastest(&[f64::INFINITY, 3.0]), 1);
+        assert_eq!(first_of_the_fastest(&[f64::INFINITY]), 0);
     }
 }

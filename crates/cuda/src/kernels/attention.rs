@@ -183,7 +183,7 @@ impl Kernel for Attention {
         let operands: Vec<(i64, *mut u8)> = OF_ATTENTION.into_iter().zip(at).collect();
         let operands = if self.causal { &operands[..] } else { &operands[..6] };
         // SAFETY: the caller's promise; the two numbers live on the host until the call returns.
-        unsafe { dnn.run(cuda.card("attention")?, &case, operands, call.scratch, Some(&own)) }
+        unsafe { dnn.run(cuda, &case, operands, call.scratch, Some(&own)) }
     }
 }
 
