@@ -89,39 +89,41 @@ pub(super) fn library_scratch(
 }
 
 /// A convolution by cuDNN, as it is or folded.
-struct Planned {
-    case: Case,
+struct Planned<'d> {
+    dnn: &'d Dnn,
+    wanted: Wanted,
+    /// What cuDNN is asked for: the folded shape, where it is folded.
+    shape: Shape,
+    dtype: DType,
     fold: Option<Fold>,
-    filter_bytes: usize,
     workspace: usize,
 }
 
-impl Planned {
+impl<'d> Planned<'d> {
     /// None where cuDNN does not know the case.
-    fn new(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Result<Option<Planned>, Error> {
-        Ok(cuda.dnn()?.and_then(|dnn| Planned::by(dnn, wanted, shape, dtype)))
+    fn new(
+        cuda: &'d Cuda,
+        wanted: Wanted,
+        shape: &Shape,
+        dtype: DType,
+    ) -> Result<Option<Planned<'d>>, Error> {
+        let Some(dnn) = cuda.dnn()? else { return Ok(None) };
+        let planned = |fold: Option<Fold>| {
+            let shape = fold.map_or(*shape, |fold| fold.folded);
+            let workspace = dnn.workspace(&Case::Conv(wanted, shape, dtype))?;
+            Some(Planned { dnn, wanted, shape, dtype, fold, workspace })
+        };
+        let fold = Fold::of(shape, dtype).filter(|_| wanted != Wanted::Input);
+        Ok(fold.and_then(|fold| planned(Some(fold))).or_else(|| planned(None)))
     }
 
-    fn by(dnn: &Dnn, wanted: Wanted, shape: &Shape, dtype: DType) -> Option<Planned> {
-        if let Some(fold) = Fold::of(shape, dtype).filter(|_| wanted != Wanted::Input) {
-            let case = Case::Conv(wanted, fold.folded, dtype);
-            if let Some(workspace) = dnn.workspace(&case) {
-                return Some(Planned {
-                    case,
-                    fold: Some(fold),
-                    filter_bytes: fold.filter_bytes(),
-                    workspace,
-                });
-            }
-        }
-        let case = Case::Conv(wanted, *shape, dtype);
-        let filter_bytes = shape.taps() * shape.filters * dtype.bytes();
-        Some(Planned { case, fold: None, filter_bytes, workspace: dnn.workspace(&case)? })
+    fn filter_bytes(&self) -> usize {
+        self.shape.taps() * self.shape.filters * self.dtype.bytes()
     }
 
     /// The filter in cuDNN's order, folded images, and the engine's workspace.
     fn scratch(&self) -> usize {
-        padded(self.filter_bytes) + padded(self.image_bytes()) + self.workspace
+        padded(self.filter_bytes()) + padded(self.image_bytes()) + self.workspace
     }
 
     fn image_bytes(&self) -> usize {
@@ -133,9 +135,9 @@ impl Planned {
     /// # Safety
     /// As for [`super::Kernel::run`].
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>, [x, w, y]: [*mut u8; 3]) -> Result<(), Error> {
-        let (Case::Conv(wanted, shape, dtype), Some(dnn)) = (self.case, cuda.dnn()?) else { return Ok(()) };
+        let Planned { dnn, wanted, shape, dtype, .. } = *self;
         let mut parts = Parts::new(call);
-        let (filter, images) = (parts.take(self.filter_bytes), parts.take(self.image_bytes()));
+        let (filter, images) = (parts.take(self.filter_bytes()), parts.take(self.image_bytes()));
         let workspace = parts.take(0);
         let (taps, filters) = (shape.taps(), shape.filters);
         // SAFETY: the caller's promise; the scratch holds the filter, the images and the workspace.
@@ -155,7 +157,7 @@ impl Planned {
             if !is_only_loading() {
                 let [at_x, at_w, at_y] = OF_CONV;
                 let operands = [(at_x, x), (at_w, filter), (at_y, y)];
-                dnn.run(cuda.card("a convolution")?, &self.case, &operands, workspace, None)?;
+                dnn.run(cuda, &Case::Conv(wanted, shape, dtype), &operands, workspace, None)?;
             }
             match &self.fold {
                 _ if wanted != Wanted::Filter => Ok(()),

@@ -53,11 +53,6 @@ impl Fold {
         images * size[0] * size[1] * channels * self.dtype.bytes()
     }
 
-    /// The bytes of a folded filter, which is `[filters, height, width, channels]`.
-    pub(super) fn filter_bytes(&self) -> usize {
-        self.folded.taps() * self.folded.filters * self.dtype.bytes()
-    }
-
     unsafe fn launch(
         &self,
         cuda: &Cuda,
@@ -117,6 +112,19 @@ impl Fold {
 mod tests {
     use super::*;
 
+    const WHOLE: Shape = Shape {
+        images: 2,
+        size: [9, 12],
+        channels: 3,
+        out: [5, 6],
+        filters: 6,
+        window: [5, 7],
+        stride: [2, 2],
+        pad: [(2, 2), (3, 3)],
+        dilation: [1, 1],
+        groups: 1,
+    };
+
     /// What folding means, element by element.
     fn folded(whole: &Shape, folded: &Shape, x: &[u16]) -> Vec<u16> {
         let (factor, mut to) = (whole.stride[0], Vec::new());
@@ -146,20 +154,7 @@ mod tests {
             eprintln!("skipped: there is no C++ compiler");
             return;
         };
-        let (window, stride) = ([5, 7], [2, 2]);
-        let whole = Shape {
-            images: 2,
-            size: [9, 12],
-            channels: 3,
-            out: [5, 6],
-            filters: 6,
-            window,
-            stride,
-            pad: [(2, 2), (3, 3)],
-            dilation: [1, 1],
-            groups: 1,
-        };
-        for whole in [whole, Shape { stride: [1, 1], out: [9, 12], ..whole }, Shape { channels: 1, ..whole }]
+        for whole in [WHOLE, Shape { stride: [1, 1], out: [9, 12], ..WHOLE }, Shape { channels: 1, ..WHOLE }]
         {
             let fold = Fold::of(&whole, DType::BF16).unwrap();
             let elements = whole.images * whole.size[0] * whole.size[1] * whole.channels;
@@ -173,7 +168,7 @@ mod tests {
             assert_eq!(found, folded(&whole, &fold.folded, &x));
             let mut w: Vec<u16> = (0..whole.taps() * whole.filters).map(|i| i as u16 + 1).collect();
             let mut back = vec![0u16; w.len()];
-            let mut small = vec![7u16; fold.filter_bytes() / 2];
+            let mut small = vec![7u16; fold.folded.taps() * fold.folded.filters];
             // SAFETY: as above.
             unsafe {
                 fold.filter(&cuda, w.as_mut_ptr().cast(), small.as_mut_ptr().cast()).unwrap();
@@ -186,18 +181,7 @@ mod tests {
 
     #[test]
     fn many_channels_groups_and_wide_numbers_are_left_alone() {
-        let whole = Shape {
-            images: 1,
-            size: [8, 8],
-            channels: 3,
-            out: [4, 4],
-            filters: 8,
-            window: [3, 3],
-            stride: [2, 2],
-            pad: [(1, 1); 2],
-            dilation: [1, 1],
-            groups: 1,
-        };
+        let whole = Shape { size: [8, 8], out: [4, 4], window: [3, 3], pad: [(1, 1); 2], ..WHOLE };
         let folded = Fold::of(&whole, DType::F16).unwrap().folded;
         assert_eq!(
             (folded.size, folded.channels, folded.window, folded.stride),
