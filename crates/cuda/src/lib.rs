@@ -1,9 +1,10 @@
 //! The CUDA backend: every library is loaded at run time, so that it builds everywhere and says in one sentence where it
 //! cannot run.
 //!
-//! Kernels are CUDA C, compiled by NVRTC for the card at hand and kept on disk; matrix products go through cuBLASLt. A
-//! kernel declares its scratch before it runs and allocates nothing. Kernels are put on one stream and not waited for;
-//! what they refuse (an index out of range) is seen at [`Cuda::synchronize`].
+//! Kernels are CUDA C, compiled by NVRTC for the card at hand and kept on disk; matrix products go through cuBLASLt,
+//! convolutions and some attention through cuDNN. A kernel declares its scratch before it runs and allocates nothing.
+//! Kernels are put on one stream and not waited for; what they refuse (an index out of range) is seen at
+//! [`Cuda::synchronize`].
 //!
 //! Results are the same bits in every run: no sum depends on the order in which blocks happen to finish.
 
