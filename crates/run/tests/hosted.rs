@@ -4,7 +4,7 @@
 
 mod own_memory;
 
-use own_memory::{is_card, noise};
+use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::{
@@ -294,12 +294,6 @@ fn ledger_and_record_say_what_is_on_the_host() {
         assert!(count(Did::Prefetch) >= hosted as u64 && count(Did::Offload) >= hosted as u64);
         assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
         assert_eq!(timeline.peak().1, step.info().live.get());
-        for (i, a) in timeline.tensors.iter().enumerate() {
-            for b in &timeline.tensors[..i] {
-                let at_once = a.from < b.to && b.from < a.to;
-                let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
-                assert!(!at_once || apart, "{a:?} and {b:?}");
-            }
-        }
+        assert_apart(&timeline);
     }
 }

@@ -3,7 +3,7 @@
 
 mod own_memory;
 
-use own_memory::{is_card, noise};
+use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
 use plimsoll_run::{
@@ -177,13 +177,7 @@ fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
         }
         assert_eq!(count(Did::Check), 1);
         assert_eq!(timeline.peak().1, step.info().live.get());
-        for (i, a) in timeline.tensors.iter().enumerate() {
-            for b in &timeline.tensors[..i] {
-                let at_once = a.from < b.to && b.from < a.to;
-                let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
-                assert!(!at_once || apart, "{a:?} and {b:?}");
-            }
-        }
+        assert_apart(&timeline);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_graph::example::Dice;
 use plimsoll_graph::{RandomOps, Type};
-use plimsoll_run::{Device, Tensor};
+use plimsoll_run::{Device, Tensor, Timeline};
 
 pub fn is_card(device: &Device) -> bool {
     device.name().starts_with("cuda:")
@@ -17,4 +17,15 @@ pub fn noise(ty: &Type, scale: f64, seed: u64) -> Tensor {
     let mut dice = Dice::new(seed);
     let data: Vec<f64> = (0..ty.elements()).map(|_| scale * dice.normal()).collect();
     Tensor::from_f64(&data, ty.clone()).unwrap()
+}
+
+/// No two tensors of the arena share bytes while both are there.
+pub fn assert_apart(timeline: &Timeline) {
+    for (i, a) in timeline.tensors.iter().enumerate() {
+        for b in &timeline.tensors[..i] {
+            let at_once = a.from < b.to && b.from < a.to;
+            let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+            assert!(!at_once || apart, "{a:?} and {b:?}");
+        }
+    }
 }
