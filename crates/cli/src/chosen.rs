@@ -3,15 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Measure, Metric, Precisions};
+use plimsoll::nn::{Loss, Measure, Precisions};
 use plimsoll::prelude::*;
 
 use crate::Failure;
+use crate::check::known_optimizer;
 use crate::config::Config;
+use crate::form::Form;
 use crate::keras_file::{Named, advised, fits, keep_metrics, name_metrics, named_loss, not_counted};
-use crate::source::count_classes;
+use crate::sizes;
+use crate::task::Task;
+
+/// The models, for the help.
+pub const MODELS: &str = "Models: demo, mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm (plimsoll models has their sizes and \
+    data), or a .keras or .h5 file.";
 
 /// What a model is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub struct Chosen {
     pub metrics: Vec<Measure>,
     /// The precision that a recipe should have.
     precision: Precision,
+    /// Whether the zoo's model says classes, by scores that a softmax makes probabilities.
+    pub is_classifier: bool,
     /// What a Keras file says of its training.
     pub keras: Option<Compiled>,
 }
@@ -57,51 +67,22 @@ impl Model for Fitted {
 }
 
 impl Chosen {
-    /// Finds the model and fits it to the data: sides of images, classes, tokens. A Keras file is opened already.
+    /// Finds the model and fits it to the form of its data: sides of images, classes, tokens. A Keras file is opened already.
     pub fn new(
         config: &Config,
         file: Option<KerasModel>,
-        data: &Dataset,
-        classes: Option<usize>,
+        form: &Form,
         purpose: Purpose,
     ) -> Result<Chosen, Failure> {
         let name = config.model.as_deref().unwrap_or("demo");
         if let Some(opened) = file {
-            return Chosen::keras(config, name, opened, data, purpose);
+            return Chosen::keras(config, name, opened, &form.spec()?, purpose);
         }
-        let classes = || match config.classes.or(classes) {
-            Some(classes) => Ok(classes),
-            None => count_classes(data),
-        };
-        let (model, metrics): (Arc<dyn Model>, Vec<Metric>) = if name == "demo" {
-            (Arc::new(Demo { classes: classes()? }), vec![Metric::Accuracy])
-        } else {
-            let Some(entry) = zoo::find(name) else {
-                let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
-                return Err(Failure(format!(
-                    "there is no model {name}; there are demo, {}",
-                    names.join(", ")
-                )));
-            };
-            let classes = classes()?;
-            let shape = data.spec()?.first().map(|x| x.shape.clone()).unwrap_or_default();
-            let entry = entry.sized(|size| {
-                size.classes = classes;
-                let set = |field: &mut usize, value: Option<usize>| *field = value.unwrap_or(*field);
-                set(&mut size.width, config.width);
-                set(&mut size.depth, config.depth);
-                set(&mut size.heads, config.heads);
-                set(&mut size.patch, config.patch);
-                match entry.kind {
-                    Kind::Tokens => set(&mut size.sequence, shape.first().copied()),
-                    _ => set(&mut size.image, shape.first().copied()),
-                }
-            });
-            let metrics = match entry.kind {
-                Kind::Pixels => vec![Metric::Accuracy, Metric::MeanIou],
-                _ => vec![Metric::Accuracy],
-            };
-            (Arc::new(Fitted(entry)), metrics)
+        let entry = find(name)?;
+        let task = Task::new(config, entry.as_ref(), name, form)?;
+        let model: Arc<dyn Model> = match entry {
+            None => Arc::new(Demo { classes: task.outputs }),
+            Some(entry) => Arc::new(Fitted(sized(entry, config, &task, form)?)),
         };
         let (all, layers) = config.precision()?;
         let precisions = Precisions { all: all.unwrap_or_default(), layers };
@@ -110,9 +91,9 @@ impl Chosen {
             true => model,
             false => Arc::new(precisions.over(model)),
         };
-        let metrics = if config.loss.is_some() { config.metrics(&[])? } else { config.metrics(&metrics)? };
-        let metrics = metrics.into_iter().map(Measure::from).collect();
-        Ok(Chosen { name: name.into(), model, loss: loss(config)?, metrics, precision, keras: None })
+        let metrics = config.metrics(&task.metrics)?.into_iter().map(Measure::from).collect();
+        let (loss, is_classifier) = (task.loss()?, task.is_classes());
+        Ok(Chosen { name: name.into(), model, loss, metrics, precision, is_classifier, keras: None })
     }
 
     /// A model from a Keras file, with the loss, optimizer and metrics that it was compiled with; for predictions with none
@@ -121,10 +102,9 @@ impl Chosen {
         config: &Config,
         path: &str,
         opened: KerasModel,
-        data: &Dataset,
+        spec: &[FieldSpec],
         purpose: Purpose,
     ) -> Result<Chosen, Failure> {
-        let spec = data.spec()?;
         let labels = spec.get(opened.n_inputs()..).unwrap_or_default();
         let mut compiled = match (purpose, named_loss(config, path, &opened, labels)?) {
             (Purpose::Predict, _) => Compiled::measuring(&opened, KerasLoss::none(opened.n_outputs())),
@@ -162,7 +142,7 @@ impl Chosen {
         let (model, loss) = (Arc::new(compiled.model.clone()), compiled.loss.clone());
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("keras").to_string();
         let precision = compiled.precision;
-        Ok(Chosen { name, model, loss, metrics, precision, keras: Some(compiled) })
+        Ok(Chosen { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
     }
 
     /// The optimizer: the one that is named, or else the Keras file's, or else Adam.
@@ -173,9 +153,15 @@ impl Chosen {
         let named = config.optimizer.as_deref().unwrap_or("adam");
         let plain = ["sgd", "momentum", "nesterov"].contains(&named);
         let lr = config.lr.unwrap_or(if plain { 0.05 } else { 1e-3 });
-        let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion and adafactor";
-        let none = || Failure(format!("there is no optimizer {named}; there are {known}"));
-        plimsoll::nn::optimizer(named, lr).ok_or_else(none)
+        known_optimizer(named, lr)
+    }
+
+    /// Whether an output is a score for each class.
+    pub fn gives_classes(&self, output: usize) -> bool {
+        match &self.keras {
+            Some(compiled) => compiled.model.gives_probabilities(output),
+            None => self.is_classifier,
+        }
     }
 
     /// The names of the outputs, of a Keras file.
@@ -204,15 +190,35 @@ impl Chosen {
     }
 }
 
-fn loss(config: &Config) -> Result<Arc<dyn Loss>, Failure> {
-    Ok(match config.loss.as_deref().unwrap_or("cross-entropy") {
-        "cross-entropy" => Arc::new(softmax_cross_entropy),
-        "mse" => Arc::new(mse),
-        "mae" => Arc::new(mae),
-        "binary-cross-entropy" => Arc::new(binary_cross_entropy),
-        "dice" => Arc::new(dice),
-        other => return Err(no_loss(other)),
+/// The zoo's model of a name; none for the demo's own.
+pub fn find(name: &str) -> Result<Option<Entry>, Failure> {
+    if name == "demo" {
+        return Ok(None);
+    }
+    zoo::find(name).map(Some).ok_or_else(|| {
+        let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
+        let files = "or a .keras, .h5 or .toml file";
+        Failure(format!("there is no model {name}; there are demo, {}, {files}", names.join(", ")))
     })
+}
+
+/// A model of the zoo at the sizes that are asked for and that the data has.
+fn sized(entry: Entry, config: &Config, task: &Task, form: &Form) -> Result<Entry, Failure> {
+    let shape = form.input()?.shape;
+    let sized = entry.sized(|size| {
+        size.classes = task.outputs;
+        let set = |field: &mut usize, value: Option<usize>| *field = value.unwrap_or(*field);
+        set(&mut size.width, config.width);
+        set(&mut size.depth, config.depth);
+        set(&mut size.heads, config.heads);
+        set(&mut size.patch, config.patch);
+        match entry.kind {
+            Kind::Tokens => set(&mut size.sequence, shape.first().copied()),
+            _ => set(&mut size.image, shape.first().copied()),
+        }
+    });
+    sizes::fits(&sized, &form.data, &shape)?;
+    Ok(sized)
 }
 
 /// Says which losses there are.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::machine::Exact;
+use crate::plan::is_keras;
+use crate::source::is_path;
+use crate::train::Session;
 
 /// The settings of a run. Every one is a flag of `plimsoll train` and a key of its TOML file; a run's folder keeps them.
 #[derive(clap::Args, Clone, Debug, Default, Serialize, Deserialize)]
@@ -17,140 +20,154 @@ pub struct Config {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The data: `digits`, `shapes`, `shapes:SIDE` or `shapes:SIDE:COUNT`, or a path: a folder of images, IDX files, .npz,
-    /// .csv, .tfrecord, .txt. For a Keras file with several inputs or outputs: arrays of their names, or x0, x1, y0, y1.
-    #[arg(long)]
+    /// The data: `digits`, `shapes[:SIDE[:COUNT]]` or `text`, or a path: a folder of images (a sub-folder a class), or of
+    /// `images` and `masks`; IDX, .npz, .npy, .csv, .tfrecord, .txt files. For a Keras file with several inputs or outputs: arrays of
+    /// their names, or x0, x1, y0, y1. [default: digits; shapes:128 for unet, text for gpt and lstm]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// Data to evaluate on after every epoch; by default the held-back part of the data, where it has one.
-    #[arg(long)]
+    /// Data to evaluate on after every epoch: a name or path as of --data. [default: the part of the data that is marked as test
+    /// or validation, if there is one]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<String>,
-    /// Samples a step.
-    #[arg(long)]
+    /// Hold back this fraction of the data and evaluate on it after every epoch: `0.1`. The samples are spread evenly over the data.
+    #[arg(long, help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_split: Option<f64>,
+    /// What stored bytes (uint8 arrays and images) become: `none` (0 to 255), `unit` (divided by 255), or a number to multiply by.
+    /// [default: none for a Keras file, as Keras does; unit for other models]
+    #[arg(long, help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
+    /// Samples a step. [default: 32; 250 for the demo]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
-    /// Passes over the training data.
-    #[arg(long)]
+    /// Passes over the training data. [default: 10; 15 for the demo]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
-    /// sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion or adafactor.
-    #[arg(long)]
+    /// sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion or adafactor. [default: adam, or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer: Option<String>,
-    /// The learning rate.
-    #[arg(long)]
+    /// The learning rate. [default: 0.001; 0.05 for sgd, momentum and nesterov; 0.004 for the demo; or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
-    /// How the learning rate goes on: constant, cosine, exponential, one-cycle.
-    #[arg(long)]
+    /// How the learning rate goes on: constant, cosine, exponential or one-cycle. [default: constant, or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Steps over which the learning rate rises to its full value.
-    #[arg(long)]
+    /// Steps over which the learning rate rises to its full value. [default: 0]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<u64>,
-    /// All gradients together are scaled down to this norm.
-    #[arg(long)]
+    /// All gradients together are scaled down to this norm. [default: as they are, or as a Keras file says]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
     /// cross-entropy, mse, mae, binary-cross-entropy or dice. Of a Keras file with several outputs one for all, or those of
-    /// some by name: `age=mse,class=cross-entropy`.
-    #[arg(long)]
+    /// some by name: `age=mse,class=cross-entropy`. [default: cross-entropy, mse where labels are numbers, or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// What is counted beside the loss, with commas: accuracy, top5, auc, precision, mean-iou, perplexity, mae, mse …; of
-    /// outputs by name: `age=mae,class=accuracy`.
-    #[arg(long)]
+    /// What is counted beside the loss, with commas: accuracy, binary-accuracy, top5, auc, precision, recall, mean-iou,
+    /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`. [default: accuracy, and mean-iou
+    /// of pixels; none beside a named loss; or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
     /// f32, f64, mixed-bf16 or mixed-f16; with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
-    #[arg(long)]
+    /// [default: f32, or a Keras file's own]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
-    /// The line: the most that the process may take (`200MiB`, plain bytes, or `max` for what is free).
-    #[arg(long)]
+    /// The memory limit: the most that the process may take (`200MiB`, `1.5GiB`, plain bytes, or `max` for what is free). On a
+    /// card it is of the card's memory. [default: none; 28MiB for the demo]
+    #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// What the input pipeline may take of it. On a card the line is of the card's memory, and this is of the host's: what the
-    /// pipeline leaves of it is for copies: activations that are fetched back, and the optimizer's state.
-    #[arg(long)]
+    /// What the input pipeline may take of it. On a card, what may be taken of the host's memory: what the pipeline leaves of
+    /// it is for copies: activations that are fetched back, and the optimizer's state. [default: an eighth, at most 64MiB]
+    #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<String>,
-    /// How far plans may depart from the bits of an unlimited run.
-    #[arg(long)]
+    /// How far plans may depart from the bits of an unlimited run. [default: reassociated]
+    #[arg(long, help_heading = "Memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<Exact>,
-    /// Samples in a micro-batch, where that is not for the planner to choose.
-    #[arg(long)]
+    /// Samples in a micro-batch. [default: the planner chooses]
+    #[arg(long, help_heading = "Memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<usize>,
-    /// Where it runs: cpu, cuda or cuda:N. On a card the line is of the card's memory.
-    #[arg(long)]
+    /// Where it runs: cpu, cuda or cuda:N. [default: cpu]
+    #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Let a card's f32 products round their operands to TF32's ten bits: faster, other results.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tf32: Option<bool>,
-    /// Threads; by default as many as this process may use.
-    #[arg(long)]
+    /// Threads. [default: as many as this process may use]
+    #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// Where all randomness starts.
-    #[arg(long)]
+    /// Where all randomness starts. [default: 42]
+    #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Also a checkpoint every so many steps.
-    #[arg(long)]
+    /// Also a checkpoint every so many steps. [default: one an epoch]
+    #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_every: Option<u64>,
-    /// How many checkpoints are kept.
-    #[arg(long)]
+    /// How many checkpoints are kept. [default: 3]
+    #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<usize>,
-    /// What happens to samples that cannot be read: fail or skip.
-    #[arg(long)]
+    /// What happens to samples that cannot be read: fail or skip. [default: fail]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<String>,
-    /// Train on the first so many samples only.
-    #[arg(long)]
+    /// Use the first so many samples only. [default: all]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<u64>,
-    /// Classes of the labels; by default they are counted.
-    #[arg(long)]
+    /// Classes of the labels, or words of the vocabulary. [default: they are counted]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
-    /// Channels of the model's first stage, or of its residual stream.
-    #[arg(long)]
+    /// Channels of the model's first stage, or of its residual stream. [default: the model's own, see `plimsoll models`]
+    #[arg(long, help_heading = "Model size")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<usize>,
-    /// Layers, stages or blocks of the model.
-    #[arg(long)]
+    /// Layers, stages or blocks of the model. [default: the model's own]
+    #[arg(long, help_heading = "Model size")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<usize>,
-    /// Heads of each attention.
-    #[arg(long)]
+    /// Heads of each attention: gpt, gpt2 and vit. [default: the model's own]
+    #[arg(long, help_heading = "Model size")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heads: Option<usize>,
-    /// Pixels of a patch's side.
-    #[arg(long)]
+    /// Pixels of a patch's side: vit. [default: 16]
+    #[arg(long, help_heading = "Model size")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<usize>,
-    /// Pixels of an image's side: images of a folder are resized to it.
-    #[arg(long)]
+    /// Pixels of an image's side: images of a folder are resized to it. [default: the size of the first]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<usize>,
-    /// Tokens of a sequence.
-    #[arg(long)]
+    /// Tokens of a sequence, of a text. [default: 128]
+    #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
-    /// Stop when this metric has not become better for `--patience` epochs.
-    #[arg(long)]
+    /// Stop when this metric (`val_loss`, `accuracy` …) has not become better for `--patience` epochs. [default: never]
+    #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<String>,
-    /// Epochs that early stopping waits.
-    #[arg(long)]
+    /// Epochs that early stopping waits. [default: 3]
+    #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
 }
@@ -175,25 +192,85 @@ impl Config {
         toml::from_str(&text).map_err(|e| Failure(format!("{}: {e}", path.display())))
     }
 
+    /// Reads a TOML file that somebody wrote: settings of a run, and what is asked of one call.
+    pub fn read_request(path: &Path) -> Result<(Config, Session), Failure> {
+        const WORDS: [&str; 6] = ["out", "resume", "fault", "tui", "json", "quiet"];
+        let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
+        let mut table: toml::Table = toml::from_str(&text).map_err(|e| failed(&e))?;
+        let words: toml::Table = WORDS.iter().filter_map(|key| table.remove_entry(*key)).collect();
+        // Read from the text where it can be, so that an error has its line.
+        let config = match words.is_empty() {
+            true => toml::from_str(&text),
+            false => table.try_into(),
+        };
+        Ok((config.map_err(|e| failed(&e))?, words.try_into().map_err(|e: toml::de::Error| failed(&e))?))
+    }
+
+    /// Puts in what everybody gets who says nothing.
+    pub fn complete(&mut self, demo: bool) {
+        let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
+        self.batch.get_or_insert(batch);
+        self.epochs.get_or_insert(epochs);
+        // A Keras file brings its own.
+        if self.optimizer.is_none() && !self.model.as_deref().is_some_and(is_keras) {
+            self.lr.get_or_insert(lr);
+        }
+    }
+
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model data validation batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model data validation validation_split scale batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }
 
-    pub fn line(&self) -> Result<Option<Bytes>, Failure> {
-        match self.memory.as_deref() {
-            Some("max") => {
-                let own = plimsoll::device::process::resident().unwrap_or(Bytes::ZERO);
-                let free = plimsoll::device::process::available_memory();
-                let free =
-                    free.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
-                // A line at the last free byte would leave the machine nothing.
-                Ok(Some(Bytes((own + free).get() / 20 * 19)))
+    /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.
+    pub fn anchored(mut self) -> Result<Config, Failure> {
+        let anchored = |name: &mut Option<String>, is_path: fn(&str) -> bool| -> Result<(), Failure> {
+            if let Some(path) = name.as_deref().filter(|name| is_path(name)) {
+                let path = std::path::absolute(path).map_err(|e| Failure(format!("{path}: {e}")))?;
+                *name = Some(path.to_string_lossy().into_owned());
             }
-            other => size(other, "--memory"),
+            Ok(())
+        };
+        anchored(&mut self.data, is_path)?;
+        anchored(&mut self.validation, is_path)?;
+        anchored(&mut self.model, is_keras)?;
+        Ok(self)
+    }
+
+    /// What stored bytes become; none where it is for the model to say.
+    pub fn scale(&self) -> Result<Option<f64>, Failure> {
+        Ok(Some(match self.scale.as_deref() {
+            None => return Ok(None),
+            Some("none") => 1.0,
+            Some("unit") => 1.0 / 255.0,
+            Some(number) => match number.parse::<f64>() {
+                Ok(factor) if factor.is_finite() && factor != 0.0 => factor,
+                _ => {
+                    let known = "none (0 to 255), unit (0 to 1), or a number to multiply by";
+                    return Err(Failure(format!("--scale {number} means nothing; it is {known}")));
+                }
+            },
+        }))
+    }
+
+    /// The memory limit as it is written, `max` aside.
+    pub fn line_text(&self) -> Result<Option<Bytes>, Failure> {
+        size(self.memory.as_deref().filter(|text| *text != "max"), "--memory")
+    }
+
+    /// The memory limit in bytes.
+    pub fn line(&self) -> Result<Option<Bytes>, Failure> {
+        if self.memory.as_deref() != Some("max") {
+            return self.line_text();
         }
+        let own = plimsoll::device::process::resident().unwrap_or(Bytes::ZERO);
+        let free = plimsoll::device::process::available_memory();
+        let free = free.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
+        // A limit at the last free byte would leave the machine nothing.
+        Ok(Some(Bytes((own + free).get() / 20 * 19)))
     }
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {
@@ -291,7 +368,7 @@ fn metric(name: &str) -> Result<Metric, Failure> {
         "mse" => Metric::Mse,
         "rmse" => Metric::Rmse,
         "r2" => Metric::R2,
-        _ => match name.strip_prefix("top").and_then(|k| k.parse().ok()) {
+        _ => match name.strip_prefix("top").and_then(|k| k.parse().ok()).filter(|&k: &usize| k > 0) {
             Some(k) => Metric::TopK(k),
             None => {
                 return Err(Failure(format!(

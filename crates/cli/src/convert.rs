@@ -7,7 +7,9 @@ use plimsoll::keras::write_model;
 use plimsoll::run::Tensor;
 
 use crate::Failure;
-use crate::predict::{Trained, open_run};
+use crate::chosen::Purpose;
+use crate::config::Config;
+use crate::trained::Trained;
 
 /// Arguments of `plimsoll convert`.
 #[derive(clap::Args)]
@@ -31,14 +33,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "{shown} does not end in .keras, which is the only kind of file that is written"
         )));
     }
-    let Trained { chosen, trainer, data } = open_run(&args.run)?;
+    let Trained { chosen, trainer, form, .. } = Trained::run(&args.run, Config::default(), Purpose::Predict)?;
     let training = trainer.training().ok_or_else(|| Failure("the run's model is not loaded".into()))?;
     match &chosen.keras {
         // A model that came from Keras goes back as it came.
         Some(compiled) => compiled.model.save(&args.out, training)?,
         None => {
-            let spec = data.spec()?;
-            let input = spec.first().ok_or_else(|| Failure("the run's data has no inputs".into()))?;
+            let input = form.input()?;
             let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();
             let inputs = [Type::new(input.dtype, shape)];
             let (params, values) = (training.params(), training.values());

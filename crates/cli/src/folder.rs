@@ -1,29 +1,45 @@
 //! The folder of a run: settings, plan, step, metrics, events, checkpoints, ledger and the trained model.
+//!
+//! A request is looked through first and a folder is touched when it has been accepted: a refused one leaves no folder behind and
+//! changes no run. While a run is trained, a lock that the system holds for the process keeps others out; it ends with the
+//! process, however that ends.
 
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
 use crate::config::Config;
+use crate::plan::is_keras;
 
 /// A run's folder.
 pub struct Folder(PathBuf);
 
+/// Says that this process trains the run in a folder, until it is dropped.
+pub struct Lock(#[allow(unused, reason = "it is held, not read")] File);
+
 impl Folder {
-    /// The folder for a run that begins, or goes on where `resume` says so.
-    pub fn begin(out: Option<&Path>, name: &str, resume: bool) -> Result<Folder, Failure> {
-        let path = match out {
+    /// The folder in which a run is to begin: the named one, or the next free one under `runs`. Nothing is made yet.
+    pub fn to_begin(out: Option<&Path>, name: &str) -> Result<Folder, Failure> {
+        let folder = Folder(match out {
             Some(path) => path.to_path_buf(),
             None => next_free(name),
-        };
-        let folder = Folder(path);
-        if folder.config().is_file() && !resume {
-            let shown = folder.0.display();
+        });
+        folder.check_free()?;
+        Ok(folder)
+    }
+
+    fn check_free(&self) -> Result<(), Failure> {
+        let shown = self.0.display();
+        if self.config().is_file() {
             return Err(Failure(format!(
                 "{shown} holds a run; go on with it by --resume, or name another folder with --out"
             )));
         }
-        folder.made(std::fs::create_dir_all(&folder.0))?;
-        Ok(folder)
+        if self.0.exists() && !self.0.is_dir() {
+            return Err(Failure(format!("{shown} is a file; name a folder for the run with --out")));
+        }
+        Ok(())
     }
 
     /// The folder of a run that was.
@@ -33,9 +49,47 @@ impl Folder {
             return Ok(folder);
         }
         let shown = path.display();
-        Err(Failure(format!(
-            "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras or .h5 file"
-        )))
+        Err(Failure(match path.exists() {
+            true => format!(
+                "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras or .h5 file"
+            ),
+            false => format!(
+                "there is no {shown}; name the folder that plimsoll train wrote, or a .keras or .h5 file"
+            ),
+        }))
+    }
+
+    /// Makes the folder, locks it and keeps the settings in it: the request has been accepted.
+    pub fn begin(&self, config: &Config) -> Result<Lock, Failure> {
+        self.made(std::fs::create_dir_all(&self.0))?;
+        let lock = self.lock()?;
+        // Another run may have been accepted here in the meantime.
+        self.check_free()?;
+        self.keep(config)?;
+        Ok(lock)
+    }
+
+    /// Keeps all other processes from training the run in this folder.
+    pub fn lock(&self) -> Result<Lock, Failure> {
+        let path = self.0.join("lock");
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = self.made(opened)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut by = String::new();
+                self.made(file.read_to_string(&mut by))?;
+                let shown = self.0.display();
+                return Err(Failure(format!(
+                    "{shown} is being trained by another process{}; wait for it, end it, or name another folder with --out",
+                    by.trim().parse::<u32>().map_or(String::new(), |pid| format!(" ({pid})"))
+                )));
+            }
+            Err(TryLockError::Error(error)) => return self.made(Err(error)),
+        }
+        self.made(file.set_len(0).and_then(|()| file.rewind()))?;
+        self.made(write!(file, "{}", std::process::id()))?;
+        Ok(Lock(file))
     }
 
     pub fn path(&self) -> &Path {
@@ -86,10 +140,43 @@ impl Folder {
         self.0.join("model.safetensors")
     }
 
+    /// The form of the data that the model was trained on.
+    pub fn form(&self) -> PathBuf {
+        self.0.join("data.json")
+    }
+
+    /// The copy of the Keras file that a run was begun with.
+    pub fn source_model(&self, named: &str) -> PathBuf {
+        let ending = Path::new(named).extension().and_then(|end| end.to_str()).unwrap_or("keras");
+        self.0.join("source").with_extension(ending)
+    }
+
+    /// The settings that the run was begun with. A Keras file is the run's own copy.
+    pub fn settings(&self) -> Result<Config, Failure> {
+        let mut config = Config::read(&self.config())?;
+        if let Some(named) = config.model.clone() {
+            let copy = self.source_model(&named);
+            if is_keras(&named)
+                && copy.is_file()
+                && let Ok(copy) = copy.into_os_string().into_string()
+            {
+                config.model = Some(copy);
+            }
+        }
+        Ok(config)
+    }
+
     /// Writes a file of the folder, whole or not at all.
     pub fn write(&self, path: &Path, text: &str) -> Result<(), Failure> {
-        use std::io::Write;
         self.made(plimsoll::formats::durable::write_file(path, |out| out.write_all(text.as_bytes())))
+    }
+
+    /// Copies a file into the folder, whole or not at all.
+    pub fn copy(&self, from: &Path, to: &Path) -> Result<(), Failure> {
+        let mut source = File::open(from).map_err(|e| Failure(format!("{}: {e}", from.display())))?;
+        self.made(plimsoll::formats::durable::write_file(to, |out| {
+            std::io::copy(&mut source, out).map(|_| ())
+        }))
     }
 
     /// Writes a record of the folder, whole or not at all, without ever holding its text.

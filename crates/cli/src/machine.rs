@@ -103,7 +103,7 @@ pub fn plannable(name: &str, threads: usize, tf32: bool) -> Result<(Device, Opti
         return recorded(Profile::parse(name, text));
     }
     if name.ends_with(".times") {
-        return recorded(Profile::read(Path::new(name)));
+        return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
     }
     match device(name, threads, tf32) {
         Err(Failure(why)) if why.starts_with("there is no device") => {

@@ -1,15 +1,13 @@
 //! The `plimsoll` command.
 
-/// Prints a line. Where nobody reads any more, it is lost and the command goes on: a run must not end because a pager did.
+/// Prints a line. What could not be printed is remembered and makes the command fail in the end.
 macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write;
-        writeln!(std::io::stdout(), $($text)*).ok();
-    }};
+    ($($text:tt)*) => { plimsoll::train::output::line(format_args!($($text)*)) };
 }
 
 mod bench;
 mod case;
+mod check;
 mod chosen;
 mod compare;
 mod config;
@@ -17,20 +15,30 @@ mod convert;
 mod digits;
 mod explain;
 mod folder;
+mod form;
 mod inspect;
+mod interrupt;
 mod keras_file;
 mod machine;
+mod models;
 mod ops;
 mod outlook;
 mod pack;
 mod plan;
 mod plot;
 mod predict;
+mod predictions;
 mod records;
 mod report;
+mod resume;
+mod setup;
+mod sizes;
 mod source;
+mod task;
 mod train;
+mod trained;
 mod tui;
+mod words;
 
 use std::process::ExitCode;
 
@@ -38,7 +46,12 @@ use clap::{Parser, Subcommand};
 
 /// A deep-learning training engine to which you name the memory.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(
+    name = "plimsoll",
+    version,
+    about,
+    after_help = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 and 143 ended by Ctrl-C or SIGTERM."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -46,7 +59,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trains a model inside a line; without arguments, the built-in demo.
+    /// Trains a model inside a memory limit; without arguments, the built-in demo.
     Train(Box<train::Args>),
     /// Evaluates a trained model on data.
     Evaluate(predict::EvaluateArgs),
@@ -66,11 +79,17 @@ enum Command {
     Inspect(inspect::Args),
     /// Packs buffers with lifespans into the least memory.
     Pack(pack::Args),
+    /// Lists the models with their sizes.
+    Models(models::Args),
     /// Lists all ops.
     Ops(ops::Args),
+    /// Prints completions for a shell.
+    Completions(words::CompletionsArgs),
+    /// Prints the manual page, or writes one for each command into a folder.
+    Man(words::ManArgs),
 }
 
-/// Why a command did not do what it was asked, in one sentence.
+/// Why a command did not do what it was asked.
 pub(crate) struct Failure(pub(crate) String);
 
 impl<E: std::error::Error> From<E> for Failure {
@@ -79,28 +98,75 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
+/// How a command ends that did not do what it was asked.
+pub(crate) enum Stop {
+    /// The words of the command mean nothing together: nothing was looked at and nothing was done.
+    Usage(String),
+    /// It was understood and failed.
+    Failed(String),
+    /// Somebody ended it by a signal, and it ended in order.
+    Interrupted { signal: u8, why: String },
+}
+
+impl Stop {
+    pub(crate) fn usage(Failure(why): Failure) -> Stop {
+        Stop::Usage(why)
+    }
+}
+
+impl<E: Into<Failure>> From<E> for Stop {
+    fn from(error: E) -> Stop {
+        let Failure(why) = error.into();
+        Stop::Failed(why)
+    }
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help, a version, or what is wrong with the words.
+        Err(words) => {
+            let printed = words.print().is_ok();
+            return ExitCode::from(match words.exit_code() {
+                0 => u8::from(!printed),
+                _ => 2,
+            });
+        }
+    };
+    let result = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Evaluate(args) => predict::evaluate(&args),
         Command::Predict(args) => predict::predict(&args),
-        Command::Convert(args) => convert::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Plan(args) => plan::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Report(args) => report::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Pack(args) => pack::run(&args),
+        Command::Convert(args) => convert::run(&args).map_err(Stop::from),
+        Command::Bench(args) => bench::run(&args).map_err(Stop::from),
+        Command::Explain(args) => explain::run(&args).map_err(Stop::from),
+        Command::Report(args) => report::run(&args).map_err(Stop::from),
+        Command::Inspect(args) => inspect::run(&args).map_err(Stop::from),
+        Command::Pack(args) => pack::run(&args).map_err(Stop::from),
+        Command::Models(args) => {
+            models::run(&args);
+            Ok(())
+        }
         Command::Ops(args) => {
             ops::run(&args);
             Ok(())
         }
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(why)) => {
-            eprintln!("plimsoll: {why}");
-            ExitCode::FAILURE
+        Command::Completions(args) => {
+            words::completions(&args);
+            Ok(())
         }
-    }
+        Command::Man(args) => words::man(&args).map_err(Stop::from),
+    };
+    let (why, code) = match (result, plimsoll::train::output::lost()) {
+        (Ok(()), None) => return ExitCode::SUCCESS,
+        (Ok(()), Some(why)) => {
+            (format!("what there was to say could not be written to standard output: {why}"), 1)
+        }
+        (Err(Stop::Failed(why)), _) => (why, 1),
+        (Err(Stop::Interrupted { signal, why }), _) => (why, 128 + signal),
+        (Err(Stop::Usage(why)), _) => (format!("{why}\n(plimsoll help says what there is)"), 2),
+    };
+    eprintln!("plimsoll: {why}");
+    ExitCode::from(code)
 }

@@ -1,89 +1,99 @@
 //! `plimsoll plan`: what a training step would take and cost under a budget, for a model or a traced step.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use plimsoll::device::process;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
 use plimsoll::run::{Error, Profile};
 
-use clap::ValueEnum;
-
-use crate::Failure;
-use crate::case::Case;
 use crate::compare::{self, Budget};
-use crate::machine::{self, Compute, Exact};
-use crate::outlook;
+use crate::config::Config;
+use crate::setup::Setup;
+use crate::source::default_data;
+use crate::train::named_model;
+use crate::{Failure, Stop, check, chosen, machine, outlook};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
+#[command(allow_negative_numbers = true, after_help = chosen::MODELS)]
 pub struct Args {
-    /// The model: one of the reference cases or of the zoo (mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm), or a
-    /// `.keras` file.
-    #[arg(required_unless_present = "trace", conflicts_with = "trace")]
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`). All
+    /// flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
+    /// table (`plimsoll models`) where `train` has no data for it either.
+    #[arg(value_name = "CONFIG.toml | MODEL", required_unless_present = "trace", conflicts_with = "trace")]
     model: Option<String>,
-    /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order.
-    #[arg(long)]
+    #[command(flatten)]
+    config: Config,
+    /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order. Takes --memory, --ratio and --seconds.
+    #[arg(long, help_heading = "Plan")]
     trace: Option<PathBuf>,
-    /// Samples a step; by default the case's own.
-    #[arg(long, conflicts_with = "trace")]
-    batch: Option<usize>,
-    /// The budget: `6GiB`, `512MiB`, or plain bytes. For a model it counts the whole process.
-    #[arg(long, conflicts_with = "ratio")]
-    memory: Option<Bytes>,
-    /// How much of the host's memory activations may be copied to and fetched back from; for a card.
-    #[arg(long, conflicts_with = "trace")]
-    host_memory: Option<Bytes>,
-    /// The budget of a traced step as a part of what it takes without one.
-    #[arg(long, requires = "trace")]
+    /// The memory limit of a traced step as a part of what it takes without one.
+    #[arg(long, requires = "trace", conflicts_with = "memory", help_heading = "Plan")]
     ratio: Option<f64>,
     /// How long to try, for a traced step.
-    #[arg(long, requires = "trace")]
+    #[arg(long, requires = "trace", help_heading = "Plan")]
     seconds: Option<f64>,
-    /// What to plan a model for: `cpu`, `cuda`, `cuda:N`, the record of a card that is not here (`h200`), or a file of kernel
-    /// times. On a card the budget is of its memory.
-    #[arg(long, default_value = "cpu", conflicts_with = "trace")]
-    device: String,
-    /// In which element type a model computes, where that is not a file's to say.
-    #[arg(long, conflicts_with = "trace")]
-    precision: Option<Compute>,
-    /// How far the plan of a model may depart from the bits of an unlimited run.
-    #[arg(long, default_value = "reassociated", conflicts_with = "trace")]
-    exact: Exact,
-    /// Threads, for a model.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
     /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
-    #[arg(long, conflicts_with = "trace")]
+    #[arg(long, conflicts_with = "trace", help_heading = "Plan")]
     out: Option<PathBuf>,
-    /// Budgets to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
-    #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory"])]
+    /// Memory limits to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
+    #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory", "out"], help_heading = "Plan")]
     compare: Vec<Bytes>,
-    /// Do not look for the plans at other lines.
-    #[arg(long)]
+    /// Do not look for the plans at other limits.
+    #[arg(long, help_heading = "Plan")]
     no_frontier: bool,
     /// One JSON line instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
-/// So many lines are tried for the frontier, for so long: a plan is asked for in passing.
+/// So many limits are tried for the frontier, for so long: a plan is asked for in passing.
 const FRONTIER_LINES: usize = 17;
 const FRONTIER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Plans and prints.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    match (&args.trace, &args.model) {
-        (Some(file), _) => traced(args, file),
-        (None, Some(name)) => {
-            let (device, profile) = machine::plannable(&args.device, args.threads, false)?;
-            machine::check_host_memory(&device, args.host_memory)?;
-            let (batch, recipe, planned) = device.scope(|| asked(args, name, &device))?;
-            Ok(device.scope(|| model(args, name, batch, recipe, planned, profile.as_deref()))?)
-        }
-        (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
+pub fn run(args: &Args) -> Result<(), Stop> {
+    if let Some(file) = &args.trace {
+        return traced(args, file).map_err(Stop::from);
+    }
+    if args.ratio.is_some() || args.seconds.is_some() {
+        return Err(Stop::Usage("--ratio and --seconds are for a traced step; name one with --trace".into()));
+    }
+    let config = settings(args)?;
+    let threads = config.threads.unwrap_or_else(process::allowed_cpus);
+    let name = config.device.as_deref().unwrap_or("cpu");
+    let (device, profile) = machine::plannable(name, threads, config.tf32.unwrap_or(false))?;
+    machine::check_host_memory(&device, config.host_memory()?)?;
+    Ok(device.scope(|| {
+        let setup = setup(&config, &device)?;
+        model(args, &config, setup, profile.as_deref())
+    })?)
+}
+
+/// The flags over the file, as `train` has them.
+fn settings(args: &Args) -> Result<Config, Stop> {
+    let mut flags = args.config.clone();
+    match args.model.as_deref() {
+        Some(path) if path.ends_with(".toml") => flags = flags.over(Config::read_request(Path::new(path))?.0),
+        Some(model) => flags.model = Some(model.into()),
+        None => {}
+    }
+    let demo = flags.model.is_none() && flags.data.is_none();
+    flags.complete(demo);
+    check::check(&flags).map_err(Stop::usage)?;
+    named_model(&flags).map_err(Stop::usage)?;
+    Ok(flags)
+}
+
+/// What `train` would begin with. A model for which there is no data is planned for data of its own sizes, or a Keras file's.
+fn setup(config: &Config, device: &Device) -> Result<Setup, Failure> {
+    let model = config.model.as_deref();
+    match config.data.is_none() && default_data(model).is_none() {
+        true => Setup::imagined(config, device),
+        false => Setup::new(config, device),
     }
 }
 
@@ -92,98 +102,50 @@ pub fn is_keras(name: &str) -> bool {
     name.ends_with(".keras") || name.ends_with(".h5")
 }
 
-/// A model with its batch and recipe.
-fn asked(args: &Args, name: &str, device: &Device) -> Result<(usize, Recipe, Arc<dyn Model>), Failure> {
-    let (batch, mut recipe, model): (usize, Recipe, Arc<dyn Model>) = match Case::from_str(name, true) {
-        _ if is_keras(name) => {
-            let batch = args.batch.unwrap_or(32);
-            let compiled = plimsoll::keras::KerasModel::open(name)?.compiled()?;
-            let inputs = compiled.model.inputs(batch)?;
-            // Labels as integers where the loss takes classes, else of the outputs' shape.
-            let (model, outputs) = (compiled.model.clone(), compiled.model.outputs().to_vec());
-            let recipe = |classes: bool| {
-                let label = |ty: &Type| {
-                    let shape = ty.shape.with(0, batch);
-                    match classes {
-                        true => Type::new(DType::I64, &shape[..shape.rank().saturating_sub(1).max(1)]),
-                        false => Type::new(DType::F32, shape),
-                    }
-                };
-                compiled.recipe(inputs.clone(), outputs.iter().map(label).collect())
-            };
-            let classes = Training::plan(model.clone(), recipe(true)).is_ok();
-            (batch, recipe(classes), Arc::new(model))
-        }
-        Ok(case) => {
-            let card = device.taken().is_some();
-            let setup = case.setup(args.batch, card);
-            let model = move |net: &mut Net, x: &[Tensor]| case.model(net, x, card);
-            (setup.batch, case.recipe(&setup), Arc::new(model))
-        }
-        Err(_) => {
-            let Some(entry) = zoo::find(name) else {
-                let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
-                return Err(Failure(format!("there is no model {name}; there are {}", names.join(", "))));
-            };
-            let batch = args.batch.unwrap_or(32);
-            let recipe = Recipe::cross_entropy(Adam::new(1e-3), entry.input(batch), entry.labels(batch));
-            (batch, recipe, Arc::new(entry))
-        }
-    };
-    if batch == 0 {
-        return Err(Failure("a batch has at least one sample".into()));
-    }
-    recipe.memory = args.memory;
-    recipe.host_memory = args.host_memory;
-    recipe.exactness = args.exact.into();
-    if let Some(precision) = args.precision {
-        recipe.precision = precision.into();
-    }
-    Ok((batch, recipe, model))
-}
-
 /// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.
-fn model(
-    args: &Args,
-    name: &str,
-    batch: usize,
-    recipe: Recipe,
-    model: Arc<dyn Model>,
-    profile: Option<&Profile>,
-) -> plimsoll::run::Result<()> {
+fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) -> Result<(), Failure> {
     let start = Instant::now();
-    let mut survey = Training::survey(model, recipe)?;
+    let Setup { chosen, mut trainer, train, form, batch, .. } = setup;
+    let name = format!("{} on {}", chosen.name, form.data);
     if !args.compare.is_empty() {
-        return side_by_side(args, name, batch, &mut survey);
+        return side_by_side(args, &name, batch, &mut trainer, &train);
     }
-    let planned = survey.plan(args.memory);
+    let asked = trainer.survey(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
-    let frontier = match args.no_frontier || planned.is_err() {
-        true => None,
-        false => Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?),
-    };
-    if let (Some(out), Ok(info)) = (&args.out, &planned) {
-        let step = survey.timeline(args.memory)?;
-        crate::records::write_plan(out, name, batch, info, &step, frontier.as_ref())?;
-    }
-    let (mut line, mut words) = match &planned {
-        Ok(info) => described(args, name, batch, info),
-        Err(error @ Error::Infeasible { asked, least, ways, .. }) => {
+    let limit = config.line()?;
+    let mut frontier = None;
+    let (mut line, mut words) = match asked {
+        Ok((mut survey, info)) => {
+            if !args.no_frontier {
+                frontier = Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?);
+            }
+            if let Some(out) = &args.out {
+                let step = survey.timeline(limit)?;
+                crate::records::write_plan(out, &chosen.name, batch, &info, &step, frontier.as_ref())?;
+            }
+            let (line, words) = described(&name, &chosen.name, limit, batch, &info);
+            let words = words
+                + &frontier.as_ref().map_or(String::new(), |found| outlook::frontier(found, Some(&info)));
+            (line, words)
+        }
+        // To somebody who asked for a file a refusal is an error, since there is none.
+        Err(error) if args.out.is_some() => return Err(error.into()),
+        Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
+            let Error::Infeasible { asked, least, ways, .. } = &error else { return Err(error.into()) };
             let ways: Vec<_> = ways
                 .iter()
                 .map(|way| serde_json::json!({ "change": way.change, "floor_bytes": way.least.get() }))
                 .collect();
             let line = serde_json::json!({
-                "model": name, "batch": batch, "fits": false, "budget_bytes": asked.get(),
+                "model": chosen.name, "data": form.data, "batch": batch, "fits": false, "budget_bytes": asked.get(),
                 "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
                 "why": error.to_string(), "ways": ways,
             });
             (line, error.to_string() + "\n")
         }
-        Err(_) => return planned.map(|_| ()),
+        Err(error) => return Err(error.into()),
     };
     if let Some(frontier) = &frontier {
-        words += &outlook::frontier(frontier, planned.as_ref().ok());
         line["frontier"] = serde_json::json!(frontier);
     }
     if let Some((all, estimated)) = profile.map(Profile::estimated) {
@@ -191,23 +153,25 @@ fn model(
         if estimated > 0 {
             words += &format!(
                 "{estimated} of {all} kernels are not in the record of {}: their times and scratch are scaled from like ones\n",
-                args.device
+                config.device.as_deref().unwrap_or_default()
             );
         }
     }
-    // A refusal is an answer; to somebody who asked for a file it is an error, since there is none.
-    let is_missing = args.out.is_some() && planned.is_err();
-    if args.json || !is_missing {
-        say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
-    }
-    if is_missing { planned.map(|_| ()) } else { Ok(()) }
+    say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
+    Ok(())
 }
 
 /// A plan in JSON and in words.
-fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_json::Value, String) {
+fn described(
+    name: &str,
+    model: &str,
+    limit: Option<Bytes>,
+    batch: usize,
+    info: &StepInfo,
+) -> (serde_json::Value, String) {
     let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
     let mut line = serde_json::json!({
-        "model": name, "batch": batch, "fits": true, "budget_bytes": args.memory.map(Bytes::get),
+        "model": model, "batch": batch, "fits": true, "budget_bytes": limit.map(Bytes::get),
         "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
         "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
         "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
@@ -237,13 +201,21 @@ fn described(args: &Args, name: &str, batch: usize, info: &StepInfo) -> (serde_j
 }
 
 /// Budgets side by side.
-fn side_by_side(args: &Args, name: &str, batch: usize, survey: &mut Survey<'_>) -> plimsoll::run::Result<()> {
+fn side_by_side(
+    args: &Args,
+    name: &str,
+    batch: usize,
+    trainer: &mut Trainer,
+    train: &Dataset,
+) -> Result<(), Failure> {
     let mut budgets = Vec::new();
     for &line in &args.compare {
-        // The planner's own refusal is a page for each budget; the least says it here.
-        budgets.push(match line < survey.floor() {
-            true => Budget::Refused(line, survey.floor()),
-            false => Budget::Fits(line, Box::new(survey.plan(Some(line))?)),
+        trainer.set_memory(Some(line))?;
+        budgets.push(match trainer.survey(train) {
+            Ok((_, info)) => Budget::Fits(line, Box::new(info)),
+            // The planner's own refusal is a page for each budget; the least says it here.
+            Err(plimsoll::train::Error::Run(Error::Infeasible { least, .. })) => Budget::Refused(line, least),
+            Err(error) => return Err(error.into()),
         });
     }
     match args.json {
@@ -265,7 +237,7 @@ fn traced(args: &Args, file: &Path) -> Result<(), Failure> {
     let deadline_ms = args.seconds.map(|s| (s.max(0.0) * 1000.0) as u64);
     let request = Request { deadline_ms, ..Request::within(0) };
     let mut planner = Planner::new(&step, &request).map_err(|e| Failure(format!("{file}: {e}")))?;
-    let budget = match (args.memory, args.ratio) {
+    let budget = match (args.config.line_text()?, args.ratio) {
         (Some(bytes), _) => bytes.get(),
         (None, Some(ratio)) => (planner.unlimited_bytes() as f64 * ratio) as u64,
         (None, None) => planner.unlimited_bytes(),

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use plimsoll_report::{Record, page, trace};
 
 use crate::Failure;
-use crate::chosen::{Chosen, Purpose};
-use crate::config::Config;
 use crate::folder::Folder;
 use crate::records;
-use crate::source::Source;
+use crate::setup::Setup;
 
 /// Arguments of `plimsoll report`.
 #[derive(clap::Args)]
@@ -62,15 +60,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Plans the run's step again for other lines, and keeps what is found beside the run's other records.
 fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
     let folder = Folder::of(folder)?;
-    let config = Config::read(&folder.config())?;
-    let source = Source::open(&config, Purpose::Train)?;
-    let chosen = Chosen::new(&config, source.model, &source.train, source.classes, Purpose::Train)?;
-    let batch = config.batch.unwrap_or(1);
-    let mut trainer = chosen.trainer(&config, &source.train)?.device(crate::train::device(&config, None)?);
-    if let Some(test) = source.test {
-        trainer = trainer.validation(test.batch(batch));
-    }
-    let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
+    let config = folder.settings()?;
+    let device = crate::train::device(&config, None)?;
+    let Setup { mut trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
     let found = trainer.frontier(&train, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
     let found = records::frontier(&found);
     folder.write(&folder.path().join("frontier.json"), &found.to_string())?;

@@ -1,8 +1,8 @@
-//! Data by name or path: the part to train on, the part held back, and how many classes there are.
+//! Data by name or path: the part to train on, the part held back, and where that comes from.
 
 use std::path::Path;
 
-use plimsoll::data::{Fields, Images, Open, Shapes, Split};
+use plimsoll::data::{FieldSpec, Fields, Images, Open, Shapes, Split};
 use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
 
@@ -10,111 +10,279 @@ use crate::Failure;
 use crate::chosen::Purpose;
 use crate::config::Config;
 use crate::digits;
+use crate::form::Form;
 use crate::keras_file;
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
 
+/// The text that comes with the program, for models of text that are tried without one.
+const TEXT: &[u8] = include_bytes!("../../../LICENSE-APACHE");
+
 /// Data for a run.
 pub struct Source {
     pub train: Dataset,
-    pub test: Option<Dataset>,
+    pub held_back: Option<HeldBack>,
+    /// What the data is, in words.
+    pub name: String,
     /// Classes of the labels, where they are known without looking.
     pub classes: Option<usize>,
+    /// The names of the classes, where they have names.
+    pub class_names: Vec<String>,
     /// The Keras file that the run names, by whose inputs and outputs the data was looked through.
     pub model: Option<KerasModel>,
+}
+
+/// Data that is not learned from.
+pub struct HeldBack {
+    pub data: Dataset,
+    /// Where it comes from, in words.
+    pub name: String,
+}
+
+/// The data that a model is tried on where none is named; none where it takes more than what comes with the program.
+pub fn default_data(model: Option<&str>) -> Option<&'static str> {
+    match model.unwrap_or("demo") {
+        "demo" | "mlp" | "cnn" | "resnet18" => Some("digits"),
+        "unet" => Some("shapes:128"),
+        "gpt" | "lstm" => Some("text"),
+        _ => None,
+    }
+}
+
+/// Whether data of this name is at a path.
+pub fn is_path(name: &str) -> bool {
+    !matches!(name.split(':').next(), Some("digits" | "shapes" | "text"))
 }
 
 impl Source {
     /// Finds the data that a run names.
     pub fn open(config: &Config, purpose: Purpose) -> Result<Source, Failure> {
+        Source::open_as(config, purpose, None)
+    }
+
+    /// Finds the data that is named, in the form that a model was trained with.
+    pub fn open_as(config: &Config, purpose: Purpose, form: Option<&Form>) -> Result<Source, Failure> {
         let model = keras_file::keras_model(config)?;
         let fields = model.as_ref().map(|model| keras_file::fields(config, model, purpose)).transpose()?;
-        let named = config.data.as_deref().unwrap_or("digits");
-        let mut source = match named.split(':').next().unwrap_or_default() {
-            "digits" => digits()?,
-            "shapes" => shapes(named, config.seed.unwrap_or(42))?,
-            _ => files(Path::new(named), config, fields.as_ref())?,
+        let named = match config.data.as_deref() {
+            Some(named) => named,
+            None => default_data(config.model.as_deref()).ok_or_else(|| no_data(config))?,
         };
-        source.model = model;
-        if let Some(path) = &config.validation {
-            source.test = Some(part(Path::new(path), config, fields.as_ref(), Split::Test)?);
+        let (train, held_back, classes) = both(named, config, fields.as_ref(), form)?;
+        let mut source =
+            Source { train, held_back, name: named.into(), classes, class_names: Vec::new(), model };
+        if let Some(named) = &config.validation {
+            let (all, part, _) = both(named, config, fields.as_ref(), form)?;
+            source.held_back = Some(part.unwrap_or(HeldBack { data: all, name: named.clone() }));
         }
         if let Some(n) = config.take {
             source.train = source.train.take(n);
-            source.test = source.test.map(|test| test.take(n));
+        }
+        if let Some(fraction) = config.validation_split {
+            let (train, data) = source.train.hold_back(fraction)?;
+            if data.samples()? == Some(0) {
+                let n = train.samples()?.unwrap_or(0);
+                return Err(Failure(format!(
+                    "--validation-split {fraction} of {n} samples is none; hold back more"
+                )));
+            }
+            let name = format!("{} % of {named}", 100.0 * fraction);
+            (source.train, source.held_back) = (train, Some(HeldBack { data, name }));
+        }
+        if let (Some(n), Some(part), None) = (config.take, &mut source.held_back, config.validation_split) {
+            part.data = part.data.clone().take(n);
         }
         let on_error = config.on_error()?;
         source.train = source.train.on_error(on_error);
-        source.test = source.test.map(|test| test.on_error(on_error));
+        if let Some(part) = &mut source.held_back {
+            part.data = part.data.clone().on_error(on_error);
+        }
         Ok(source)
     }
 
-    /// The part of the data that is to be used for evaluation or prediction: the held-back one, or all of it.
-    pub fn held_back(self) -> Dataset {
-        self.test.unwrap_or(self.train)
+    /// Data that is never read, of a model's own sizes.
+    pub fn imagined(train: Dataset, classes: usize) -> Source {
+        let name = "imagined data".into();
+        Source { train, held_back: None, name, classes: Some(classes), class_names: Vec::new(), model: None }
+    }
+
+    /// The part of the data that is to be used for evaluation or prediction: the held-back one, or all of it; and what it is.
+    pub fn to_use(self) -> (Dataset, String) {
+        match self.held_back {
+            Some(part) => (part.data, part.name),
+            None => (self.train, self.name),
+        }
     }
 }
 
-fn digits() -> Result<Source, Failure> {
+fn no_data(config: &Config) -> Failure {
+    let model = config.model.as_deref().unwrap_or("demo");
+    let takes = zoo::find(model)
+        .map_or("arrays of the shapes that `plimsoll inspect` shows".into(), |entry| {
+            crate::sizes::takes(&entry)
+        });
+    Failure(format!("{model} takes {takes}; name some with --data"))
+}
+
+type Parts = (Dataset, Option<HeldBack>, Option<usize>);
+
+/// The data of a name: what is learned from, what is held back, and the number of classes where it is known.
+fn both(
+    named: &str,
+    config: &Config,
+    fields: Option<&Fields>,
+    form: Option<&Form>,
+) -> Result<Parts, Failure> {
+    match named.split(':').next().unwrap_or_default() {
+        "digits" if named == "digits" => digits(),
+        "text" if named == "text" => Ok(text(config)),
+        "shapes" => shapes(named, config.seed.unwrap_or(42)),
+        _ => files(named, config, fields, form),
+    }
+}
+
+fn digits() -> Result<Parts, Failure> {
     let columns = |part: digits::Digits| -> Result<Dataset, Failure> {
         let x = Column::memory("x", part.images, [8, 8, 1])?;
         let y = Column::memory("y", part.labels, [])?;
         Ok(Dataset::columns([x, y])?)
     };
-    let (train, test) = (columns(digits::train())?, columns(digits::test())?);
-    Ok(Source { train, test: Some(test), classes: Some(10), model: None })
+    let held = HeldBack { data: columns(digits::test())?, name: "the held-back part of digits".into() };
+    Ok((columns(digits::train())?, Some(held), Some(10)))
 }
 
-fn shapes(named: &str, seed: u64) -> Result<Source, Failure> {
-    let number = |text: Option<&str>, default: u64| match text {
-        None => Ok(default),
-        Some(text) => {
-            text.parse().map_err(|_| Failure(format!("'{named}' is no data; write shapes:SIDE:COUNT")))
-        }
-    };
-    let mut parts = named.split(':').skip(1);
-    let (side, count) = (number(parts.next(), 64)? as usize, number(parts.next(), 1024)?);
+fn shapes(named: &str, seed: u64) -> Result<Parts, Failure> {
+    let bad = || Failure(format!("'{named}' is no data; write shapes, shapes:SIDE or shapes:SIDE:COUNT"));
+    let mut parts =
+        named.split(':').skip(1).map(|text| text.parse::<u32>().ok().filter(|&n| n > 0).ok_or_else(bad));
+    let side = parts.next().transpose()?.unwrap_or(64) as usize;
+    let count = u64::from(parts.next().transpose()?.unwrap_or(1024));
+    if parts.next().is_some() || side > 1 << 14 {
+        return Err(bad());
+    }
     let make = |count, seed| {
         Dataset::shapes(Shapes { count, height: side, width: side, channels: 3, most: 3, seed })
     };
-    let test = make(HELD_BACK.min(count), seed.wrapping_add(1));
-    Ok(Source { train: make(count, seed), test: Some(test), classes: Some(Shapes::CLASSES), model: None })
+    let data = make(HELD_BACK.min(count), seed.wrapping_add(1));
+    let held = HeldBack { data, name: "the held-back part of shapes".into() };
+    Ok((make(count, seed), Some(held), Some(Shapes::CLASSES)))
 }
 
-fn files(path: &Path, config: &Config, fields: Option<&Fields>) -> Result<Source, Failure> {
-    let train = part(path, config, fields, Split::Train)?;
-    // What is held back is optional; a path without it is no error.
-    let test = part(path, config, fields, Split::Test).ok();
-    Ok(Source { train, test, classes: config.classes, model: None })
+/// Windows of the text that comes with the program; the last tenth is held back.
+fn text(config: &Config) -> Parts {
+    let window = window(config).min(TEXT.len() / 20);
+    let spec = ["x", "y"].map(|name| FieldSpec::new(name, DType::I64, [window]));
+    let windows = |text: &'static [u8]| {
+        let count = text.len().saturating_sub(1) / window;
+        Dataset::from_fn(spec.clone(), count as u64, move |i, out| {
+            for (field, begin) in [i as usize * window, i as usize * window + 1].into_iter().enumerate() {
+                let tokens: Vec<i64> =
+                    text[begin..begin + window].iter().map(|&byte| i64::from(byte)).collect();
+                out.set(field, &tokens)?;
+            }
+            Ok(())
+        })
+    };
+    let (train, held) = TEXT.split_at(TEXT.len() / 10 * 9);
+    let held = HeldBack { data: windows(held), name: "the held-back part of text".into() };
+    (windows(train), Some(held), Some(128))
 }
 
-fn part(path: &Path, config: &Config, fields: Option<&Fields>, split: Split) -> Result<Dataset, Failure> {
-    let images = config.image.map(|side| Images::new(side, side));
-    let mut open = Open { split, images, fields: fields.cloned(), ..Open::default() };
-    if let Some(window) = config.sequence {
-        open.window = window;
-    }
+/// Tokens of a sequence: as asked for, or as the model has it.
+fn window(config: &Config) -> usize {
+    let own = || config.model.as_deref().and_then(zoo::find).map(|entry| entry.size.sequence);
+    config.sequence.or_else(own).filter(|&n| n > 0).unwrap_or(Open::default().window)
+}
+
+fn files(
+    named: &str,
+    config: &Config,
+    fields: Option<&Fields>,
+    form: Option<&Form>,
+) -> Result<Parts, Failure> {
+    let path = Path::new(named);
+    let train = part(path, config, fields, form, Split::Train)?;
+    // Data without a part that is marked as held back has none, and all of it is learned from.
+    let held_back = match Dataset::has_part(path, Split::Test)? {
+        true => {
+            let data = part(path, config, fields, form, Split::Test)?;
+            Some(HeldBack { data, name: format!("the held-back part of {named}") })
+        }
+        false => None,
+    };
+    Ok((train, held_back, config.classes))
+}
+
+fn part(
+    path: &Path,
+    config: &Config,
+    fields: Option<&Fields>,
+    form: Option<&Form>,
+    split: Split,
+) -> Result<Dataset, Failure> {
+    let trained = form.and_then(|form| match form.fields.first().map(|field| &field.shape[..]) {
+        Some(&[height, width, _]) => Some(Images::new(height, width)),
+        _ => None,
+    });
+    let images = trained.or(config.image.map(|side| Images::new(side, side)));
+    let open = Open { split, images, fields: fields.cloned(), window: window(config), ..Open::default() };
     Ok(Dataset::open_with(path, &open)?)
 }
+
+/// The largest number of classes that is believed: more are a column that holds something else.
+const MOST_CLASSES: i64 = 1 << 24;
 
 /// The number of classes in the labels: one more than the largest.
 pub fn count_classes(data: &Dataset) -> Result<usize, Failure> {
     let mut most = 0;
     let last = data.spec()?.len() - 1;
-    // Before the run and under no line yet, so it makes do with little.
+    // Before the run and under no limit yet, so it makes do with little.
     let little = data.clone().batch(64).prefetch(1).workers(1);
     let little = match little.clone().memory(Bytes::mib(1)).declared_bytes() {
         Err(plimsoll::data::Error::Budget { least, .. }) => little.memory(least),
         _ => little.memory(Bytes::mib(1)),
     };
+    let mut seen = 0;
     for batch in little.batches()? {
         let batch = batch?;
         let Some(field) = batch.field(last) else { continue };
         if field.dtype != DType::I64 {
             return Err(Failure(format!("labels are {}, not classes; say --classes", field.dtype)));
         }
-        most = field.get::<i64>()?.iter().copied().fold(most, i64::max);
+        let labels = field.get::<i64>()?;
+        let each = (labels.len() / batch.samples().max(1)).max(1);
+        for (i, &label) in labels.iter().enumerate() {
+            let sample = seen + (i / each) as u64;
+            if label < 0 {
+                return Err(Failure(format!(
+                    "the label of sample {sample} is {label}; classes count from 0 (samples are counted from 0 too)"
+                )));
+            }
+            if label >= MOST_CLASSES {
+                return Err(Failure(format!(
+                    "the label of sample {sample} is {label}, which is no class: there would have to be {} of them; is it a number \
+                     to be predicted (--loss mse), or the wrong column?",
+                    label.saturating_add(1)
+                )));
+            }
+            most = most.max(label);
+        }
+        seen += batch.samples() as u64;
     }
-    usize::try_from(most + 1).map_err(|_| Failure("labels are negative; classes count from 0".into()))
+    if seen == 0 {
+        return Err(Failure("the data has no samples".into()));
+    }
+    Ok(most as usize + 1)
+}
+
+/// Data of these types that is never read: what a step takes is known from its shapes.
+pub fn imagined(inputs: &[Type], labels: &[Type]) -> Dataset {
+    let field = |prefix: &str, (i, ty): (usize, &Type)| {
+        FieldSpec::new(&format!("{prefix}{i}"), ty.dtype, &ty.shape[1..])
+    };
+    let inputs = inputs.iter().enumerate().map(|at| field("x", at));
+    let labels = labels.iter().enumerate().map(|at| field("y", at));
+    let spec: Vec<FieldSpec> = inputs.chain(labels).collect();
+    Dataset::from_fn(spec, u64::from(u32::MAX), |_, _| Ok(()))
 }

@@ -1,168 +1,314 @@
-//! `plimsoll train`: a model, data and a line in; a folder with the trained model out.
+//! `plimsoll train`: a model, data and a memory limit in; a folder with the trained model out.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use plimsoll::device::{BestFit, Failing, process};
 use plimsoll::prelude::*;
 use plimsoll::train::{Fault, JsonLines, NoticeLog, StepLog};
+use serde::Deserialize;
 
-use crate::Failure;
-use crate::chosen::{Chosen, Purpose};
 use crate::config::Config;
-use crate::folder::Folder;
+use crate::folder::{Folder, Lock};
+use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::plan::is_keras;
 use crate::records;
-use crate::source::Source;
+use crate::setup::Setup;
 use crate::tui;
+use crate::{Failure, Stop, check, chosen, resume, sizes};
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
+#[command(allow_negative_numbers = true, after_help = chosen::MODELS)]
 pub struct Args {
-    /// A model of the zoo, a `.keras` file, or a file of settings (`run.toml`). Without it, the built-in demo: handwritten digits under a line.
+    /// A model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`, every flag is a key of it). Without it, the
+    /// built-in demo: handwritten digits under a memory limit.
     #[arg(value_name = "CONFIG.toml | MODEL")]
     what: Option<String>,
     #[command(flatten)]
     config: Config,
-    /// The folder of the run; by default the next free one under `runs/`.
-    #[arg(long)]
+    #[command(flatten)]
+    session: Session,
+}
+
+/// What is asked of one call and is no part of the run.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Session {
+    /// The folder of the run. [default: the next free one under `runs/`]
+    #[arg(long, help_heading = "Run")]
     out: Option<PathBuf>,
     /// Go on with the run in `--out` from its newest checkpoint, with the same bits as if it had never stopped.
-    #[arg(long, requires = "out")]
+    #[arg(long, help_heading = "Run")]
     resume: bool,
     /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch, `device:N` loses the device at it.
-    #[arg(long)]
-    fault: Option<Fault>,
-    /// A live view of the run: line, load by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
-    #[arg(long, conflicts_with_all = ["json", "quiet"])]
+    #[arg(long, help_heading = "Run")]
+    fault: Option<String>,
+    /// A live view of the run: limit, load by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
+    #[arg(long, help_heading = "Output")]
     tui: bool,
-    /// JSON lines instead of text.
-    #[arg(long)]
+    /// JSON lines instead of text: a first event with the run's folder, a last one with the model's path.
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Say nothing but errors.
-    #[arg(long, conflicts_with = "json")]
+    #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
 
-/// The line of the demo: a little above its least, so that it shows what a line does.
-const DEMO_LINE: &str = "28MiB";
+impl Session {
+    /// These words over those of a file.
+    fn over(self, file: Session) -> Session {
+        Session {
+            out: self.out.or(file.out),
+            resume: self.resume || file.resume,
+            fault: self.fault.or(file.fault),
+            tui: self.tui || file.tui,
+            json: self.json || file.json,
+            quiet: self.quiet || file.quiet,
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        for (a, b, both) in [
+            ("--tui", "--json", self.tui && self.json),
+            ("--tui", "--quiet", self.tui && self.quiet),
+            ("--json", "--quiet", self.json && self.quiet),
+        ] {
+            if both {
+                return Err(Failure(format!("{a} and {b} exclude each other; leave one of them out")));
+            }
+        }
+        if self.resume && self.out.is_none() {
+            return Err(Failure("--resume goes on with the run in a folder; name it with --out".into()));
+        }
+        Ok(())
+    }
+
+    fn fault(&self) -> Result<Option<Fault>, Failure> {
+        let parse = |text: &str| text.parse::<Fault>().map_err(|e| Failure(format!("--fault {text}: {e}")));
+        self.fault.as_deref().map(parse).transpose()
+    }
+
+    /// Whether people read what is said.
+    fn is_text(&self) -> bool {
+        !self.json && !self.quiet
+    }
+}
+
+/// The memory limit of the demo: a little above its least, so that it shows what a limit does.
+const DEMO_LIMIT: &str = "28MiB";
 
 /// Trains.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let config = settings(args)?;
-    let model = config.model.as_deref().unwrap_or("demo");
-    let name = Path::new(model).file_stem().and_then(|stem| stem.to_str()).unwrap_or(model).to_string();
-    let folder = Folder::begin(args.out.as_deref(), &name, args.resume)?;
-    folder.keep(&config)?;
-    let device = device(&config, args.fault)?;
-    device.scope(|| train(args, &config, &folder, device.clone()))
+pub fn run(args: &Args) -> Result<(), Stop> {
+    let (config, session) = settings(args)?;
+    let fault = session.fault().map_err(Stop::usage)?;
+    let device = device(&config, fault)?;
+    let name = config.model.as_deref().unwrap_or("demo");
+    let name = Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name).to_string();
+    let (folder, lock) = match &session.out {
+        Some(out) if session.resume => {
+            let folder = Folder::of(out)?;
+            let lock = folder.lock()?;
+            (folder, Some(lock))
+        }
+        out => (Folder::to_begin(out.as_deref(), &name)?, None),
+    };
+    device.scope(|| train(&session, &config, fault, &folder, lock, &device))
 }
 
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
-fn settings(args: &Args) -> Result<Config, Failure> {
+fn settings(args: &Args) -> Result<(Config, Session), Stop> {
     let mut flags = args.config.clone();
-    let mut below = Config::default();
+    let mut session = args.session.clone();
     match args.what.as_deref() {
-        Some(path) if path.ends_with(".toml") => below = Config::read(Path::new(path))?,
+        Some(path) if path.ends_with(".toml") => {
+            let (file, words) = Config::read_request(Path::new(path))?;
+            (flags, session) = (flags.over(file), session.over(words));
+        }
         Some(model) => flags.model = Some(model.into()),
         None => {}
     }
-    if let (true, Some(out)) = (args.resume, &args.out)
-        && let Ok(folder) = Folder::of(out)
-    {
-        below = below.over(Config::read(&folder.config())?);
-    }
-    let mut config = flags.over(below);
+    session.check().map_err(Stop::usage)?;
+    let asked = flags.anchored()?;
+    check::check(&asked).map_err(Stop::usage)?;
+    let mut config = match &session.out {
+        Some(out) if session.resume => resume::settings(asked, Folder::of(out)?.settings()?, out)?,
+        _ => asked,
+    };
     let demo = config.model.is_none() && config.data.is_none();
     if demo && config.memory.is_none() {
-        config.memory = Some(DEMO_LINE.into());
+        config.memory = Some(DEMO_LIMIT.into());
     }
-    let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
-    config.batch.get_or_insert(batch);
-    config.epochs.get_or_insert(epochs);
-    // A Keras file brings its own.
-    if config.optimizer.is_none() && !config.model.as_deref().is_some_and(is_keras) {
-        config.lr.get_or_insert(lr);
-    }
-    Ok(config)
+    config.complete(demo);
+    check::check(&config).map_err(Stop::usage)?;
+    named_model(&config).map_err(Stop::usage)?;
+    Ok((config, session))
+}
+
+/// Whether the model has a name that is known, and the sizes that are set.
+pub fn named_model(config: &Config) -> Result<(), Failure> {
+    let name = config.model.as_deref().unwrap_or("demo");
+    let entry = if is_keras(name) { None } else { chosen::find(name)? };
+    sizes::check(config, name, entry.as_ref())
 }
 
 /// The device that a run names.
 pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> {
     let threads = config.threads.unwrap_or_else(process::allowed_cpus).max(1);
+    let name = config.device.as_deref().unwrap_or("cpu");
     if let Some(Fault::Alloc(n)) = fault {
+        if name != "cpu" {
+            let why = "a failed allocation is rehearsed on the CPU alone";
+            return Err(Failure(format!("{why}; leave --device {name} out, or name another --fault")));
+        }
         return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
     }
-    machine::device(config.device.as_deref().unwrap_or("cpu"), threads, config.tf32.unwrap_or(false))
+    machine::device(name, threads, config.tf32.unwrap_or(false))
 }
 
-fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {
-    let source = Source::open(config, Purpose::Train)?;
-    let chosen = Chosen::new(config, source.model, &source.train, source.classes, Purpose::Train)?;
-    let batch = config.batch.unwrap_or(1);
+fn train(
+    session: &Session,
+    config: &Config,
+    fault: Option<Fault>,
+    folder: &Folder,
+    lock: Option<Lock>,
+    device: &Device,
+) -> Result<(), Stop> {
+    let Setup { chosen, mut trainer, train, form, batch, held_back } = Setup::new(config, device)?;
     let epochs = config.epochs.unwrap_or(1);
-    let train = source.train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
-    let samples = train.samples()?;
-    let steps = samples.unwrap_or(0).div_ceil(batch.max(1) as u64) * epochs;
     let mut checkpoints = Checkpoints::new(folder.checkpoints()).keep(config.keep.unwrap_or(3));
     if let Some(every) = config.checkpoint_every {
         checkpoints = checkpoints.every(every);
     }
-    let mut trainer = chosen
-        .trainer(config, &train)?
-        .device(device)
-        .schedule(config.schedule(steps)?)
-        .checkpoints(checkpoints)
-        .fault(args.fault);
-    if let Some(compiled) = &chosen.keras {
-        trainer = trainer.beside(compiled.model.restoring_bytes());
-    }
-    trainer = match (args.json, args.quiet) {
-        (true, _) => trainer.callback(JsonLines::new()),
-        (false, true) => trainer,
-        (false, false) if args.tui && tui::is_possible() => {
-            trainer.beside(tui::MEMORY).callback(tui::LiveView::new())
-        }
-        (false, false) => trainer.callback(ProgressBar::new()),
+    trainer = trainer.checkpoints(checkpoints).fault(fault);
+    trainer = match session.tui && tui::is_possible() {
+        true => trainer.beside(tui::MEMORY).callback(tui::LiveView::new()),
+        false if session.json => trainer.callback(JsonLines::new()),
+        false if session.quiet => trainer,
+        false => trainer.callback(ProgressBar::new()),
     };
+    let stop = Arc::new(AtomicBool::new(false));
     trainer = trainer
         .callback(CsvLog::new(folder.metrics()))
         .callback(TensorBoardLog::new(folder.events()))
         .callback(StepLog::new(folder.steps()))
-        .callback(NoticeLog::new(folder.notices()));
+        .callback(NoticeLog::new(folder.notices()))
+        .callback(Interrupt::new(&stop));
     if let Some(metric) = &config.early_stopping {
         trainer = trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3)));
-    }
-    if let Some(test) = source.test {
-        trainer = trainer.validation(test.batch(batch));
-    }
-    if !args.json && !args.quiet {
-        let samples = samples.map_or("samples".to_string(), |n| format!("{n} samples"));
-        let data = config.data.as_deref().unwrap_or("digits");
-        say!(
-            "{} on {data}: {samples}, batch {batch}; the run is in {}",
-            chosen.name,
-            folder.path().display()
-        );
     }
     let info = trainer.plan(&train)?;
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training_mut()) {
         compiled.model.restore(training)?;
     }
+    // What can be refused has been: from here on the folder is this run's.
+    let mut resumed = false;
+    let _lock = match lock {
+        Some(lock) => {
+            resumed = trainer.resume(folder.path(), &train)?;
+            folder.keep(config)?;
+            lock
+        }
+        None => folder.begin(config)?,
+    };
+    if let Some(named) = config.model.as_deref().filter(|name| is_keras(name)) {
+        let copy = folder.source_model(named);
+        if Path::new(named) != copy && !copy.is_file() {
+            folder.copy(Path::new(named), &copy)?;
+        }
+    }
+    folder.record(&folder.form(), &form)?;
     folder.write(&folder.plan(), &records::plan(&chosen.name, batch, &info, &trainer).to_string())?;
     if let Some(timeline) = trainer.training().and_then(Training::timeline) {
         folder.record(&folder.step(), &timeline)?;
     }
     // The record took memory where the arena will be; the arena's pages are touched by the first step.
     process::release_unused_heap();
-    if args.resume {
-        trainer.resume(folder.path(), &train)?;
+    let samples = train.samples()?;
+    announce(session, &chosen.name, &form.data, samples, batch, held_back.as_deref(), folder);
+    if session.resume && !resumed && session.is_text() {
+        say!("there is no checkpoint yet: the run begins anew");
     }
+    let signals = Interrupt::listen(&stop)?;
     if let Err(error) = trainer.fit(&train, Epochs(epochs)) {
         let fault = serde_json::json!({ "event": "fault", "step": trainer.progress().step, "why": error.to_string() });
         NoticeLog::add(&folder.notices(), &fault)?;
         return Err(error.into());
     }
+    if let Some(signal) = signals.received()
+        && trainer.progress().epoch < epochs
+    {
+        let step = trainer.progress().step;
+        let go_on = format!("plimsoll train --resume --out {}", folder.path().display());
+        if session.json {
+            say!(
+                "{}",
+                serde_json::json!({ "event": "end", "ended": "interrupted", "step": step, "go_on": go_on })
+            );
+        }
+        return Err(Stop::Interrupted {
+            signal,
+            why: format!("stopped after step {step}, with a checkpoint; go on with: {go_on}"),
+        });
+    }
+    let written = keep_model(&trainer, &chosen, folder)?;
+    if session.json {
+        let progress = trainer.progress();
+        let ended = if progress.epoch < epochs { "stopped" } else { "complete" };
+        say!(
+            "{}",
+            serde_json::json!({
+                "event": "end", "ended": ended, "step": progress.step, "epoch": progress.epoch,
+                "run": folder.path().to_string_lossy(), "model": written.to_string_lossy(),
+            })
+        );
+    }
+    if session.is_text() {
+        say!("the trained model is {}", written.display());
+    }
+    Ok(())
+}
+
+/// Says what is trained on what, and where.
+fn announce(
+    session: &Session,
+    model: &str,
+    data: &str,
+    samples: Option<u64>,
+    batch: usize,
+    held_back: Option<&str>,
+    folder: &Folder,
+) {
+    if session.json {
+        let run = folder.path().to_string_lossy();
+        say!(
+            "{}",
+            serde_json::json!({
+                "event": "run", "run": run, "model": model, "data": data, "samples": samples, "batch": batch, "validation": held_back,
+            })
+        );
+    }
+    if !session.is_text() {
+        return;
+    }
+    let samples = match samples {
+        Some(1) => "1 sample".into(),
+        Some(n) => format!("{n} samples"),
+        None => "samples".to_string(),
+    };
+    say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
+    match held_back {
+        Some(name) => say!("evaluated after every epoch on {name}"),
+        None => say!(
+            "not evaluated while it trains: nothing is held back (--validation DATA, --validation-split 0.1)"
+        ),
+    }
+}
+
+/// Writes the trained model and the ledger; returns the file that people want.
+fn keep_model(trainer: &Trainer, chosen: &chosen::Chosen, folder: &Folder) -> Result<PathBuf, Failure> {
     trainer.save(folder.model())?;
     let mut written = folder.model();
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training()) {
@@ -174,8 +320,5 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         folder.write(&folder.ledger(), &ledger.to_string())?;
         folder.record(&folder.ledger_json(), &records::ledger(&ledger))?;
     }
-    if !args.json && !args.quiet {
-        say!("the trained model is {}", written.display());
-    }
-    Ok(())
+    Ok(written)
 }

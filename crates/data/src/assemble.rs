@@ -111,6 +111,8 @@ impl Engine {
                 Move::Skip(n) => at -= n,
                 Move::Shard { index, count } if at % count != index => return Verdict::Drop,
                 Move::Shard { count, .. } => at /= count,
+                Move::Part(part) if !part.has(at) => return Verdict::Drop,
+                Move::Part(part) => at = part.len(at),
                 Move::Take(_) | Move::Shuffle { .. } | Move::Repeat(_) => {}
             }
         }

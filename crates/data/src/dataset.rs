@@ -8,6 +8,7 @@ use crate::batch::Batches;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::feed::{Cursor, Input};
+use crate::held_back::Part;
 use crate::order::Move;
 use crate::plan::{AUTO, Amount, Limits};
 use crate::position::Position;
@@ -138,6 +139,33 @@ impl Dataset {
     #[must_use]
     pub fn shard(self, index: u64, count: u64) -> Dataset {
         self.with(Stage::Move(Move::Shard { index, count }))
+    }
+
+    /// Two parts: what is learned from, and this fraction of the samples, which is held back. Held-back samples are spread
+    /// evenly over the data, and are the same ones however it is shuffled later.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    ///
+    /// let numbers: Vec<f32> = (0..50).map(|i| i as f32).collect();
+    /// let (train, test) = Dataset::columns([Column::memory("x", numbers, [])?])?.hold_back(0.1)?;
+    /// assert_eq!((train.samples()?, test.samples()?), (Some(45), Some(5)));
+    /// assert_eq!(test.batch(5).batches()?.next().unwrap()?.field(0).unwrap().get::<f32>()?, [9.0, 19.0, 29.0, 39.0, 49.0]);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The fraction is not above 0 and below 1.
+    pub fn hold_back(self, fraction: f64) -> Result<(Dataset, Dataset)> {
+        let held_per_million = (fraction * 1e6).round();
+        if !(1.0..=999_999.0).contains(&held_per_million) {
+            return Err(Error::Stage(format!(
+                "{fraction} of the samples cannot be held back; the fraction lies between 0 and 1, as 0.1 does"
+            )));
+        }
+        let part =
+            |is_held| Stage::Move(Move::Part(Part { held_per_million: held_per_million as u64, is_held }));
+        Ok((self.clone().with(part(false)), self.with(part(true))))
     }
 
     /// So many passes over everything before. Before [`Dataset::batch`] a batch may reach over the end of a pass; after

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::held_back::Part;
 use crate::order::Move;
 use crate::sample::{FieldSpec, SampleMut};
 use crate::source::{Source, Stream, StreamSource};
@@ -73,6 +74,7 @@ enum Link {
     Take { n: u64, seen: u64 },
     Skip { n: u64, done: bool },
     Shard { index: u64, count: u64, begun: bool },
+    Part { part: Part, seen: u64 },
     Shuffle(Box<Window>),
     Repeat { times: Option<u64>, done: u64, any: bool },
 }
@@ -93,6 +95,7 @@ impl Chain {
             Move::Take(n) => Link::Take { n, seen: 0 },
             Move::Skip(n) => Link::Skip { n, done: false },
             Move::Shard { index, count } => Link::Shard { index, count, begun: false },
+            Move::Part(part) => Link::Part { part, seen: 0 },
             Move::Repeat(times) => Link::Repeat { times, done: 0, any: false },
             Move::Shuffle { window, seed } => {
                 let capacity = usize::try_from(window).unwrap_or(1).max(1);
@@ -124,7 +127,7 @@ impl Chain {
     fn begin(&mut self, upto: usize) -> Result<()> {
         for link in &mut self.links[..upto] {
             match link {
-                Link::Take { seen, .. } => *seen = 0,
+                Link::Take { seen, .. } | Link::Part { seen, .. } => *seen = 0,
                 Link::Skip { done, .. } => *done = false,
                 Link::Shard { begun, .. } => *begun = false,
                 Link::Repeat { done, any, .. } => (*done, *any) = (0, false),
@@ -168,6 +171,12 @@ impl Chain {
                 let skip = if *begun { *count - 1 } else { *index };
                 *begun = true;
                 self.pass_over(last, skip, out)
+            }
+            Link::Part { part, seen } => {
+                let first = *seen;
+                let next = (first..).find(|&index| part.has(index)).unwrap_or(u64::MAX);
+                *seen = next.saturating_add(1);
+                self.pass_over(last, next - first, out)
             }
             Link::Repeat { .. } => loop {
                 let found = self.pull(last, out)?;

@@ -361,7 +361,7 @@ fn open_folder(path: &Path, open: &Open) -> Result<Dataset> {
 }
 
 /// The files of images and labels with this prefix.
-fn idx_pair(prefix: &Path) -> Option<(PathBuf, PathBuf)> {
+pub(crate) fn idx_pair(prefix: &Path) -> Option<(PathBuf, PathBuf)> {
     let with = |rest: &str| {
         let mut name = prefix.as_os_str().to_owned();
         name.push(rest);

@@ -10,12 +10,15 @@
 
 use plimsoll_graph::philox::mix;
 
+use crate::held_back::Part;
+
 /// One stage that moves samples around without looking at them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Move {
     Take(u64),
     Skip(u64),
     Shard { index: u64, count: u64 },
+    Part(Part),
     Shuffle { window: u64, seed: u64 },
     Repeat(Option<u64>),
 }
@@ -52,6 +55,7 @@ impl Order {
                 Move::Take(_) => {}
                 Move::Skip(n) => at += n,
                 Move::Shard { index, count } => at = at * count + index,
+                Move::Part(part) => at = part.index(at),
                 Move::Shuffle { window, seed } => {
                     // Over an endless repetition there is no permutation of the whole; windows are permuted.
                     let (block, size) = match *len {
@@ -78,6 +82,7 @@ impl Move {
             Move::Take(n) => Some(len.map_or(n, |len| len.min(n))),
             Move::Skip(n) => len.map(|len| len.saturating_sub(n)),
             Move::Shard { index, count } => len.map(|len| len.saturating_sub(index).div_ceil(count)),
+            Move::Part(part) => len.map(|len| part.len(len)),
             Move::Shuffle { .. } => len,
             // Nothing repeated without end is still nothing.
             Move::Repeat(None) => len.filter(|&len| len == 0),

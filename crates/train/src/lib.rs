@@ -11,12 +11,14 @@ mod fault;
 mod callback;
 mod history;
 mod logs;
+pub mod output;
 mod progress;
 
 mod checkpoint;
 mod predict;
 mod session;
 mod staging;
+mod survey;
 mod trainer;
 
 pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPlateau, StepEvent, Verdict};

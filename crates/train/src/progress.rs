@@ -1,6 +1,6 @@
 //! What people see of a run: a bar on a terminal, lines elsewhere, JSON for programs.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{ProgressBar as Bar, ProgressStyle};
 use plimsoll_device::{Bytes, process};
@@ -13,7 +13,7 @@ const REDRAW: f64 = 0.1;
 
 /// Prints a line; where nobody reads any more it is lost, and the run goes on.
 fn print_line(text: &str) {
-    writeln!(std::io::stdout(), "{text}").ok();
+    crate::output::line(format_args!("{text}"));
 }
 
 /// A bar with step, loss, samples a second, the share of waiting for input, and bytes of the line. Where the output is no

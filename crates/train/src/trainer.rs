@@ -371,7 +371,11 @@ impl Trainer {
     /// What was planned. The least is that with pipelines that take the least.
     pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
         let Some(training) = &self.training else { return Ok(None) };
-        let mut info = training.info().clone();
+        self.with_least_pipelines(training.info().clone(), data).map(Some)
+    }
+
+    /// A plan whose least is that with pipelines that take the least.
+    pub(crate) fn with_least_pipelines(&self, mut info: StepInfo, data: &Dataset) -> Result<StepInfo> {
         if self.memory.is_some() && self.host_memory.is_none() {
             let mut least = least_pipeline(data)?;
             if let Some(validation) = &self.validation {
@@ -379,11 +383,11 @@ impl Trainer {
             }
             info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
         }
-        Ok(Some(info))
+        Ok(info)
     }
 
     /// What all pipelines take together, where a line counts it.
-    fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
+    pub(crate) fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
         let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
         self.declared(data)
     }

@@ -3,6 +3,7 @@
 mod card;
 mod common;
 mod contract;
+mod evening;
 mod explain;
 mod line;
 mod live;
@@ -10,3 +11,4 @@ mod model;
 mod plan;
 mod report;
 mod resume;
+mod wrong;

@@ -1,0 +1,171 @@
+//! Turns settings into a refusal where a value of them means nothing, before anything is opened or made.
+
+use plimsoll::prelude::*;
+
+use crate::Failure;
+use crate::config::Config;
+
+/// More threads than this are a mistake on any machine.
+const MOST_THREADS: usize = 1024;
+
+/// Whether all values are some that can be meant.
+pub fn check(config: &Config) -> Result<(), Failure> {
+    let counts = [
+        ("--batch", config.batch.map(|n| n as u64)),
+        ("--epochs", config.epochs),
+        ("--threads", config.threads.map(|n| n as u64)),
+        ("--keep", config.keep.map(|n| n as u64)),
+        ("--take", config.take),
+        ("--micro-batch", config.micro_batch.map(|n| n as u64)),
+        ("--checkpoint-every", config.checkpoint_every),
+        ("--patience", config.patience),
+        ("--classes", config.classes.map(|n| n as u64)),
+        ("--width", config.width.map(|n| n as u64)),
+        ("--depth", config.depth.map(|n| n as u64)),
+        ("--heads", config.heads.map(|n| n as u64)),
+        ("--patch", config.patch.map(|n| n as u64)),
+        ("--image", config.image.map(|n| n as u64)),
+        ("--sequence", config.sequence.map(|n| n as u64)),
+    ];
+    for (flag, value) in counts {
+        match value {
+            Some(0) => return Err(Failure(format!("{flag} 0 means nothing; 1 is the least"))),
+            // Sizes are multiplied with each other; beyond this nothing could be computed any more.
+            Some(n) if n > u64::from(u32::MAX) => {
+                return Err(Failure(format!("{flag} {n} is too much; {} is the most", u32::MAX)));
+            }
+            _ => {}
+        }
+    }
+    if let Some(threads) = config.threads.filter(|&threads| threads > MOST_THREADS) {
+        return Err(Failure(format!("--threads {threads} is too much; {MOST_THREADS} is the most")));
+    }
+    for (flag, value) in [("--lr", config.lr), ("--clip-norm", config.clip_norm)] {
+        if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+            return Err(Failure(format!("{flag} {value} means nothing; it is a number above 0")));
+        }
+    }
+    if let Some(part) = config.validation_split.filter(|part| !(*part > 0.0 && *part < 1.0)) {
+        return Err(Failure(format!(
+            "--validation-split {part} means nothing; it lies between 0 and 1, as 0.1 does"
+        )));
+    }
+    if config.validation.is_some() && config.validation_split.is_some() {
+        let why = "--validation names the data to evaluate on and --validation-split holds some back for it";
+        return Err(Failure(format!("{why}; leave one of them out")));
+    }
+    if let (Some(micro), Some(batch)) = (config.micro_batch, config.batch)
+        && micro > batch
+    {
+        return Err(Failure(format!("--micro-batch {micro} is more than the batch of {batch}")));
+    }
+    if config.patience.is_some() && config.early_stopping.is_none() {
+        return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
+    }
+    names(config)
+}
+
+/// Whether all names are known ones.
+fn names(config: &Config) -> Result<(), Failure> {
+    if let Some(name) = &config.optimizer {
+        known_optimizer(name, 1e-3)?;
+    }
+    config.schedule(1)?;
+    config.precision()?;
+    config.on_error()?;
+    config.scale()?;
+    config.line_text()?;
+    config.host_memory()?;
+    config.measures()?;
+    if let Some(losses) = &config.loss {
+        for loss in losses.split(',').map(|part| part.rsplit('=').next().unwrap_or(part).trim()) {
+            known_loss(loss)?;
+        }
+    }
+    Ok(())
+}
+
+/// The optimizer of a name.
+pub fn known_optimizer(name: &str, rate: f64) -> Result<std::sync::Arc<dyn Optimizer>, Failure> {
+    let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion and adafactor";
+    plimsoll::nn::optimizer(name, rate)
+        .ok_or_else(|| Failure(format!("there is no optimizer {name}; there are {known}")))
+}
+
+/// Whether there is a loss of this name.
+pub fn known_loss(name: &str) -> Result<(), Failure> {
+    match name {
+        "cross-entropy" | "mse" | "mae" | "binary-cross-entropy" | "dice" => Ok(()),
+        other => Err(crate::chosen::no_loss(other)),
+    }
+}
+
+/// Whether early stopping follows something that will be measured.
+pub fn early_stopping(config: &Config, metrics: &[String], is_validated: bool) -> Result<(), Failure> {
+    let Some(named) = &config.early_stopping else { return Ok(()) };
+    let of_training = std::iter::once("loss").chain(metrics.iter().map(String::as_str));
+    let mut known: Vec<String> = of_training.map(String::from).collect();
+    if is_validated {
+        known.extend(known.clone().into_iter().map(|name| format!("val_{name}")));
+    }
+    if known.contains(named) {
+        return Ok(());
+    }
+    let none = match named.starts_with("val_") && !is_validated {
+        true => ", since nothing is held back to evaluate on (--validation, --validation-split)",
+        false => "",
+    };
+    Err(Failure(format!(
+        "--early-stopping {named}: nothing of that name is measured{none}; there are {}",
+        known.join(", ")
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(toml: &str) -> String {
+        let config: Config = toml::from_str(toml).unwrap();
+        check(&config).map_err(|Failure(why)| why).err().unwrap_or_else(|| panic!("{toml} was taken"))
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused_by_flag() {
+        for (toml, flag) in [
+            ("batch = 0", "--batch 0"),
+            ("epochs = 0", "--epochs 0"),
+            ("width = 0", "--width 0"),
+            ("threads = 100000", "--threads 100000"),
+            ("lr = nan", "--lr NaN"),
+            ("lr = -1.0", "--lr -1"),
+            ("lr = inf", "--lr inf"),
+            ("clip-norm = 0.0", "--clip-norm 0"),
+            ("validation-split = 1.0", "--validation-split 1"),
+            ("validation-split = nan", "--validation-split NaN"),
+            ("validation-split = 0.1\nvalidation = \"x\"", "--validation-split"),
+            ("batch = 4\nmicro-batch = 8", "--micro-batch 8"),
+            ("patience = 2", "--patience"),
+            ("optimizer = \"adamm\"", "optimizer adamm"),
+            ("schedule = \"cosin\"", "schedule cosin"),
+            ("loss = \"a=mse,b=msee\"", "loss msee"),
+            ("metrics = \"acc\"", "metric acc"),
+            ("precision = \"f8\"", "precision f8"),
+            ("scale = \"half\"", "--scale half"),
+            ("memory = \"lots\"", "--memory"),
+        ] {
+            let why = refusal(toml);
+            assert!(why.contains(flag), "{toml}: {why}");
+        }
+        assert!(check(&Config::default()).is_ok());
+    }
+
+    #[test]
+    fn early_stopping_follows_what_is_measured() {
+        let config = Config { early_stopping: Some("val_loss".into()), ..Config::default() };
+        let metrics = ["accuracy".to_string()];
+        assert!(early_stopping(&config, &metrics, true).is_ok());
+        let Err(Failure(why)) = early_stopping(&config, &metrics, false) else { panic!("it was taken") };
+        assert!(why.contains("--validation-split") && why.contains("loss, accuracy"), "{why}");
+    }
+}
