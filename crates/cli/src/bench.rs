@@ -272,7 +272,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         floor_bytes: info.floor.get(),
         unlimited_bytes: info.unlimited.get(),
         live_bytes: info.live.get(),
-        ledger_bytes: training.ledger().total(Kind::Activation).measured.get(),
+        ledger_bytes: training.ledger().total(Kind::Activation).measured.map_or(0, Bytes::get),
         micro_batches: info.micro_batches,
         exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,

@@ -21,6 +21,7 @@ mod inspect;
 mod keras_file;
 mod machine;
 mod ops;
+mod out;
 mod outlook;
 mod pack;
 mod plan;

@@ -24,7 +24,7 @@ pub fn run(args: &Args) {
         return;
     }
     if args.markdown {
-        print!("{}", page());
+        say!("{}", page().trim_end());
         return;
     }
     for op in OPS {

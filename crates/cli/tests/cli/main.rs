@@ -6,6 +6,7 @@ mod contract;
 mod explain;
 mod line;
 mod live;
+mod manners;
 mod model;
 mod plan;
 mod report;
