@@ -171,7 +171,7 @@ fn model(
         Err(error @ Error::Infeasible { asked, least, ways, .. }) => {
             let ways: Vec<_> = ways
                 .iter()
-                .map(|way| serde_json::json!({ "change": way.change, "floor_bytes": way.least.get() }))
+                .map(|way| serde_json::json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() }))
                 .collect();
             let line = serde_json::json!({
                 "model": name, "batch": batch, "fits": false, "budget_bytes": asked.get(),
