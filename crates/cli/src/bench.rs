@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use plimsoll::device::{Kind, process};
+use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use serde::Serialize;
 
@@ -41,7 +42,7 @@ pub struct Args {
     /// How far the plan may depart from the bits of an unlimited run.
     #[arg(long, default_value = "reassociated")]
     exact: Exact,
-    /// The line: the most that the process may take (`400MiB`, or plain bytes), of a card's memory where it trains there.
+    /// The memory limit: the most that the process may take (`400MiB`, or plain bytes), of a card's memory where it trains there.
     #[arg(long)]
     memory: Option<Bytes>,
     /// How much of the host's memory activations may be copied to and fetched back from; for a card.
@@ -112,24 +113,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         say!("{}", serde_json::json!(line));
     } else {
         say!(
-            "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} steps of {} samples, {} parameters",
+            "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} of {}, {}",
             line.case,
             line.steps_s,
             line.best_steps_s,
             line.cpu_ms,
             line.peak_mib,
             line.loss,
-            line.steps,
-            line.batch,
-            line.params
+            counted(line.steps, "step"),
+            counted(line.batch, "sample"),
+            counted(line.params, "parameter")
         );
         if let Some(bytes) = line.device_bytes {
             say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(line.planned_bytes));
         }
         if line.offloaded_copies > 0 {
             say!(
-                "{} copies a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
-                line.offloaded_copies,
+                "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
+                counted(line.offloaded_copies, "copy"),
                 Bytes(line.offloaded_bytes),
                 Bytes(line.host_bytes),
                 Bytes(line.hosted_bytes)
@@ -272,7 +273,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         floor_bytes: info.floor.get(),
         unlimited_bytes: info.unlimited.get(),
         live_bytes: info.live.get(),
-        ledger_bytes: training.ledger().total(Kind::Activation).measured.get(),
+        ledger_bytes: training.ledger().total(Kind::Activation).measured.map_or(0, Bytes::get),
         micro_batches: info.micro_batches,
         exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,

@@ -20,6 +20,9 @@ pub struct Args {
     /// The file to write: its name ends in `.keras`.
     #[arg(long)]
     out: PathBuf,
+    /// Write over a file that is there.
+    #[arg(long)]
+    overwrite: bool,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
@@ -31,6 +34,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let shown = args.out.display();
         return Err(Failure(format!(
             "{shown} does not end in .keras, which is the only kind of file that is written"
+        )));
+    }
+    let shown = args.out.display();
+    if args.out.is_dir() {
+        return Err(Failure(format!("{shown} is a folder; name a file with --out")));
+    }
+    // A run that came from a Keras file reads it from beside its other files.
+    let is_own = args.out.parent().is_some_and(|folder| crate::out::is_same(folder, &args.run));
+    if args.out.exists() && is_own {
+        return Err(Failure(format!("{shown} is a file of the run itself; name another one with --out")));
+    }
+    if args.out.exists() && !args.overwrite {
+        return Err(Failure(format!(
+            "{shown} is there already; name another file, or write over it with --overwrite"
         )));
     }
     let Trained { chosen, trainer, form, .. } = Trained::run(&args.run, Config::default(), Purpose::Predict)?;

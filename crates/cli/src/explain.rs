@@ -27,7 +27,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let told = if name == "-" {
         plimsoll_explain::explain(std::io::stdin().lock(), "standard input")?
     } else {
-        let file = File::open(&args.file).map_err(|e| Failure(format!("{name}: {e}")))?;
+        let wanted = "a log, a message or a memory snapshot, or - for standard input";
+        if args.file.is_dir() {
+            return Err(Failure(format!("{name} is a folder; name {wanted}")));
+        }
+        let cannot = |e| Failure(format!("{name} cannot be read: {e}; name {wanted}"));
+        let file = File::open(&args.file).map_err(cannot)?;
         plimsoll_explain::explain(file, &name)?
     };
     if args.json {
@@ -38,7 +43,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         say!("{}", told.to_html().trim_end());
     } else {
         let out = args.out.display();
-        std::fs::write(&args.out, told.to_html()).map_err(|e| Failure(format!("{out}: {e}")))?;
+        crate::out::write(&args.out, &told.to_html(), "--out", &args.file)?;
         say!("{out}: {}", told.verdict.words());
     }
     Ok(())

@@ -104,6 +104,11 @@ impl Folder {
         self.0.join("plan.json")
     }
 
+    /// The kernel times that the run's plan went by.
+    pub fn times(&self) -> PathBuf {
+        self.0.join("times")
+    }
+
     pub fn step(&self) -> PathBuf {
         self.0.join("step.json")
     }

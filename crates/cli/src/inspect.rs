@@ -18,6 +18,10 @@ pub struct Args {
 
 /// Prints layers, shapes, parameters and bytes by kind.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.file.is_dir() {
+        let shown = args.file.display();
+        return Err(Failure(format!("{shown} is a folder; name a .keras, .h5 or .weights.h5 file")));
+    }
     let found = plimsoll::keras::inspect(&args.file)?;
     if args.json {
         say!("{}", serde_json::json!(found));

@@ -22,6 +22,7 @@ mod keras_file;
 mod machine;
 mod models;
 mod ops;
+mod out;
 mod outlook;
 mod pack;
 mod plan;

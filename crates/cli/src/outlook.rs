@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
@@ -119,7 +120,8 @@ pub fn page(info: &StepInfo) -> String {
     put("\nlevers".into());
     for lever in levers(info) {
         let what = match (lever.name, lever.count) {
-            ("recompute", Some(n)) => format!("recompute {n} ops"),
+            ("recompute", Some(n)) => format!("recompute {}", counted(n, "op")),
+            ("micro-batches", Some(n)) => counted(n, "micro-batch"),
             (name, Some(n)) => format!("{n} {name}"),
             (name, None) => name.into(),
         };
@@ -156,7 +158,7 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
     if let [only] = &points[..] {
         writeln!(
             text,
-            "\nmore memory buys no time: {:#} is predicted to be as fast as any line, {} a step",
+            "\nmore memory buys no time: {:#} is predicted to be as fast as any memory limit, {} a step",
             only.planned,
             duration(only.predicted_seconds)
         )
@@ -165,8 +167,10 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
     if frontier.left_out > 0 {
         writeln!(
             text,
-            "({} lines between these were not tried within {:.1} s)",
-            frontier.left_out, frontier.seconds
+            "({} between these {} not tried within {:.1} s)",
+            counted(frontier.left_out, "memory limit"),
+            if frontier.left_out == 1 { "was" } else { "were" },
+            frontier.seconds
         )
         .ok();
     }
@@ -258,10 +262,11 @@ pub mod tests {
             "program",
             "planned",
             "the peak is during",
-            "outlook.rs:",
         ] {
             assert!(page.contains(word), "no {word} in {page}");
         }
+        // This model is the command's own: no user finds a line of it.
+        assert!(!page.contains(".rs:"), "{page}");
         let kinds = json(&info).into_iter().find(|(name, _)| *name == "kinds").unwrap().1;
         let sum: u64 = kinds.as_object().unwrap().values().filter_map(Value::as_u64).sum();
         assert_eq!(sum, info.planned.get());

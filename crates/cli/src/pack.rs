@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use plimsoll::graph::counted;
 use plimsoll::plan::{csv, pack};
 
-use crate::Failure;
+use crate::{Failure, out};
 
 /// Arguments of `plimsoll pack`.
 #[derive(clap::Args)]
@@ -15,7 +16,7 @@ pub struct Args {
     #[arg(long)]
     capacity: Option<u64>,
     /// How long to try.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     seconds: Option<f64>,
     /// Writes the same table with a column of offsets.
     #[arg(long)]
@@ -28,14 +29,17 @@ pub struct Args {
 /// Packs and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let file = args.file.display();
-    let text = std::fs::read_to_string(&args.file).map_err(|e| Failure(format!("{file}: {e}")))?;
+    if args.seconds.is_some_and(|seconds| !(seconds.is_finite() && seconds > 0.0)) {
+        return Err(Failure("--seconds is a number above zero: for how long to try".into()));
+    }
+    args.out.iter().try_for_each(|path| out::check(path, "--out", &args.file))?;
+    let text = out::text_of(&args.file, "a CSV table with the columns id, lower, upper, size")?;
     let table = csv::read(&text).map_err(|e| Failure(format!("{file}: {e}")))?;
     let options = args.seconds.map_or_else(pack::Options::default, pack::Options::within);
     let options = pack::Options { capacity: args.capacity, ..options };
     let packing = pack::pack(&table.buffers, &options).map_err(|e| Failure(format!("{file}: {e}")))?;
     if let Some(out) = &args.out {
-        let written = std::fs::write(out, csv::write(&table, &packing.offsets));
-        written.map_err(|e| Failure(format!("{}: {e}", out.display())))?;
+        out::write(out, &csv::write(&table, &packing.offsets), "--out", &args.file)?;
     }
     let fits = args.capacity.is_none_or(|capacity| packing.fits(capacity));
     if args.json {
@@ -51,9 +55,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             (Some(capacity), false) => format!(", over {capacity}"),
         };
         say!(
-            "{} buffers in {} bytes{verdict}; no packing is under {} ({:+.3} %); {:.2} s",
-            table.buffers.len(),
-            packing.height,
+            "{} in {}{verdict}; no packing is under {} ({:+.3} %); {:.2} s",
+            counted(table.buffers.len(), "buffer"),
+            counted(packing.height, "byte"),
             packing.lower_bound,
             100.0 * packing.gap(),
             packing.seconds

@@ -134,7 +134,7 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
             let Error::Infeasible { asked, least, ways, .. } = &error else { return Err(error.into()) };
             let ways: Vec<_> = ways
                 .iter()
-                .map(|way| serde_json::json!({ "change": way.change, "floor_bytes": way.least.get() }))
+                .map(|way| serde_json::json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() }))
                 .collect();
             let line = serde_json::json!({
                 "model": chosen.name, "data": form.data, "batch": batch, "fits": false, "budget_bytes": asked.get(),

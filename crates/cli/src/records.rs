@@ -51,21 +51,40 @@ pub fn write_plan(
 
 /// Other plans for the same step.
 pub fn frontier(frontier: &Frontier) -> Value {
+    points(&frontier.points)
+}
+
+/// Other plans for the step of a run, and its own among them. `least` is the least memory that the run could have been given:
+/// below what the first of them takes, input pipelines make do with less, and the step is that one's.
+pub fn frontier_of_run(frontier: &Frontier, own: &StepInfo, least: Bytes) -> Value {
+    let mut all = frontier.points.clone();
+    all.extend(all.first().map(|first| FrontierPoint { line: least, planned: least, ..*first }));
+    all.push(FrontierPoint {
+        line: own.planned,
+        planned: own.planned,
+        predicted_seconds: own.predicted_seconds,
+        micro_batches: own.micro_batches,
+        recomputed_ops: own.recomputed_ops as usize,
+    });
+    points(&plimsoll::run::undominated(all))
+}
+
+fn points(points: &[FrontierPoint]) -> Value {
     let point = |p: &FrontierPoint| {
         json!({
             "planned_bytes": p.planned.get(), "predicted_ms": p.predicted_seconds * 1e3,
             "micro_batches": p.micro_batches, "recomputed_ops": p.recomputed_ops,
         })
     };
-    json!({ "points": frontier.points.iter().map(point).collect::<Vec<Value>>() })
+    json!({ "points": points.iter().map(point).collect::<Vec<Value>>() })
 }
 
-/// Planned and measured bytes by owner.
+/// Planned and measured bytes by owner; what nobody measured by itself is `null`.
 pub fn ledger(ledger: &Ledger) -> Value {
     let row = |(kind, name, row): (plimsoll::device::Kind, &str, &plimsoll::device::Row)| {
         json!({
             "kind": kind.name(), "name": name, "planned_bytes": row.planned.get(),
-            "measured_bytes": row.measured.get(), "peak_bytes": row.peak.get(),
+            "measured_bytes": row.measured.map(Bytes::get),
         })
     };
     ledger.rows().map(row).collect()
@@ -76,6 +95,7 @@ fn figures(model: &str, batch: usize, info: &StepInfo) -> Value {
         "schema": 1, "model": model, "batch": batch,
         "device": Device::current().map(|device| device.name().to_string()).unwrap_or_default(),
         "planned_bytes": info.planned.get(), "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
+        "unshared_bytes": info.unshared.get(), "outside_bytes": info.outside.get(),
         "live_bytes": info.live.get(), "program_bytes": info.account.program.get(),
         "pipeline_bytes": info.account.beside.get(), "input_bytes": info.account.staged.get(),
         "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,

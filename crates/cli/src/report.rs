@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_report::{Record, page, trace};
+use plimsoll::prelude::*;
+use plimsoll_report::{Plan, Record, page, trace};
 
 use crate::Failure;
 use crate::folder::Folder;
+use crate::out;
 use crate::records;
 use crate::setup::Setup;
 
@@ -29,8 +31,22 @@ pub struct Args {
 /// Reads the record and writes what is asked for.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut record = Record::read(&args.what)?;
-    if args.what.is_dir() && record.frontier.is_none() {
-        match frontier(&args.what) {
+    let is_run = args.what.is_dir();
+    let page_at = match (&args.out, &args.perfetto) {
+        _ if args.json => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(_)) => None,
+        (None, None) if is_run => Some(args.what.join("report.html")),
+        (None, None) => Some(args.what.with_extension("html")),
+    };
+    // Before anything is planned or written.
+    args.perfetto.iter().try_for_each(|path| out::check(path, "--perfetto", &args.what))?;
+    page_at.iter().try_for_each(|path| out::check(path, "--out", &args.what))?;
+    if page_at.as_ref().is_some_and(|page| args.perfetto.as_ref().is_some_and(|trace| page == trace)) {
+        return Err(Failure("the page and the trace cannot be one file; name two".into()));
+    }
+    if is_run && record.frontier.is_none() {
+        match frontier(&args.what, &record.plan) {
             Ok(found) => record.frontier = Some(serde_json::from_value(found)?),
             // Nothing else of the report needs the model or its data.
             Err(Failure(why)) => eprintln!("plimsoll: the report has no other plans beside this one: {why}"),
@@ -38,39 +54,48 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     if args.json {
         say!("{}", serde_json::to_string(&record)?);
-        return Ok(());
     }
     if let Some(path) = &args.perfetto {
-        write(path, &trace(&record).to_string())?;
+        out::write(path, &trace(&record).to_string(), "--perfetto", &args.what)?;
         say!("{} opens in ui.perfetto.dev", path.display());
-        if args.out.is_none() {
-            return Ok(());
-        }
     }
-    let out = match &args.out {
-        Some(path) => path.clone(),
-        None if args.what.is_dir() => args.what.join("report.html"),
-        None => args.what.with_extension("html"),
-    };
-    write(&out, &page(&record)?)?;
-    say!("{} opens in any browser", out.display());
+    if let Some(path) = page_at {
+        out::write(&path, &page(&record)?, "--out", &args.what)?;
+        say!("{} opens in any browser", path.display());
+    }
     Ok(())
 }
 
-/// Plans the run's step again for other lines, and keeps what is found beside the run's other records.
-fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
+/// Plans the run's step again for other lines, and keeps what is found beside the run's other records. It is planned with the
+/// times and for the process that the run had, so that the run's own plan is one of those that are found; where it is not
+/// (another machine, another version), nothing is found, rather than something that contradicts the run.
+fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
+    let Some(outside) = plan.outside_bytes.map(Bytes) else {
+        return Err(Failure("the run is of a version that did not keep what they need".into()));
+    };
     let folder = Folder::of(folder)?;
     let config = folder.settings()?;
     let device = crate::train::device(&config, None)?;
-    let Setup { mut trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
-    let found = trainer.frontier(&train, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
-    let found = records::frontier(&found);
-    folder.write(&folder.path().join("frontier.json"), &found.to_string())?;
+    if !device.has_times_in(&folder.times()) {
+        return Err(Failure(format!("{} has no kernel times of this machine", folder.path().display())));
+    }
+    device.calibrate(&folder.times());
+    let Setup { trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
+    let mut trainer = trainer.line(plan.line_bytes.map(Bytes));
+    let (own, found) =
+        trainer.frontier_outside(&train, outside, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
+    let is_same_time = (own.predicted_seconds * 1e3 - plan.predicted_ms).abs() <= 1e-6 * plan.predicted_ms;
+    if own.planned.get() != plan.planned_bytes || !is_same_time {
+        let why =
+            "its step is planned otherwise today; other plans would not compare with the one that was run";
+        return Err(Failure(why.into()));
+    }
+    let found = records::frontier_of_run(&found, &own, Bytes(plan.floor_bytes));
+    let known: plimsoll_report::Frontier = serde_json::from_value(found.clone())?;
+    if !known.agrees_with(plan) {
+        return Err(Failure("what is found today contradicts what was planned then".into()));
+    }
+    // A folder that cannot be written to costs the next report its time and nothing else.
+    folder.write(&folder.path().join("frontier.json"), &found.to_string()).ok();
     Ok(found)
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    use std::io::Write;
-    let written = plimsoll::formats::durable::write_file(path, |out| out.write_all(text.as_bytes()));
-    written.map_err(|e| Failure(format!("{}: {e}", path.display())))
 }

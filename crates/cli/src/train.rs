@@ -224,6 +224,8 @@ fn train(
     if let Some(timeline) = trainer.training().and_then(Training::timeline) {
         folder.record(&folder.step(), &timeline)?;
     }
+    // A report plans with the same times; one that cannot has no other plans to show.
+    Device::current()?.keep_times(&folder.times()).ok();
     // The record took memory where the arena will be; the arena's pages are touched by the first step.
     process::release_unused_heap();
     let samples = train.samples()?;

@@ -69,15 +69,15 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One entry of the ledger.
+/// One entry of the ledger. What nobody has measured says so: a plan's figure is never repeated as a measured one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// What the plan gives it.
     pub planned: Bytes,
-    /// What it takes now.
-    pub measured: Bytes,
-    /// The most it took since the start or the last reset.
-    pub peak: Bytes,
+    /// What it takes now, where that was measured.
+    pub measured: Option<Bytes>,
+    /// The most it was measured to take since the start or the last reset.
+    pub peak: Option<Bytes>,
     /// The source line that made it, where one is known.
     pub site: Option<Site>,
 }
@@ -139,8 +139,12 @@ impl Ledger {
 
     /// Books bytes that were taken.
     pub fn add(&mut self, kind: Kind, name: &str, bytes: Bytes) {
-        let held = self.row(kind, name).map_or(Bytes::ZERO, |row| row.measured);
+        let held = self.held(kind, name);
         self.set(kind, name, held + bytes);
+    }
+
+    fn held(&self, kind: Kind, name: &str) -> Bytes {
+        self.row(kind, name).and_then(|row| row.measured).unwrap_or(Bytes::ZERO)
     }
 
     /// Books bytes that were given back. The row stays, with its peak and its plan.
@@ -148,7 +152,7 @@ impl Ledger {
     /// # Errors
     /// The row holds less than that; nothing is changed.
     pub fn remove(&mut self, kind: Kind, name: &str, bytes: Bytes) -> Result<(), LedgerError> {
-        let held = self.row(kind, name).map_or(Bytes::ZERO, |row| row.measured);
+        let held = self.held(kind, name);
         let left = held.checked_sub(bytes).ok_or_else(|| LedgerError::Overdrawn {
             kind,
             name: name.to_owned(),
@@ -162,10 +166,10 @@ impl Ledger {
     /// Books what was measured to be taken now, whatever stood there before.
     pub fn set(&mut self, kind: Kind, name: &str, bytes: Bytes) {
         let before = self.update(kind, name, |row| {
-            row.peak = row.peak.max(bytes);
-            std::mem::replace(&mut row.measured, bytes)
+            row.peak = row.peak.max(Some(bytes));
+            row.measured.replace(bytes)
         });
-        self.measured = self.measured.saturating_sub(before) + bytes;
+        self.measured = self.measured.saturating_sub(before.unwrap_or(Bytes::ZERO)) + bytes;
         self.peak = self.peak.max(self.measured);
     }
 
@@ -184,12 +188,17 @@ impl Ledger {
         self.rows[kind as usize].iter().map(|(name, row)| (name.as_str(), row))
     }
 
-    /// The sums of a kind's rows. Its peak is the sum of its rows' peaks, which need not have been at one time.
+    /// The sums of a kind's rows: of what was measured, those rows that were. Its peak is the sum of its rows' peaks, which
+    /// need not have been at one time.
     pub fn total(&self, kind: Kind) -> Row {
-        self.rows_of(kind).fold(Row::default(), |sum, (_, row)| Row {
-            planned: sum.planned + row.planned,
-            measured: sum.measured + row.measured,
-            peak: sum.peak + row.peak,
+        let sum = |a: Option<Bytes>, b: Option<Bytes>| match (a, b) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.rows_of(kind).fold(Row::default(), |total, (_, row)| Row {
+            planned: total.planned + row.planned,
+            measured: sum(total.measured, row.measured),
+            peak: sum(total.peak, row.peak),
             site: None,
         })
     }
@@ -226,19 +235,21 @@ impl Ledger {
     }
 }
 
-/// Writes a table: a line for each row, a sum for each kind of more than one row, and the total.
+/// Writes a table: a line for each row, a sum for each kind of more than one row, and the total. What was not measured has a
+/// dash; peaks are shown where one is above what is taken now.
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.rows().map(|(_, name, _)| name.chars().count());
         let width = names.max().unwrap_or(0).max("name".len());
-        writeln!(
-            f,
-            "{:<10}  {:<width$}  {:>9}  {:>9}  {:>9}",
-            "kind", "name", "planned", "measured", "peak"
-        )?;
+        let peaks = self.peak > self.measured || self.rows().any(|(_, _, row)| row.peak > row.measured);
+        let peak = |text: &str| if peaks { format!("  {text:>9}") } else { String::new() };
+        let head = peak("peak");
+        writeln!(f, "{:<10}  {:<width$}  {:>9}  {:>9}{head}", "kind", "name", "planned", "measured")?;
+        let figure = |bytes: Option<Bytes>| bytes.map_or("–".to_string(), |bytes| bytes.to_string());
         let mut line = |kind: &str, name: &str, row: &Row| {
-            let Row { planned, measured, peak, site } = row;
-            write!(f, "{kind:<10}  {name:<width$}  {planned:>9}  {measured:>9}  {peak:>9}")?;
+            let Row { planned, measured, peak: most, site } = row;
+            let (measured, most) = (figure(*measured), peak(&figure(*most)));
+            write!(f, "{kind:<10}  {name:<width$}  {planned:>9}  {measured:>9}{most}")?;
             site.map_or(Ok(()), |site| write!(f, "  {site}"))?;
             writeln!(f)
         };
@@ -250,7 +261,7 @@ impl fmt::Display for Ledger {
                 line(kind.name(), "(sum)", &self.total(kind))?;
             }
         }
-        let (planned, measured, peak) = (self.planned(), self.measured, self.peak);
+        let (planned, measured, peak) = (self.planned(), Some(self.measured), Some(self.peak));
         line("total", "", &Row { planned, measured, peak, site: None })
     }
 }
@@ -270,14 +281,26 @@ mod tests {
         ledger.set(Kind::Parameter, "dense.bias", Bytes::kib(4));
         ledger.trace(Kind::Parameter, "dense.bias", Site { file: "src/main.rs", line: 9 });
         let expected = "\
-kind        name            planned   measured       peak
-parameter   dense.bias        4 KiB      4 KiB      4 KiB  src/main.rs:9
-parameter   dense.weight      4 MiB      4 MiB      4 MiB
-parameter   (sum)             4 MiB      4 MiB      4 MiB
-activation  conv1            12 MiB     10 MiB     10 MiB
-total                        16 MiB     14 MiB     14 MiB
+kind        name            planned   measured
+parameter   dense.bias        4 KiB      4 KiB  src/main.rs:9
+parameter   dense.weight      4 MiB      4 MiB
+parameter   (sum)             4 MiB      4 MiB
+activation  conv1            12 MiB     10 MiB
+total                        16 MiB     14 MiB
 ";
         assert_eq!(ledger.to_string(), expected);
+        ledger.set(Kind::Activation, "conv1", Bytes::mib(9));
+        assert!(ledger.to_string().contains("12 MiB      9 MiB     10 MiB\n"), "{ledger}");
+    }
+
+    #[test]
+    fn what_was_planned_and_not_measured_says_so() {
+        let mut ledger = Ledger::new();
+        ledger.plan(Kind::Program, "room for planning", Bytes::mib(3));
+        assert_eq!(ledger.row(Kind::Program, "room for planning").unwrap().measured, None);
+        assert_eq!((ledger.planned(), ledger.measured()), (Bytes::mib(3), Bytes::ZERO));
+        assert_eq!(ledger.total(Kind::Program).measured, None);
+        assert!(ledger.to_string().contains("3 MiB          –\n"), "{ledger}");
     }
 
     #[test]
@@ -287,10 +310,10 @@ total                        16 MiB     14 MiB     14 MiB
         ledger.remove(Kind::Scratch, "a", Bytes(100)).unwrap();
         ledger.add(Kind::Scratch, "b", Bytes(80));
         assert_eq!((ledger.measured(), ledger.peak()), (Bytes(80), Bytes(100)));
-        assert_eq!(ledger.total(Kind::Scratch).peak, Bytes(180));
+        assert_eq!(ledger.total(Kind::Scratch).peak, Some(Bytes(180)));
         ledger.reset_peak();
         assert_eq!(ledger.peak(), Bytes(80));
-        assert_eq!(ledger.row(Kind::Scratch, "a").unwrap().peak, Bytes::ZERO);
+        assert_eq!(ledger.row(Kind::Scratch, "a").unwrap().peak, Some(Bytes::ZERO));
     }
 
     #[test]

@@ -29,6 +29,19 @@ pub fn resident() -> Option<Bytes> {
     status("VmRSS")
 }
 
+/// How many of these bytes of this process's memory lie in pages that are resident now; `None` where the system does not tell, or
+/// the range is not the process's own. A page that is shared with other bytes counts as far as it is in the range.
+///
+/// ```
+/// use plimsoll_device::{Bytes, process};
+///
+/// let touched = vec![1u8; 100_000];
+/// assert!(process::resident_in(touched.as_ptr(), touched.len()).is_none_or(|there| there == Bytes(100_000)));
+/// ```
+pub fn resident_in(start: *const u8, bytes: usize) -> Option<Bytes> {
+    pages::resident_in(start.addr(), bytes)
+}
+
 /// The address space in use (`VmSize`), resident or not.
 pub fn virtual_size() -> Option<Bytes> {
     status("VmSize")
@@ -181,6 +194,53 @@ mod clock {
     }
 }
 
+#[cfg(target_os = "linux")]
+mod pages {
+    use std::ffi::{c_int, c_long, c_uchar, c_void};
+
+    use crate::Bytes;
+
+    unsafe extern "C" {
+        fn mincore(start: *mut c_void, length: usize, resident: *mut c_uchar) -> c_int;
+        fn sysconf(name: c_int) -> c_long;
+    }
+
+    const SC_PAGESIZE: c_int = 30;
+    /// Pages that are asked for at once.
+    const AT_ONCE: usize = 4096;
+
+    pub fn resident_in(start: usize, bytes: usize) -> Option<Bytes> {
+        // SAFETY: the function takes no pointers.
+        let page =
+            usize::try_from(unsafe { sysconf(SC_PAGESIZE) }).ok().filter(|page| page.is_power_of_two())?;
+        let end = start.checked_add(bytes)?;
+        let (mut at, mut found) = (start / page * page, 0);
+        let mut resident = [0; AT_ONCE];
+        while at < end {
+            let pages = (end - at).div_ceil(page).min(AT_ONCE);
+            let address = std::ptr::without_provenance_mut(at);
+            // SAFETY: the system looks the addresses up and refuses those that are not mapped; it writes a byte for each of at
+            // most as many pages as the array is long. No memory behind the address is read or written.
+            if unsafe { mincore(address, pages * page, resident.as_mut_ptr()) } != 0 {
+                return None;
+            }
+            for (i, _) in resident[..pages].iter().enumerate().filter(|(_, byte)| **byte & 1 == 1) {
+                let from = at + i * page;
+                found += (from + page).min(end) - from.max(start);
+            }
+            at += pages * page;
+        }
+        Some(Bytes::from(found))
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod pages {
+    pub fn resident_in(_: usize, _: usize) -> Option<crate::Bytes> {
+        None
+    }
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod heap {
     use std::ffi::c_int;
@@ -232,6 +292,26 @@ mod tests {
         assert!(peak >= Bytes(size as u64) && all >= Bytes(size as u64));
         assert!(physical_memory().unwrap() > Bytes(size as u64));
         assert!(memory_limit().unwrap() <= physical_memory().unwrap());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn only_pages_that_were_touched_are_resident_and_a_part_of_one_counts_as_a_part() {
+        let layout = std::alloc::Layout::from_size_align(64 << 20, 4096).unwrap();
+        // SAFETY: the layout has a size; the first MiB is written before anything is read.
+        let start = unsafe { std::alloc::alloc(layout) };
+        assert!(!start.is_null());
+        // SAFETY: so many bytes were given.
+        unsafe { start.write_bytes(1, 1 << 20) };
+        assert_eq!(resident_in(start, 1 << 20), Some(Bytes::mib(1)));
+        assert_eq!(resident_in(start.wrapping_add(100), 5000), Some(Bytes(5000)));
+        // Large pages may have come along with the small ones, but not all of it.
+        let all = resident_in(start, 64 << 20).unwrap();
+        assert!(all >= Bytes::mib(1) && all < Bytes::mib(16), "{all}");
+        assert_eq!(resident_in(start, 0), Some(Bytes::ZERO));
+        assert_eq!(resident_in(std::ptr::without_provenance(4096), 4096), None);
+        // SAFETY: given by the same layout, once.
+        unsafe { std::alloc::dealloc(start, layout) };
     }
 
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

@@ -7,6 +7,7 @@
 //!
 //! What is not here: devices, memory, kernels. Nothing in this crate holds a tensor's bytes.
 
+mod counted;
 mod dtype;
 mod scalar;
 mod shape;
@@ -28,6 +29,7 @@ pub mod example;
 pub mod philox;
 pub mod reference;
 
+pub use counted::counted;
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use gradient::{Backward, gradient, gradients};

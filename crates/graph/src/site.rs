@@ -24,10 +24,20 @@ impl Site {
         Site::from(Location::caller())
     }
 
-    /// The line, where it is one of somebody's own code: a function that is called through a closure has a line of the standard
-    /// library for a caller, which tells nobody anything.
+    /// The line, where it is one of somebody's own code. A function that is called through a closure has a line of the standard
+    /// library for a caller, and a layer that the zoo, a Keras file, a loss or an optimizer made has one of this engine: neither
+    /// tells its reader where to look.
     pub fn known(self) -> Option<Site> {
-        (!self.file.starts_with("/rustc/")).then_some(self)
+        (!self.file.starts_with("/rustc/") && !self.is_of_engine()).then_some(self)
+    }
+
+    /// Whether it is in the engine's own layers, models, losses, optimizers or commands. Its tests and examples are not.
+    pub fn is_of_engine(self) -> bool {
+        let root = file!().strip_suffix("graph/src/site.rs");
+        let within = root.and_then(|root| self.file.strip_prefix(root));
+        within.is_some_and(|path| {
+            ["nn/src/", "keras/src/", "train/src/", "cli/src/"].iter().any(|own| path.starts_with(own))
+        })
     }
 }
 
@@ -46,5 +56,27 @@ impl fmt::Display for Site {
 impl fmt::Debug for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_engine_or_of_the_standard_library_is_nobodys_own() {
+        let root = file!().strip_suffix("graph/src/site.rs").unwrap();
+        let at = |path: &str| Site { file: format!("{root}{path}").leak(), line: 7 };
+        for own in
+            ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/case.rs"]
+        {
+            assert_eq!(at(own).known(), None, "{own}");
+        }
+        for users in ["nn/tests/sites.rs", "plimsoll/examples/digits.rs"] {
+            assert_eq!(at(users).known(), Some(at(users)));
+        }
+        let elsewhere = Site { file: "src/nn/src/main.rs", line: 3 };
+        assert_eq!(elsewhere.known(), Some(elsewhere));
+        assert_eq!(Site { file: "/rustc/abc/library/core/src/ops/function.rs", line: 79 }.known(), None);
     }
 }

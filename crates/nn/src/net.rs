@@ -186,6 +186,7 @@ impl Net {
     }
 
     /// A floating-point tensor in the element type of activations here; others as they are.
+    #[track_caller]
     pub fn compute(&self, x: &Tensor) -> Result<Tensor> {
         if x.dtype().is_float() { x.cast(self.dtype()) } else { Ok(x.clone()) }
     }
@@ -284,6 +285,13 @@ impl Net {
     #[track_caller]
     pub(crate) fn layer<T>(&mut self, name: &str, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
         asked_at(asked_from().unwrap_or(Site::here()), || self.scope(name, body))
+    }
+
+    /// Several layers that were asked for as one thing: a model of the zoo. What they compute carries the line that asked for all
+    /// of them, unless that is part of something larger.
+    #[track_caller]
+    pub(crate) fn together<T>(&mut self, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
+        asked_at(asked_from().unwrap_or(Site::here()), || body(self))
     }
 
     /// Runs `body` in a precision, and layers of some names in others. A name that no layer has is an error.

@@ -1,6 +1,7 @@
-//! Trains a small network on Fashion-MNIST inside a line: `cargo run --release --example fashion -- FOLDER`.
+//! Trains a small network on Fashion-MNIST inside a memory limit of 128 MiB; the README's example.
 //!
-//! FOLDER holds the IDX files, plain or gzipped (Debian's package `dataset-fashion-mnist` brings them).
+//! Run with `cargo run --release -p plimsoll --example fashion -- /usr/share/datasets/fashion-mnist`. The folder holds the IDX
+//! files, plain or gzipped; Debian's package `dataset-fashion-mnist` puts them there.
 
 use plimsoll::prelude::*;
 

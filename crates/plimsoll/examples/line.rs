@@ -1,4 +1,6 @@
-//! The README's example: a small model trained under a line.
+//! One compiled training step under a memory limit for the whole process, without a loop around it.
+//!
+//! Run with `cargo run --release -p plimsoll --example line`.
 
 use plimsoll::prelude::*;
 

@@ -22,16 +22,16 @@ function header() {
   const parts = [`batch ${plan.batch}`, plan.device, run ? 'a run' : 'a plan, nothing was run', plan.exactness];
   $('subtitle').textContent = parts.filter(Boolean).join(' · ');
   const planned = plan.planned_bytes, line = plan.line_bytes;
-  const peak = run && run.steps.resident_peak_bytes.length ? run.steps.resident_peak_bytes[run.steps.resident_peak_bytes.length - 1] : null;
-  const how = [plan.recomputed_ops ? `${plan.recomputed_ops} ops run again instead of being kept` : '', plan.micro_batches > 1 ? `the batch runs in ${plan.micro_batches} pieces` : ''].filter(Boolean).join(', ');
+  const how = [plan.recomputed_ops ? `${counted(plan.recomputed_ops, 'op runs', 'ops run')} again instead of being kept` : '', plan.micro_batches > 1 ? `the batch runs in ${plan.micro_batches} pieces` : ''].filter(Boolean).join(', ');
   const slower = plan.unlimited_ms > 0 ? 100 * (plan.predicted_ms / plan.unlimited_ms - 1) : 0;
   words($('verdict'), ...(line
     ? ['Under a line of ', bold(size(line)), ' the process takes ', strong(size(planned)), ` (${percent(planned, line)} of it)`]
     : ['Without a line the process takes ', strong(size(planned))]), how ? `: ${how}, ` : ', ',
     slower >= .5 ? `${slower.toFixed(slower < 10 ? 1 : 0)} % more time than without a line.` : 'at no cost in time.');
-  const figures = [['line', line], ['planned', planned], ['most measured', peak], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes]];
+  const figures = [['line', line], ['planned', planned], ['most measured', run && run.peak_bytes], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes], ['host memory at most', ofCard && run ? run.host_peak_bytes : null]];
   for (const [name, bytes] of figures) if (bytes) $('figures').append(make('div', {}, make('dt', { text: name }), make('dd', { bytes, id: 'figure-' + name.replace(/ /g, '-') })));
   if (plan.predicted_ms) $('figures').append(make('div', {}, make('dt', { text: 'predicted step' }), make('dd', { text: time(plan.predicted_ms * 1e3) }, make('small', { text: ` fastest ${time(plan.unlimited_ms * 1e3)}` }))));
+  if (run && run.measured_ms) $('figures').append(make('div', {}, make('dt', { text: 'measured step' }), make('dd', { text: time(run.measured_ms * 1e3), id: 'figure-measured-step' }, make('small', { text: ' median, input and all' }))));
   hull(planned, line);
 }
 
@@ -93,7 +93,7 @@ function changes(rows) {
 function peakTable(rows, show) {
   $('peak').hidden = false;
   words($('peak-lead'), `Instruction ${model.peak}, `, strong(instructionName(model.peak)), ': ', make('span', { bytes: model.total[model.peak], id: 'peak-bytes' }),
-    ' in all, of which ', make('span', { bytes: model.total[model.peak] - model.fixed.reduce((a, b) => a + b), id: 'peak-arena' }), ' in the arena. Program and input pipeline take ', bytesWord(step.program_bytes + step.pipeline_bytes), '.');
+    ' held, of which ', make('span', { bytes: model.total[model.peak] - model.fixed.reduce((a, b) => a + b), id: 'peak-arena' }), ' in the arena and ', bytesWord(step.program_bytes + step.pipeline_bytes), ' program and input pipeline. The rest of the ', bytesWord(step.planned_bytes), ' that are planned, ', make('span', { bytes: step.planned_bytes - model.total[model.peak], id: 'peak-rest' }), ', holds nothing at this moment.');
   const columns = [['tensor', r => r.name], ['bytes', r => r.bytes], ['kind', r => r.kind], ['type', r => r.type], ['layer', r => r.layer], ['source line', r => r.site]];
   let order = 1, down = true, most = 20;
   const draw = () => {
@@ -126,7 +126,7 @@ function moment(t) {
   words($('moment-title'), `Instruction ${t}: ${instructionName(t)}${what}, `, bytesWord(model.total[t]));
   $('moment-title').dataset.instruction = t;
   const stretch = step.stretches.filter(s => s.first <= t).pop();
-  const part = stretch && stretch.name !== 'step' ? `${stretch.name}${stretch.runs > 1 ? `, run ${stretch.runs} times on ${stretch.samples} samples each` : ''} · ` : '';
+  const part = stretch && stretch.name !== 'step' ? `${stretch.name}${stretch.runs > 1 ? `, run ${stretch.runs} times on ${counted(stretch.samples, 'sample')} each` : ''} · ` : '';
   $('moment-what').textContent = `${part}${i.phase} · ${time(i.us)} predicted${i.site == null ? '' : ' · ' + site(i.site)}${t === model.peak ? ' · the peak' : ''}`;
   const most = 8;
   const lines = live.slice(0, most).map(j => make('tr', {}, make('td', {}, dot(step.tensors[j].kind), titleOf(j)), make('td', { class: 's t', text: typeOf(step.tensors[j]) }), make('td', { class: 'n', bytes: step.tensors[j].bytes })));
@@ -164,7 +164,7 @@ function stepSections() {
   const show = i => { map.show(i); $('arena').scrollIntoView({ block: 'start' }); };
   $('search').addEventListener('input', e => {
     const hits = map.find(e.target.value);
-    $('found').textContent = e.target.value.trim() ? `${hits.length} of ${model.n} tensors` : '';
+    $('found').textContent = e.target.value.trim() ? `${hits.length} of ${counted(model.n, 'tensor')}` : '';
     $('found').dataset.count = hits.length;
     const best = hits.slice().sort((a, b) => model.bytes[b] - model.bytes[a]).slice(0, 12);
     $('hits').replaceChildren(...best.map(i => {
@@ -183,19 +183,14 @@ function stepSections() {
 function frontierSection() {
   if (!plan.predicted_ms) { $('frontier').hidden = true; return; }
   const n = record.frontier ? record.frontier.points.length : 0;
-  words($('frontier-lead'), n ? `${n} plans for this step, from the least memory to the most; ` : 'What is known of other plans for this step; ', 'the large dot is this one. Less memory costs time: what is not kept is computed again, and what does not fit is done in pieces.');
+  words($('frontier-lead'), n ? `${counted(n, 'plan')} for this step, from the least memory to the most; ` : 'What is known of other plans for this step; ', 'the large dot is this one. Less memory costs time: what is not kept is computed again, and what does not fit is done in pieces.');
   frontierChart();
-  // A run's own least may be lower than that of its frontier, which keeps the run's input pipeline as it is.
-  const lowest = n ? record.frontier.points.reduce((a, b) => a.planned_bytes < b.planned_bytes ? a : b) : null;
-  const leastMs = lowest && lowest.planned_bytes <= plan.floor_bytes * 1.01 ? lowest.predicted_ms : null;
+  const lowest = n ? record.frontier.points.find(p => p.planned_bytes === plan.floor_bytes) : null;
+  const leastMs = lowest ? lowest.predicted_ms : plan.planned_bytes === plan.floor_bytes ? plan.predicted_ms : null;
   const rows = [];
-  const whole = model && step.stretches.length === 1;
-  if (whole) {
-    const own = step.tensors.reduce((sum, t) => sum + (t.again ? 0 : t.bytes), 0);
-    rows.push(['every tensor with bytes of its own', plan.planned_bytes - step.arena_bytes + own, plan.unlimited_ms]);
-  }
+  if (plan.unshared_bytes) rows.push(['every tensor with bytes of its own', plan.unshared_bytes, plan.unlimited_ms]);
   rows.push(['bytes shared at fixed offsets, in the best order', plan.unlimited_bytes, plan.unlimited_ms]);
-  const levers = [plan.recomputed_ops ? `${plan.recomputed_ops} ops computed again` : '', plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches` : ''].filter(Boolean).join(', ');
+  const levers = [plan.recomputed_ops ? `${counted(plan.recomputed_ops, 'op')} computed again` : '', plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches` : ''].filter(Boolean).join(', ');
   rows.push([(levers ? `and ${levers}` : 'nothing else was needed') + ': this plan', plan.planned_bytes, plan.predicted_ms, true]);
   rows.push(['the least possible', plan.floor_bytes, leastMs]);
   let before = null;
@@ -217,18 +212,29 @@ function runSection() {
   runChart(grid, 'Loss', xs, [{ label: 'each step', values: on(s.loss), colour: 'program' }, { label: 'epoch', values: over('loss'), colour: 'parameter', points: true, width: 2 }, { label: 'validation', values: over('val_loss'), colour: 'gradient', points: true, width: 2 }]);
   const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped|planned_bytes)$|resident/.test(name)) : [];
   runChart(grid, 'Metrics', xs, measures.map((name, i) => ({ label: name, values: over(name), colour: ['activation', 'gradient', 'optimizer', 'scratch', 'parameter', 'input'][i % 6], points: true, width: 2 })));
-  runChart(grid, 'Memory over all steps', xs, [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }, { label: 'tensors on the device', values: on(s.device_bytes), colour: 'parameter' }], { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] });
+  // A line is drawn over what it counts, and over nothing else.
+  const counts = { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] };
+  const host = [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }];
+  const there = { label: ofCard ? 'on the card' : 'tensors', values: on(s.device_bytes), colour: 'parameter' };
+  if (ofCard) {
+    runChart(grid, "The card's memory over all steps", xs, [there, { label: 'most so far', values: on(s.device_peak_bytes), colour: 'gradient' }], counts);
+    runChart(grid, "The host's memory over all steps, which the line does not count", xs, host, { bytes: true, range: (_, low, high) => [0, high * 1.12] });
+  } else runChart(grid, 'Memory over all steps', xs, [...host, there], counts);
   runChart(grid, 'Samples a second', xs, [{ label: 'samples/s', values: on(s.samples_s), colour: 'parameter' }], { range: (_, low, high) => [0, high * 1.1 || 1] });
   runChart(grid, 'Waiting for input, % of the time', xs, [{ label: 'waiting', values: on(s.waiting.map(w => w == null ? null : 100 * w)), colour: 'scratch' }], { percent: true, range: [0, 100] });
   runChart(grid, 'Learning rate', xs, [{ label: 'rate', values: on(s.rate), colour: 'optimizer' }]);
   if (s.step.length) {
-    const peaks = s.resident_peak_bytes, last = peaks.length - 1;
+    const peaks = ofCard ? s.device_peak_bytes : s.resident_peak_bytes, last = s.step.length - 1;
     let rose = last;
     while (rose > 0 && peaks[rose - 1] === peaks[last]) rose--;
     const held = s.device_bytes.slice(Math.min(1, last)), spread = Math.max(...held) - Math.min(...held);
-    words($('flat'), `Over ${s.step[last].toLocaleString('en')} updates the process took at most `, make('strong', { bytes: peaks[last], id: 'run-peak' }), plan.line_bytes ? `, ${size(plan.line_bytes - peaks[last])} under the line` : '',
-      rose < last ? `, and that since update ${s.step[rose].toLocaleString('en')}: not a byte more in the ${(s.step[last] - s.step[rose]).toLocaleString('en')} updates after it. ` : '. ',
-      spread === 0 ? 'Tensors held the same bytes at every step.' : `What tensors held differed by at most ${size(spread)} between steps.`);
+    const under = plan.line_bytes == null || run.peak_bytes == null ? '' : run.peak_bytes <= plan.line_bytes ? `, ${size(plan.line_bytes - run.peak_bytes)} under the line` : `, ${size(run.peak_bytes - plan.line_bytes)} over the line`;
+    const since = run.peak_bytes != null && rose < last && peaks[last] === run.peak_bytes ? `, and that since update ${s.step[rose].toLocaleString('en')}: not a byte more in the ${counted(s.step[last] - s.step[rose], 'update')} after it` : '';
+    words($('flat'), `Over ${counted(s.step[last], 'update')} the process took at most `,
+      ...(run.peak_bytes == null ? ['an unknown part of the card’s memory: it was not measured'] : [make('strong', { bytes: run.peak_bytes, id: 'run-peak' }), ofCard ? ' of the card’s memory' : '', under, since]),
+      ofCard && run.host_peak_bytes ? `, and ${size(run.host_peak_bytes)} of the host’s, which the line does not count. ` : '. ',
+      spread === 0 ? 'Tensors held the same bytes at every step. ' : `What tensors held differed by at most ${size(spread)} between steps. `,
+      run.unread_lines ? `${counted(run.unread_lines, 'line')} of its tables could not be read and ${run.unread_lines === 1 ? 'is' : 'are'} left out.` : '');
   }
   const shown = [];
   for (const e of run.events) {
@@ -242,21 +248,26 @@ function runSection() {
 
 function ledgerSection() {
   const kinds = new Map();
+  const add = (sum, planned, measured) => { sum.planned += planned; if (measured != null) sum.measured = (sum.measured || 0) + measured; };
   for (const r of run.ledger) {
-    const sum = kinds.get(r.kind) || { planned: 0, measured: 0 };
-    sum.planned += r.planned_bytes; sum.measured += r.measured_bytes;
-    kinds.set(r.kind, sum);
+    if (!kinds.has(r.kind)) kinds.set(r.kind, { planned: 0, measured: null });
+    add(kinds.get(r.kind), r.planned_bytes, r.measured_bytes);
   }
   if (!kinds.size) return;
-  // What is measured of the program is all that is no tensor, so what the pipeline holds is in it.
-  if (kinds.has('program')) kinds.get('program').planned += plan.pipeline_bytes;
   $('measured').hidden = false;
-  const most = Math.max(...[...kinds.values()].flatMap(k => [k.planned, k.measured]));
-  const total = [...kinds.values()].reduce((a, k) => ({ planned: a.planned + k.planned, measured: a.measured + k.measured }), { planned: 0, measured: 0 });
-  const bar = (bytes, kind) => make('div', { class: 'share' }, painted(make('i'), kind, 100 * bytes / most + '%'));
-  const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), name === 'activation' ? 'arena (activations, gradients, scratch)' : name === 'program' && plan.pipeline_bytes ? 'program and input pipeline' : LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), make('td', { class: 'n', bytes: k.planned }), make('td', { class: 'n', bytes: k.measured }), make('td', { class: 'n', text: k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
-  $('ledger').replaceChildren(make('thead', {}, make('tr', {}, make('th', { text: 'kind' }), make('th', { text: 'planned over measured' }), make('th', { class: 'n', text: 'planned' }), make('th', { class: 'n', text: 'measured' }), make('th', { class: 'n', text: 'difference' }))),
-    make('tbody', {}, ...[...kinds].map(([name, k]) => row(name, k)), row('in all', total, true)));
+  const most = Math.max(...[...kinds.values()].flatMap(k => [k.planned, k.measured || 0]));
+  // The host's memory beside a card's is no part of what is planned of the card's.
+  const total = { planned: 0, measured: null };
+  for (const [name, k] of kinds) if (name !== 'host') add(total, k.planned, k.measured);
+  const NAMES = { activation: 'arena (activations, gradients, scratch)', program: 'program' + (plan.pipeline_bytes ? ', input pipeline' : '') + ', planning', input: 'batches, results and other tensors', host: 'host memory, beside all that' };
+  const bar = (bytes, kind) => make('div', { class: 'share' }, painted(make('i'), kind, 100 * (bytes || 0) / most + '%'));
+  const figure = bytes => bytes == null ? make('td', { class: 'n', text: 'not measured' }) : make('td', { class: 'n', bytes });
+  const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), NAMES[name] || LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), figure(k.planned), figure(k.measured), make('td', { class: 'n', text: k.measured == null ? '' : k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
+  const lines = [...kinds].filter(([name]) => name !== 'host').map(([name, k]) => row(name, k));
+  lines.push(row('in all', total, true));
+  if (kinds.has('host')) lines.push(row('host', kinds.get('host')));
+  $('ledger').replaceChildren(make('thead', {}, make('tr', {}, make('th', { text: 'kind' }), make('th', { text: 'planned over measured' }), make('th', { class: 'n', text: 'planned' }), make('th', { class: 'n', text: 'measured at the end' }), make('th', { class: 'n', text: 'difference' }))),
+    make('tbody', {}, ...lines));
 }
 
 header();

@@ -2,6 +2,8 @@
 
 const record = JSON.parse(document.getElementById('record').textContent);
 const plan = record.plan, step = record.step, run = record.run;
+// Whether the line is of a card's memory, and not of the host's.
+const ofCard = (plan.device || '').startsWith('cuda');
 
 // In the order in which pictures stack them, from the keel up.
 const KINDS = ['program', 'pipeline', 'parameter', 'optimizer', 'input', 'other', 'scratch', 'gradient', 'activation'];
@@ -25,6 +27,8 @@ function time(us) {
   if (us >= 1e6) return (us / 1e6).toFixed(2) + ' s';
   return us >= 1e3 ? (us / 1e3).toFixed(us >= 1e5 ? 0 : 1) + ' ms' : us.toFixed(us >= 10 ? 0 : 1) + ' µs';
 }
+// 1 op, 2 ops.
+const counted = (n, one, many = one + 's') => `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
 // Never 100 % of what is not all of it.
 const percent = (part, whole) => whole > 0 ? (part < whole ? Math.min(99.9, 100 * part / whole) : 100 * part / whole).toFixed(part < whole && part > .99 * whole ? 1 : 0) + ' %' : '–';
 

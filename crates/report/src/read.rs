@@ -5,10 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use serde_json::Value;
-
 use crate::error::{Error, Result};
-use crate::record::{Event, Frontier, LedgerRow, Plan, Record, Run};
+use crate::record::{Event, Frontier, LedgerRow, Plan, Record, Run, SCHEMA};
 use crate::step::Step;
 use crate::table;
 
@@ -34,68 +32,86 @@ impl Record {
         plan(document, "plan")
     }
 
-    /// Reads the folder of a run. Only the plan must be there: a run that was killed has no ledger.
+    /// Reads the folder of a run. Plan and step must be there: a run that was killed has no ledger.
     pub fn of_run(folder: &Path) -> Result<Record> {
         let file = |name: &str| folder.join(name);
+        let shown = |name: &str| file(name).display().to_string();
         let Some(plan_text) = text(&file("plan.json"))? else {
             return Err(Error::NoRecord { path: folder.into() });
         };
-        let mut record = plan(&plan_text, &file("plan.json").display().to_string())?;
-        if let Some(text) = text(&file("step.json"))? {
-            record.step = Some(step(&text, &file("step.json").display().to_string())?);
-        }
+        let mut record = plan(&plan_text, &shown("plan.json"))?;
+        let Some(step_text) = text(&file("step.json"))? else {
+            return Err(Error::NoStep { folder: folder.into() });
+        };
+        let step: Step = parsed(&step_text, &shown("step.json"), true)?;
+        step.check(&shown("step.json"))?;
+        record.step = Some(step);
         if let Some(text) = text(&file("frontier.json"))? {
-            record.frontier = Some(parsed(&text, &file("frontier.json").display().to_string())?);
+            let found: Frontier = parsed(&text, &shown("frontier.json"), false)?;
+            // Of another plan: the run was begun anew under another line, say.
+            record.frontier = Some(found).filter(|found| found.agrees_with(&record.plan));
         }
         let mut run = Run::default();
         if let Some(text) = text(&file("steps.csv"))? {
-            run.steps = table::steps(&text);
+            let (steps, unread) = table::steps(&text);
+            (run.steps, run.unread_lines) = (steps, unread);
         }
         if let Some(text) = text(&file("metrics.csv"))? {
-            run.epochs = table::epochs(&text);
+            let (epochs, unread) = table::epochs(&text);
+            (run.epochs, run.unread_lines) = (epochs, run.unread_lines + unread);
         }
         if let Some(text) = text(&file("events.jsonl"))? {
-            let events = text.lines().filter_map(|line| serde_json::from_str::<Event>(line).ok());
-            run.events = events.take(MOST_EVENTS).collect();
+            for line in text.lines().filter(|line| !line.trim().is_empty()) {
+                match serde_json::from_str::<Event>(line) {
+                    Ok(event) if run.events.len() < MOST_EVENTS => run.events.push(event),
+                    Ok(_) => {}
+                    Err(_) => run.unread_lines += 1,
+                }
+            }
         }
         if let Some(text) = text(&file("ledger.json"))? {
-            let name = file("ledger.json").display().to_string();
-            run.ledger = parsed::<Vec<LedgerRow>>(&text, &name)?;
+            run.ledger = parsed::<Vec<LedgerRow>>(&text, &shown("ledger.json"), false)?;
         }
+        run.sum_up(&record.plan);
         record.run = Some(run);
         Ok(record)
     }
 }
 
+/// What else is in a plan's file.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Parts {
+    planned_bytes: Option<u64>,
+    step: Option<Step>,
+    frontier: Option<Frontier>,
+}
+
+/// A plan with what comes in the same file. It is read twice, so that a mistake is known by its place in the text.
 fn plan(text: &str, file: &str) -> Result<Record> {
-    let mut document: Value = parsed(text, file)?;
-    let Some(fields) = document.as_object_mut() else {
-        return Err(Error::Broken { file: file.into(), why: "a plan is a JSON object".into() });
-    };
-    if !fields.contains_key("planned_bytes") {
-        let why = "it says no planned_bytes, so it is no plan".into();
+    #[derive(serde::Deserialize)]
+    struct Version {
+        schema: Option<u64>,
+    }
+    // Of another version nothing else need be right.
+    if let Ok(Version { schema: Some(found) }) = serde_json::from_str(text)
+        && found != u64::from(SCHEMA)
+    {
+        return Err(Error::Schema { file: file.into(), found, known: SCHEMA });
+    }
+    let parts: Parts = parsed(text, file, true)?;
+    if parts.planned_bytes.is_none() {
+        let why =
+            "it says no planned_bytes, so it is no plan; name a file that plimsoll plan --out wrote".into();
         return Err(Error::Broken { file: file.into(), why });
     }
-    let taken = |value: Option<Value>| value.filter(|value| !value.is_null());
-    let (step, frontier) = (taken(fields.remove("step")), taken(fields.remove("frontier")));
-    let step = step.map(|value| from_value::<Step>(value, file)).transpose()?;
-    step.iter().try_for_each(|step| step.check(file))?;
-    let frontier = frontier.map(|value| from_value::<Frontier>(value, file)).transpose()?;
-    Ok(Record { schema: 1, plan: from_value::<Plan>(document, file)?, step, frontier, run: None })
+    parts.step.iter().try_for_each(|step| step.check(file))?;
+    let plan: Plan = parsed(text, file, true)?;
+    Ok(Record { schema: SCHEMA, plan, step: parts.step, frontier: parts.frontier, run: None })
 }
 
-fn step(text: &str, file: &str) -> Result<Step> {
-    let step: Step = parsed(text, file)?;
-    step.check(file)?;
-    Ok(step)
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(text: &str, file: &str) -> Result<T> {
-    serde_json::from_str(text).map_err(|e| Error::Broken { file: file.into(), why: e.to_string() })
-}
-
-fn from_value<T: serde::de::DeserializeOwned>(value: Value, file: &str) -> Result<T> {
-    serde_json::from_value(value).map_err(|e| Error::Broken { file: file.into(), why: e.to_string() })
+fn parsed<T: serde::de::DeserializeOwned>(text: &str, file: &str, needed: bool) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| Error::json(file, text, &error, needed))
 }
 
 /// The text of a file; none if there is no such file. What is no UTF-8 is replaced, and refused as JSON later.
@@ -176,6 +192,57 @@ mod tests {
             }
             drawn(&String::from_utf8_lossy(&bytes)).ok();
         }
+    }
+
+    #[test]
+    fn a_damaged_record_is_named_with_line_and_column_as_an_editor_counts() {
+        let text = "{\n  \"planned_bytes\": 900,\n  \"model\": \"Größe\", \"batch\": x\n}\n";
+        let error = Record::from_plan(text).unwrap_err();
+        let Error::Json { line, column, .. } = &error else { panic!("{error}") };
+        let third = text.lines().nth(2).unwrap();
+        assert_eq!((*line, *column), (3, third.chars().position(|c| c == 'x').unwrap() + 1));
+        assert!(error.to_string().starts_with("plan:3:30: expected value: the file is damaged"), "{error}");
+        let typed =
+            Record::from_plan("{\"planned_bytes\": 1,\n \"batch\": \"many\"}").unwrap_err().to_string();
+        assert!(typed.starts_with("plan:2:") && typed.contains("many"), "{typed}");
+        let empty = Record::from_plan("").unwrap_err().to_string();
+        assert!(empty.starts_with("plan:1:1: "), "{empty}");
+    }
+
+    #[test]
+    fn a_record_of_another_schema_is_refused_by_its_number() {
+        let error = Record::from_plan(r#"{"schema": 7, "planned_bytes": "unlike today"}"#).unwrap_err();
+        assert!(matches!(error, Error::Schema { found: 7, known: 1, .. }), "{error}");
+        assert!(Record::from_plan(r#"{"schema": 1, "planned_bytes": 5}"#).is_ok());
+    }
+
+    #[test]
+    fn a_run_without_a_step_or_with_a_damaged_one_is_refused_and_a_stale_frontier_is_not_shown() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        let said = || Record::read(&folder).unwrap_err().to_string();
+        assert!(said().contains("neither the folder of a run"), "{}", said());
+        write(
+            "plan.json",
+            r#"{"planned_bytes": 900, "floor_bytes": 500, "predicted_ms": 2.0, "unlimited_ms": 1.0}"#,
+        );
+        assert!(said().contains("no step.json"), "{}", said());
+        write("step.json", "{\"arena_bytes\": 12");
+        assert!(said().contains("step.json:1:"), "{}", said());
+        write("step.json", "{}");
+        assert!(Record::read(&folder).unwrap().frontier.is_none());
+        for (points, is_shown) in
+            [("500, \"predicted_ms\": 3.0", true), ("499, \"predicted_ms\": 3.0", false)]
+        {
+            write("frontier.json", &format!("{{\"points\": [{{\"planned_bytes\": {points}}}]}}"));
+            assert_eq!(Record::read(&folder).unwrap().frontier.is_some(), is_shown, "{points}");
+        }
+        write("events.jsonl", "{\"event\": \"started\"}\n{\"event\": \"sav");
+        write("steps.csv", "step,loss\n1,0.5\n2\n");
+        let run = Record::read(&folder).unwrap().run.unwrap();
+        assert_eq!((run.events.len(), run.steps.step.len(), run.unread_lines), (1, 1, 2));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

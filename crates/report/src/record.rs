@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::step::Step;
 
+/// The version of all records here.
+pub(crate) const SCHEMA: u32 = 1;
+
 /// The whole record: what `plimsoll report --json` prints and the page holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -38,6 +41,10 @@ pub struct Plan {
     pub floor_bytes: u64,
     /// What the fastest plan takes.
     pub unlimited_bytes: u64,
+    /// What it would take if every value had bytes of its own.
+    pub unshared_bytes: Option<u64>,
+    /// What every plan of this step takes beside its workspace.
+    pub outside_bytes: Option<u64>,
     /// Bytes of the arena.
     pub arena_bytes: u64,
     /// The most bytes of the arena that are needed at once.
@@ -62,6 +69,21 @@ pub struct Plan {
     pub exactness: Option<String>,
     /// Seconds that planning took.
     pub plan_seconds: f64,
+    /// What is taken of the host's memory to copy to, beside a card's.
+    pub host_bytes: u64,
+    /// What of that is state that lives there.
+    pub hosted_bytes: u64,
+    /// What a step copies there.
+    pub offloaded_bytes: u64,
+    /// Copies there and back.
+    pub offloaded_copies: u64,
+}
+
+impl Plan {
+    /// Whether the line and all bytes that are planned are of a card's own memory, and not of the host's.
+    pub fn is_of_a_card(&self) -> bool {
+        self.device.as_deref().is_some_and(|device| device.starts_with("cuda"))
+    }
 }
 
 /// Plans for the same step under other lines.
@@ -70,6 +92,21 @@ pub struct Plan {
 pub struct Frontier {
     /// From the least bytes to the most.
     pub points: Vec<Point>,
+}
+
+impl Frontier {
+    /// Whether nothing in it contradicts a plan of the same step: none takes less than the least, and where one takes what the
+    /// plan does, it takes the same time. Kernels that were timed anew since, or another version, break that.
+    pub fn agrees_with(&self, plan: &Plan) -> bool {
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * a.abs().max(b.abs());
+        let known = [(plan.planned_bytes, plan.predicted_ms), (plan.unlimited_bytes, plan.unlimited_ms)];
+        let is_fast = |point: &Point| point.predicted_ms * (1.0 + 1e-6) >= plan.unlimited_ms;
+        self.points.iter().all(|point| {
+            let same =
+                |(bytes, ms): &(u64, f64)| point.planned_bytes != *bytes || near(point.predicted_ms, *ms);
+            point.planned_bytes >= plan.floor_bytes && is_fast(point) && known.iter().all(same)
+        })
+    }
 }
 
 /// One plan of a frontier.
@@ -100,6 +137,35 @@ pub struct Run {
     pub events: Vec<Event>,
     /// Planned and measured bytes by owner.
     pub ledger: Vec<LedgerRow>,
+    /// The most that was measured of the memory that the line counts: a card's own where the run was on one, else the
+    /// process's. None where it was not measured.
+    pub peak_bytes: Option<u64>,
+    /// The most that the process had of the host's memory.
+    pub host_peak_bytes: Option<u64>,
+    /// Milliseconds a step that were measured, waiting for input and all: the median.
+    pub measured_ms: Option<f64>,
+    /// Lines of its tables and events that could not be read: the last one of a run that was killed, say.
+    pub unread_lines: u64,
+}
+
+impl Run {
+    /// Takes the figures of the whole run from its tables: the one place for them.
+    pub(crate) fn sum_up(&mut self, plan: &Plan) {
+        let most = |column: &[u64], name: &str| {
+            let at_epochs = self.epochs.iter().flat_map(|epoch| &epoch.values);
+            let at_epochs = at_epochs.filter(|(known, _)| known == name).filter_map(|(_, value)| *value);
+            column.iter().copied().chain(at_epochs.map(|value| value as u64)).max().filter(|most| *most > 0)
+        };
+        self.host_peak_bytes = most(&self.steps.resident_peak_bytes, "resident_peak_bytes");
+        self.peak_bytes = match plan.is_of_a_card() {
+            true => most(&self.steps.device_peak_bytes, "device_peak_bytes"),
+            false => self.host_peak_bytes,
+        };
+        let ms = |rate: &f64| (*rate > 0.0).then(|| plan.batch as f64 / rate * 1e3);
+        let mut ms: Vec<f64> = self.steps.samples_s.iter().flatten().filter_map(ms).collect();
+        ms.sort_by(f64::total_cmp);
+        self.measured_ms = ms.get(ms.len() / 2).copied();
+    }
 }
 
 /// A table of steps, by columns of equal length.
@@ -120,8 +186,10 @@ pub struct Steps {
     pub resident_bytes: Vec<u64>,
     /// The most it had taken until then.
     pub resident_peak_bytes: Vec<u64>,
-    /// What tensors held on the device.
+    /// What was held on the device.
     pub device_bytes: Vec<u64>,
+    /// The most that the process had taken of a card's own memory until then; zeros where it is not known.
+    pub device_peak_bytes: Vec<u64>,
 }
 
 /// One epoch.
@@ -158,8 +226,54 @@ pub struct LedgerRow {
     pub name: String,
     /// What the plan gives it.
     pub planned_bytes: u64,
-    /// What it took when the run ended.
-    pub measured_bytes: u64,
-    /// The most it took.
-    pub peak_bytes: u64,
+    /// What it took when the run ended; none where nobody measured it by itself.
+    pub measured_bytes: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_that_contradict_this_one_are_told_from_those_that_do_not() {
+        let plan = Plan {
+            planned_bytes: 500,
+            predicted_ms: 20.0,
+            floor_bytes: 400,
+            unlimited_bytes: 900,
+            unlimited_ms: 10.0,
+            ..Plan::default()
+        };
+        let agree = |points: &[(u64, f64)]| {
+            let point =
+                |&(planned_bytes, predicted_ms)| Point { planned_bytes, predicted_ms, ..Point::default() };
+            Frontier { points: points.iter().map(point).collect() }.agrees_with(&plan)
+        };
+        assert!(agree(&[]) && agree(&[(400, 33.0), (500, 20.0), (900, 10.0)]));
+        assert!(!agree(&[(399, 33.0)]), "below the least");
+        assert!(!agree(&[(500, 7.5)]) && !agree(&[(500, 21.0)]), "the same plan in another time");
+        assert!(!agree(&[(600, 9.0)]), "faster than the fastest");
+    }
+
+    #[test]
+    fn a_run_is_summed_up_by_what_its_line_counts() {
+        let steps = Steps {
+            samples_s: vec![Some(100.0), None, Some(50.0), Some(80.0)],
+            resident_peak_bytes: vec![10, 20],
+            device_peak_bytes: vec![300, 700],
+            ..Steps::default()
+        };
+        let epochs =
+            vec![Epoch { values: vec![("resident_peak_bytes".into(), Some(25.0))], ..Epoch::default() }];
+        let summed = |device: &str, steps: &Steps| {
+            let plan = Plan { device: Some(device.into()), batch: 8, ..Plan::default() };
+            let mut run = Run { steps: steps.clone(), epochs: epochs.clone(), ..Run::default() };
+            run.sum_up(&plan);
+            (run.peak_bytes, run.host_peak_bytes, run.measured_ms)
+        };
+        assert_eq!(summed("cpu", &steps), (Some(25), Some(25), Some(100.0)));
+        assert_eq!(summed("cuda:0", &steps), (Some(700), Some(25), Some(100.0)));
+        // Without a figure of the card's, none of the host's is held against a line of the card's memory.
+        assert_eq!(summed("cuda:0", &Steps { device_peak_bytes: vec![], ..steps }).0, None);
+    }
 }

@@ -20,6 +20,8 @@ pub struct Step {
     pub other_bytes: u64,
     /// Bytes of the arena.
     pub arena_bytes: u64,
+    /// What is planned and held by nothing: with it, all of the above and the residents add up to what is planned.
+    pub unused_bytes: u64,
     /// Names of layers and tensors.
     pub names: Vec<String>,
     /// Source lines.

@@ -47,9 +47,16 @@ impl Costs {
     /// Times kept in a folder for a device of this name. A file that cannot be read is as good as none: its kernels are
     /// timed again.
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
-        let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let file = folder.join(format!("{name}.times"));
+        let file = file_in(folder, device);
         Costs { known: Times::read(&file).kernels, file: Some(file) }
+    }
+
+    /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
+    pub(crate) fn write_to(&self, folder: &Path, device: &Device) -> std::io::Result<()> {
+        let mut timed: Vec<(&String, &Timed)> = self.known.iter().collect();
+        timed.sort_by_key(|(key, _)| *key);
+        let facts = Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
+        Times::write(&file_in(folder, &device.backend().signature()), &facts, &timed)
     }
 
     /// Seconds of a kernel: as timed, else as the device predicts.
@@ -82,7 +89,7 @@ impl Costs {
         drop(buffer);
         device.memory().release_unused();
         if let Some(link) = link {
-            let seconds = LINK_BYTES / link.slower().max(1.0);
+            let seconds = kept(LINK_BYTES / link.slower().max(1.0));
             let timed = [(LINK.to_string(), Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES })];
             let facts =
                 Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
@@ -111,6 +118,7 @@ impl Costs {
                 continue;
             }
             if let Some(seconds) = time(graph, node, device, room)? {
+                let seconds = kept(seconds);
                 let cost = node.op.cost(&inputs, &outputs);
                 let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
                 timed.push((key, Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes }));
@@ -129,6 +137,17 @@ impl Costs {
         }
         Ok(())
     }
+}
+
+/// Where a folder keeps the times of a device.
+pub(crate) fn file_in(folder: &Path, device: &str) -> PathBuf {
+    let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    folder.join(format!("{name}.times"))
+}
+
+/// A time as the file keeps it, in whole nanoseconds: the run that takes it must plan as the next one, which reads it.
+fn kept(seconds: f64) -> f64 {
+    (seconds * 1e9).ceil() / 1e9
 }
 
 fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g Type; 4]> {
@@ -290,13 +309,18 @@ mod tests {
         costs.time(&graph, &device, None).unwrap();
         assert_eq!(costs.known.len(), 2);
         let again = Costs::kept_in(&folder, "a cpu");
-        let rounded = |costs: &Costs| {
+        // To the last bit: the run that times a kernel plans as those that read its time.
+        let all = |costs: &Costs| {
             let mut all: Vec<(String, u64)> =
-                costs.known.iter().map(|(k, t)| (k.clone(), (t.seconds * 1e9).ceil() as u64)).collect();
+                costs.known.iter().map(|(k, t)| (k.clone(), t.seconds.to_bits())).collect();
             all.sort();
             all
         };
-        assert_eq!(rounded(&costs), rounded(&again));
+        assert_eq!(all(&costs), all(&again));
+        let elsewhere = folder.join("run");
+        costs.write_to(&elsewhere, &device).unwrap();
+        costs.write_to(&elsewhere, &device).unwrap();
+        assert_eq!(all(&costs), all(&Costs::kept_in(&elsewhere, &device.backend().signature())));
         fs::write(folder.join("a-cpu.times"), "something else\n12\tx\n").unwrap();
         assert!(Costs::kept_in(&folder, "a cpu").known.is_empty());
         fs::remove_dir_all(folder).unwrap();

@@ -12,7 +12,7 @@ use plimsoll_device::backend::Backend;
 use plimsoll_device::{Allocator, BestFit, Bytes, Growth, GrowthWatch, HostMemory, process};
 use plimsoll_graph::Site;
 
-use crate::costs::Costs;
+use crate::costs::{Costs, file_in};
 use crate::error::Result;
 use crate::profile::Profile;
 
@@ -223,6 +223,20 @@ impl Device {
     /// ```
     pub fn calibrate(&self, folder: &Path) {
         *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    /// Writes the times that plans went by to a folder: [`Device::calibrate`] with that folder lets the same plans be made again,
+    /// whatever has been timed since.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn keep_times(&self, folder: &Path) -> std::io::Result<()> {
+        self.costs().write_to(folder, self)
+    }
+
+    /// Whether a folder has times of this very device: [`Device::keep_times`] wrote them, or an earlier run.
+    pub fn has_times_in(&self, folder: &Path) -> bool {
+        file_in(folder, &self.0.backend.signature()).is_file()
     }
 
     /// What the process takes of the device's own memory, as the system counts it (NVML); none where tensors are in the

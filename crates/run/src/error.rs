@@ -5,6 +5,7 @@ use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
 use crate::account::Account;
+use crate::refusal::{Refusal, Way};
 
 /// An error of the run stage.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +118,7 @@ pub enum Error {
 
     /// No plan keeps to what a device has left, though the caller would have allowed more.
     #[error(
-        "{device} has not enough memory left for this process; end what else runs there, or take one of the ways out: \
+        "{device} has not enough memory left for this process; end what else runs there, or take one of the ways out:\n\
          {refusal}"
     )]
     Full {
@@ -140,16 +141,7 @@ pub enum Error {
     Internal(String),
 }
 
-/// Something that would lower the least.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// What to change.
-    pub change: String,
-    /// The least line that would then do.
-    pub least: Bytes,
-}
-
-/// What was asked, what the least is, who holds it, and what to do.
+/// The text of a refusal.
 fn refused(
     asked: Bytes,
     least: Bytes,
@@ -158,32 +150,8 @@ fn refused(
     heaviest: &[(String, Bytes)],
     ways: &[Way],
 ) -> String {
-    let elsewhere = account.elsewhere();
-    let mut text = format!(
-        "a line of {} cannot be kept: the least is {}, of which {elsewhere} are the program ({}), \
-         its state ({}) and its inputs ({}), and the rest is the arena",
-        exact(asked),
-        exact(least),
-        account.program,
-        account.tensors,
-        account.staged + account.beside
-    );
-    if let Some(refusal) = refusal {
-        text += &format!(", which is fullest at {}", refusal.op_name);
-    }
-    let heaviest: Vec<String> = heaviest.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
-    text += &format!("; the heaviest tensors: {}", heaviest.join(", "));
-    text += &format!("; ways out: raise the line to {} bytes", least.get());
-    for way in ways {
-        text += &format!(", or {} (least {})", way.change, exact(way.least));
-    }
-    text
-}
-
-/// Bytes as people write them, and to the last one.
-fn exact(bytes: Bytes) -> String {
-    let short = bytes.to_string();
-    if short.ends_with(" B") { short } else { format!("{short} ({} bytes)", bytes.get()) }
+    let fullest = refusal.map(|refusal| refusal.op_name.as_str());
+    Refusal { asked, least, account, fullest, heaviest, ways }.text()
 }
 
 /// The result of running something.

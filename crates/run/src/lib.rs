@@ -20,6 +20,7 @@ mod order;
 mod peak;
 mod profile;
 mod program;
+mod refusal;
 mod times;
 
 mod account;
@@ -35,7 +36,7 @@ mod stand;
 
 pub use account::Account;
 pub use device::{Device, MemoryInfo, Placement};
-pub use error::{Error, Result, Way};
+pub use error::{Error, Result};
 pub use feed::Feed;
 pub use function::{Function, function};
 pub use peak::Peak;
@@ -43,9 +44,10 @@ pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;
 pub use plimsoll_plan::{Exactness, Kind};
 pub use profile::Profile;
+pub use refusal::Way;
 pub use sketch::Sketch;
 pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
-pub use survey::{Frontier, FrontierPoint, Survey};
+pub use survey::{Frontier, FrontierPoint, Survey, undominated};
 pub use tape::Tape;
 pub use tensor::Tensor;
 pub use timeline::{Did, Interval, Moment, Purpose, Resident, Stretch, Timeline};

@@ -12,7 +12,7 @@ use plimsoll_plan::{Kind, Plan};
 use serde::{Serialize, Serializer};
 
 use crate::Sketch;
-use crate::account::blocks;
+use crate::account::{Account, blocks};
 use crate::compile::{Candidate, Compile, Terms};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -152,6 +152,19 @@ impl<'a> Survey<'a> {
     /// What the fastest plan takes.
     pub fn unlimited(&self) -> Bytes {
         self.terms.account.elsewhere() + self.terms.unlimited
+    }
+
+    /// Plans from now on for a process that takes so much beside the workspace, whatever this one takes: for the step of a run
+    /// that was, with what was said of it then ([`StepInfo::outside`]).
+    pub fn set_outside(&mut self, outside: Bytes) {
+        let account = &mut self.terms.account;
+        let rest = account.tensors + account.staged + account.beside;
+        account.program = outside.saturating_sub(rest);
+        // Less than this process's own tensors and batches is no account of theirs: only the sum counts then.
+        if account.elsewhere() > outside {
+            *account =
+                Account { program: outside, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO };
+        }
     }
 
     /// The plan within a line: what [`Step::compile_with`](crate::Step::compile_with) would run.
@@ -318,8 +331,8 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Those that no other beats, from least to most memory.
-fn undominated(mut points: Vec<FrontierPoint>) -> Vec<FrontierPoint> {
+/// The plans that no other beats in both memory and time, from least to most memory.
+pub fn undominated(mut points: Vec<FrontierPoint>) -> Vec<FrontierPoint> {
     points.sort_by(|a, b| {
         a.planned
             .cmp(&b.planned)
@@ -399,6 +412,27 @@ mod tests {
         let mut survey = Survey::new(&options, &device, &held, &inputs, body).unwrap();
         let frontier = survey.frontier(9, Some(Duration::ZERO)).unwrap();
         assert_eq!((frontier.points.len(), frontier.left_out), (2, 7));
+    }
+
+    #[test]
+    fn plans_for_another_process_are_the_same_but_for_what_it_takes_outside() {
+        let (device, options, held, inputs) = parts();
+        let mut survey = Survey::new(&options, &device, &held, &inputs, body).unwrap();
+        let (floor, most) = (survey.floor(), survey.unlimited());
+        let line = Bytes((floor.get() + most.get()) / 2);
+        let here = survey.plan(Some(line)).unwrap();
+        for outside in [here.outside + Bytes::mib(7), Bytes::mib(1)] {
+            survey.set_outside(outside);
+            let moved = |bytes: Bytes| (bytes + outside).saturating_sub(here.outside);
+            let there = survey.plan(Some(moved(line))).unwrap();
+            assert_eq!((there.planned, there.floor), (moved(here.planned), moved(here.floor)));
+            assert_eq!((there.unlimited, there.outside), (moved(here.unlimited), outside));
+            assert_eq!(
+                (there.arena, there.predicted_seconds, there.micro_batches),
+                (here.arena, here.predicted_seconds, here.micro_batches)
+            );
+            assert_eq!(survey.frontier(5, None).unwrap().points[0].planned, there.floor);
+        }
     }
 
     #[test]

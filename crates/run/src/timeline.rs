@@ -48,6 +48,9 @@ pub struct Timeline {
     pub other_bytes: u64,
     /// Bytes of the arena.
     pub arena_bytes: u64,
+    /// What is planned and held by nothing: room that only planning needs, ends of pages. With it, program, pipelines, others,
+    /// residents and arena add up to what is planned.
+    pub unused_bytes: u64,
     /// Names of layers and tensors.
     pub names: Vec<String>,
     /// Source lines.
@@ -230,7 +233,7 @@ impl Recorded<'_> {
             names: FxHashMap::default(),
             sites: FxHashMap::default(),
         };
-        self.residents(&mut to);
+        let outside = self.residents(&mut to);
         let is_split = self.update.is_some();
         for &part in &self.passes {
             to.part(if is_split { "pass" } else { "step" }, part);
@@ -241,19 +244,25 @@ impl Recorded<'_> {
         let account = &self.info.account;
         let residents: u64 = to.timeline.residents.iter().map(|r| r.bytes).sum();
         let parts = self.passes.iter().chain(&self.update);
+        let arena_bytes = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0) as u64;
+        let (program_bytes, pipeline_bytes) = (account.program.get(), account.beside.get());
+        let other_bytes = (account.tensors + account.staged).get().saturating_sub(outside);
+        let held = program_bytes + pipeline_bytes + other_bytes + residents + arena_bytes;
         Timeline {
             line_bytes: self.line,
             planned_bytes: self.info.planned.get(),
-            program_bytes: account.program.get(),
-            pipeline_bytes: account.beside.get(),
-            other_bytes: (account.tensors + account.staged).get().saturating_sub(residents),
-            arena_bytes: parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0) as u64,
+            program_bytes,
+            pipeline_bytes,
+            other_bytes,
+            arena_bytes,
+            unused_bytes: self.info.planned.get().saturating_sub(held),
             ..to.timeline
         }
     }
 
-    /// State, inputs and outputs; where the batch is split, also what lies in the workspace before the arena.
-    fn residents(&self, to: &mut Recorder<'_>) {
+    /// State, inputs and outputs; where the batch is split, also what lies in the workspace before the arena. Returns the bytes
+    /// of what does not lie in the workspace.
+    fn residents(&self, to: &mut Recorder<'_>) -> u64 {
         let first = self.passes.first().copied();
         let state = self.names.iter().zip(self.state).enumerate();
         for (i, ((name, kind), tensor)) in state.filter(|(i, _)| !self.hosted[*i]) {
@@ -267,7 +276,8 @@ impl Recorded<'_> {
         for (i, ty) in self.outputs.iter().enumerate() {
             to.resident(&format!("output {i}"), Purpose::Other, ty, None);
         }
-        let (Some(pass), Some(_)) = (first, self.update) else { return };
+        let outside = to.timeline.residents.iter().map(|r| r.bytes).sum();
+        let (Some(pass), Some(_)) = (first, self.update) else { return outside };
         let graph = pass.program.graph();
         let sums = graph.inputs().len().saturating_sub(self.n_sums);
         for &v in &graph.inputs()[sums..] {
@@ -285,6 +295,7 @@ impl Recorded<'_> {
             let name = format!("{} before the step", self.names[i].0);
             to.resident(&name, Purpose::Other, self.state[i].ty(), None);
         }
+        outside
     }
 }
 
@@ -632,6 +643,14 @@ mod tests {
     fn consistent(step: &Step) -> Timeline {
         let timeline = step.timeline().unwrap();
         assert_eq!(timeline.peak().1, step.info().live.get());
+        assert_eq!(timeline.arena_bytes, step.info().arena.get());
+        let residents: u64 = timeline.residents.iter().map(|r| r.bytes).sum();
+        let held = timeline.program_bytes + timeline.pipeline_bytes + timeline.other_bytes + residents;
+        assert_eq!(held + timeline.arena_bytes + timeline.unused_bytes, step.info().planned.get());
+        let us: f64 = timeline.instructions.iter().map(|i| i.us).sum();
+        if timeline.stretches.len() == 1 {
+            assert!((us / 1e6 - step.info().predicted_seconds).abs() < 1e-6, "{us} µs");
+        }
         for (i, a) in timeline.tensors.iter().enumerate() {
             assert!(a.from < a.to && a.to as usize <= timeline.instructions.len(), "{a:?}");
             assert!(a.offset + a.bytes <= timeline.arena_bytes, "{a:?}");

@@ -127,19 +127,31 @@ impl Times {
                     writeln!(out, "own\t{}", facts.own.get())?;
                 }
             }
-            None => {
-                let Facts { signature, speed, total, page, own } = facts;
-                writeln!(out, "{HEADER}\nsignature\t{signature}")?;
-                writeln!(out, "speed\t{:e}\t{:e}\t{:e}", speed.flops, speed.bytes, speed.call)?;
-                writeln!(out, "total\t{}\npage\t{}\nown\t{}", total.get(), page.get(), own.get())?;
-            }
+            None => facts.write(&mut out)?,
         }
-        for (kernel, Timed { seconds, scratch, flops, bytes }) in timed {
-            let ns = (seconds * 1e9).ceil() as u64;
-            writeln!(out, "{ns}\t{scratch}\t{flops:e}\t{bytes:e}\t{kernel}")?;
-        }
+        timed.iter().try_for_each(|(kernel, timed)| timed.write(kernel, &mut out))?;
         out.flush()?;
         fs::rename(&fresh, file)
+    }
+
+    /// Writes a file of these times and no others.
+    pub(crate) fn write(file: &Path, facts: &Facts, timed: &[(&String, &Timed)]) -> std::io::Result<()> {
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut out = std::io::BufWriter::new(fs::File::create(file)?);
+        facts.write(&mut out)?;
+        timed.iter().try_for_each(|(kernel, timed)| timed.write(kernel, &mut out))?;
+        out.flush()
+    }
+}
+
+impl Timed {
+    fn write(&self, kernel: &str, out: &mut impl Write) -> std::io::Result<()> {
+        let Timed { seconds, scratch, flops, bytes } = self;
+        // A time that was read comes as near to a whole number as a float can, from either side.
+        let ns = (seconds * 1e9 - 1e-3).ceil() as u64;
+        writeln!(out, "{ns}\t{scratch}\t{flops:e}\t{bytes:e}\t{kernel}")
     }
 }
 
@@ -148,6 +160,13 @@ impl Facts {
     pub(crate) fn new(backend: &dyn Backend, page: Bytes, own: Bytes) -> Facts {
         let total = backend.total().unwrap_or(Bytes::ZERO);
         Facts { signature: backend.signature(), speed: backend.speed(), total, page, own }
+    }
+
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Facts { signature, speed, total, page, own } = self;
+        writeln!(out, "{HEADER}\nsignature\t{signature}")?;
+        writeln!(out, "speed\t{:e}\t{:e}\t{:e}", speed.flops, speed.bytes, speed.call)?;
+        writeln!(out, "total\t{}\npage\t{}\nown\t{}", total.get(), page.get(), own.get())
     }
 }
 

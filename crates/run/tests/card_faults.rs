@@ -206,7 +206,7 @@ fn a_library_that_leaves_no_room_on_a_card_is_a_refusal_and_nothing_is_lost() {
         panic!("no refusal with figures: {refused}")
     };
     assert!(*asked == line && *least > line, "{least} of {asked}");
-    assert!(refused.to_string().contains("cannot be kept: the least is"), "{refused}");
+    assert!(refused.to_string().contains("cannot be kept: the least for this step is"), "{refused}");
     assert!(weights(&step) == trained, "the state was changed");
     let again = run(&mut step, &x).expect_err("there is no more room than before");
     assert!(matches!(&again, Error::Infeasible { .. }), "{again}");

@@ -257,6 +257,24 @@ impl Trainer {
         })
     }
 
+    /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
+    /// ([`StepInfo::outside`](plimsoll_run::StepInfo::outside)), whatever this process takes. The plan within the trainer's own
+    /// line comes with it, so that it can be seen whether it is the one that was run.
+    pub fn frontier_outside(
+        &mut self,
+        data: impl Borrow<Dataset>,
+        outside: Bytes,
+        lines: usize,
+        limit: Option<Duration>,
+    ) -> Result<(StepInfo, Frontier)> {
+        let device = self.on()?;
+        device.scope(|| {
+            let mut survey = Training::survey(self.model.clone(), self.recipe(data.borrow(), true)?)?;
+            survey.set_outside(outside);
+            Ok((survey.plan(self.memory)?, survey.frontier(lines, limit)?))
+        })
+    }
+
     /// Sets another line between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
     /// goes on, with the same bits where the plan does not split the batch.
     ///

@@ -67,6 +67,13 @@ fn read(command: &mut Command) -> Result<Vec<Value>, String> {
     text.lines().map(|line| serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))).collect()
 }
 
+/// The least that a refusal names, to the last byte.
+pub fn least_of(refusal: &str) -> u64 {
+    let exact = refusal.split("the least for this step is ").nth(1).and_then(|rest| rest.split('(').nth(1));
+    let bytes = exact.and_then(|rest| rest.split(" bytes)").next());
+    bytes.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no least in: {refusal}"))
+}
+
 /// A number of bytes in a line.
 pub fn bytes(line: &Value, field: &str) -> u64 {
     line[field].as_u64().unwrap_or_else(|| panic!("no {field} in {line}"))

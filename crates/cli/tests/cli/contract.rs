@@ -1,6 +1,6 @@
 //! The contract, measured from outside: every model of the zoo, from all it would like down to its least.
 
-use crate::common::{Scratch, bytes, lines, lines_inside};
+use crate::common::{Scratch, bytes, least_of, lines, lines_inside};
 use serde_json::Value;
 
 /// Reduced sizes for a CPU, with data that fits the model.
@@ -61,8 +61,7 @@ fn every_model_keeps_its_line_from_what_it_would_like_down_to_its_least() {
             run(model, &settings, &out("wide"), Some(1 << 30)).unwrap_or_else(|e| panic!("{model}: {e}"));
         assert_eq!(wide.epoch["loss"], free.epoch["loss"], "{model}");
         let refused = run(model, &settings, &out("refused"), Some(1 << 20)).err().unwrap_or_default();
-        let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
-        let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{model}: {refused}"));
+        let least = least_of(&refused);
         let most = bytes(&wide.plan, "unlimited_bytes");
         for (i, line) in [least + GRAIN, (least + most) / 2 + GRAIN, most + GRAIN].into_iter().enumerate() {
             let name = format!("{model} under {line} of {most}, the least {least}");
@@ -94,12 +93,18 @@ fn just_below_the_least_is_a_helpful_refusal_in_two_seconds() {
         .err()
         .unwrap();
     assert!(start.elapsed().as_secs_f64() < 2.0 || cfg!(debug_assertions), "{:?}", start.elapsed());
-    for part in ["cannot be kept", "the least is", "the heaviest tensors: ", "ways out: raise the line to "] {
+    let heads =
+        ["a memory limit of 9 MiB cannot be kept", "the heaviest tensors:\n", "ways out:\n  --memory "];
+    for part in heads {
         assert!(error.contains(part), "{part} is missing in: {error}");
     }
     let heaviest =
-        error.split("the heaviest tensors: ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
-    assert_eq!(heaviest.split(", ").count(), 5, "{heaviest}");
+        error.split("the heaviest tensors:\n").nth(1).and_then(|rest| rest.split("ways out").next());
+    assert_eq!(heaviest.map(|table| table.lines().count()), Some(5), "{error}");
+    // One unit throughout, and a limit that works as it is typed.
+    assert!(!error.contains("KiB") && !error.contains("GiB"), "{error}");
+    let typed = error.split("--memory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(typed.parse::<plimsoll::device::Bytes>().unwrap().get() >= least_of(&error), "{error}");
 }
 
 #[test]
@@ -128,8 +133,7 @@ fn a_smaller_last_batch_takes_nothing_beside_the_full_one() {
         lines(&arguments)
     };
     let refused = run("refused", 1 << 20).unwrap_err();
-    let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
-    let line = least.and_then(|n| n.parse::<u64>().ok()).expect("the least") + (2 << 20) + 3 * GRAIN;
+    let line = least_of(&refused) + (2 << 20) + 3 * GRAIN;
     let lines = run("tight", line).unwrap();
     let last = lines.iter().rfind(|line| line["event"] == "epoch").unwrap();
     let peak = bytes(last, "resident_peak_bytes");

@@ -7,6 +7,7 @@ mod evening;
 mod explain;
 mod line;
 mod live;
+mod manners;
 mod model;
 mod plan;
 mod report;

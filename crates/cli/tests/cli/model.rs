@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll::formats::{Element, npy, npz};
 
-use crate::common::{Scratch, bytes, lines};
+use crate::common::{Scratch, bytes, least_of, lines};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../keras/tests/fixtures").join(name)
@@ -274,8 +274,7 @@ fn the_least_line_that_a_refusal_names_is_kept() {
         lines(&arguments).map(|mut lines| lines.remove(0))
     };
     let refused = predict(1 << 20).unwrap_err();
-    let least = refused.split("raise the line to ").nth(1).and_then(|rest| rest.split(' ').next());
-    let line = least.and_then(|n| n.parse::<u64>().ok()).unwrap_or_else(|| panic!("{refused}")) + GRAIN;
+    let line = least_of(&refused) + GRAIN;
     let told = predict(line).unwrap();
     assert!(bytes(&told, "resident_peak_bytes") <= line, "{told} under {line}");
 }
@@ -289,6 +288,11 @@ fn a_model_of_the_zoo_is_converted_to_a_keras_file() {
         "train", "cnn", "--data", "digits", "--width", "4", "--depth", "1", "--epochs", "1", "--batch", "64",
     ];
     lines(&[&train[..], &["--out", &run, "--threads", "1", "--json"]].concat()).unwrap();
+    std::fs::write(&keras, "somebody's own").unwrap();
+    let error = lines(&["convert", &run, "--out", &keras]).unwrap_err();
+    assert!(error.contains("--overwrite"), "{error}");
+    assert_eq!(std::fs::read(&keras).unwrap(), b"somebody's own");
+    std::fs::remove_file(&keras).unwrap();
     let told = lines(&["convert", &run, "--out", &keras, "--json"]).unwrap();
     assert_eq!(told[0]["model"], "cnn");
     let predictions = |what: &str, out: &str| {

@@ -21,7 +21,9 @@ fn a_plan_says_where_its_memory_goes_and_what_other_lines_would_buy() {
             assert!(kinds[kind].as_u64().unwrap() > 0, "{plan}");
         }
         assert!(plan["peak"]["op"].as_str().is_some_and(|op| !op.is_empty()), "{plan}");
-        assert!(plan["peak"]["site"].as_str().is_some_and(|site| site.contains(".rs:")), "{plan}");
+        // A model of the zoo: the op has the layer's path, and no line of the engine's own.
+        assert!(plan["peak"]["op"].as_str().is_some_and(|op| !op.is_empty()), "{plan}");
+        assert!(plan["peak"]["site"].is_null(), "{plan}");
         let cost: f64 = plan["levers"].as_array().unwrap().iter().filter_map(|l| l["cost_ms"].as_f64()).sum();
         let expected = plan["predicted_ms"].as_f64().unwrap() - plan["unlimited_ms"].as_f64().unwrap();
         assert!((cost - expected).abs() < 1e-6, "{plan}");

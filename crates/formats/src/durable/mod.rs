@@ -36,11 +36,26 @@ use temporary::Temporary;
 
 /// Writes the file at `path` with what `write` puts into the stream, whole or not at all.
 ///
-/// An existing file is replaced. If `write` fails, nothing is left and the old file stays.
+/// An existing file is replaced. If `write` fails, nothing is left and the old file stays. A folder is never replaced by a file:
+/// that is an error. What is neither, a pipe or a device like `/dev/stdout`, is written to as it is.
 pub fn write_file<T, E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&File>) -> Result<T, E>,
 ) -> Result<T, E> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => {
+            let why = "there is a folder of that name; name a file";
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, why).into());
+        }
+        Ok(meta) if !meta.is_file() => {
+            let file = File::options().write(true).open(path)?;
+            let mut out = BufWriter::with_capacity(1 << 16, &file);
+            let value = write(&mut out)?;
+            out.flush()?;
+            return Ok(value);
+        }
+        _ => {}
+    }
     let temporary = Temporary::file(path)?;
     let file = File::options().write(true).open(temporary.path())?;
     let mut out = BufWriter::with_capacity(1 << 16, &file);
@@ -156,6 +171,30 @@ mod tests {
         assert!(result.is_err());
         assert_eq!(fs::read(&path).expect("the old file"), b"old");
         assert_eq!(scratch.names(), ["state.json"]);
+    }
+
+    #[test]
+    fn a_file_never_takes_the_place_of_a_folder() {
+        let scratch = Scratch::new("file-over-folder");
+        let folder = scratch.0.join("photos");
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("one"), "precious").expect("a file in it");
+        let error = write_file(&folder, |out| out.write_all(b"page")).expect_err("it is a folder");
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+        assert_eq!(fs::read(folder.join("one")).expect("what was there"), b"precious");
+        assert_eq!(scratch.names(), ["photos"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_written_to_and_stays_a_device() {
+        use std::os::unix::fs::FileTypeExt;
+        write_file(Path::new("/dev/null"), |out| out.write_all(b"page")).expect("it takes everything");
+        let meta = fs::metadata("/dev/null").expect("it is there");
+        assert!(meta.file_type().is_char_device());
+        if cfg!(target_os = "linux") {
+            assert!(write_file(Path::new("/dev/full"), |out| out.write_all(b"page")).is_err());
+        }
     }
 
     #[test]

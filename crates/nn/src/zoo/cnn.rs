@@ -6,13 +6,15 @@ use plimsoll_run::{Result, Tensor};
 use crate::{Conv2d, Net};
 
 /// For each width two convolutions with bias and relu, then 2 × 2 max pooling; a dense layer at the end.
+#[track_caller]
 pub fn cnn(net: &mut Net, x: &Tensor, widths: &[usize], classes: usize) -> Result<Tensor> {
-    blocks(net, x, widths, classes, false)
+    net.together(|net| blocks(net, x, widths, classes, false))
 }
 
 /// The same with batch norm between convolution and relu.
+#[track_caller]
 pub fn batch_norm_cnn(net: &mut Net, x: &Tensor, widths: &[usize], classes: usize) -> Result<Tensor> {
-    blocks(net, x, widths, classes, true)
+    net.together(|net| blocks(net, x, widths, classes, true))
 }
 
 fn blocks(net: &mut Net, x: &Tensor, widths: &[usize], classes: usize, norm: bool) -> Result<Tensor> {

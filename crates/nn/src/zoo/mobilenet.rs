@@ -17,23 +17,26 @@ const STAGES: [(usize, usize, usize, usize); 7] = [
 ];
 
 /// MobileNetV2 whose stem has `width` channels (32 as published), the stages in proportion.
+#[track_caller]
 pub fn mobilenet(net: &mut Net, x: &Tensor, width: usize, classes: usize) -> Result<Tensor> {
-    let scaled = |channels: usize| (channels * width).div_ceil(32).max(1);
-    net.with_start(Start::He, |net| {
-        let mut x = conv_norm(net, "stem", x, Conv2d::new(width, 3).stride(2).pad(1), true)?;
-        for (stage, (expansion, channels, blocks, stride)) in STAGES.into_iter().enumerate() {
-            for i in 0..blocks {
-                let stride = if i == 0 { stride } else { 1 };
-                x = net.scope(&format!("stage{}", stage + 1), |net| {
-                    net.scope(&format!("block{}", i + 1), |net| {
-                        block(net, &x, expansion, scaled(channels), stride)
-                    })
-                })?;
+    net.together(|net| {
+        let scaled = |channels: usize| (channels * width).div_ceil(32).max(1);
+        net.with_start(Start::He, |net| {
+            let mut x = conv_norm(net, "stem", x, Conv2d::new(width, 3).stride(2).pad(1), true)?;
+            for (stage, (expansion, channels, blocks, stride)) in STAGES.into_iter().enumerate() {
+                for i in 0..blocks {
+                    let stride = if i == 0 { stride } else { 1 };
+                    x = net.scope(&format!("stage{}", stage + 1), |net| {
+                        net.scope(&format!("block{}", i + 1), |net| {
+                            block(net, &x, expansion, scaled(channels), stride)
+                        })
+                    })?;
+                }
             }
-        }
-        let x = conv_norm(net, "head", &x, Conv2d::new(scaled(1280).max(1280), 1), true)?;
-        let x = net.dropout("dropout", &x.global_avg_pool2d()?, 0.2)?;
-        net.dense("out", &x, classes, true)
+            let x = conv_norm(net, "head", &x, Conv2d::new(scaled(1280).max(1280), 1), true)?;
+            let x = net.dropout("dropout", &x.global_avg_pool2d()?, 0.2)?;
+            net.dense("out", &x, classes, true)
+        })
     })
 }
 

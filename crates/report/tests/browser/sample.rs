@@ -104,6 +104,7 @@ fn run(plan: &Plan) -> Run {
         resident_bytes: vec![plan.planned_bytes - 1000; n as usize],
         resident_peak_bytes: vec![plan.planned_bytes - 500; n as usize],
         device_bytes: vec![plan.planned_bytes / 2; n as usize],
+        device_peak_bytes: Vec::new(),
     };
     let epoch = |epoch: u64| {
         let values = [("loss", 1.0 / epoch as f64), ("accuracy", 0.9), ("val_loss", 0.5)];
@@ -115,13 +116,20 @@ fn run(plan: &Plan) -> Run {
         kind: kind.into(),
         name: kind.into(),
         planned_bytes,
-        measured_bytes: planned_bytes - 64,
-        peak_bytes: planned_bytes,
+        measured_bytes: (kind != "program").then(|| planned_bytes - 64),
     };
     Run {
         steps,
         epochs: (1..=3).map(epoch).collect(),
         events: vec![event("started", 0), event("skipped", 17), event("saved", 100)],
-        ledger: vec![row("parameter", 4 << 20), row("activation", plan.arena_bytes)],
+        ledger: vec![
+            row("parameter", 4 << 20),
+            row("activation", plan.arena_bytes),
+            row("program", 15 << 20),
+        ],
+        peak_bytes: Some(plan.planned_bytes - 500),
+        host_peak_bytes: Some(plan.planned_bytes - 500),
+        measured_ms: Some(35.5),
+        unread_lines: 0,
     }
 }

@@ -46,6 +46,7 @@ impl Compile<'_> {
             live: Bytes(live),
             arena: Bytes(arena),
             account: Account { tensors: terms.account.tensors + candidate.hosting.here, ..terms.account },
+            outside: elsewhere,
             predicted_seconds: predicted_ns as f64 / 1e9,
             unlimited_seconds: terms.unlimited_ns as f64 / 1e9,
             unshared: whole(terms.unshared),

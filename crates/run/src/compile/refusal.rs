@@ -1,15 +1,16 @@
 //! Why a step cannot be run as was asked, and what would help.
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::TensorOps;
 use plimsoll_graph::micro_batch::Splits;
+use plimsoll_graph::{TensorOps, counted};
 use plimsoll_plan::Exactness;
 
 use super::forms::Traced;
 use super::hosting::Hosting;
 use super::{Compile, Terms, padded, sizes};
 use crate::account::whole_pages;
-use crate::error::{Error, Result, Way};
+use crate::error::{Error, Result};
+use crate::refusal::Way;
 use crate::step::StepOptions;
 
 /// More host memory than any step copies to.
@@ -28,10 +29,12 @@ impl Compile<'_> {
         let smallest = |batch: usize| sizes(batch).last().copied().unwrap_or(batch);
         if let (Some(needed), Some(batch), false) = (*splits, self.batch, allowed) {
             let floor = self.split(smallest(batch), &least_here)?.floor();
-            ways.push(Way {
-                change: format!("allow {needed} plans: micro-batches"),
-                least: elsewhere + floor,
-            });
+            let flag = format!("--exact {}", needed);
+            let change = match needed {
+                Exactness::Approximate => "micro-batches, each with statistics of its own",
+                _ => "micro-batches: the same sums in another order",
+            };
+            ways.push(Way { flag, change: change.into(), least: elsewhere + floor });
         }
         if let (Some(batch), false) = (self.batch, allowed) {
             for smaller in [batch / 2, batch / 4, 1] {
@@ -40,7 +43,9 @@ impl Compile<'_> {
                     let saved: Bytes =
                         self.inputs.iter().map(|ty| padded(ty.bytes() / batch * (batch - smaller))).sum();
                     let least = elsewhere.saturating_sub(saved) + fewer.floor();
-                    ways.push(Way { change: format!("a batch of {smaller}"), least });
+                    let (flag, change) =
+                        (format!("--batch {smaller}"), counted(smaller, "sample") + " a step");
+                    ways.push(Way { flag, change, least });
                 }
             }
         }
@@ -60,8 +65,9 @@ impl Compile<'_> {
             let beside = elsewhere.saturating_sub(compile.movable_here().saturating_sub(self.movable_here()));
             if let Some(host) = host.map(|host| Bytes(host) + hosting.away).filter(|host| *host > Bytes::ZERO)
             {
-                let change = format!("{host} of host memory to copy to");
-                ways.push(Way { change, least: beside + whole_pages(self.device, floor) });
+                let flag = format!("--host-memory {}MiB", host.get().div_ceil(1 << 20));
+                let change = "host memory to copy to and fetch from".into();
+                ways.push(Way { flag, change, least: beside + whole_pages(self.device, floor) });
             }
         }
         let mut candidate = smallest(self, &least_here)?;

@@ -21,6 +21,8 @@ pub struct StepInfo {
     pub arena: Bytes,
     /// The parts of what is taken beside the arena.
     pub account: Account,
+    /// What every plan for this step takes beside its workspace: program, pipelines, tensors that exist and stay, a batch.
+    pub outside: Bytes,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
     /// Predicted seconds without a line.
@@ -73,6 +75,7 @@ pub(super) static NOTHING: StepInfo = StepInfo {
     live: Bytes::ZERO,
     arena: Bytes::ZERO,
     account: Account { program: Bytes::ZERO, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO },
+    outside: Bytes::ZERO,
     predicted_seconds: 0.0,
     unlimited_seconds: 0.0,
     unshared: Bytes::ZERO,

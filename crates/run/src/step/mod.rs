@@ -4,6 +4,7 @@
 //! nothing.
 
 mod info;
+mod ledger;
 mod room;
 mod shown;
 mod terms;

@@ -1,14 +1,12 @@
-//! A step seen from outside: its state, figures, record and ledger.
+//! A step seen from outside: its state, figures and record.
 
-use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
+use plimsoll_device::Bytes;
 use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::Kind;
 
 use super::info::NOTHING;
 use super::terms::batch_of;
 use super::{Step, StepInfo, StepOptions};
-use crate::account::{Account, own as own_bytes};
-use crate::peak::ledger_kind;
 use crate::tensor::Tensor;
 use crate::timeline::{Recorded, Timeline};
 use crate::variant::Variant;
@@ -79,54 +77,5 @@ impl Step {
             line: self.options.memory.map(Bytes::get),
         };
         Some(recorded.timeline())
-    }
-
-    /// The account of the step's memory, planned and measured side by side.
-    pub fn ledger(&self) -> Ledger {
-        let mut ledger = Ledger::new();
-        let mut row = |kind: LedgerKind, name: &str, planned: Bytes, measured: Bytes| {
-            ledger.plan(kind, name, planned);
-            ledger.set(kind, name, measured);
-        };
-        for ((name, kind), tensor) in self.names.iter().zip(&self.state) {
-            let bytes = Bytes::from(tensor.ty().bytes());
-            let kind = if tensor.is_hosted() { LedgerKind::Host } else { ledger_kind(*kind) };
-            row(kind, name, bytes, bytes);
-        }
-        let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
-        let Some(variant) = most else { return ledger };
-        for (i, ty) in variant.inputs.iter().enumerate() {
-            let bytes = Bytes::from(ty.bytes());
-            row(LedgerKind::Input, &format!("input {i}"), bytes, bytes);
-            if self.options.ahead && variant.body == 0 {
-                row(LedgerKind::Input, &format!("input {i} of the next batch"), bytes, bytes);
-            }
-        }
-        let (sums, arena) = (Bytes::from(variant.sum_bytes()), Bytes::from(variant.arena_bytes()));
-        if sums > Bytes::ZERO {
-            row(LedgerKind::Gradient, "sums over micro-batches", sums, sums);
-        }
-        let before = Bytes::from(variant.workspace()).saturating_sub(arena);
-        row(
-            LedgerKind::Activation,
-            "arena",
-            arena,
-            Bytes::from(self.workspace.bytes()).saturating_sub(before),
-        );
-        let held = self.host.as_ref().map_or(Bytes::ZERO, |host| host.bytes().into());
-        let copied = variant.info.host_bytes.saturating_sub(variant.info.hosted_bytes);
-        if copied > Bytes::ZERO {
-            row(LedgerKind::Host, "copies to the host", copied, held);
-        }
-        let resident = || process::resident().unwrap_or(Bytes::ZERO);
-        let own = own_bytes(&self.device)
-            .unwrap_or_else(|| resident().saturating_sub(self.device.memory_info().current));
-        let Account { program, beside, .. } = variant.info.account;
-        row(LedgerKind::Program, "program", program, own);
-        // Measured with the program: pipelines and whatever else is declared take the process's own memory.
-        if beside > Bytes::ZERO {
-            ledger.plan(LedgerKind::Input, "pipelines and what else stands beside", beside);
-        }
-        ledger
     }
 }
