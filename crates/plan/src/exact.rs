@@ -5,25 +5,116 @@
 //! any earlier one again, and let go only of what must go to make room. What is held longer than it is used costs nothing,
 //! since lifespans end at the last use.
 //!
+//! The sets grow with the powers of two: twenty branches of one size can be let go of in a million ways at one op. So every
+//! search has an allowance of steps, which is looked at wherever a set is made, and one of sets, which bounds its bytes. Where
+//! either is used up the search ends without an answer, and the schedule is one that other searches find.
+//!
 //! What is not here: copies to the host, and offsets. A schedule that holds little enough may still have no packing.
 
 use crate::dense::Dense;
 use crate::lifespan::Act;
+use crate::steps::count;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 /// Steps of more ops are not looked at.
 pub(crate) const MOST_OPS: u32 = 24;
-/// A search ends after so many sets.
+/// The sets that the searches of one rung may look at: about a tenth of a second.
+const MOST_STEPS: u64 = 2_000_000;
+/// A search ends after so many sets. They take somewhat less than a megabyte while it runs: no more than a run declares for
+/// planning a short step.
 const MOST_SETS: usize = 20_000;
 
-/// How a set was reached: from which other, by running what.
+/// How many sets may be looked at, be they new or known: what ends a search that would try every subset.
+#[derive(Debug)]
+pub(crate) struct Steps(u64);
+
+impl Steps {
+    /// For the searches of one rung.
+    pub fn of_a_rung() -> Steps {
+        Steps(MOST_STEPS)
+    }
+
+    /// For all searches for the floor, of which there are many.
+    pub fn of_the_floor() -> Steps {
+        Steps(4 * MOST_STEPS)
+    }
+
+    /// Takes one; false if there is none left.
+    fn take(&mut self) -> bool {
+        count(1);
+        self.0 = self.0.saturating_sub(1);
+        self.0 > 0
+    }
+}
+
+/// How a set was reached: from which other, by running what, at what time of replays.
 #[derive(Clone, Copy)]
 struct Node {
     held: u64,
-    next: u32,
+    ns: u64,
     from: u32,
-    op: u32,
+    next: u8,
+    op: u8,
+}
+
+/// The sets that were reached, and for each the last node that did, which is the fastest: numbers of nodes by the sets' hashes.
+/// A map of the standard library takes six times the bytes.
+struct Sets {
+    nodes: Vec<Node>,
+    /// One more than the node's number; nothing if free.
+    table: Vec<u32>,
+}
+
+impl Sets {
+    /// When there are too many, the ops that are left may each reach one more.
+    const ROOM: usize = MOST_SETS + 2 + MOST_OPS as usize;
+    const SLOTS: usize = (MOST_SETS + MOST_SETS / 2).next_power_of_two();
+
+    fn new() -> Sets {
+        let mut nodes = Vec::with_capacity(Sets::ROOM);
+        nodes.push(Node { held: 0, ns: 0, from: 0, next: 0, op: 0 });
+        let mut sets = Sets { nodes, table: vec![0; Sets::SLOTS] };
+        let slot = sets.slot(0, 0);
+        sets.table[slot] = 1;
+        sets
+    }
+
+    fn is_full(&self) -> bool {
+        self.nodes.len() > MOST_SETS
+    }
+
+    /// Where a set is, or would be. At least a third of the table is free, so there always is such a place.
+    fn slot(&self, held: u64, next: u8) -> usize {
+        let hash = (held ^ u64::from(next).rotate_right(8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut slot = (hash ^ hash >> 32) as usize % Sets::SLOTS;
+        while let Some(at) = self.table[slot].checked_sub(1) {
+            let node = &self.nodes[at as usize];
+            if (node.held, node.next) == (held, next) {
+                break;
+            }
+            slot = (slot + 1) % Sets::SLOTS;
+        }
+        slot
+    }
+
+    /// Whether a node is still the fastest that reached its set.
+    fn is_fastest(&self, at: u32) -> bool {
+        let node = &self.nodes[at as usize];
+        self.table[self.slot(node.held, node.next)] == at + 1
+    }
+
+    /// Takes a node, unless its set was reached as fast before; returns its number.
+    fn reach(&mut self, node: Node) -> Option<u32> {
+        let slot = self.slot(node.held, node.next);
+        let known = self.table[slot].checked_sub(1).map(|at| self.nodes[at as usize].ns);
+        if known.is_some_and(|ns| ns <= node.ns) {
+            return None;
+        }
+        self.nodes.push(node);
+        self.table[slot] = self.nodes.len() as u32;
+        Some(self.nodes.len() as u32 - 1)
+    }
 }
 
 /// What a search knows of a step.
@@ -36,8 +127,8 @@ struct Small<'a> {
 }
 
 /// The schedule with the least time of replays that holds no more than `budget` at once; none if there is none, or if the step
-/// is too large to tell.
-pub(crate) fn fastest(dense: &Dense, budget: u64) -> Option<Vec<Act>> {
+/// is too large to tell with the steps that are left.
+pub(crate) fn fastest(dense: &Dense, budget: u64, steps: &mut Steps) -> Option<Vec<Act>> {
     if dense.ops > MOST_OPS || dense.tensors() > 64 {
         return None;
     }
@@ -50,7 +141,7 @@ pub(crate) fn fastest(dense: &Dense, budget: u64) -> Option<Vec<Act>> {
         outs: (0..dense.ops).map(|op| set(dense.outs.of(op))).collect(),
         over: (0..dense.ops).map(over).collect(),
     };
-    small.search(room)
+    small.search(room, steps)
 }
 
 impl Small<'_> {
@@ -58,25 +149,26 @@ impl Small<'_> {
         members(set).map(|t| self.dense.size[t as usize]).sum()
     }
 
-    fn search(&self, room: u64) -> Option<Vec<Act>> {
+    fn search(&self, room: u64, steps: &mut Steps) -> Option<Vec<Act>> {
         let dense = self.dense;
         let keep = (0..dense.tensors()).filter(|&t| dense.keep[t as usize]).fold(0u64, |set, t| set | 1 << t);
-        let mut nodes = vec![Node { held: 0, next: 0, from: 0, op: 0 }];
-        let mut best: HashMap<(u64, u32), u64> = HashMap::from([((0, 0), 0)]);
+        let mut sets = Sets::new();
         // Of equal times the one that has got furthest is looked at first.
-        let mut queue = BinaryHeap::from([(Reverse(0u64), 0u32, Reverse(0u32))]);
+        let mut queue = BinaryHeap::with_capacity(Sets::ROOM);
+        queue.push((Reverse(0u64), 0u32, Reverse(0u32)));
         while let Some((Reverse(ns), _, Reverse(at))) = queue.pop() {
-            let Node { held, next, .. } = nodes[at as usize];
-            if best.get(&(held, next)).is_some_and(|&known| known < ns) {
+            let Node { held, next, .. } = sets.nodes[at as usize];
+            if !sets.is_fastest(at) {
                 continue;
             }
+            let next = u32::from(next);
             if next == dense.ops {
                 if held & keep == keep {
-                    return Some(self.acts(&nodes, at));
+                    return Some(self.acts(&sets.nodes, at));
                 }
                 continue;
             }
-            if nodes.len() > MOST_SETS {
+            if sets.is_full() || !steps.take() {
                 return None;
             }
             for op in 0..=next {
@@ -87,20 +179,20 @@ impl Small<'_> {
                 }
                 let (ns, next) = if op == next { (ns, next + 1) } else { (ns + dense.ns[op as usize], next) };
                 self.each_way(held, op, room, &mut |held| {
-                    let known = best.entry((held, next)).or_insert(u64::MAX);
-                    if ns < *known {
-                        *known = ns;
-                        queue.push((Reverse(ns), next, Reverse(nodes.len() as u32)));
-                        nodes.push(Node { held, next, from: at, op });
+                    let node = Node { held, ns, from: at, next: next as u8, op: op as u8 };
+                    if let Some(number) = sets.reach(node) {
+                        queue.push((Reverse(ns), next, Reverse(number)));
                     }
+                    !sets.is_full() && steps.take()
                 });
             }
         }
         None
     }
 
-    /// Every set that may be held after `op` has run, of those that let go of nothing without need.
-    fn each_way(&self, held: u64, op: u32, room: u64, found: &mut impl FnMut(u64)) {
+    /// Every set that may be held after `op` has run, of those that let go of nothing without need; until `found` says that it
+    /// is enough.
+    fn each_way(&self, held: u64, op: u32, room: u64, found: &mut impl FnMut(u64) -> bool) {
         let (outs, scratch) = (self.outs[op as usize], self.dense.scratch[op as usize]);
         // What is held already and is made again is in the way of itself until it has been let go.
         let held = held & !outs;
@@ -116,25 +208,34 @@ impl Small<'_> {
         }
     }
 
-    /// Lets go of some of `free`, which has `rest` bytes, until what is held, now `all`, fits.
-    fn choose(&self, free: &[u32], set: u64, all: u64, room: u64, rest: u64, found: &mut impl FnMut(u64)) {
+    /// Lets go of some of `free`, which has `rest` bytes, until what is held, now `all`, fits. False once `found` has said that
+    /// it is enough. Every call leads to a set, since all of `free` together is enough to let go of.
+    fn choose(
+        &self,
+        free: &[u32],
+        set: u64,
+        all: u64,
+        room: u64,
+        rest: u64,
+        found: &mut impl FnMut(u64) -> bool,
+    ) -> bool {
         if all <= room {
             return found(set);
         }
-        let Some((&t, others)) = free.split_first() else { return };
+        let Some((&t, others)) = free.split_first() else { return true };
         let size = self.dense.size[t as usize];
         if all - rest > room {
-            return;
+            return true;
         }
-        self.choose(others, set & !(1 << t), all - size, room, rest - size, found);
-        self.choose(others, set, all, room, rest - size, found);
+        self.choose(others, set & !(1 << t), all - size, room, rest - size, found)
+            && self.choose(others, set, all, room, rest - size, found)
     }
 
     /// The ops on the way to a node.
     fn acts(&self, nodes: &[Node], mut at: u32) -> Vec<Act> {
         let mut acts = Vec::new();
         while at != 0 {
-            acts.push(Act::Run(nodes[at as usize].op));
+            acts.push(Act::Run(u32::from(nodes[at as usize].op)));
             at = nodes[at as usize].from;
         }
         acts.reverse();
@@ -174,7 +275,8 @@ mod tests {
 
     fn replays(dense: &Dense, budget: u64) -> Option<u64> {
         let ns = |act: &Act| if let Act::Run(op) = *act { dense.ns[op as usize] } else { 0 };
-        fastest(dense, budget).map(|acts| acts.iter().map(ns).sum::<u64>() - dense.base_ns())
+        fastest(dense, budget, &mut Steps::of_a_rung())
+            .map(|acts| acts.iter().map(ns).sum::<u64>() - dense.base_ns())
     }
 
     #[test]
@@ -195,6 +297,6 @@ mod tests {
             step.op(Op::new(format!("f{n}"), &[], &[t], 1));
         }
         let order: Vec<OpId> = (0..=MOST_OPS).map(OpId).collect();
-        assert!(fastest(&Dense::new(&step, &order), u64::MAX).is_none());
+        assert!(fastest(&Dense::new(&step, &order), u64::MAX, &mut Steps::of_a_rung()).is_none());
     }
 }

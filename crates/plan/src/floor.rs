@@ -5,7 +5,7 @@
 
 use crate::dense::Dense;
 use crate::entry::Entry;
-use crate::exact::fastest;
+use crate::exact::{Steps, fastest};
 use crate::ladder::Ladder;
 use crate::problem::Problem;
 use crate::recompute::improve::improve;
@@ -126,8 +126,9 @@ impl Ladder {
     /// so some follow that hold a little more.
     fn exhaust(&self, bare: &Arc<Dense>, bound: u64, lows: &mut Vec<Low>) {
         let mut live = lows.iter().map(|low| low.live).min().unwrap_or(0);
+        let mut steps = Steps::of_the_floor();
         let mut add = |budget: u64| {
-            let (dense, frozen) = spread_acts(bare, &fastest(bare, budget)?);
+            let (dense, frozen) = spread_acts(bare, &fastest(bare, budget, &mut steps)?);
             lows.push(Low::new(frozen, Arc::new(dense)));
             lows.last().map(|low| low.live)
         };

@@ -1,5 +1,7 @@
 //! Finds how much can flow through a graph, and so the least that a cut of it costs.
 
+use crate::steps::count;
+
 /// Flow that no cut is worth.
 pub(crate) const ENDLESS: i64 = i64::MAX / 4;
 
@@ -45,6 +47,13 @@ impl Flow {
 
     /// The largest flow, and whether it is that; not if more than `most` arcs would have to be looked at.
     pub fn largest(&mut self, source: u32, sink: u32, most: u64) -> (i64, bool) {
+        let before = self.work;
+        let found = self.flow(source, sink, most);
+        count(self.work - before);
+        found
+    }
+
+    fn flow(&mut self, source: u32, sink: u32, most: u64) -> (i64, bool) {
         let mut sum = 0;
         let mut way: Vec<u32> = Vec::new();
         while self.reach(source, sink) {

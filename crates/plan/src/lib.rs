@@ -40,6 +40,7 @@ mod tight;
 pub mod csv;
 pub mod pack;
 mod place;
+mod steps;
 
 mod emit;
 pub mod infeasible;
@@ -54,4 +55,5 @@ pub use infeasible::Infeasible;
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
 pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use steps::steps_taken;
 pub use verify::{Fault, verify};

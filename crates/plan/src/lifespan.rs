@@ -5,6 +5,7 @@
 //! place is the same buffer.
 
 use crate::dense::Dense;
+use crate::steps::count;
 
 /// One action of a schedule, in the solvers' numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,7 @@ pub(crate) struct Lifespans {
 /// Follows `acts` and finds the buffers. A read of something that was never made panics: the caller's defect.
 pub(crate) fn lifespans(dense: &Dense, acts: &[Act], scratch_alignment: u64) -> Lifespans {
     const NONE: u32 = u32::MAX;
+    count(acts.len() as u64);
     // First the instances, then the sharing, because whether an input dies is known only at the end.
     let mut instance = vec![NONE; dense.tensors() as usize];
     let mut birth: Vec<u32> = Vec::new();

@@ -9,6 +9,7 @@ use crate::dense::Dense;
 use crate::lifespan::Act;
 use crate::problem::{OpId, Problem};
 use crate::recompute::repair::Chance;
+use crate::steps::count;
 
 /// How far an act is moved at most: most often, and now and then.
 const NEAR: usize = 24;
@@ -119,6 +120,7 @@ impl<'a> Reorder<'a> {
             let later = chance.below(2) == 0;
             let (from, to) =
                 if later { (at, (at + reach + 1).min(n)) } else { (at.saturating_sub(reach), at + 1) };
+            count((to - from) as u64);
             first.clear();
             second.clear();
             self.divide(from, to, later, &mut first, &mut second);

@@ -1,7 +1,7 @@
 //! Finds first schedules for a budget, for the search of a rung to improve.
 
 use crate::dense::{Dense, padded_scratch};
-use crate::exact::fastest;
+use crate::exact::{Steps, fastest};
 use crate::floor::Low;
 use crate::ladder::{Ladder, allowed};
 use crate::recompute::repair::{Repair, Score};
@@ -85,7 +85,7 @@ impl Ladder {
             let (dense, frozen) = spread(&state);
             than = consider(Arc::new(dense), &frozen);
         }
-        if let Some(acts) = fastest(&plain, budget) {
+        if let Some(acts) = fastest(&plain, budget, &mut Steps::of_a_rung()) {
             let (dense, frozen) = spread_acts(&plain, &acts);
             than = consider(Arc::new(dense), &frozen);
         }

@@ -4,6 +4,7 @@
 //! counted in steps of roughly a nanosecond; depending on the input they were seen to take half as long or
 //! a fifth longer.
 
+use crate::steps::count;
 use std::time::{Duration, Instant};
 
 /// The steps a present machine takes in a second.
@@ -34,6 +35,7 @@ impl Effort {
 
     /// Takes `steps` off the allowance.
     pub fn spend(&mut self, steps: u64) {
+        count(steps);
         self.left = self.left.saturating_sub(steps);
     }
 

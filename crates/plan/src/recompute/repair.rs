@@ -6,6 +6,7 @@
 //! replays are given back where there is room.
 
 use super::state::{Again, State};
+use crate::steps::count;
 
 /// How the price of a drop is weighed.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,7 @@ impl Repair {
         let mut ns = self.want(state, stage, t)?;
         while let Some(op) = self.stack.pop() {
             self.work += 1;
+            count(1);
             self.chain.push(op);
             ns += dense.ns[op as usize];
             if self.chain.len() > CHAIN_LIMIT {
@@ -201,6 +203,7 @@ impl Repair {
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         self.work += u64::from(dense.tensors()) / 64;
+        count(u64::from(dense.tensors()));
         for t in 0..dense.tensors() {
             if dense.producer[t as usize] > stage || dense.size[t as usize] == 0 {
                 continue;

@@ -11,6 +11,7 @@
 use super::tree::MaxTree;
 use crate::dense::Dense;
 use crate::lifespan::Act;
+use crate::steps::count;
 
 /// What a stage makes again: an op below `dense.ops`, or a load of transient `x - dense.ops`.
 pub(crate) type Again = u32;
@@ -256,6 +257,7 @@ impl<'a> State<'a> {
         // Its inputs may go too, which frees at most their bytes.
         let freed: i64 = ins.iter().map(|&t| dense.size[t as usize] as i64).sum();
         self.work += outs.len() as u64;
+        count(outs.len() as u64);
         outs.iter().all(|&t| {
             let used = &self.used[t as usize];
             let next = used.get(used.partition_point(|&u| u < stage)).copied().unwrap_or(u32::MAX);
@@ -320,6 +322,7 @@ impl<'a> State<'a> {
 
     fn change(&mut self, stage: u32, what: Again, insert: bool) {
         self.work += 1;
+        count(1);
         let dense = self.dense;
         let load;
         let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(dense.ops) {
@@ -426,6 +429,7 @@ impl<'a> State<'a> {
         self.stamp += 1;
         let mut held = 0i64;
         self.work += 1;
+        count(1 + runs().map(|op| dense.ins.of(op).len() as u64).sum::<u64>());
         for (position, op) in runs().enumerate() {
             self.work += dense.ins.of(op).len() as u64;
             for &t in dense.ins.of(op) {
