@@ -7,6 +7,9 @@ use crate::engine::{Engine, Filling, State};
 use crate::feed::Cursor;
 use crate::order::Move;
 
+/// So many epochs in a row of which nothing is let through are taken for the first of all that follow.
+const BARREN_EPOCHS: u64 = 4;
+
 /// What the moves after a filter say of a sample.
 enum Verdict {
     Use,
@@ -27,7 +30,8 @@ impl Engine {
             }
         }
         // Nothing more can come for a batch that is still open.
-        if state.ended && state.staged.is_empty() && state.batches.back().is_some_and(|batch| !batch.closed) {
+        let is_open = |batch: &Filling| !batch.closed && batch.error.is_none();
+        if state.ended && state.staged.is_empty() && state.batches.back().is_some_and(is_open) {
             let pass = state.assembled.pass;
             self.end_pass(state, pass);
         }
@@ -48,14 +52,16 @@ impl Engine {
                 return false;
             }
         };
-        if state.assembled.pass != staged.start.pass {
-            (state.assembled.pass, state.assembled.kept) = (staged.start.pass, 0);
+        let pass = staged.start.pass;
+        while state.assembled.pass < pass && !self.is_done(state) {
+            self.end_pass(state, state.assembled.pass);
         }
         let mut room = true;
         while staged.used < staged.keep.len() {
             let row = staged.used;
             let position = staged.start.position + row as u64;
-            if staged.keep[row] && !self.is_limit_reached(state) {
+            let is_wanted = state.assembled.pass == pass && !self.is_done(state);
+            if is_wanted && staged.keep[row] {
                 match self.verdict(state.assembled.kept) {
                     Verdict::Use => {
                         if !self.append(state, &full.row(row), staged.epochs[row]) {
@@ -64,19 +70,24 @@ impl Engine {
                         }
                     }
                     Verdict::Drop => {}
-                    Verdict::Enough => state.ended |= self.recipe.is_last_pass(staged.start.pass),
+                    Verdict::Enough => self.leave_rest(state, pass),
                 }
-                state.assembled.kept += 1;
             }
             staged.used += 1;
-            (state.assembled.pass, state.assembled.position) = (staged.start.pass, position + 1);
-            self.close_if_full(state);
+            if is_wanted && state.assembled.pass == pass {
+                state.assembled.kept += u64::from(staged.keep[row]);
+                state.assembled.position = position + 1;
+                self.close_if_full(state);
+                self.note_drop(state, staged.keep[row], staged.epochs[row]);
+            }
         }
         if room {
             if let Some((_, error)) = staged.error.take() {
-                self.fail(state, error);
+                if state.assembled.pass == pass && !self.is_done(state) {
+                    self.fail(state, error);
+                }
             } else if staged.ends_pass {
-                self.end_pass(state, staged.start.pass);
+                self.end_pass(state, pass);
             }
             // Chunks of threads that have ended go with them.
             if state.staging_made > 2 * state.workers_target {
@@ -86,6 +97,9 @@ impl Engine {
             }
             state.staged_base += 1;
             self.work.notify_all();
+            if state.staged.is_empty() {
+                self.ready.notify_all();
+            }
             return true;
         }
         staged.opener = full.free().open();
@@ -94,11 +108,11 @@ impl Engine {
         false
     }
 
-    fn is_limit_reached(&self, state: &State) -> bool {
-        self.recipe.batch_limit.is_some_and(|limit| {
-            let open = state.batches.back().is_some_and(|batch| !batch.closed);
-            state.assembled.batches >= limit && !open
-        })
+    /// Whether nothing more is put together: there is as much as was asked for, or an error ended it.
+    fn is_done(&self, state: &State) -> bool {
+        let last = state.batches.back();
+        let (is_open, failed) = (last.is_some_and(|b| !b.closed), last.is_some_and(|b| b.error.is_some()));
+        failed || (self.recipe.is_limit(state.assembled.batches) && !is_open)
     }
 
     /// What the moves after the filters do with kept sample number `kept` of a pass.
@@ -121,9 +135,18 @@ impl Engine {
 
     /// Copies a sample into the open batch; answers `false` when there is no room for a new one.
     fn append(&self, state: &mut State, sample: &crate::sample::Sample<'_>, epoch: u64) -> bool {
-        if state.batches.back().is_none_or(|batch| batch.closed) {
+        if let Some(batch) = state.batches.back_mut()
+            && batch.is_held_back()
+            && !self.recipe.drop_remainder
+        {
+            // A sample follows, so it is not the last of its pass.
+            let is_over = self.recipe.is_epoch_over(batch.epoch, epoch);
+            close(batch, is_over);
+            self.ready.notify_all();
+        }
+        if state.batches.back().is_none_or(|batch| batch.closed || batch.full.is_some()) {
             let Some(slot) = self.take_buffer(state) else { return false };
-            state.batches.push_back(Filling::new(slot, self.recipe.batch, epoch));
+            state.batches.push_back(Filling::new(slot, self.recipe.batch, epoch, state.assembled));
             state.assembled.batches += 1;
         }
         if let Some(batch) = state.batches.back_mut() {
@@ -133,49 +156,120 @@ impl Engine {
         true
     }
 
+    /// Notes that the open batch is full. It is kept back until what follows tells whether it is the last of its pass: a
+    /// sample, or where remainders are dropped a whole batch.
     fn close_if_full(&self, state: &mut State) {
-        let end = state.assembled;
-        if let Some(batch) = state.batches.back_mut()
-            && !batch.closed
-            && batch.rows == batch.target
-        {
-            (batch.closed, batch.end) = (true, end);
-            batch.last = self.recipe.epoch_ends(end);
-            if self.recipe.batch_limit.is_some_and(|limit| end.batches >= limit) {
-                state.ended = true;
-            }
-            self.ready.notify_all();
+        let at = state.assembled;
+        let Some((batch, before)) = last_two(state) else { return };
+        if batch.closed || batch.full.is_some() || batch.rows < batch.target {
+            return;
         }
+        batch.full = Some(at);
+        if let Some(before) = before.filter(|before| before.is_held_back()) {
+            close(before, self.recipe.is_epoch_over(before.epoch, batch.epoch));
+        }
+        let is_last = self.recipe.is_limit(at.batches);
+        if is_last {
+            close(batch, true);
+        }
+        state.pass_made = true;
+        state.ended |= is_last;
+        self.ready.notify_all();
     }
 
     /// A batch never reaches over the end of a pass.
     fn end_pass(&self, state: &mut State, pass: u64) {
-        state.assembled = Cursor { pass: pass + 1, position: 0, kept: 0, ..state.assembled };
-        let end = state.assembled;
-        if let Some(batch) = state.batches.back_mut()
+        if state.assembled.pass != pass || self.is_done(state) {
+            return;
+        }
+        let mut end = Cursor { pass: pass + 1, position: 0, kept: 0, ..state.assembled };
+        let mut made = state.pass_made;
+        if let Some((batch, before)) = last_two(state)
             && !batch.closed
         {
-            (batch.closed, batch.last, batch.end) = (true, true, end);
-            batch.discard = self.recipe.drop_remainder;
-            if batch.discard {
-                state.assembled.batches -= 1;
+            let is_partial = batch.full.is_none();
+            if is_partial && self.recipe.drop_remainder {
+                (batch.closed, batch.discard) = (true, true);
+                end.batches -= 1;
+                if let Some(before) = before.filter(|before| before.is_held_back()) {
+                    (before.closed, before.last, before.end) = (true, true, end);
+                }
+            } else {
+                (batch.closed, batch.last, batch.end) = (true, true, end);
+                made = true;
             }
-            self.ready.notify_all();
+        }
+        (state.assembled, state.pass_made) = (end, false);
+        state.ended |= self.recipe.is_limit(end.batches);
+        self.ready.notify_all();
+        if !made {
+            // It would be followed by others like it, without end perhaps.
+            let error = self.empty(state);
+            self.fail(state, error);
+        }
+    }
+
+    /// Nothing more of a pass is wanted.
+    fn leave_rest(&self, state: &mut State, pass: u64) {
+        self.end_pass(state, pass);
+        state.ended |= !self.recipe.has_pass(pass + 1);
+        state.next_pass = pass + 1;
+    }
+
+    /// Ends a pass without end of which nothing is let through any more: every sample was seen and dropped.
+    fn note_drop(&self, state: &mut State, kept: bool, epoch: u64) {
+        let recipe = &self.recipe;
+        if kept {
+            state.barren = (0, epoch);
+            return;
+        }
+        let (count, since) = match state.barren {
+            (0, _) => (1, epoch),
+            (count, since) => (count + 1, since),
+        };
+        state.barren = (count, since);
+        let is_barren = match recipe.mixed {
+            false => epoch >= since + BARREN_EPOCHS,
+            true => count > BARREN_EPOCHS * recipe.spread(),
+        };
+        if is_barren && !self.is_done(state) {
+            let error = self.empty(state);
+            self.fail(state, error);
         }
     }
 
     fn fail(&self, state: &mut State, error: crate::Error) {
         state.ended = true;
+        // Batches that are full are sound: they come before the error.
+        state.batches.iter_mut().filter(|batch| batch.is_held_back()).for_each(|batch| close(batch, false));
         let open = state.batches.back().is_some_and(|batch| !batch.closed);
         if !open {
             // An error has no rows: it stands in a batch of none.
             let slot = crate::ring::Free::new(&self.recipe.spec, 0);
             state.buffers += 1;
-            state.batches.push_back(Filling::new(slot, 0, 0));
+            state.batches.push_back(Filling::new(slot, 0, 0, state.assembled));
         }
         if let Some(batch) = state.batches.back_mut() {
             batch.error = Some((batch.rows, error));
         }
         self.ready.notify_all();
     }
+
+    /// What is said of a pass that made no batch.
+    pub fn empty(&self, state: &State) -> crate::Error {
+        let last_error = state.skips.front().cloned();
+        let skipped = self.skipped.load(std::sync::atomic::Ordering::Relaxed);
+        self.recipe.empty(skipped, last_error)
+    }
+}
+
+fn close(batch: &mut Filling, last: bool) {
+    (batch.closed, batch.last) = (true, last);
+    batch.end = batch.full.unwrap_or(batch.end);
+}
+
+/// The last batch and the one before.
+fn last_two(state: &mut State) -> Option<(&mut Filling, Option<&mut Filling>)> {
+    let mut from_last = state.batches.iter_mut().rev();
+    Some((from_last.next()?, from_last.next()))
 }

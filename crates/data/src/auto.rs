@@ -98,7 +98,7 @@ impl Auto {
             Trial::MoreBatches if share > TOO_MUCH && rate < self.rate_before * BETTER => {
                 self.room_in = self.room_pause;
                 self.room_pause = (self.room_pause * 2).min(256);
-                give_up_a_batch(state);
+                give_up_a_batch(engine, state);
                 return Ok(());
             }
             Trial::FewerThreads | Trial::FewerBatches if share > TOO_MUCH => {
@@ -130,7 +130,7 @@ impl Auto {
                 self.trial = Trial::FewerThreads;
                 engine.work.notify_all();
             } else if batches && state.buffers_target > 3 {
-                give_up_a_batch(state);
+                give_up_a_batch(engine, state);
                 self.trial = Trial::FewerBatches;
             }
             self.shrink_in = self.shrink_in.max(2);
@@ -140,8 +140,8 @@ impl Auto {
 }
 
 /// One batch fewer: a free one now, or the next that comes back.
-fn give_up_a_batch(state: &mut State) {
-    state.buffers_target = (state.buffers_target - 1).max(1);
+fn give_up_a_batch(engine: &Engine, state: &mut State) {
+    state.buffers_target = (state.buffers_target - 1).max(engine.limits.least_batches());
     if state.buffers > state.buffers_target && state.free.pop().is_some() {
         state.buffers -= 1;
     }

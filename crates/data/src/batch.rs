@@ -66,8 +66,10 @@ impl Batch {
         self.epoch
     }
 
-    /// Whether it is the last of its epoch. A stream knows its end only after it: where an epoch ends with a full batch,
-    /// the answer is `false`, and the next batch has the next epoch.
+    /// Whether an epoch ends in it: no batch follows in its pass, or the sample that follows is of another epoch than
+    /// its first. So every pass has exactly one last batch, whatever the source; where a batch reaches over the end of
+    /// an epoch ([`Dataset::repeat`](crate::Dataset::repeat) before `batch`), it is the last of the epoch it begins
+    /// in. A shuffle after a repetition mixes epochs, and then only the end of a pass counts.
     pub fn is_last_of_epoch(&self) -> bool {
         self.last
     }
@@ -289,10 +291,12 @@ impl Iterator for Batches {
             // What is staged without a free batch is used up when one comes back.
             if state.ended && state.batches.is_empty() && state.staged.is_empty() {
                 self.ended = true;
-                return None;
+                // Nothing at all is never what was meant; behind the end of a run there is nothing, and rightly so.
+                return (self.delivered.batches == 0).then(|| Err(engine.empty(&state)));
             }
-            let open_or_free = state.batches.len() + state.free.len();
-            let is_starved = open_or_free == 0 && state.buffers >= state.buffers_target;
+            // A batch that is kept back cannot be delivered before the next one has begun.
+            let is_stuck = state.free.is_empty() && state.batches.iter().all(Filling::is_held_back);
+            let is_starved = is_stuck && state.buffers >= state.buffers_target;
             let since = *starved.get_or_insert_with(Instant::now);
             if !is_starved {
                 starved = None;

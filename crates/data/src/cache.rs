@@ -106,6 +106,13 @@ impl Source for Cached {
         }
     }
 
+    fn name(&self) -> String {
+        match &self.backing {
+            Backing::Memory(_) => "the loaded data".to_owned(),
+            Backing::File(_, path) => path.display().to_string(),
+        }
+    }
+
     fn held(&self) -> u64 {
         match &self.backing {
             Backing::Memory(bytes) => bytes.capacity() as u64,

@@ -40,6 +40,8 @@ pub struct Dataset {
     prefetch: Amount,
     workers: Amount,
     on_error: OnError,
+    /// What is to be said beside what the source says.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Dataset {
@@ -99,8 +101,8 @@ impl Dataset {
     }
 
     pub(crate) fn new(input: Input) -> Dataset {
-        let on_error = OnError::Fail;
-        Dataset { input, stages: Vec::new(), memory: None, prefetch: AUTO, workers: AUTO, on_error }
+        let (on_error, notes) = (OnError::Fail, Vec::new());
+        Dataset { input, stages: Vec::new(), memory: None, prefetch: AUTO, workers: AUTO, on_error, notes }
     }
 
     /// Leaves types as they are stored: pixels stay `u8`, labels keep their width. Sources convert otherwise: `u8` pixels
@@ -291,21 +293,25 @@ impl Dataset {
         Ok(self.recipe()?.spec.to_vec())
     }
 
+    /// What happens to numbers and files on the way to a sample, one sentence each: conversions, scaling, resizing, what is
+    /// left out. For people; print it where a run begins.
+    pub fn notes(&self) -> Vec<String> {
+        [self.input.notes(), self.notes.clone()].concat()
+    }
+
     /// The number of samples of one pass, if it is known and has an end.
     pub fn samples(&self) -> Result<Option<u64>> {
         let recipe = self.recipe()?;
-        if recipe.staged {
+        if recipe.drops {
             return Ok(None);
         }
-        let len = match &recipe.input {
-            Input::Indexed(source) => Some(source.len()),
-            Input::Stream(source) => source.len(),
-        };
         // A stream of unknown length is as long as one without end, as far as is known.
-        Ok(recipe.moves.iter().fold(len, |len, step| match (step, len) {
+        let len = recipe.moves.iter().fold(recipe.input.len(), |len, step| match (step, len) {
             (Move::Take(_), None) => None,
             (step, len) => step.len_after(len),
-        }))
+        });
+        let batch = recipe.batch as u64;
+        Ok(len.map(|len| if recipe.drop_remainder { len - len % batch } else { len }))
     }
 
     /// The bytes that the pipeline will hold at most: its budget, or less where it can never use all of it.
@@ -330,7 +336,8 @@ impl Dataset {
 
     /// The same settings over another source, without stages.
     pub(crate) fn over(self, input: Input) -> Dataset {
-        Dataset { input, stages: Vec::new(), ..self }
+        let notes = self.notes();
+        Dataset { input, stages: Vec::new(), notes, ..self }
     }
 
     /// The bytes that it may take.

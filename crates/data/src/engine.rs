@@ -63,6 +63,12 @@ pub(crate) struct State {
     pub stop: bool,
     /// Where the next sample to be put together comes from, and what was delivered of its pass.
     pub assembled: Cursor,
+    /// Whether a batch was made of the pass that is being put together.
+    pub pass_made: bool,
+    /// Samples in a row that were dropped, and the epoch in which the row began.
+    pub barren: (u64, u64),
+    /// Nothing more is wanted of the passes before this one.
+    pub next_pass: u64,
     /// The last few errors that were skipped.
     pub skips: VecDeque<String>,
 }
@@ -73,17 +79,23 @@ pub(crate) struct Filling {
     pub rows: usize,
     pub target: usize,
     pub pending: usize,
+    /// Where the pipeline stood when its last row was written. It is closed once it is known what follows, because
+    /// only then is it known whether it is the last of its pass.
+    pub full: Option<Cursor>,
     pub closed: bool,
     pub discard: bool,
     pub error: Option<(usize, Error)>,
+    /// The epoch of its first sample.
     pub epoch: u64,
     pub last: bool,
+    /// The position of its first sample.
+    pub start: Cursor,
     /// Where the pipeline stands after it.
     pub end: Cursor,
 }
 
 impl Filling {
-    pub fn new(slot: Free, target: usize, epoch: u64) -> Filling {
+    pub fn new(slot: Free, target: usize, epoch: u64, start: Cursor) -> Filling {
         let (rows, pending, closed, discard) = (0, 0, false, false);
         let end = Cursor::default();
         Filling {
@@ -91,13 +103,20 @@ impl Filling {
             rows,
             target,
             pending,
+            full: None,
             closed,
             discard,
             error: None,
             epoch,
             last: false,
+            start,
             end,
         }
+    }
+
+    /// Whether it is full and waits to know what follows it.
+    pub fn is_held_back(&self) -> bool {
+        self.full.is_some() && !self.closed
     }
 
     pub fn is_complete(&self) -> bool {
@@ -138,7 +157,7 @@ impl Engine {
             Input::Indexed(_) => None,
             Input::Stream(source) => {
                 let mut chain = Chain::new(source.clone(), &recipe.moves);
-                chain.restart(cursor.pass)?;
+                chain.restart(cursor.pass);
                 let mut row = crate::sample::Rows::new(&recipe.first, 1);
                 for _ in 0..cursor.position {
                     chain.next(&mut row.row_mut(&recipe.first, 0))?;
@@ -163,6 +182,9 @@ impl Engine {
             ended: recipe.batch_limit.is_some_and(|limit| cursor.batches >= limit),
             stop: false,
             assembled: cursor,
+            pass_made: cursor.position > 0,
+            barren: (0, 0),
+            next_pass: 0,
             skips: VecDeque::new(),
         };
         let counters = (0..recipe.steps.len() + 2).map(|_| Counter::default()).collect();

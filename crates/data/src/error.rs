@@ -19,6 +19,15 @@ pub enum Error {
         what: String,
     },
 
+    /// A pass over the source makes no batch at all.
+    #[error("{origin} gives no batch: {why}")]
+    Empty {
+        /// What the samples come from.
+        origin: String,
+        /// Why there is none.
+        why: String,
+    },
+
     // === Budget ===
     /// The budget cannot hold the smallest pipeline of this kind.
     #[error(

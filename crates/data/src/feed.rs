@@ -4,12 +4,13 @@
 //! here, and threads read by themselves; of a stream the records are taken here, in turn, since only one thread
 //! can read it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::held_back::Part;
 use crate::order::Move;
-use crate::sample::{FieldSpec, SampleMut};
+use crate::sample::{FieldSpec, Rows, SampleMut};
 use crate::source::{Source, Stream, StreamSource};
 use crate::window::Window;
 
@@ -32,6 +33,30 @@ impl Input {
         match self {
             Input::Indexed(source) => source.held(),
             Input::Stream(source) => source.held(),
+        }
+    }
+
+    /// The number of samples in one pass over it, if that is known.
+    pub fn len(&self) -> Option<u64> {
+        match self {
+            Input::Indexed(source) => Some(source.len()),
+            Input::Stream(source) => source.len(),
+        }
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> String {
+        match self {
+            Input::Indexed(source) => source.name(),
+            Input::Stream(source) => source.name(),
+        }
+    }
+
+    /// What a user should know of the way from the file to the sample.
+    pub fn notes(&self) -> Vec<String> {
+        match self {
+            Input::Indexed(source) => source.notes(),
+            Input::Stream(source) => source.notes(),
         }
     }
 
@@ -68,6 +93,10 @@ pub(crate) struct Chain {
     index: u64,
     /// Passes over the source, whatever repeats it.
     epoch: u64,
+    /// What was pulled to see whether anything follows: where it came from, that there is nothing, or why not.
+    ahead: Option<Result<Option<(u64, u64)>>>,
+    /// The sample that was pulled.
+    ahead_row: Rows,
 }
 
 enum Link {
@@ -79,13 +108,13 @@ enum Link {
     Repeat { times: Option<u64>, done: u64, any: bool },
 }
 
-/// Bytes that the windows of all shuffles of a stream take.
+/// Bytes that the windows of all shuffles of a stream take, and the one sample that is read ahead.
 pub(crate) fn window_bytes(spec: &[FieldSpec], moves: &[Move]) -> u64 {
     let window = |step: &Move| match step {
         Move::Shuffle { window, .. } => Window::bytes_per_record(spec).0.saturating_mul(*window),
         _ => 0,
     };
-    moves.iter().map(window).fold(0, u64::saturating_add)
+    moves.iter().map(window).fold(Rows::bytes_for(spec, 1), u64::saturating_add)
 }
 
 impl Chain {
@@ -103,11 +132,19 @@ impl Chain {
             }
         };
         let links = moves.iter().map(link).collect();
-        Chain { links, source, stream: None, index: 0, epoch: 0 }
+        let ahead_row = Rows::new(spec, 1);
+        Chain { links, source, stream: None, index: 0, epoch: 0, ahead: None, ahead_row }
     }
 
-    /// Starts a pass over everything.
-    pub fn restart(&mut self, pass: u64) -> Result<()> {
+    /// Starts a pass over everything. What keeps it from starting comes in the place of its first sample.
+    pub fn restart(&mut self, pass: u64) {
+        self.ahead = None;
+        if let Err(error) = caught(|| self.try_restart(pass)) {
+            self.ahead = Some(Err(error));
+        }
+    }
+
+    fn try_restart(&mut self, pass: u64) -> Result<()> {
         self.epoch = pass;
         for link in &mut self.links {
             match link {
@@ -139,9 +176,34 @@ impl Chain {
         Ok(())
     }
 
-    /// Writes the next sample and says where it came from.
+    /// Writes the next sample and says where it came from; nothing at the end of the pass.
     pub fn next(&mut self, out: &mut SampleMut<'_>) -> Result<Option<(u64, u64)>> {
-        self.pull(self.links.len(), out)
+        match self.ahead.take() {
+            Some(Ok(Some(origin))) => {
+                out.copy_from(&self.ahead_row.row(self.source.packed(), 0));
+                Ok(Some(origin))
+            }
+            Some(known) => known,
+            None => caught(|| self.pull(self.links.len(), out)),
+        }
+    }
+
+    /// The epoch of the sample that comes next; nothing at the end of the pass. Where the next sample cannot be
+    /// read, the answer is `Err`, and the error itself comes when that sample is asked for.
+    pub fn peek(&mut self) -> Result<Option<u64>, ()> {
+        if self.ahead.is_none() {
+            // Taken out while it is written, because the links are borrowed as well.
+            let mut rows = std::mem::replace(&mut self.ahead_row, Rows::new(&[], 0));
+            let source = self.source.clone();
+            let mut row = rows.row_mut(source.packed(), 0);
+            self.ahead = Some(caught(|| self.pull(self.links.len(), &mut row)));
+            drop(row);
+            self.ahead_row = rows;
+        }
+        match &self.ahead {
+            Some(Ok(origin)) => Ok(origin.map(|(epoch, _)| epoch)),
+            _ => Err(()),
+        }
     }
 
     /// The next sample that comes out of the first `upto` links. The depth of recursion is the number of stages.
@@ -178,6 +240,7 @@ impl Chain {
                 *seen = next.saturating_add(1);
                 self.pass_over(last, next - first, out)
             }
+            Link::Repeat { times: Some(0), .. } => Ok(None),
             Link::Repeat { .. } => loop {
                 let found = self.pull(last, out)?;
                 let Link::Repeat { times, done, any } = &mut self.links[last] else { return Ok(None) };
@@ -221,4 +284,9 @@ impl Chain {
             }
         }
     }
+}
+
+/// Runs what may call a closure of the user's; a panic there is an error like others.
+fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Error::refused("the closure panicked")))
 }

@@ -30,7 +30,7 @@ pub struct Wanted {
 /// What an array is for, which decides about its element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// Numbers to compute with: `f32`. Pixels (`u8`, more than one a row) are divided by 255.
+    /// Numbers to compute with: `f32`, as they are stored unless [`Open::scale`](crate::Open::scale) says otherwise.
     Numbers,
     /// Numbers of rows in a table: whole numbers are `i64`.
     Indices,
@@ -39,15 +39,14 @@ pub enum FieldKind {
 }
 
 impl FieldKind {
-    /// The type in samples, and what numbers are divided by.
-    pub(crate) fn declared(self, element: Stored, shape: &[usize]) -> (DType, f32) {
+    /// The type in samples.
+    pub(crate) fn declared(self, element: Stored) -> DType {
         let kind = element.element;
         match self {
-            FieldKind::Numbers if kind == Element::U8 && !shape.is_empty() => (DType::F32, 255.0),
-            FieldKind::Numbers if kind.is_integer() || kind == Element::Bool => (DType::F32, 1.0),
-            _ if kind.is_integer() => (DType::I64, 1.0),
-            _ if kind == Element::F64 => (DType::F32, 1.0),
-            _ => (kind.widened(), 1.0),
+            FieldKind::Numbers if kind.is_integer() || kind == Element::Bool => DType::F32,
+            _ if kind.is_integer() => DType::I64,
+            _ if kind == Element::F64 => DType::F32,
+            _ => kind.widened(),
         }
     }
 }

@@ -8,10 +8,11 @@ use plimsoll_formats::{npy, npz};
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::fields::{FieldKind, Fields};
+use crate::fields::Fields;
+use crate::scale::Scale;
 use crate::source::{
-    Arrays, Column, Folder, Images, Packed, PackedColumn, Records, Shapes, ShapesSource, Table, Text, Tokens,
-    has_classes,
+    Arrays, Column, Folder, Images, Packed, PackedColumn, ReadAs, Records, Shapes, ShapesSource, Table, Text,
+    Tokens, has_classes,
 };
 
 /// Which part of a data set.
@@ -48,6 +49,15 @@ pub struct Open {
     pub window: usize,
     /// What samples are to have, by name; without it, what there is.
     pub fields: Option<Fields>,
+    /// What numbers of inputs are multiplied by; without it, see [`Scale`].
+    pub scale: Option<Scale>,
+}
+
+impl Open {
+    /// What is said of scaling: models that take fields by name take bytes as they are.
+    fn said_scale(&self) -> Option<Scale> {
+        self.scale.or(self.fields.as_ref().map(|_| Scale::None))
+    }
 }
 
 impl Default for Open {
@@ -59,6 +69,7 @@ impl Default for Open {
             tokens: Tokens::Bytes,
             window: 128,
             fields: None,
+            scale: None,
         }
     }
 }
@@ -156,7 +167,7 @@ impl Dataset {
             let (file, header) = npy::Header::of_file(&files[index])?;
             let path = files[index].clone();
             let column = Column::file(names[index], file, path, header.start, header.element, &header.shape);
-            columns.push(column.of_kind(wanted.kind));
+            columns.push(column.read_as(ReadAs { kind: Some(wanted.kind), scale: None }));
         }
         Dataset::columns(columns).map(Some)
     }
@@ -295,7 +306,7 @@ impl Dataset {
 }
 
 /// Arrays of an archive, by offset where all were stored as they are. Kinds, where there are any, are one for each.
-fn npz_members(path: &Path, members: Vec<npz::Member>, kinds: &[FieldKind]) -> Result<Dataset> {
+fn npz_members(path: &Path, members: Vec<npz::Member>, kinds: &[crate::FieldKind]) -> Result<Dataset> {
     if members.iter().all(|member| member.offset.is_some()) {
         let mut columns = Vec::new();
         for (i, member) in members.iter().enumerate() {
@@ -304,14 +315,14 @@ fn npz_members(path: &Path, members: Vec<npz::Member>, kinds: &[FieldKind]) -> R
             let (start, header) = (member.offset.unwrap_or(0), &member.header);
             let column = Column::file(&member.name, file, path.into(), start, header.element, &header.shape);
             columns.push(match kinds.get(i) {
-                Some(&kind) => column.of_kind(kind),
+                Some(&kind) => column.read_as(ReadAs { kind: Some(kind), scale: None }),
                 None => column,
             });
         }
         return Ok(Dataset::source(Arrays::new(columns)?));
     }
     let packed = |(i, member): (usize, npz::Member)| match kinds.get(i) {
-        Some(&kind) => packed_npz(path, member).of_kind(kind),
+        Some(&kind) => packed_npz(path, member).read_as(ReadAs { kind: Some(kind), scale: None }),
         None => packed_npz(path, member),
     };
     Ok(Dataset::stream(Packed::new(members.into_iter().enumerate().map(packed).collect())?))

@@ -43,6 +43,8 @@ pub(crate) struct Costs {
     pub worker: u64,
     /// One batch.
     pub batch: u64,
+    /// Batches without which it cannot go on: two where one is kept back until the next is full.
+    pub least_batches: usize,
 }
 
 /// What a pipeline may grow to.
@@ -68,17 +70,17 @@ impl Limits {
         let buffers_most = match prefetch {
             Amount::Auto => BUFFERS_MOST,
             // The caller works on one more.
-            Amount::Fixed(n) => n.saturating_add(1).min(1 << 16),
+            Amount::Fixed(n) => n.saturating_add(1).clamp(costs.least_batches, 1 << 16),
         };
         let buffers = match prefetch {
             Amount::Auto => Amount::Auto,
             Amount::Fixed(_) => Amount::Fixed(buffers_most),
         };
         let mut limits = Limits { costs, budget: budget.0, workers, buffers, workers_most, buffers_most };
-        if !limits.fits(1, 1) {
+        if !limits.fits(1, costs.least_batches) {
             return Err(Error::Budget {
                 budget,
-                least: limits.bytes(1, 1),
+                least: limits.bytes(1, costs.least_batches),
                 batch: Bytes(costs.batch),
                 window: Bytes(costs.window),
                 worker: Bytes(costs.worker),
@@ -104,7 +106,7 @@ impl Limits {
 
     /// What so many threads and batches take with everything else.
     pub fn bytes(&self, workers: usize, buffers: usize) -> Bytes {
-        let Costs { source, window, worker, batch } = self.costs;
+        let Costs { source, window, worker, batch, .. } = self.costs;
         let each = |bytes: u64, n: usize| Bytes(bytes.saturating_mul(n as u64));
         Bytes(ENGINE) + Bytes(source) + Bytes(window) + each(worker, workers) + each(batch, buffers)
     }
@@ -116,6 +118,11 @@ impl Limits {
             && self.bytes(workers, buffers).0 <= self.budget
     }
 
+    /// Batches without which it cannot go on.
+    pub fn least_batches(&self) -> usize {
+        self.costs.least_batches
+    }
+
     /// What the pipeline can ever take.
     pub fn declared(&self) -> Bytes {
         Bytes(self.budget).min(self.bytes(self.workers_most, self.buffers_most))
@@ -123,7 +130,7 @@ impl Limits {
 
     /// What to begin with.
     pub fn start(&self) -> (usize, usize) {
-        let mut start = (1, 1);
+        let mut start = (1, self.least_batches());
         let buffers = match self.buffers {
             Amount::Auto => 3,
             Amount::Fixed(n) => n,
@@ -139,7 +146,7 @@ impl Limits {
         while start.0 < workers {
             if self.fits(start.0 + 1, start.1) {
                 start.0 += 1;
-            } else if start.1 > 2 && self.buffers == Amount::Auto {
+            } else if start.1 > self.least_batches().max(2) && self.buffers == Amount::Auto {
                 start.1 -= 1;
             } else {
                 break;
@@ -153,7 +160,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const COSTS: Costs = Costs { source: 1000, window: 2000, worker: 600 << 10, batch: 1 << 20 };
+    const COSTS: Costs =
+        Costs { source: 1000, window: 2000, worker: 600 << 10, batch: 1 << 20, least_batches: 1 };
 
     #[test]
     fn one_byte_less_than_the_least_is_refused_with_the_least() {

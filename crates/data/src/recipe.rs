@@ -52,8 +52,12 @@ pub(crate) struct Recipe {
     pub on_error: OnError,
     /// Samples that a thread takes at a time.
     pub chunk: usize,
-    /// Whether samples may be dropped on their way.
+    /// Whether filters or skipped errors may drop samples.
+    pub drops: bool,
+    /// Whether it is known only after the work which samples a batch is made of.
     pub staged: bool,
+    /// Whether a shuffle after a repetition mixes epochs, so that only the end of a pass ends one.
+    pub mixed: bool,
     /// Bytes of a sample after the source and after each step.
     pub stage_bytes: Vec<u64>,
     /// Tells this recipe from others, as far as it can be told.
@@ -143,7 +147,12 @@ impl Recipe {
         let widest = bytes(&spec).max(bytes(&first)).max(1);
         // At least four chunks a batch, so that threads share even a single one.
         let chunk = (CHUNK_BYTES / widest).clamp(1, batch.div_ceil(4));
-        let staged = filtered || on_error == OnError::Skip;
+        let drops = filtered || on_error == OnError::Skip;
+        // Whether a stream fills one more batch is known only when it has.
+        let staged = drops || (drop_remainder && input.is_stream());
+        let repeated = moves.iter().position(|step| matches!(step, Move::Repeat(_)));
+        let mixed =
+            repeated.is_some_and(|at| moves[at..].iter().any(|step| matches!(step, Move::Shuffle { .. })));
         let mut recipe = Recipe {
             input: input.clone(),
             first,
@@ -159,7 +168,9 @@ impl Recipe {
             batch_limit,
             on_error,
             chunk,
+            drops,
             staged,
+            mixed,
             stage_bytes,
             fingerprint: 0,
         };
@@ -181,6 +192,7 @@ impl Recipe {
             window,
             worker: STACK as u64 + scratch + staging + rows,
             batch: buffer_bytes(&self.spec, self.batch),
+            least_batches: if self.staged && self.drop_remainder { 2 } else { 1 },
         }
     }
 
@@ -203,14 +215,10 @@ impl Recipe {
         self.passes.is_none_or(|passes| pass < passes)
     }
 
-    pub fn is_last_pass(&self, pass: u64) -> bool {
-        !self.has_pass(pass + 1) || self.order.as_ref().is_some_and(|order| order.len().is_none())
-    }
-
     /// How many samples of this pass are left, where that is known; moves on to the next pass where there are none. At
     /// the end of everything there is no answer.
     pub fn left(&self, cursor: &mut Cursor, batch_is_open: bool) -> Option<Option<u64>> {
-        if !batch_is_open && !self.staged && self.batch_limit.is_some_and(|limit| cursor.batches >= limit) {
+        if !batch_is_open && !self.staged && self.is_limit(cursor.batches) {
             return None;
         }
         let Some(order) = &self.order else { return self.has_pass(cursor.pass).then_some(None) };
@@ -228,19 +236,61 @@ impl Recipe {
         self.has_pass(cursor.pass).then_some(Some(len - cursor.position))
     }
 
-    /// Whether an epoch ends where the cursor is; of a stream this is not known in advance.
-    pub fn epoch_ends(&self, cursor: Cursor) -> bool {
-        let (Some(order), Some(last)) = (&self.order, cursor.position.checked_sub(1)) else { return false };
-        let least = if self.drop_remainder && !self.staged { self.batch as u64 } else { 1 };
-        let ends_pass = order.len().is_some_and(|len| len.saturating_sub(cursor.position) < least);
-        ends_pass || order.at(cursor.pass, last).0 != order.at(cursor.pass, cursor.position).0
+    /// Whether no batch follows in the pass of a source that is read by number; of others this is not known here.
+    pub fn pass_ends(&self, cursor: Cursor) -> bool {
+        let least = if self.drop_remainder { self.batch as u64 } else { 1 };
+        let len = self.order.as_ref().and_then(Order::len);
+        len.is_some_and(|len| len.saturating_sub(cursor.position) < least)
+    }
+
+    /// Whether an epoch ends in or right behind the batch between two cursors, inside a pass.
+    pub fn epoch_ends(&self, start: Cursor, end: Cursor) -> bool {
+        let Some(order) = &self.order else { return false };
+        let epoch = |cursor: Cursor| order.at(cursor.pass, cursor.position).0;
+        self.is_epoch_over(epoch(start), epoch(end))
+    }
+
+    /// Whether an epoch ends between a sample of one epoch and a later one of another.
+    pub fn is_epoch_over(&self, first: u64, next: u64) -> bool {
+        !self.mixed && first != next
+    }
+
+    /// Whether so many batches are all that was asked for.
+    pub fn is_limit(&self, batches: u64) -> bool {
+        self.batch_limit.is_some_and(|limit| batches >= limit)
+    }
+
+    /// So many samples are about an epoch, where epochs are mixed.
+    pub fn spread(&self) -> u64 {
+        let window = |step: &Move| if let Move::Shuffle { window, .. } = step { *window } else { 0 };
+        let len = self.input.len().unwrap_or(1 << 16).max(16);
+        self.moves.iter().map(window).fold(len, u64::saturating_add)
+    }
+
+    /// What is said of a pass that made no batch.
+    pub fn empty(&self, skipped: u64, last_error: Option<String>) -> Error {
+        let why = match (self.input.len(), last_error) {
+            (Some(0), _) => "it has no samples".to_owned(),
+            (_, Some(error)) => {
+                format!("{skipped} samples were skipped because of errors, the last: {error}")
+            }
+            _ if self.drop_remainder => format!(
+                "what take, skip, shard and filter leave of its samples does not fill one batch of {}, and the \
+                 remainder is dropped",
+                self.batch
+            ),
+            (Some(len), None) => {
+                format!("take, skip, shard, repeat or filter leave none of its {len} samples")
+            }
+            (None, None) => {
+                "it has no samples, or take, skip, shard, repeat and filter leave none".to_owned()
+            }
+        };
+        Error::Empty { origin: self.input.name(), why }
     }
 
     fn fingerprint(&self) -> u64 {
-        let len = match &self.input {
-            Input::Indexed(source) => Some(source.len()),
-            Input::Stream(source) => source.len(),
-        };
+        let len = self.input.len();
         let steps: Vec<_> = self.steps.iter().map(|step| (step.name(), step.spec())).collect();
         let batch = (self.batch, self.drop_remainder, self.padded, self.passes);
         let text = format!(

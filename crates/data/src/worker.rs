@@ -20,6 +20,8 @@ struct Claim {
     number: u64,
     start: Cursor,
     count: usize,
+    /// Whether its last row is the last of its batch.
+    fills: bool,
 }
 
 /// What a thread does next.
@@ -77,6 +79,7 @@ impl Engine {
             }
             if self.recipe.staged {
                 self.assemble(&mut state);
+                self.leave_pass(&state, &mut feed);
             }
             match self.room(&mut state, &mut feed) {
                 Some(Ok(claim)) => break claim,
@@ -98,6 +101,16 @@ impl Engine {
         match chain {
             Some(chain) => self.pull(cursor, chain, claim, local),
             None => Next::Work(claim),
+        }
+    }
+
+    /// Goes on to the pass of which something is wanted, where a take after a filter has had enough of this one.
+    fn leave_pass(&self, state: &State, feed: &mut Feed) {
+        if feed.cursor.pass < state.next_pass {
+            (feed.cursor.pass, feed.cursor.position) = (state.next_pass, 0);
+            if let Some(chain) = &mut feed.chain {
+                chain.restart(state.next_pass);
+            }
         }
     }
 
@@ -135,13 +148,13 @@ impl Engine {
                 ends_pass,
             });
             let number = state.staged_base + state.staged.len() as u64 - 1;
-            return Some(Ok(Claim { chunk, number, start, count }));
+            return Some(Ok(Claim { chunk, number, start, count, fills: false }));
         }
         if !is_open {
             let slot = self.take_buffer(state)?;
             let target = left.map_or(recipe.batch as u64, |left| left.min(recipe.batch as u64)) as usize;
             feed.cursor.batches += 1;
-            state.batches.push_back(Filling::new(slot, target, 0));
+            state.batches.push_back(Filling::new(slot, target, 0, start));
         }
         let number = state.base + state.batches.len() as u64 - 1;
         let batch = state.batches.back_mut()?;
@@ -150,12 +163,19 @@ impl Engine {
         batch.rows += count;
         batch.pending += 1;
         feed.cursor.position += count as u64;
-        if batch.rows == batch.target {
+        let fills = batch.rows == batch.target;
+        if fills {
             batch.closed = true;
+            batch.last = recipe.is_limit(feed.cursor.batches);
+            if recipe.pass_ends(feed.cursor) {
+                batch.last = true;
+                (feed.cursor.pass, feed.cursor.position) = (feed.cursor.pass + 1, 0);
+            } else {
+                batch.last |= recipe.epoch_ends(batch.start, feed.cursor);
+            }
             batch.end = feed.cursor;
-            batch.last = recipe.epoch_ends(feed.cursor);
         }
-        Some(Ok(Claim { chunk, number, start, count }))
+        Some(Ok(Claim { chunk, number, start, count, fills }))
     }
 
     /// Takes the records of a claim from the stream, still under the feed's lock, so that they come in turn.
@@ -165,8 +185,7 @@ impl Engine {
         let mut failed = None;
         while local.origins.len() < claim.count {
             let Some(mut row) = local.stages.first(local.origins.len()) else { break };
-            match catch_unwind(AssertUnwindSafe(|| chain.next(&mut row))).unwrap_or_else(|_| Err(panicked()))
-            {
+            match chain.next(&mut row) {
                 Ok(Some(origin)) => local.origins.push(origin),
                 Ok(None) => break,
                 Err(error) => {
@@ -175,22 +194,40 @@ impl Engine {
                 }
             }
         }
-        self.counters[0].add(Sum { busy: began.elapsed(), ..Sum::default() });
         let found = local.origins.len();
-        if found == claim.count {
+        let is_short = found < claim.count;
+        // What follows a full batch tells whether it is the last of its pass. Nothing follows what is all that was
+        // asked for.
+        let follows = match is_short || !claim.fills || self.recipe.is_limit(cursor.batches) {
+            true => Err(()),
+            false => chain.peek(),
+        };
+        self.counters[0].add(Sum { busy: began.elapsed(), ..Sum::default() });
+        let mut state = self.state();
+        if !self.recipe.staged {
+            let base = state.base;
+            let Some(batch) = state.batches.get_mut((claim.number - base) as usize) else { return Next::End };
+            if let (0, Some(&(epoch, _))) = (claim.chunk.start(), local.origins.first()) {
+                batch.epoch = epoch;
+            }
+            if let Ok(Some(next)) = follows {
+                batch.last |= self.recipe.is_epoch_over(batch.epoch, next);
+            }
+        }
+        if !is_short && follows != Ok(None) {
             return Next::Work(claim);
         }
         // The pass is over, or the stream is damaged from here on.
-        let (asked, ended) = (claim.count, failed.is_some());
+        let (asked, mut over) = (claim.count, failed.is_some());
         claim.count = found;
-        let passed = claim.start.position + found as u64;
-        let mut state = self.state();
-        cursor.pass += 1;
-        cursor.position = 0;
         // A pass without any sample would be followed by passes without any sample.
-        let mut over = ended || passed == 0 || !self.recipe.has_pass(cursor.pass);
-        if !over && let Err(error) = chain.restart(cursor.pass) {
-            (failed, over) = (Some(error), true);
+        if !over && claim.start.position + found as u64 == 0 {
+            (failed, over) = (Some(self.empty(&state)), true);
+        }
+        (cursor.pass, cursor.position) = (cursor.pass + 1, 0);
+        over |= !self.recipe.has_pass(cursor.pass);
+        if !over {
+            chain.restart(cursor.pass);
         }
         let (base, staged_base) = (state.base, state.staged_base);
         if self.recipe.staged {
@@ -206,12 +243,13 @@ impl Engine {
             batch.rows -= asked - found;
             batch.closed = true;
             batch.last = true;
-            batch.end = *cursor;
-            batch.error = failed.map(|error| (batch.rows, error));
-            batch.discard = batch.rows == 0 || (self.recipe.drop_remainder && batch.rows < self.recipe.batch);
+            // A stream that was resumed behind its last sample has a pass without rows.
+            batch.discard = batch.rows == 0;
             if batch.discard {
                 cursor.batches -= 1;
             }
+            batch.end = *cursor;
+            batch.error = failed.map(|error| (batch.rows, error));
             if found == 0 {
                 batch.pending -= 1;
             }

@@ -70,6 +70,11 @@ impl Table {
         Ok(Table { path: path.to_owned(), columns, rows, reader: Arc::new(reader) })
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Names and types of the columns.
     pub fn columns(&self) -> &[(String, Element)] {
         &self.columns

@@ -15,6 +15,7 @@ use super::{Block, Scratch, Source};
 use crate::error::{Error, Result};
 use crate::fields::FieldKind;
 use crate::sample::{FieldSpec, Number, SampleMut};
+use crate::scale::{Scale, divided};
 
 /// What is read ahead when rows are asked for in turn: enough that the call costs little beside the copy.
 const READ_AHEAD: usize = 128 << 10;
@@ -160,9 +161,9 @@ impl Column {
         Column { place, element, rows, row_bytes, field: FieldSpec::new(name, dtype, shape), divisor }
     }
 
-    /// The same array with the element type of what it is for.
-    pub(crate) fn of_kind(mut self, kind: FieldKind) -> Column {
-        (self.field.dtype, self.divisor) = kind.declared(self.element, &self.field.shape);
+    /// The same array with the element type of what it is for, if that is said, and with numbers of inputs scaled.
+    pub(crate) fn read_as(mut self, read: ReadAs) -> Column {
+        (self.field.dtype, self.divisor) = read.declared(&self.field, self.element, self.divisor);
         self
     }
 
@@ -256,18 +257,52 @@ fn kind_of(dtype: DType) -> Option<plimsoll_formats::Element> {
     })
 }
 
+/// Whether an array of this name is what is to be learned.
+fn is_label(name: &str) -> bool {
+    ["y", "label", "target", "mask"].iter().any(|start| name.to_lowercase().starts_with(start))
+}
+
 /// What a stored array becomes in samples: labels (any whole numbers that are named `y…`, `label…`, `target…` or
 /// `mask…`, or that are one a row) become `i64`; pixels (other `u8`) become `f32` divided by 255; other whole
 /// numbers `i64`; doubles become `f32`; the rest stays.
 pub(super) fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DType, f32) {
     use plimsoll_formats::Element;
-    let label = ["y", "label", "target", "mask"].iter().any(|start| name.to_lowercase().starts_with(start));
     match element.element {
-        Element::U8 if !label && !shape.is_empty() => (DType::F32, 255.0),
+        Element::U8 if !is_label(name) && !shape.is_empty() => (DType::F32, 255.0),
         kind if kind.is_integer() => (DType::I64, 1.0),
         Element::F64 => (DType::F32, 1.0),
         kind => (kind.widened(), 1.0),
     }
+}
+
+/// How an array is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadAs {
+    /// What it is for; without it, its name and type tell.
+    pub kind: Option<FieldKind>,
+    /// What numbers of inputs are multiplied by, if that is said.
+    pub scale: Option<Scale>,
+}
+
+impl ReadAs {
+    /// The type of a field in samples, and what its numbers are divided by.
+    pub fn declared(self, field: &FieldSpec, element: Stored, divisor: f32) -> (DType, f32) {
+        let (dtype, divisor, is_input) = match self.kind {
+            Some(kind) => (kind.declared(element), 1.0, kind == FieldKind::Numbers),
+            None => (field.dtype, divisor, !is_label(&field.name)),
+        };
+        match self.scale {
+            Some(scale) if is_input && dtype.is_float() => (dtype, scale.divisor()),
+            _ => (dtype, divisor),
+        }
+    }
+}
+
+/// What is said of an array whose numbers are not handed on as they are.
+pub(super) fn conversion(field: &FieldSpec, element: Stored, divisor: f32) -> Option<String> {
+    let is_pixels = element.element == plimsoll_formats::Element::U8 && field.dtype.is_float();
+    (divisor != 1.0 || is_pixels)
+        .then(|| format!("'{}': {} as {}, {}", field.name, element.element, field.dtype, divided(divisor)))
 }
 
 /// Columns of equally many rows.
@@ -310,6 +345,19 @@ impl Source for Arrays {
             column.read(index, &mut scratch.bytes, block, out.bytes_mut(field))?;
         }
         Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let note = |column: &Column| conversion(&column.field, column.element, column.divisor);
+        self.columns.iter().filter_map(note).collect()
+    }
+
+    fn name(&self) -> String {
+        let path = self.columns.iter().find_map(|column| match &column.place {
+            Place::File { path, .. } => Some(path.display().to_string()),
+            Place::Memory(_) => None,
+        });
+        path.unwrap_or_else(|| "the data in memory".to_owned())
     }
 
     fn held(&self) -> u64 {

@@ -53,6 +53,10 @@ impl StreamSource for Columnar {
         Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label }))
     }
 
+    fn name(&self) -> String {
+        self.table.path().display().to_string()
+    }
+
     fn held(&self) -> u64 {
         self.table.held()
     }

@@ -133,6 +133,10 @@ impl Source for Folder {
         out.set(1, &[i64::from(class)])
     }
 
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
     fn held(&self) -> u64 {
         let classes: usize = self.classes.iter().map(|class| class.len() + 24).sum();
         (self.names.len() + self.files.len() * 8 + classes) as u64

@@ -25,7 +25,7 @@ pub use picture::Images;
 pub use shapes::Shapes;
 pub use text::Tokens;
 
-pub(crate) use array::{Arrays, read_at};
+pub(crate) use array::{Arrays, ReadAs, read_at};
 #[cfg(feature = "parquet")]
 pub(crate) use columnar::Columnar;
 pub(crate) use folder::{Folder, has_classes};
@@ -51,6 +51,16 @@ pub trait Source: Send + Sync {
 
     /// Writes sample `index` into `out`. Temporary bytes belong into `scratch`, which a thread keeps.
     fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()>;
+
+    /// What a user should know of the way from the file to the sample: conversions, what is left out.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What messages call it: the file or folder it reads.
+    fn name(&self) -> String {
+        "the source".to_owned()
+    }
 
     /// Bytes that the source itself keeps in memory.
     fn held(&self) -> u64 {
@@ -96,6 +106,16 @@ pub trait StreamSource: Send + Sync {
 
     /// Starts at the first sample.
     fn open(&self) -> Result<Box<dyn Stream>>;
+
+    /// What a user should know of the way from the file to the sample: conversions, what is left out.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What messages call it: the file or folder it reads.
+    fn name(&self) -> String {
+        "the source".to_owned()
+    }
 
     /// Bytes that the source and its stream keep in memory.
     fn held(&self) -> u64 {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use plimsoll_formats::{FileError, Stored};
 use plimsoll_graph::DType;
 
-use super::array::declared_type;
+use super::array::{ReadAs, conversion, declared_type};
 use super::{Stream, StreamSource};
 use crate::error::{Error, Result};
-use crate::fields::FieldKind;
 use crate::sample::{FieldSpec, Sample, SampleMut};
 
 /// How a compressed array is opened at its first number.
@@ -45,9 +44,9 @@ impl PackedColumn {
         }
     }
 
-    /// The same array with the element type of what it is for.
-    pub fn of_kind(mut self, kind: FieldKind) -> PackedColumn {
-        (self.field.dtype, self.divisor) = kind.declared(self.element, &self.field.shape);
+    /// The same array with the element type of what it is for, if that is said, and with numbers of inputs scaled.
+    pub fn read_as(mut self, read: ReadAs) -> PackedColumn {
+        (self.field.dtype, self.divisor) = read.declared(&self.field, self.element, self.divisor);
         self
     }
 }
@@ -108,6 +107,15 @@ impl StreamSource for Packed {
         let open = |column: &PackedColumn| Ok(((column.open)()?, column.path.clone()));
         let readers = self.columns.iter().map(open).collect::<Result<_>>()?;
         Ok(Box::new(PackedStream { readers, next: 0, rows: StreamSource::len(self).unwrap_or(0) }))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let note = |column: &PackedColumn| conversion(&column.field, column.element, column.divisor);
+        self.columns.iter().filter_map(note).collect()
+    }
+
+    fn name(&self) -> String {
+        self.columns.first().map_or(String::new(), |column| column.path.display().to_string())
     }
 
     fn held(&self) -> u64 {

@@ -116,6 +116,10 @@ impl Source for Records {
         result
     }
 
+    fn name(&self) -> String {
+        self.files.first().map_or(String::new(), |file| file.path.display().to_string())
+    }
+
     fn held(&self) -> u64 {
         self.files.iter().map(|file| file.index.starts.len() as u64 * 8 + 512).sum()
     }

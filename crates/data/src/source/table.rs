@@ -154,6 +154,10 @@ impl Source for Table {
         Ok(())
     }
 
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn held(&self) -> u64 {
         let classes: usize = self.classes.iter().map(|class| class.len() + 24).sum();
         (self.starts.len() * 8 + classes) as u64

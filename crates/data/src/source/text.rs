@@ -149,6 +149,10 @@ impl Source for Text {
         if found == window + 1 { Ok(()) } else { Err(changed()) }
     }
 
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn held(&self) -> u64 {
         self.characters.as_ref().map_or(0, |c| (c.alphabet.len() * 4 + c.places.len() * 8) as u64)
     }

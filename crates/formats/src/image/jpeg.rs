@@ -1,0 +1,36 @@
+//! Turns JPEG files into pixels.
+
+use std::path::Path;
+
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::{Size, check, recolor};
+use crate::{FileError, Result};
+
+pub fn decode(
+    bytes: &[u8],
+    file: &Path,
+    channels: usize,
+    limit: usize,
+    pixels: &mut Vec<u8>,
+) -> Result<Size> {
+    let damaged = |error: &dyn std::fmt::Display| {
+        FileError::damaged(file, format!("the JPEG is not readable: {error}"))
+    };
+    let color = if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
+    let options = DecoderOptions::default().jpeg_set_out_colorspace(color).jpeg_set_max_scans(64);
+    let options = options.set_max_width(1 << 16).set_max_height(1 << 16).set_strict_mode(true);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(|error| damaged(&error))?;
+    let Some((width, height)) = decoder.dimensions() else { return Err(damaged(&"it has no size")) };
+    check(file, width, height, limit)?;
+    let need = decoder.output_buffer_size().ok_or_else(|| damaged(&"it has no size"))?;
+    let given = decoder.output_colorspace().map_or(3, |color| color.num_components());
+    pixels.resize(need, 0);
+    decoder.decode_into(pixels).map_err(|error| damaged(&error))?;
+    recolor(pixels, given, channels);
+    Ok(Size { height, width, channels })
+}
