@@ -64,7 +64,8 @@ impl Engine {
             if is_wanted && staged.keep[row] {
                 match self.verdict(state.assembled.kept) {
                     Verdict::Use => {
-                        if !self.append(state, &full.row(row), staged.epochs[row]) {
+                        let (sample, number) = (full.row(row), full.numbers()[row]);
+                        if !self.append(state, &sample, number, staged.epochs[row]) {
                             room = false;
                             break;
                         }
@@ -134,7 +135,7 @@ impl Engine {
     }
 
     /// Copies a sample into the open batch; answers `false` when there is no room for a new one.
-    fn append(&self, state: &mut State, sample: &crate::sample::Sample<'_>, epoch: u64) -> bool {
+    fn append(&self, state: &mut State, sample: &crate::sample::Sample<'_>, number: u64, epoch: u64) -> bool {
         if let Some(batch) = state.batches.back_mut()
             && batch.is_held_back()
             && !self.recipe.drop_remainder
@@ -150,7 +151,9 @@ impl Engine {
             state.assembled.batches += 1;
         }
         if let Some(batch) = state.batches.back_mut() {
-            batch.opener.chunk(1).row(0).copy_from(sample);
+            let mut chunk = batch.opener.chunk(1);
+            chunk.row(0).copy_from(sample);
+            chunk.set_number(0, number);
             batch.rows += 1;
         }
         true

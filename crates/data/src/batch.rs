@@ -61,6 +61,12 @@ impl Batch {
         self.samples
     }
 
+    /// The number of each sample in its source, whatever shuffles, filters and skipped errors did: what
+    /// [`Dataset::sample_name`](crate::Dataset::sample_name) takes.
+    pub fn numbers(&self) -> &[u64] {
+        self.full.as_ref().map_or(&[], |full| &full.numbers()[..self.samples])
+    }
+
     /// How often the source was gone through before its first sample.
     pub fn epoch(&self) -> u64 {
         self.epoch

@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::feed::{Cursor, Input};
 use crate::held_back::Part;
+use crate::open::Split;
 use crate::order::Move;
 use crate::plan::{AUTO, Amount, Limits};
 use crate::position::Position;
@@ -42,6 +43,10 @@ pub struct Dataset {
     on_error: OnError,
     /// What is to be said beside what the source says.
     pub(crate) notes: Vec<String>,
+    /// Classes of a source that is behind a cache.
+    classes: Option<Vec<String>>,
+    /// The part that the source is by name.
+    pub(crate) part: Option<Split>,
 }
 
 impl Dataset {
@@ -102,7 +107,17 @@ impl Dataset {
 
     pub(crate) fn new(input: Input) -> Dataset {
         let (on_error, notes) = (OnError::Fail, Vec::new());
-        Dataset { input, stages: Vec::new(), memory: None, prefetch: AUTO, workers: AUTO, on_error, notes }
+        Dataset {
+            input,
+            stages: Vec::new(),
+            memory: None,
+            prefetch: AUTO,
+            workers: AUTO,
+            on_error,
+            notes,
+            classes: None,
+            part: None,
+        }
     }
 
     /// Leaves types as they are stored: pixels stay `u8`, labels keep their width. Sources convert otherwise: `u8` pixels
@@ -299,6 +314,35 @@ impl Dataset {
         [self.input.notes(), self.notes.clone()].concat()
     }
 
+    /// Which part of a data set this is, where the data set has parts by name (`x_train`, `test/`, `t10k-…`). Nothing where
+    /// it has none: then the same samples come whichever part is asked for.
+    pub fn part(&self) -> Option<Split> {
+        self.part
+    }
+
+    pub(crate) fn of_part(mut self, split: Split) -> Dataset {
+        self.part = Some(split);
+        self
+    }
+
+    /// The names of the classes that labels number: those of folders, in their order, or of a column of a table.
+    pub fn class_names(&self) -> Option<Vec<String>> {
+        let own = match &self.input {
+            Input::Indexed(source) => source.class_names(),
+            Input::Stream(_) => None,
+        };
+        own.or_else(|| self.classes.clone())
+    }
+
+    /// The name of a sample, where samples are files, by its number in the source
+    /// ([`Batch::numbers`](crate::Batch::numbers)).
+    pub fn sample_name(&self, number: u64) -> Option<String> {
+        match &self.input {
+            Input::Indexed(source) => source.sample_name(number),
+            Input::Stream(_) => None,
+        }
+    }
+
     /// The number of samples of one pass, if it is known and has an end.
     pub fn samples(&self) -> Result<Option<u64>> {
         let recipe = self.recipe()?;
@@ -336,8 +380,8 @@ impl Dataset {
 
     /// The same settings over another source, without stages.
     pub(crate) fn over(self, input: Input) -> Dataset {
-        let notes = self.notes();
-        Dataset { input, stages: Vec::new(), notes, ..self }
+        let (notes, classes) = (self.notes(), self.class_names());
+        Dataset { input, stages: Vec::new(), notes, classes, ..self }
     }
 
     /// The bytes that it may take.

@@ -35,7 +35,6 @@ mod fields;
 mod held_back;
 mod open;
 mod order;
-mod parts;
 mod plan;
 mod position;
 mod recipe;

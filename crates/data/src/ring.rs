@@ -16,6 +16,8 @@ struct Slot {
     rows: usize,
     fields: Vec<*mut [Line]>,
     lens: *mut [u32],
+    /// The number of each row's sample in its source.
+    numbers: *mut [u64],
 }
 
 // SAFETY: The pointers own their memory. Access from several threads goes through `Chunk`s, which are disjoint, or
@@ -32,6 +34,8 @@ impl Drop for Slot {
         }
         // SAFETY: As above.
         drop(unsafe { Box::from_raw(self.lens) });
+        // SAFETY: As above.
+        drop(unsafe { Box::from_raw(self.numbers) });
     }
 }
 
@@ -57,7 +61,7 @@ pub(crate) struct Full(Arc<Slot>);
 /// Bytes of a buffer of `rows` rows.
 pub(crate) fn buffer_bytes(spec: &[FieldSpec], rows: usize) -> u64 {
     let field = |field: &FieldSpec| (field.bytes() as u64).saturating_mul(rows as u64).next_multiple_of(64);
-    spec.iter().map(field).sum::<u64>() + 4 * (rows * spec.len()) as u64
+    spec.iter().map(field).sum::<u64>() + (4 * rows * spec.len() + 8 * rows) as u64
 }
 
 impl Free {
@@ -69,7 +73,8 @@ impl Free {
         let lens: Box<[u32]> =
             (0..rows).flat_map(|_| spec.iter().map(|field| field.first() as u32)).collect();
         let fields = spec.iter().map(field).collect();
-        Free(Arc::new(Slot { spec: spec.clone(), rows, fields, lens: Box::into_raw(lens) }))
+        let numbers = Box::into_raw(vec![0; rows].into_boxed_slice());
+        Free(Arc::new(Slot { spec: spec.clone(), rows, fields, lens: Box::into_raw(lens), numbers }))
     }
 
     pub fn open(self) -> Opener {
@@ -106,6 +111,13 @@ impl Chunk {
     /// The number of its first row in the buffer.
     pub fn start(&self) -> usize {
         self.start
+    }
+
+    /// Says which sample of the source row `row` of this chunk is.
+    pub fn set_number(&mut self, row: usize, number: u64) {
+        assert!(row < self.count, "a chunk of {} rows has no row {row}", self.count);
+        // SAFETY: The row lies inside the block, and no other chunk has it, as in `row`.
+        unsafe { self.slot.numbers.cast::<u64>().add(self.start + row).write(number) };
     }
 
     /// Row `row` of this chunk.
@@ -149,6 +161,12 @@ impl Full {
     pub fn lens(&self) -> &[u32] {
         // SAFETY: As in `bytes`.
         unsafe { &*self.0.lens }
+    }
+
+    /// The number of each row's sample in its source.
+    pub fn numbers(&self) -> &[u64] {
+        // SAFETY: As in `bytes`.
+        unsafe { &*self.0.numbers }
     }
 
     pub fn row(&self, row: usize) -> Sample<'_> {

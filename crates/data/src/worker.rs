@@ -288,6 +288,7 @@ impl Engine {
                 (None, Some(&(epoch, index))) => At { epoch, index },
                 (None, None) => break,
             };
+            claim.chunk.set_number(row, at.index);
             let sample = AssertUnwindSafe(|| self.sample(row, at, &mut claim.chunk, local));
             let kept = catch_unwind(sample).unwrap_or_else(|_| Err(panicked().in_stage("a step", at.index)));
             local.epochs.push(at.epoch);

@@ -1,55 +1,16 @@
 //! Files of every kind, sound and damaged, as they come out of a pipeline.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::{Folder, fixture, gzip, idx, npz};
 
 use plimsoll_data::{
-    Column, Dataset, FieldKind, FieldSpec, Fields, Images, OnError, Open, Shapes, Split, Tokens, Wanted,
+    Column, Dataset, FieldKind, FieldSpec, Fields, Images, OnError, Open, Scale, Shapes, Split, Tokens,
+    Wanted,
 };
 use plimsoll_device::Bytes;
 use plimsoll_formats::{Element, example, npy, tfrecord};
 use plimsoll_graph::DType;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/fixtures").join(name)
-}
-
-/// A folder that is gone with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-files-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn idx(kind: u8, shape: &[u32], numbers: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0, 0, kind, shape.len() as u8];
-    shape.iter().for_each(|extent| bytes.extend(extent.to_be_bytes()));
-    [bytes, numbers.to_vec()].concat()
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(bytes).unwrap();
-    gzip.finish().unwrap()
-}
 
 /// All of both fields, in one batch.
 fn x_and_y(dataset: Dataset) -> (Vec<f32>, Vec<i64>) {
@@ -132,9 +93,20 @@ fn a_model_takes_arrays_by_name_with_the_types_it_wants() {
         Open { fields: Some(Fields { inputs: inputs.clone(), labels }), ..Open::default() }
     };
     let data = Dataset::open_with(&folder.0, &fields(&["mask"])).unwrap();
+    assert_eq!(data.notes(), ["'image': u8 as f32, as stored"]);
+    let scaled = Open { scale: Some(Scale::Unit), ..fields(&["mask"]) };
+    let unit = Dataset::open_with(&folder.0, &scaled).unwrap();
+    assert_eq!(unit.notes()[0], "'image': u8 as f32, divided by 255");
+    let batch = unit.batch(2).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(0).unwrap().get::<i64>().unwrap(), [1, 2, 3, 4], "indices are not scaled");
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [0.0, 1.0, 0.2, 0.4]);
+    assert_eq!(batch.field(2).unwrap().get::<f32>().unwrap(), [5.0 / 255.0, -1.0 / 255.0]);
+    assert_eq!(batch.field(3).unwrap().get::<i64>().unwrap(), [9, 8, 7, 6], "labels are not scaled");
+    drop(batch);
     let batch = data.batch(2).batches().unwrap().next().unwrap().unwrap();
     assert_eq!(batch.field(0).unwrap().get::<i64>().unwrap(), [1, 2, 3, 4]);
-    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [0.0, 1.0, 0.2, 0.4]);
+    // Keras takes bytes as they are.
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [0.0, 255.0, 51.0, 102.0]);
     assert_eq!(batch.field(2).unwrap().get::<f32>().unwrap(), [5.0, -1.0]);
     assert_eq!(batch.field(3).unwrap().get::<i64>().unwrap(), [9, 8, 7, 6]);
     let error = failure(Dataset::open_with(&folder.0, &fields(&["mask", "age"])));
@@ -324,6 +296,83 @@ fn a_cache_gives_the_samples_again_without_their_steps() {
     assert_eq!(cached.samples().unwrap(), Some(15));
     let other = folder.write("other", "somebody's data, and long enough for a heading");
     assert!(failure(source().cache(other)).contains("no cache"));
+}
+
+#[test]
+fn bytes_are_scaled_as_is_said_whatever_holds_them() {
+    let folder = Folder::new("scale");
+    let (images, labels) = (idx(8, &[1, 1, 2], &[0, 51]), idx(8, &[1], &[3]));
+    folder.write("a-images-idx3-ubyte", &images);
+    folder.write("a-labels-idx1-ubyte", &labels);
+    folder.write("b-images-idx3-ubyte.gz", gzip(&images));
+    folder.write("b-labels-idx1-ubyte.gz", gzip(&labels));
+    let arrays =
+        [("x", common::npy(Element::U8, &[1, 2], &[0, 51])), ("y", common::npy(Element::U8, &[1], &[3]))];
+    let stored = folder.write("stored.npz", npz(&arrays, false));
+    let deflated = folder.write("deflated.npz", npz(&arrays, true));
+    let table = folder.write("table.csv", "0,51,3\n");
+    let wanted = |name: &str, kind| vec![Wanted { name: name.into(), kind }];
+    let fields = Fields { inputs: wanted("x", FieldKind::Numbers), labels: wanted("y", FieldKind::Label) };
+    for path in [folder.0.join("a"), folder.0.join("b"), stored, deflated] {
+        let read = |fields: Option<&Fields>, scale| {
+            let open = Open { fields: fields.cloned(), scale, ..Open::default() };
+            let (x, y) = x_and_y(Dataset::open_with(&path, &open).unwrap());
+            assert_eq!(y, [3]);
+            x[1]
+        };
+        assert_eq!((read(None, None), read(Some(&fields), None)), (0.2, 51.0), "{}", path.display());
+        for fields in [None, Some(&fields)] {
+            assert_eq!(read(fields, Some(Scale::None)), 51.0);
+            assert_eq!(read(fields, Some(Scale::Unit)), 0.2);
+            assert_eq!(read(fields, Some(Scale::Factor(2.0))), 102.0);
+        }
+    }
+    let open = |scale| Open { scale: Some(scale), ..Open::default() };
+    let (x, y) = x_and_y(Dataset::open_with(&table, &open(Scale::Factor(2.0))).unwrap());
+    assert_eq!((x, y), (vec![0.0, 102.0], vec![3]));
+    let text = folder.write("t.txt", "a text of some letters");
+    let open_text = Open { window: 4, ..open(Scale::Unit) };
+    assert!(failure(Dataset::open_with(&text, &open_text)).contains("cannot be divided by 255"));
+    assert!(
+        failure(Dataset::open_with(&table, &open(Scale::Factor(0.0)))).contains("cannot be multiplied by 0")
+    );
+}
+
+#[test]
+fn numbers_that_changed_are_found_by_the_checksums_of_their_files() {
+    let folder = Folder::new("checksums");
+    let numbers: Vec<u8> = (0..4000u32).map(|i| ((i * i) >> 5) as u8).collect();
+    let arrays = [
+        ("x", common::npy(Element::U8, &[100, 40], &numbers)),
+        ("y", common::npy(Element::U8, &[100], &[1; 100])),
+    ];
+    for compressed in [false, true] {
+        let mut bytes = npz(&arrays, compressed);
+        assert!(x_and_y(Dataset::open(folder.write("sound.npz", &bytes)).unwrap()).1.len() == 100);
+        // The checksum of the first array, in the directory at the end of the archive and before its bytes.
+        let crc = bytes[14..18].to_vec();
+        for at in 0..bytes.len() - 4 {
+            if bytes[at..at + 4] == crc[..] {
+                bytes[at] ^= 1;
+            }
+        }
+        let message = failure(Dataset::open(folder.write("wrong.npz", &bytes)));
+        assert!(message.contains("wrong.npz") && message.contains("array 'x'"), "{message}");
+        assert!(message.contains("its checksum differs"), "{message}");
+    }
+    folder.write("a-labels-idx1-ubyte", idx(8, &[100], &[1; 100]));
+    let mut packed = gzip(&idx(8, &[100, 40], &numbers));
+    let crc = packed.len() - 8;
+    packed[crc] ^= 1;
+    folder.write("a-images-idx3-ubyte.gz", &packed);
+    let message = failure(Dataset::idx(folder.0.join("a")));
+    assert!(
+        message.contains("a-images-idx3-ubyte.gz, record 99: ") && message.contains("checksum"),
+        "{message}"
+    );
+    folder.write("a-images-idx3-ubyte.gz", &packed[..packed.len() - 5]);
+    let message = failure(Dataset::idx(folder.0.join("a")));
+    assert!(message.contains("a-images-idx3-ubyte.gz, record 99: the file ends too early"), "{message}");
 }
 
 #[test]

@@ -67,6 +67,10 @@ impl FileError {
     /// Tells a file that ends too early from one that the system cannot read.
     pub fn io(file: &Path, source: io::Error) -> FileError {
         match source.kind() {
+            // A reader that knows which part ends has said so.
+            io::ErrorKind::UnexpectedEof if source.get_ref().is_some() => {
+                FileError::damaged(file, source.to_string())
+            }
             io::ErrorKind::UnexpectedEof => FileError::damaged(file, "the file ends too early"),
             // Decompressors report damage this way.
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {

@@ -24,6 +24,10 @@ pub struct Member {
     pub header: Header,
     /// Where its numbers begin in the file, if they are stored uncompressed.
     pub offset: Option<u64>,
+    /// Bytes of the member, its header included.
+    pub size: u64,
+    /// The checksum of those.
+    pub crc: u32,
 }
 
 fn zip_error(file: &Path, error: zip::result::ZipError) -> FileError {
@@ -47,7 +51,7 @@ pub fn members(path: &Path) -> Result<Vec<Member>> {
         let name = member.name().map_err(|error| zip_error(path, error))?;
         let Some(name) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
         let stored = member.compression() == zip::CompressionMethod::Stored;
-        let (start, size) = (member.data_start(), member.size());
+        let (start, size, crc) = (member.data_start(), member.size(), member.crc32());
         let inside = format!("array '{name}'");
         let header = Header::read(&mut member, path).map_err(|error| in_member(error, &inside))?;
         let need = header.start + header.bytes;
@@ -67,7 +71,7 @@ pub fn members(path: &Path) -> Result<Vec<Member>> {
             }
             _ => None,
         };
-        members.push(Member { name, entry, header, offset });
+        members.push(Member { name, entry, header, offset, size, crc });
     }
     Ok(members)
 }
@@ -84,9 +88,47 @@ fn in_member(error: FileError, inside: &str) -> FileError {
     }
 }
 
-/// The numbers of a deflated array, from front to back.
+impl Member {
+    /// Reads an array that is stored uncompressed once, from front to back, and compares its checksum: rows that are read
+    /// by offset afterwards cannot be checked one by one.
+    pub fn verify(&self, path: &Path) -> Result<()> {
+        let Some(offset) = self.offset else { return Ok(()) };
+        let io = |error| FileError::io(path, error);
+        let mut file = File::open(path).map_err(io)?;
+        file.seek(SeekFrom::Start(offset - self.header.start)).map_err(io)?;
+        let mut reader = BufReader::with_capacity(64 << 10, file.take(self.size));
+        let mut crc = flate2::Crc::new();
+        loop {
+            let block = std::io::BufRead::fill_buf(&mut reader).map_err(io)?;
+            if block.is_empty() {
+                break;
+            }
+            crc.update(block);
+            let used = block.len();
+            std::io::BufRead::consume(&mut reader, used);
+        }
+        if u64::from(crc.amount()) != self.size & 0xffff_ffff {
+            return Err(FileError::damaged(path, format!("array '{}' ends too early", self.name)));
+        }
+        match crc.sum() == self.crc {
+            true => Ok(()),
+            false => Err(FileError::damaged(path, differs(&self.name))),
+        }
+    }
+}
+
+fn differs(name: &str) -> String {
+    format!("array '{name}' is damaged: its checksum differs")
+}
+
+/// The numbers of a deflated array, from front to back. The checksum of the archive is compared at its end.
 pub struct Inflate {
     reader: flate2::bufread::DeflateDecoder<BufReader<std::io::Take<File>>>,
+    crc: flate2::Crc,
+    name: String,
+    /// Bytes that are still to come, and the checksum that all of them must have.
+    left: u64,
+    expected: u32,
 }
 
 impl Inflate {
@@ -106,8 +148,14 @@ impl Inflate {
         };
         file.seek(SeekFrom::Start(start)).map_err(io)?;
         let packed = BufReader::with_capacity(32 << 10, file.take(size));
-        let mut inflate = Inflate { reader: flate2::bufread::DeflateDecoder::new(packed) };
-        let mut header = (&mut inflate.reader).take(member.header.start);
+        let mut inflate = Inflate {
+            reader: flate2::bufread::DeflateDecoder::new(packed),
+            crc: flate2::Crc::new(),
+            name: member.name.clone(),
+            left: member.size,
+            expected: member.crc,
+        };
+        let mut header = (&mut inflate).take(member.header.start);
         std::io::copy(&mut header, &mut std::io::sink()).map_err(io)?;
         Ok(inflate)
     }
@@ -115,7 +163,28 @@ impl Inflate {
 
 impl Read for Inflate {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        self.reader.read(out)
+        use std::io::{Error, ErrorKind};
+        // A member that goes on behind its size has another checksum, so it need not be read.
+        let room = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        if room == 0 {
+            return Ok(0);
+        }
+        let early = || Error::new(ErrorKind::UnexpectedEof, format!("array '{}' ends too early", self.name));
+        let read = match self.reader.read(&mut out[..room]) {
+            Ok(0) => return Err(early()),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(early()),
+            Err(error) => {
+                let what = format!("array '{}' is damaged: {error}", self.name);
+                return Err(Error::new(ErrorKind::InvalidData, what));
+            }
+            Ok(read) => read,
+        };
+        self.crc.update(&out[..read]);
+        self.left -= read as u64;
+        if self.left == 0 && self.crc.sum() != self.expected {
+            return Err(Error::new(ErrorKind::InvalidData, differs(&self.name)));
+        }
+        Ok(read)
     }
 }
 
@@ -158,6 +227,50 @@ mod tests {
         let mut values = Vec::new();
         Inflate::open(&path, &found[1]).unwrap().read_to_end(&mut values).unwrap();
         assert_eq!(values, [5f32, 6.0, 7.0, 8.0].map(f32::to_le_bytes).concat());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_number_that_changed_is_found_by_the_checksum_and_named() {
+        let path = scratch("checksum");
+        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
+            archive(&path, method);
+            let sound = std::fs::read(&path).unwrap();
+            let (mut seen, mut wrong) = (0, 0);
+            for at in 0..sound.len() {
+                let mut mutated = sound.clone();
+                mutated[at] ^= 0x04;
+                std::fs::write(&path, &mutated).unwrap();
+                for (number, member) in members(&path).unwrap_or_default().into_iter().enumerate() {
+                    let mut values = Vec::new();
+                    let result = match member.offset {
+                        Some(offset) => member.verify(&path).map(|()| {
+                            let bytes = &mutated[offset as usize..][..16];
+                            values.extend_from_slice(bytes);
+                        }),
+                        None => Inflate::open(&path, &member).and_then(|mut inflate| {
+                            let read = inflate.read_to_end(&mut values);
+                            read.map(drop).map_err(|error| FileError::io(&path, error))
+                        }),
+                    };
+                    let first = 1.0 + 4.0 * number as f32;
+                    let expected: Vec<u8> = (0..4).flat_map(|i| (first + i as f32).to_le_bytes()).collect();
+                    match result {
+                        Ok(()) if member.header.bytes == 16 => {
+                            // Whatever is read is what was written.
+                            assert_eq!(values, expected, "byte {at}");
+                            seen += 1;
+                        }
+                        Ok(()) => {}
+                        Err(error) => {
+                            assert!(error.to_string().contains("checksum.npz"), "{error}");
+                            wrong += usize::from(error.to_string().contains("its checksum differs"));
+                        }
+                    }
+                }
+            }
+            assert!(seen > 100 && wrong >= 8, "{seen} sound, {wrong} wrong");
+        }
         std::fs::remove_file(path).unwrap();
     }
 

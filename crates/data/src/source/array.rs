@@ -259,7 +259,11 @@ fn kind_of(dtype: DType) -> Option<plimsoll_formats::Element> {
 
 /// Whether an array of this name is what is to be learned.
 fn is_label(name: &str) -> bool {
-    ["y", "label", "target", "mask"].iter().any(|start| name.to_lowercase().starts_with(start))
+    let name = name.to_lowercase();
+    // `y`, `y0` and `y_train` are labels; `years` are not.
+    let rest = name.strip_prefix('y').map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['_', '-']))
+        || ["label", "target", "mask"].iter().any(|start| name.starts_with(start))
 }
 
 /// What a stored array becomes in samples: labels (any whole numbers that are named `y…`, `label…`, `target…` or

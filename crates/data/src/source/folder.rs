@@ -1,117 +1,173 @@
-//! Turns a folder of classes, each a folder of images, into samples.
+//! Turns folders of images, one folder a class or without classes, into samples.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_formats::{FileError, image};
+use plimsoll_formats::image::{Orientation, Probe};
 use plimsoll_graph::DType;
 
-use super::picture::Images;
+use super::listing::{Listing, folders, has_classes, has_images};
+use super::picture::{Images, Needs};
 use super::{Scratch, Source};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
+use crate::scale::{Scale, divided};
 
-/// `root/class/name.jpg`: the pixels are `x`, the number of the class in the order of names is `y`.
+/// How a folder of images is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Form {
+    /// What images become; without it, the size of the first one, in color.
+    pub images: Option<Images>,
+    /// Whether folders are classes; without it, they are if there are any with images.
+    pub labelled: Option<bool>,
+    /// The names of the classes in their order; without it, those of the folders.
+    pub classes: Option<Vec<String>>,
+    pub scale: Scale,
+}
+
+/// `root/class/name.jpg`: the pixels are `x`, the number of the class is `y`. Without classes there is only `x`.
 #[derive(Clone)]
 pub(crate) struct Folder {
-    root: PathBuf,
-    classes: Arc<[String]>,
-    /// The names of all files without their folders, one after the other: one allocation instead of one a file.
-    names: Arc<str>,
-    /// Where each name ends, and its class.
-    files: Arc<[(u32, u32)]>,
-    longest: u64,
+    listing: Listing,
+    /// None where there are no labels.
+    classes: Option<Classes>,
+    needs: Needs,
     images: Images,
+    turned: bool,
     dtype: DType,
+    divisor: f32,
+    notes: Vec<String>,
     spec: Vec<FieldSpec>,
 }
 
-fn entries(path: &Path) -> Result<Vec<std::fs::DirEntry>> {
-    let io = |error| FileError::io(path, error);
-    let mut entries = std::fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
-    // Systems list folders in any order; classes and samples must not depend on it.
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    Ok(entries)
+/// Names of classes, and the class of each folder.
+#[derive(Clone)]
+struct Classes {
+    names: Arc<[String]>,
+    numbers: Arc<[u32]>,
 }
 
-/// Whether a folder holds folders of images.
-pub(crate) fn has_classes(root: &Path) -> bool {
-    let is_class = |folder: &std::fs::DirEntry| {
-        let files =
-            if folder.path().is_dir() { entries(&folder.path()).unwrap_or_default() } else { Vec::new() };
-        files.iter().any(|file| image::is_image_name(&file.path()))
-    };
-    entries(root).unwrap_or_default().iter().any(is_class)
+fn unknown(root: &Path, what: String) -> Error {
+    Error::Unknown { path: root.display().to_string(), what }
 }
 
 impl Folder {
-    /// Lists a folder; without `images` the size of the first image is that of all.
-    pub fn new(root: &Path, images: Option<Images>) -> Result<Folder> {
-        let (mut classes, mut names, mut files, mut longest) = (Vec::new(), String::new(), Vec::new(), 0);
-        for class in entries(root)?.into_iter().filter(|entry| entry.path().is_dir()) {
-            let name = class.file_name().to_string_lossy().into_owned();
-            for file in
-                entries(&class.path())?.into_iter().filter(|entry| image::is_image_name(&entry.path()))
-            {
-                let path = file.path();
-                longest = longest.max(file.metadata().map_err(|error| FileError::io(&path, error))?.len());
-                let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                    return Err(
-                        FileError::unsupported(&path, "the name is not Unicode; rename the file").into()
-                    );
-                };
-                names.push_str(name);
-                let Ok(end) = u32::try_from(names.len()) else {
-                    let what = "the names of its files take more than 4 GiB; split the folder";
-                    return Err(FileError::unsupported(root, what).into());
-                };
-                files.push((end, classes.len() as u32));
+    /// Lists a folder, or takes a single file, and reads the headers of its images.
+    pub fn new(root: &Path, form: &Form) -> Result<Folder> {
+        if root.is_file() {
+            let labelled = form.labelled == Some(true);
+            let what = || {
+                unknown(
+                    root,
+                    "a single image has no label; give a folder with a folder for each class".into(),
+                )
+            };
+            return if labelled { Err(what()) } else { Folder::of(Listing::file(root)?, None, form) };
+        }
+        let has_labels = form.labelled.unwrap_or_else(|| has_classes(root));
+        let below = folders(root)?;
+        if !has_labels {
+            let mut all = vec![String::new()];
+            if form.labelled == Some(false) {
+                all.extend(below);
             }
-            classes.push(name);
+            return Folder::of(Listing::new(root, all)?, None, form);
         }
-        if files.is_empty() {
-            let what = "it has no folders with JPEG or PNG files, one folder a class".to_owned();
-            return Err(Error::Unknown { path: root.display().to_string(), what });
-        }
-        let mut folder = Folder {
-            root: root.to_owned(),
-            classes: classes.into(),
-            names: names.into(),
-            files: files.into(),
-            longest,
-            images: images.unwrap_or(Images::new(0, 0)),
-            dtype: DType::F32,
-            spec: Vec::new(),
+        let classes = form.classes.clone().unwrap_or_else(|| below.clone());
+        let number = |folder: &String| match classes.iter().position(|class| class == folder) {
+            Some(class) => Ok(class as u32),
+            None => {
+                let names = classes.join(", ");
+                Err(unknown(root, format!("its folder '{folder}' is none of the classes {names}")))
+            }
         };
-        if images.is_none() {
-            let (mut scratch, limit) = (Scratch::default(), folder.images.max_pixels);
-            let path = folder.load(0, &mut scratch)?.0;
-            let size = image::decode(&scratch.bytes, &path, 3, limit, &mut scratch.decoded)?;
-            folder.images = Images::new(size.height, size.width);
+        let numbers = below.iter().map(number).collect::<Result<Vec<u32>>>()?;
+        let mut folder = Folder::of(
+            Listing::new(root, below)?,
+            Some(Classes { names: classes.into(), numbers: numbers.into() }),
+            form,
+        )?;
+        if has_images(root) {
+            folder.notes.push("images beside the folders of classes have no class and are left out".into());
         }
-        Ok(folder.with_dtype(DType::F32))
+        Ok(folder)
     }
 
-    fn with_dtype(mut self, dtype: DType) -> Folder {
-        self.dtype = dtype;
-        self.spec = vec![self.images.field("x", dtype), FieldSpec::new("y", DType::I64, [])];
+    fn of(listing: Listing, classes: Option<Classes>, form: &Form) -> Result<Folder> {
+        if listing.len() == 0 {
+            let what = match classes {
+                Some(_) => "it has no folders with images, one folder a class",
+                None => "it has no images (JPEG, PNG, GIF, BMP or WebP, by their names)",
+            };
+            return Err(unknown(&listing.root, what.into()));
+        }
+        let images = match form.images {
+            Some(images) => images.checked()?,
+            None => {
+                let first = Probe::of_file(&listing.path(0)).map_err(|error| error.at(0))?;
+                let (mut height, mut width) = (first.height, first.width);
+                if first.orientation.swaps_axes() {
+                    (height, width) = (width, height);
+                }
+                let all = Images::new(height, width);
+                // One that is too large is refused by name before a batch of such is planned.
+                let limit = all.max_pixels;
+                if first.pixels() > limit as u64 {
+                    let what =
+                        format!("the first image has {height} × {width} pixels, over the limit of {limit}");
+                    return Err(unknown(&listing.path(0), what));
+                }
+                all
+            }
+        };
+        let mut needs = Needs { longest: listing.longest, ..Needs::default() };
+        for index in 0..listing.len() {
+            // What is damaged is said when it is read, with its number, so that it can be skipped.
+            if let Ok(probe) = Probe::of_file(&listing.path(index)) {
+                needs.see(&probe, images);
+            }
+        }
+        let notes = listing.notes.clone();
+        let (turned, spec, divisor) = (true, Vec::new(), form.scale.divisor());
+        let folder =
+            Folder { listing, classes, needs, images, turned, dtype: DType::F32, divisor, notes, spec };
+        Ok(folder.with_type(DType::F32, divisor))
+    }
+
+    fn with_type(mut self, dtype: DType, divisor: f32) -> Folder {
+        (self.dtype, self.divisor) = (dtype, divisor);
+        self.spec = vec![self.images.field("x", dtype)];
+        if self.classes.is_some() {
+            self.spec.push(FieldSpec::new("y", DType::I64, []));
+        }
         self
     }
 
-    /// Reads file `index` into the scratch; its path and its class.
-    fn load(&self, index: u64, scratch: &mut Scratch) -> Result<(PathBuf, u32)> {
-        let (end, class) = self.files[index as usize];
-        let start = index.checked_sub(1).map_or(0, |before| self.files[before as usize].0);
-        let name = &self.names[start as usize..end as usize];
-        let path = self.root.join(&self.classes[class as usize]).join(name);
-        let io = |error| FileError::io(&path, error);
-        let file = File::open(&path).map_err(io)?;
-        scratch.bytes.clear();
-        // Files that have grown since they were listed are cut, and then refused by the decoder.
-        file.take(self.longest).read_to_end(&mut scratch.bytes).map_err(io)?;
-        Ok((path, class))
+    pub fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    pub fn images(&self) -> Images {
+        self.images
+    }
+
+    /// Writes the pixels of image `index`; `turned` says whether a photo is turned upright.
+    pub fn write(&self, index: u64, turned: bool, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
+        let path = self.listing.load(index, &mut scratch.bytes)?;
+        let written = self.images.write(&path, scratch, turned, (self.dtype, self.divisor), out);
+        written.map_err(|error| match error {
+            Error::File(error) => Error::File(error.at(index)),
+            other => other,
+        })
+    }
+
+    /// What the header of image `index` says.
+    pub fn probe(&self, index: u64) -> Result<Probe> {
+        Ok(Probe::of_file(&self.listing.path(index)).map_err(|error| error.at(index))?)
+    }
+
+    pub fn is_sideways(probe: &Probe) -> bool {
+        probe.orientation != Orientation::UPRIGHT
     }
 }
 
@@ -121,32 +177,46 @@ impl Source for Folder {
     }
 
     fn len(&self) -> u64 {
-        self.files.len() as u64
+        self.listing.len()
     }
 
     fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
-        let (path, class) = self.load(index, scratch)?;
-        self.images.write(&path, scratch, self.dtype, out.bytes_mut(0)).map_err(|error| match error {
-            Error::File(error) => Error::File(error.at(index)),
-            other => other,
-        })?;
-        out.set(1, &[i64::from(class)])
+        self.write(index, self.turned, scratch, out.bytes_mut(0))?;
+        match &self.classes {
+            Some(classes) => out.set(1, &[i64::from(classes.numbers[self.listing.folder(index)])]),
+            None => Ok(()),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let scaled = format!("'x': pixels as {}, {}", self.dtype, divided(self.divisor));
+        [vec![scaled], self.needs.notes(self.images), self.notes.clone()].concat()
+    }
+
+    fn class_names(&self) -> Option<Vec<String>> {
+        Some(self.classes.as_ref()?.names.to_vec())
+    }
+
+    fn sample_name(&self, index: u64) -> Option<String> {
+        (index < self.listing.len()).then(|| self.listing.name(index))
     }
 
     fn name(&self) -> String {
-        self.root.display().to_string()
+        self.listing.root.display().to_string()
     }
 
     fn held(&self) -> u64 {
-        let classes: usize = self.classes.iter().map(|class| class.len() + 24).sum();
-        (self.names.len() + self.files.len() * 8 + classes) as u64
+        let classes = self.classes.as_ref().map_or(0, |classes| {
+            classes.names.iter().map(|class| class.len() + 24).sum::<usize>() + 4 * classes.numbers.len()
+        });
+        self.listing.held() + classes as u64
     }
 
     fn scratch_bytes(&self) -> u64 {
-        self.longest + self.images.scratch_bytes()
+        self.needs.scratch_bytes(self.images)
     }
 
     fn stored(&self) -> Option<Arc<dyn Source>> {
-        Some(Arc::new(self.clone().with_dtype(DType::U8)))
+        Some(Arc::new(self.clone().with_type(DType::U8, 1.0)))
     }
 }

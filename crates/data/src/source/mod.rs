@@ -9,6 +9,8 @@ mod array;
 mod columnar;
 mod folder;
 mod function;
+mod listing;
+mod masks;
 mod packed;
 mod picture;
 mod records;
@@ -28,8 +30,10 @@ pub use text::Tokens;
 pub(crate) use array::{Arrays, ReadAs, read_at};
 #[cfg(feature = "parquet")]
 pub(crate) use columnar::Columnar;
-pub(crate) use folder::{Folder, has_classes};
+pub(crate) use folder::{Folder, Form};
 pub(crate) use function::{Function, Iterators};
+pub(crate) use listing::{folders, has_classes, has_images};
+pub(crate) use masks::{Masks, has_masks};
 pub(crate) use packed::{Packed, PackedColumn};
 pub(crate) use records::Records;
 pub(crate) use shapes::ShapesSource;
@@ -55,6 +59,17 @@ pub trait Source: Send + Sync {
     /// What a user should know of the way from the file to the sample: conversions, what is left out.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The names of the classes that labels number, if they have any.
+    fn class_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// The name of sample `index`, of a file say, if samples have any.
+    fn sample_name(&self, index: u64) -> Option<String> {
+        let _ = index;
+        None
     }
 
     /// What messages call it: the file or folder it reads.

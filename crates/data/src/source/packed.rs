@@ -12,6 +12,9 @@ use super::{Stream, StreamSource};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, Sample, SampleMut};
 
+/// So many bytes may lie behind the last row.
+const BEHIND_MOST: usize = 1 << 20;
+
 /// How a compressed array is opened at its first number.
 type Open = Arc<dyn Fn() -> Result<Box<dyn Read + Send>> + Send + Sync>;
 
@@ -147,7 +150,33 @@ impl Stream for PackedStream {
             let read = reader.read_exact(out.bytes_mut(field));
             read.map_err(|error| FileError::io(path, error).at(self.next))?;
         }
+        if self.next + 1 == self.rows {
+            self.finish()?;
+        }
         self.next += 1;
         Ok(true)
+    }
+}
+
+impl PackedStream {
+    /// Reads to the ends of the files, where the checksums of what was read lie. Before the last row is handed out, so
+    /// that no pass over damaged numbers succeeds.
+    fn finish(&mut self) -> Result<()> {
+        let mut block = [0; 512];
+        for (reader, path) in &mut self.readers {
+            let mut behind = 0;
+            loop {
+                let read = reader.read(&mut block);
+                match read.map_err(|error| FileError::io(path, error).at(self.next))? {
+                    0 => break,
+                    read => behind += read,
+                }
+                if behind > BEHIND_MOST {
+                    let what = "the file goes on far behind the numbers that its header promises";
+                    return Err(FileError::damaged(path, what).into());
+                }
+            }
+        }
+        Ok(())
     }
 }

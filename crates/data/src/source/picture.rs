@@ -1,12 +1,13 @@
-//! Turns JPEG and PNG bytes into a field of pixels of a fixed size.
+//! Turns the bytes of image files into a field of pixels of a fixed size.
 
 use std::path::Path;
 
-use plimsoll_formats::{Element, Stored, image};
+use plimsoll_formats::image::{self, Orientation, Probe, Size};
+use plimsoll_formats::{Element, Stored};
 use plimsoll_graph::DType;
 
 use super::Scratch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sample::FieldSpec;
 
 /// What images are turned into.
@@ -16,42 +17,115 @@ pub struct Images {
     pub height: usize,
     /// Pixels from left to right after resizing.
     pub width: usize,
-    /// 3 for color, 1 for gray.
+    /// 3 for color, 1 for gray; images of the other kind are converted.
     pub channels: usize,
-    /// Larger files are refused: each thread needs twelve bytes for a pixel while it decodes.
+    /// Larger files are refused. What decoding the largest takes is counted in the pipeline's bytes.
     pub max_pixels: usize,
 }
 
 impl Images {
-    /// Images of this size in color, decoded from files of at most two million pixels.
+    /// Images of this size in color, decoded from files of at most 64 megapixels.
     pub fn new(height: usize, width: usize) -> Images {
-        Images { height, width, channels: 3, max_pixels: 2_000_000 }
+        Images { height, width, channels: 3, max_pixels: 64 << 20 }
     }
 
     pub(crate) fn field(&self, name: &str, dtype: DType) -> FieldSpec {
         FieldSpec::new(name, dtype, [self.height, self.width, self.channels])
     }
 
-    /// What a thread needs while it decodes: coefficients, pixels, rows between the two axes, the result.
-    pub(crate) fn scratch_bytes(&self) -> u64 {
-        (self.max_pixels * 12 + self.height * self.width * self.channels) as u64
+    /// The same, unless no image can be so.
+    pub(crate) fn checked(self) -> Result<Images> {
+        let Images { height, width, channels, .. } = self;
+        if height == 0 || width == 0 || !matches!(channels, 1 | 3) {
+            let what = format!("images of {height} × {width} × {channels}: give a size, and 1 channel or 3");
+            return Err(Error::Stage(what));
+        }
+        Ok(self)
     }
 
-    /// Decodes `scratch.bytes` into a field.
+    /// Decodes `scratch.bytes` into a field, each value divided by `divisor`. Photos are turned upright where `turned`
+    /// says so.
     pub(crate) fn write(
         &self,
         path: &Path,
         scratch: &mut Scratch,
-        dtype: DType,
+        turned: bool,
+        (dtype, divisor): (DType, f32),
         out: &mut [u8],
     ) -> Result<()> {
-        let size = image::decode(&scratch.bytes, path, self.channels, self.max_pixels, &mut scratch.decoded)?;
+        let Images { height, width, channels, max_pixels } = *self;
+        let size = image::decode(&scratch.bytes, path, channels, max_pixels, &mut scratch.decoded)?;
+        let orientation = if turned { image::orientation(&scratch.bytes) } else { Orientation::UPRIGHT };
         // From here on the bytes of the file are not needed; their room takes the resized image.
         let resized = &mut scratch.bytes;
-        resized.resize(self.height * self.width * self.channels, 0);
-        image::resize(&scratch.decoded, size, self.height, self.width, &mut scratch.floats, resized);
-        let divisor = if dtype == DType::U8 { 1.0 } else { 255.0 };
-        Stored::from(Element::U8).convert(resized, dtype, divisor, out);
+        resized.resize(height * width * channels, 0);
+        let (down, across) = if orientation.swaps_axes() { (width, height) } else { (height, width) };
+        image::resize(&scratch.decoded, size, down, across, &mut scratch.floats, resized);
+        let mut pixels = &scratch.bytes;
+        if orientation != Orientation::UPRIGHT {
+            scratch.record.resize(height * width * channels, 0);
+            image::turn(pixels, orientation, height, width, channels, &mut scratch.record);
+            pixels = &scratch.record;
+        }
+        Stored::from(Element::U8).convert(pixels, dtype, divisor, out);
         Ok(())
+    }
+}
+
+/// What decoding the files of a source takes at most, as their headers say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// The longest file.
+    pub longest: u64,
+    /// Bytes of decoding, and of resizing.
+    pub decode: u64,
+    pub resize: u64,
+    /// The most pixels of an image.
+    pub pixels: u64,
+    /// How many were looked at, are not of the size they become, or stand sideways.
+    pub seen: u64,
+    pub other_sizes: u64,
+    pub turned: u64,
+}
+
+impl Needs {
+    /// Counts an image in. One that is over the limit is refused when it is read, and takes nothing.
+    pub fn see(&mut self, probe: &Probe, images: Images) {
+        self.seen += 1;
+        self.turned += u64::from(probe.orientation != Orientation::UPRIGHT);
+        if probe.pixels() > images.max_pixels as u64 {
+            return;
+        }
+        let (mut height, mut width) = (images.height, images.width);
+        if probe.orientation.swaps_axes() {
+            (height, width) = (width, height);
+        }
+        let size = Size { height: probe.height, width: probe.width, channels: images.channels };
+        self.decode = self.decode.max(probe.decode_bytes);
+        self.resize = self.resize.max(image::resize_bytes(size, height, width));
+        self.pixels = self.pixels.max(probe.pixels());
+        self.other_sizes += u64::from((probe.height, probe.width) != (height, width));
+    }
+
+    /// Bytes that a thread needs: the file, its pixels, rows between the two axes, the result and the result turned.
+    pub fn scratch_bytes(&self, images: Images) -> u64 {
+        let result = (images.height * images.width * images.channels) as u64;
+        self.longest.max(result) + self.decode + self.resize + result
+    }
+
+    /// What a user should know.
+    pub fn notes(&self, images: Images) -> Vec<String> {
+        let Images { height, width, .. } = images;
+        let mut notes = Vec::new();
+        if self.other_sizes > 0 {
+            notes.push(format!(
+                "{} of {} images are resized to {height} × {width}",
+                self.other_sizes, self.seen
+            ));
+        }
+        if self.turned > 0 {
+            notes.push(format!("{} photos are turned upright, as their EXIF data says", self.turned));
+        }
+        notes
     }
 }

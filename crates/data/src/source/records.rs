@@ -9,19 +9,27 @@ use plimsoll_formats::tfrecord::Index;
 use plimsoll_formats::{FileError, image};
 use plimsoll_graph::DType;
 
-use super::picture::Images;
+use super::picture::{Images, Needs};
 use super::{Scratch, Source};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
+use crate::scale::Scale;
 
 /// Features with such names come last: they are what is learned.
 const LABELS: [&str; 4] = ["label", "target", "class", "y"];
+
+/// Images of so many pixels are read without having been looked at before.
+const PIXELS_LEAST: usize = 2_000_000;
+/// So many of the longest records are looked at.
+const LOOKED_AT: usize = 64;
 
 /// Records of several files; 8 bytes a record are kept.
 #[derive(Clone)]
 pub(crate) struct Records {
     files: Arc<[RecordFile]>,
     images: Option<Images>,
+    needs: Needs,
+    scale: Option<Scale>,
     spec: Vec<FieldSpec>,
 }
 
@@ -33,6 +41,10 @@ struct RecordFile {
     first: u64,
 }
 
+fn is_label(name: &str) -> bool {
+    LABELS.iter().any(|label| name.to_lowercase().contains(label))
+}
+
 impl RecordFile {
     /// A file that cannot be followed to its end has one record more: the error.
     fn len(&self) -> u64 {
@@ -42,7 +54,7 @@ impl RecordFile {
 
 impl Records {
     /// Opens files. Fields are what the first record has, images decoded to `images` or to their own size.
-    pub fn new(paths: &[PathBuf], images: Option<Images>) -> Result<Records> {
+    pub fn new(paths: &[PathBuf], images: Option<Images>, scale: Option<Scale>) -> Result<Records> {
         let (mut files, mut first) = (Vec::new(), 0);
         for path in paths {
             let index = Index::of_file(path)?;
@@ -51,7 +63,8 @@ impl Records {
             first += file.len();
             files.push(file);
         }
-        let mut records = Records { files: files.into(), images, spec: Vec::new() };
+        let (images, needs) = (images.map(Images::checked).transpose()?, Needs::default());
+        let mut records = Records { files: files.into(), images, needs, scale, spec: Vec::new() };
         let mut scratch = Scratch::default();
         let path = records.load(0, &mut scratch.bytes)?.0.to_owned();
         for (name, feature) in features(&scratch.bytes) {
@@ -61,9 +74,8 @@ impl Records {
                 Feature::Bytes(_) => {
                     let bytes = feature.bytes().next().unwrap_or(&[]);
                     if image::is_image(bytes) {
-                        let limit = images.map_or(Images::new(0, 0).max_pixels, |images| images.max_pixels);
-                        let size = image::decode(bytes, &path, 3, limit, &mut scratch.decoded)?;
-                        let images = *records.images.get_or_insert(Images::new(size.height, size.width));
+                        let probe = image::Probe::read(&mut std::io::Cursor::new(bytes), &path)?;
+                        let images = *records.images.get_or_insert(Images::new(probe.height, probe.width));
                         records.spec.push(images.field(name, DType::F32));
                         continue;
                     }
@@ -76,11 +88,38 @@ impl Records {
         if records.spec.is_empty() {
             return Err(FileError::damaged_at(&path, 0, "the record is no tf.train.Example").into());
         }
-        let is_label =
-            |field: &FieldSpec| LABELS.iter().any(|label| field.name.to_lowercase().contains(label));
         // Protocol buffers store a map in any order.
-        records.spec.sort_by_key(|field| (is_label(field), field.name.clone()));
+        records.spec.sort_by_key(|field| (is_label(&field.name), field.name.clone()));
+        records.look()?;
         Ok(records)
+    }
+
+    /// Finds how large images are: those of the longest records are looked at. Larger ones are refused, with figures.
+    fn look(&mut self) -> Result<()> {
+        let Some(mut images) = self.images else { return Ok(()) };
+        let lengths = |file: &RecordFile| {
+            let first = file.first;
+            let length = |(at, pair): (usize, &[u64])| (pair[1] - pair[0], first + at as u64);
+            file.index.starts.windows(2).enumerate().map(length).collect::<Vec<_>>()
+        };
+        let mut longest: Vec<_> = self.files.iter().flat_map(lengths).collect();
+        longest.sort_unstable();
+        let mut bytes = Vec::new();
+        for (_, index) in longest.into_iter().rev().take(LOOKED_AT) {
+            // What is damaged is said when it is read.
+            let Ok((path, _)) = self.load(index, &mut bytes) else { continue };
+            let path = path.to_owned();
+            for bytes in features(&bytes).filter_map(|(_, feature)| feature.bytes().next()) {
+                if let (true, Ok(probe)) =
+                    (image::is_image(bytes), image::Probe::read(&mut std::io::Cursor::new(bytes), &path))
+                {
+                    self.needs.see(&probe, images);
+                }
+            }
+        }
+        images.max_pixels = images.max_pixels.min(PIXELS_LEAST.max(self.needs.pixels as usize));
+        self.images = Some(images);
+        Ok(())
     }
 
     /// Reads record `index` of all; its file and its number there.
@@ -116,6 +155,12 @@ impl Source for Records {
         result
     }
 
+    fn notes(&self) -> Vec<String> {
+        let pictures = self.spec.iter().filter(|field| self.images.is_some() && field.shape.len() == 3);
+        let scale = self.scale.unwrap_or(Scale::Unit);
+        pictures.map(|field| format!("'{}': pixels as {}, {scale}", field.name, field.dtype)).collect()
+    }
+
     fn name(&self) -> String {
         self.files.first().map_or(String::new(), |file| file.path.display().to_string())
     }
@@ -126,7 +171,11 @@ impl Source for Records {
 
     fn scratch_bytes(&self) -> u64 {
         let longest = self.files.iter().map(|file| file.index.longest as u64).max().unwrap_or(0);
-        2 * longest + self.images.map_or(0, |images| images.scratch_bytes())
+        let images = |images: Images| {
+            let least = (12 * PIXELS_LEAST + images.height * images.width * images.channels) as u64;
+            self.needs.scratch_bytes(images).max(least)
+        };
+        2 * longest + self.images.map_or(0, images)
     }
 
     fn stored(&self) -> Option<Arc<dyn Source>> {
@@ -163,8 +212,12 @@ impl Records {
             match feature {
                 Feature::Floats(_) if field.dtype == DType::F32 => {
                     let (slots, mut count) = (out.get_mut::<f32>(at)?, 0);
+                    let divisor = match self.scale {
+                        Some(scale) if !is_label(name) => scale.divisor(),
+                        _ => 1.0,
+                    };
                     for (slot, value) in slots.iter_mut().zip(feature.floats()) {
-                        (*slot, count) = (value, count + 1);
+                        (*slot, count) = (value / divisor, count + 1);
                     }
                     if count != slots.len() || feature.floats().nth(count).is_some() {
                         return Err(wrong(feature.floats().count()));
@@ -185,7 +238,9 @@ impl Records {
                         Some(images) if field.shape.len() == 3 => {
                             scratch.bytes.clear();
                             scratch.bytes.extend_from_slice(bytes);
-                            images.write(path, scratch, field.dtype, out.bytes_mut(at))?;
+                            let scale = self.scale.unwrap_or(Scale::Unit);
+                            let divisor = if field.dtype == DType::U8 { 1.0 } else { scale.divisor() };
+                            images.write(path, scratch, true, (field.dtype, divisor), out.bytes_mut(at))?;
                         }
                         _ if bytes.len() == field.bytes() => out.bytes_mut(at).copy_from_slice(bytes),
                         _ => return Err(wrong(bytes.len())),

@@ -154,6 +154,11 @@ impl Source for Table {
         Ok(())
     }
 
+    fn class_names(&self) -> Option<Vec<String>> {
+        let names = self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        (!self.classes.is_empty()).then(|| names.collect())
+    }
+
     fn name(&self) -> String {
         self.path.display().to_string()
     }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Size, check, recolor};
+use super::{Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 /// What the header says.
@@ -87,8 +87,8 @@ pub fn decode(
     let (at, entry, entries) = header.palette;
     let palette = bytes.get(at..at.saturating_add(entry * entries)).ok_or_else(early)?;
     let body = bytes.get(header.start..).and_then(|rest| rest.get(..line * height)).ok_or_else(early)?;
-    pixels.clear();
-    pixels.resize(width * height * 3, 0);
+    fit(pixels, width * height * 3);
+    pixels.fill(0);
     for (row, input) in body.chunks_exact(line).enumerate() {
         let row = if header.is_top_down { row } else { height - 1 - row };
         let output = &mut pixels[row * width * 3..][..width * 3];

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Size, check, recolor};
+use super::{Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 pub fn decode(
@@ -34,9 +34,9 @@ pub fn decode(
     let palette = decoder.palette().map_err(|error| damaged(&error))?.to_vec();
     let mut entries = vec![0; decoder.buffer_size()];
     decoder.read_into_buffer(&mut entries).map_err(|error| damaged(&error))?;
-    pixels.clear();
     // What the picture leaves of the canvas is black.
-    pixels.resize(width * height * 3, 0);
+    fit(pixels, width * height * 3);
+    pixels.fill(0);
     for (row, entries) in entries.chunks_exact(wide.max(1)).take(high).enumerate() {
         for (column, &entry) in entries.iter().enumerate() {
             let at = ((top + row) * width + left + column) * 3;

@@ -7,7 +7,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Size, check, recolor};
+use super::{Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 pub fn decode(
@@ -29,7 +29,7 @@ pub fn decode(
     check(file, width, height, limit)?;
     let need = decoder.output_buffer_size().ok_or_else(|| damaged(&"it has no size"))?;
     let given = decoder.output_colorspace().map_or(3, |color| color.num_components());
-    pixels.resize(need, 0);
+    fit(pixels, need);
     decoder.decode_into(pixels).map_err(|error| damaged(&error))?;
     recolor(pixels, given, channels);
     Ok(Size { height, width, channels })

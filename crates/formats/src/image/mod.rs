@@ -122,6 +122,15 @@ pub fn decode(
     }
 }
 
+/// Makes a list so long, with no more room than that: what decoding takes is declared before.
+pub(crate) fn fit<T: Clone + Default>(list: &mut Vec<T>, len: usize) {
+    if list.capacity() < len {
+        list.clear();
+        list.reserve_exact(len);
+    }
+    list.resize(len, T::default());
+}
+
 /// Turns pixels of `from` channels (gray, gray with transparency, color, color with transparency) into pixels of `to`.
 fn recolor(pixels: &mut Vec<u8>, from: usize, to: usize) {
     if from == to || from == 0 {
@@ -146,6 +155,7 @@ fn recolor(pixels: &mut Vec<u8>, from: usize, to: usize) {
         return;
     }
     // From the last pixel on, since each needs more room than it had.
+    pixels.reserve_exact(count * to - pixels.len());
     pixels.resize(count * to, 0);
     for at in (0..count).rev() {
         let value = pixels[at * from];

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use png::{BitDepth, ColorType};
 
-use super::{Size, check, recolor};
+use super::{Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 pub fn decode(
@@ -25,7 +25,7 @@ pub fn decode(
     check(file, width, height, limit)?;
     let mut reader = decoder.read_info().map_err(|error| damaged(&error))?;
     let need = reader.output_buffer_size().ok_or_else(|| damaged(&"it has no size"))?;
-    pixels.resize(need, 0);
+    fit(pixels, need);
     let frame = reader.next_frame(pixels).map_err(|error| damaged(&error))?;
     recolor(pixels, frame.color_type.samples(), channels);
     Ok(Size { height, width, channels })
@@ -55,7 +55,7 @@ pub fn decode_ids(bytes: &[u8], file: &Path, limit: usize, pixels: &mut Vec<u8>)
     }
     let mut reader = decoder.read_info().map_err(|error| damaged(&error))?;
     let need = reader.output_buffer_size().ok_or_else(|| damaged(&"it has no size"))?;
-    pixels.resize(need, 0);
+    fit(pixels, need);
     let frame = reader.next_frame(pixels).map_err(|error| damaged(&error))?;
     let count = width * height;
     match color {

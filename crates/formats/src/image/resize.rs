@@ -1,6 +1,6 @@
 //! Turns pixels of one size into pixels of another, and pixels of a camera held sideways into upright ones.
 
-use super::{Orientation, Size};
+use super::{Orientation, Size, fit};
 
 /// Bytes that [`resize`] takes beside its input and output.
 pub fn resize_bytes(size: Size, height: usize, width: usize) -> u64 {
@@ -30,7 +30,7 @@ pub fn resize(
     }
     let (across, down) = (Taps::new(from_width, width), Taps::new(from_height, height));
     let row = width * channels;
-    scratch.resize(across.room() + down.room() + from_height * row + row, 0.0);
+    fit(scratch, across.room() + down.room() + from_height * row + row);
     let (x_taps, rest) = scratch.split_at_mut(across.room());
     let (y_taps, rest) = rest.split_at_mut(down.room());
     let (between, sums) = rest.split_at_mut(from_height * row);

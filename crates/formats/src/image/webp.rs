@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use super::{Size, check, recolor};
+use super::{Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 pub fn decode(
@@ -24,8 +24,7 @@ pub fn decode(
     check_inside(bytes, file, limit)?;
     let samples = if decoder.has_alpha() { 4 } else { 3 };
     let need = decoder.output_buffer_size().ok_or_else(|| damaged(&"it has no size"))?;
-    pixels.clear();
-    pixels.resize(need, 0);
+    fit(pixels, need);
     decoder.read_image(pixels).map_err(|error| damaged(&error))?;
     recolor(pixels, samples, channels);
     Ok(Size { height, width, channels })

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use plimsoll_formats::npz;
 
+use super::Split;
+use super::arrays::idx_pair;
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::open::{Split, idx_pair};
 
 impl Dataset {
     /// Whether the data at a path has a part of this kind by its names: `test/`, `t10k-images-idx3-ubyte`, `x_val.npy`,

@@ -1,0 +1,23 @@
+//! What decoding a large photo takes, in the system's own figures: this test is alone in its process.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::{Folder, jpeg};
+use plimsoll_data::{Dataset, Images, Open};
+use plimsoll_device::{Bytes, process};
+
+#[test]
+fn a_photo_of_fifty_megapixels_takes_what_is_declared() {
+    let folder = Folder::new("resident-photo");
+    folder.write("large.jpg", jpeg(8192, 6144, 1));
+    let open = Open { images: Some(Images::new(64, 64)), ..Open::default() };
+    let before = process::peak_resident().unwrap();
+    let data = Dataset::open_with(&folder.0, &open).unwrap().batch(1).repeat(2).workers(1).prefetch(0);
+    let declared = data.declared_bytes().unwrap();
+    assert_eq!(data.batches().unwrap().map(|batch| batch.unwrap().samples()).sum::<usize>(), 2);
+    let grown = process::peak_resident().unwrap().saturating_sub(before);
+    // What the test's own code pages in comes on top.
+    assert!(grown <= declared + Bytes::mib(2), "{grown:#} where {declared:#} are declared");
+    assert!(grown >= Bytes::mib(100), "nothing was measured: {grown:#}");
+}
