@@ -255,14 +255,7 @@ pub mod tests {
         let mut survey = survey();
         let info = survey.plan(Some(survey.floor())).unwrap();
         let page = page(&info);
-        for word in [
-            "parameter",
-            "optimizer",
-            "activation",
-            "program",
-            "planned",
-            "the peak is during",
-        ] {
+        for word in ["parameter", "optimizer", "activation", "program", "planned", "the peak is during"] {
             assert!(page.contains(word), "no {word} in {page}");
         }
         // This model is the command's own: no user finds a line of it.

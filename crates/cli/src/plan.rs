@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let (device, profile) = machine::plannable(&args.device, args.threads, false)?;
             machine::check_host_memory(&device, args.host_memory)?;
             let (batch, recipe, planned) = device.scope(|| asked(args, name, &device))?;
-            Ok(device.scope(|| model(args, name, batch, recipe, planned, profile.as_deref()))?)
+            device.scope(|| model(args, name, batch, recipe, planned, profile.as_deref()))
         }
         (None, None) => Err(Failure("name a model, or a traced step with --trace".into())),
     }
@@ -150,11 +150,11 @@ fn model(
     recipe: Recipe,
     model: Arc<dyn Model>,
     profile: Option<&Profile>,
-) -> plimsoll::run::Result<()> {
+) -> Result<(), Failure> {
     let start = Instant::now();
     let mut survey = Training::survey(model, recipe)?;
     if !args.compare.is_empty() {
-        return side_by_side(args, name, batch, &mut survey);
+        return Ok(side_by_side(args, name, batch, &mut survey)?);
     }
     let planned = survey.plan(args.memory);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
@@ -180,7 +180,7 @@ fn model(
             });
             (line, error.to_string() + "\n")
         }
-        Err(_) => return planned.map(|_| ()),
+        Err(_) => return Ok(planned.map(|_| ())?),
     };
     if let Some(frontier) = &frontier {
         words += &outlook::frontier(frontier, planned.as_ref().ok());
@@ -200,7 +200,7 @@ fn model(
     if args.json || !is_missing {
         say!("{}", if args.json { line.to_string() } else { words.trim_end().into() });
     }
-    if is_missing { planned.map(|_| ()) } else { Ok(()) }
+    if is_missing { Ok(planned.map(|_| ())?) } else { Ok(()) }
 }
 
 /// A plan in JSON and in words.
