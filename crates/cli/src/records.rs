@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use plimsoll::device::Ledger;
 use plimsoll::prelude::*;
-use plimsoll::run::{Error, Frontier, FrontierPoint, Timeline};
+use plimsoll::run::{Frontier, FrontierPoint, Timeline};
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::Failure;
 
 /// For so many lines, and for so long, other plans are looked for.
 pub const FRONTIER_LINES: usize = 24;
@@ -31,7 +33,7 @@ pub fn write_plan(
     info: &StepInfo,
     step: &Timeline,
     other: Option<&Frontier>,
-) -> plimsoll::run::Result<()> {
+) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Document<'a> {
         #[serde(flatten)]
@@ -46,7 +48,8 @@ pub fn write_plan(
     let document = Document { plan, step, frontier: other.map(frontier) };
     let written: std::io::Result<()> =
         plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
-    written.map_err(|e| Error::Internal(format!("{}: {e}", path.display())))
+    let shown = path.display();
+    written.map_err(|e| Failure(format!("{shown} cannot be written: {e}; name another place with --out")))
 }
 
 /// Other plans for the same step.

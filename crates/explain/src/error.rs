@@ -19,8 +19,9 @@ pub enum Error {
     },
     /// Nothing of what can be explained was found.
     #[error(
-        "nothing in {name} looks like an out-of-memory report ({lines} lines read); it reads TensorFlow logs and errors, PyTorch \
-         messages and memory snapshots (pickle or JSON), and JAX/XLA RESOURCE_EXHAUSTED reports"
+        "nothing in {name} looks like an out-of-memory report ({lines} {} read); it reads TensorFlow logs and errors, PyTorch \
+         messages and memory snapshots (pickle or JSON), and JAX/XLA RESOURCE_EXHAUSTED reports",
+        if *lines == 1 { "line" } else { "lines" }
     )]
     Nothing {
         /// What was read.

@@ -106,9 +106,10 @@ impl Reader<'_> {
         for (size, by, holder) in pool.heaviest(3) {
             if let Some(by) = by {
                 to.because.push(format!(
-                    "{} in {} blocks of {} are held by {by}",
+                    "{} in {} {} of {} are held by {by}",
                     Size(holder.bytes),
                     holder.count,
+                    if holder.count == 1 { "block" } else { "blocks" },
                     Size(size)
                 ));
             }
@@ -333,8 +334,9 @@ impl Reader<'_> {
 fn grown(to: &mut Explanation, growth: &Growth) {
     let who = growth.site.as_deref().map_or(String::new(), |site| {
         format!(
-            "; {} blocks made by {site} since then are still there, {} in all",
-            growth.count,
+            "; {} made by {site} since then {} still there, {} in all",
+            if growth.count == 1 { "1 block".to_string() } else { format!("{} blocks", growth.count) },
+            if growth.count == 1 { "is" } else { "are" },
             Size(growth.bytes)
         )
     });

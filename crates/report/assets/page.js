@@ -92,8 +92,9 @@ function changes(rows) {
 
 function peakTable(rows, show) {
   $('peak').hidden = false;
+  const rest = step.planned_bytes - model.total[model.peak];
   words($('peak-lead'), `Instruction ${model.peak}, `, strong(instructionName(model.peak)), ': ', make('span', { bytes: model.total[model.peak], id: 'peak-bytes' }),
-    ' held, of which ', make('span', { bytes: model.total[model.peak] - model.fixed.reduce((a, b) => a + b), id: 'peak-arena' }), ' in the arena and ', bytesWord(step.program_bytes + step.pipeline_bytes), ' program and input pipeline. The rest of the ', bytesWord(step.planned_bytes), ' that are planned, ', make('span', { bytes: step.planned_bytes - model.total[model.peak], id: 'peak-rest' }), ', holds nothing at this moment.');
+    ' held, of which ', make('span', { bytes: model.total[model.peak] - model.fixed.reduce((a, b) => a + b), id: 'peak-arena' }), ' in the arena and ', bytesWord(step.program_bytes + step.pipeline_bytes), ' program and input pipeline', ...(rest > 0 ? ['. The rest of the ', bytesWord(step.planned_bytes), ' that are planned, ', make('span', { bytes: rest, id: 'peak-rest' }), ', holds nothing at this moment.'] : [': all that is planned.']));
   const columns = [['tensor', r => r.name], ['bytes', r => r.bytes], ['kind', r => r.kind], ['type', r => r.type], ['layer', r => r.layer], ['source line', r => r.site]];
   let order = 1, down = true, most = 20;
   const draw = () => {
@@ -210,7 +211,7 @@ function runSection() {
   const xs = [...new Set([...s.step, ...epochs.map(e => e.step)])].sort((a, b) => a - b);
   const on = column => { const at = new Map(s.step.map((x, i) => [x, column[i]])); return xs.map(x => at.has(x) ? at.get(x) : null); };
   runChart(grid, 'Loss', xs, [{ label: 'each step', values: on(s.loss), colour: 'program' }, { label: 'epoch', values: over('loss'), colour: 'parameter', points: true, width: 2 }, { label: 'validation', values: over('val_loss'), colour: 'gradient', points: true, width: 2 }]);
-  const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped|planned_bytes)$|resident/.test(name)) : [];
+  const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped)$|_bytes$|seconds$/.test(name)) : [];
   runChart(grid, 'Metrics', xs, measures.map((name, i) => ({ label: name, values: over(name), colour: ['activation', 'gradient', 'optimizer', 'scratch', 'parameter', 'input'][i % 6], points: true, width: 2 })));
   // A line is drawn over what it counts, and over nothing else.
   const counts = { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] };

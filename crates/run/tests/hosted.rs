@@ -279,7 +279,7 @@ fn ledger_and_record_say_what_is_on_the_host() {
         let step = compile(&device, hosting(Some(low(&device)))).unwrap();
         let ledger = step.ledger();
         for ((name, kind), tensor) in step.names().iter().zip(step.state()) {
-            let row = |kind| ledger.row(kind, name).map(|row| row.measured);
+            let row = |kind| ledger.row(kind, name).and_then(|row| row.measured);
             let bytes = Some(Bytes::from(tensor.ty().bytes()));
             match (tensor.is_hosted(), *kind) {
                 (true, _) => assert_eq!((row(LedgerKind::Host), row(LedgerKind::Optimizer)), (bytes, None)),

@@ -34,6 +34,20 @@ fn folders_junk_and_nothing_are_refused_by_every_reader() {
 }
 
 #[test]
+fn a_plan_that_cannot_be_written_is_no_error_of_the_engine() {
+    let scratch = Scratch::new("manners-plan");
+    let folder = scratch.path("folder");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(format!("{folder}/precious"), "1").unwrap();
+    let nowhere = scratch.path("no/folder/plan.json");
+    for out in [&folder, &nowhere] {
+        let said = refused(&["plan", "mlp", "--batch", "2", "--no-frontier", "--out", out]);
+        assert!(said.contains("cannot be written") && said.contains("--out"), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(format!("{folder}/precious")).unwrap(), "1");
+}
+
+#[test]
 fn what_is_read_is_never_written_over() {
     let scratch = Scratch::new("manners-over");
     let (table, log) = (scratch.path("table.csv"), scratch.path("log"));
