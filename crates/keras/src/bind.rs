@@ -8,7 +8,7 @@ use plimsoll_graph::DType;
 
 use crate::block::{Block, Body};
 use crate::error::{Error, Result};
-use crate::layer::{Penalty, WeightKind};
+use crate::layer::{Penalty, Weight, WeightKind};
 
 /// A weight of a model: its name here, and its place in the file.
 #[derive(Clone, Debug)]
@@ -26,13 +26,20 @@ pub(crate) struct Binding {
 }
 
 /// All weights in Keras's order. Every variable of the file is one of them, but for the optimizer's and random states.
-pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block) -> Result<Vec<Binding>> {
+/// `trains` says whether anything is trained.
+pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block, trains: bool) -> Result<Vec<Binding>> {
     let layers = root.all();
     let mut bindings: Vec<Binding> = Vec::new();
-    for ((node, trainable), layer) in block.all().into_iter().zip(layers.into_iter().skip(1)) {
+    for (node, layer) in block.all().into_iter().zip(layers.into_iter().skip(1)) {
         let Body::Layer(made) = &node.body else { continue };
+        let moves = |weight: &Weight| {
+            weight.kind == WeightKind::Trained && weight.trainable.unwrap_or(node.trainable)
+        };
         let paths: Vec<String> = match file.kind() {
-            Kind::Legacy => legacy_paths(file, layer, made.weights.len(), &node.place)?,
+            Kind::Legacy => {
+                let first: Vec<bool> = made.weights.iter().map(|w| node.trainable && moves(w)).collect();
+                legacy_paths(file, layer, &first, &node.place)?
+            }
             _ => {
                 archive_paths(&stored_path(file, &node.path), made.weights.iter().map(|w| w.holder.as_str()))
             }
@@ -48,7 +55,7 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block) -> Result<Vec<
                 layer: node.place.clone(),
                 path,
                 kind: weight.kind,
-                trained: weight.kind == WeightKind::Trained && trainable,
+                trained: trains && moves(weight),
                 penalty: weight.penalty,
             });
         }
@@ -95,8 +102,9 @@ fn archive_paths<'a>(layer: &str, holders: impl Iterator<Item = &'a str>) -> Vec
     paths
 }
 
-/// A legacy file has a layer's weights in their order, under names of its own.
-fn legacy_paths(file: &KerasFile, layer: &Layer, n: usize, place: &str) -> Result<Vec<String>> {
+/// A legacy file has a layer's weights in their order, under names of its own: those that are trained `first`.
+fn legacy_paths(file: &KerasFile, layer: &Layer, first: &[bool], place: &str) -> Result<Vec<String>> {
+    let n = first.len();
     if n == 0 {
         return Ok(Vec::new());
     }
@@ -105,7 +113,11 @@ fn legacy_paths(file: &KerasFile, layer: &Layer, n: usize, place: &str) -> Resul
         let why = format!("it has {n} weights, but the file holds {} for it", variables.len());
         return Err(Error::variables(place, why));
     }
-    Ok(variables.into_iter().map(|v| v.path.clone()).collect())
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by_key(|&i| !first[i]);
+    let mut paths = vec![String::new(); n];
+    order.into_iter().zip(variables).for_each(|(i, variable)| paths[i] = variable.path.clone());
+    Ok(paths)
 }
 
 fn check_leftovers(file: &KerasFile, bindings: &[Binding]) -> Result<()> {

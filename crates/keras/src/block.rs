@@ -102,19 +102,18 @@ impl Block {
         self.outputs.len()
     }
 
-    /// All layers in Keras's order, models entered, with whether the models around each are all trainable.
-    pub(crate) fn all(&self) -> Vec<(&Node, bool)> {
-        fn collect<'a>(block: &'a Block, trainable: bool, all: &mut Vec<(&'a Node, bool)>) {
+    /// All layers in Keras's order, models entered.
+    pub(crate) fn all(&self) -> Vec<&Node> {
+        fn collect<'a>(block: &'a Block, all: &mut Vec<&'a Node>) {
             for node in &block.nodes {
-                let own = trainable && node.trainable;
-                all.push((node, own));
+                all.push(node);
                 if let Body::Model(inner) = &node.body {
-                    collect(inner, own, all);
+                    collect(inner, all);
                 }
             }
         }
         let mut all = Vec::new();
-        collect(self, true, &mut all);
+        collect(self, &mut all);
         all
     }
 
@@ -139,7 +138,7 @@ impl Block {
             return Err(refuse(format!("gives {given} inputs to a model of {own}")));
         }
         let mut values: HashMap<(usize, usize), Vec<Masked>> = HashMap::new();
-        let (trainable, wants) = (cx.pass.trainable, std::mem::take(&mut cx.pass.wants_logits));
+        let wants = std::mem::take(&mut cx.pass.wants_logits);
         for step in &self.calls {
             let node = &self.nodes[step.node];
             if let Body::Input = node.body {
@@ -166,8 +165,7 @@ impl Block {
                     logits.get(i).copied().unwrap_or(false) && (t.layer, t.call) == (step.node, step.call)
                 })
                 .collect();
-            let result = node.run(cx, &args, &self.outputs, &wanted, trainable);
-            cx.pass.trainable = trainable;
+            let result = node.run(cx, &args, &self.outputs, &wanted);
             cx.pass.wants_logits = false;
             let result = result.map_err(|e| node.at(e))?;
             if let Some(seen) = &mut cx.pass.seen {
@@ -219,8 +217,14 @@ impl Node {
     fn build(layer: &Layer, place: &str, depth: usize) -> Result<Node> {
         let own = if place.is_empty() { layer.name.clone() } else { format!("{place}/{}", layer.name) };
         let body = match &layer.model {
-            Some(model) => Body::Model(Block::build(model, &own, depth + 1)?),
-            None if layer.is_input() => Body::Input,
+            Some(model) => {
+                layers::check_model(layer, &own)?;
+                Body::Model(Block::build(model, &own, depth + 1)?)
+            }
+            None if layer.is_input() => {
+                layers::check_input(layer, &own)?;
+                Body::Input
+            }
             None => Body::Layer(layers::make(layer, &own)?),
         };
         Ok(Node {
@@ -265,16 +269,13 @@ impl Node {
         args: &Args,
         outputs: &[TensorRef],
         wanted: &[bool],
-        trainable: bool,
     ) -> RunResult<Vec<Masked>> {
         // Models and operations have no precision of their own.
         let named = cx.pass.layer_precisions.get(&self.place).copied().or(cx.pass.precision);
         let precision = self.precision.map(|own| named.unwrap_or(own));
-        let Some(precision) = precision else { return self.run_in(cx, args, outputs, wanted, trainable) };
+        let Some(precision) = precision else { return self.run_in(cx, args, outputs, wanted) };
         let pass = &mut *cx.pass;
-        cx.net.with_precision(precision, |net| {
-            self.run_in(&mut Cx { net, pass }, args, outputs, wanted, trainable)
-        })
+        cx.net.with_precision(precision, |net| self.run_in(&mut Cx { net, pass }, args, outputs, wanted))
     }
 
     fn run_in(
@@ -283,10 +284,8 @@ impl Node {
         args: &Args,
         outputs: &[TensorRef],
         wanted: &[bool],
-        trainable: bool,
     ) -> RunResult<Vec<Masked>> {
-        cx.pass.trainable = trainable && self.trainable;
-        cx.pass.own_trainable = self.trainable;
+        cx.pass.enter(self.trainable);
         match &self.body {
             Body::Input => Err(refuse("calls an input as a layer")),
             Body::Model(block) => {
@@ -367,7 +366,9 @@ fn positional(args: &Args) -> RunResult<Vec<Masked>> {
 
 /// The precision that a layer's policy names; none for operations and models, which have none of their own.
 fn precision(layer: &Layer, place: &str) -> Result<Option<Precision>> {
-    let Some(policy) = layer.policy.as_ref().filter(|_| layer.model.is_none() && !layer.is_input()) else {
+    // A function's dtype is what it casts to.
+    let has_own = layer.model.is_none() && !layer.is_input() && !layers::is_function(layer);
+    let Some(policy) = layer.policy.as_ref().filter(|_| has_own) else {
         return Ok(None);
     };
     let refused = || {

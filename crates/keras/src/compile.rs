@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Count, Loss, Measure, Optimizer, Precision, Recipe, Schedule, Training};
+use plimsoll_nn::{
+    Clip, Count, Loss, Measure, Optimizer, Precision, Recipe, Schedule, ScheduleShape, Training,
+};
 use plimsoll_run::Exactness;
 use serde_json::{Map, Value};
 
@@ -12,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::loss::KerasLoss;
 use crate::metrics::{self, Metrics};
 use crate::optimizer::{KerasOptimizer, Rule};
+use crate::optimizer_config::OptimizerConfig;
+use crate::settings::Settings;
 
 /// How a model was to be trained, from its file. Every field can be replaced.
 ///
@@ -25,7 +29,8 @@ pub struct Compiled {
     pub loss: Arc<dyn Loss>,
     /// How.
     pub optimizer: Arc<dyn Optimizer>,
-    /// How the learning rate changes.
+    /// How the learning rate changes, from the number of updates on that the file's optimizer has behind it. For a `Trainer`; who
+    /// runs steps by himself sets [`Compiled::rate`] before each.
     pub schedule: Schedule,
     /// A bound on all gradients together.
     pub clip: Option<Clip>,
@@ -36,9 +41,26 @@ pub struct Compiled {
     pub metrics: Vec<Measure>,
     /// Metrics of the file that have no counterpart here, with what is wrong with them.
     pub other_metrics: Vec<String>,
+    /// What the file says or holds that is not followed here, in sentences: to be shown to the user.
+    pub notices: Vec<String>,
     /// In which element type the loss scale is decided; layers keep their own policies.
     pub precision: Precision,
+    /// The file's optimizer.
+    own: Option<KerasOptimizer>,
 }
+
+/// What a compile configuration may say that changes nothing in what is computed: how steps are compiled and counted, and that a
+/// loss is scaled in 16 bits, which is always so here. The optimizer is read where the model is to be trained.
+const IDLE: [&str; 8] = [
+    "optimizer",
+    "optimizer_config",
+    "run_eagerly",
+    "steps_per_execution",
+    "jit_compile",
+    "auto_scale_loss",
+    "from_serialized",
+    "pss_evaluation_shards",
+];
 
 impl KerasModel {
     /// What the model was compiled with.
@@ -62,11 +84,19 @@ impl KerasModel {
     /// [`KerasModel::with_loss`] and [`Compiled::new`].
     pub fn compiled(&self) -> Result<Compiled> {
         let config = self.compile_config("name a loss and an optimizer")?;
-        let (optimizer, schedule, clip) = KerasOptimizer::read(optimizer_config(config))?;
+        let OptimizerConfig { mut optimizer, schedule, is_scheduled, clip, .. } =
+            OptimizerConfig::read(optimizer_config(config))?;
+        let (updates, rate) = self.stored_progress()?;
+        // The rate may have been changed since the model was compiled.
+        if let (Some(rate), false) = (rate, is_scheduled) {
+            optimizer.lr = rate;
+        }
         let (loss, metrics) = self.compiled_loss(config)?;
-        let mut compiled = Compiled::new(self, loss, optimizer);
-        compiled.schedule = schedule;
+        let mut compiled = Compiled::new(self, loss, optimizer.clone());
+        compiled.own = Some(optimizer);
+        compiled.schedule = schedule.after(updates);
         compiled.clip = clip.map(Clip::PlainNorm);
+        compiled.notices.extend(self.state_left());
         compiled.take(metrics);
         Ok(compiled)
     }
@@ -84,19 +114,32 @@ impl KerasModel {
         Ok(compiled)
     }
 
-    fn compile_config(&self, advice: &str) -> Result<&Value> {
+    /// Whether the file says how the model is to be trained.
+    pub fn is_compiled(&self) -> bool {
         let config = self.file.compile_config();
-        let none = || Error::config(&self.name, format!("the model was not compiled; {advice}"));
-        let is_empty = config.as_object().is_some_and(Map::is_empty);
-        if config.is_null() || is_empty { Err(none()) } else { Ok(config) }
+        !config.is_null() && !config.as_object().is_some_and(Map::is_empty)
+    }
+
+    fn compile_config(&self, advice: &str) -> Result<&Value> {
+        if !self.is_compiled() {
+            return Err(Error::config(&self.name, format!("the model was not compiled; {advice}")));
+        }
+        Ok(self.file.compile_config())
     }
 
     /// The loss, and the metrics, which may be of outputs that have no loss.
     fn compiled_loss<'a>(&self, config: &'a Value) -> Result<(KerasLoss, Metrics<'a>)> {
-        let of = |key: &str| config.get(key).unwrap_or(&Value::Null);
+        let empty = Map::new();
+        let place = "what the model was compiled with";
+        let settings = Settings::new(place, "model", config.as_object().unwrap_or(&empty));
+        let of = |key: &str| {
+            settings.get(key);
+            config.get(key).unwrap_or(&Value::Null)
+        };
         let mut loss = KerasLoss::read(of("loss"), of("loss_weights"), self.output_names())?;
         let metrics = metrics::list(&[of("metrics"), of("weighted_metrics")], self.output_names());
         loss.measured = metrics.by_output.iter().map(|own| !own.is_empty()).collect();
+        settings.finish(&IDLE)?;
         Ok((loss, metrics))
     }
 
@@ -174,7 +217,9 @@ impl Compiled {
             clip: None,
             metrics,
             other_metrics: Vec::new(),
+            notices: Vec::new(),
             precision,
+            own: None,
         }
     }
 
@@ -183,6 +228,45 @@ impl Compiled {
         let rule = Rule::Sgd { momentum: 0.0, nesterov: false };
         let idle = KerasOptimizer { rule, lr: 0.0, weight_decay: None, clip_norm: None, clip_value: None };
         Compiled::new(model, loss, idle)
+    }
+
+    /// The learning rate of a step, counted from 0: by the schedule, where there is one.
+    ///
+    /// ```
+    /// use plimsoll_graph::{DType, Type};
+    /// use plimsoll_keras::KerasModel;
+    /// use plimsoll_run::Tensor;
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mlp.keras");
+    /// let compiled = KerasModel::open(path)?.compiled()?;
+    /// let labels = Tensor::zeros(Type::new(DType::I64, [4]))?;
+    /// let x = Tensor::zeros(compiled.model.inputs(4)?[0].clone())?;
+    /// let mut training = compiled.training(4, vec![labels.ty().clone()])?;
+    /// for step in 0..10 {
+    ///     training.set_rate(compiled.rate(step))?;
+    ///     training.step(&[&x], &labels)?;
+    /// }
+    /// # Ok::<(), plimsoll_keras::Error>(())
+    /// ```
+    pub fn rate(&self, step: u64) -> f64 {
+        self.schedule.rate(self.optimizer.rate(), step)
+    }
+
+    /// Trains with the file's optimizer at another rate, which stays as it is. Whether the file had an optimizer to change, and if
+    /// so, whether it had a schedule, which is no longer followed.
+    pub fn set_rate(&mut self, rate: f64) -> Option<bool> {
+        let own = KerasOptimizer { lr: rate, ..self.own.clone()? };
+        let was_scheduled = self.schedule.shape != ScheduleShape::Constant;
+        self.optimizer = Arc::new(own.clone());
+        self.own = Some(own);
+        self.schedule = Schedule::constant();
+        Some(was_scheduled)
+    }
+
+    /// Takes the optimizer, schedule and bounds of another.
+    pub fn take_optimizer(&mut self, other: Compiled) {
+        (self.optimizer, self.own, self.schedule, self.clip) =
+            (other.optimizer, other.own, other.schedule, other.clip);
+        self.notices.extend(other.notices);
     }
 
     /// Counts a metric of an output under a name, as Keras sees it: where the output is without its last softmax or sigmoid,
@@ -231,9 +315,12 @@ impl Compiled {
         }
     }
 
-    /// The training, from the file's weights and the optimizer's state in it, for batches of so many samples.
+    /// The training, from the file's weights and the optimizer's state in it, for batches of so many samples. It has the
+    /// rate of the first step; see [`Compiled::rate`] for the others.
     pub fn training(&self, batch: usize, labels: Vec<Type>) -> Result<Training> {
-        self.model.training(self.recipe(self.model.inputs(batch)?, labels))
+        let mut training = self.model.training(self.recipe(self.model.inputs(batch)?, labels))?;
+        training.set_rate(self.rate(0))?;
+        Ok(training)
     }
 
     /// Takes up the file's metrics.

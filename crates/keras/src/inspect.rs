@@ -12,7 +12,8 @@ use crate::KerasModel;
 use crate::bind::is_aside;
 use crate::error::{Error, Result};
 use crate::layer::WeightKind;
-use crate::optimizer::KerasOptimizer;
+use crate::model::trains;
+use crate::optimizer_config::OptimizerConfig;
 
 /// What is in a Keras file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,7 +53,7 @@ pub struct LayerInfo {
     pub class: String,
     /// The shapes it gives for one sample; empty where the model cannot be run here.
     pub outputs: Vec<Vec<usize>>,
-    /// Whether it is trained: it and all models around it.
+    /// Whether it is trained: of models around it, only the outermost has a say, as in Keras.
     pub trainable: bool,
     /// Its dtype policy.
     pub dtype: Option<String>,
@@ -144,7 +145,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
     }
     let mut layers = Vec::new();
     if let Some(root) = file.root() {
-        describe(&file, root, "", root.trainable, &names, &shapes, &mut layers);
+        describe(&file, root, "", trains(root), &names, &shapes, &mut layers);
     }
     let optimizer = crate::compile::optimizer_config(file.compile_config());
     let class = optimizer.get("class_name").and_then(Value::as_str).map(str::to_string);
@@ -163,7 +164,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
         layers,
         elements,
         bytes,
-        learning_rate: KerasOptimizer::read(optimizer).ok().map(|(optimizer, ..)| optimizer.lr),
+        learning_rate: OptimizerConfig::read(optimizer).ok().map(|found| found.optimizer.lr),
         optimizer: class,
         problem,
     })
@@ -173,7 +174,7 @@ fn describe(
     file: &KerasFile,
     layer: &Layer,
     place: &str,
-    trainable: bool,
+    trains: bool,
     names: &HashMap<&str, (&str, WeightKind, bool)>,
     shapes: &HashMap<String, Vec<Type>>,
     found: &mut Vec<LayerInfo>,
@@ -181,7 +182,7 @@ fn describe(
     let Some(model) = &layer.model else { return };
     for child in &model.layers {
         let own = if place.is_empty() { child.name.clone() } else { format!("{place}/{}", child.name) };
-        let trainable = trainable && child.trainable;
+        let trainable = trains && child.trainable;
         // The variables of a model are those of its layers, which come below.
         let variables = if child.model.is_some() { Vec::new() } else { file.variables_of(child) };
         let variables: Vec<_> = variables.into_iter().filter(|v| !is_aside(&v.path)).collect();
@@ -209,6 +210,6 @@ fn describe(
                 .collect(),
             place: own.clone(),
         });
-        describe(file, child, &own, trainable, names, shapes, found);
+        describe(file, child, &own, trains, names, shapes, found);
     }
 }

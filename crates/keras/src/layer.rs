@@ -20,6 +20,8 @@ pub(crate) struct Weight {
     pub(crate) name: String,
     pub(crate) kind: WeightKind,
     pub(crate) penalty: Option<Penalty>,
+    /// Whether the layer inside a wrapper that has it is trainable; none where it is the layer's own.
+    pub(crate) trainable: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,7 +251,10 @@ impl Args {
 pub(crate) struct Pass {
     /// Where we are, as the net's path.
     path: Vec<String>,
-    /// Whether the weights of the layer at hand are moved by the optimizer: it and all models around it are trainable.
+    /// Whether anything is trained: the outermost model is trainable.
+    pub(crate) trains: bool,
+    /// Whether the weights of the layer at hand are moved by the optimizer. Of models and wrappers around it only the outermost
+    /// model's flag counts, as in Keras: others hand theirs down when they are set, and can be contradicted later.
     pub(crate) trainable: bool,
     /// Whether the layer at hand itself is trainable: batch norm asks.
     pub(crate) own_trainable: bool,
@@ -273,8 +278,17 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    pub(crate) fn new(precision: Option<Precision>, penalties: Arc<HashMap<String, Penalty>>) -> Pass {
-        Pass { trainable: true, own_trainable: true, precision, penalties, ..Pass::default() }
+    pub(crate) fn new(
+        trains: bool,
+        precision: Option<Precision>,
+        penalties: Arc<HashMap<String, Penalty>>,
+    ) -> Pass {
+        Pass { trains, trainable: trains, own_trainable: true, precision, penalties, ..Pass::default() }
+    }
+
+    /// Goes on to a layer that is trainable or not.
+    pub(crate) fn enter(&mut self, trainable: bool) {
+        (self.trainable, self.own_trainable) = (self.trains && trainable, trainable);
     }
 }
 

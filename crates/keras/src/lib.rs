@@ -8,6 +8,7 @@ mod error;
 
 mod layer;
 mod layers;
+mod named;
 mod settings;
 
 mod bind;
@@ -19,6 +20,9 @@ mod compile;
 mod loss;
 mod metrics;
 mod optimizer;
+mod optimizer_config;
+mod schedule;
+mod slots;
 mod state;
 
 mod export;

@@ -7,7 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, refuse};
 use crate::layer::add_wide;
+use crate::named::Named;
 use crate::settings::Settings;
+
+const PLACE: &str = "the loss";
 
 /// How far Keras holds probabilities from 0 and 1.
 const EPSILON: f64 = 1e-7;
@@ -56,29 +59,29 @@ pub enum OutputLoss {
 
 impl OutputLoss {
     pub(crate) fn read(value: &Value) -> Result<OutputLoss> {
-        let empty = Map::new();
-        let (name, config) = match value {
-            Value::String(name) => (name.as_str(), &empty),
-            value => {
-                // A function is stored with its name as the configuration, a class with its settings.
-                let config = value.get("config");
-                let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
-                let name = config.and_then(Value::as_str).unwrap_or(class);
-                (name, config.and_then(Value::as_object).unwrap_or(&empty))
+        let named = Named::read(value, PLACE)?;
+        let loss = OutputLoss::of(&named.settings(PLACE), &named.folded())?;
+        Ok(loss)
+    }
+
+    /// A loss by its name, from its settings, every one of which is read or refused.
+    pub(crate) fn of(s: &Settings<'_>, folded: &str) -> Result<OutputLoss> {
+        // Without the setting, as functions and old files have it, Keras takes a mean. Null is no reduction at all.
+        if s.has("reduction") {
+            match s.get("reduction").as_str() {
+                Some("sum_over_batch_size" | "auto" | "mean" | "mean_with_sample_weight") => {}
+                _ => {
+                    let why = "only a mean over samples is taken, which a batch in pieces has too; compile the model with sum_over_batch_size";
+                    return Err(s.wrong("reduction", why));
+                }
             }
-        };
-        let s = Settings::new("the loss", name, config);
-        match s.text_or("reduction", "sum_over_batch_size")? {
-            "sum_over_batch_size" | "auto" | "mean" | "mean_with_sample_weight" => {}
-            _ => return Err(s.wrong("reduction", "only a mean over samples is taken")),
         }
         if !matches!(s.get("axis"), Value::Null) && s.get("axis").as_i64() != Some(-1) {
             return Err(s.wrong("axis", "only the last axis is taken"));
         }
         let logits = || s.flag("from_logits", false);
         let smoothing = || s.rate("label_smoothing");
-        let known: String = name.chars().filter(|c| *c != '_').collect::<String>().to_lowercase();
-        Ok(match known.as_str() {
+        let loss = match folded {
             "sparsecategoricalcrossentropy" => {
                 if !s.is_null("ignore_class") {
                     return Err(s.wrong("ignore_class", "this is not supported"));
@@ -99,7 +102,10 @@ impl OutputLoss {
             "poisson" => OutputLoss::Poisson,
             "cosinesimilarity" => OutputLoss::CosineSimilarity,
             _ => return Err(s.unsupported("which is not known here; name another loss")),
-        })
+        };
+        // What is wrapped is read by its name; the type of a metric changes nothing.
+        s.finish(&["name", "fn", "dtype"])?;
+        Ok(loss)
     }
 
     /// The last softmax or sigmoid that can be left to it: the one that makes probabilities as it takes them.

@@ -1,6 +1,7 @@
 //! Turns the metrics that a model was compiled with in Keras into measures of its outputs, under Keras's names.
 
 use std::sync::Arc;
+use std::sync::LazyLock;
 
 use plimsoll_graph::TensorOps;
 use plimsoll_nn::{Auc, Count, Curve, Measure, Metric, Summation, View};
@@ -9,24 +10,33 @@ use serde_json::{Map, Value};
 
 use crate::KerasModel;
 use crate::loss::OutputLoss;
+use crate::named::Named;
+use crate::settings::Settings;
+
+static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// The metrics of a compile configuration, by the output they are of.
 pub(crate) struct Metrics<'a> {
-    pub(crate) by_output: Vec<Vec<Named<'a>>>,
+    pub(crate) by_output: Vec<Vec<Stored<'a>>>,
     /// What could not be given to an output.
     others: Vec<String>,
 }
 
 /// A metric of a file.
-pub(crate) struct Named<'a> {
+pub(crate) struct Stored<'a> {
     /// What Keras calls its value.
     name: String,
-    /// The class or function.
-    class: String,
-    settings: Option<&'a Map<String, Value>>,
+    /// The class or function, as [`Named::folded`] has it.
+    folded: String,
+    settings: Settings<'a>,
     /// Named by a word, which may stand for several classes.
     is_word: bool,
+    /// Whether it is Keras's own.
+    is_kerass: bool,
 }
+
+/// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
+const IDLE: [&str; 6] = ["name", "dtype", "fn", "sparse_y_true", "num_labels", "class_aggregation"];
 
 /// Gives metrics to outputs as Keras does: all to the only one; else a list has one entry for each output, a map one by name.
 pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
@@ -53,7 +63,7 @@ pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
             value => {
                 let mut all = Vec::new();
                 collect(value, &mut all);
-                let own = |metric: Named<'_>| format!("{}, which is given to no output", metric.name);
+                let own = |metric: Stored<'_>| format!("{}, which is given to no output", metric.name);
                 found.others.extend(all.into_iter().map(own));
             }
         }
@@ -62,30 +72,33 @@ pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
 }
 
 /// Metrics with their settings, however they are nested.
-fn collect<'a>(value: &'a Value, found: &mut Vec<Named<'a>>) {
-    let named = |name: &str, class: &str, settings| Named {
-        name: name.into(),
-        class: class.into(),
-        settings,
-        is_word: false,
-    };
+fn collect<'a>(value: &'a Value, found: &mut Vec<Stored<'a>>) {
     match value {
-        Value::String(word) => found.push(Named { is_word: true, ..named(word, word, None) }),
         Value::Array(list) => list.iter().for_each(|value| collect(value, found)),
-        Value::Object(map) => match map.get("class_name").and_then(Value::as_str) {
-            None => map.values().for_each(|value| collect(value, found)),
-            Some(class) => {
-                let config = map.get("config");
-                let settings = config.and_then(Value::as_object);
-                // A function is stored with its name as the configuration; one that was wrapped is a setting.
-                let wrapped = settings.and_then(|s| s.get("fn"));
-                let wrapped = wrapped.and_then(|f| f.as_str().or_else(|| f.get("config")?.as_str()));
-                let class = config.and_then(Value::as_str).or(wrapped).unwrap_or(class);
-                let name = settings.and_then(|s| s.get("name")).and_then(Value::as_str);
-                found.push(named(name.unwrap_or(class), class, settings));
-            }
-        },
-        _ => {}
+        Value::Object(map) if !map.contains_key("class_name") => {
+            map.values().for_each(|value| collect(value, found));
+        }
+        Value::Null => {}
+        value => found.push(Stored::read(value)),
+    }
+}
+
+impl<'a> Stored<'a> {
+    fn read(value: &'a Value) -> Stored<'a> {
+        let config = value.get("config").and_then(Value::as_object).unwrap_or(&EMPTY);
+        let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
+        // A function that was wrapped is a setting.
+        let meant = config.get("fn").unwrap_or(value);
+        let read = Named::read(value, "a metric").and_then(|_| Named::read(meant, "a metric"));
+        let (known, is_word) = read.as_ref().map_or((class, false), |named| (named.name, named.is_word));
+        let name = config.get("name").and_then(Value::as_str).unwrap_or(known);
+        Stored {
+            name: name.to_string(),
+            folded: read.as_ref().map_or(String::new(), Named::folded),
+            settings: Settings::new("a metric", known, config),
+            is_word: is_word && value.is_string(),
+            is_kerass: read.is_ok(),
+        }
     }
 }
 
@@ -102,13 +115,17 @@ impl Metrics<'_> {
                 }
                 // Keras numbers those of one name.
                 let same = measures.iter().filter(|m| m.name == name).count();
-                let found = metric.count(model, output);
+                let found = if metric.is_kerass { metric.count(model, output) } else { None };
                 let (Some((count, view)), Some(label)) =
                     (found, labelled.iter().position(|own| *own == output))
                 else {
                     others.push(name);
                     continue;
                 };
+                if let Some(key) = metric.settings.unread(&IDLE) {
+                    others.push(format!("{name}, whose {key} is not known here"));
+                    continue;
+                }
                 if same > 0 {
                     let next = |k: &usize| !measures.iter().any(|m| m.name == format!("{name}_{k}"));
                     let k = (1..).find(next).unwrap_or(same);
@@ -121,11 +138,11 @@ impl Metrics<'_> {
     }
 }
 
-impl Named<'_> {
+impl Stored<'_> {
     /// What is counted, and what it must see of the output; none where that is not known here.
     fn count(&self, model: &KerasModel, output: usize) -> Option<(Count, View)> {
         let view = model.view(output);
-        let known = self.class.replace('_', "").to_lowercase();
+        let known = self.folded.as_str();
         // A metric may take what Keras's model gives for logits: that must then not be probabilities.
         let from_logits = self.flag("from_logits");
         let of = |metric: Metric| {
@@ -134,7 +151,7 @@ impl Named<'_> {
         };
         let last = model.outputs().get(output)?.shape.last().copied()?;
         let threshold = self.number("threshold", 0.5)?;
-        match known.as_str() {
+        match known {
             // Keras goes by the shape of the output.
             "accuracy" | "acc" if self.is_word && last == 1 => of(Metric::BinaryAccuracyAt(0.5)),
             "accuracy" | "acc" if self.is_word => of(Metric::Accuracy),
@@ -161,7 +178,7 @@ impl Named<'_> {
                     true => None,
                     false => Some(self.whole("class_id", 0).filter(|class| *class < last)?),
                 };
-                match known.as_str() {
+                match known {
                     "precision" => of(Metric::Precision { threshold, class }),
                     _ => of(Metric::Recall { threshold, class }),
                 }
@@ -170,6 +187,7 @@ impl Named<'_> {
             "meaniou" | "onehotmeaniou"
                 if self.get("sparse_y_pred") == &Value::Bool(false)
                     && self.is_null("ignore_class")
+                    && self.on_last_axis()
                     && self.whole("num_classes", last)? == last =>
             {
                 of(Metric::MeanIou)
@@ -180,12 +198,13 @@ impl Named<'_> {
             // Over several columns Keras takes the mean of each column's.
             "r2score" if last == 1 && self.whole("num_regressors", 0)? == 0 => of(Metric::R2),
             // The metric is the cosine, the loss is minus that.
-            "cosinesimilarity" => {
+            "cosinesimilarity" if self.on_last_axis() => {
                 let mean = |x: &Tensor, t: &Tensor| OutputLoss::CosineSimilarity.mean(x, t)?.neg();
                 Some((Count::Mean(Arc::new(mean)), view))
             }
+            "cosinesimilarity" => None,
             _ => {
-                let loss = self.loss(&known)?;
+                let loss = self.loss(known)?;
                 Some((Count::Mean(Arc::new(move |x: &Tensor, t: &Tensor| loss.mean(x, t))), view))
             }
         }
@@ -193,12 +212,15 @@ impl Named<'_> {
 
     /// A loss as a metric: its mean over samples.
     fn loss(&self, known: &str) -> Option<OutputLoss> {
-        let class = match known {
+        let folded = match known {
             "logcosherror" => "logcosh",
             known => known,
         };
-        let value = serde_json::json!({ "class_name": class, "config": self.settings });
-        OutputLoss::read(&value).ok()
+        OutputLoss::of(&self.settings, folded).ok()
+    }
+
+    fn on_last_axis(&self) -> bool {
+        matches!(self.get("axis").as_i64(), Some(-1)) || self.is_null("axis")
     }
 
     fn auc(&self) -> Option<Auc> {
@@ -227,7 +249,7 @@ impl Named<'_> {
     }
 
     fn get(&self, key: &str) -> &Value {
-        self.settings.and_then(|s| s.get(key)).unwrap_or(&Value::Null)
+        self.settings.get(key)
     }
 
     fn is_null(&self, key: &str) -> bool {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_formats::keras::{KerasFile, Kind, Limits};
+use plimsoll_formats::keras::{KerasFile, Kind, Layer, Limits};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions, View};
 use plimsoll_run::{Result as RunResult, Tensor};
@@ -14,6 +14,7 @@ use crate::block::{Block, Node};
 use crate::error::{Error, Result, refuse};
 use crate::input::{InputSpec, input_specs};
 use crate::layer::{Cx, Pass, Penalty, WeightKind};
+use crate::layers;
 
 /// A model from a Keras file: its layers are understood, its weights stay in the file until they are asked for.
 ///
@@ -110,8 +111,9 @@ impl KerasModel {
                 let why = "which is not a Sequential or Functional model";
                 return Err(Error::unsupported(&root.name, &root.class_name, why));
             };
+            layers::check_model(root, &root.name)?;
             let block = Block::build(model, "", 0)?;
-            let bindings = bind::bind(&file, root, &block)?;
+            let bindings = bind::bind(&file, root, &block, trains(root))?;
             let specs = match inputs {
                 Some(types) => types.iter().map(InputSpec::of).collect(),
                 None => input_specs(root)?,
@@ -305,7 +307,7 @@ impl KerasModel {
             .block
             .all()
             .into_iter()
-            .filter_map(|(node, _)| Some((node.place.clone(), self.precision_of(node)?)))
+            .filter_map(|node| Some((node.place.clone(), self.precision_of(node)?)))
             .collect();
         let layers: HashMap<&str, &str> =
             self.bindings.iter().map(|b| (b.name.as_str(), b.layer.as_str())).collect();
@@ -322,7 +324,7 @@ impl KerasModel {
     /// A name is no layer's; the error lists some that there are.
     pub fn with_layer_precisions(mut self, layers: &[(String, Precision)]) -> Result<KerasModel> {
         let named = Precisions { layers: layers.to_vec(), ..Precisions::default() };
-        let places: Vec<String> = self.block.all().iter().map(|(node, _)| node.place.clone()).collect();
+        let places: Vec<String> = self.block.all().iter().map(|node| node.place.clone()).collect();
         named.check(&places).map_err(|why| Error::config(&self.name, format!("the caller {why}")))?;
         let own = places.into_iter().filter_map(|place| named.of_layer(&place).map(|own| (place, own)));
         self.layer_precisions = Arc::new(own.collect());
@@ -339,7 +341,7 @@ impl KerasModel {
     /// The precision that a recipe should have: half precision anywhere needs a scaled loss.
     pub fn precision(&self) -> Precision {
         let all = self.block.all();
-        let policies: Vec<Precision> = all.iter().filter_map(|(node, _)| self.precision_of(node)).collect();
+        let policies: Vec<Precision> = all.iter().filter_map(|node| self.precision_of(node)).collect();
         match [Precision::MixedF16, Precision::MixedBf16].into_iter().find(|p| policies.contains(p)) {
             Some(precision) => precision,
             None if !policies.is_empty() && policies.iter().all(|p| *p == Precision::F64) => Precision::F64,
@@ -362,7 +364,8 @@ impl KerasModel {
     /// The outputs, and where it is asked for what every layer gave.
     fn run(&self, net: &mut Net, inputs: &[Tensor], noted: bool) -> RunResult<(Outputs, LayerTypes)> {
         let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
-        let mut pass = Pass::new(self.precision, penalties);
+        let trains = self.file.root().is_none_or(trains);
+        let mut pass = Pass::new(trains, self.precision, penalties);
         pass.layer_precisions = self.layer_precisions.clone();
         pass.seen = noted.then(HashMap::new);
         // What comes in as f32 goes on in f64 where that is what the file says.
@@ -416,6 +419,11 @@ impl KerasModel {
         let ends = |i: usize| self.block.probabilities(i).is_some_and(|(node, _)| is_wide(node));
         (0..self.n_outputs()).map(ends).collect()
     }
+}
+
+/// Whether a model trains anything at all. Keras loses this flag of a Sequential model when it opens the file.
+pub(crate) fn trains(root: &Layer) -> bool {
+    root.trainable || root.class_name == "Sequential"
 }
 
 impl Model for KerasModel {

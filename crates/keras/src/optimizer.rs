@@ -4,12 +4,10 @@
 //! the root, momentum holds the learning rate. A model that goes on training here must not notice that it changed house.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Ftrl, Optimizer, Param, Schedule, ScheduleShape, Slot, UpdateAt};
+use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt};
 use plimsoll_run::{Result as RunResult, Tensor};
-use serde_json::{Map, Value};
 
-use crate::error::{Error, Result, refuse};
-use crate::settings::Settings;
+use crate::error::refuse;
 
 /// How fast Nadam's momentum comes to its full size.
 const NADAM_DECAY: f64 = 0.96;
@@ -107,76 +105,6 @@ pub enum Rule {
 }
 
 impl KerasOptimizer {
-    /// Reads an optimizer's configuration, `{"class_name": …, "config": {…}}`: the optimizer, its schedule, and the largest
-    /// norm of all gradients together.
-    pub(crate) fn read(value: &Value) -> Result<(KerasOptimizer, Schedule, Option<f64>)> {
-        let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
-        let empty = Map::new();
-        let config = value.get("config").and_then(Value::as_object).unwrap_or(&empty);
-        // Half precision is scaled by the training itself; what is inside is what counts.
-        if class == "LossScaleOptimizer" {
-            return match config.get("inner_optimizer") {
-                Some(inner) if inner.get("class_name").is_some_and(|c| c != "LossScaleOptimizer") => {
-                    KerasOptimizer::read(inner)
-                }
-                _ => Err(Error::config("the optimizer", "its inner optimizer is missing")),
-            };
-        }
-        let s = Settings::new("the optimizer", class, config);
-        for key in ["use_ema", "loss_scale_factor", "gradient_accumulation_steps"] {
-            if !matches!(s.get(key), Value::Null | Value::Bool(false)) {
-                return Err(s.wrong(key, "this is not supported; name another optimizer"));
-            }
-        }
-        let beta = |key: &str, default: f64| s.rate_or(key, default);
-        let eps = s.number_or("epsilon", 1e-7)?;
-        let (beta1, beta2) =
-            (beta("beta_1", 0.9)?, beta("beta_2", if class == "Lion" { 0.99 } else { 0.999 })?);
-        let momentum = s.number_or("momentum", 0.0)?;
-        let rule = match class {
-            "SGD" => Rule::Sgd { momentum, nesterov: s.flag("nesterov", false)? },
-            "Adam" | "AdamW" => Rule::Adam { beta1, beta2, eps, amsgrad: s.flag("amsgrad", false)? },
-            "Nadam" => Rule::Nadam { beta1, beta2, eps },
-            "Adamax" => Rule::Adamax { beta1, beta2, eps },
-            "RMSprop" => {
-                Rule::RmsProp { rho: beta("rho", 0.9)?, momentum, eps, centered: s.flag("centered", false)? }
-            }
-            "Adagrad" => Rule::Adagrad { start: s.number_or("initial_accumulator_value", 0.1)?, eps },
-            "Adadelta" => Rule::Adadelta { rho: beta("rho", 0.95)?, eps },
-            "Ftrl" => {
-                let power = s.number_or("learning_rate_power", -0.5)?;
-                if power > 0.0 {
-                    return Err(s.wrong("learning_rate_power", "it should be 0 or less"));
-                }
-                let least_zero = |key: &str, default: f64| match s.number_or(key, default)? {
-                    x if x >= 0.0 => Ok(x),
-                    _ => Err(s.wrong(key, "it should be 0 or more")),
-                };
-                Rule::Ftrl(Ftrl {
-                    lr: 0.0,
-                    power,
-                    start: least_zero("initial_accumulator_value", 0.1)?,
-                    l1: least_zero("l1_regularization_strength", 0.0)?,
-                    l2: least_zero("l2_regularization_strength", 0.0)?,
-                    shrinkage: least_zero("l2_shrinkage_regularization_strength", 0.0)?,
-                    beta: s.number_or("beta", 0.0)?,
-                })
-            }
-            "Lion" => Rule::Lion { beta1, beta2 },
-            _ => return Err(s.unsupported("which is not known here; name another optimizer")),
-        };
-        let (lr, schedule) = rate(&s)?;
-        let bound = |key: &str| if s.is_null(key) { Ok(None) } else { s.number(key).map(Some) };
-        let optimizer = KerasOptimizer {
-            rule,
-            lr,
-            weight_decay: bound("weight_decay")?,
-            clip_norm: bound("clipnorm")?,
-            clip_value: bound("clipvalue")?,
-        };
-        Ok((optimizer, schedule, bound("global_clipnorm")?))
-    }
-
     /// The slots in the order of the file: groups of slots, each group's for every parameter in turn.
     pub(crate) fn file_order(&self) -> Vec<Vec<&'static str>> {
         match self.rule {
@@ -202,39 +130,6 @@ impl KerasOptimizer {
     pub(crate) fn shared(&self) -> Option<&'static str> {
         matches!(self.rule, Rule::Nadam { .. }).then_some(PRODUCT)
     }
-}
-
-/// The learning rate and how it changes.
-fn rate(s: &Settings<'_>) -> Result<(f64, Schedule)> {
-    let value = s.get("learning_rate");
-    if !value.is_object() {
-        return Ok((s.number_or("learning_rate", 1e-3)?, Schedule::constant()));
-    }
-    let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
-    let empty = Map::new();
-    let config = value.get("config").and_then(Value::as_object).unwrap_or(&empty);
-    let s = Settings::new("the learning rate", class, config);
-    let steps = || s.units("decay_steps").map(|n| n as u64);
-    let plain = |shape| Schedule { shape, warm_up: 0 };
-    let lr = s.number("initial_learning_rate")?;
-    let schedule = match class {
-        "ExponentialDecay" => {
-            let factor = s.number("decay_rate")?;
-            match s.flag("staircase", false)? {
-                true => plain(ScheduleShape::Step { every: steps()?, factor }),
-                false => plain(ScheduleShape::Exponential { factor: factor.powf(1.0 / steps()? as f64) }),
-            }
-        }
-        "CosineDecay" if s.is_null("warmup_target") => {
-            plain(ScheduleShape::Cosine { total: steps()?, floor: s.number_or("alpha", 0.0)? })
-        }
-        "PolynomialDecay" if !s.flag("cycle", false)? => {
-            let floor = if lr == 0.0 { 0.0 } else { s.number_or("end_learning_rate", 1e-4)? / lr };
-            plain(ScheduleShape::Polynomial { total: steps()?, power: s.number_or("power", 1.0)?, floor })
-        }
-        _ => return Err(s.unsupported("which is not known here with its settings; name another rate")),
-    };
-    Ok((lr, schedule))
 }
 
 fn follow(old: &Tensor, new: &Tensor, share: f64) -> RunResult<Tensor> {

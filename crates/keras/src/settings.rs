@@ -1,6 +1,10 @@
 //! Turns a layer's configuration into checked numbers, names and shapes.
 //!
 //! A number from a file is bounded before anything is sized by it: a file that asks for 10¹⁸ units is refused where it is read.
+//! Settings that nobody asked for are refused by name in the end: what is not known cannot be obeyed.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
 
 use plimsoll_graph::Padding;
 use plimsoll_nn::Init;
@@ -14,17 +18,36 @@ const MOST_UNITS: u64 = 1 << 28;
 /// The largest window, stride or padding.
 const MOST_EXTENT: u64 = 1 << 16;
 
+/// Settings of layers that are read elsewhere, or that change nothing in what a layer computes.
+const IDLE_IN_LAYERS: [&str; 9] = [
+    "name",
+    "trainable",
+    "dtype",
+    // Shapes, which are found anew.
+    "batch_input_shape",
+    "batch_shape",
+    "input_dtype",
+    // Random numbers are our own.
+    "seed",
+    // Without a rank, of which it is the scale.
+    "lora_alpha",
+    "autocast",
+];
+/// The longest list of numbers that is no shape.
+const MOST_NUMBERS: usize = 1 << 16;
+
 /// One layer's configuration with its place in the model, which every error names.
-#[derive(Clone, Copy)]
 pub(crate) struct Settings<'a> {
     pub(crate) place: &'a str,
     pub(crate) class: &'a str,
     map: &'a Map<String, Value>,
+    /// The settings that were asked for.
+    read: RefCell<HashSet<String>>,
 }
 
 impl<'a> Settings<'a> {
     pub(crate) fn new(place: &'a str, class: &'a str, map: &'a Map<String, Value>) -> Settings<'a> {
-        Settings { place, class, map }
+        Settings { place, class, map, read: RefCell::default() }
     }
 
     /// An error about one of the settings.
@@ -44,7 +67,13 @@ impl<'a> Settings<'a> {
 
     /// A setting as stored; null where it is not there.
     pub(crate) fn get(&self, key: &str) -> &'a Value {
+        self.read.borrow_mut().insert(key.to_string());
         self.map.get(key).unwrap_or(&Value::Null)
+    }
+
+    /// Whether a setting is there, be it null.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
     }
 
     pub(crate) fn is_null(&self, key: &str) -> bool {
@@ -90,6 +119,30 @@ impl<'a> Settings<'a> {
                 .filter(|x| x.is_finite())
                 .ok_or_else(|| self.wrong(key, "it should be a number")),
             _ => self.number(key),
+        }
+    }
+
+    /// A number above 0.
+    pub(crate) fn positive(&self, key: &str) -> Result<f64> {
+        match self.number(key)? {
+            x if x > 0.0 => Ok(x),
+            _ => Err(self.wrong(key, "it should be more than 0")),
+        }
+    }
+
+    /// A number that is not below another, with a value for where it is not there.
+    pub(crate) fn at_least(&self, key: &str, default: f64, least: f64) -> Result<f64> {
+        match self.number_or(key, default)? {
+            x if x >= least => Ok(x),
+            _ => Err(self.wrong(key, &format!("it should be {least} or more"))),
+        }
+    }
+
+    /// A list of numbers.
+    pub(crate) fn list(&self, key: &str) -> Result<Vec<f64>> {
+        match self.get(key) {
+            Value::Array(_) => self.numbers(key, MOST_NUMBERS),
+            _ => Err(self.wrong(key, "it should be a list of numbers")),
         }
     }
 
@@ -218,15 +271,36 @@ impl<'a> Settings<'a> {
         Activation::read(self, key)
     }
 
-    /// Refuses what a layer may carry that has no counterpart here and would change training.
-    pub(crate) fn check_extras(&self) -> Result<()> {
+    /// A setting that was not asked for, is not one of `idle`, and is not off: null or false.
+    pub(crate) fn unread(&self, idle: &[&str]) -> Option<&'a str> {
+        let read = self.read.borrow();
+        let is_off = |value: &Value| matches!(value, Value::Null | Value::Bool(false));
+        let mut left = self.map.iter().filter(|(key, value)| !read.contains(*key) && !is_off(value));
+        left.find(|(key, _)| !idle.contains(&key.as_str())).map(|(key, _)| key.as_str())
+    }
+
+    /// Refuses settings that nobody asked for. `idle` are those that are known to change nothing.
+    pub(crate) fn finish(&self, idle: &[&str]) -> Result<()> {
+        match self.unread(idle) {
+            None => Ok(()),
+            Some(key) => {
+                Err(self
+                    .wrong(key, "this is not known here, so it cannot be obeyed; save the model without it"))
+            }
+        }
+    }
+
+    /// As [`Settings::finish`], for layers: what every layer may carry, and what only says how weights started, changes nothing.
+    pub(crate) fn finish_layer(&self, idle: &[&str]) -> Result<()> {
         for (key, value) in self.map {
             let blocked = key.ends_with("_constraint") || key == "activity_regularizer" || key == "lora_rank";
             if blocked && !value.is_null() {
                 return Err(self.wrong(key, "this is not supported; save the model without it"));
             }
         }
-        Ok(())
+        let starts = self.map.keys().filter(|key| key.ends_with("_initializer")).map(String::as_str);
+        let all: Vec<&str> = starts.chain(IDLE_IN_LAYERS).chain(idle.iter().copied()).collect();
+        self.finish(&all)
     }
 
     /// How a weight starts, from the initializer named here; Keras's own default where it is another.

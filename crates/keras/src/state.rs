@@ -5,33 +5,16 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use plimsoll_formats::Element;
-use plimsoll_formats::keras::{Contents, KerasFile, Kind, Variable, write_keras, write_weights};
+use plimsoll_formats::keras::{Contents, Kind, Variable, write_keras, write_weights};
 use plimsoll_graph::{DType, TensorOps};
-use plimsoll_nn::{Param, Precision, Recipe, Training};
+use plimsoll_nn::{Param, Recipe, Training};
 use plimsoll_run::Tensor;
-use serde_json::Value;
 
 use crate::KerasModel;
-use crate::bind::{self, Binding};
-use crate::compile::optimizer_config;
+use crate::bind;
 use crate::error::{Error, Result};
 use crate::layer::WeightKind;
-use crate::optimizer::KerasOptimizer;
-
-/// Where a training keeps its number of updates and its rate.
-const UPDATES: &str = "training.updates";
-const RATE: &str = "training.rate";
-
-/// A variable of an optimizer in a file, and what it is.
-#[derive(Clone, Debug, PartialEq)]
-enum Slot {
-    Iterations,
-    Rate,
-    /// The state of this name in a training.
-    State(String),
-    /// The states of these names, all of the same value.
-    Shared(Vec<String>),
-}
+use crate::slots::{FINITE_STEPS, RATE, SCALE, Slot, UPDATES, fit};
 
 impl KerasModel {
     /// A training of this model from the file's weights; the optimizer goes on where it was, if the file holds its
@@ -75,43 +58,47 @@ impl KerasModel {
     }
 
     fn restore_optimizer(&self, training: &mut Training) -> Result<()> {
-        let Some(slots) = self.slots(&state_types(training)) else { return Ok(()) };
-        let variables = self.stored_optimizer();
-        // Without a rate of its own (a schedule's) the file has one variable less.
-        if variables.len() != slots.len() {
+        let types = state_types(training);
+        if let (Some(scale), true) =
+            (self.optimizer_config().and_then(|config| config.scale), types.contains_key(SCALE))
+        {
+            training.restore(SCALE, &(scale as f32).to_ne_bytes())?;
+        }
+        let Some(stored) = self.stored_slots() else { return Ok(()) };
+        let listed: Vec<(String, Slot)> =
+            stored.iter().map(|(v, slot)| (v.path.clone(), slot.clone())).collect();
+        if !fit(&listed, &types) {
             return Ok(());
         }
         let dtypes: HashMap<String, DType> =
             training.state().map(|(name, t)| (name.to_string(), t.dtype())).collect();
         let dtype_of = |name: &str| dtypes.get(name).copied().unwrap_or(DType::F32);
-        for (slot, variable) in slots.iter().zip(variables) {
+        for (variable, slot) in stored {
             match slot {
                 Slot::Iterations => {
-                    let updates = read_integer(&self.file, variable)? as f64;
+                    let updates = self.read_integer(variable)? as f64;
                     training.restore(UPDATES, &updates.to_ne_bytes())?;
                 }
-                Slot::Rate => {
-                    let rate = bind::read_number(&self.file, variable)?;
-                    let configured = self.configured().map_or(0.0, |(o, _)| o.lr);
-                    // A rate that the caller changed stands.
-                    let own = training
-                        .state()
-                        .find(|(name, _)| *name == RATE)
-                        .map(|(_, t)| t.item())
-                        .transpose()?;
-                    if own == Some(configured) {
-                        training.restore(RATE, &rate.to_ne_bytes())?;
-                    }
+                // The rate is in the optimizer that was read: one that the caller changed stands.
+                Slot::Rate | Slot::OuterIterations | Slot::OuterRate => {}
+                Slot::FiniteSteps if types.contains_key(FINITE_STEPS) => {
+                    let steps = self.read_integer(variable)? as f32;
+                    training.restore(FINITE_STEPS, &steps.to_ne_bytes())?;
                 }
+                Slot::Scale(_) if types.contains_key(SCALE) => {
+                    let scale = bind::read_number(&self.file, variable)? as f32;
+                    training.restore(SCALE, &scale.to_ne_bytes())?;
+                }
+                Slot::FiniteSteps | Slot::Scale(_) => {}
                 Slot::Shared(names) => {
                     for name in names {
-                        let bytes = bind::read_as(&self.file, variable, dtype_of(name))?;
-                        training.restore(name, &bytes)?;
+                        let bytes = bind::read_as(&self.file, variable, dtype_of(&name))?;
+                        training.restore(&name, &bytes)?;
                     }
                 }
-                Slot::State(name) => {
-                    let bytes = bind::read_as(&self.file, variable, dtype_of(name))?;
-                    training.restore(name, &bytes)?;
+                Slot::State(name, _) => {
+                    let bytes = bind::read_as(&self.file, variable, dtype_of(&name))?;
+                    training.restore(&name, &bytes)?;
                 }
             }
         }
@@ -161,36 +148,59 @@ impl KerasModel {
         Ok(write_weights(path.as_ref(), &weights, &self.file.labels(), fill)?)
     }
 
+    /// What a file of this model is called: Keras tells the two kinds apart by the ending.
+    ///
+    /// ```
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/legacy.h5");
+    /// let model = plimsoll_keras::KerasModel::open(path)?;
+    /// assert_eq!(model.saved_name("trained"), "trained.h5");
+    /// # Ok::<(), plimsoll_keras::Error>(())
+    /// ```
+    pub fn saved_name(&self, stem: &str) -> String {
+        let ending = if self.file.kind() == Kind::Legacy { "h5" } else { "keras" };
+        format!("{stem}.{ending}")
+    }
+
+    /// Refuses a name under which Keras would not open what is written.
+    fn check_name(&self, path: &Path) -> Result<()> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let fits = match self.file.kind() {
+            Kind::Legacy => ["h5", "hdf5"].contains(&ending),
+            _ => ending == "keras",
+        };
+        if fits {
+            return Ok(());
+        }
+        let kind = if self.file.kind() == Kind::Legacy { "a legacy HDF5 file" } else { "a .keras archive" };
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model");
+        let why = format!(
+            "the model of {} is written as {kind}, which Keras does not open under this name; call it {}",
+            self.name,
+            self.saved_name(stem)
+        );
+        Err(Error::config(path.display().to_string(), why))
+    }
+
     fn save_state(&self, path: &Path, state: &HashMap<&str, &Tensor>) -> Result<()> {
+        self.check_name(path)?;
         let types = state.iter().map(|(name, t)| (name.to_string(), shape_of(t))).collect();
-        let slots = self.slots(&types);
+        let slots = self.slots().filter(|slots| fit(slots, &types)).unwrap_or_default();
         let kept: Vec<Variable> =
             self.file.variables().iter().filter(|v| !v.path.starts_with("optimizer/")).cloned().collect();
         if self.file.kind() == Kind::Legacy {
-            // The file's own list of variables stands; the optimizer's are filled where there are as many.
-            let stored = self.stored_optimizer();
-            let slots = slots.filter(|slots| slots.len() == stored.len()).unwrap_or_default();
-            let by_path = stored.into_iter().map(|v| v.path.clone()).zip(slots).collect();
+            // The file's own list of variables stands.
+            let by_path = slots.into_iter().collect();
             return Ok(self.file.save(path, |v, out| self.fill(v, state, &by_path, out))?);
         }
         let mut variables = kept;
-        let mut by_path = HashMap::new();
-        // Numbers that belong to no one parameter are of Keras's own type, which is that of the whole model.
-        let single = if self.precision() == Precision::F64 { Element::F64 } else { Element::F32 };
-        for (i, slot) in slots.into_iter().flatten().enumerate() {
-            let path = format!("optimizer/vars/{i}");
-            let variable = match &slot {
-                Slot::Iterations => Variable::new(&path, Element::I64, &[]),
-                Slot::Rate | Slot::Shared(_) => Variable::new(&path, single, &[]),
-                Slot::State(name) => {
-                    let of = state.get(name.as_str());
-                    let shape = of.map(|t| shape_of(t)).unwrap_or_default();
-                    Variable::new(&path, of.map_or(single, |t| Element::from(t.dtype())), &shape)
-                }
+        for (path, slot) in &slots {
+            let element = match slot {
+                Slot::State(name, _) => state.get(name.as_str()).map(|t| Element::from(t.dtype())),
+                _ => None,
             };
-            variables.extend(variable);
-            by_path.insert(path, slot);
+            variables.extend(slot.variable(path, self.single(), element));
         }
+        let by_path = slots.into_iter().collect();
         let labels = self.file.labels();
         let contents = Contents {
             config: self.file.config_json(),
@@ -216,17 +226,23 @@ impl KerasModel {
             bind::to_bytes(variable.element, &values)
                 .ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
         };
+        let whole = |number: f64| match variable.element {
+            Element::I32 | Element::U32 => (number as i32).to_le_bytes().to_vec(),
+            _ => (number as i64).to_le_bytes().to_vec(),
+        };
+        let number = |name: &str| state.get(name).map(|t| t.item()).transpose().map_err(io::Error::other);
+        let single = |number: f64| {
+            let bytes = bind::to_bytes(variable.element, &[number]);
+            bytes.ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
+        };
         let bytes = match slots.get(&variable.path) {
-            Some(Slot::Iterations) => {
-                let updates = state.get(UPDATES).map(|t| t.item()).transpose().map_err(io::Error::other)?;
-                let updates = updates.unwrap_or(0.0) as i64;
-                match variable.element {
-                    Element::I32 => (updates as i32).to_le_bytes().to_vec(),
-                    _ => updates.to_le_bytes().to_vec(),
-                }
-            }
+            Some(Slot::Iterations) => whole(number(UPDATES)?.unwrap_or(0.0)),
             Some(Slot::Rate) => of_state(RATE)?,
-            Some(Slot::State(name)) => of_state(name)?,
+            Some(Slot::OuterIterations) => whole(0.0),
+            Some(Slot::OuterRate) => single(0.0)?,
+            Some(Slot::FiniteSteps) => whole(number(FINITE_STEPS)?.unwrap_or(0.0)),
+            Some(Slot::Scale(start)) => single(number(SCALE)?.unwrap_or(*start))?,
+            Some(Slot::State(name, _)) => of_state(name)?,
             Some(Slot::Shared(names)) => {
                 // Parameters without a gradient did not go on; the product of momentums falls from step to step.
                 let value = |name: &String| state.get(name.as_str()).and_then(|t| t.item().ok());
@@ -249,56 +265,6 @@ impl KerasModel {
         };
         out.write_all(&bytes)
     }
-
-    /// The file's optimizer, and whether its rate is a variable; none where it is not known here.
-    fn configured(&self) -> Option<(KerasOptimizer, bool)> {
-        let config = optimizer_config(self.file.compile_config());
-        // A wrapper for half precision keeps variables of its own.
-        if config.get("class_name").is_some_and(|c| c == "LossScaleOptimizer") {
-            return None;
-        }
-        let (optimizer, ..) = KerasOptimizer::read(config).ok()?;
-        let scheduled =
-            config.get("config").and_then(|c| c.get("learning_rate")).is_some_and(Value::is_object);
-        Some((optimizer, !scheduled))
-    }
-
-    /// The optimizer's variables in the file's order; none if a training does not keep the same.
-    fn slots(&self, types: &HashMap<String, Vec<usize>>) -> Option<Vec<Slot>> {
-        let (optimizer, has_rate) = self.configured()?;
-        let mut slots = vec![Slot::Iterations];
-        if has_rate {
-            slots.push(Slot::Rate);
-        }
-        if !types.contains_key(UPDATES) {
-            return None;
-        }
-        for group in optimizer.file_order() {
-            for Binding { name, path, .. } in self.bindings.iter().filter(|b| b.trained) {
-                let shape = &self.file.variable(path).ok()?.shape;
-                for slot in &group {
-                    let name = format!("{name}.{slot}");
-                    if types.get(&name)? != shape {
-                        return None;
-                    }
-                    slots.push(Slot::State(name));
-                }
-            }
-        }
-        if let Some(slot) = optimizer.shared() {
-            let names = self.bindings.iter().filter(|b| b.trained).map(|b| format!("{}.{slot}", b.name));
-            let names: Vec<String> = names.collect();
-            if names.is_empty() || !names.iter().all(|name| types.contains_key(name)) {
-                return None;
-            }
-            slots.push(Slot::Shared(names));
-        }
-        Some(slots)
-    }
-
-    fn stored_optimizer(&self) -> Vec<&Variable> {
-        self.file.optimizer_variables()
-    }
 }
 
 fn shape_of(t: &Tensor) -> Vec<usize> {
@@ -307,15 +273,4 @@ fn shape_of(t: &Tensor) -> Vec<usize> {
 
 fn state_types(training: &Training) -> HashMap<String, Vec<usize>> {
     training.state().map(|(name, t)| (name.to_string(), shape_of(t))).collect()
-}
-
-fn read_integer(file: &KerasFile, variable: &Variable) -> Result<i64> {
-    let mut bytes = vec![0; variable.bytes];
-    file.read_into(&variable.path, &mut bytes)?;
-    let wrong = || Error::variables(&variable.path, "it should be one whole number");
-    match (variable.element, bytes.len()) {
-        (Element::I64 | Element::U64, 8) => bytes.try_into().map(i64::from_le_bytes).map_err(|_| wrong()),
-        (Element::I32, 4) => bytes.try_into().map(|b| i64::from(i32::from_le_bytes(b))).map_err(|_| wrong()),
-        _ => Err(wrong()),
-    }
 }

@@ -5,9 +5,10 @@ first step in the order of trainable variables, the losses of 20 steps on the sa
 with several outputs also have e_NAME, what `evaluate` says before the first step, and p_NAME, what every step says.
 
 Run in this folder; needs keras, tensorflow and numpy. With names it makes only those, with `--several` those with several
-outputs and those after them. With `--applications FOLDER [NAMES]` it makes files of Keras's own applications in FOLDER instead
+outputs and those after them, with `--obeyed` those of what a file says of training. With `--applications FOLDER [NAMES]` it makes files of Keras's own applications in FOLDER instead
 (they are too large to keep), for `cargo run --release --example check`; check_with_keras.sh makes and checks those in float64.
 """
+import json
 import os
 import sys
 import zipfile
@@ -426,6 +427,7 @@ def rest():
     np.savez(f"{OUT}/resumed.npz", **numbers(model, random(6, 5), classes(6, 4)))
     refused()
     several()
+    obeyed()
 
 
 def heads():
@@ -506,6 +508,197 @@ def refused():
         save(model, f"{OUT}/refused_{name}.keras")
 
 
+def base(kind):
+    """A model whose last layer was thawed after all were frozen: only the flags of single layers count."""
+    if kind == "functional":
+        row = keras.Input((5,))
+        model = keras.Model(row, layers.Dense(4, name="last")(layers.Dense(5, activation="tanh", name="first")(row)), name=kind)
+    else:
+        model = keras.Sequential([layers.Input((5,)), layers.Dense(5, activation="tanh", name="first"),
+                                  layers.BatchNormalization(name="norm"), layers.Dense(4, name="last")], name=kind)
+    model.trainable = False
+    model.layers[-1].trainable = True
+    return model
+
+
+def thawed():
+    row = keras.Input((5,))
+    x = layers.Concatenate()([base("functional")(row), base("sequential")(row)])
+    return wake(keras.Model(row, layers.Dense(2, name="head")(x), name="thawed"))
+
+
+def wrapped():
+    """Layers inside wrappers, of which some are frozen, also inside a frozen wrapper."""
+    line = keras.Input((4, 3))
+    x = layers.TimeDistributed(layers.Dense(3, activation="tanh", kernel_regularizer="l2"), name="frozen")(line)
+    x = layers.TimeDistributed(layers.Dense(3, activation="tanh"), name="thawed")(x)
+    x = layers.Bidirectional(layers.LSTM(2, return_sequences=True), name="one_way")(x)
+    x = layers.Bidirectional(layers.GRU(2), name="other_way")(x)
+    model = wake(keras.Model(line, layers.Dense(2)(x), name="wrapped"))
+    model.get_layer("frozen").layer.trainable = False
+    model.get_layer("thawed").trainable = False
+    model.get_layer("thawed").layer.trainable = True
+    model.get_layer("one_way").forward_layer.trainable = False
+    model.get_layer("other_way").trainable = False
+    model.get_layer("other_way").backward_layer.trainable = True
+    return model
+
+
+def recast():
+    """A mask goes through a cast to the type that is there already, and through a norm by groups; not through another cast."""
+    words = keras.Input((7,), dtype="int32")
+    x = layers.Embedding(30, 4, mask_zero=True)(words)
+    x = layers.GroupNormalization(2)(ops.cast(x, "float32"))
+    y = layers.LSTM(3)(x)
+    z = layers.LSTM(3)(ops.cast(ops.cast(x, "float16"), "float32"))
+    return wake(keras.Model(words, layers.Dense(2)(layers.Concatenate()([y, z])), name="recast"))
+
+
+def schedules():
+    s = keras.optimizers.schedules
+    return [
+        s.ExponentialDecay(0.1, 2, 0.1), s.ExponentialDecay(0.1, 7, 0.5, staircase=True), s.ExponentialDecay(0.1, 2.5, 0.9),
+        s.PiecewiseConstantDecay([3, 8], [0.1, 0.05, 0.2]), s.PiecewiseConstantDecay([5], [0.0, 0.1]),
+        s.PolynomialDecay(0.1, 9), s.PolynomialDecay(0.1, 9, 0.01, power=2.0), s.PolynomialDecay(0.1, 6, 0.01, power=0.5, cycle=True),
+        s.PolynomialDecay(0.0, 12, 0.1), s.InverseTimeDecay(0.1, 3, 0.5), s.InverseTimeDecay(0.1, 3, 0.5, staircase=True),
+        s.CosineDecay(0.1, 15), s.CosineDecay(0.1, 15, alpha=0.1), s.CosineDecay(0.0, 12, warmup_target=0.1, warmup_steps=5),
+        s.CosineDecay(0.02, 12, alpha=0.2, warmup_target=0.1, warmup_steps=5), s.CosineDecayRestarts(0.1, 5),
+        s.CosineDecayRestarts(0.1, 4, t_mul=1.0, m_mul=0.5), s.CosineDecayRestarts(0.1, 3, t_mul=1.5, m_mul=0.8, alpha=0.1),
+    ]
+
+
+@keras.saving.register_keras_serializable("My")
+class Huber(keras.losses.Loss):
+    def call(self, labels, outputs):
+        return ops.mean(outputs - labels, axis=-1)
+
+
+@keras.saving.register_keras_serializable("My")
+class SGD(keras.optimizers.SGD):
+    pass
+
+
+class L2(keras.regularizers.Regularizer):
+    def __call__(self, x):
+        return 0.0 * ops.sum(x)
+
+    def get_config(self):
+        return {"l2": 0.1}
+
+
+@keras.saving.register_keras_serializable("My")
+class ExponentialDecay(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.1
+
+    def get_config(self):
+        return {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}
+
+
+@keras.saving.register_keras_serializable("My")
+class MeanSquaredError(keras.metrics.MeanSquaredError):
+    pass
+
+
+@keras.saving.register_keras_serializable("My")
+def relu(x):
+    return -x
+
+
+class Dense(layers.Dense):
+    """Not registered, and named like Keras's own."""
+
+
+@keras.saving.register_keras_serializable("My")
+class Sequential(keras.Sequential):
+    pass
+
+
+def own():
+    """Users' own classes with the names of Keras's, and losses that are no means."""
+    o, l = keras.optimizers, keras.losses
+    of = lambda *a, **k: keras.Sequential([layers.Input((5,)), layers.Dense(2, *a, **k)])
+    models = {
+        "own_layer": (keras.Sequential([layers.Input((5,)), Dense(2, name="mine")]), "sgd", "mse", None),
+        "own_model": (Sequential([layers.Input((5,)), layers.Dense(2)], name="mine"), "sgd", "mse", None),
+        "own_activation": (of(activation=relu), "sgd", "mse", None),
+        "own_regularizer": (of(kernel_regularizer=L2()), "sgd", "mse", None),
+        "own_loss": (of(), "sgd", Huber(), None),
+        "own_optimizer": (of(), SGD(0.1), "mse", None),
+        "own_schedule": (of(), o.SGD(ExponentialDecay()), "mse", None),
+        "own_metric": (of(), "sgd", "mse", [MeanSquaredError(), "mae"]),
+        "loss_none": (of(), "sgd", l.MeanSquaredError(reduction=None), None),
+        "loss_sum": (of(), "sgd", l.MeanSquaredError(reduction="sum"), None),
+    }
+    for name, (model, optimizer, loss, metrics) in models.items():
+        model.compile(optimizer, loss, metrics=metrics)
+        save(model, f"{OUT}/refused_{name}.keras")
+
+
+LAYERS = """Activation Identity ReLU LeakyReLU ELU Softmax PReLU MultiHeadAttention GroupQueryAttention Attention Conv1D Conv2D
+    Conv1DTranspose Conv2DTranspose DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D Dense EinsumDense Embedding Add
+    Subtract Multiply Maximum Minimum Average Concatenate Dot Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D AlphaDropout
+    GaussianNoise GaussianDropout BatchNormalization LayerNormalization GroupNormalization RMSNormalization UnitNormalization
+    MaxPooling1D MaxPooling2D AveragePooling1D AveragePooling2D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D
+    GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D Rescaling Normalization LSTM GRU SimpleRNN Flatten Reshape
+    Permute RepeatVector ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D Cropping2D Cropping3D UpSampling1D UpSampling2D Resizing
+    Masking Bidirectional TimeDistributed""".split()
+OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion".split()
+LOSSES = """SparseCategoricalCrossentropy CategoricalCrossentropy BinaryCrossentropy MeanSquaredError MeanAbsoluteError
+    MeanAbsolutePercentageError MeanSquaredLogarithmicError Huber LogCosh KLDivergence Poisson CosineSimilarity""".split()
+
+
+def configurations():
+    """All settings that Keras stores of every class that is known here, as they are without a word."""
+    # Settings that a class cannot do without.
+    needed = {
+        "Activation": ["relu"], "AlphaDropout": [0.0], "AveragePooling1D": [2], "AveragePooling2D": [2],
+        "Bidirectional": [layers.LSTM(2)], "Conv1D": [2, 3], "Conv1DTranspose": [2, 3], "Conv2D": [2, 3],
+        "Conv2DTranspose": [2, 3], "Dense": [2], "DepthwiseConv1D": [3], "DepthwiseConv2D": [3], "Dot": [1], "Dropout": [0.1],
+        "EinsumDense": ["ab,bc->ac", 3], "Embedding": [5, 2], "GRU": [2], "GaussianDropout": [0.1], "GaussianNoise": [0.1],
+        "GroupQueryAttention": [2, 2, 1], "LSTM": [2], "MultiHeadAttention": [2, 2], "Permute": [(2, 1)], "RepeatVector": [2],
+        "Rescaling": [2.0], "Reshape": [(2, 3)], "Resizing": [4, 4], "SeparableConv1D": [2, 3], "SeparableConv2D": [2, 3],
+        "SimpleRNN": [2], "SpatialDropout1D": [0.1], "SpatialDropout2D": [0.1], "SpatialDropout3D": [0.1],
+        "TimeDistributed": [layers.Dense(2)],
+    }
+    stored = keras.saving.serialize_keras_object
+    return {
+        "layers": [stored(getattr(layers, name)(*needed.get(name, []), name="layer")) for name in LAYERS],
+        "optimizers": [stored(getattr(keras.optimizers, name)(name="it")) for name in OPTIMIZERS],
+        "losses": [stored(getattr(keras.losses, name)()) for name in LOSSES],
+        "regularizers": [stored(getattr(keras.regularizers, name)()) for name in ("L1", "L2", "L1L2")],
+    }
+
+
+def obeyed():
+    """What a file says of training, and is to be obeyed or refused."""
+    keras.utils.set_random_seed(6)
+    o = keras.optimizers
+    stored = [{"schedule": keras.saving.serialize_keras_object(s), "rates": [float(s(step)) for step in range(30)]}
+              for s in schedules()]
+    for name, value in {"schedules": stored, "configurations": configurations()}.items():
+        with open(f"{OUT}/{name}.json", "w") as file:
+            json.dump(value, file)
+    row, labels = random(6, 5), random(6, 2)
+    case("decay", small("decay"), row, labels, o.SGD(o.schedules.ExponentialDecay(0.1, 2, 0.1)), "mse")
+    # In the middle of its way up.
+    case("risen", small("risen"), row, labels,
+         o.Adam(o.schedules.CosineDecay(0.0, 12, warmup_target=0.05, warmup_steps=6)), "mse", warm=4)
+    case("thawed", thawed(), row, labels, o.SGD(0.1, momentum=0.9), "mse")
+    line = random(5, 4, 3)
+    case("wrapped", wrapped(), line, random(5, 2), o.Adam(0.02), "mse", warm=2)
+    case("wrapped_legacy", wrapped(), line, random(5, 2), o.Adam(0.02), "mse", suffix="h5", warm=2)
+    case("scaled", small("scaled"), row, labels, o.LossScaleOptimizer(o.Adam(0.02), initial_scale=256.0), "mse", warm=3)
+    case("scaled_f16", mixed("mixed_float16"), random(6, 5), classes(6, 3),
+         o.LossScaleOptimizer(o.SGD(0.05, momentum=0.9), initial_scale=256.0), "sparse_categorical_crossentropy", warm=3)
+    case("scaled_legacy", small("scaled_legacy"), row, labels, o.LossScaleOptimizer(o.Adam(0.02)), "mse", suffix="h5", warm=3)
+    short = np.arange(28).reshape(4, 7).astype(np.int32) * 5 % 29 + 1
+    short[1, 4:] = 0
+    short[2, 5:] = 0
+    case("recast", recast(), short, random(4, 2), o.SGD(0.1), "mse")
+    own()
+
+
 def applications(folder):
     """Keras's own models: random weights, small images, the smallest width that the API allows."""
     global OUT
@@ -568,6 +761,8 @@ if __name__ == "__main__":
         applications(sys.argv[2])
     elif sys.argv[1:2] == ["--several"]:
         several()
+    elif sys.argv[1:2] == ["--obeyed"]:
+        obeyed()
     else:
         ONLY = sys.argv[1:]
         fixtures()

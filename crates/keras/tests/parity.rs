@@ -62,6 +62,14 @@ agree! {
     a_legacy_file_of_recurrent_layers_agrees: "legacy_rnn" "legacy_rnn.h5";
     an_optimizer_in_mid_training_goes_on: "resumed" "resumed.keras";
     one_layer_in_f64_among_others_agrees: "widened" "widened.keras";
+    a_compiled_schedule_is_followed: "decay" "decay.keras";
+    a_schedule_goes_on_where_the_file_stopped: "risen" "risen.keras";
+    layers_that_were_thawed_in_a_frozen_model_are_trained: "thawed" "thawed.keras";
+    frozen_layers_in_wrappers_stay_frozen: "wrapped" "wrapped.keras";
+    frozen_layers_in_wrappers_of_a_legacy_file_stay_frozen: "wrapped_legacy" "wrapped_legacy.h5";
+    an_optimizer_inside_a_loss_scale_goes_on: "scaled" "scaled.keras";
+    an_optimizer_inside_a_loss_scale_of_a_legacy_file_goes_on: "scaled_legacy" "scaled_legacy.h5";
+    a_cast_to_the_same_type_keeps_the_mask: "recast" "recast.keras";
 }
 
 /// In f64 little is left of rounding: TensorFlow's gelu rounds √2 to f32 also there, and Keras its optimizers' settings.
@@ -271,6 +279,27 @@ fn weights_of_another_file_go_onto_a_known_model() {
     assert!(error.contains("weights without a model"), "{error}");
 }
 
+/// Models that can be used, but were compiled with what cannot be obeyed.
+#[test]
+fn what_cannot_be_obeyed_in_training_is_refused_by_name() {
+    for (name, expected) in [
+        ("own_loss", &["the loss", "My>Huber", "user's own"][..]),
+        ("own_optimizer", &["the optimizer", "My>SGD", "user's own"]),
+        ("own_schedule", &["the learning rate", "My>ExponentialDecay", "user's own"]),
+        ("loss_none", &["the loss", "reduction", "null", "only a mean"]),
+        ("loss_sum", &["the loss", "reduction", "sum", "only a mean"]),
+    ] {
+        let model = KerasModel::open(fixture(&format!("refused_{name}.keras"))).expect("a model");
+        let error = model.compiled().err().map(|error| error.to_string()).expect("a refusal");
+        for part in expected {
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
+    let compiled = KerasModel::open(fixture("refused_own_metric.keras")).unwrap().compiled().unwrap();
+    assert_eq!(compiled.metrics.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["mae"]);
+    assert_eq!(compiled.other_metrics, ["mean_squared_error"]);
+}
+
 #[test]
 fn what_is_not_known_is_refused_by_name_and_place() {
     for (name, expected) in [
@@ -279,6 +308,10 @@ fn what_is_not_known_is_refused_by_name_and_place() {
         ("conv3d", &["solid", "Conv3D", "three axes", "fold one axis"]),
         ("constraint", &["held", "kernel_constraint", "without it"]),
         ("first", &["turned", "Conv2D", "channels_last", "move the weights"]),
+        ("own_layer", &["mine", "Dense", "user's own"]),
+        ("own_model", &["mine", "My>Sequential", "user's own"]),
+        ("own_activation", &["activation", "My>relu", "user's own"]),
+        ("own_regularizer", &["kernel_regularizer", "L2", "user's own"]),
     ] {
         let error = KerasModel::open(fixture(&format!("refused_{name}.keras"))).unwrap_err().to_string();
         for part in expected {

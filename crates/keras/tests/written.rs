@@ -34,7 +34,11 @@ fn trained(model: &KerasModel, arrays: &Arrays, steps: usize) -> (Training, Vec<
     let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
     let mut training = compiled.model.training(compiled.recipe(types(&inputs), types(&labels))).unwrap();
     let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
-    let losses = (0..steps).map(|_| training.run(&batch).unwrap().loss).collect();
+    let mut step = |i: usize| {
+        training.set_rate(compiled.rate(i as u64)).unwrap();
+        training.run(&batch).unwrap().loss
+    };
+    let losses = (0..steps).map(&mut step).collect();
     (training, losses)
 }
 
@@ -59,6 +63,12 @@ fn every_model_is_written_and_read_with_the_values_it_was_trained_to() {
         "ftrl",
         "double",
         "widened",
+        "decay",
+        "risen",
+        "thawed",
+        "wrapped",
+        "scaled",
+        "recast",
     ] {
         let model = KerasModel::open(fixture(&format!("{name}.keras"))).unwrap();
         let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
@@ -96,6 +106,13 @@ fn a_written_optimizer_goes_on_as_if_it_had_not_stopped() {
         ("named_heads", "named_heads.keras"),
         ("ftrl", "ftrl.keras"),
         ("legacy", "legacy.h5"),
+        ("decay", "decay.keras"),
+        ("risen", "risen.keras"),
+        ("wrapped", "wrapped.keras"),
+        ("wrapped_legacy", "wrapped_legacy.h5"),
+        ("scaled", "scaled.keras"),
+        ("scaled_f16", "scaled_f16.keras"),
+        ("scaled_legacy", "scaled_legacy.h5"),
     ] {
         let model = KerasModel::open(fixture(file)).unwrap();
         let arrays = Arrays::open(&fixture(&format!("{name}.npz")));
@@ -166,6 +183,60 @@ fn what_the_file_says_of_training_can_be_replaced() {
     let bf16 = model.clone().with_precision(plimsoll_nn::Precision::MixedBf16);
     let found = outputs_distance(&predict(&bf16, &bf16.values().unwrap(), &x), &arrays.list("y"));
     assert!(found > 1e-5 && found < 5e-2, "{found}");
+}
+
+#[test]
+fn a_loss_scale_comes_from_the_file_and_goes_back_into_it() {
+    let model = KerasModel::open(fixture("scaled_f16.keras")).unwrap();
+    let (training, _) = trained(&model, &Arrays::open(&fixture("scaled_f16.npz")), 4);
+    let state = |name: &str| training.state().find(|(own, _)| *own == name).unwrap().1.item().unwrap();
+    // The file has 3 steps behind it, at a scale that it names.
+    assert_eq!((state("training.loss_scale"), state("training.finite_steps")), (256.0, 7.0));
+    let path = written("scaled_f16.keras");
+    model.save(&path, &training).unwrap();
+    let file = KerasFile::open(&path).unwrap();
+    let read = |path: &str| {
+        let mut bytes = vec![0; file.variable(path).unwrap().bytes];
+        file.read_into(path, &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!(read("optimizer/vars/2"), 7i64.to_le_bytes());
+    assert_eq!(read("optimizer/vars/3"), 256f32.to_le_bytes());
+    assert_eq!(read("optimizer/vars/4"), 7i64.to_le_bytes());
+    let (outer, inner) = (read("optimizer/vars/6"), read("optimizer/inner_optimizer/vars/2"));
+    assert!(outer == inner && outer.iter().any(|byte| *byte != 0), "momentum is written at both its places");
+    done(&path);
+}
+
+#[test]
+fn another_rate_is_one_of_the_files_optimizer_and_is_written() {
+    let model = KerasModel::open(fixture("amsgrad.keras")).unwrap();
+    let mut compiled = model.compiled().unwrap();
+    let name = compiled.optimizer.name();
+    assert_eq!(compiled.set_rate(0.5), Some(false));
+    assert_eq!((compiled.optimizer.name(), compiled.rate(0)), (name, 0.5));
+    let training = compiled.training(6, vec![Type::new(DType::F32, [6, 2])]).unwrap();
+    let path = written("rate.keras");
+    model.save(&path, &training).unwrap();
+    assert_eq!(KerasModel::open(&path).unwrap().compiled().unwrap().rate(0), 0.5);
+    done(&path);
+    // A schedule is no longer followed then, and the caller is told.
+    let mut scheduled = KerasModel::open(fixture("decay.keras")).unwrap().compiled().unwrap();
+    assert!(scheduled.rate(0) > 2.0 * scheduled.rate(1));
+    assert_eq!(scheduled.set_rate(0.5), Some(true));
+    assert_eq!((scheduled.rate(0), scheduled.rate(9)), (0.5, 0.5));
+}
+
+#[test]
+fn a_name_under_which_keras_does_not_open_it_is_refused() {
+    for (file, good, bad) in [("legacy.h5", "m.h5", "m.keras"), ("mlp.keras", "m.keras", "m.h5")] {
+        let model = KerasModel::open(fixture(file)).unwrap();
+        assert_eq!(model.saved_name("m"), good);
+        let path = written(bad);
+        let error = model.save_values(&path, &model.values().unwrap()).unwrap_err().to_string();
+        assert!(error.contains(bad) && error.contains(&good[1..]), "{error}");
+        assert!(!path.exists());
+    }
 }
 
 #[test]

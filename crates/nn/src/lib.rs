@@ -22,6 +22,7 @@ mod loss;
 mod measure;
 mod metric;
 mod optim;
+mod plateau;
 mod scale;
 mod schedule;
 
@@ -45,7 +46,8 @@ pub use optim::{
     Adafactor, Adagrad, Adam, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
     clip_by_global_norm, clip_by_value, optimizer,
 };
+pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
-pub use schedule::{Plateau, Schedule, Shape as ScheduleShape};
+pub use schedule::{Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use training::{Clip, Outcome, Recipe, Training};

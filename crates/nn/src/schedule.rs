@@ -18,6 +18,8 @@ pub struct Schedule {
     pub shape: Shape,
     /// Steps over which the factor grows evenly from 1/n to 1, before the shape begins.
     pub warm_up: u64,
+    /// Steps that lie behind at step 0, where a training goes on that was begun elsewhere.
+    pub done: u64,
 }
 
 /// The shape of a schedule.
@@ -64,11 +66,71 @@ pub enum Shape {
         /// The factor at the end is that of the start over this.
         end_divisor: f64,
     },
+    /// factor^(t / every): [`Shape::Step`] and [`Shape::Exponential`] for any length.
+    Decay {
+        /// Steps in which the rate is multiplied once.
+        every: f64,
+        /// What it is multiplied by.
+        factor: f64,
+        /// Whether it changes only after whole lengths.
+        stairs: bool,
+    },
+    /// 1 / (1 + decay · t / every)
+    Inverse {
+        /// Steps in which the denominator grows by `decay`.
+        every: f64,
+        /// How much it grows.
+        decay: f64,
+        /// Whether it changes only after whole lengths.
+        stairs: bool,
+    },
+    /// A factor for each piece of time.
+    Pieces {
+        /// The last step of each piece but the last.
+        ends: Vec<f64>,
+        /// The factors, one more than ends.
+        factors: Vec<f64>,
+    },
+    /// From one factor to another along (1 - t / over)^power.
+    Slope {
+        /// Steps in which the last factor is reached.
+        over: f64,
+        /// The exponent.
+        power: f64,
+        /// The first factor.
+        from: f64,
+        /// The last factor.
+        to: f64,
+        /// Whether it starts again: over twice, then three times as many steps, from where those leave it.
+        again: bool,
+    },
+    /// Evenly from one factor up to 1, then half a cosine down to another, where it stays.
+    RampedCosine {
+        /// Steps on the way up; may be none.
+        rise: f64,
+        /// Steps on the way down.
+        fall: f64,
+        /// The factor at step 0, where there is a way up.
+        from: f64,
+        /// The factor at the end.
+        floor: f64,
+    },
+    /// Half a cosine down, again and again. After Loshchilov and Hutter (2016).
+    Restarts {
+        /// Steps of the first fall.
+        first: f64,
+        /// How many times longer each fall is than the one before.
+        longer: f64,
+        /// What the top of each fall is multiplied by.
+        lower: f64,
+        /// The factor at the end of each.
+        floor: f64,
+    },
 }
 
 impl Schedule {
     fn of(shape: Shape) -> Schedule {
-        Schedule { shape, warm_up: 0 }
+        Schedule { shape, warm_up: 0, done: 0 }
     }
 
     /// The optimizer's own rate, always.
@@ -107,6 +169,12 @@ impl Schedule {
         self
     }
 
+    /// As a training goes on that has so many steps behind it.
+    pub fn after(mut self, steps: u64) -> Schedule {
+        self.done = steps;
+        self
+    }
+
     /// The rate at a step, from the optimizer's own.
     pub fn rate(&self, base: f64, step: u64) -> f64 {
         base * self.factor(step)
@@ -114,17 +182,18 @@ impl Schedule {
 
     /// What the optimizer's rate is multiplied by at a step.
     pub fn factor(&self, step: u64) -> f64 {
+        let step = step.saturating_add(self.done);
         if step < self.warm_up {
             return (step + 1) as f64 / self.warm_up as f64;
         }
         let t = (step - self.warm_up) as f64;
         let left = |total: u64| (1.0 - t / total.saturating_sub(self.warm_up).max(1) as f64).max(0.0);
-        match self.shape {
+        match &self.shape {
             Shape::Constant => 1.0,
-            Shape::Step { every, factor } => factor.powf((t / every.max(1) as f64).floor()),
+            Shape::Step { every, factor } => factor.powf((t / (*every).max(1) as f64).floor()),
             Shape::Exponential { factor } => factor.powf(t),
-            Shape::Cosine { total, floor } => between(floor, 1.0, left(total)),
-            Shape::Polynomial { total, power, floor } => floor + (1.0 - floor) * left(total).powf(power),
+            Shape::Cosine { total, floor } => between(*floor, 1.0, left(*total)),
+            Shape::Polynomial { total, power, floor } => floor + (1.0 - floor) * left(*total).powf(*power),
             Shape::OneCycle { total, rise, start_divisor, end_divisor } => {
                 let last = total.saturating_sub(self.warm_up).saturating_sub(1) as f64;
                 let top = (rise * (last + 1.0) - 1.0).max(0.0);
@@ -134,70 +203,48 @@ impl Schedule {
                 }
                 between(end, 1.0, 1.0 - ((t - top) / (last - top)).min(1.0))
             }
+            Shape::Decay { every, factor, stairs } => factor.powf(lengths(t, *every, *stairs)),
+            Shape::Inverse { every, decay, stairs } => 1.0 / (1.0 + decay * lengths(t, *every, *stairs)),
+            Shape::Pieces { ends, factors } => {
+                let piece = ends.iter().position(|end| t <= *end).unwrap_or(ends.len());
+                factors.get(piece).or(factors.last()).copied().unwrap_or(1.0)
+            }
+            Shape::Slope { over, power, from, to, again } => {
+                let over = if *again { over * (t / over).ceil().max(1.0) } else { *over };
+                to + (from - to) * (1.0 - (t / over).min(1.0)).powf(*power)
+            }
+            Shape::RampedCosine { rise, from, .. } if t < *rise => from + (1.0 - from) * t / rise,
+            Shape::RampedCosine { rise, fall, floor, .. } => {
+                between(*floor, 1.0, 1.0 - ((t - rise) / fall).min(1.0))
+            }
+            Shape::Restarts { first, longer, lower, floor } => {
+                let (fall, share) = nth_fall(t / first, *longer);
+                floor + (1.0 - floor) * lower.powf(fall) * (1.0 + (PI * share).cos()) / 2.0
+            }
         }
     }
+}
+
+/// How many lengths `every` there are in t, whole ones where it goes by stairs.
+fn lengths(t: f64, every: f64, stairs: bool) -> f64 {
+    if stairs { (t / every).floor() } else { t / every }
+}
+
+/// In which fall x is, where the first has the length 1 and each is so many times `longer` than the one before, and how much of
+/// it is over. In f32, as others compute it: where a fall ends, rounding decides to which of two it belongs.
+fn nth_fall(x: f64, longer: f64) -> (f64, f64) {
+    if longer == 1.0 {
+        return (x.floor(), x - x.floor());
+    }
+    let (x, longer) = (x as f32, longer as f32);
+    let fall = ((1.0 - x * (1.0 - longer)).ln() / longer.ln()).floor();
+    let before = (1.0 - longer.powf(fall)) / (1.0 - longer);
+    (f64::from(fall), f64::from((x - before) / longer.powf(fall)))
 }
 
 /// From a to b along half a cosine, for x from 0 to 1.
 fn between(a: f64, b: f64, x: f64) -> f64 {
     a + (b - a) * (1.0 - (PI * x).cos()) / 2.0
-}
-
-/// A factor that falls when a number, a validation loss say, has stopped falling.
-///
-/// ```
-/// use plimsoll_nn::Plateau;
-/// let mut plateau = Plateau::new(0.1, 2);
-/// for (loss, factor) in [(1.0, 1.0), (0.9, 1.0), (0.9, 1.0), (0.9, 1.0), (0.9, 0.1)] {
-///     assert_eq!(plateau.observe(loss), factor);
-/// }
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plateau {
-    /// What the factor is multiplied by.
-    pub factor: f64,
-    /// Observations without progress that are waited for.
-    pub patience: u64,
-    /// Progress is to fall below this share less than the best.
-    pub threshold: f64,
-    /// The least factor.
-    pub floor: f64,
-    /// The best number so far.
-    pub best: f64,
-    /// Observations since then.
-    pub waited: u64,
-    /// The factor as it stands.
-    pub current: f64,
-}
-
-impl Plateau {
-    /// Multiplies by a factor when a number has not fallen for more than `patience` observations; PyTorch's
-    /// threshold.
-    pub fn new(factor: f64, patience: u64) -> Plateau {
-        Plateau {
-            factor,
-            patience,
-            threshold: 1e-4,
-            floor: 0.0,
-            best: f64::INFINITY,
-            waited: 0,
-            current: 1.0,
-        }
-    }
-
-    /// Takes note of a number; returns the factor on the optimizer's rate from now on.
-    pub fn observe(&mut self, value: f64) -> f64 {
-        if value < self.best * (1.0 - self.threshold) {
-            (self.best, self.waited) = (value, 0);
-        } else {
-            self.waited += 1;
-        }
-        if self.waited > self.patience {
-            self.current = (self.current * self.factor).max(self.floor);
-            self.waited = 0;
-        }
-        self.current
-    }
 }
 
 #[cfg(test)]
@@ -211,6 +258,25 @@ mod tests {
         assert_eq!((schedule.factor(9), schedule.factor(10)), (1.0, 1.0));
         assert!((schedule.factor(60) - 0.5).abs() < 1e-12);
         assert!(schedule.factor(500).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_training_that_goes_on_is_where_it_stopped() {
+        let shapes = [
+            Schedule::cosine(110).warm_up(10),
+            Schedule { shape: Shape::Decay { every: 7.0, factor: 0.5, stairs: true }, warm_up: 0, done: 0 },
+            Schedule {
+                shape: Shape::Pieces { ends: vec![3.0], factors: vec![1.0, 0.1] },
+                warm_up: 0,
+                done: 0,
+            },
+        ];
+        for whole in shapes {
+            let later = whole.clone().after(20);
+            for step in 0..100 {
+                assert_eq!(later.factor(step), whole.factor(step + 20), "{whole:?} at {step}");
+            }
+        }
     }
 
     #[test]

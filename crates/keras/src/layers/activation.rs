@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{Table, trained};
 use crate::error::Result;
 use crate::layer::{Made, Masks};
+use crate::named::Named;
 use crate::settings::Settings;
 
 pub(crate) const TABLE: Table = &[
@@ -74,7 +75,7 @@ pub(crate) enum Activation {
     Of(Nn),
 }
 
-const BY_NAME: [(&str, Activation); 33] = [
+const BY_NAME: [(&str, Activation); 31] = [
     ("linear", Activation::Linear),
     ("relu", Activation::Of(Nn::Relu)),
     ("relu6", Activation::Of(Nn::Relu6)),
@@ -106,32 +107,21 @@ const BY_NAME: [(&str, Activation); 33] = [
     ("sparse_sigmoid", Activation::SparseSigmoid),
     ("glu", Activation::Glu),
     ("gelu_tanh", Activation::Of(Nn::GeluTanh)),
-    ("LeakyReLU", Activation::Of(Nn::LeakyRelu(0.3))),
-    ("ReLU", Activation::Of(Nn::Relu)),
 ];
 
 impl Activation {
     /// An activation named in a configuration; null is none.
     pub(crate) fn read(settings: &Settings<'_>, key: &str) -> Result<Activation> {
         let value = settings.get(key);
-        let name = match value {
-            Value::Null => return Ok(Activation::Linear),
-            Value::String(name) => name.as_str(),
-            // A function is stored with its name as the configuration, a layer with its settings.
-            Value::Object(map) => {
-                let config = map.get("config");
-                if let Some(config) = config.and_then(Value::as_object)
-                    && config.keys().any(|k| k == "negative_slope" || k == "alpha" || k == "max_value")
-                {
-                    return Err(
-                        settings.wrong(key, "a layer with settings as an activation is not supported")
-                    );
-                }
-                let named = config.and_then(Value::as_str).or(map.get("class_name").and_then(Value::as_str));
-                named.unwrap_or_default()
-            }
-            _ => "",
-        };
+        if value.is_null() {
+            return Ok(Activation::Linear);
+        }
+        let named = Named::read(value, &format!("{key} of {}", settings.place))?;
+        if value.get("config").is_some_and(Value::is_object) {
+            return Err(settings
+                .wrong(key, "a layer as an activation is not supported; put the layer after this one"));
+        }
+        let name = named.name;
         let found = BY_NAME.iter().find(|(known, _)| *known == name);
         found.map(|(_, f)| *f).ok_or_else(|| settings.wrong(key, "this activation is not known here"))
     }

@@ -48,6 +48,9 @@ pub(crate) const TABLE: Table = &[
             if scaled {
                 q = q.mul(&cx.param("scale", [], Init::Constant(1.0))?)?;
             }
+            if args.flag(2, "return_attention_scores")? {
+                return Err(refuse("asks an attention layer for its scores, which is not supported"));
+            }
             let causal = args.flag(4, "use_causal_mask")?;
             let y = attend(&q, &alone(k)?, &alone(v)?, None, causal, 1.0)?;
             let [b, t, _, c] = y.shape()[..] else { return Err(refuse("made no heads")) };

@@ -51,6 +51,10 @@ impl Sliding {
         if s.is_null("kernel_size") {
             return Err(s.wrong("kernel_size", "a convolution needs one"));
         }
+        // Old files say of every convolution that it has one.
+        if !s.class.starts_with("Conv") && s.units_or("groups", 1)? != 1 {
+            return Err(s.wrong("groups", "only one is taken here"));
+        }
         Ok(Sliding {
             window,
             stride: wide(s.extents::<AXES>("strides", 1)?),
@@ -125,6 +129,9 @@ fn transpose<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
     let activation = sliding.activation;
     if !s.is_null("output_padding") {
         return Err(s.wrong("output_padding", "this is not supported; leave it out"));
+    }
+    if s.units_or("groups", 1)? != 1 {
+        return Err(s.wrong("groups", "only one is taken here"));
     }
     let filters = s.units("filters")?;
     let init = s.init("kernel_initializer", sliding.area() * filters, sliding.area() * 16);

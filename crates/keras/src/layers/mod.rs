@@ -24,6 +24,7 @@ use plimsoll_formats::keras::Layer;
 
 use crate::error::{Error, Result};
 use crate::layer::{Made, Penalty, Weight, WeightKind};
+use crate::named::{Named, is_kerass};
 use crate::settings::Settings;
 
 /// Makes a layer of its settings.
@@ -46,8 +47,26 @@ const FAMILIES: [Table; 11] = [
     reshape::TABLE,
 ];
 
-/// Classes outside of `keras.layers` that Keras's own applications register.
-const APPLICATION_LAYERS: [&str; 2] = ["LayerScale", "StochasticDepth"];
+/// Settings by class that are known to change nothing in what is computed here, beside those of all layers.
+const IDLE: [(&[&str], &[&str]); 6] = [
+    // How it is computed, and how a bias started.
+    (&["LSTM", "GRU", "SimpleRNN"], &["unroll", "implementation", "use_cudnn", "unit_forget_bias"]),
+    (&["MultiHeadAttention", "GroupQueryAttention"], &["flash_attention"]),
+    (&["MultiHeadAttention"], &["query_shape", "key_shape", "value_shape"]),
+    (&["Embedding"], &["input_length"]),
+    // One device has all samples; the others belong to a renorm, which is refused.
+    (&["BatchNormalization"], &["synchronized", "fused", "renorm_clipping", "renorm_momentum"]),
+    // They belong to padding, which is refused.
+    (&["Resizing"], &["fill_mode", "fill_value"]),
+];
+
+/// The settings of a class that change nothing.
+pub(crate) fn idle(class: &str) -> Vec<&'static str> {
+    IDLE.iter()
+        .filter(|(classes, _)| classes.contains(&class))
+        .flat_map(|(_, keys)| keys.iter().copied())
+        .collect()
+}
 
 /// All classes that are known, sorted.
 pub fn known_classes() -> Vec<&'static str> {
@@ -57,6 +76,14 @@ pub fn known_classes() -> Vec<&'static str> {
     names.extend(["InputLayer", "Sequential", "Functional"]);
     names.sort_unstable();
     names
+}
+
+/// Whether this is a function of `keras.ops`. Legacy files do not say where a class is from; but a layer says whether it is
+/// trainable, which a function does not.
+pub(crate) fn is_function(layer: &Layer) -> bool {
+    let is_old =
+        layer.module.is_none() && layer.registered_name.is_none() && !layer.config.contains_key("trainable");
+    layer.is_operation() || (is_old && operation::is_known(&layer.class_name))
 }
 
 /// What a layer computes, or why it is refused.
@@ -69,54 +96,78 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
             "which carries Python code; code in a file is never run, so put layers or operations of Keras in its place",
         ));
     }
-    // Legacy files do not say where a class is from; but a layer says whether it is trainable, which a function does not.
-    let is_function = layer.module.is_none() && !layer.config.contains_key("trainable");
-    if layer.is_operation() || (is_function && operation::is_known(class)) {
+    if is_function(layer) {
         return operation::make(layer, place);
     }
-    let is_ours = match (&layer.module, &layer.registered_name) {
-        (Some(module), _) => {
-            module == "keras" || module.starts_with("keras.") || module.starts_with("tf_keras.")
-        }
-        // Old files name neither; users' own classes are registered as PACKAGE>NAME.
-        (None, registered) => !registered.as_deref().unwrap_or_default().contains('>'),
-    };
-    if !is_ours && !APPLICATION_LAYERS.contains(&class) {
-        return Err(Error::unsupported(
-            place,
-            class,
-            "a class of the user's own, whose code is not in the file; build it from layers of Keras instead",
-        ));
-    }
+    check_own(layer, place)?;
     let settings = Settings::new(place, class, &layer.config);
     if layer.policy.as_ref().is_some_and(|p| p.name.contains("int8") || p.name.contains("float8")) {
         return Err(settings.unsupported("which is quantized; only floating-point layers are trained, so save the model before it is quantized"));
     }
-    settings.check_extras()?;
-    if wrapper::CLASSES.contains(&class) {
-        return wrapper::make(&settings);
-    }
     let maker = FAMILIES.iter().find_map(|table| table.iter().find(|(name, _)| *name == class));
-    match maker {
-        Some((_, make)) => make(&settings),
-        None if class.ends_with("3D") => Err(settings.unsupported(
+    let made = match maker {
+        _ if wrapper::CLASSES.contains(&class) => wrapper::make(&settings)?,
+        Some((_, make)) => make(&settings)?,
+        None if class.ends_with("3D") => return Err(settings.unsupported(
             "which runs over three axes; layers over one or two axes are known here, so fold one axis into another or into the batch",
         )),
-        None => Err(settings.unsupported(
+        None => return Err(settings.unsupported(
             "which is not known here; build the model in Keras from layers that are (known_classes lists them)",
         )),
+    };
+    settings.finish_layer(&idle(class))?;
+    Ok(made)
+}
+
+/// Refuses a layer or model of the user's own, whatever it is called.
+pub(crate) fn check_own(layer: &Layer, place: &str) -> Result<()> {
+    let class = layer.class_name.as_str();
+    let (module, registered) = (layer.module.as_deref(), layer.registered_name.as_deref());
+    if is_kerass(class, module, registered) {
+        return Ok(());
     }
+    Err(Error::unsupported(
+        place,
+        registered.filter(|name| name.contains('>')).unwrap_or(class),
+        "a class of the user's own, whose code is not in the file; build it from layers of Keras instead",
+    ))
+}
+
+/// Refuses what a model may say beside its layers and calls.
+pub(crate) fn check_model(model: &Layer, place: &str) -> Result<()> {
+    check_own(model, place)?;
+    Settings::new(place, &model.class_name, &model.config).finish_layer(&["build_input_shape"])
+}
+
+/// Refuses what an input layer may say that is not so here.
+pub(crate) fn check_input(layer: &Layer, place: &str) -> Result<()> {
+    check_own(layer, place)?;
+    let settings = Settings::new(place, &layer.class_name, &layer.config);
+    // Shape and type are read where a model's inputs are.
+    settings.finish_layer(&["shape", "input_shape", "batch_size"])
 }
 
 /// A weight that the optimizer moves, with the regularizer that the settings name for it.
 pub(crate) fn trained(settings: &Settings<'_>, name: &str, regularizer: &str) -> Result<Weight> {
     let penalty = penalty(settings, regularizer)?;
-    Ok(Weight { holder: String::new(), name: name.to_string(), kind: WeightKind::Trained, penalty })
+    Ok(Weight {
+        holder: String::new(),
+        name: name.to_string(),
+        kind: WeightKind::Trained,
+        penalty,
+        trainable: None,
+    })
 }
 
 /// A weight that the layer keeps itself.
 pub(crate) fn statistic(name: &str) -> Weight {
-    Weight { holder: String::new(), name: name.to_string(), kind: WeightKind::Statistic, penalty: None }
+    Weight {
+        holder: String::new(),
+        name: name.to_string(),
+        kind: WeightKind::Statistic,
+        penalty: None,
+        trainable: None,
+    }
 }
 
 /// A layer's kernel and, where it has one, bias.
@@ -133,12 +184,83 @@ fn penalty(settings: &Settings<'_>, key: &str) -> Result<Option<Penalty>> {
     if value.is_null() {
         return Ok(None);
     }
-    let number = |name: &str| {
-        let x = value.get("config").and_then(|c| c.get(name)).and_then(serde_json::Value::as_f64);
-        x.filter(|x| x.is_finite()).unwrap_or(0.0)
+    let named = Named::read(value, &format!("{key} of {}", settings.place))?;
+    let own = named.settings(settings.place);
+    let penalty = match named.name {
+        "L1" | "L2" | "L1L2" => Penalty { l1: own.number_or("l1", 0.0)?, l2: own.number_or("l2", 0.0)? },
+        _ => return Err(settings.wrong(key, "only L1, L2 and L1L2 are known")),
     };
-    match value.get("class_name").and_then(serde_json::Value::as_str) {
-        Some("L1" | "L2" | "L1L2") => Ok(Some(Penalty { l1: number("l1"), l2: number("l2") })),
-        _ => Err(settings.wrong(key, "only L1, L2 and L1L2 are known")),
+    own.finish(&[])?;
+    Ok(Some(penalty))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::OutputLoss;
+    use crate::optimizer_config::OptimizerConfig;
+    use serde_json::{Value, json};
+
+    /// Every setting that Keras stores, as it is without a word; see tests/make_fixtures.py.
+    fn stored(kind: &str) -> Vec<Value> {
+        let all: Value =
+            serde_json::from_str(include_str!("../../tests/fixtures/configurations.json")).unwrap();
+        all[kind].as_array().unwrap().clone()
+    }
+
+    /// Reads something as it is, and with one setting that nobody knows, which must be refused by name.
+    fn holds(value: &Value, read: &dyn Fn(&Value) -> Result<()>) {
+        read(value).unwrap_or_else(|e| panic!("{}: {e}", value["class_name"]));
+        let mut odd = value.clone();
+        odd["config"]["surprise"] = json!(3);
+        let error = read(&odd).unwrap_err().to_string();
+        assert!(error.contains("surprise"), "{}: {error}", value["class_name"]);
+    }
+
+    #[test]
+    fn every_setting_that_keras_stores_is_read_and_every_other_is_refused() {
+        let layers = stored("layers");
+        let mut seen: Vec<&str> = layers.iter().filter_map(|layer| layer["class_name"].as_str()).collect();
+        for layer in &layers {
+            holds(layer, &|value| make(&Layer::from_json(value).unwrap(), "here").map(drop));
+        }
+        for loss in stored("losses") {
+            holds(&loss, &|value| OutputLoss::read(value).map(drop));
+        }
+        for optimizer in stored("optimizers") {
+            holds(&optimizer, &|value| OptimizerConfig::read(value).map(drop));
+        }
+        for regularizer in stored("regularizers") {
+            holds(&regularizer, &|value| {
+                let config = [("kernel_regularizer".to_string(), value.clone())].into_iter().collect();
+                penalty(&Settings::new("here", "Dense", &config), "kernel_regularizer").map(drop)
+            });
+        }
+        // All classes that are known are among them, but for models and what only Keras's applications have.
+        seen.extend(["InputLayer", "Sequential", "Functional", "LayerScale", "StochasticDepth"]);
+        seen.sort_unstable();
+        assert_eq!(seen, known_classes());
+    }
+
+    #[test]
+    fn settings_that_change_what_is_computed_are_refused_where_they_are_not_obeyed() {
+        for (class, key, value) in [
+            ("LSTM", "time_major", json!(true)),
+            ("Dense", "quantization_config", json!({"mode": "int8"})),
+            ("Dense", "lora_rank", json!(4)),
+            ("Dense", "activity_regularizer", json!({"class_name": "L2", "config": {"l2": 0.1}})),
+            ("BatchNormalization", "virtual_batch_size", json!(4)),
+            ("Conv2DTranspose", "groups", json!(2)),
+            ("SeparableConv2D", "groups", json!(2)),
+            ("Embedding", "quantization_config", json!({})),
+        ] {
+            let mut layer = stored("layers").into_iter().find(|layer| layer["class_name"] == class).unwrap();
+            layer["config"][key] = value;
+            let error = make(&Layer::from_json(&layer).unwrap(), "here").err().map(|e| e.to_string());
+            assert!(error.as_deref().unwrap_or_default().contains(key), "{class}: {error:?}");
+        }
+        let input = json!({"class_name": "InputLayer", "config": {"name": "x", "batch_shape": [null, 3], "ragged": true}});
+        let error = check_input(&Layer::from_json(&input).unwrap(), "x").unwrap_err().to_string();
+        assert!(error.contains("ragged"), "{error}");
     }
 }

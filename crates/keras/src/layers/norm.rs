@@ -185,5 +185,6 @@ fn group(s: &Settings<'_>) -> Result<Made> {
         }
         let (gamma, beta) = affine.get(cx, x, &[channels])?;
         x.group_norm(&gamma, &beta, groups, eps)
-    }))
+    })
+    .masks(Masks::Pass))
 }

@@ -117,8 +117,14 @@ fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
 
 /// What an operation computes, or why it is refused.
 pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
-    let class = layer.class_name.as_str();
-    let s = Settings::new(place, class, &layer.config);
+    let s = Settings::new(place, &layer.class_name, &layer.config);
+    let made = of(layer, &s)?;
+    s.finish(&["name"])?;
+    Ok(made)
+}
+
+fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
+    let class = s.class;
     if let Some((_, f)) = BINARY.iter().find(|(name, _)| *name == class) {
         return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![binary(args, *f)?]))
             .kwargs(&["x1", "x2"])
@@ -223,11 +229,20 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         })
         .kwargs(&["x1", "x2"]),
         "Cast" => {
-            let dtype = element_type(&s, s.text("dtype")?)?;
-            of_one(move |x| x.cast(dtype))
+            let dtype = element_type(s, s.text("dtype")?)?;
+            Made::with(Vec::new(), move |cx, args| {
+                let x = first(args)?;
+                // To the type that it has already, Keras gives the tensor itself, and its mask with it.
+                if let (Some(Arg::Tensor(_, mask)), true) = (args.get(0, "x"), x.dtype() == dtype) {
+                    cx.pass.mask = mask.clone();
+                }
+                Ok(vec![x.cast(dtype)?])
+            })
+            .kwargs(&["x"])
+            .masks(Masks::Read)
         }
         "ZerosLike" => {
-            let dtype = if s.is_null("dtype") { None } else { Some(element_type(&s, s.text("dtype")?)?) };
+            let dtype = if s.is_null("dtype") { None } else { Some(element_type(s, s.text("dtype")?)?) };
             of_one(move |x| x.full_like(x.ty().with_dtype(dtype.unwrap_or(x.dtype())), 0.0))
         }
         "GetItem" => Made::with(Vec::new(), |_, args| {
@@ -237,7 +252,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         .kwargs(&["x", "key"]),
         _ => {
             return Err(Error::unsupported(
-                place,
+                s.place,
                 class,
                 format!(
                     "a function of {}, which is not known here",

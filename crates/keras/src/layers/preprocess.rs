@@ -84,7 +84,13 @@ fn normalization(s: &Settings<'_>) -> Result<Made> {
         })
         .masks(Masks::Pass));
     }
-    let count = Weight { holder: String::new(), name: "count".into(), kind: WeightKind::Idle, penalty: None };
+    let count = Weight {
+        holder: String::new(),
+        name: "count".into(),
+        kind: WeightKind::Idle,
+        penalty: None,
+        trainable: None,
+    };
     let weights = vec![statistic("mean"), statistic("variance"), count];
     Ok(Made::weighted(weights, move |cx, x| {
         let x = x.cast(cx.dtype())?;

@@ -20,24 +20,30 @@ fn inner(s: &Settings<'_>, key: &str) -> Result<Layer> {
     Layer::from_json(s.get(key)).map_err(|e| Error::config(s.place, format!("its {key}: {e}")))
 }
 
-/// Weights of an inner layer as the outer one's.
-fn below(weights: &[Weight], holder: &str, name: &str) -> Vec<Weight> {
+/// Weights of an inner layer as the outer one's. Whether they are trained is for the inner layer to say.
+fn below(weights: &[Weight], holder: &str, name: &str, trainable: bool) -> Vec<Weight> {
     let join = |a: &str, b: &str| if b.is_empty() { a.to_string() } else { format!("{a}/{b}") };
-    let moved =
-        |w: &Weight| Weight { holder: join(holder, &w.holder), name: join(name, &w.name), ..w.clone() };
+    let moved = |w: &Weight| Weight {
+        holder: join(holder, &w.holder),
+        name: join(name, &w.name),
+        trainable: Some(w.trainable.unwrap_or(trainable)),
+        ..w.clone()
+    };
     weights.iter().map(moved).collect()
 }
 
 fn direction(s: &Settings<'_>, layer: &Layer) -> Result<Rnn> {
     let place = format!("{}/{}", s.place, layer.name);
+    super::check_own(layer, &place)?;
     let own = Settings::new(&place, &layer.class_name, &layer.config);
-    own.check_extras()?;
-    match layer.class_name.as_str() {
-        "LSTM" => Rnn::read(&own, Cell::Lstm),
-        "GRU" => Rnn::read(&own, Cell::gru(&own)?),
-        "SimpleRNN" => Rnn::read(&own, Cell::Simple),
-        _ => Err(own.unsupported("which is not supported in both directions")),
-    }
+    let rnn = match layer.class_name.as_str() {
+        "LSTM" => Rnn::read(&own, Cell::Lstm)?,
+        "GRU" => Rnn::read(&own, Cell::gru(&own)?)?,
+        "SimpleRNN" => Rnn::read(&own, Cell::Simple)?,
+        _ => return Err(own.unsupported("which is not supported in both directions")),
+    };
+    own.finish_layer(&super::idle(own.class))?;
+    Ok(rnn)
 }
 
 fn bidirectional(s: &Settings<'_>) -> Result<Made> {
@@ -51,27 +57,30 @@ fn bidirectional(s: &Settings<'_>) -> Result<Made> {
     }
     let forward_layer = inner(s, "layer")?;
     let forward = direction(s, &forward_layer)?;
-    let (backward, backward_name) = if s.is_null("backward_layer") {
+    let (backward, backward_name, backward_trainable) = if s.is_null("backward_layer") {
         let name = forward_layer.name.strip_prefix("forward_").unwrap_or(&forward_layer.name);
-        (forward.turned(), format!("backward_{name}"))
+        (forward.turned(), format!("backward_{name}"), forward_layer.trainable)
     } else {
         let layer = inner(s, "backward_layer")?;
-        (direction(s, &layer)?, layer.name)
+        (direction(s, &layer)?, layer.name, layer.trainable)
     };
     // Older files name the inner layer without its direction.
     let forward_name = match forward_layer.name.starts_with("forward_") {
         true => forward_layer.name.clone(),
         false => format!("forward_{}", forward_layer.name),
     };
-    let mut weights = below(forward.weights(), "forward_layer", &forward_name);
-    weights.extend(below(backward.weights(), "backward_layer", &backward_name));
+    let forward_trainable = forward_layer.trainable;
+    let mut weights = below(forward.weights(), "forward_layer", &forward_name, forward_trainable);
+    weights.extend(below(backward.weights(), "backward_layer", &backward_name, backward_trainable));
     Ok(Made::with(weights, move |cx, args| {
         let Some(Arg::Tensor(x, mask)) = args.get(0, "sequences") else {
             return Err(refuse("gives no sequence to a recurrent layer"));
         };
         let start = recurrent::initial(args)?;
         let (first, second) = start.split_at(start.len() / 2);
+        cx.pass.enter(forward_trainable);
         let a = cx.scope(&forward_name, |cx| forward.run(cx, x, mask.as_ref(), first))?;
+        cx.pass.enter(backward_trainable);
         let b = cx.scope(&backward_name, |cx| backward.run(cx, x, mask.as_ref(), second))?;
         cx.pass.mask = if forward.gives_all { mask.clone() } else { None };
         let (y, z) = (a.output, if forward.gives_all { reversed(&b.output)? } else { b.output });
@@ -103,7 +112,7 @@ fn time_distributed(s: &Settings<'_>) -> Result<Made> {
     if made.weights.iter().any(|w| w.kind == WeightKind::Statistic) {
         return Err(s.unsupported("whose inner layer keeps statistics, of each step in Keras; not supported"));
     }
-    let weights = below(&made.weights, "layer", &layer.name);
+    let weights = below(&made.weights, "layer", &layer.name, layer.trainable);
     Ok(Made::with(weights, move |cx, args| {
         let x = args.one()?;
         let [n, steps] = x.shape()[..2.min(x.shape().rank())] else {
@@ -114,6 +123,7 @@ fn time_distributed(s: &Settings<'_>) -> Result<Made> {
         // A softmax here is followed by a change of shape, so a loss does not see through it.
         let outer = std::mem::replace(&mut cx.pass.wants_logits, false);
         let x = x.reshape(folded)?;
+        cx.pass.enter(layer.trainable);
         let result = cx.scope(&layer.name, |cx| (made.body)(cx, &Args::of(x, None)));
         cx.pass.wants_logits = outer;
         let unfold = |y: &Tensor| -> RunResult<Tensor> {

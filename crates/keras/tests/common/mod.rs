@@ -121,7 +121,11 @@ pub fn compare(model: &KerasModel, arrays: &Arrays) -> Differences {
     let mut training = compiled.model.training(recipe).expect("a training");
     let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
     let expected = arrays.get("losses");
-    let losses: Vec<f64> = expected.iter().map(|_| training.run(&batch).expect("a step").loss).collect();
+    let mut step = |i: usize| {
+        training.set_rate(compiled.rate(i as u64)).expect("a rate");
+        training.run(&batch).expect("a step").loss
+    };
+    let losses: Vec<f64> = (0..expected.len()).map(&mut step).collect();
     if std::env::var_os("SHOW_LOSSES").is_some() {
         println!("{losses:?}\n{expected:?}");
     }
