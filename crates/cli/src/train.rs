@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::device::{BestFit, Failing, process};
+use plimsoll::device::process;
 use plimsoll::prelude::*;
 use plimsoll::train::{Fault, JsonLines, NoticeLog, StepLog};
 
@@ -90,10 +90,12 @@ fn settings(args: &Args) -> Result<Config, Failure> {
 /// The device that a run names.
 pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> {
     let threads = config.threads.unwrap_or_else(process::allowed_cpus).max(1);
-    if let Some(Fault::Alloc(n)) = fault {
-        return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
-    }
-    machine::device(config.device.as_deref().unwrap_or("cpu"), threads, config.tf32.unwrap_or(false))
+    let name = config.device.as_deref().unwrap_or("cpu");
+    let device = machine::device(name, threads, config.tf32.unwrap_or(false))?;
+    Ok(match fault {
+        Some(Fault::Alloc(n)) => device.failing(n),
+        _ => device,
+    })
 }
 
 fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Result<(), Failure> {

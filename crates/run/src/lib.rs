@@ -34,7 +34,7 @@ mod variant;
 mod stand;
 
 pub use account::Account;
-pub use device::{Device, MemoryInfo, Placement};
+pub use device::{Counted, Device, MemoryInfo, Placement};
 pub use error::{Error, Result, Way};
 pub use feed::Feed;
 pub use function::{Function, function};
