@@ -182,15 +182,15 @@ impl Config {
             patch image sequence early_stopping patience)
     }
 
-    pub fn line(&self) -> Result<Option<Bytes>, Failure> {
+    /// The line; `max` is what is free of the memory that it counts, which is the card's on a card.
+    pub fn line(&self, device: &Device) -> Result<Option<Bytes>, Failure> {
         match self.memory.as_deref() {
             Some("max") => {
-                let own = plimsoll::device::process::resident().unwrap_or(Bytes::ZERO);
-                let free = plimsoll::device::process::available_memory();
-                let free =
-                    free.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
+                let most = device.line_limit();
+                let most =
+                    most.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
                 // A line at the last free byte would leave the machine nothing.
-                Ok(Some(Bytes((own + free).get() / 20 * 19)))
+                Ok(Some(Bytes(most.get() / 20 * 19)))
             }
             other => size(other, "--memory"),
         }

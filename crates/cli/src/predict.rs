@@ -121,10 +121,10 @@ fn open_model(path: &str, said: Config, purpose: Purpose) -> Result<Used, Failur
     let model = source.model.clone();
     let data = source.held_back().batch(config.batch.unwrap_or(32));
     let chosen = Chosen::new(&config, model, &data, None, purpose)?;
-    let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
+    let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
     if let Some(compiled) = &chosen.keras {
         trainer = trainer.beside(compiled.model.restoring_bytes());
-        trainer.prepare(&data)?;
+        trainer.prepare_blank(&data)?;
         if let Some(training) = trainer.training_mut() {
             compiled.model.restore_weights(training)?;
         }
@@ -147,7 +147,7 @@ fn load_run(run: &Path, said: Config, named: bool, purpose: Purpose) -> Result<T
     let own = Config { loss, metrics, ..Config::default() }.over(kept);
     let chosen = Chosen::new(&own, source.model.clone(), &seen, classes, purpose)?;
     let data = source.held_back().batch(config.batch.unwrap_or(32));
-    let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
+    let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
     let model = folder.model();
     if !model.is_file() {
         let shown = run.display();

@@ -66,7 +66,7 @@ fn frontier(folder: &Path) -> Result<serde_json::Value, Failure> {
     let source = Source::open(&config, Purpose::Train)?;
     let chosen = Chosen::new(&config, source.model, &source.train, source.classes, Purpose::Train)?;
     let batch = config.batch.unwrap_or(1);
-    let mut trainer = chosen.trainer(&config, &source.train)?.device(crate::train::device(&config, None)?);
+    let mut trainer = chosen.trainer(&config, &source.train, crate::train::device(&config, None)?)?;
     if let Some(test) = source.test {
         trainer = trainer.validation(test.batch(batch));
     }

@@ -111,8 +111,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
         checkpoints = checkpoints.every(every);
     }
     let mut trainer = chosen
-        .trainer(config, &train)?
-        .device(device)
+        .trainer(config, &train, device)?
         .schedule(config.schedule(steps)?)
         .checkpoints(checkpoints)
         .fault(args.fault);

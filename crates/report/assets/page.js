@@ -215,7 +215,7 @@ function runSection() {
   const xs = [...new Set([...s.step, ...epochs.map(e => e.step)])].sort((a, b) => a - b);
   const on = column => { const at = new Map(s.step.map((x, i) => [x, column[i]])); return xs.map(x => at.has(x) ? at.get(x) : null); };
   runChart(grid, 'Loss', xs, [{ label: 'each step', values: on(s.loss), colour: 'program' }, { label: 'epoch', values: over('loss'), colour: 'parameter', points: true, width: 2 }, { label: 'validation', values: over('val_loss'), colour: 'gradient', points: true, width: 2 }]);
-  const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped|planned_bytes)$|resident/.test(name)) : [];
+  const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped)$|_bytes$|seconds$/.test(name)) : [];
   runChart(grid, 'Metrics', xs, measures.map((name, i) => ({ label: name, values: over(name), colour: ['activation', 'gradient', 'optimizer', 'scratch', 'parameter', 'input'][i % 6], points: true, width: 2 })));
   runChart(grid, 'Memory over all steps', xs, [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }, { label: 'tensors on the device', values: on(s.device_bytes), colour: 'parameter' }], { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] });
   runChart(grid, 'Samples a second', xs, [{ label: 'samples/s', values: on(s.samples_s), colour: 'parameter' }], { range: (_, low, high) => [0, high * 1.1 || 1] });
