@@ -169,8 +169,8 @@ impl Chosen {
         self.keras.as_ref().map_or(Vec::new(), |compiled| compiled.model.output_names().to_vec())
     }
 
-    /// A trainer for it over such data, with everything that the settings say but where it runs and who follows it.
-    pub fn trainer(&self, config: &Config, data: &Dataset) -> Result<Trainer, Failure> {
+    /// A trainer for it over such data on a device, with everything that the settings say but who follows it.
+    pub fn trainer(&self, config: &Config, data: &Dataset, device: Device) -> Result<Trainer, Failure> {
         let labels = match &self.keras {
             Some(compiled) => data.spec()?.len().saturating_sub(compiled.model.n_inputs()),
             None => 1,
@@ -178,7 +178,8 @@ impl Chosen {
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
         Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
-            .line(config.line()?)
+            .line(config.line(&device)?)
+            .device(device)
             .host_memory(config.host_memory()?)
             .precision(self.precision)
             .exactness(config.exact.map_or(Exactness::Reassociated, Exactness::from))

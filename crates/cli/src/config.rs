@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plimsoll::data::Scale;
 use plimsoll::nn::{Auc, Clip, Metric};
 use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -241,19 +242,9 @@ impl Config {
     }
 
     /// What stored bytes become; none where it is for the model to say.
-    pub fn scale(&self) -> Result<Option<f64>, Failure> {
-        Ok(Some(match self.scale.as_deref() {
-            None => return Ok(None),
-            Some("none") => 1.0,
-            Some("unit") => 1.0 / 255.0,
-            Some(number) => match number.parse::<f64>() {
-                Ok(factor) if factor.is_finite() && factor != 0.0 => factor,
-                _ => {
-                    let known = "none (0 to 255), unit (0 to 1), or a number to multiply by";
-                    return Err(Failure(format!("--scale {number} means nothing; it is {known}")));
-                }
-            },
-        }))
+    pub fn scale(&self) -> Result<Option<Scale>, Failure> {
+        let parse = |text: &str| text.parse::<Scale>().map_err(|e| Failure(format!("--scale {text}: {e}")));
+        self.scale.as_deref().map(parse).transpose()
     }
 
     /// The memory limit as it is written, `max` aside.
@@ -261,16 +252,14 @@ impl Config {
         size(self.memory.as_deref().filter(|text| *text != "max"), "--memory")
     }
 
-    /// The memory limit in bytes.
-    pub fn line(&self) -> Result<Option<Bytes>, Failure> {
+    /// The memory limit in bytes; `max` is what is free of the memory that it counts, which is the card's on a card.
+    pub fn line(&self, device: &Device) -> Result<Option<Bytes>, Failure> {
         if self.memory.as_deref() != Some("max") {
             return self.line_text();
         }
-        let own = plimsoll::device::process::resident().unwrap_or(Bytes::ZERO);
-        let free = plimsoll::device::process::available_memory();
-        let free = free.ok_or_else(|| Failure("the system does not say how much memory is free".into()))?;
+        let none = || Failure("the system does not say how much memory is free".into());
         // A limit at the last free byte would leave the machine nothing.
-        Ok(Some(Bytes((own + free).get() / 20 * 19)))
+        Ok(Some(Bytes(device.line_limit().ok_or_else(none)?.get() / 20 * 19)))
     }
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {

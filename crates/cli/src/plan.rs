@@ -112,7 +112,7 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
     }
     let asked = trainer.survey(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
-    let limit = config.line()?;
+    let limit = trainer.line_bytes().map(Bytes);
     let mut frontier = None;
     let (mut line, mut words) = match asked {
         Ok((mut survey, info)) => {

@@ -1,17 +1,15 @@
 //! `plimsoll train`: a model, data and a memory limit in; a folder with the trained model out.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use plimsoll::device::{BestFit, Failing, process};
+use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{Fault, JsonLines, NoticeLog, StepLog};
+use plimsoll::train::{Ended, Fault, JsonLines, NoticeLog, StepLog};
 use serde::Deserialize;
 
 use crate::config::Config;
 use crate::folder::{Folder, Lock};
-use crate::interrupt::Interrupt;
+use crate::interrupt::Signals;
 use crate::machine;
 use crate::plan::is_keras;
 use crate::records;
@@ -158,14 +156,11 @@ pub fn named_model(config: &Config) -> Result<(), Failure> {
 pub fn device(config: &Config, fault: Option<Fault>) -> Result<Device, Failure> {
     let threads = config.threads.unwrap_or_else(process::allowed_cpus).max(1);
     let name = config.device.as_deref().unwrap_or("cpu");
-    if let Some(Fault::Alloc(n)) = fault {
-        if name != "cpu" {
-            let why = "a failed allocation is rehearsed on the CPU alone";
-            return Err(Failure(format!("{why}; leave --device {name} out, or name another --fault")));
-        }
-        return Ok(Device::cpu_over(threads, Failing::new(BestFit::with_machine_limit()?, n)));
-    }
-    machine::device(name, threads, config.tf32.unwrap_or(false))
+    let device = machine::device(name, threads, config.tf32.unwrap_or(false))?;
+    Ok(match fault {
+        Some(Fault::Alloc(n)) => device.failing(n),
+        _ => device,
+    })
 }
 
 fn train(
@@ -185,17 +180,15 @@ fn train(
     trainer = trainer.checkpoints(checkpoints).fault(fault);
     trainer = match session.tui && tui::is_possible() {
         true => trainer.beside(tui::MEMORY).callback(tui::LiveView::new()),
-        false if session.json => trainer.callback(JsonLines::new()),
+        false if session.json => trainer.callback(JsonLines::new().ends_later()),
         false if session.quiet => trainer,
         false => trainer.callback(ProgressBar::new()),
     };
-    let stop = Arc::new(AtomicBool::new(false));
     trainer = trainer
         .callback(CsvLog::new(folder.metrics()))
         .callback(TensorBoardLog::new(folder.events()))
         .callback(StepLog::new(folder.steps()))
-        .callback(NoticeLog::new(folder.notices()))
-        .callback(Interrupt::new(&stop));
+        .callback(NoticeLog::new(folder.notices()));
     if let Some(metric) = &config.early_stopping {
         trainer = trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3)));
     }
@@ -233,39 +226,30 @@ fn train(
     if session.resume && !resumed && session.is_text() {
         say!("there is no checkpoint yet: the run begins anew");
     }
-    let signals = Interrupt::listen(&stop)?;
+    let signals = Signals::listen(&trainer.stop_handle())?;
     if let Err(error) = trainer.fit(&train, Epochs(epochs)) {
         let fault = serde_json::json!({ "event": "fault", "step": trainer.progress().step, "why": error.to_string() });
         NoticeLog::add(&folder.notices(), &fault)?;
         return Err(error.into());
     }
-    if let Some(signal) = signals.received()
-        && trainer.progress().epoch < epochs
-    {
-        let step = trainer.progress().step;
-        let go_on = format!("plimsoll train --resume --out {}", folder.path().display());
+    let end = |model: Option<&Path>, step: u64| {
+        let mut line = trainer.ended().unwrap_or(&Ended::Complete).to_json(model);
+        line["step"] = step.into();
+        line["run"] = folder.path().to_string_lossy().into();
+        line
+    };
+    let step = trainer.progress().step;
+    if let (Some(signal), Some(Ended::Stopped { .. })) = (signals.received(), trainer.ended()) {
         if session.json {
-            say!(
-                "{}",
-                serde_json::json!({ "event": "end", "ended": "interrupted", "step": step, "go_on": go_on })
-            );
+            say!("{}", end(None, step));
         }
-        return Err(Stop::Interrupted {
-            signal,
-            why: format!("stopped after step {step}, with a checkpoint; go on with: {go_on}"),
-        });
+        let go_on = format!("plimsoll train --resume --out {}", folder.path().display());
+        let why = format!("stopped after step {step}, with a checkpoint; go on with: {go_on}");
+        return Err(Stop::Interrupted { signal, why });
     }
     let written = keep_model(&trainer, &chosen, folder)?;
     if session.json {
-        let progress = trainer.progress();
-        let ended = if progress.epoch < epochs { "stopped" } else { "complete" };
-        say!(
-            "{}",
-            serde_json::json!({
-                "event": "end", "ended": ended, "step": progress.step, "epoch": progress.epoch,
-                "run": folder.path().to_string_lossy(), "model": written.to_string_lossy(),
-            })
-        );
+        say!("{}", end(Some(&written), step));
     }
     if session.is_text() {
         say!("the trained model is {}", written.display());

@@ -47,10 +47,10 @@ impl Trained {
         let (data, data_name) = source.to_use();
         let data = data.batch(config.batch.unwrap_or(32));
         let chosen = Chosen::new(&config, model, &form, purpose)?;
-        let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
+        let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
         if let Some(compiled) = &chosen.keras {
             trainer = trainer.beside(compiled.model.restoring_bytes());
-            trainer.prepare(&data)?;
+            trainer.prepare_blank(&data)?;
             if let Some(training) = trainer.training_mut() {
                 compiled.model.restore_weights(training)?;
             }
@@ -95,7 +95,7 @@ impl Trained {
             )));
         }
         let data = data.batch(config.batch.unwrap_or(32));
-        let mut trainer = chosen.trainer(&config, &data)?.device(train::device(&config, None)?);
+        let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
         trainer.load(folder.model(), &data)?;
         Ok(Trained { chosen, trainer, data, data_name, is_seen, form })
     }

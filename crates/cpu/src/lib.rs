@@ -40,6 +40,14 @@ impl Cpu {
         Cpu::with_isa(threads, Isa::detect())
     }
 
+    /// As [`Cpu::new`], or an error where the system does not give as many threads.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn try_new(threads: usize) -> std::io::Result<Cpu> {
+        Ok(Cpu { pool: Arc::new(Pool::try_new(threads)?), isa: Isa::detect() })
+    }
+
     /// The same with an instruction set of one's choice; one that the processor lacks is passed over, since running it
     /// would be undefined.
     pub fn with_isa(threads: usize, isa: Isa) -> Cpu {

@@ -86,6 +86,24 @@ impl Pool {
     /// A pool of `threads` threads: the caller and `threads - 1` workers. Zero counts as one. Where the system
     /// refuses a thread, the pool goes on with the ones it has.
     pub fn new(threads: usize) -> Pool {
+        let mut pool = Pool::alone();
+        while pool.threads() < threads && pool.spawn().is_ok() {}
+        pool
+    }
+
+    /// As [`Pool::new`], or an error where the system refuses a thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn try_new(threads: usize) -> std::io::Result<Pool> {
+        let mut pool = Pool::alone();
+        while pool.threads() < threads {
+            pool.spawn()?;
+        }
+        Ok(pool)
+    }
+
+    fn alone() -> Pool {
         let shared = Arc::new(Shared {
             busy: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
@@ -102,16 +120,15 @@ impl Pool {
             done: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let mut workers = Vec::with_capacity(threads.saturating_sub(1));
-        for slot in 1..threads {
-            let shared = Arc::clone(&shared);
-            let builder = std::thread::Builder::new().name(format!("plimsoll-{slot}")).stack_size(1 << 20);
-            match builder.spawn(move || shared.work(slot)) {
-                Ok(handle) => workers.push(handle),
-                Err(_) => break,
-            }
-        }
-        Pool { shared, workers }
+        Pool { shared, workers: Vec::new() }
+    }
+
+    /// One worker more.
+    fn spawn(&mut self) -> std::io::Result<()> {
+        let (shared, slot) = (Arc::clone(&self.shared), self.threads());
+        let builder = std::thread::Builder::new().name(format!("plimsoll-{slot}")).stack_size(1 << 20);
+        self.workers.push(builder.spawn(move || shared.work(slot))?);
+        Ok(())
     }
 
     /// Threads that take part in a loop, the caller included. Slots run from 0 to `threads() - 1`.

@@ -165,6 +165,16 @@ impl Card {
         unsafe { cu!(cuCtxSetCurrent(self.context)) }
     }
 
+    /// Whether everything on the stream is done. A card that has failed is not at work either; the next wait says why.
+    pub(crate) fn is_idle(&self) -> bool {
+        if self.enter().is_err() {
+            return true;
+        }
+        // SAFETY: the stream is live.
+        let state = unsafe { sys::cuStreamQuery(self.stream) };
+        state != sys::CUresult::CUDA_ERROR_NOT_READY
+    }
+
     /// Free and total bytes of the card.
     pub(crate) fn memory(&self) -> Result<(usize, usize), Error> {
         self.enter()?;

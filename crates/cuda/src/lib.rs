@@ -400,6 +400,13 @@ impl Backend for Cuda {
         Cuda::synchronize(self).map_err(Error::into_fault)
     }
 
+    fn is_idle(&self) -> bool {
+        match &self.0.engine {
+            Engine::Card(card) => card.is_idle(),
+            Engine::Host(_) => true,
+        }
+    }
+
     /// NVML's figure for this process. Where NVML cannot tell, what the driver says is in use, by whomever.
     fn taken(&self) -> Option<Bytes> {
         match &self.0.engine {

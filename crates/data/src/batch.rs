@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use plimsoll_device::Bytes;
@@ -17,6 +18,8 @@ use crate::position::Position;
 use crate::ring::Full;
 use crate::sample::{Number, Sample};
 
+/// How long nobody looks again whether there is a batch, unless somebody says so.
+const LOOK: Duration = Duration::from_millis(100);
 /// How long a caller that keeps every batch is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -256,12 +259,28 @@ impl Batches {
     }
 }
 
-impl Iterator for Batches {
-    type Item = Result<Batch>;
-
-    fn next(&mut self) -> Option<Result<Batch>> {
+impl Batches {
+    /// The next batch, as [`Iterator::next`] gives it, but not waited for without end: while there is none, `go_on` is asked
+    /// every so often, and where it says no, the answer is [`Poll::Pending`] and the pipeline stands where it stood.
+    ///
+    /// ```
+    /// use std::task::Poll;
+    /// use std::time::Duration;
+    /// use plimsoll_data::{Column, Dataset};
+    ///
+    /// let data = Dataset::columns([Column::memory("x", vec![1i64, 2], [])?])?.batch(2);
+    /// let mut batches = data.batches()?;
+    /// let next = batches.next_while(Duration::from_millis(1), || true);
+    /// assert!(matches!(next, Poll::Ready(Some(Ok(batch))) if batch.samples() == 2));
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    pub fn next_while(
+        &mut self,
+        every: Duration,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Poll<Option<Result<Batch>>> {
         if self.ended {
-            return None;
+            return Poll::Ready(None);
         }
         let (began, mut starved) = (Instant::now(), None);
         let engine = self.engine.clone();
@@ -277,7 +296,7 @@ impl Iterator for Batches {
                 if let Some((_, error)) = batch.error.take() {
                     self.ended = true;
                     state.buffers -= 1;
-                    return Some(Err(error));
+                    return Poll::Ready(Some(Err(error)));
                 }
                 if batch.discard {
                     if let Ok(full) = batch.opener.full() {
@@ -289,16 +308,16 @@ impl Iterator for Batches {
                 let waited = began.elapsed();
                 if let Err(error) = self.auto.batch(waited, &engine, &mut state) {
                     self.ended = true;
-                    return Some(Err(error));
+                    return Poll::Ready(Some(Err(error)));
                 }
                 drop(state);
-                return Some(self.deliver(batch, waited));
+                return Poll::Ready(Some(self.deliver(batch, waited)));
             }
             // What is staged without a free batch is used up when one comes back.
             if state.ended && state.batches.is_empty() && state.staged.is_empty() {
                 self.ended = true;
                 // Nothing at all is never what was meant; behind the end of a run there is nothing, and rightly so.
-                return (self.delivered.batches == 0).then(|| Err(engine.empty(&state)));
+                return Poll::Ready((self.delivered.batches == 0).then(|| Err(engine.empty(&state))));
             }
             // A batch that is kept back cannot be delivered before the next one has begun.
             let is_stuck = state.free.is_empty() && state.batches.iter().all(Filling::is_held_back);
@@ -307,10 +326,25 @@ impl Iterator for Batches {
             if !is_starved {
                 starved = None;
             } else if since.elapsed() > PATIENCE {
-                return Some(Err(Error::AllHeld { buffers: state.buffers }));
+                return Poll::Ready(Some(Err(Error::AllHeld { buffers: state.buffers })));
             }
-            let wait = engine.ready.wait_timeout(state, Duration::from_millis(100));
+            if !go_on() {
+                return Poll::Pending;
+            }
+            let wait = engine.ready.wait_timeout(state, every.min(LOOK));
             state = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        loop {
+            if let Poll::Ready(next) = self.next_while(LOOK, || true) {
+                return next;
+            }
         }
     }
 }

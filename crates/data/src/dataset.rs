@@ -378,6 +378,11 @@ impl Dataset {
         self.start(position.cursor())
     }
 
+    /// A number that tells this pipeline from others as far as a [`Position`] goes: source, stages, batch size and seeds.
+    pub fn fingerprint(&self) -> Result<u64> {
+        Ok(self.recipe()?.fingerprint)
+    }
+
     /// The same settings over another source, without stages.
     pub(crate) fn over(self, input: Input) -> Dataset {
         let (notes, classes) = (self.notes(), self.class_names());

@@ -279,6 +279,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether all that was run is done, without waiting for it: where the device does not say, it is.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     /// What the process takes of the device's own memory, tensors included, as the system counts it; none where tensors
     /// are in the host's memory.
     fn taken(&self) -> Option<Bytes> {

@@ -41,6 +41,8 @@ pub enum Verdict {
     System,
     /// More is asked than a line for the whole process leaves.
     Line,
+    /// It was made to fail, to rehearse what happens then ([`crate::Failing`]).
+    Rehearsed,
 }
 
 impl fmt::Display for Verdict {
@@ -51,6 +53,7 @@ impl fmt::Display for Verdict {
             Verdict::Fragmentation => "fragmentation",
             Verdict::System => "system",
             Verdict::Line => "line",
+            Verdict::Rehearsed => "rehearsed",
         })
     }
 }
@@ -115,6 +118,11 @@ impl OutOfMemory {
         OutOfMemory { verdict: Verdict::Line, ..self }
     }
 
+    /// A refusal that was asked for, to rehearse what happens then.
+    pub fn rehearsed(self) -> OutOfMemory {
+        OutOfMemory { verdict: Verdict::Rehearsed, ..self }
+    }
+
     fn sentence(&self) -> String {
         let OutOfMemory { requested, owner, free, limit, largest_free, .. } = self;
         let asked = format!("out of memory: {owner} asked for {requested}");
@@ -134,6 +142,10 @@ impl OutOfMemory {
             Verdict::Line => format!(
                 "{asked}, but only {free} of the {limit} that the step's line leaves for tensors are free; free \
                  something, or raise the line"
+            ),
+            Verdict::Rehearsed => format!(
+                "{asked}, and this allocation was made to fail: a rehearsal, as was asked for; there is no lack of memory \
+                 within the limit of {limit}"
             ),
             Verdict::System => format!(
                 "{asked}, which the limit of {limit} allows, but the system refused: something else may hold \
@@ -209,7 +221,14 @@ largest holders:
         let capacity = refusal(Bytes::mib(200), Bytes::mib(124), Bytes::mib(4));
         let aligned = refusal(Bytes::mib(8), Bytes::mib(124), Bytes::mib(9));
         let limit = refusal(Bytes::gib(1), Bytes::ZERO, Bytes::mib(256));
-        for error in [capacity.clone(), aligned, limit, capacity.clone().by_system(), capacity.by_line()] {
+        for error in [
+            capacity.clone(),
+            aligned,
+            limit,
+            capacity.clone().by_system(),
+            capacity.clone().by_line(),
+            capacity.rehearsed(),
+        ] {
             let text = error.to_string();
             let first = text.lines().next().unwrap();
             assert!(first.contains("matmul at src/train.rs:7 asked for"), "{first}");

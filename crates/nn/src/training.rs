@@ -1,112 +1,25 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
+mod body;
+mod layout;
+mod recipe;
+
+pub use recipe::{Clip, Recipe};
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_device::{Bytes, Ledger};
-use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Exactness, Frontier, Held, Kind, Pass, Result, Step, StepInfo, StepOptions, StepResult, Survey,
-    Tape, Tensor, Timeline,
+    Device, Frontier, Held, Kind, Result, Step, StepInfo, StepOptions, Survey, Tensor, Timeline,
 };
 use smallvec::SmallVec;
 
 use crate::error::refuse;
-use crate::optim::clip_by_plain_norm;
-use crate::scale::LossScale;
-use crate::{
-    Loss, Measure, Model, Net, Optimizer, Param, Precision, UpdateAt, clip_by_global_norm, clip_by_value,
-    softmax_cross_entropy,
-};
-
-/// A bound on gradients.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Clip {
-    /// Every element is held between -x and x.
-    Value(f64),
-    /// All gradients together are scaled down to this norm where it is larger, as PyTorch does it: 1e-6 is added to the norm.
-    Norm(f64),
-    /// As `Norm`, as Keras does it: nothing is added.
-    PlainNorm(f64),
-}
-
-/// How a model is trained.
-#[derive(Clone)]
-pub struct Recipe {
-    /// What is made smaller.
-    pub loss: Arc<dyn Loss>,
-    /// How.
-    pub optimizer: Arc<dyn Optimizer>,
-    /// In which element type.
-    pub precision: Precision,
-    /// A bound on gradients.
-    pub clip: Option<Clip>,
-    /// What is counted beside the loss.
-    pub metrics: Vec<Measure>,
-    /// The types of the model's inputs.
-    pub inputs: Vec<Type>,
-    /// The types of the labels.
-    pub labels: Vec<Type>,
-    /// The line: the most that the process may take, as the system counts it.
-    pub memory: Option<Bytes>,
-    /// How much of the host's memory activations may be copied to and fetched back from, where the device's memory is its
-    /// own: see [`StepOptions::host_memory`].
-    pub host_memory: Option<Bytes>,
-    /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
-    pub exactness: Exactness,
-    /// Samples in a micro-batch, where that is not for the planner to choose.
-    pub micro_batch: Option<usize>,
-    /// What the process will take beside the step: an input pipeline, say.
-    pub beside: Bytes,
-    /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
-    pub ahead: bool,
-}
-
-impl Recipe {
-    /// A loss and an optimizer over one input, in f32, no line.
-    pub fn new(
-        loss: impl Loss + 'static,
-        optimizer: impl Optimizer + 'static,
-        input: Type,
-        labels: Type,
-    ) -> Recipe {
-        Recipe {
-            loss: Arc::new(loss),
-            optimizer: Arc::new(optimizer),
-            precision: Precision::F32,
-            clip: None,
-            metrics: Vec::new(),
-            inputs: vec![input],
-            labels: vec![labels],
-            memory: None,
-            host_memory: None,
-            exactness: Exactness::Reassociated,
-            micro_batch: None,
-            beside: Bytes::ZERO,
-            ahead: false,
-        }
-    }
-
-    /// An optimizer on the mean cross-entropy, one input, f32, no line.
-    pub fn cross_entropy(optimizer: impl Optimizer + 'static, input: Type, labels: Type) -> Recipe {
-        Recipe::new(softmax_cross_entropy, optimizer, input, labels)
-    }
-
-    fn options(&self) -> StepOptions {
-        StepOptions {
-            memory: self.memory,
-            host_memory: self.host_memory,
-            exactness: self.exactness,
-            batched: true,
-            micro_batch: self.micro_batch,
-            beside: self.beside,
-            ahead: self.ahead,
-            guarded: !self.precision.needs_loss_scale(),
-            // Training, evaluation and prediction, each with a last batch that has fewer samples.
-            shapes: 6,
-        }
-    }
-}
+use crate::{Model, Net, Param};
+use body::Body;
+use layout::{Layout, Start};
 
 /// What a step did.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +59,8 @@ pub struct Training {
     rate: usize,
     n_metrics: usize,
     scaled: bool,
+    /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
+    starts: Vec<Start>,
     evaluation: usize,
     prediction: usize,
 }
@@ -210,7 +125,7 @@ impl Training {
     pub fn survey(model: impl Model + 'static, recipe: Recipe) -> Result<Survey<'static>> {
         let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
-        let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
+        let types = recipe.types();
         let held: Vec<(String, Kind, Type)> = params
             .iter()
             .map(|p| (p.name.clone(), Kind::Parameter, p.ty.clone()))
@@ -221,12 +136,37 @@ impl Training {
         Survey::new(&options, &Device::current()?, &held, &types, move |pass| body.train(pass))
     }
 
-    /// A model that is only to be evaluated or used: no step is compiled. Values come from [`Training::restore`].
+    /// A model that is only to be evaluated or used: no step is compiled, and nothing is kept for an optimizer. Parameters
+    /// start as the model's layers say, from a seed. [`Training::begin`] makes a training of it.
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
         let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let values =
+            params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
+        Training::unused(model, recipe, params, values)
+    }
+
+    /// As [`Training::idle`], but all parameters are zeros until [`Training::restore`] sets them: without the time and the
+    /// memory that it takes to draw them.
+    #[track_caller]
+    pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
         let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
-        Training::build(model, recipe, params, values, seed, false)
+        Training::unused(model, recipe, params, values)
+    }
+
+    #[track_caller]
+    fn unused(
+        model: impl Model + 'static,
+        recipe: Recipe,
+        params: Vec<Param>,
+        values: Vec<Tensor>,
+    ) -> Result<Training> {
+        let (layout, _) = Layout::new(&recipe, &params);
+        let step = Step::idle(recipe.options(), parameters(&params, values), |_| {
+            Err(refuse("trains a model that is only to be used"))
+        })?;
+        Ok(Training::with_bodies(step, Arc::new(Body { model, recipe, params, layout }), Vec::new()))
     }
 
     #[track_caller]
@@ -237,45 +177,84 @@ impl Training {
         values: Vec<Tensor>,
         seed: u64,
     ) -> Result<Training> {
-        Training::build(model, recipe, params, values, seed, true)
+        let (layout, kept) = Layout::new(&recipe, &params);
+        let mut held = parameters(&params, values);
+        held.extend(beside(&kept, &recipe, seed)?);
+        let (options, types) = (recipe.options(), recipe.types());
+        let trained = Arc::new(Body { model, recipe, params, layout });
+        let traced = trained.clone();
+        let step = Step::compile_with(options, held, &types, move |pass| traced.train(pass))?;
+        let starts = kept.into_iter().map(|(_, _, start)| start).collect();
+        Ok(Training::with_bodies(step, trained, starts))
     }
 
-    #[track_caller]
-    fn build(
-        model: impl Model + 'static,
-        recipe: Recipe,
-        params: Vec<Param>,
-        values: Vec<Tensor>,
-        seed: u64,
-        is_trained: bool,
-    ) -> Result<Training> {
-        let (layout, optimizer) = Layout::new(&recipe, &params);
-        let parameter =
-            |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
-        let mut held: Vec<Held> = params.iter().zip(values).map(parameter).collect();
-        let mut host = recipe.host_memory.unwrap_or(Bytes::ZERO);
-        // Without training there is no need for the optimizer's state.
-        for (name, ty, start) in optimizer.into_iter().filter(|_| is_trained) {
-            let tensor = match start {
-                Start::Value(value) => Tensor::full(ty, value)?,
-                Start::Seed => Tensor::from_slice(&[seed as i64, 0], [2])?,
-            };
-            held.push(Held { name, kind: Kind::Optimizer, tensor }.hosted(&mut host)?);
-        }
-        let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
-        let (rate, n_metrics) = (layout.rate, recipe.metrics.len());
-        let scaled = layout.scale.is_some();
-        let options = recipe.options();
-        let body = Arc::new(Body { model, recipe, params: params.clone(), layout });
-        let trained = body.clone();
-        let mut step = match is_trained {
-            true => Step::compile_with(options, held, &types, move |pass| trained.train(pass))?,
-            false => Step::idle(options, held, |_| Err(refuse("trains a model that is only to be used")))?,
-        };
+    /// A training over a compiled step, with an evaluation and a prediction beside it.
+    fn with_bodies<M: Model + 'static>(mut step: Step, body: Arc<Body<M>>, starts: Vec<Start>) -> Training {
+        let (rate, scaled) = (body.layout.rate, body.layout.scale.is_some());
+        let (params, n_metrics) = (body.params.clone(), body.recipe.metrics.len());
         let evaluated = body.clone();
         let evaluation = step.add_body(move |pass| evaluated.evaluate(pass));
         let prediction = step.add_body(move |pass| body.predict(pass));
-        Ok(Training { step, params, rate, n_metrics, scaled, evaluation, prediction })
+        Training { step, params, rate, n_metrics, scaled, starts, evaluation, prediction }
+    }
+
+    /// Whether there is no step to train with: the model is only evaluated or used.
+    pub fn is_idle(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Makes a training of a model that was only used ([`Training::idle`]): the same model's parameters keep their values, the
+    /// optimizer starts anew, and a step is compiled. Nothing happens where there is one already.
+    ///
+    /// ```
+    /// use plimsoll_graph::{DType, Type};
+    /// use plimsoll_nn::{Adam, Recipe, Training, model};
+    /// use plimsoll_run::Tensor;
+    /// let (x, y) = (Type::new(DType::F32, [4, 2]), Type::new(DType::I64, [4]));
+    /// let recipe = || Recipe::cross_entropy(Adam::new(0.1), x.clone(), y.clone());
+    /// let dense = || model(|net, x| net.dense("out", &x[0], 2, true));
+    /// let mut training = Training::idle(dense(), recipe(), 42)?;
+    /// let x = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.0, 0.1, 0.9, 0.8, 0.2], [4, 2])?;
+    /// let before = training.predict(&[&x])?[0].to_vec::<f32>()?;
+    /// training.begin(dense(), recipe(), 42)?;
+    /// assert_eq!(training.predict(&[&x])?[0].to_vec::<f32>()?, before);
+    /// training.step(&[&x], &Tensor::from_slice(&[1i64, 0, 1, 0], [4])?)?;
+    /// assert_ne!(training.predict(&[&x])?[0].to_vec::<f32>()?, before);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The model has other parameters, or there is no plan within the line; then everything is as it was.
+    #[track_caller]
+    pub fn begin(&mut self, model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<()> {
+        if !self.is_idle() {
+            return Ok(());
+        }
+        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty == b.ty;
+        if params.len() != self.params.len() || !params.iter().zip(&self.params).all(same) {
+            return Err(refuse("begins to train another model than the one that was used"));
+        }
+        let (layout, kept) = Layout::new(&recipe, &params);
+        let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
+        let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
+        let body = Body { model, recipe, params, layout };
+        let more = || beside(&kept, &for_state, seed);
+        self.step.begin(options, more, &types, move |pass| body.train(pass))?;
+        (self.rate, self.scaled, self.n_metrics) = (rate, scaled, n_metrics);
+        self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
+        Ok(())
+    }
+
+    /// Sets everything but the parameters back to where a training starts: the optimizer's state, the number of updates, the
+    /// random state. For weights that come from elsewhere.
+    pub fn restart(&mut self, seed: u64) -> Result<()> {
+        for (i, start) in self.starts.iter().enumerate() {
+            let at = self.params.len() + i;
+            let bytes = start.bytes(self.step.state()[at].ty(), seed)?;
+            self.step.set_state(at, &bytes)?;
+        }
+        Ok(())
     }
 
     /// The loss and the metrics' sums on a batch (inputs, then labels), as a user of the model would have them: dropout
@@ -322,7 +301,14 @@ impl Training {
     }
 
     /// Sets the learning rate of the steps that follow.
+    ///
+    /// # Errors
+    /// It is no number, or less than zero.
+    #[track_caller]
     pub fn set_rate(&mut self, rate: f64) -> Result<()> {
+        if !rate.is_finite() || rate < 0.0 {
+            return Err(refuse(format!("sets a learning rate of {rate}; it must be a number of at least 0")));
+        }
         self.step.set_state(self.rate, &rate.to_ne_bytes())
     }
 
@@ -402,179 +388,18 @@ impl Training {
     }
 }
 
-/// Where things are in a step's state: parameters, the slots of each trained one, then single values.
-struct Layout {
-    trained: Vec<usize>,
-    /// For each trained parameter.
-    slots: Vec<std::ops::Range<usize>>,
-    /// The number of updates.
-    count: usize,
-    /// Seed and step of random layers.
-    key: usize,
-    rate: usize,
-    scale: Option<LossScale>,
+/// The parameters as a step holds them.
+fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<Held> {
+    let held = |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
+    params.iter().zip(values).map(held).collect()
 }
 
-/// What a part of the state starts with.
-enum Start {
-    Value(f64),
-    /// The seed, and no steps yet.
-    Seed,
-}
-
-impl Layout {
-    /// The layout, and what is kept beside the parameters: names, types, values to start with.
-    fn new(recipe: &Recipe, params: &[Param]) -> (Layout, Vec<(String, Type, Start)>) {
-        let mut kept: Vec<(String, Type, Start)> = Vec::new();
-        let n = params.len();
-        let mut keep = |name: String, ty: Type, start: Start| {
-            kept.push((name, ty, start));
-            n + kept.len() - 1
-        };
-        let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
-        let (mut slots, mut first) = (Vec::new(), n);
-        for &i in &trained {
-            let mut end = first;
-            for slot in recipe.optimizer.slots(&params[i]) {
-                let name = format!("{}.{}", params[i].name, slot.name);
-                end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
-            }
-            slots.push(first..end);
-            first = end;
-        }
-        let (f32s, f64s) = (Type::new(DType::F32, []), Type::new(DType::F64, []));
-        let count = keep("training.updates".into(), f64s.clone(), Start::Value(0.0));
-        let key = keep("training.random".into(), Type::new(DType::I64, [2]), Start::Seed);
-        let rate = keep("training.rate".into(), f64s, Start::Value(recipe.optimizer.rate()));
-        let scale = recipe.precision.needs_loss_scale().then(|| LossScale {
-            scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
-            good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
-        });
-        (Layout { trained, slots, count, key, rate, scale }, kept)
-    }
-}
-
-/// What is traced: forward, loss, backward, update.
-struct Body<M> {
-    model: M,
-    recipe: Recipe,
-    params: Vec<Param>,
-    layout: Layout,
-}
-
-impl<M: Model + 'static> Body<M> {
-    /// The net for everything but training.
-    fn net(&self, pass: &Pass<'_>) -> Net {
-        Net::bound(&self.params, &pass.state[..self.params.len()], false).precision(self.recipe.precision)
-    }
-
-    fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
-        let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
-        let outputs = self.model.forward(&mut self.net(pass), inputs)?;
-        let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels, &parts)?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
-    }
-
-    fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
-        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
-        // Numbers are given as f32, but for those that were asked for in f64.
-        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
-        let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
-    }
-
-    fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
-    }
-
-    fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
-        let Body { model, recipe, params, layout } = self;
-        let state = pass.state;
-        let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
-        let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
-        let tape = Tape::new();
-        for w in &wrt {
-            tape.watch(w)?;
-        }
-        let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
-        let mut net = Net::bound(params, &state[..params.len()], true).precision(recipe.precision).key(key);
-        let outputs = model.forward(&mut net, inputs)?;
-        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels, &parts)?;
-        let found = match &layout.scale {
-            None => tape.try_gradient(&loss, &wrt)?,
-            Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
-        };
-        // The parameters that move, with their slots and gradients.
-        let (mut moved, mut grads) = (Vec::new(), Vec::new());
-        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(found) {
-            match grad {
-                Some(grad) => {
-                    moved.push((i, slots));
-                    grads.push(grad);
-                }
-                None if recipe.loss.leaves_out() => {}
-                None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
-            }
-        }
-        let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
-        match recipe.clip {
-            None => {}
-            Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
-            Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
-            Some(Clip::PlainNorm(most)) => grads = clip_by_plain_norm(&grads, most)?,
-        }
-        let count = state[layout.count].add_scalar(1.0)?;
-        let rate = &state[layout.rate];
-        let prepared = recipe.optimizer.prepare(&count, rate)?;
-        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
-        let mut new: Vec<Tensor> = state.to_vec();
-        for ((i, slots), grad) in moved.into_iter().zip(&grads) {
-            let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
-            let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
-            let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
-            let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
-            if updated.len() != slots.len() {
-                let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
-                return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
-            }
-            new[i] = value;
-            new[slots.clone()].clone_from_slice(&updated);
-        }
-        for (i, update) in net.updates().into_iter().enumerate() {
-            if let Some(value) = update {
-                new[i] = value;
-            }
-        }
-        new[layout.count] = count;
-        let mut outputs = vec![loss];
-        if let (Some(scale), Some(finite)) = (&layout.scale, finite) {
-            // A step with a gradient that is not finite changes nothing but the scale.
-            for (i, value) in new.iter_mut().enumerate() {
-                if !matches!(i, i if i == layout.key || i == layout.rate || scale.is(i)) {
-                    *value = finite.select(value, &state[i])?;
-                }
-            }
-            scale.update(&finite, state, &mut new)?;
-            outputs.extend([finite.cast(DType::F32)?, new[scale.scale].clone()]);
-        }
-        let next = Tensor::from_slice(&[0i64, 1], [2])?;
-        new[layout.key] = state[layout.key].add(&next)?;
-        Ok(StepResult { state: new, outputs, totals })
-    }
-}
-
-/// Scalars by type.
-type InTypes = SmallVec<[(DType, Vec<Tensor>); 2]>;
-
-/// An optimizer's scalars in each type that parameters have: usually one.
-fn in_types(scalars: &[Tensor], dtypes: impl Iterator<Item = DType>) -> Result<InTypes> {
-    let mut all = InTypes::new();
-    for dtype in dtypes {
-        if all.iter().all(|(known, _)| *known != dtype) {
-            all.push((dtype, scalars.iter().map(|x| x.cast(dtype)).collect::<Result<_>>()?));
-        }
-    }
-    Ok(all)
+/// What a step holds beside the parameters, as it starts: on the host as far as that is allowed.
+fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<Held>> {
+    let mut host = recipe.host_memory.unwrap_or(Bytes::ZERO);
+    let held = |(name, ty, start): &(String, Type, Start)| {
+        let tensor = start.tensor(ty.clone(), seed)?;
+        Held { name: name.clone(), kind: Kind::Optimizer, tensor }.hosted(&mut host)
+    };
+    kept.iter().map(held).collect()
 }

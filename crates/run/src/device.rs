@@ -1,5 +1,10 @@
 //! A device as a value: kernels, memory and a record of what was placed on it.
 
+mod best;
+mod counted;
+
+pub use counted::Counted;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
@@ -9,11 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use plimsoll_cpu::Cpu;
 use plimsoll_cuda::{Cuda, Options, PagePool};
 use plimsoll_device::backend::Backend;
-use plimsoll_device::{Allocator, BestFit, Bytes, Growth, GrowthWatch, HostMemory, process};
+use plimsoll_device::{Allocator, BestFit, Bytes, Failing, Growth, GrowthWatch, HostMemory, process};
 use plimsoll_graph::Site;
 
 use crate::costs::{Costs, file_in};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::profile::Profile;
 
 /// Where ops run and tensors live. Clones are the same device.
@@ -33,7 +38,11 @@ struct Inner {
     memory: Arc<dyn Allocator>,
     placements: Mutex<Option<Vec<Placement>>>,
     growth: Mutex<GrowthWatch>,
-    costs: Mutex<Costs>,
+    costs: Arc<Mutex<Costs>>,
+    /// The most that was seen to be taken of a device's own memory.
+    most_taken: AtomicU64,
+    /// Which allocation is made to fail, where one is.
+    fails: Option<u64>,
 }
 
 /// One line of the placement log: which op ran where, asked for by which line.
@@ -74,18 +83,56 @@ impl Device {
     }
 
     /// The CPU with a number of threads, its memory limited by the machine's.
+    ///
+    /// # Errors
+    /// There are more threads than [`Device::most_threads`], or the system does not give as many.
     pub fn cpu_threads(threads: usize) -> Result<Device> {
-        Ok(Device::over(Arc::new(Cpu::new(threads)), Arc::new(BestFit::with_machine_limit()?)))
+        Ok(Device::over(cpu(threads)?, Arc::new(BestFit::with_machine_limit()?)))
     }
 
     /// The CPU with a number of threads and a hard limit on the bytes of its tensors.
+    ///
+    /// # Errors
+    /// As for [`Device::cpu_threads`].
     pub fn cpu_with(threads: usize, limit: Bytes) -> Result<Device> {
-        Ok(Device::over(Arc::new(Cpu::new(threads)), Arc::new(BestFit::new(limit)?)))
+        Ok(Device::over(cpu(threads)?, Arc::new(BestFit::new(limit)?)))
     }
 
     /// The CPU over memory of one's own: a debug allocator, say.
-    pub fn cpu_over(threads: usize, memory: impl HostMemory + 'static) -> Device {
-        Device::over(Arc::new(Cpu::new(threads)), Arc::new(memory))
+    ///
+    /// # Errors
+    /// As for [`Device::cpu_threads`].
+    pub fn cpu_over(threads: usize, memory: impl HostMemory + 'static) -> Result<Device> {
+        Ok(Device::over(cpu(threads)?, Arc::new(memory)))
+    }
+
+    /// The most threads that a CPU device may have: four for each processor of this process, and at least 64. More would only
+    /// wait for each other, and a process that asks the system for very many is ended by it.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let many = Device::cpu_threads(100_000).unwrap_err().to_string();
+    /// assert!(many.contains(&Device::most_threads().to_string()), "{many}");
+    /// ```
+    pub fn most_threads() -> usize {
+        process::allowed_cpus().saturating_mul(4).max(64)
+    }
+
+    /// The same device, kernels and memory, of which the n-th allocation from now on fails, from 1: to rehearse what happens
+    /// then. The refusal says that it is a rehearsal.
+    #[must_use]
+    pub fn failing(&self, n: u64) -> Device {
+        let (backend, memory) = (self.0.backend.clone(), self.0.memory.clone());
+        let mut device = Device::inner(backend, Arc::new(Failing::new(memory, n)));
+        device.fails = Some(n);
+        // Times that were taken or read from a file are as good for it.
+        device.costs = self.0.costs.clone();
+        Device(Arc::new(device))
+    }
+
+    /// Which allocation is made to fail, where [`Device::failing`] says so.
+    pub fn fails(&self) -> Option<u64> {
+        self.0.fails
     }
 
     /// A CUDA card with its usual options; its memory is limited by what the card has free.
@@ -133,22 +180,26 @@ impl Device {
     }
 
     pub(crate) fn over(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
-        let growth = Mutex::new(GrowthWatch::default());
-        let (placements, costs) = (Mutex::new(None), Mutex::new(Costs::default()));
-        Device(Arc::new(Inner { backend, memory, placements, growth, costs }))
+        Device(Arc::new(Device::inner(backend, memory)))
     }
 
-    /// The best device of this machine.
-    pub fn best() -> Result<Device> {
-        Device::current()
+    fn inner(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Inner {
+        let growth = Mutex::new(GrowthWatch::default());
+        let (placements, costs) = (Mutex::new(None), Arc::new(Mutex::new(Costs::default())));
+        Inner { backend, memory, placements, growth, costs, most_taken: AtomicU64::new(0), fails: None }
     }
 
     /// The innermost device scope of this thread, or the process's own CPU device.
     pub fn current() -> Result<Device> {
-        static DEFAULT: OnceLock<Device> = OnceLock::new();
-        if let Some(device) = SCOPES.with_borrow(|scopes| scopes.last().cloned()) {
-            return Ok(device);
+        match SCOPES.with_borrow(|scopes| scopes.last().cloned()) {
+            Some(device) => Ok(device),
+            None => Device::default_cpu(),
         }
+    }
+
+    /// The process's own CPU device.
+    fn default_cpu() -> Result<Device> {
+        static DEFAULT: OnceLock<Device> = OnceLock::new();
         if let Some(device) = DEFAULT.get() {
             return Ok(device.clone());
         }
@@ -245,6 +296,11 @@ impl Device {
         self.0.backend.taken()
     }
 
+    /// Whether all that was run on it is done, without waiting for it.
+    pub fn is_idle(&self) -> bool {
+        self.0.backend.is_idle()
+    }
+
     /// Whether tensors are in memory of its own, and not in the host's.
     pub fn has_own_memory(&self) -> bool {
         !self.0.backend.is_host()
@@ -286,6 +342,15 @@ impl Device {
     pub(crate) fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+/// The CPU with as many threads as are asked for, and no fewer.
+fn cpu(threads: usize) -> Result<Arc<Cpu>> {
+    let most = Device::most_threads();
+    if threads > most {
+        return Err(Error::Threads { asked: threads, most });
+    }
+    Cpu::try_new(threads).map(Arc::new).map_err(|source| Error::NoThread { asked: threads, source })
 }
 
 /// What somebody leaves for all others of a device's memory, for as long as it stands.

@@ -91,6 +91,28 @@ pub enum Error {
         site: Site,
     },
 
+    /// A device of no known kind was named.
+    #[error("there is no device '{0}'; name cpu, cuda (the first card), or cuda:1 and so on")]
+    DeviceName(String),
+    /// More threads were asked for than make sense.
+    #[error(
+        "{asked} threads are more than the {most} that this process may have; ask for as many as it has processors, or for none"
+    )]
+    Threads {
+        /// How many.
+        asked: usize,
+        /// The most.
+        most: usize,
+    },
+    /// The system does not give as many threads.
+    #[error("the system gave fewer than {asked} threads ({source}); ask for fewer")]
+    NoThread {
+        /// How many.
+        asked: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
     // === Memory ===
     /// The device has no room.
     #[error(transparent)]

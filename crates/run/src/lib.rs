@@ -35,7 +35,7 @@ mod variant;
 mod stand;
 
 pub use account::Account;
-pub use device::{Device, MemoryInfo, Placement};
+pub use device::{Counted, Device, MemoryInfo, Placement};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use function::{Function, function};

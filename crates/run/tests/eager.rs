@@ -140,7 +140,7 @@ fn wrong_input_is_an_error_with_both_shapes_and_the_line() {
 #[test]
 fn no_kernel_writes_past_its_blocks() {
     // Guard bytes around every block, poison in fresh and freed memory: a whole small network, eagerly.
-    let device = Device::cpu_over(2, Debug::new(System::new(Bytes::mib(64))));
+    let device = Device::cpu_over(2, Debug::new(System::new(Bytes::mib(64)))).unwrap();
     device.scope(|| {
         let x = Tensor::full(f32s(&[3, 7, 33]), 0.5).unwrap();
         let w = Tensor::full(f32s(&[33, 17]), 0.1).unwrap();

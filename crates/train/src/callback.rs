@@ -5,7 +5,8 @@ use plimsoll_device::Bytes;
 use plimsoll_nn::Plateau;
 use plimsoll_run::StepInfo;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::stop::{Ended, shown};
 
 /// What a run is about to do.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub struct Plan<'a> {
     pub epochs: u64,
     /// The epoch to begin or go on with, from 0.
     pub epoch: u64,
+    /// Updates done before.
+    pub step: u64,
     /// Bytes of the input pipeline, at most.
     pub pipeline: Bytes,
 }
@@ -45,9 +48,9 @@ pub struct StepEvent {
     pub mean_loss: f64,
     /// The learning rate.
     pub rate: f64,
-    /// Seconds of the epoch so far, and of those, seconds of waiting for input.
+    /// Seconds of the epoch so far.
     pub seconds: f64,
-    /// See above.
+    /// Of those, seconds in which nothing was computed because the next batch was not there.
     pub waiting: f64,
     /// What the loss is multiplied by, with f16.
     pub loss_scale: Option<f64>,
@@ -64,9 +67,9 @@ pub struct EpochEvent {
     pub loss: f64,
     /// Metrics of the training data, by name; those of the data for validation begin with `val_`, `val_loss` first.
     pub metrics: Vec<(String, f64)>,
-    /// Samples a second.
+    /// Samples a second of training, validation not counted.
     pub samples_s: f64,
-    /// The share of time that was spent waiting for input.
+    /// The share of the time of training in which nothing was computed, because the next batch was not there.
     pub waiting: f64,
     /// The learning rate of the last step.
     pub rate: f64,
@@ -74,9 +77,22 @@ pub struct EpochEvent {
     pub skipped: u64,
     /// Samples that were left out because they could not be read.
     pub skipped_samples: u64,
-    /// What the process takes now, and took at most, as the system counts it.
+    /// Seconds of the epoch in all: steps, waiting, validation, and what callbacks and checkpoints took between steps.
+    pub seconds: f64,
+    /// Of those, seconds of steps.
+    pub step_seconds: f64,
+    /// Of those, seconds of waiting for input.
+    pub waiting_seconds: f64,
+    /// Of those, seconds of validation.
+    pub validation_seconds: f64,
+    /// What the line counts, now: the process's memory on a card, else its resident set. See
+    /// [`Device::counted`](plimsoll_run::Device::counted).
+    pub device_bytes: u64,
+    /// The most there was of it.
+    pub device_peak_bytes: u64,
+    /// What the process takes of the host's memory now, as the system counts it.
     pub resident_bytes: u64,
-    /// See above.
+    /// The most it took of that.
     pub resident_peak_bytes: u64,
     /// What the plan has.
     pub planned_bytes: u64,
@@ -123,6 +139,20 @@ pub enum Notice {
         /// From where.
         path: std::path::PathBuf,
     },
+    /// A checkpoint is damaged, and an older one is gone on from.
+    DamagedCheckpoint {
+        /// Which one.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A fault that was asked for came, or never did.
+    Rehearsed {
+        /// Updates done before it.
+        step: u64,
+        /// What was done.
+        what: String,
+    },
 }
 
 impl Notice {
@@ -136,10 +166,16 @@ impl Notice {
                 serde_json::json!({ "event": "replanned", "step": step, "why": why })
             }
             Notice::Saved { step, path } => {
-                serde_json::json!({ "event": "saved", "step": step, "path": path })
+                serde_json::json!({ "event": "saved", "step": step, "path": shown(path) })
             }
             Notice::Resumed { step, path } => {
-                serde_json::json!({ "event": "resumed", "step": step, "path": path })
+                serde_json::json!({ "event": "resumed", "step": step, "path": shown(path) })
+            }
+            Notice::DamagedCheckpoint { path, why } => {
+                serde_json::json!({ "event": "damaged", "path": shown(path), "why": why })
+            }
+            Notice::Rehearsed { step, what } => {
+                serde_json::json!({ "event": "rehearsed", "step": step, "why": what })
             }
         }
     }
@@ -159,6 +195,11 @@ pub enum Verdict {
 
 /// Someone who follows a run. Steps must not be slowed down: [`Callback::on_step`] is called after every one.
 pub trait Callback: Send {
+    /// What tells it from other kinds of callbacks, so that it finds what it kept in a checkpoint.
+    fn name(&self) -> &str {
+        std::any::type_name::<Self>()
+    }
+
     /// Before the first step.
     fn on_start(&mut self, _plan: &Plan<'_>) -> Result<()> {
         Ok(())
@@ -174,8 +215,8 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// Whether to end the run after this step. A checkpoint is written where there is a place for one, so that the rest of
-    /// the epoch can be done later.
+    /// Whether to end the run after this step, or instead of the rest of a validation. A checkpoint is written where there is a
+    /// place for one, so that the rest of the epoch can be done later. It is asked often, also while input is waited for.
     fn wants_to_stop(&mut self) -> bool {
         false
     }
@@ -190,8 +231,8 @@ pub trait Callback: Send {
         Ok(())
     }
 
-    /// After the last epoch.
-    fn on_end(&mut self) -> Result<()> {
+    /// When the run is over, however it ended: also where it failed, before [`Callback::on_start`] even.
+    fn on_end(&mut self, _ended: &Ended) -> Result<()> {
         Ok(())
     }
 
@@ -247,16 +288,19 @@ impl EarlyStopping {
 }
 
 impl Callback for EarlyStopping {
+    fn name(&self) -> &str {
+        "early-stopping"
+    }
+
+    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+        if plan.step == 0 {
+            (self.best, self.waited) = (f64::NAN, 0);
+        }
+        Ok(())
+    }
+
     fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
-        let Some(value) = epoch.metric(&self.metric) else {
-            let names: Vec<&str> = epoch.metrics.iter().map(|(name, _)| name.as_str()).collect();
-            let why = format!(
-                "early stopping waits for {}, but there are only loss, {}",
-                self.metric,
-                names.join(", ")
-            );
-            return Err(crate::Error::Mismatch(why));
-        };
+        let value = followed(epoch, &self.metric, "early stopping")?;
         let better = if self.larger_is_better() { value > self.best } else { value < self.best };
         if better || self.best.is_nan() {
             (self.best, self.waited) = (value, 0);
@@ -273,10 +317,14 @@ impl Callback for EarlyStopping {
     }
 
     fn state(&self) -> Option<serde_json::Value> {
-        Some(serde_json::json!({ "best": self.best, "waited": self.waited }))
+        Some(serde_json::json!({ "metric": self.metric, "best": self.best, "waited": self.waited }))
     }
 
     fn restore(&mut self, state: &serde_json::Value) {
+        // What was best of another metric says nothing.
+        if state["metric"].as_str().is_some_and(|metric| metric != self.metric) {
+            return;
+        }
         self.best = state["best"].as_f64().unwrap_or(f64::NAN);
         self.waited = state["waited"].as_u64().unwrap_or(0);
     }
@@ -297,20 +345,45 @@ impl ReduceOnPlateau {
 }
 
 impl Callback for ReduceOnPlateau {
+    fn name(&self) -> &str {
+        "reduce-on-plateau"
+    }
+
+    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+        if plan.step == 0 {
+            let Plateau { best, waited, current, .. } = &mut self.plateau;
+            (*best, *waited, *current) = (f64::INFINITY, 0, 1.0);
+        }
+        Ok(())
+    }
+
     fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
         let before = self.plateau.current;
-        let after = self.plateau.observe(epoch.metric(&self.metric).unwrap_or(epoch.loss));
+        let after = self.plateau.observe(followed(epoch, &self.metric, "the learning rate")?);
         Ok(if after == before { Verdict::GoOn } else { Verdict::Rate(after / before) })
     }
 
     fn state(&self) -> Option<serde_json::Value> {
         let Plateau { best, waited, current, .. } = self.plateau;
-        Some(serde_json::json!({ "best": best, "waited": waited, "current": current }))
+        let metric = &self.metric;
+        Some(serde_json::json!({ "metric": metric, "best": best, "waited": waited, "current": current }))
     }
 
     fn restore(&mut self, state: &serde_json::Value) {
+        if state["metric"].as_str().is_some_and(|metric| metric != self.metric) {
+            return;
+        }
         self.plateau.best = state["best"].as_f64().unwrap_or(f64::INFINITY);
         self.plateau.waited = state["waited"].as_u64().unwrap_or(0);
         self.plateau.current = state["current"].as_f64().unwrap_or(1.0);
     }
+}
+
+/// The metric that somebody follows; an error that names those that there are where it is none of them.
+fn followed(epoch: &EpochEvent, metric: &str, who: &str) -> Result<f64> {
+    epoch.metric(metric).ok_or_else(|| {
+        let names: Vec<&str> =
+            std::iter::once("loss").chain(epoch.metrics.iter().map(|(name, _)| name.as_str())).collect();
+        Error::Mismatch(format!("{who} waits for {metric}, but there are only {}", names.join(", ")))
+    })
 }

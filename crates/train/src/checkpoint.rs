@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_data::Position;
 use plimsoll_formats::Element;
-use plimsoll_formats::durable::{self, Checksummed, FileSum};
-use plimsoll_formats::safetensors::{Reader, Spec, Writer};
+use plimsoll_formats::durable::{self, ChecksumError, Checksummed, FileSum};
+use plimsoll_formats::safetensors::{self, Reader, Spec, Tensor as Stored, Writer};
 use plimsoll_graph::TensorOps;
 use plimsoll_nn::Training;
 use serde::{Deserialize, Serialize};
 
+use crate::callback::Callback;
 use crate::error::{Error, Result};
+use crate::terms::Terms;
 
 const STATE: &str = "state.safetensors";
 const JSON: &str = "checkpoint.json";
@@ -64,7 +66,9 @@ impl Checkpoints {
     pub(crate) fn save(&self, checkpoint: &Checkpoint, training: &Training) -> Result<PathBuf> {
         std::fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
         let path = checkpoint.save(&self.folder, training)?;
-        durable::keep_last(&self.folder, self.keep).map_err(Error::file(&self.folder))?;
+        // What is newer than this one, of a training that went further, is not for this one to count or to remove.
+        let step = checkpoint.progress.step;
+        durable::keep_last_until(&self.folder, self.keep, step).map_err(Error::file(&self.folder))?;
         Ok(path)
     }
 }
@@ -81,27 +85,45 @@ pub struct Progress {
     /// Whether all batches of the epoch are done, and only its evaluation is not.
     #[serde(default)]
     pub is_epoch_over: bool,
+    /// Which pass over the data the batches of the epoch are of.
+    #[serde(default)]
+    pub pass: Option<u64>,
     /// Samples of the epoch so far.
     pub samples: u64,
     /// The sum of their losses.
+    #[serde(with = "number")]
     pub loss: f64,
     /// The sums of each metric over them.
+    #[serde(with = "numbers")]
     pub sums: Vec<Vec<f64>>,
     /// Steps of the epoch that were left out.
     pub skipped: u64,
     /// What callbacks multiply the learning rate by.
     pub rate_factor: f64,
-    /// Seconds of the epoch so far, and of those, seconds of waiting for input.
+    /// Seconds of the epoch so far: of steps, of waiting for input, and of whatever callbacks do in between.
     pub seconds: f64,
-    /// See above.
+    /// Of those, seconds in which nothing was computed because the next batch was not there.
     pub waiting: f64,
+    /// Of those, seconds of steps.
+    #[serde(default)]
+    pub stepping: f64,
 }
 
 impl Progress {
+    /// Before the first step.
+    pub(crate) fn start() -> Progress {
+        Progress { rate_factor: 1.0, ..Progress::default() }
+    }
+
+    /// Whether some batches of the epoch were seen.
+    pub fn is_begun(&self) -> bool {
+        self.samples > 0 || self.skipped > 0
+    }
+
     pub(crate) fn begin_epoch(&mut self) {
-        self.is_epoch_over = false;
+        (self.is_epoch_over, self.pass) = (false, None);
         (self.samples, self.loss, self.skipped) = (0, 0.0, 0);
-        (self.seconds, self.waiting) = (0.0, 0.0);
+        (self.seconds, self.waiting, self.stepping) = (0.0, 0.0, 0.0);
         self.sums.clear();
     }
 }
@@ -112,15 +134,46 @@ pub struct Checkpoint {
     version: u32,
     /// How far the training has come.
     pub progress: Progress,
+    /// What it stands on; none in checkpoints of before it was written down.
+    #[serde(default)]
+    pub terms: Option<Terms>,
     /// What callbacks keep, by their order.
     pub callbacks: Vec<Option<serde_json::Value>>,
+    /// Which callbacks those are.
+    #[serde(default)]
+    pub callback_names: Vec<String>,
     /// Sums of the files beside it.
     files: Vec<FileSum>,
 }
 
 impl Checkpoint {
-    pub(crate) fn new(progress: Progress, callbacks: Vec<Option<serde_json::Value>>) -> Checkpoint {
-        Checkpoint { version: VERSION, progress, callbacks, files: Vec::new() }
+    pub(crate) fn new(
+        progress: Progress,
+        terms: Option<Terms>,
+        callbacks: &[Box<dyn Callback>],
+    ) -> Checkpoint {
+        Checkpoint {
+            version: VERSION,
+            progress,
+            terms,
+            callbacks: callbacks.iter().map(|callback| callback.state()).collect(),
+            callback_names: callbacks.iter().map(|callback| callback.name().to_string()).collect(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Gives each callback what it kept: the first of a name what the first of that name kept, and so on.
+    pub(crate) fn restore_callbacks(&self, callbacks: &mut [Box<dyn Callback>]) {
+        let mut left: Vec<(Option<&String>, &serde_json::Value)> = Vec::new();
+        for (i, state) in self.callbacks.iter().enumerate() {
+            left.extend(state.as_ref().map(|state| (self.callback_names.get(i), state)));
+        }
+        for callback in callbacks.iter_mut().filter(|callback| callback.state().is_some()) {
+            let own = |(name, _): &(Option<&String>, _)| name.is_none_or(|name| name == callback.name());
+            if let Some(at) = left.iter().position(own) {
+                callback.restore(left.remove(at).1);
+            }
+        }
     }
 
     /// Writes a checkpoint into a folder of checkpoints; returns its own folder.
@@ -133,50 +186,83 @@ impl Checkpoint {
             save_tensors(&mut out, training.state(), &state)?;
             let json = unfinished.join(JSON);
             let checkpoint = Checkpoint { files: vec![out.sum(STATE)], ..self.clone() };
-            let text = serde_json::to_vec_pretty(&checkpoint).map_err(|e| broken(&json, e))?;
+            let text = serde_json::to_vec_pretty(&checkpoint).map_err(|e| unwritten(&json, e))?;
             std::fs::write(&json, text).map_err(Error::file(&json))
-        })?;
+        })
+        .map_err(|error| error.at(&path))?;
         Ok(path)
     }
 
     /// The newest checkpoint of a folder: of a run, of its checkpoints, or of one checkpoint. `None` if there is none.
+    /// Whether it is whole, [`Checkpoint::read`] says.
     pub fn newest(folder: &Path) -> Result<Option<PathBuf>> {
+        Ok(Checkpoint::all(folder)?.into_iter().next())
+    }
+
+    /// All checkpoints of a folder, the newest first: of a run, of its checkpoints, or of one checkpoint.
+    pub fn all(folder: &Path) -> Result<Vec<PathBuf>> {
         if folder.join(JSON).is_file() {
-            return Ok(Some(folder.into()));
+            return Ok(vec![folder.into()]);
         }
         for place in [folder.join("checkpoints"), folder.into()] {
             let steps = durable::steps(&place).map_err(Error::file(&place))?;
-            if let Some((_, path)) = steps.into_iter().next_back() {
-                return Ok(Some(path));
+            if !steps.is_empty() {
+                return Ok(steps.into_iter().rev().map(|(_, path)| path).collect());
             }
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 
     /// Reads a checkpoint and puts its state into a training of the same model and optimizer.
+    ///
+    /// # Errors
+    /// It is damaged, or of another model; then the training is as it was.
     pub fn restore(folder: &Path, training: &mut Training) -> Result<Checkpoint> {
         let checkpoint = Checkpoint::read(folder)?;
-        load_tensors(&folder.join(STATE), training, true)?;
+        checkpoint.restore_state(folder, training)?;
         Ok(checkpoint)
     }
 
+    pub(crate) fn restore_state(&self, folder: &Path, training: &mut Training) -> Result<()> {
+        load_tensors(&folder.join(STATE), training, true).map_err(|error| match error {
+            Error::Weights { why, .. } => Error::Unlike { path: folder.into(), why },
+            other => other,
+        })
+    }
+
     /// Reads the JSON of a checkpoint and checks the files beside it.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] where it is not what was written, [`Error::Unlike`] where a newer program wrote it, and else what the
+    /// system says.
     pub fn read(folder: &Path) -> Result<Checkpoint> {
         let json = folder.join(JSON);
-        let text = std::fs::read_to_string(&json).map_err(Error::file(&json))?;
-        let checkpoint: Checkpoint = serde_json::from_str(&text).map_err(|e| broken(folder, e))?;
-        if checkpoint.version > VERSION {
-            let why = format!("it is of version {}, and this program knows {VERSION}", checkpoint.version);
-            return Err(broken(folder, why));
+        let text = std::fs::read_to_string(&json).map_err(|e| unread(folder, JSON, e))?;
+        let versioned: Versioned =
+            serde_json::from_str(&text).map_err(|e| damaged(folder, format!("{JSON}: {e}")))?;
+        if versioned.version > VERSION {
+            let why = format!("it is of version {}, and this program knows {VERSION}", versioned.version);
+            return Err(Error::Unlike { path: folder.into(), why });
         }
+        let checkpoint: Checkpoint =
+            serde_json::from_str(&text).map_err(|e| damaged(folder, format!("{JSON}: {e}")))?;
         if !checkpoint.files.iter().any(|file| file.name == STATE) {
-            return Err(broken(folder, format!("it does not say what {STATE} should be")));
+            return Err(damaged(folder, format!("it does not say what {STATE} should be")));
         }
         for file in &checkpoint.files {
-            file.verify(folder).map_err(|e| broken(folder, e))?;
+            file.verify(folder).map_err(|error| match error {
+                ChecksumError::Io { name, source } => unread(folder, &name, source),
+                other => damaged(folder, other),
+            })?;
         }
         Ok(checkpoint)
     }
+}
+
+/// What every version of the JSON has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// Tensors of a device are read through a buffer of this size.
@@ -197,7 +283,7 @@ pub(crate) fn save_tensors<'a>(
     };
     let metadata = BTreeMap::from([("format".to_string(), "plimsoll".to_string())]);
     let specs = tensors.iter().map(spec).collect();
-    let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| broken(path, e))?;
+    let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| unwritten(path, e))?;
     let mut buffer = Vec::new();
     while let Some(next) = writer.next_tensor() {
         let tensor = by_name[next.name.as_str()];
@@ -205,48 +291,143 @@ pub(crate) fn save_tensors<'a>(
         for start in (0..bytes).step_by(STAGED_BYTES) {
             buffer.resize(STAGED_BYTES.min(bytes - start), 0);
             tensor.read_bytes(start, &mut buffer)?;
-            writer.write(&buffer).map_err(|e| broken(path, e))?;
+            writer.write(&buffer).map_err(|e| unwritten(path, e))?;
         }
     }
-    writer.finish().map_err(|e| broken(path, e))?;
+    writer.finish().map_err(|e| unwritten(path, e))?;
     out.flush().map_err(Error::file(path))
 }
 
-/// Reads tensors of a safetensors file into a training; with `all`, the file must hold exactly its state, else it may hold
-/// more than the parameters.
+/// Reads tensors of a safetensors file into a training. With `all`, the file must hold exactly its state; else the
+/// parameters are read, and whatever else it holds is not looked at. What does not fit is refused before anything is read.
 pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> Result<()> {
-    let mut reader = Reader::open(path).map_err(|e| broken(path, e))?;
+    let mut reader = Reader::open(path).map_err(|error| match error {
+        // The name of the file is said once.
+        safetensors::Error::File { source, .. } => match *source {
+            safetensors::Error::Io(source) => Error::File { path: path.into(), source },
+            why => unfit(path, why),
+        },
+        why => unfit(path, why),
+    })?;
+    let n = if all { usize::MAX } else { training.params().len() };
     let wanted: Vec<(String, plimsoll_graph::Type)> =
-        training.state().map(|(name, tensor)| (name.to_string(), tensor.ty().clone())).collect();
-    if all && reader.tensors().len() != wanted.len() {
-        let (found, own) = (reader.tensors().len(), wanted.len());
-        return Err(broken(
-            path,
-            format!("it holds {found} tensors, and this model and optimizer have {own}"),
-        ));
-    }
+        training.state().take(n).map(|(name, tensor)| (name.to_string(), tensor.ty().clone())).collect();
     for (name, ty) in &wanted {
-        let tensor = reader.tensor(name).map_err(|_| broken(path, format!("it does not hold {name}")))?;
+        let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;
         if tensor.element != Element::from(ty.dtype) || tensor.shape[..] != ty.shape[..] {
             let found = format!("{}{:?}", tensor.element, tensor.shape);
-            return Err(broken(path, format!("{name} is {found} there, and {ty} in this model")));
+            return Err(unfit(path, format!("{name} is {found} there, and {ty} in this model")));
         }
+    }
+    let known = |name: &str| wanted.iter().any(|(own, _)| own == name);
+    if let Some(other) = reader.tensors().iter().find(|tensor| all && !known(&tensor.name)) {
+        return Err(unfit(path, format!("it also holds {}, which this training does not have", other.name)));
     }
     let mut buffer = Vec::new();
     for (name, ty) in &wanted {
         buffer.resize(ty.bytes(), 0);
-        reader.read_into(name, &mut buffer).map_err(|e| broken(path, e))?;
+        reader.read_into(name, &mut buffer).map_err(|e| unfit(path, e))?;
         training.restore(name, &buffer)?;
     }
     Ok(())
 }
 
-fn broken(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::Checkpoint { path: path.into(), why: why.to_string() }
+/// Says that a tensor is not there, and what is.
+fn missing(name: &str, there: &[Stored]) -> String {
+    let names: Vec<&str> = there.iter().take(3).map(|tensor| tensor.name.as_str()).collect();
+    let more = if there.len() > names.len() { " …" } else { "" };
+    format!("it holds no {name}, but {} tensors: {}{more}", there.len(), names.join(", "))
+}
+
+fn damaged(folder: &Path, why: impl std::fmt::Display) -> Error {
+    Error::Damaged { path: folder.into(), why: why.to_string() }
+}
+
+fn unfit(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::Weights { path: path.into(), why: why.to_string() }
+}
+
+fn unwritten(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::Unwritten { path: path.into(), why: why.to_string() }
+}
+
+/// A file of a checkpoint that could not be read: it is damage where it is gone or holds nonsense, and else the system's affair,
+/// for which no checkpoint is to be passed over.
+fn unread(folder: &Path, name: &str, source: std::io::Error) -> Error {
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    match source.kind() {
+        NotFound => damaged(folder, format!("{name} is not there")),
+        InvalidData | UnexpectedEof => damaged(folder, format!("{name}: {source}")),
+        _ => Error::File { path: folder.join(name), source },
+    }
+}
+
+/// Numbers as JSON has none: an infinity or what is no number must not make a checkpoint that nobody can read.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Finite(f64),
+    Other(String),
+}
+
+impl Number {
+    fn new(value: f64) -> Number {
+        if value.is_finite() { Number::Finite(value) } else { Number::Other(value.to_string()) }
+    }
+
+    fn get<E: serde::de::Error>(&self) -> Result<f64, E> {
+        match self {
+            Number::Finite(value) => Ok(*value),
+            Number::Other(text) => text.parse().map_err(|_| E::custom(format!("{text} is no number"))),
+        }
+    }
+}
+
+mod number {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Number;
+
+    pub(super) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+        Number::new(*value).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        Number::deserialize(from)?.get()
+    }
+}
+
+mod numbers {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Number;
+
+    pub(super) fn serialize<S: Serializer>(values: &[Vec<f64>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(values.iter().map(|row| row.iter().map(|&x| Number::new(x)).collect::<Vec<Number>>()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<f64>>, D::Error> {
+        let rows = Vec::<Vec<Number>>::deserialize(from)?;
+        rows.iter().map(|row| row.iter().map(Number::get).collect()).collect()
+    }
 }
 
 impl From<std::io::Error> for Error {
     fn from(source: std::io::Error) -> Error {
-        Error::File { path: PathBuf::from("a checkpoint"), source }
+        Error::File { path: PathBuf::new(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_with_numbers_that_json_has_not_comes_back() {
+        let sums = vec![vec![f64::INFINITY, 1.5], vec![f64::NAN]];
+        let progress = Progress { loss: f64::NEG_INFINITY, sums, ..Progress::start() };
+        let again: Progress = serde_json::from_str(&serde_json::to_string(&progress).unwrap()).unwrap();
+        assert_eq!((again.loss, again.sums[0].clone()), (f64::NEG_INFINITY, vec![f64::INFINITY, 1.5]));
+        assert!(again.sums[1][0].is_nan());
     }
 }

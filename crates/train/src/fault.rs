@@ -1,6 +1,12 @@
 //! Faults on order: a failed allocation, a batch that is not finite, a device that is lost, to rehearse what happens then.
 
+use std::fmt;
 use std::str::FromStr;
+
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_run::Tensor;
+
+use crate::error::{Error, Result};
 
 /// A fault to inject into a run.
 ///
@@ -19,10 +25,20 @@ pub enum Fault {
     Device(u64),
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Alloc(n) => write!(f, "alloc:{n}"),
+            Fault::Nan(n) => write!(f, "nan:{n}"),
+            Fault::Device(n) => write!(f, "device:{n}"),
+        }
+    }
+}
+
 impl FromStr for Fault {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+    fn from_str(text: &str) -> std::result::Result<Fault, String> {
         let wrong = || format!("'{text}' is no fault; write alloc:N, nan:N or device:N with N from 1");
         let (what, n) = text.split_once(':').ok_or_else(wrong)?;
         let n: u64 = n.trim().parse().ok().filter(|n| *n > 0).ok_or_else(wrong)?;
@@ -33,4 +49,25 @@ impl FromStr for Fault {
             _ => Err(wrong()),
         }
     }
+}
+
+/// What a device says that failed for good, as far as a rehearsal needs it.
+pub(crate) fn lost_device() -> Error {
+    let why = "the device failed, as was asked for, and nothing can be read from it any more".into();
+    let fault = plimsoll_device::backend::Fault { op: "device", why };
+    Error::Run(plimsoll_run::Error::Fault { fault, site: plimsoll_graph::Site::here() })
+}
+
+/// Makes the first number of the first floating-point input none.
+pub(crate) fn poison(inputs: &mut [Tensor]) -> Result<()> {
+    let Some(input) = inputs.iter_mut().find(|input| input.dtype().is_float()) else { return Ok(()) };
+    let nan: &[u8] = match input.dtype() {
+        DType::F32 => &f32::NAN.to_ne_bytes(),
+        DType::F64 => &f64::NAN.to_ne_bytes(),
+        DType::BF16 => &0x7fc0u16.to_ne_bytes(),
+        _ => &0x7e00u16.to_ne_bytes(),
+    };
+    let mut bytes = input.to_bytes()?;
+    bytes[..nan.len()].copy_from_slice(nan);
+    Ok(input.set_bytes(&bytes)?)
 }

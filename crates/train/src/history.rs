@@ -3,20 +3,23 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use plimsoll_device::process::Meter;
-use plimsoll_run::Device;
+use plimsoll_run::{Counted, Device};
 
 use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
 use crate::error::{Error, Result};
+use crate::stop::Ended;
 
 /// A table of steps has no more lines than this; when it is full, every other one is dropped.
 const MOST_ROWS: u64 = 4096;
 /// So many lines of notices are kept; of checkpoints, a quarter of that.
 const MOST_NOTICES: u64 = 8192;
 
-/// Writes a line of CSV for every step, or for every second, fourth, … step of a long run: loss, rate, speed, and what the
-/// process and the device hold. Steps that are logged allocate nothing. A run that goes on goes on in the same file.
+/// Writes a line of CSV for every step, or for every second, fourth, … step of a long run: loss, rate, speed, what the process
+/// takes of the host's memory, and what is on the device: on a card what the line counts, else what tensors hold. Steps that
+/// are logged allocate nothing. A run that goes on goes on in the same file, in the columns that it has.
 pub struct StepLog {
     path: PathBuf,
     file: Option<BufWriter<File>>,
@@ -26,7 +29,15 @@ pub struct StepLog {
     every: u64,
     /// Epoch, samples, seconds and waiting when the line before was written.
     before: (u64, u64, f64, f64),
+    /// What was counted of a card, and when.
+    counted: Option<(Instant, Counted)>,
+    /// Whether the file has a column for the device's peak.
+    has_peaks: bool,
 }
+
+/// To ask how much of a card's memory is taken is slow, so that it is done no more often than this.
+const COUNT: Duration = Duration::from_millis(500);
+const HEADING: &str = "step,epoch,loss,rate,samples_s,waiting,resident_bytes,resident_peak_bytes,device_bytes,device_peak_bytes";
 
 impl StepLog {
     /// A log at a path.
@@ -39,7 +50,27 @@ impl StepLog {
             rows: 0,
             every: 1,
             before: (u64::MAX, 0, 0.0, 0.0),
+            counted: None,
+            has_peaks: true,
         }
+    }
+
+    /// What is on the device now, and was at most.
+    fn on_device(&mut self) -> (u64, u64) {
+        let Some(device) = &self.device else { return (0, 0) };
+        if !device.has_own_memory() {
+            let tensors = device.memory_info();
+            return (tensors.current.get(), tensors.peak.get());
+        }
+        let counted = match self.counted {
+            Some((when, counted)) if when.elapsed() < COUNT => counted,
+            _ => {
+                let counted = device.counted();
+                self.counted = Some((Instant::now(), counted));
+                counted
+            }
+        };
+        (counted.now.get(), counted.peak.get())
     }
 
     fn open(&mut self) -> std::io::Result<()> {
@@ -49,12 +80,14 @@ impl StepLog {
         (self.rows, self.every) = (known.0, known.1.max(1));
         let file = File::options().create(true).append(true).open(&self.path)?;
         let is_new = file.metadata()?.len() == 0;
+        if !is_new {
+            let mut heading = String::new();
+            BufReader::new(File::open(&self.path)?).read_line(&mut heading)?;
+            self.has_peaks = heading.trim_end().split(',').count() >= HEADING.split(',').count();
+        }
         let file = self.file.insert(BufWriter::with_capacity(1 << 13, file));
         if is_new {
-            writeln!(
-                file,
-                "step,epoch,loss,rate,samples_s,waiting,resident_bytes,resident_peak_bytes,device_bytes"
-            )?;
+            writeln!(file, "{HEADING}")?;
         }
         Ok(())
     }
@@ -69,15 +102,20 @@ impl StepLog {
         let waiting = ((step.waiting - waiting) / elapsed).clamp(0.0, 1.0);
         self.before = (step.epoch, step.seen, step.seconds, step.waiting);
         let (now, most) = self.meter.as_mut().and_then(Meter::read).unwrap_or_default();
-        let held = self.device.as_ref().map_or(0, |device| device.memory_info().current.get());
+        let (held, held_most) = self.on_device();
+        let has_peaks = self.has_peaks;
         let Some(file) = &mut self.file else { return Ok(()) };
         let (epoch, loss, rate) = (step.epoch + 1, step.loss, step.rate);
         let (now, most) = (now.get(), most.get());
-        writeln!(
+        write!(
             file,
             "{},{epoch},{loss},{rate:e},{samples_s:.2},{waiting:.5},{now},{most},{held}",
             step.step
         )?;
+        if has_peaks {
+            write!(file, ",{held_most}")?;
+        }
+        writeln!(file)?;
         self.rows += 1;
         if self.rows >= MOST_ROWS {
             self.thin()?;
@@ -183,8 +221,12 @@ impl Callback for NoticeLog {
         NoticeLog::add(&self.path, &notice.to_json())
     }
 
-    fn on_end(&mut self) -> Result<()> {
-        NoticeLog::add(&self.path, &serde_json::json!({ "event": "ended" }))
+    fn on_end(&mut self, ended: &Ended) -> Result<()> {
+        // What failed is its owner's to tell, who knows more of it.
+        if matches!(ended, Ended::Failed { .. }) {
+            return Ok(());
+        }
+        NoticeLog::add(&self.path, &serde_json::json!({ "event": "ended", "how": ended.name() }))
     }
 }
 
@@ -241,12 +283,12 @@ mod tests {
         std::fs::remove_file(&path).ok();
         let mut log = NoticeLog::new(&path);
         log.on_notice(&Notice::Skipped { step: 3, loss_scale: None }).unwrap();
-        log.on_end().unwrap();
+        log.on_end(&Ended::Complete).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0]["event"], &lines[0]["step"]), (&"skipped".into(), &3.into()));
-        assert_eq!(lines[1]["event"], "ended");
+        assert_eq!((&lines[1]["event"], &lines[1]["how"]), (&"ended".into(), &"complete".into()));
         std::fs::remove_file(&path).ok();
     }
 }

@@ -9,25 +9,31 @@ mod error;
 mod fault;
 
 mod callback;
+mod eta;
 mod history;
 mod logs;
 pub mod output;
 mod progress;
+mod stop;
 
 mod checkpoint;
 mod predict;
 mod session;
 mod staging;
 mod survey;
+mod terms;
 mod trainer;
 
 pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPlateau, StepEvent, Verdict};
 pub use checkpoint::{Checkpoint, Checkpoints, Progress};
 pub use error::{Error, Result};
+pub use eta::{Eta, Left};
 pub use fault::Fault;
 pub use history::{NoticeLog, StepLog};
 pub use logs::{CsvLog, TensorBoardLog};
 pub use predict::{Evaluation, Prediction};
 pub use progress::{JsonLines, ProgressBar};
 pub use session::History;
+pub use stop::{Ended, StopFlag};
+pub use terms::Terms;
 pub use trainer::{Epochs, Trainer};

@@ -1,7 +1,7 @@
 //! Logs for other tools: a table of epochs as CSV, curves for TensorBoard.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_formats::tensorboard::EventWriter;
@@ -9,10 +9,11 @@ use plimsoll_formats::tensorboard::EventWriter;
 use crate::callback::{Callback, EpochEvent, StepEvent, Verdict};
 use crate::error::{Error, Result};
 
-/// Writes a line of CSV an epoch. A run that goes on from a checkpoint goes on in the same file.
+/// Writes a line of CSV an epoch. A run that goes on from a checkpoint goes on in the same file, in the columns that it has:
+/// what was not measured then has none, and what is not measured any more is left empty.
 pub struct CsvLog {
     path: PathBuf,
-    file: Option<File>,
+    file: Option<(File, Vec<String>)>,
 }
 
 impl CsvLog {
@@ -22,28 +23,51 @@ impl CsvLog {
     }
 
     fn write(&mut self, epoch: &EpochEvent) -> std::io::Result<()> {
-        let columns = |name: &str| format!(",{name}");
+        let cells = cells(epoch);
         if self.file.is_none() {
-            let file = File::options().create(true).append(true).open(&self.path)?;
-            let is_new = file.metadata()?.len() == 0;
-            let file = self.file.insert(file);
-            if is_new {
-                let names: String = epoch.metrics.iter().map(|(name, _)| columns(name)).collect();
-                writeln!(
-                    file,
-                    "epoch,step,loss{names},rate,samples_s,waiting,skipped,resident_bytes,resident_peak_bytes,planned_bytes"
-                )?;
+            let mut columns = Vec::new();
+            if let Ok(file) = File::open(&self.path) {
+                let mut heading = String::new();
+                // A heading of names is short; what has none in so many bytes is no log of ours.
+                BufReader::new(file).take(1 << 16).read_line(&mut heading)?;
+                columns = heading.split_terminator([',', '\n', '\r']).map(String::from).collect();
             }
+            let mut file = File::options().create(true).append(true).open(&self.path)?;
+            if columns.is_empty() {
+                columns = cells.iter().map(|(name, _)| name.clone()).collect();
+                writeln!(file, "{}", columns.join(","))?;
+            }
+            self.file = Some((file, columns));
         }
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let values: String = epoch.metrics.iter().map(|(_, value)| columns(&value.to_string())).collect();
-        let EpochEvent { resident_bytes, resident_peak_bytes, planned_bytes, .. } = *epoch;
-        let EpochEvent { epoch, step, loss, rate, samples_s, waiting, skipped, .. } = *epoch;
-        writeln!(
-            file,
-            "{epoch},{step},{loss}{values},{rate},{samples_s},{waiting},{skipped},{resident_bytes},{resident_peak_bytes},{planned_bytes}"
-        )
+        let Some((file, columns)) = &mut self.file else { return Ok(()) };
+        let cell = |column: &String| {
+            cells.iter().find(|(name, _)| name == column).map_or("", |(_, value)| value.as_str())
+        };
+        writeln!(file, "{}", columns.iter().map(cell).collect::<Vec<&str>>().join(","))
     }
+}
+
+/// An epoch by columns.
+fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
+    let cell = |name: &str, value: &dyn std::fmt::Display| (name.to_string(), value.to_string());
+    let mut cells = vec![cell("epoch", &epoch.epoch), cell("step", &epoch.step), cell("loss", &epoch.loss)];
+    cells.extend(epoch.metrics.iter().map(|(name, value)| cell(name, value)));
+    cells.extend([
+        cell("rate", &epoch.rate),
+        cell("samples_s", &epoch.samples_s),
+        cell("waiting", &epoch.waiting),
+        cell("skipped", &epoch.skipped),
+        cell("resident_bytes", &epoch.resident_bytes),
+        cell("resident_peak_bytes", &epoch.resident_peak_bytes),
+        cell("planned_bytes", &epoch.planned_bytes),
+        cell("device_bytes", &epoch.device_bytes),
+        cell("device_peak_bytes", &epoch.device_peak_bytes),
+        cell("seconds", &epoch.seconds),
+        cell("step_seconds", &epoch.step_seconds),
+        cell("waiting_seconds", &epoch.waiting_seconds),
+        cell("validation_seconds", &epoch.validation_seconds),
+    ]);
+    cells
 }
 
 impl Callback for CsvLog {
@@ -98,8 +122,10 @@ impl Callback for TensorBoardLog {
             for (name, value) in &epoch.metrics {
                 writer.scalar(at, &format!("epoch/{name}"), *value as f32)?;
             }
+            // What the line counts, and what the process takes of the host's memory beside a card's.
+            writer.scalar(at, "memory/now", epoch.device_bytes as f32)?;
+            writer.scalar(at, "memory/peak", epoch.device_peak_bytes as f32)?;
             writer.scalar(at, "memory/resident", epoch.resident_bytes as f32)?;
-            writer.scalar(at, "memory/peak", epoch.resident_peak_bytes as f32)?;
             writer.scalar(at, "memory/planned", epoch.planned_bytes as f32)?;
             writer.flush()
         })?;

@@ -6,9 +6,9 @@ use plimsoll_nn::Measure;
 use plimsoll_run::Tensor;
 
 use crate::error::{Error, Result};
-use crate::session::add;
+use crate::session::{Asked, Taken, add, no_samples};
 use crate::staging::borrowed;
-use crate::trainer::Trainer;
+use crate::trainer::{Trainer, Values};
 
 /// What an evaluation found.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -30,21 +30,47 @@ pub struct Prediction<'a> {
 }
 
 impl Trainer {
-    /// The loss and the metrics over one pass of data, under the same line as training.
+    /// The loss and the metrics over one pass of data, under the same line as training. Before any training or
+    /// [`Trainer::load`], of the model as its layers start.
+    ///
+    /// # Errors
+    /// The line cannot be kept, or the data cannot be read or has no samples.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation> {
-        let device = self.on()?;
+        const WHAT: &str = "the data to evaluate on";
+        let device = self.pinned()?;
         device.scope(|| {
-            let data = self.usable(data)?;
-            self.evaluate_over(&data)
+            if data.samples()? == Some(0) {
+                return Err(no_samples(WHAT));
+            }
+            let data = self.usable(data, Values::Drawn)?;
+            let found = self.evaluate_over(&data, WHAT, |_| false)?;
+            found.ok_or_else(|| no_samples(WHAT))
         })
     }
 
-    pub(crate) fn evaluate_over(&mut self, data: &Dataset) -> Result<Evaluation> {
+    /// The same for data whose pipeline has its memory; nothing where `stops` says so before the end.
+    pub(crate) fn evaluate_over(
+        &mut self,
+        data: &Dataset,
+        what: &'static str,
+        stops: impl Fn(&mut Trainer) -> bool,
+    ) -> Result<Option<Evaluation>> {
+        if data.samples()? == Some(0) {
+            return Err(no_samples(what));
+        }
         let fields = self.n_inputs + self.n_labels;
         let mut totals: Vec<Vec<f64>> = vec![Vec::new(); self.metrics.len()];
         let (mut sum, mut samples) = (0.0, 0);
-        for batch in data.batches()? {
-            let batch = batch?;
+        let mut batches = data.batches()?;
+        loop {
+            if stops(self) {
+                return Ok(None);
+            }
+            let batch = match Asked::next(&mut batches, || !stops(self))? {
+                Asked::Batch(Taken { batch: Some(batch), .. }) => batch,
+                Asked::Stopped => return Ok(None),
+                _ => break,
+            };
             let staged = self.staging.stage(&batch, fields)?;
             let n = batch.samples();
             drop(batch);
@@ -56,21 +82,30 @@ impl Trainer {
                 add(total, sums)?;
             }
         }
+        if samples == 0 {
+            return Err(no_samples(what));
+        }
         let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
         let metrics = self.metrics.iter().zip(&totals).map(value).collect();
-        Ok(Evaluation { loss: sum / samples as f64, metrics, samples })
+        Ok(Some(Evaluation { loss: sum / samples as f64, metrics, samples }))
     }
 
     /// What the model makes of data, handed on batch by batch, so that nothing piles up. Labels in the data are not read.
     /// Where a whole batch does not fit the line, fewer samples are run at a time.
+    ///
+    /// # Errors
+    /// The line cannot be kept, or the data cannot be read or has no samples.
     pub fn predict(
         &mut self,
         data: &Dataset,
         mut each: impl FnMut(&Prediction<'_>) -> Result<()>,
     ) -> Result<u64> {
-        let device = self.on()?;
+        let device = self.pinned()?;
         device.scope(|| {
-            let data = self.usable(data)?;
+            let data = self.usable(data, Values::Drawn)?;
+            if data.samples()? == Some(0) {
+                return Err(no_samples("the data to predict on"));
+            }
             let fields = self.n_inputs;
             let (mut seen, mut most) = (0, usize::MAX);
             for batch in data.batches()? {

@@ -1,12 +1,16 @@
 //! What people see of a run: a bar on a terminal, lines elsewhere, JSON for programs.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use indicatif::{ProgressBar as Bar, ProgressStyle};
 use plimsoll_device::{Bytes, process};
+use plimsoll_run::Device;
 
 use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
 use crate::error::Result;
+use crate::eta::Eta;
+use crate::stop::{Ended, shown};
 
 /// The bar is redrawn at most every so many seconds.
 const REDRAW: f64 = 0.1;
@@ -16,8 +20,8 @@ fn print_line(text: &str) {
     crate::output::line(format_args!("{text}"));
 }
 
-/// A bar with step, loss, samples a second, the share of waiting for input, and bytes of the line. Where the output is no
-/// terminal, a line an epoch.
+/// A bar with step, loss, samples a second, the share of waiting for input, bytes of the line, and the time that is left of the
+/// epoch and of the run. Where the output is no terminal, a line an epoch.
 #[derive(Default)]
 pub struct ProgressBar {
     bar: Option<Bar>,
@@ -25,6 +29,9 @@ pub struct ProgressBar {
     planned: Bytes,
     epochs: u64,
     drawn: f64,
+    eta: Eta,
+    /// Whose memory the line is of.
+    device: Option<Device>,
 }
 
 impl ProgressBar {
@@ -41,10 +48,13 @@ impl ProgressBar {
     }
 
     fn load(&self) -> String {
-        let resident = process::resident().unwrap_or(Bytes::ZERO);
+        let now = match &self.device {
+            Some(device) => device.counted().now,
+            None => process::resident().unwrap_or(Bytes::ZERO),
+        };
         match self.line {
-            Some(line) => format!("{resident} of {line}"),
-            None => resident.to_string(),
+            Some(line) => format!("{now} of {line}"),
+            None => now.to_string(),
         }
     }
 }
@@ -73,6 +83,7 @@ impl Callback for ProgressBar {
             info.floor
         ));
         (self.line, self.planned, self.epochs) = (plan.line, info.planned, plan.epochs);
+        (self.eta, self.device) = (Eta::new(plan), Device::current().ok());
         if std::io::stderr().is_terminal() {
             let style = "{prefix} {wide_bar} {pos}/{len} {msg}";
             let bar = Bar::new(plan.samples.unwrap_or(0));
@@ -85,6 +96,7 @@ impl Callback for ProgressBar {
     }
 
     fn on_step(&mut self, step: &StepEvent) -> Result<()> {
+        self.eta.step(step);
         let Some(bar) = &self.bar else { return Ok(()) };
         if step.seconds - self.drawn < REDRAW && step.seconds >= self.drawn {
             return Ok(());
@@ -92,10 +104,12 @@ impl Callback for ProgressBar {
         self.drawn = step.seconds;
         bar.set_prefix(format!("epoch {}/{}", step.epoch + 1, self.epochs));
         bar.set_position(step.seen);
-        let (speed, waiting) = (step.seen as f64 / step.seconds, 100.0 * step.waiting / step.seconds);
+        let seconds = step.seconds.max(1e-9);
+        let (speed, waiting) = (step.seen as f64 / seconds, 100.0 * (step.waiting / seconds).min(1.0));
         let load = self.load();
+        let left = self.eta.left().map_or(String::new(), |left| format!("  {left}"));
         bar.set_message(format!(
-            "loss {:.4}  {speed:.0} samples/s  waiting {waiting:.0}%  {load}",
+            "loss {:.4}  {speed:.0} samples/s  waiting {waiting:.0}%  {load}{left}",
             step.mean_loss
         ));
         Ok(())
@@ -103,9 +117,10 @@ impl Callback for ProgressBar {
 
     fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
         self.drawn = 0.0;
+        self.eta.epoch(epoch);
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
-        let peak = Bytes(epoch.resident_peak_bytes);
+        let peak = Bytes(epoch.device_peak_bytes);
         let of = self.line.map_or(String::new(), |line| format!(" of {line}"));
         let left_out = match epoch.skipped_samples {
             0 => String::new(),
@@ -134,12 +149,15 @@ impl Callback for ProgressBar {
             Notice::Resumed { step, path } => {
                 self.say(format!("going on after step {step} from {}", path.display()))
             }
+            Notice::DamagedCheckpoint { path, why } => self
+                .say(format!("the checkpoint {} is damaged, an older one is taken: {why}", path.display())),
+            Notice::Rehearsed { step, what } => self.say(format!("after step {step}: {what}")),
             Notice::Saved { .. } => {}
         }
         Ok(())
     }
 
-    fn on_end(&mut self) -> Result<()> {
+    fn on_end(&mut self, _: &Ended) -> Result<()> {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -147,17 +165,41 @@ impl Callback for ProgressBar {
     }
 }
 
-/// One JSON line an epoch, and one for each notice.
+/// One JSON line an epoch, one for each notice, and one at the end that says how the run ended.
 #[derive(Default)]
 pub struct JsonLines {
     floor: u64,
     info: Option<serde_json::Value>,
+    /// The folder of the run, until it has been told.
+    run: Option<PathBuf>,
+    ends_later: bool,
 }
 
 impl JsonLines {
     /// Lines on the standard output.
     pub fn new() -> JsonLines {
         JsonLines::default()
+    }
+
+    /// The folder of the run: it is the first line, before any other.
+    #[must_use]
+    pub fn run(mut self, folder: impl Into<PathBuf>) -> JsonLines {
+        self.run = Some(folder.into());
+        self
+    }
+
+    /// Leaves the last line to the owner, who prints [`Ended::to_json`] once the model is written.
+    #[must_use]
+    pub fn ends_later(mut self) -> JsonLines {
+        self.ends_later = true;
+        self
+    }
+
+    fn print(&mut self, line: &serde_json::Value) {
+        if let Some(folder) = self.run.take() {
+            print_line(&serde_json::json!({ "event": "run", "run": shown(&folder) }).to_string());
+        }
+        print_line(&line.to_string());
     }
 }
 
@@ -175,7 +217,7 @@ impl Callback for JsonLines {
             "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,
             "plan_seconds": info.plan_seconds,
         });
-        print_line(&value.to_string());
+        self.print(&value);
         self.info = Some(value);
         Ok(())
     }
@@ -184,8 +226,11 @@ impl Callback for JsonLines {
         let mut line = serde_json::json!({
             "event": "epoch", "epoch": epoch.epoch, "step": epoch.step, "loss": epoch.loss, "rate": epoch.rate,
             "samples_s": epoch.samples_s, "waiting": epoch.waiting, "skipped": epoch.skipped,
-            "skipped_samples": epoch.skipped_samples, "resident_bytes": epoch.resident_bytes,
-            "resident_peak_bytes": epoch.resident_peak_bytes, "planned_bytes": epoch.planned_bytes,
+            "skipped_samples": epoch.skipped_samples, "seconds": epoch.seconds, "step_seconds": epoch.step_seconds,
+            "waiting_seconds": epoch.waiting_seconds, "validation_seconds": epoch.validation_seconds,
+            "device_bytes": epoch.device_bytes, "device_peak_bytes": epoch.device_peak_bytes,
+            "resident_bytes": epoch.resident_bytes, "resident_peak_bytes": epoch.resident_peak_bytes,
+            "planned_bytes": epoch.planned_bytes,
             "floor_bytes": self.floor,
         });
         for (name, value) in &epoch.metrics {
@@ -194,12 +239,19 @@ impl Callback for JsonLines {
         for name in ["micro_batches", "recomputed_ops", "exactness"] {
             line[name] = self.info.as_ref().map_or(serde_json::Value::Null, |info| info[name].clone());
         }
-        print_line(&line.to_string());
+        self.print(&line);
         Ok(Verdict::GoOn)
     }
 
     fn on_notice(&mut self, notice: &Notice) -> Result<()> {
-        print_line(&notice.to_json().to_string());
+        self.print(&notice.to_json());
+        Ok(())
+    }
+
+    fn on_end(&mut self, ended: &Ended) -> Result<()> {
+        if !self.ends_later {
+            self.print(&ended.to_json(None));
+        }
         Ok(())
     }
 }

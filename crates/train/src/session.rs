@@ -1,86 +1,150 @@
 //! One run of `fit`: batches in, updates done, everyone told, nothing lost.
 
+mod epoch;
+mod step;
+mod taken;
+
 use std::borrow::Borrow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use plimsoll_data::{Batch, Batches, Dataset};
-use plimsoll_device::process;
-use plimsoll_graph::{DType, TensorOps};
-use plimsoll_nn::Measure;
-use plimsoll_run::Tensor;
+use plimsoll_data::{Batches, Dataset};
 
-use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::callback::{EpochEvent, Notice, Plan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
-use crate::staging::{Next, borrowed};
+use crate::stop::Ended;
 use crate::trainer::{Epochs, Trainer};
 
-/// So many steps in a row may be left out because they are not finite.
-const MOST_SKIPS: u64 = 50;
+pub(crate) use step::add;
+pub(crate) use taken::{Asked, Taken};
 
 /// What each epoch came to.
 pub type History = Vec<EpochEvent>;
 
-/// What became of a batch.
-enum Did {
-    Update { loss: f64, loss_scale: Option<f64> },
-    Skip { loss_scale: Option<f64> },
+/// What is counted in one run and not in checkpoints.
+struct Run {
+    /// The next batch, where it was taken before its turn: while the device was busy with the one before, or because only
+    /// it says that an epoch has ended.
+    ahead: Option<Result<Asked>>,
+    began: Instant,
+    batches_seen: u64,
+    skips_in_a_row: u64,
+    /// The loss of a batch that was left out only because its gradients were too large for f16.
+    skipped_loss: Option<f64>,
+    /// The last checkpoint, and after which step and epoch it was written.
+    saved: Option<(u64, u64, PathBuf)>,
 }
 
 impl Trainer {
-    /// Trains until so many epochs are done in all, those before a checkpoint counted.
+    /// Trains until so many epochs are done in all, those before a checkpoint and of earlier calls counted: with none left, it
+    /// does nothing. How it ended is told by [`Trainer::ended`]; a [`StopFlag`](crate::StopFlag) or a callback can end it early.
+    ///
+    /// Between two epochs it may go on with other data, from its beginning.
     ///
     /// # Errors
-    /// The line cannot be kept, data cannot be read, or a step fails for good; then, where there is a place for
-    /// checkpoints, the state before the failed step is saved and named.
+    /// The line cannot be kept, data cannot be read or has no samples, or a step fails for good; then, where there is a place
+    /// for checkpoints, the state before the failed step is saved and named.
     pub fn fit(&mut self, data: impl Borrow<Dataset>, epochs: Epochs) -> Result<History> {
-        let device = self.on()?;
-        device.scope(|| self.run(data.borrow(), epochs))
+        let device = self.pinned()?;
+        self.ended = None;
+        let mut history = History::new();
+        device.scope(|| match self.run(data.borrow(), epochs, &mut history) {
+            Ok(ended) => {
+                let ended = self.ended.insert(ended);
+                self.callbacks.iter_mut().try_for_each(|callback| callback.on_end(ended))?;
+                Ok(history)
+            }
+            Err(error) => {
+                let ended = self.ended.insert(Ended::Failed { why: error.to_string() });
+                for callback in &mut self.callbacks {
+                    // What went wrong first is what is told.
+                    callback.on_end(ended).ok();
+                }
+                Err(error)
+            }
+        })
     }
 
-    fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs) -> Result<History> {
+    fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs, history: &mut History) -> Result<Ended> {
+        let terms = self.terms(data)?;
+        if terms.samples == Some(0) {
+            return Err(no_samples("the data to train on"));
+        }
         // Passes without end, so that a run that is resumed for more epochs has the same pipeline.
         let data = self.ready(data)?.repeat_forever();
-        let mut batches = match &self.progress.position {
-            Some(position) => data.resume(position)?,
-            None => data.batches()?,
+        let mut batches = match self.progress.position.clone() {
+            Some(position) if position.pipeline == terms.pipeline => data.resume(&position)?,
+            Some(_) if self.progress.is_begun() => {
+                let before = self.terms.as_ref().and_then(|before| before.other_data(&terms));
+                let why =
+                    before.unwrap_or_else(|| "its source, stages, batch size or seeds were others".into());
+                return Err(Error::OtherData { epoch: self.progress.epoch + 1, why });
+            }
+            _ => data.batches()?,
         };
+        self.terms = Some(terms);
         self.announce(&data, epochs)?;
         let watch = batches.watch();
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_pipeline(&watch))?;
         self.staging.forget()?;
-        let mut history = Vec::new();
-        let mut run = Run { began: Instant::now(), batches_seen: 0, skips_in_a_row: 0, ahead: None };
+        let mut run = Run {
+            ahead: None,
+            began: Instant::now(),
+            batches_seen: 0,
+            skips_in_a_row: 0,
+            skipped_loss: None,
+            saved: None,
+        };
+        let ended = self.epochs(epochs, &mut batches, &mut run, history)?;
+        if let Some(fault @ (Fault::Nan(n) | Fault::Device(n))) = self.fault
+            && n > run.batches_seen
+        {
+            let what = format!("{fault} never came: the run had {} batches", run.batches_seen);
+            self.tell(&Notice::Rehearsed { step: self.progress.step, what })?;
+        }
+        Ok(ended)
+    }
+
+    fn epochs(
+        &mut self,
+        epochs: u64,
+        batches: &mut Batches,
+        run: &mut Run,
+        history: &mut History,
+    ) -> Result<Ended> {
         while self.progress.epoch < epochs {
-            let outcome = self.epoch(&mut batches, &mut run);
-            let event = match outcome {
+            if self.wants_to_stop() {
+                return self.stop_here(run);
+            }
+            let event = match self.epoch(batches, run) {
                 Ok(Some(event)) => event,
-                Ok(None) => {
-                    self.save_checkpoint().map_err(|error| self.stopped(error))?;
-                    break;
-                }
+                Ok(None) => return self.stop_here(run),
                 Err(error) => return Err(self.stopped(error)),
             };
-            let mut stop = None;
-            for callback in &mut self.callbacks {
-                match callback.on_epoch(&event)? {
-                    Verdict::GoOn => {}
-                    Verdict::Stop(why) => stop = Some(why),
-                    Verdict::Rate(factor) => self.progress.rate_factor *= factor,
-                }
-            }
+            let told = self.tell_epoch(&event);
             history.push(event);
-            if self.checkpoints.is_some() {
-                self.save_checkpoint().map_err(|error| self.stopped(error))?;
-            }
-            if stop.is_some() {
-                break;
+            let why = told.map_err(|error| self.stopped(error))?;
+            self.keep(run).map_err(|error| self.stopped(error))?;
+            if let Some(why) = why {
+                return Ok(Ended::EarlyStop { why });
             }
         }
-        self.callbacks.iter_mut().try_for_each(|callback| callback.on_end())?;
-        Ok(history)
+        Ok(Ended::Complete)
+    }
+
+    /// Tells everyone of an epoch; why to stop, if somebody wants that.
+    fn tell_epoch(&mut self, event: &EpochEvent) -> Result<Option<String>> {
+        let mut stop = None;
+        for callback in &mut self.callbacks {
+            match callback.on_epoch(event)? {
+                Verdict::GoOn => {}
+                Verdict::Stop(why) => stop = Some(why),
+                Verdict::Rate(factor) => self.progress.rate_factor *= factor,
+            }
+        }
+        Ok(stop)
     }
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
@@ -90,215 +154,42 @@ impl Trainer {
             line: self.memory,
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),
-            samples: self.samples(data)?,
+            // The data here repeats without end; what is said is of one pass.
+            samples: self.terms.as_ref().and_then(|terms| terms.samples),
             epochs,
             epoch: self.progress.epoch,
+            step: self.progress.step,
             pipeline: data.declared_bytes()?,
         };
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_start(&plan))
     }
 
-    /// Samples of one pass.
-    fn samples(&self, data: &Dataset) -> Result<Option<u64>> {
-        // The data here repeats without end; its source does not.
-        Ok(data.samples()?)
+    /// Whether somebody wants the run to end.
+    pub(crate) fn wants_to_stop(&mut self) -> bool {
+        self.stop.is_set() || self.callbacks.iter_mut().any(|callback| callback.wants_to_stop())
     }
 
-    /// Trains to the end of the epoch that is begun; nothing where somebody ends the run before.
-    fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<Option<EpochEvent>> {
-        run.began = Instant::now();
-        let (seconds_before, pass) = (self.progress.seconds, self.progress.epoch);
-        while !self.progress.is_epoch_over {
-            let taken = match run.ahead.take() {
-                Some(taken) => taken,
-                None => {
-                    let waiting = Instant::now();
-                    let taken = Taken::next(batches);
-                    self.progress.waiting += waiting.elapsed().as_secs_f64();
-                    taken
-                }
-            };
-            let Some(Taken { batch, samples, last, position }) = taken? else { break };
-            run.batches_seen += 1;
-            let did = self.step(batch, batches, run)?;
-            self.progress.position = Some(position);
-            self.progress.samples += samples as u64;
-            self.progress.seconds = seconds_before + run.began.elapsed().as_secs_f64();
-            match did {
-                Did::Update { loss, loss_scale } => {
-                    run.skips_in_a_row = 0;
-                    self.progress.step += 1;
-                    self.progress.loss += loss * samples as f64;
-                    let event = self.event(samples, loss, loss_scale);
-                    self.callbacks.iter_mut().try_for_each(|callback| callback.on_step(&event))?;
-                }
-                Did::Skip { loss_scale } => {
-                    run.skips_in_a_row += 1;
-                    self.progress.skipped += 1;
-                    // Left-out samples have no loss; the mean is over the others.
-                    self.progress.samples -= samples as u64;
-                    self.tell(&Notice::Skipped { step: self.progress.step, loss_scale })?;
-                    if run.skips_in_a_row >= MOST_SKIPS {
-                        return Err(Error::NotFinite { steps: run.skips_in_a_row });
-                    }
-                }
-            }
-            let ended =
-                last || self.progress.position.as_ref().is_some_and(|at| at.pass > pass && at.sample == 0);
-            if ended {
-                self.progress.is_epoch_over = true;
-                break;
-            }
-            let stops = |callback: &mut Box<dyn Callback>| callback.wants_to_stop();
-            if self.callbacks.iter_mut().any(stops) {
-                return Ok(None);
-            }
-            let step = self.progress.step;
-            if self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.is_due(step)) {
-                self.save_checkpoint()?;
+    /// Writes a checkpoint, unless the last one is of this very place.
+    fn keep(&mut self, run: &mut Run) -> Result<Option<PathBuf>> {
+        let at = (self.progress.step, self.progress.epoch);
+        match &run.saved {
+            Some((step, epoch, path)) if (*step, *epoch) == at => Ok(Some(path.clone())),
+            _ => {
+                let path = self.save_checkpoint()?;
+                run.saved = path.clone().map(|path| (at.0, at.1, path));
+                Ok(path)
             }
         }
-        self.close_epoch(batches).map(Some)
     }
 
-    fn event(&self, samples: usize, loss: f64, loss_scale: Option<f64>) -> StepEvent {
-        let progress = &self.progress;
-        StepEvent {
-            epoch: progress.epoch,
-            step: progress.step,
-            samples,
-            seen: progress.samples,
-            loss,
-            mean_loss: progress.loss / progress.samples.max(1) as f64,
-            rate: self.rate(progress.step.saturating_sub(1)),
-            seconds: progress.seconds,
-            waiting: progress.waiting,
-            loss_scale,
+    /// Ends the run where it stands, between two steps, so that it can go on from there.
+    fn stop_here(&mut self, run: &mut Run) -> Result<Ended> {
+        // A batch that was left out is passed, though it is no step.
+        if self.progress.skipped > 0 || self.progress.is_epoch_over {
+            run.saved = None;
         }
-    }
-
-    fn rate(&self, step: u64) -> f64 {
-        self.schedule.rate(self.optimizer.rate(), step) * self.progress.rate_factor
-    }
-
-    /// One batch: an update, or none. While a device works on it, the next is taken from the pipeline.
-    fn step(&mut self, batch: Option<Batch>, batches: &mut Batches, run: &mut Run) -> Result<Did> {
-        let rate = self.rate(self.progress.step);
-        let fields = self.n_inputs + self.n_labels;
-        let poisoned = self.fault == Some(Fault::Nan(run.batches_seen));
-        if self.fault == Some(Fault::Device(run.batches_seen)) {
-            self.is_device_lost = true;
-            return Err(lost_device());
-        }
-        let mut again = true;
-        let staged = match &batch {
-            None => self.staging.staged_ahead()?.ok_or_else(|| Error::Mismatch("a batch was lost".into()))?,
-            Some(batch) => match self.staging.stage(batch, fields) {
-                Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.staging.stage(batch, fields)?,
-                staged => staged?,
-            },
-        };
-        drop(batch);
-        if poisoned {
-            poison(staged)?;
-        }
-        let device = self.on()?;
-        loop {
-            let Some(training) = &mut self.training else {
-                return Err(Error::Mismatch("there is no model to train".into()));
-            };
-            if let Some(why) = training.take_notice() {
-                let notice = Notice::Replanned { step: self.progress.step, why };
-                self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
-            }
-            training.set_rate(rate)?;
-            let busy = training.info().predicted_seconds;
-            let (inputs, mut next) = self.staging.both(fields, &device);
-            let outcome = training.run_while(&borrowed(inputs), || {
-                if !device.has_own_memory() || run.ahead.is_some() {
-                    return;
-                }
-                let waiting = Instant::now();
-                let taken = Taken::next(batches);
-                // As long as the device is busy nobody waits.
-                self.progress.waiting += (waiting.elapsed().as_secs_f64() - busy).max(0.0);
-                run.ahead =
-                    Some(taken.and_then(|taken| taken.map(|taken| taken.sent(&mut next)).transpose()));
-            });
-            let why = match outcome {
-                Ok(outcome) => {
-                    if self.progress.sums.is_empty() {
-                        self.progress.sums = vec![Vec::new(); outcome.sums.len()];
-                    }
-                    if outcome.skipped {
-                        return Ok(Did::Skip { loss_scale: outcome.loss_scale });
-                    }
-                    for (total, sums) in self.progress.sums.iter_mut().zip(outcome.sums) {
-                        add(total, sums)?;
-                    }
-                    return Ok(Did::Update { loss: outcome.loss, loss_scale: outcome.loss_scale });
-                }
-                Err(plimsoll_run::Error::NotFinite { .. }) => return Ok(Did::Skip { loss_scale: None }),
-                Err(plimsoll_run::Error::OutOfMemory(why)) if again => why,
-                Err(error) => return Err(error.into()),
-            };
-            // Memory that was promised is not there: plan anew within what is left, and try once more.
-            again = false;
-            training.set_memory(self.memory)?;
-            let why = why.to_string().lines().next().unwrap_or_default().to_string();
-            let notice = Notice::Replanned { step: self.progress.step, why };
-            self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
-        }
-    }
-
-    fn close_epoch(&mut self, batches: &Batches) -> Result<EpochEvent> {
-        let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
-        let mut metrics: Vec<(String, f64)> =
-            self.metrics.iter().zip(&self.progress.sums).map(value).collect();
-        if let Some(data) = self.validation.clone() {
-            let data = self.bounded(&data)?;
-            let found = match self.evaluate_over(&data) {
-                // An evaluation changes nothing, so it can be begun again.
-                Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => self.evaluate_over(&data)?,
-                found => found?,
-            };
-            metrics.push(("val_loss".into(), found.loss));
-            metrics.extend(found.metrics.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
-        }
-        let progress = &mut self.progress;
-        progress.epoch += 1;
-        let planned = self.training.as_ref().map_or(0, |training| training.info().planned.get());
-        let event = EpochEvent {
-            epoch: progress.epoch,
-            step: progress.step,
-            loss: progress.loss / progress.samples as f64,
-            metrics,
-            samples_s: progress.samples as f64 / progress.seconds,
-            waiting: progress.waiting / progress.seconds,
-            rate: self.schedule.rate(self.optimizer.rate(), progress.step.saturating_sub(1))
-                * progress.rate_factor,
-            skipped: progress.skipped,
-            skipped_samples: batches.skipped(),
-            resident_bytes: process::resident().map_or(0, |bytes| bytes.get()),
-            resident_peak_bytes: process::peak_resident().map_or(0, |bytes| bytes.get()),
-            planned_bytes: planned,
-        };
-        progress.begin_epoch();
-        Ok(event)
-    }
-
-    /// Writes a checkpoint of where the training stands.
-    pub fn save_checkpoint(&mut self) -> Result<Option<PathBuf>> {
-        if self.is_device_lost {
-            return Err(lost_device());
-        }
-        let (Some(checkpoints), Some(training)) = (&self.checkpoints, &self.training) else {
-            return Ok(None);
-        };
-        let states = self.callbacks.iter().map(|callback| callback.state()).collect();
-        let path = checkpoints.save(&Checkpoint::new(self.progress.clone(), states), training)?;
-        self.tell(&Notice::Saved { step: self.progress.step, path: path.clone() })?;
-        Ok(Some(path))
+        let checkpoint = self.keep(run).map_err(|error| self.stopped(error))?;
+        Ok(Ended::Stopped { checkpoint })
     }
 
     /// The error that ends a run, after what is known was saved. A failed step has changed nothing, so what is saved is
@@ -316,70 +207,7 @@ impl Trainer {
     }
 }
 
-/// What a device says that failed for good, as far as a rehearsal needs it.
-fn lost_device() -> Error {
-    let why = "the device failed, as was asked for, and nothing can be read from it any more".into();
-    let fault = plimsoll_device::backend::Fault { op: "device", why };
-    Error::Run(plimsoll_run::Error::Fault { fault, site: plimsoll_graph::Site::here() })
-}
-
-/// A batch of a pipeline, and where the pipeline stands behind it.
-struct Taken {
-    /// None where it is on its way to the device already.
-    batch: Option<Batch>,
-    samples: usize,
-    last: bool,
-    position: plimsoll_data::Position,
-}
-
-impl Taken {
-    fn next(batches: &mut Batches) -> Result<Option<Taken>> {
-        let Some(batch) = batches.next() else { return Ok(None) };
-        let batch = batch?;
-        let (samples, last) = (batch.samples(), batch.is_last_of_epoch());
-        Ok(Some(Taken { batch: Some(batch), samples, last, position: Batches::position(batches) }))
-    }
-
-    /// The same batch, sent to the device where that can be done by now.
-    fn sent(mut self, next: &mut Next<'_>) -> Result<Taken> {
-        if let Some(batch) = &self.batch
-            && next.start(batch)?
-        {
-            self.batch = None;
-        }
-        Ok(self)
-    }
-}
-
-/// What is counted in one run and not in checkpoints.
-struct Run {
-    /// The next batch, where it was taken while the device was busy with the one before.
-    ahead: Option<Result<Option<Taken>>>,
-    began: Instant,
-    batches_seen: u64,
-    skips_in_a_row: u64,
-}
-
-/// Adds a metric's sums (f32) to those of the epoch. Allocates for the first batch of an epoch only.
-pub(crate) fn add(total: &mut Vec<f64>, sums: &Tensor) -> Result<()> {
-    let bytes = sums.as_bytes()?;
-    total.resize(sums.ty().elements(), 0.0);
-    for (total, bytes) in total.iter_mut().zip(bytes.chunks_exact(4)) {
-        *total += f64::from(f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-    }
-    Ok(())
-}
-
-/// Makes the first number of the first floating-point input none.
-fn poison(inputs: &mut [Tensor]) -> Result<()> {
-    let Some(input) = inputs.iter_mut().find(|input| input.dtype().is_float()) else { return Ok(()) };
-    let nan: &[u8] = match input.dtype() {
-        DType::F32 => &f32::NAN.to_ne_bytes(),
-        DType::F64 => &f64::NAN.to_ne_bytes(),
-        DType::BF16 => &0x7fc0u16.to_ne_bytes(),
-        _ => &0x7e00u16.to_ne_bytes(),
-    };
-    let mut bytes = input.to_bytes()?;
-    bytes[..nan.len()].copy_from_slice(nan);
-    Ok(input.set_bytes(&bytes)?)
+/// Says that there is no data.
+pub(crate) fn no_samples(what: &'static str) -> Error {
+    Error::NoSamples { what, why: String::new() }
 }

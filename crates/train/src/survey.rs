@@ -17,6 +17,7 @@ impl Trainer {
     pub fn survey(&mut self, data: impl Borrow<Dataset>) -> Result<(Survey<'static>, StepInfo)> {
         let (device, data) = (self.on()?, data.borrow());
         device.scope(|| {
+            self.check_settings()?;
             if self.training.is_none() {
                 self.least_pipelines = false;
             }

@@ -1,21 +1,28 @@
 //! What a user asks for: a model, a loss, an optimizer, a line, data.
 
+mod options;
+mod ready;
+mod room;
+mod weights;
+
+pub(crate) use ready::{Values, check_rate};
+
 use std::borrow::Borrow;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Loss, Measure, Model, Net, Optimizer, Param, Precision, Recipe, Schedule, Training};
+use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Precision, Schedule, Training};
 use plimsoll_run::{Device, Exactness, Frontier, StepInfo, Tensor};
 
 use crate::callback::Callback;
-use crate::checkpoint::{Checkpoint, Checkpoints, Progress, load_tensors, save_tensors};
+use crate::checkpoint::{Checkpoints, Progress};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::staging::Staging;
+use crate::stop::{Ended, StopFlag};
+use crate::terms::Terms;
 
 /// A number of passes over the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +42,31 @@ pub struct Epochs(pub u64);
 /// let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2));
 /// let history = trainer.fit(&data.shuffle(100, 1).batch(20), Epochs(30))?;
 /// assert!(history.last().map(|epoch| epoch.loss) < history.first().map(|epoch| epoch.loss));
+/// # Ok::<(), plimsoll_train::Error>(())
+/// ```
+///
+/// Its methods can be called in any order. To fine-tune, load the weights of another training and fit: they are kept, and
+/// the optimizer starts anew.
+///
+/// ```
+/// # use plimsoll_data::{Column, Dataset};
+/// # use plimsoll_nn::{Adam, Sequential, Sgd, softmax_cross_entropy};
+/// # use plimsoll_train::{Epochs, Trainer};
+/// # let file = std::env::temp_dir().join(format!("plimsoll-fine-tune-{}.safetensors", std::process::id()));
+/// # let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+/// # let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+/// # let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?.batch(20);
+/// let model = || Sequential::new([2]).dense(8).relu().dense(2);
+/// let mut first = Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2));
+/// first.fit(&data, Epochs(30))?;
+/// first.save(&file)?;
+///
+/// let mut second = Trainer::new(model(), softmax_cross_entropy, Sgd::new(1e-3));
+/// second.load(&file, &data)?;
+/// assert_eq!(second.evaluate(&data)?.loss, first.evaluate(&data)?.loss);
+/// let history = second.fit(&data, Epochs(3))?;
+/// assert_eq!(history.len(), 3);
+/// # std::fs::remove_file(&file).ok();
 /// # Ok::<(), plimsoll_train::Error>(())
 /// ```
 pub struct Trainer {
@@ -63,7 +95,10 @@ pub struct Trainer {
     /// How many fields of a sample are inputs, and how many after them are labels.
     pub(crate) n_inputs: usize,
     pub(crate) n_labels: usize,
-    pub(crate) resumed: Option<Checkpoint>,
+    /// What the run at hand, or the last one, stands on.
+    pub(crate) terms: Option<Terms>,
+    pub(crate) stop: StopFlag,
+    pub(crate) ended: Option<Ended>,
     /// Whether pipelines must do with the least they can, because the line is tight.
     pub(crate) least_pipelines: bool,
     /// What the process takes for other things.
@@ -99,143 +134,22 @@ impl Trainer {
             fault: None,
             is_device_lost: false,
             training: None,
-            progress: Progress { rate_factor: 1.0, ..Progress::default() },
+            progress: Progress::start(),
             staging: Staging::default(),
             n_inputs: 1,
             n_labels: 1,
-            resumed: None,
+            terms: None,
+            stop: StopFlag::new(),
+            ended: None,
             least_pipelines: false,
             beside: Bytes::ZERO,
             taken: Bytes::ZERO,
         }
     }
 
-    /// Where it runs; without a word, on the best device of the machine.
-    #[must_use]
-    pub fn device(mut self, device: Device) -> Trainer {
-        self.device = Some(device);
-        self
-    }
-
-    /// The line: the most that the process may take, as the system counts it. `200MiB`, `1.5GiB`, or plain bytes.
-    pub fn memory(mut self, line: &str) -> Result<Trainer> {
-        self.memory = Some(line.parse()?);
-        Ok(self)
-    }
-
-    /// The line in bytes, or none.
-    #[must_use]
-    pub fn line(mut self, line: Option<Bytes>) -> Trainer {
-        self.memory = line;
-        self
-    }
-
-    /// What the input pipeline may take of it. Without a word it takes an eighth of the line, or as little as it can.
-    ///
-    /// On a device with memory of its own the line is of that, and this is of the host's: the pipelines take an eighth of it,
-    /// at most 64 MiB, and activations may be copied to the rest and fetched back.
-    #[must_use]
-    pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
-        self.host_memory = bytes;
-        self
-    }
-
-    /// What the process will take beside the training and its pipelines, so that the line holds for all of it: a callback
-    /// that draws, say.
-    #[must_use]
-    pub fn beside(mut self, bytes: Bytes) -> Trainer {
-        self.beside += bytes;
-        self
-    }
-
-    /// In which element type the model computes.
-    #[must_use]
-    pub fn precision(mut self, precision: Precision) -> Trainer {
-        self.precision = precision;
-        self
-    }
-
-    /// How far plans may depart from the bits of an unlimited run. Without a word, batches may be split where that changes
-    /// nothing but the order of sums.
-    #[must_use]
-    pub fn exactness(mut self, exactness: Exactness) -> Trainer {
-        self.exactness = exactness;
-        self
-    }
-
-    /// Samples in a micro-batch, where that is not for the planner to choose.
-    #[must_use]
-    pub fn micro_batch(mut self, samples: Option<usize>) -> Trainer {
-        self.micro_batch = samples;
-        self
-    }
-
-    /// A bound on gradients.
-    #[must_use]
-    pub fn clip(mut self, clip: Option<Clip>) -> Trainer {
-        self.clip = clip;
-        self
-    }
-
-    /// What is counted beside the loss: metrics of the first output, or measures of any.
-    #[must_use]
-    pub fn metrics<M: Into<Measure>>(mut self, metrics: impl IntoIterator<Item = M>) -> Trainer {
-        self.metrics = metrics.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// How many of the last fields of a sample are labels; without a word one. All others are inputs.
-    #[must_use]
-    pub fn labels(mut self, n: usize) -> Trainer {
-        self.n_labels = n;
-        self
-    }
-
-    /// How the learning rate changes from step to step.
-    #[must_use]
-    pub fn schedule(mut self, schedule: Schedule) -> Trainer {
-        self.schedule = schedule;
-        self
-    }
-
-    /// Where all randomness starts.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Trainer {
-        self.seed = seed;
-        self
-    }
-
-    /// Data on which the model is evaluated after every epoch.
-    #[must_use]
-    pub fn validation(mut self, data: Dataset) -> Trainer {
-        self.validation = Some(data);
-        self
-    }
-
-    /// Someone who follows the run. They are called in the order in which they were added.
-    #[must_use]
-    pub fn callback(mut self, callback: impl Callback + 'static) -> Trainer {
-        self.callbacks.push(Box::new(callback));
-        self
-    }
-
-    /// Where checkpoints go.
-    #[must_use]
-    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Trainer {
-        self.checkpoints = Some(checkpoints);
-        self
-    }
-
-    /// A fault to rehearse. [`Fault::Alloc`] is the device's part: see `plimsoll_device::Failing`.
-    #[must_use]
-    pub fn fault(mut self, fault: Option<Fault>) -> Trainer {
-        self.fault = fault;
-        self
-    }
-
     /// What a step on such data will take, before it starts; or a refusal that says the least and ways out.
     pub fn plan(&mut self, data: impl Borrow<Dataset>) -> Result<StepInfo> {
-        let device = self.on()?;
+        let device = self.pinned()?;
         device.scope(|| self.ready(data.borrow()))?;
         let none = || Error::Mismatch("there is no model to plan for".into());
         self.info(data.borrow())?.ok_or_else(none)
@@ -249,7 +163,7 @@ impl Trainer {
         lines: usize,
         limit: Option<Duration>,
     ) -> Result<Frontier> {
-        let device = self.on()?;
+        let device = self.pinned()?;
         device.scope(|| {
             let mut recipe = self.recipe(data.borrow(), true)?;
             recipe.beside = self.pipelines(data.borrow())?;
@@ -313,52 +227,31 @@ impl Trainer {
         self.training.iter().flat_map(|training| training.params().iter().zip(training.values()))
     }
 
-    /// Goes on from the newest checkpoint of a folder when [`Trainer::fit`] is called next. `false` if there is none.
-    pub fn resume(&mut self, folder: &Path, data: &Dataset) -> Result<bool> {
-        let Some(path) = Checkpoint::newest(folder)? else { return Ok(false) };
-        let device = self.on()?;
-        device.scope(|| self.ready(data))?;
-        let Some(training) = &mut self.training else { return Ok(false) };
-        let checkpoint = Checkpoint::restore(&path, training)?;
-        self.progress = checkpoint.progress.clone();
-        for (callback, state) in self.callbacks.iter_mut().zip(&checkpoint.callbacks) {
-            if let Some(state) = state {
-                callback.restore(state);
-            }
-        }
-        let step = self.progress.step;
-        self.tell(&crate::Notice::Resumed { step, path })?;
-        self.resumed = Some(checkpoint);
-        Ok(true)
+    /// What asks a run of this trainer to end: from another thread, say.
+    pub fn stop_handle(&self) -> StopFlag {
+        self.stop.clone()
     }
 
-    /// Writes the parameters as safetensors, whole or not at all.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let Some(training) = &self.training else {
-            return Err(Error::Mismatch("there is nothing to save before data was seen".into()));
+    /// How the last run of [`Trainer::fit`] ended; none before there was one.
+    pub fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    /// The device that it runs on, from its first use on: one that is named, or what [`Device::best`] says then.
+    pub(crate) fn pinned(&mut self) -> Result<Device> {
+        let device = self.on()?;
+        let device = match self.fault {
+            Some(Fault::Alloc(n)) if device.fails() != Some(n) => match self.training {
+                None => device.failing(n),
+                Some(_) => {
+                    let why = format!("alloc:{n} must be asked for before the model has seen data");
+                    return Err(Error::Mismatch(why));
+                }
+            },
+            _ => device,
         };
-        let names = training.params().iter().map(|p| p.name.as_str());
-        plimsoll_formats::durable::write_file(path, |out| {
-            save_tensors(out, names.zip(training.values()), path)
-        })
-    }
-
-    /// Reads parameters that [`Trainer::save`] or a checkpoint wrote, for data like this.
-    pub fn load(&mut self, path: impl AsRef<Path>, data: &Dataset) -> Result<()> {
-        let device = self.on()?;
-        device.scope(|| self.usable(data))?;
-        match &mut self.training {
-            Some(training) => load_tensors(path.as_ref(), training, false),
-            None => Ok(()),
-        }
-    }
-
-    /// Gets ready to evaluate or to predict on data like this, without a training step. Parameters are to be set then: by
-    /// [`Trainer::load`], or through [`Trainer::training_mut`].
-    pub fn prepare(&mut self, data: &Dataset) -> Result<()> {
-        let device = self.on()?;
-        device.scope(|| self.usable(data)).map(|_| ())
+        self.device = Some(device.clone());
+        Ok(device)
     }
 
     pub(crate) fn on(&self) -> Result<Device> {
@@ -370,145 +263,5 @@ impl Trainer {
 
     pub(crate) fn tell(&mut self, notice: &crate::Notice) -> Result<()> {
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(notice))
-    }
-
-    /// The data with the memory that its pipeline may take. The pipeline for validation runs while that for training
-    /// waits, so with both, each has half.
-    pub(crate) fn bounded(&self, data: &Dataset) -> Result<Dataset> {
-        let share = if self.validation.is_some() { 2 } else { 1 };
-        let wanted = match (self.host_memory, self.memory) {
-            (Some(bytes), _) if self.on()?.copies_to_host() => Bytes((bytes.get() / 8).min(64 << 20) / share),
-            (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
-            (None, None) => return Ok(data.clone()),
-            (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
-            (None, Some(line)) => Bytes((line.saturating_sub(self.taken).get() / 8).min(64 << 20) / share),
-        };
-        Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
-    }
-
-    /// What was planned. The least is that with pipelines that take the least.
-    pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
-        let Some(training) = &self.training else { return Ok(None) };
-        self.with_least_pipelines(training.info().clone(), data).map(Some)
-    }
-
-    /// A plan whose least is that with pipelines that take the least.
-    pub(crate) fn with_least_pipelines(&self, mut info: StepInfo, data: &Dataset) -> Result<StepInfo> {
-        if self.memory.is_some() && self.host_memory.is_none() {
-            let mut least = least_pipeline(data)?;
-            if let Some(validation) = &self.validation {
-                least += least_pipeline(validation)?;
-            }
-            info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
-        }
-        Ok(info)
-    }
-
-    /// What all pipelines take together, where a line counts it.
-    pub(crate) fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
-        let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
-        self.declared(data)
-    }
-
-    fn declared(&self, data: &Dataset) -> Result<Bytes> {
-        let mut bytes = self.bounded(data)?.declared_bytes()?;
-        if let Some(validation) = &self.validation {
-            bytes += self.bounded(validation)?.declared_bytes()?;
-        }
-        Ok(bytes)
-    }
-
-    /// What of the host's memory is left for copies of activations, where the device has a use for it.
-    fn for_copies(&self, data: &Dataset) -> Result<Option<Bytes>> {
-        match self.host_memory {
-            Some(bytes) if self.on()?.copies_to_host() => {
-                Ok(Some(bytes.saturating_sub(self.declared(data)?)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// The recipe for data like this.
-    pub(crate) fn recipe(&mut self, data: &Dataset, labelled: bool) -> Result<Recipe> {
-        let Some(batch) = data.batch_size() else {
-            return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
-        };
-        let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
-        let spec = data.spec()?;
-        if labelled && (spec.len() < 2 || spec.len() <= self.n_labels) {
-            let (n, labels) = (spec.len(), self.n_labels);
-            let why =
-                format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
-            return Err(Error::Mismatch(why));
-        }
-        let ty = |field: &plimsoll_data::FieldSpec| {
-            let shape: Vec<usize> = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
-            Type::new(field.dtype, &shape[..])
-        };
-        // What has fewer fields has no labels.
-        let n_labels = if spec.len() > self.n_labels { self.n_labels } else { 0 };
-        let (inputs, labels) = spec.split_at(spec.len() - n_labels);
-        self.n_inputs = inputs.len();
-        Ok(Recipe {
-            loss: self.loss.clone(),
-            optimizer: self.optimizer.clone(),
-            precision: self.precision,
-            clip: self.clip,
-            metrics: self.metrics.clone(),
-            inputs: inputs.iter().map(ty).collect(),
-            labels: labels.iter().map(ty).collect(),
-            memory: self.memory,
-            host_memory: self.for_copies(data)?,
-            exactness: self.exactness,
-            micro_batch: self.micro_batch,
-            beside: Bytes::ZERO,
-            // A device with memory of its own is given the next batch while it computes.
-            ahead: labelled && self.on()?.has_own_memory(),
-        })
-    }
-
-    /// Compiles the training for data like this, if that has not been done. Returns the data with the memory its
-    /// pipeline has.
-    pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
-        if self.training.is_none() {
-            let mut recipe = self.recipe(data, true)?;
-            recipe.beside = self.beside + self.pipelines(data)?;
-            let training = match Training::new(self.model.clone(), recipe.clone(), self.seed) {
-                // The pipelines' wish may be what is too much: they make do with the least.
-                Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
-                    self.least_pipelines = true;
-                    recipe.beside = self.beside + self.pipelines(data)?;
-                    Training::new(self.model.clone(), recipe, self.seed)?
-                }
-                made => made?,
-            };
-            self.training = Some(training);
-        }
-        self.bounded(data)
-    }
-
-    /// As [`Trainer::ready`], for a model that is only to be used.
-    pub(crate) fn usable(&mut self, data: &Dataset) -> Result<Dataset> {
-        if self.training.is_none() {
-            let mut recipe = self.recipe(data, false)?;
-            let params = Net::discover_in(recipe.precision, &recipe.inputs, &self.model)?;
-            let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
-            self.taken = self.beside + Bytes(weights) + PROGRAM;
-            recipe.beside = self.beside + self.pipelines(data)?;
-            self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
-        }
-        self.bounded(data)
-    }
-}
-
-/// About what the program itself takes. Where a line leaves no more than that beside the weights, pipelines get the least.
-const PROGRAM: Bytes = Bytes::mib(24);
-
-/// The least that a pipeline over this data can do with.
-fn least_pipeline(data: &Dataset) -> Result<Bytes> {
-    match data.clone().memory(Bytes(1)).declared_bytes() {
-        Ok(bytes) => Ok(bytes),
-        Err(plimsoll_data::Error::Budget { least, .. }) => Ok(least),
-        Err(error) => Err(error.into()),
     }
 }

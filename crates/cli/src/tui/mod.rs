@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
+use plimsoll::train::{Ended, EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
@@ -45,6 +45,8 @@ pub fn is_possible() -> bool {
 struct Shared {
     state: Mutex<State>,
     watch: Mutex<Watch>,
+    /// Whose memory the line is of.
+    device: Mutex<Option<Device>>,
     is_stopping: AtomicBool,
     is_over: AtomicBool,
 }
@@ -52,6 +54,19 @@ struct Shared {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the line counts, now and at most.
+    fn counted(&self) -> (Bytes, Bytes) {
+        match &*self.device.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(device) => {
+                let counted = device.counted();
+                (counted.now, counted.peak)
+            }
+            None => {
+                (process::resident().unwrap_or(Bytes::ZERO), process::peak_resident().unwrap_or(Bytes::ZERO))
+            }
+        }
     }
 }
 
@@ -82,6 +97,7 @@ impl LiveView {
 impl Callback for LiveView {
     fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
         self.shared.state().start(plan);
+        *self.shared.device.lock().unwrap_or_else(PoisonError::into_inner) = Device::current().ok();
         if self.thread.is_some() {
             return Ok(());
         }
@@ -116,10 +132,7 @@ impl Callback for LiveView {
 
     fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
         self.shared.state().epoch(epoch);
-        Ok(match self.shared.is_stopping.load(Relaxed) {
-            true => Verdict::Stop("the user asked for it".into()),
-            false => Verdict::GoOn,
-        })
+        Ok(Verdict::GoOn)
     }
 
     fn on_notice(&mut self, notice: &Notice) -> Result<()> {
@@ -127,11 +140,11 @@ impl Callback for LiveView {
         Ok(())
     }
 
-    fn on_end(&mut self) -> Result<()> {
+    fn on_end(&mut self, _: &Ended) -> Result<()> {
         if self.close() {
             // The screen is gone; what happened stays readable above the prompt.
             self.shared.state().events.iter().for_each(|event| say!("{event}"));
-            let peak = process::peak_resident().unwrap_or(Bytes::ZERO);
+            let (_, peak) = self.shared.counted();
             let state = self.shared.state();
             let line = state.line.map_or(String::new(), |line| format!(" of the line {line}"));
             say!("peak {peak}{line}; {} planned", state.planned);
@@ -197,9 +210,10 @@ fn show(shared: &Shared, mut terminal: DefaultTerminal) {
         // Copied, so that the training never waits for the terminal.
         let state = shared.state().clone();
         let watch = shared.watch.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (resident, peak) = shared.counted();
         let live = Live {
-            resident: process::resident().unwrap_or(Bytes::ZERO),
-            peak: process::peak_resident().unwrap_or(Bytes::ZERO),
+            resident,
+            peak,
             stages: watch.stages(),
             parallelism: watch.parallelism(),
             pipeline: watch.bytes(),

@@ -69,7 +69,7 @@ impl State {
         self.metrics.clear();
         self.metrics.push(("loss".into(), epoch.loss));
         self.metrics.extend(epoch.metrics.iter().cloned());
-        self.peak = Bytes(epoch.resident_peak_bytes);
+        self.peak = Bytes(epoch.device_peak_bytes);
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         self.event(format!(
@@ -89,6 +89,8 @@ impl State {
             Notice::Replanned { step, why } => format!("step {step}: planned again, because {why}"),
             Notice::Saved { step, path } => format!("step {step}: checkpoint {}", path.display()),
             Notice::Resumed { step, path } => format!("going on after step {step} from {}", path.display()),
+            Notice::DamagedCheckpoint { path, why } => format!("{} is damaged: {why}", path.display()),
+            Notice::Rehearsed { step, what } => format!("step {step}: {what}"),
         });
     }
 

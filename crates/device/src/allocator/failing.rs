@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Allocator, Block, HostMemory, ReleaseError, Stats};
-use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, Verdict};
+use super::{Allocator, Block, Damage, HostMemory, ReleaseError, Stats};
+use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner};
 
-/// Another allocator of which the n-th allocation fails, once.
+/// Another allocator of which the n-th allocation fails, once, with a refusal that says it is a rehearsal.
 ///
 /// ```
 /// use plimsoll_device::{Allocator, BestFit, Bytes, Failing, Owner};
@@ -41,17 +41,7 @@ impl<A: Allocator> Allocator for Failing<A> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         if asked == self.fails {
             let (stats, holders) = (self.inner.stats(), self.inner.holders(HOLDERS_IN_AN_ERROR));
-            return Err(OutOfMemory {
-                requested: bytes,
-                owner,
-                in_use: stats.in_use,
-                free: stats.free(),
-                limit: stats.limit,
-                largest_free: stats.largest_free,
-                fragmentation: stats.fragmentation,
-                verdict: Verdict::System,
-                holders,
-            });
+            return Err(OutOfMemory::new(bytes, owner, &stats, holders).rehearsed());
         }
         self.inner.allocate(bytes, align, owner)
     }
@@ -74,6 +64,18 @@ impl<A: Allocator> Allocator for Failing<A> {
 
     fn release_unused(&self) {
         self.inner.release_unused();
+    }
+
+    fn hold_to(&self, who: u64, most: Option<Bytes>) {
+        self.inner.hold_to(who, most);
+    }
+
+    fn page(&self) -> Bytes {
+        self.inner.page()
+    }
+
+    fn check(&self) -> Vec<Damage> {
+        self.inner.check()
     }
 }
 

@@ -30,6 +30,7 @@ pub use growth::{Growth, GrowthWatch};
 pub use system::System;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::{Bytes, Holder, OutOfMemory, Owner};
 
@@ -93,6 +94,44 @@ pub trait Allocator: Send + Sync {
     #[must_use]
     fn check(&self) -> Vec<Damage> {
         Vec::new()
+    }
+}
+
+impl<A: Allocator + ?Sized> Allocator for Arc<A> {
+    fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
+        (**self).allocate(bytes, align, owner)
+    }
+
+    fn release(&self, block: Block) -> Result<(), ReleaseError> {
+        (**self).release(block)
+    }
+
+    fn stats(&self) -> Stats {
+        (**self).stats()
+    }
+
+    fn reset_peak(&self) {
+        (**self).reset_peak();
+    }
+
+    fn release_unused(&self) {
+        (**self).release_unused();
+    }
+
+    fn hold_to(&self, who: u64, most: Option<Bytes>) {
+        (**self).hold_to(who, most);
+    }
+
+    fn page(&self) -> Bytes {
+        (**self).page()
+    }
+
+    fn holders(&self, n: usize) -> Vec<Holder> {
+        (**self).holders(n)
+    }
+
+    fn check(&self) -> Vec<Damage> {
+        (**self).check()
     }
 }
 

@@ -26,7 +26,7 @@ mod numbered;
 mod temporary;
 
 pub use checksum::{ChecksumError, Checksummed, FileSum};
-pub use numbered::{keep_last, step_path, steps};
+pub use numbered::{keep_last, keep_last_until, step_path, steps};
 pub use temporary::recover;
 
 use std::fs::{self, File};
@@ -114,9 +114,9 @@ fn sync_tree(path: &Path, depth: usize) -> io::Result<()> {
     sync_dir(path)
 }
 
-fn file_name(path: &Path) -> io::Result<String> {
-    let name = path.file_name().and_then(|name| name.to_str()).map(str::to_string);
-    name.ok_or_else(|| io::Error::other(format!("{} does not end in a file name in UTF-8", path.display())))
+fn file_name(path: &Path) -> io::Result<&std::ffi::OsStr> {
+    path.file_name()
+        .ok_or_else(|| io::Error::other(format!("{} does not end in a file name", path.display())))
 }
 
 /// Removes a file or a folder with all it holds; links are removed, not followed.
@@ -171,6 +171,27 @@ mod tests {
         assert!(result.is_err());
         assert_eq!(fs::read(&path).expect("the old file"), b"old");
         assert_eq!(scratch.names(), ["state.json"]);
+    }
+
+    /// A name that is not UTF-8, where the system has such names.
+    #[cfg(unix)]
+    fn odd_name(start: &[u8]) -> std::ffi::OsString {
+        use std::os::unix::ffi::OsStringExt;
+        std::ffi::OsString::from_vec([start, b"\xff\xfe"].concat())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn names_that_are_not_utf_8_are_names_like_any_other() {
+        let scratch = Scratch::new("odd-names");
+        let (file, folder) = (scratch.0.join(odd_name(b"file")), scratch.0.join(odd_name(b"folder")));
+        for text in ["old", "new"] {
+            write_file(&file, |out| out.write_all(text.as_bytes())).expect("a file");
+            write_dir(&folder, |dir| fs::write(dir.join("x"), text)).expect("a folder");
+        }
+        assert_eq!(fs::read(&file).expect("the file"), b"new");
+        assert_eq!(fs::read(folder.join("x")).expect("its file"), b"new");
+        assert_eq!(scratch.names().len(), 2);
     }
 
     #[test]

@@ -39,8 +39,15 @@ pub fn steps(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 ///
 /// The newest folder always stays, also for a `k` of zero: to remove the only checkpoint is never what was meant.
 pub fn keep_last(folder: &Path, k: usize) -> io::Result<Vec<u64>> {
+    keep_last_until(folder, k, u64::MAX)
+}
+
+/// As [`keep_last`], of the steps up to `last` alone: folders of later steps are neither counted nor removed. For one who has
+/// gone back to an earlier step, and whose own folders are not the last by their numbers.
+pub fn keep_last_until(folder: &Path, k: usize, last: u64) -> io::Result<Vec<u64>> {
     recover(folder)?;
-    let steps = steps(folder)?;
+    let mut steps = steps(folder)?;
+    steps.retain(|(step, _)| *step <= last);
     let old = steps.len().saturating_sub(k.max(1));
     let mut removed = Vec::new();
     for (step, path) in &steps[..old] {
@@ -69,5 +76,15 @@ mod tests {
         assert_eq!(keep_last(&scratch.0, 0).expect("removal"), [10]);
         assert_eq!(scratch.names(), ["best", "step-+0000007", "step-00000003", "step-123456789", "step-7"]);
         assert!(steps(&scratch.0.join("absent")).expect("no steps").is_empty());
+    }
+
+    #[test]
+    fn folders_of_later_steps_are_neither_counted_nor_removed() {
+        let scratch = Scratch::new("until");
+        for step in [8, 10, 12, 20] {
+            fs::create_dir(step_path(&scratch.0, step)).expect("a folder");
+        }
+        assert_eq!(keep_last_until(&scratch.0, 1, 12).expect("removal"), [8, 10]);
+        assert_eq!(scratch.names(), ["step-00000012", "step-00000020"]);
     }
 }

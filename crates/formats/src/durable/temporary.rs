@@ -4,6 +4,7 @@
 //! moved aside by a replacement, or a folder on its way to be removed (`.removed`).
 
 use super::{file_name, parent, remove, sync_dir};
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -141,7 +142,10 @@ fn is_abandoned(path: &Path) -> bool {
 fn name_beside(target: &Path, kind: &str) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let name = format!(".{}.{}-{n}.{kind}", file_name(target)?, std::process::id());
+    // Put together from parts: a name need not be UTF-8.
+    let mut name = OsString::from(".");
+    name.push(file_name(target)?);
+    name.push(format!(".{}-{n}.{kind}", std::process::id()));
     Ok(parent(target).join(name))
 }
 

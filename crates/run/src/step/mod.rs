@@ -3,6 +3,7 @@
 //! The state's bytes, the arena and the results are taken once, when the step is compiled; running it allocates
 //! nothing.
 
+mod begin;
 mod info;
 mod ledger;
 mod room;

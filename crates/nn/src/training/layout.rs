@@ -1,0 +1,81 @@
+//! Where everything is in the state of a training, and what it starts with.
+
+use plimsoll_graph::{DType, Type};
+use plimsoll_run::{Result, Tensor};
+
+use super::Recipe;
+use crate::Param;
+use crate::scale::LossScale;
+
+/// Where things are in a step's state: parameters, the slots of each trained one, then single values.
+pub(super) struct Layout {
+    pub(super) trained: Vec<usize>,
+    /// For each trained parameter.
+    pub(super) slots: Vec<std::ops::Range<usize>>,
+    /// The number of updates.
+    pub(super) count: usize,
+    /// Seed and step of random layers.
+    pub(super) key: usize,
+    pub(super) rate: usize,
+    pub(super) scale: Option<LossScale>,
+}
+
+/// What a part of the state starts with.
+pub(super) enum Start {
+    Value(f64),
+    /// The seed, and no steps yet.
+    Seed,
+}
+
+impl Layout {
+    /// The layout, and what is kept beside the parameters: names, types, values to start with.
+    pub(super) fn new(recipe: &Recipe, params: &[Param]) -> (Layout, Vec<(String, Type, Start)>) {
+        let mut kept: Vec<(String, Type, Start)> = Vec::new();
+        let n = params.len();
+        let mut keep = |name: String, ty: Type, start: Start| {
+            kept.push((name, ty, start));
+            n + kept.len() - 1
+        };
+        let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
+        let (mut slots, mut first) = (Vec::new(), n);
+        for &i in &trained {
+            let mut end = first;
+            for slot in recipe.optimizer.slots(&params[i]) {
+                let name = format!("{}.{}", params[i].name, slot.name);
+                end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
+            }
+            slots.push(first..end);
+            first = end;
+        }
+        let (f32s, f64s) = (Type::new(DType::F32, []), Type::new(DType::F64, []));
+        let count = keep("training.updates".into(), f64s.clone(), Start::Value(0.0));
+        let key = keep("training.random".into(), Type::new(DType::I64, [2]), Start::Seed);
+        let rate = keep("training.rate".into(), f64s, Start::Value(recipe.optimizer.rate()));
+        let scale = recipe.precision.needs_loss_scale().then(|| LossScale {
+            scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
+            good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
+        });
+        (Layout { trained, slots, count, key, rate, scale }, kept)
+    }
+}
+
+impl Start {
+    /// A tensor that starts so.
+    pub(super) fn tensor(&self, ty: Type, seed: u64) -> Result<Tensor> {
+        match self {
+            Start::Value(value) => Tensor::full(ty, *value),
+            Start::Seed => Tensor::from_slice(&[seed as i64, 0], [2]),
+        }
+    }
+
+    /// Its bytes, for one that is there already.
+    pub(super) fn bytes(&self, ty: &Type, seed: u64) -> Result<Vec<u8>> {
+        match self {
+            Start::Value(value) => {
+                let one = Tensor::full(Type::new(ty.dtype, []), *value)?.to_bytes()?;
+                Ok(one.repeat(ty.elements()))
+            }
+            Start::Seed => self.tensor(ty.clone(), seed)?.to_bytes(),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What can be said of a training before it begins.
+
+use plimsoll_data::Dataset;
+use plimsoll_device::Bytes;
+use plimsoll_nn::{Clip, Measure, Precision, Schedule};
+use plimsoll_run::{Device, Exactness};
+
+use super::Trainer;
+use crate::callback::Callback;
+use crate::checkpoint::Checkpoints;
+use crate::error::Result;
+use crate::fault::Fault;
+use crate::stop::StopFlag;
+
+impl Trainer {
+    /// Where it runs. Without a word, on the device of the scope in which it is first used, or on the best of the machine: see
+    /// [`Device::best`].
+    #[must_use]
+    pub fn device(mut self, device: Device) -> Trainer {
+        self.device = Some(device);
+        self
+    }
+
+    /// The line: the most that the process may take, as the system counts it. `200MiB`, `1.5GiB`, or plain bytes.
+    pub fn memory(mut self, line: &str) -> Result<Trainer> {
+        self.memory = Some(line.parse()?);
+        Ok(self)
+    }
+
+    /// The line in bytes, or none.
+    #[must_use]
+    pub fn line(mut self, line: Option<Bytes>) -> Trainer {
+        self.memory = line;
+        self
+    }
+
+    /// What the input pipeline may take of it. Without a word it takes an eighth of the line, or as little as it can.
+    ///
+    /// On a device with memory of its own the line is of that, and this is of the host's: the pipelines take an eighth of it,
+    /// at most 64 MiB, and activations may be copied to the rest and fetched back.
+    #[must_use]
+    pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
+        self.host_memory = bytes;
+        self
+    }
+
+    /// What the process will take beside the training and its pipelines, so that the line holds for all of it: a callback
+    /// that draws, say.
+    #[must_use]
+    pub fn beside(mut self, bytes: Bytes) -> Trainer {
+        self.beside += bytes;
+        self
+    }
+
+    /// In which element type the model computes.
+    #[must_use]
+    pub fn precision(mut self, precision: Precision) -> Trainer {
+        self.precision = precision;
+        self
+    }
+
+    /// How far plans may depart from the bits of an unlimited run. Without a word, batches may be split where that changes
+    /// nothing but the order of sums.
+    #[must_use]
+    pub fn exactness(mut self, exactness: Exactness) -> Trainer {
+        self.exactness = exactness;
+        self
+    }
+
+    /// Samples in a micro-batch, where that is not for the planner to choose.
+    #[must_use]
+    pub fn micro_batch(mut self, samples: Option<usize>) -> Trainer {
+        self.micro_batch = samples;
+        self
+    }
+
+    /// A bound on gradients.
+    #[must_use]
+    pub fn clip(mut self, clip: Option<Clip>) -> Trainer {
+        self.clip = clip;
+        self
+    }
+
+    /// What is counted beside the loss: metrics of the first output, or measures of any.
+    #[must_use]
+    pub fn metrics<M: Into<Measure>>(mut self, metrics: impl IntoIterator<Item = M>) -> Trainer {
+        self.metrics = metrics.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many of the last fields of a sample are labels; without a word one. All others are inputs.
+    #[must_use]
+    pub fn labels(mut self, n: usize) -> Trainer {
+        self.n_labels = n;
+        self
+    }
+
+    /// How the learning rate changes from step to step.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Trainer {
+        self.schedule = schedule;
+        self
+    }
+
+    /// Where all randomness starts.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Trainer {
+        self.seed = seed;
+        self
+    }
+
+    /// Data on which the model is evaluated after every epoch.
+    #[must_use]
+    pub fn validation(mut self, data: Dataset) -> Trainer {
+        self.validation = Some(data);
+        self
+    }
+
+    /// Someone who follows the run. They are called in the order in which they were added.
+    #[must_use]
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Trainer {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Where checkpoints go.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Trainer {
+        self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// A fault to rehearse. Notices and errors that follow from it say that it was asked for.
+    #[must_use]
+    pub fn fault(mut self, fault: Option<Fault>) -> Trainer {
+        self.fault = fault;
+        self
+    }
+
+    /// What asks the run to end from outside; without a word a flag of its own, which [`Trainer::stop_handle`] gives.
+    #[must_use]
+    pub fn stop_flag(mut self, flag: impl Into<StopFlag>) -> Trainer {
+        self.stop = flag.into();
+        self
+    }
+}

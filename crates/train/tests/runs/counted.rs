@@ -1,0 +1,144 @@
+//! What a line counts, and where the time goes: on the host, and on a card that is emulated.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use plimsoll_data::Dataset;
+use plimsoll_device::{Bytes, process};
+use plimsoll_nn::{Adam, softmax_cross_entropy};
+use plimsoll_run::{Device, Error as RunError};
+use plimsoll_train::{Callback, Epochs, Error, Fault, JsonLines, Notice, Result, Trainer};
+
+use super::{data, device, model, samples, trainer};
+
+fn emulated() -> Option<Device> {
+    match Device::cuda_emulated(Bytes::mib(64)) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            println!("skipped: no emulator ({why})");
+            None
+        }
+    }
+}
+
+fn on(device: Device) -> Trainer {
+    Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2)).device(device)
+}
+
+#[test]
+fn an_epoch_tells_what_the_line_counts() {
+    let history = on(device()).fit(data(), Epochs(1)).unwrap();
+    let epoch = &history[0];
+    // On the host that is what the system counts of the process.
+    assert!(epoch.device_bytes.abs_diff(epoch.resident_bytes) < 64 << 20);
+    assert!(epoch.device_peak_bytes >= epoch.device_bytes);
+    let Some(card) = emulated() else { return };
+    let history = on(card.clone()).fit(data(), Epochs(2)).unwrap();
+    for epoch in &history {
+        // A small model on a card, in a process that takes far more of the host.
+        let held = card.memory_info().current.get();
+        assert!(epoch.device_bytes > 0 && epoch.device_bytes <= 64 << 20, "{}", epoch.device_bytes);
+        assert!(epoch.device_peak_bytes >= held, "{} of {held}", epoch.device_peak_bytes);
+        let resident = process::resident().map_or(u64::MAX, Bytes::get);
+        assert!(epoch.device_peak_bytes < resident && epoch.resident_peak_bytes >= epoch.resident_bytes);
+    }
+    assert_eq!(card.line_limit(), Some(Bytes::mib(64)));
+    assert!(device().line_limit().unwrap() > Bytes::mib(64));
+}
+
+/// Data of which every sample takes a while.
+fn slow(each: Duration) -> Dataset {
+    let slow = samples(24).map_in_place(move |_, _| {
+        std::thread::sleep(each);
+        Ok(())
+    });
+    slow.batch(4).workers(1).prefetch(1)
+}
+
+#[test]
+fn waiting_and_steps_add_up_with_the_clock() {
+    let each = Duration::from_millis(3);
+    for device in [Some(device()), emulated()].into_iter().flatten() {
+        let name = device.name().to_string();
+        let mut trainer = on(device).validation(data());
+        trainer.plan(slow(each)).unwrap();
+        let began = Instant::now();
+        let history = trainer.fit(slow(each), Epochs(2)).unwrap();
+        let wall = began.elapsed().as_secs_f64();
+        let sum: f64 = history.iter().map(|epoch| epoch.seconds).sum();
+        assert!(sum <= wall, "{name}: {sum} s of {wall}");
+        for epoch in &history {
+            let parts = epoch.step_seconds + epoch.waiting_seconds + epoch.validation_seconds;
+            assert!(parts <= epoch.seconds * 1.001, "{name}: {parts} s of {}", epoch.seconds);
+            // What is neither is what callbacks did, and there are none.
+            assert!(
+                epoch.seconds - parts < 0.5 * epoch.seconds + 0.2,
+                "{name}: {parts} s of {}",
+                epoch.seconds
+            );
+            // 24 samples of 3 ms each by one thread: whatever the step takes, most of that is waited for.
+            let made = 24.0 * each.as_secs_f64();
+            assert!(epoch.waiting_seconds + epoch.step_seconds > 0.9 * made, "{name}: {epoch:?}");
+            assert!((0.0..=1.0).contains(&epoch.waiting), "{name}: {}", epoch.waiting);
+            let trained = epoch.seconds - epoch.validation_seconds;
+            assert!((epoch.waiting - epoch.waiting_seconds / trained).abs() < 0.01, "{name}: {epoch:?}");
+            assert!((epoch.samples_s - 24.0 / trained).abs() < 0.01 * epoch.samples_s, "{name}: {epoch:?}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_not_named_is_that_of_the_scope() {
+    let device = device();
+    let mut trainer = Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2));
+    device.scope(|| trainer.plan(data())).unwrap();
+    let held = device.memory_info().current;
+    assert!(held > Bytes::ZERO);
+    // It stays there, wherever it is used from then on.
+    trainer.fit(data(), Epochs(1)).unwrap();
+    assert!(device.memory_info().current >= held);
+}
+
+/// Keeps what was rehearsed.
+#[derive(Clone, Default)]
+struct Rehearsals(Arc<Mutex<Vec<String>>>);
+
+impl Callback for Rehearsals {
+    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
+        if let Notice::Rehearsed { what, .. } = notice {
+            self.0.lock().unwrap().push(what.clone());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failed_allocation_is_rehearsed_on_every_device_and_says_so() {
+    for device in [Some(device()), emulated()].into_iter().flatten() {
+        let name = device.name().to_string();
+        let mut trainer = on(device).fault(Some(Fault::Alloc(3)));
+        let error = trainer.fit(data(), Epochs(1)).unwrap_err();
+        assert!(matches!(error, Error::Run(RunError::OutOfMemory(_))), "{name}: {error}");
+        let text = error.to_string();
+        let first = text.lines().next().unwrap();
+        assert!(first.contains("rehearsal") && first.contains("asked for"), "{name}: {first}");
+        // The one that failed has failed; from there on there is memory.
+        trainer.fit(data(), Epochs(1)).unwrap();
+    }
+}
+
+#[test]
+fn a_spoiled_batch_is_said_to_be_rehearsed_and_so_is_one_that_never_comes() {
+    let told = Rehearsals::default();
+    let run = |n| trainer().fault(Some(Fault::Nan(n))).callback(told.clone()).fit(data(), Epochs(1)).unwrap();
+    assert_eq!(run(3)[0].skipped, 1);
+    assert_eq!(run(300)[0].skipped, 0);
+    let told = told.0.lock().unwrap();
+    assert!(told[0].contains("nan:3") && told[1].contains("never came"), "{told:?}");
+}
+
+#[test]
+fn json_lines_are_a_callback_like_any_other() {
+    let lines = JsonLines::new().run("a/run").ends_later();
+    trainer().callback(lines).fit(data(), Epochs(1)).unwrap();
+}
