@@ -129,7 +129,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
     let seen = trained.trainer.predict(&trained.data, |prediction| {
         outputs = prediction.outputs.len();
         if let (Some(output), true) = (prediction.outputs.get(wanted), failed.is_none()) {
-            failed = writer.add(output)?.err();
+            failed = writer.add(output, prediction.numbers)?.err();
         }
         Ok(())
     })?;

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use plimsoll::data::Dataset;
 use plimsoll::formats::{Element, durable, npy};
 use plimsoll::prelude::*;
 use serde_json::{Map, Value, json};
@@ -35,6 +36,8 @@ pub struct Writer {
     /// Whether those scores are still to go through a softmax.
     is_logits: bool,
     class_names: Vec<String>,
+    /// It knows the names of its samples.
+    data: Dataset,
     out: Option<Unfinished>,
     seen: u64,
     shape: Vec<usize>,
@@ -97,6 +100,7 @@ impl Writer {
             is_classes: trained.chosen.gives_classes(output),
             is_logits: trained.chosen.is_classifier,
             class_names: trained.form.class_names.clone(),
+            data: trained.data.clone(),
             out,
             seen: 0,
             shape: Vec::new(),
@@ -105,7 +109,7 @@ impl Writer {
     }
 
     /// Adds the rows of a batch. A file that cannot be written is the inner error.
-    pub fn add(&mut self, output: &Tensor) -> plimsoll::train::Result<Result<(), Failure>> {
+    pub fn add(&mut self, output: &Tensor, numbers: &[u64]) -> plimsoll::train::Result<Result<(), Failure>> {
         let samples = output.shape().first().copied().unwrap_or(0);
         if self.format == Format::Npy {
             let output = if self.is_argmax { &output.argmax(-1)? } else { output };
@@ -120,8 +124,9 @@ impl Writer {
             _ => output.cast(DType::F32)?.to_vec::<f32>()?.into_iter().map(f64::from).collect(),
         };
         let each = (values.len() / samples.max(1)).max(1);
-        for row in values.chunks_exact(each) {
-            if let Err(why) = self.row(row) {
+        for (i, row) in values.chunks_exact(each).enumerate() {
+            let number = numbers.get(i).copied().unwrap_or(self.seen);
+            if let Err(why) = self.row(number, row) {
                 return Ok(Err(why));
             }
         }
@@ -129,8 +134,8 @@ impl Writer {
     }
 
     /// Writes what one sample came to.
-    fn row(&mut self, values: &[f64]) -> Result<(), Failure> {
-        let name = self.seen.to_string();
+    fn row(&mut self, number: u64, values: &[f64]) -> Result<(), Failure> {
+        let name = self.data.sample_name(number).unwrap_or_else(|| number.to_string());
         let first = self.seen == 0;
         self.seen += 1;
         let is_classes = self.is_classes && self.shape.len() == 1 && values.len() > 1;

@@ -69,11 +69,11 @@ impl Source {
             Some(named) => named,
             None => default_data(config.model.as_deref()).ok_or_else(|| no_data(config))?,
         };
-        let (train, held_back, classes) = both(named, config, fields.as_ref(), form)?;
+        let (train, held_back, classes) = both(named, config, fields.as_ref(), form, purpose)?;
         let mut source =
             Source { train, held_back, name: named.into(), classes, class_names: Vec::new(), model };
         if let Some(named) = &config.validation {
-            let (all, part, _) = both(named, config, fields.as_ref(), form)?;
+            let (all, part, _) = both(named, config, fields.as_ref(), form, purpose)?;
             source.held_back = Some(part.unwrap_or(HeldBack { data: all, name: named.clone() }));
         }
         if let Some(n) = config.take {
@@ -133,12 +133,13 @@ fn both(
     config: &Config,
     fields: Option<&Fields>,
     form: Option<&Form>,
+    purpose: Purpose,
 ) -> Result<Parts, Failure> {
     match named.split(':').next().unwrap_or_default() {
         "digits" if named == "digits" => digits(),
         "text" if named == "text" => Ok(text(config)),
         "shapes" => shapes(named, config.seed.unwrap_or(42)),
-        _ => files(named, config, fields, form),
+        _ => files(named, config, fields, form, purpose),
     }
 }
 
@@ -200,13 +201,14 @@ fn files(
     config: &Config,
     fields: Option<&Fields>,
     form: Option<&Form>,
+    purpose: Purpose,
 ) -> Result<Parts, Failure> {
     let path = Path::new(named);
-    let train = part(path, config, fields, form, Split::Train)?;
+    let train = part(path, config, fields, form, purpose, Split::Train)?;
     // Data without a part that is marked as held back has none, and all of it is learned from.
     let held_back = match Dataset::has_part(path, Split::Test)? {
         true => {
-            let data = part(path, config, fields, form, Split::Test)?;
+            let data = part(path, config, fields, form, purpose, Split::Test)?;
             Some(HeldBack { data, name: format!("the held-back part of {named}") })
         }
         false => None,
@@ -219,14 +221,20 @@ fn part(
     config: &Config,
     fields: Option<&Fields>,
     form: Option<&Form>,
+    purpose: Purpose,
     split: Split,
 ) -> Result<Dataset, Failure> {
-    let trained = form.and_then(|form| match form.fields.first().map(|field| &field.shape[..]) {
-        Some(&[height, width, _]) => Some(Images::new(height, width)),
+    let seen = |form: &Form| match form.fields.first().map(|field| &field.shape[..]) {
+        Some(&[height, width, channels]) => Some(Images { channels, ..Images::new(height, width) }),
         _ => None,
-    });
-    let images = trained.or(config.image.map(|side| Images::new(side, side)));
-    let open = Open { split, images, fields: fields.cloned(), window: window(config), ..Open::default() };
+    };
+    let images = form.and_then(seen).or(config.image.map(|side| Images::new(side, side)));
+    let classes = form.map(|form| form.class_names.clone()).filter(|names| !names.is_empty());
+    // Whoever asks for predictions need not know the answers: images in folders are images too.
+    let labelled = (form.is_some() && purpose == Purpose::Predict).then_some(false);
+    let (window, scale) = (window(config), config.scale()?);
+    let open =
+        Open { split, images, labelled, classes, window, scale, fields: fields.cloned(), ..Open::default() };
     Ok(Dataset::open_with(path, &open)?)
 }
 

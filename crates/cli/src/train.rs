@@ -221,8 +221,7 @@ fn train(
     Device::current()?.keep_times(&folder.times()).ok();
     // The record took memory where the arena will be; the arena's pages are touched by the first step.
     process::release_unused_heap();
-    let samples = train.samples()?;
-    announce(session, &chosen.name, &form.data, samples, batch, held_back.as_deref(), folder);
+    announce(session, &chosen.name, &form.data, &train, held_back.as_deref(), folder)?;
     if session.resume && !resumed && session.is_text() {
         say!("there is no checkpoint yet: the run begins anew");
     }
@@ -262,35 +261,39 @@ fn announce(
     session: &Session,
     model: &str,
     data: &str,
-    samples: Option<u64>,
-    batch: usize,
+    train: &Dataset,
     held_back: Option<&str>,
     folder: &Folder,
-) {
+) -> Result<(), Failure> {
+    let (samples, batch, notes) = (train.samples()?, train.batch_size(), train.notes());
     if session.json {
         let run = folder.path().to_string_lossy();
         say!(
             "{}",
             serde_json::json!({
-                "event": "run", "run": run, "model": model, "data": data, "samples": samples, "batch": batch, "validation": held_back,
+                "event": "run", "run": run, "model": model, "data": data, "samples": samples, "batch": batch,
+                "validation": held_back, "notes": notes,
             })
         );
     }
     if !session.is_text() {
-        return;
+        return Ok(());
     }
     let samples = match samples {
         Some(1) => "1 sample".into(),
         Some(n) => format!("{n} samples"),
         None => "samples".to_string(),
     };
+    let batch = batch.unwrap_or(1);
     say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
+    notes.iter().for_each(|note| say!("{note}"));
     match held_back {
         Some(name) => say!("evaluated after every epoch on {name}"),
         None => say!(
             "not evaluated while it trains: nothing is held back (--validation DATA, --validation-split 0.1)"
         ),
     }
+    Ok(())
 }
 
 /// Writes the trained model and the ledger; returns the file that people want.

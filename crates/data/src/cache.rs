@@ -95,6 +95,7 @@ impl Source for Cached {
             Backing::Memory(bytes) => {
                 let start = index as usize * stride;
                 self.write(&bytes[start..start + stride], out)
+                    .map_err(|error| error.in_stage("source", index))
             }
             Backing::File(file, path) => {
                 scratch.bytes.resize(stride, 0);

@@ -28,6 +28,21 @@ pub enum Error {
         why: String,
     },
 
+    /// A label is none of the classes.
+    #[error("{origin}: the label of sample {sample}{name} is {value}; classes count from 0 to {most}")]
+    Label {
+        /// What the samples come from.
+        origin: String,
+        /// The number of the sample in its source.
+        sample: u64,
+        /// The sample's name in parentheses, where it has one.
+        name: String,
+        /// The label.
+        value: i64,
+        /// The largest that there can be.
+        most: i64,
+    },
+
     // === Budget ===
     /// The budget cannot hold the smallest pipeline of this kind.
     #[error(

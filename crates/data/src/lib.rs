@@ -26,6 +26,7 @@ mod assemble;
 mod auto;
 mod batch;
 mod cache;
+mod classes;
 mod counters;
 mod dataset;
 mod engine;

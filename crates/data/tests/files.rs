@@ -172,6 +172,109 @@ fn tables_have_headings_and_named_classes_or_not() {
     );
 }
 
+#[test]
+fn tables_for_regression_and_without_labels_are_tables() {
+    let folder = Folder::new("regression");
+    // The first target looks like a class, the others do not.
+    let price = folder.write("price.csv", "rooms,price\n1,3\n2,3.5\n3,4e0\n");
+    let data = Dataset::open(&price).unwrap();
+    let batch = data.batch(3).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(1).unwrap().get::<f32>().unwrap(), [3.0, 3.5, 4.0]);
+    drop(batch);
+    let none = Open { labelled: Some(false), ..Open::default() };
+    let inputs = Dataset::open_with(&price, &none).unwrap();
+    assert_eq!((inputs.spec().unwrap().len(), inputs.spec().unwrap()[0].shape.clone()), (1, vec![2]));
+    let batch = inputs.batch(3).batches().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.field(0).unwrap().get::<f32>().unwrap(), [1.0, 3.0, 2.0, 3.5, 3.0, 4.0]);
+    drop(batch);
+    // One column has no label beside it, and is a table without labels.
+    let one = folder.write("one.csv", "a\n1\n2\n");
+    assert!(failure(Dataset::open(&one)).contains("it has one column"), "{}", failure(Dataset::open(&one)));
+    assert_eq!(Dataset::open_with(&one, &none).unwrap().spec().unwrap()[0].shape, [1]);
+    let semicolons = folder.write("semicolons.csv", "1;2;3\n4;5;6\n");
+    assert!(failure(Dataset::open(&semicolons)).contains("separated by something else than commas"));
+    // A mark before the first word, as spreadsheets write it.
+    let marked = folder.write("marked.csv", "\u{feff}label,x\n7,1.5\n8,2.5\n");
+    assert_eq!(x_and_y(Dataset::open(&marked).unwrap()), (vec![1.5, 2.5], vec![7, 8]));
+    let marked = folder.write("bare.csv", "\u{feff}1.5,7\n2.5,8\n");
+    assert_eq!(x_and_y(Dataset::open(&marked).unwrap()), (vec![1.5, 2.5], vec![7, 8]));
+    let names = folder.write("names.csv", "1,b\n2,a\n");
+    assert_eq!(Dataset::open(&names).unwrap().class_names(), Some(vec!["a".into(), "b".into()]));
+}
+
+#[test]
+fn what_is_wrong_in_a_table_is_said_with_its_line_and_column() {
+    let folder = Folder::new("lines");
+    let said = |text: &str| failure(Dataset::open(folder.write("t.csv", text)));
+    // The heading, an empty line and a field of two lines count as an editor counts them.
+    let message = said("a,b,y\n\n1,\"2\n\",0\n3,nan,1\n");
+    assert!(message.ends_with("t.csv: line 5, column 2 ('b'): 'nan' is no number (sample 1)"), "{message}");
+    assert!(said("1,2,0\n3,,1\n").contains("line 2, column 2: the number is missing"));
+    assert!(said("1,2,0\n3,4,\n").contains("line 2, column 3: the label is missing"));
+    assert!(said("1,2,0\n3,1\n").contains("line 2: it has 2 columns where the first row has 3"));
+    assert!(
+        said("1,2,0\n3,4,99999999999999999999\n")
+            .contains("line 2, column 3: '99999999999999999999' is no label")
+    );
+    assert!(said("1,2,0\n3,\"4,1\n").contains("t.csv: line 2: the file ends inside quotes"));
+    // Lines are known far into a file.
+    let message = said(&("1,2,0\n".repeat(3000) + "1,x,0\n"));
+    assert!(message.contains("line 3001, column 2: 'x' is no number (sample 3000)"), "{message}");
+}
+
+#[test]
+fn a_number_that_is_none_is_named_or_skipped_and_counted() {
+    let folder = Folder::new("nan");
+    let numbers: Vec<u8> =
+        [1.0f32, 2.0, 3.0, f32::NAN, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let arrays = [
+        ("x", common::npy(Element::F32, &[3, 2], &numbers)),
+        ("y", common::npy(Element::U8, &[3], &[0, 1, 2])),
+    ];
+    let files = [folder.write("a.npz", npz(&arrays, false)), folder.write("b.npz", npz(&arrays, true))];
+    let memory = || {
+        let x = Column::memory("x", vec![1.0f32, 2.0, 3.0, f32::NAN, 5.0, 6.0], [2]).unwrap();
+        Dataset::columns([x, Column::memory("y", vec![0i64, 1, 2], []).unwrap()]).unwrap()
+    };
+    for (data, place) in [
+        (Dataset::open(&files[0]).unwrap(), "a.npz, record 1: "),
+        (Dataset::open(&files[1]).unwrap(), "of sample 1: "),
+        (Dataset::open(&files[1]).unwrap().load().unwrap(), "source of sample 1: "),
+        (memory(), "source of sample 1: "),
+    ] {
+        let message = failure(Ok(data.clone()));
+        assert!(
+            message.contains(place) && message.contains("'x', element 1 of its row, is NaN"),
+            "{message}"
+        );
+        let mut batches = data.on_error(OnError::Skip).batch(9).batches().unwrap();
+        assert_eq!(batches.next().unwrap().unwrap().field(1).unwrap().get::<i64>().unwrap(), [0, 2]);
+        assert_eq!(batches.skipped(), 1);
+    }
+    let empty = folder.write("empty.npy", common::npy(Element::F32, &[3, 0], &[]));
+    assert!(failure(Dataset::open(&empty)).contains("it holds nothing"));
+}
+
+#[test]
+fn labels_that_are_no_classes_are_named_with_their_samples() {
+    let folder = Folder::new("labels");
+    let open = |text: &str| Dataset::open(folder.write("t.csv", text)).unwrap();
+    assert_eq!(open("1,0\n2,4\n3,2\n").count_classes(1).unwrap(), Some(5));
+    assert_eq!(open("1,0.5\n2,4\n").count_classes(1).unwrap(), None);
+    let message = open("1,0\n2,1000000000000\n").count_classes(1).unwrap_err().to_string();
+    assert!(
+        message.ends_with("the label of sample 1 is 1000000000000; classes count from 0 to 1048575"),
+        "{message}"
+    );
+    let message = open("1,0\n2,1\n3,-1\n").count_classes(1).unwrap_err().to_string();
+    assert!(message.contains("sample 2 is -1; classes count from 0"), "{message}");
+    assert!(x_and_y(open("1,0\n2,2\n").with_classes(1, 3)).1 == [0, 2]);
+    let message = failure(Ok(open("1,0\n2,3\n").with_classes(1, 3)));
+    assert!(message.contains("t.csv: the label of sample 1 is 3; classes count from 0 to 2"), "{message}");
+    let shapes = Shapes { count: 5, height: 16, width: 16, channels: 1, most: 3, seed: 2 };
+    assert_eq!(Dataset::shapes(shapes).count_classes(1).unwrap(), Some(4));
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_files_are_tables() {
@@ -428,7 +531,7 @@ fn damaged_records_are_named_or_skipped_and_counted() {
     folder.write("images/b/5.png", &png);
 
     for (path, named, skipped, left) in [
-        (table, "t.csv, record 1: 'four' in column 1 is no number", 2, 2),
+        (table, "t.csv: line 2, column 2: 'four' is no number (sample 1)", 2, 2),
         (records, "r.tfrecord, record 1: the record is damaged", 2, 2),
         (folder.0.join("images"), "2.png, record 1: this is no image", 3, 2),
     ] {

@@ -21,7 +21,12 @@ pub struct Index {
     pub starts: Vec<u64>,
     /// The length of the longest.
     pub longest: usize,
+    /// The line, counted from 1, in which every [`LINES_STEP`]-th record begins.
+    pub lines: Vec<u64>,
 }
+
+/// Records between two whose lines are kept.
+pub const LINES_STEP: usize = 1024;
 
 impl Index {
     /// How many records there are.
@@ -40,7 +45,7 @@ pub fn scan(path: &Path, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Resul
     let io = |error| FileError::io(path, error);
     let mut reader = BufReader::with_capacity(64 << 10, File::open(path).map_err(io)?);
     let mut index = Index::default();
-    let (mut record, mut at, mut quotes) = (Vec::new(), 0u64, 0usize);
+    let (mut record, mut at, mut quotes, mut line) = (Vec::new(), 0u64, 0usize, 1u64);
     loop {
         let before = record.len();
         let mut limited = std::io::Read::take(&mut reader, RECORD_LIMIT + 1 - before as u64);
@@ -48,29 +53,44 @@ pub fn scan(path: &Path, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Resul
         quotes += record[before..].iter().filter(|&&byte| byte == b'"').count();
         let number = index.starts.len() as u64;
         if record.len() as u64 > RECORD_LIMIT {
-            let what = "the record is longer than 16 MiB; is a quote never closed?";
-            return Err(FileError::damaged_at(path, number, what));
+            let what = format!("line {line}: the record is longer than 16 MiB; is a quote never closed?");
+            return Err(FileError::damaged(path, what));
         }
         if read > 0 && quotes % 2 == 1 {
             continue;
         }
         if read == 0 && quotes % 2 == 1 {
-            return Err(FileError::damaged_at(path, number, "the file ends inside quotes"));
+            return Err(FileError::damaged(path, format!("line {line}: the file ends inside quotes")));
         }
         if record.is_empty() {
             break;
         }
-        let text = trim_end(&record);
+        let text = trim_end(if at == 0 { trim_mark(&record) } else { &record });
         if !text.is_empty() {
             see(number, text)?;
+            if index.starts.len().is_multiple_of(LINES_STEP) {
+                index.lines.push(line);
+            }
             index.starts.push(at);
             index.longest = index.longest.max(record.len());
         }
         at += record.len() as u64;
+        line += count_lines(&record);
         (quotes, _) = (0, record.clear());
     }
     index.starts.push(at);
+    index.starts.shrink_to_fit();
     Ok(index)
+}
+
+/// How many lines end in these bytes.
+pub fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// The front of a file without the mark that some programs put before UTF-8.
+pub fn trim_mark(record: &[u8]) -> &[u8] {
+    record.strip_prefix(b"\xef\xbb\xbf").unwrap_or(record)
 }
 
 /// A record without its line break.
@@ -139,13 +159,17 @@ mod tests {
     fn line_breaks_in_quotes_do_not_end_a_record() {
         let (index, seen) = scan_text(b"a,b\r\n\n\"x\ny\",2\n3,\"4\"");
         assert_eq!(seen, [&b"a,b"[..], b"\"x\ny\",2", b"3,\"4\""]);
-        assert_eq!(index.unwrap().starts, [0, 6, 14, 19]);
+        let index = index.unwrap();
+        assert_eq!((index.starts, index.lines), (vec![0, 6, 14, 19], vec![1]));
+        let (index, _) = scan_text(&b"1\n\n2\n".repeat(LINES_STEP));
+        assert_eq!(index.unwrap().lines, [1, 1 + 3 * LINES_STEP as u64 / 2]);
+        assert_eq!(scan_text(b"\xef\xbb\xbfa,b\n").1, [b"a,b"]);
     }
 
     #[test]
     fn a_quote_that_is_never_closed_is_named() {
         let error = scan_text(b"1,2\n3,\"4\n5,6\n").0.unwrap_err().to_string();
-        assert!(error.ends_with(", record 1: the file ends inside quotes"), "{error}");
+        assert!(error.ends_with(": line 2: the file ends inside quotes"), "{error}");
     }
 
     #[test]

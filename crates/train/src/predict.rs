@@ -27,6 +27,8 @@ pub struct Prediction<'a> {
     pub outputs: &'a [Tensor],
     /// Samples of the batch.
     pub samples: usize,
+    /// The number of each in its source: what `Dataset::sample_name` takes.
+    pub numbers: &'a [u64],
 }
 
 impl Trainer {
@@ -111,6 +113,7 @@ impl Trainer {
             for batch in data.batches()? {
                 let batch = batch?;
                 let n = batch.samples();
+                let numbers = batch.numbers().to_vec();
                 let staged = self.staging.stage(&batch, fields)?;
                 drop(batch);
                 let Some(training) = &mut self.training else { break };
@@ -120,7 +123,10 @@ impl Trainer {
                     let rows = if samples == n { None } else { Some(slice(staged, at, samples)?) };
                     let inputs = rows.as_deref().unwrap_or(staged);
                     match training.predict(&borrowed(inputs)) {
-                        Ok(outputs) => each(&Prediction { outputs, samples })?,
+                        Ok(outputs) => {
+                            let numbers = numbers.get(at..at + samples).unwrap_or_default();
+                            each(&Prediction { outputs, samples, numbers })?;
+                        }
                         Err(plimsoll_run::Error::Infeasible { .. }) if samples > 1 => {
                             most = samples / 2;
                             continue;

@@ -39,8 +39,9 @@ pub struct Open {
     /// What images become; without it, the size of the first one, in color. Images of other sizes are resized, gray ones
     /// colored and colored ones made gray. Photos are turned upright as their EXIF data says, which TensorFlow does not.
     pub images: Option<Images>,
-    /// Whether folders of images are classes; without it, they are where there are folders, and images that lie in the
-    /// folder itself have no labels. `Some(false)` takes all images, in folders too, without labels.
+    /// Whether there are labels. Folders of images are classes without a word, and images that lie in the folder itself
+    /// have no labels; `Some(false)` takes all images, in folders too, without labels. A column of a table is a label
+    /// without a word; with `Some(false)` all are inputs.
     pub labelled: Option<bool>,
     /// The names of classes in the order of their numbers, as a run was trained with; without it, the names of the folders
     /// in their order, those of the training part for both parts. A folder of another name is an error.
@@ -161,7 +162,10 @@ impl Dataset {
         match ending {
             "npz" => arrays::npz(path, open.split, scale),
             "npy" => arrays::npy([("x", path)], scale),
-            "csv" => Dataset::csv(path, open.label.as_deref())?.scaled(path, open.scale),
+            "csv" => {
+                let table = Table::new(path, open.label.as_deref(), open.labelled)?;
+                Dataset::source(table).scaled(path, open.scale)
+            }
             #[cfg(feature = "parquet")]
             "parquet" => Dataset::parquet(path, open.label.as_deref())?.scaled(path, open.scale),
             #[cfg(not(feature = "parquet"))]
@@ -207,7 +211,7 @@ impl Dataset {
     /// A table of numbers: `x` has the columns but one, `y` is the label: a whole number, the number of a name in
     /// the order of names, or a float. Rows are read by offset; 8 bytes are kept for each.
     pub fn csv(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
-        Ok(Dataset::source(Table::new(path.as_ref(), label)?))
+        Ok(Dataset::source(Table::new(path.as_ref(), label, None)?))
     }
 
     /// Numbers of a Parquet file, as from a table. It can only be decoded from front to back: a stream.

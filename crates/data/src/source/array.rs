@@ -5,7 +5,7 @@
 //! this process, and the budget is there to bound exactly that.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_formats::{FileError, Stored};
@@ -176,6 +176,13 @@ impl Column {
         column
     }
 
+    fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File { path, .. } => Some(path),
+            Place::Memory(_) => None,
+        }
+    }
+
     /// Whether a row's bytes are the field's bytes.
     fn is_plain(&self) -> bool {
         self.divisor == 1.0 && (self.element.is(self.field.dtype) || kind_of(self.field.dtype).is_none())
@@ -279,6 +286,30 @@ pub(super) fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DT
     }
 }
 
+/// Refuses a row in which something is not a number: it would make the loss none, and nobody could say where it came from.
+pub(super) fn refuse_nan(field: &FieldSpec, path: Option<&Path>, row: u64, bytes: &[u8]) -> Result<()> {
+    let at = match field.dtype {
+        DType::F32 => {
+            bytes.chunks_exact(4).position(|x| f32::from_ne_bytes([x[0], x[1], x[2], x[3]]).is_nan())
+        }
+        DType::F64 => bytes
+            .chunks_exact(8)
+            .position(|x| x.first_chunk().is_some_and(|x: &[u8; 8]| f64::from_ne_bytes(*x).is_nan())),
+        DType::F16 => bytes.chunks_exact(2).position(|x| half::f16::from_ne_bytes([x[0], x[1]]).is_nan()),
+        _ => None,
+    };
+    let Some(at) = at else { return Ok(()) };
+    let place = match field.shape.is_empty() {
+        true => String::new(),
+        false => format!(", element {at} of its row,"),
+    };
+    let what = format!("'{}'{place} is NaN, not a number", field.name);
+    Err(match path {
+        Some(path) => FileError::damaged_at(path, row, what).into(),
+        None => Error::Step { stage: "source".into(), index: row, what },
+    })
+}
+
 /// How an array is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadAs {
@@ -299,6 +330,17 @@ impl ReadAs {
             Some(scale) if is_input && dtype.is_float() => (dtype, scale.divisor()),
             _ => (dtype, divisor),
         }
+    }
+}
+
+/// Refuses an array whose rows hold nothing.
+pub(super) fn refuse_nothing(field: &FieldSpec) -> Result<()> {
+    match field.shape.contains(&0) {
+        true => Err(Error::Stage(format!(
+            "a row of '{}' has the shape {:?}: it holds nothing",
+            field.name, field.shape
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -326,6 +368,7 @@ impl Arrays {
             );
             return Err(Error::Stage(what));
         }
+        columns.iter().try_for_each(|column| refuse_nothing(&column.field))?;
         let spec = columns.iter().map(|column| column.field.clone()).collect();
         Ok(Arrays { columns, spec })
     }
@@ -347,6 +390,7 @@ impl Source for Arrays {
         for (field, column) in self.columns.iter().enumerate() {
             let block = &mut scratch.blocks[field];
             column.read(index, &mut scratch.bytes, block, out.bytes_mut(field))?;
+            refuse_nan(&column.field, column.path(), index, out.bytes_mut(field))?;
         }
         Ok(())
     }

@@ -33,6 +33,11 @@ impl Columnar {
             );
             return Err(Error::Stage(what));
         };
+        if columns.len() == 1 {
+            return Err(Error::Stage(
+                "the Parquet file has one column, and needs one of numbers beside its label".into(),
+            ));
+        }
         let dtype = if columns[at].1.is_integer() { DType::I64 } else { DType::F32 };
         let x = FieldSpec::new("x", DType::F32, [columns.len() - 1]);
         Ok(Columnar { label: at, spec: vec![x, FieldSpec::new("y", dtype, [])], table })
@@ -50,7 +55,7 @@ impl StreamSource for Columnar {
 
     fn open(&self) -> Result<Box<dyn Stream>> {
         let row = vec![0.0; self.table.columns().len()];
-        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label }))
+        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label, number: 0 }))
     }
 
     fn name(&self) -> String {
@@ -66,6 +71,8 @@ struct ColumnarStream {
     rows: Rows,
     row: Vec<f64>,
     label: usize,
+    /// The number of the next row.
+    number: u64,
 }
 
 impl Stream for ColumnarStream {
@@ -73,6 +80,11 @@ impl Stream for ColumnarStream {
         if !self.rows.next(&mut self.row)? {
             return Ok(false);
         }
+        if let Some(at) = self.row.iter().position(|x| x.is_nan()) {
+            let what = format!("column {} of row {} is NaN, not a number", at + 1, self.number + 1);
+            return Err(Error::refused(what));
+        }
+        self.number += 1;
         let numbers = self.row.iter().enumerate().filter(|(at, _)| *at != self.label);
         for (slot, (_, &number)) in out.get_mut::<f32>(0)?.iter_mut().zip(numbers) {
             *slot = number as f32;

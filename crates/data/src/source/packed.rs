@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_formats::{FileError, Stored};
 use plimsoll_graph::DType;
 
-use super::array::{ReadAs, conversion, declared_type};
+use super::array::{ReadAs, conversion, declared_type, refuse_nan, refuse_nothing};
 use super::{Stream, StreamSource};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, Sample, SampleMut};
@@ -75,6 +75,7 @@ impl Packed {
             );
             return Err(Error::Stage(what));
         }
+        columns.iter().try_for_each(|column| refuse_nothing(&column.field))?;
         let spec: Vec<_> = columns.iter().map(|column| column.field.clone()).collect();
         let packed = columns.iter().map(|c| FieldSpec::new(&c.field.name, DType::U8, [c.row_bytes]));
         Ok(Packed { packed: packed.collect(), columns, spec })
@@ -98,6 +99,15 @@ impl StreamSource for Packed {
                 column.divisor,
                 out.bytes_mut(field),
             );
+            if let Err(error) = refuse_nan(&column.field, Some(&column.path), 0, out.bytes_mut(field)) {
+                // Which sample it is, is known to the caller.
+                return Err(match error {
+                    Error::File(FileError::Damaged { file, what, .. }) => {
+                        Error::refused(format!("{}: {what}", file.display()))
+                    }
+                    other => other,
+                });
+            }
         }
         Ok(())
     }

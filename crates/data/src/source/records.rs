@@ -222,6 +222,9 @@ impl Records {
                     if count != slots.len() || feature.floats().nth(count).is_some() {
                         return Err(wrong(feature.floats().count()));
                     }
+                    if slots.iter().any(|x| x.is_nan()) {
+                        return Err(Error::refused(format!("feature '{name}' is NaN, not a number")));
+                    }
                 }
                 Feature::Ints(_) if field.dtype == DType::I64 => {
                     let (slots, mut count) = (out.get_mut::<i64>(at)?, 0);

@@ -21,72 +21,186 @@ const CLASSES_MOST: usize = 1 << 16;
 pub(crate) struct Table {
     file: File,
     path: PathBuf,
-    starts: Arc<[u64]>,
-    longest: usize,
-    label: usize,
+    index: Arc<csv::Index>,
+    /// Records before the first row: a heading, or none.
+    before: usize,
+    /// The names of columns, where there is a heading.
+    heading: Vec<String>,
+    /// The column that is the label, if there are labels.
+    label: Option<usize>,
     columns: usize,
-    /// Names of classes, sorted; empty where labels are numbers.
-    classes: Vec<Vec<u8>>,
+    labels: Labels,
     spec: Vec<FieldSpec>,
 }
 
+/// What labels are.
+#[derive(Clone, Debug, PartialEq)]
+enum Labels {
+    /// Whole numbers.
+    Whole,
+    /// Numbers, of which one at least is not whole.
+    Floats,
+    /// Names, sorted.
+    Names(Vec<Vec<u8>>),
+}
+
+/// What one pass over the file finds.
+struct Found {
+    heading: Option<Vec<Vec<u8>>>,
+    columns: usize,
+    /// Where the label is; `Err` where it is asked for and not there.
+    label: Result<Option<usize>, ()>,
+    /// Whether the first label is a name.
+    is_named: bool,
+    names: Vec<Vec<u8>>,
+    too_many: bool,
+    is_whole: bool,
+}
+
 impl Table {
-    /// Finds the rows. The first one is a heading if one of its fields but the label is no number. The label is the
-    /// column of the given name or number, else one with a usual name, else the last.
-    pub fn new(path: &Path, label: Option<&str>) -> Result<Table> {
-        let (mut heading, mut first, mut classes) = (None, None, Vec::new());
-        let mut column = None;
-        let mut too_many = false;
+    /// Finds the rows. The first one is a heading if two of its fields are no numbers. The label is the column of the
+    /// given name or number, else one with a usual name, else the last; there is none where `labelled` is `Some(false)`.
+    /// Labels are names if the first one is, whole numbers if all of them are, and floats otherwise.
+    pub fn new(path: &Path, label: Option<&str>, labelled: Option<bool>) -> Result<Table> {
+        let unknown = |what: String| Error::Unknown { path: path.display().to_string(), what };
+        let mut found = Found {
+            heading: None,
+            columns: 0,
+            label: Ok(None),
+            is_named: false,
+            names: Vec::new(),
+            too_many: false,
+            is_whole: true,
+        };
         let index = csv::scan(path, |number, record| {
-            if number == 0 {
-                let fields: Vec<_> = csv::fields(record).map(|field| field.into_owned()).collect();
-                let words = fields.iter().filter(|field| csv::number(field).is_none()).count();
-                // A single word among numbers is the name of a class, not a heading.
-                if words > 1 || (words == 1 && fields.len() == 1) {
-                    heading = Some(fields);
-                    return Ok(());
-                }
-            }
-            if first.is_none() {
-                let fields: Vec<_> = csv::fields(record).map(|field| field.into_owned()).collect();
-                column = Some(find_label(heading.as_deref(), label, fields.len()));
-                first = Some(fields);
-            }
-            let Some(Some(at)) = column else { return Ok(()) };
-            let is_named =
-                first.as_ref().is_some_and(|row| row.get(at).is_some_and(|f| csv::number(f).is_none()));
-            if is_named
-                && let Some(name) = csv::fields(record).nth(at)
-                && let Err(place) = classes.binary_search_by(|class: &Vec<u8>| class.as_slice().cmp(&name))
-            {
-                too_many |= classes.len() == CLASSES_MOST;
-                if !too_many {
-                    classes.insert(place, name.into_owned());
-                }
-            }
+            found.see(number, record, label, labelled);
             Ok(())
         })?;
-        let unknown = |what: String| Error::Unknown { path: path.display().to_string(), what };
-        let Some(first) = first else { return Err(unknown("it has no rows".into())) };
-        let Some(Some(at)) = column else {
-            let names = heading.unwrap_or_default();
-            let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-            let what = format!("it has no column '{}'; there are {}", label.unwrap_or(""), names.join(", "));
-            return Err(unknown(what));
-        };
-        if too_many {
-            return Err(unknown(format!(
-                "column {at} has more than {CLASSES_MOST} different names; is it a label?"
-            )));
+        let Found { heading, columns, label: at, is_named, names, too_many, is_whole } = found;
+        if columns == 0 {
+            return Err(unknown("it has no rows".into()));
         }
-        let whole = classes.is_empty() && first[at].contains(&b'.');
-        let y = FieldSpec::new("y", if whole { DType::F32 } else { DType::I64 }, []);
-        let spec = vec![FieldSpec::new("x", DType::F32, [first.len() - 1]), y];
-        let starts = if heading.is_some() { index.starts[1..].into() } else { index.starts.into() };
+        let text = |name: &Vec<u8>| String::from_utf8_lossy(name).trim().to_owned();
+        let heading: Option<Vec<String>> = heading.map(|names| names.iter().map(text).collect());
+        let Ok(at) = at else {
+            let names = heading.unwrap_or_default().join(", ");
+            return Err(unknown(format!("it has no column '{}'; there are {names}", label.unwrap_or(""))));
+        };
+        if at.is_some() && columns == 1 {
+            let what = "it has one column, and a table needs a column of numbers beside its label; is it separated by \
+                        something else than commas?";
+            return Err(unknown(what.into()));
+        }
+        if too_many {
+            let column = at.unwrap_or(0) + 1;
+            let what =
+                format!("column {column} has more than {CLASSES_MOST} different names; is it a label?");
+            return Err(unknown(what));
+        }
+        let labels = match (is_named, is_whole) {
+            (true, _) => Labels::Names(names),
+            (false, true) => Labels::Whole,
+            (false, false) => Labels::Floats,
+        };
+        let mut spec = vec![FieldSpec::new("x", DType::F32, [columns - usize::from(at.is_some())])];
+        if at.is_some() {
+            let dtype = if labels == Labels::Floats { DType::F32 } else { DType::I64 };
+            spec.push(FieldSpec::new("y", dtype, []));
+        }
         let file = File::open(path).map_err(|error| FileError::io(path, error))?;
-        let (path, columns) = (path.to_owned(), first.len());
-        Ok(Table { file, path, starts, longest: index.longest, label: at, columns, classes, spec })
+        let before = usize::from(heading.is_some());
+        let (index, heading, path) = (Arc::new(index), heading.unwrap_or_default(), path.to_owned());
+        Ok(Table { file, path, index, before, heading, label: at, columns, labels, spec })
     }
+
+    /// What is wrong in a row, with the line as an editor counts it, and the column where it has one.
+    fn damaged(&self, row: u64, column: Option<usize>, what: &str) -> Error {
+        let record = row as usize + self.before;
+        let known = record / csv::LINES_STEP;
+        let mut line = self.index.lines.get(known).copied().unwrap_or(1);
+        let (mut at, end) = (self.index.starts[known * csv::LINES_STEP], self.index.starts[record]);
+        let mut block = [0; 4096];
+        while at < end {
+            let part = &mut block[..(end - at).min(4096) as usize];
+            if read_at(&self.file, part, at).is_err() {
+                break;
+            }
+            line += csv::count_lines(part);
+            at += part.len() as u64;
+        }
+        let place = column.map_or(String::new(), |at| match self.heading.get(at) {
+            Some(name) => format!(", column {} ('{name}')", at + 1),
+            None => format!(", column {}", at + 1),
+        });
+        FileError::damaged(&self.path, format!("line {line}{place}: {what} (sample {row})")).into()
+    }
+
+    fn write_label(&self, field: &[u8], out: &mut SampleMut<'_>) -> Result<Result<(), String>> {
+        let text = String::from_utf8_lossy(field);
+        if field.trim_ascii().is_empty() {
+            return Ok(Err("the label is missing".into()));
+        }
+        match &self.labels {
+            Labels::Whole => match text.trim().parse::<i64>() {
+                Ok(number) => out.set(1, &[number])?,
+                Err(_) => {
+                    return Ok(Err(format!("'{text}' is no label: labels are whole numbers of 64 bits")));
+                }
+            },
+            Labels::Floats => match csv::number(field) {
+                Some(number) if !number.is_nan() => out.set(1, &[number as f32])?,
+                _ => return Ok(Err(format!("'{text}' is no label: labels are numbers"))),
+            },
+            Labels::Names(names) => match names.binary_search_by(|name| name.as_slice().cmp(field)) {
+                Ok(class) => out.set(1, &[class as i64])?,
+                Err(_) => return Ok(Err("the file has changed since it was opened".into())),
+            },
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl Found {
+    fn see(&mut self, number: u64, record: &[u8], label: Option<&str>, labelled: Option<bool>) {
+        if self.columns == 0 {
+            let fields: Vec<_> = csv::fields(record).map(|field| field.into_owned()).collect();
+            let words = fields.iter().filter(|field| csv::number(field).is_none()).count();
+            // A single word among numbers is the name of a class, not a heading.
+            if number == 0 && (words > 1 || (words == 1 && fields.len() == 1)) {
+                self.heading = Some(fields);
+                return;
+            }
+            self.columns = fields.len();
+            if labelled != Some(false) {
+                let at = find_label(self.heading.as_deref(), label, fields.len());
+                self.label = at.map(Some).ok_or(());
+                self.is_named = at.is_some_and(|at| csv::number(&fields[at]).is_none());
+            }
+        }
+        let Ok(Some(at)) = self.label else { return };
+        let Some(field) = csv::fields(record).nth(at).filter(|field| !field.trim_ascii().is_empty()) else {
+            // A row without a label is said when it is read.
+            return;
+        };
+        if !self.is_named {
+            let is_number = csv::number(&field).is_some();
+            let is_whole = std::str::from_utf8(&field).is_ok_and(|text| is_whole(text.trim()));
+            self.is_whole &= is_whole || !is_number;
+            return;
+        }
+        if let Err(place) = self.names.binary_search_by(|name| name.as_slice().cmp(&field)) {
+            self.too_many |= self.names.len() == CLASSES_MOST;
+            if !self.too_many {
+                self.names.insert(place, field.into_owned());
+            }
+        }
+    }
+}
+
+/// Whether a number is written without a point or an exponent.
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn find_label(heading: Option<&[Vec<u8>]>, label: Option<&str>, columns: usize) -> Option<usize> {
@@ -94,8 +208,10 @@ fn find_label(heading: Option<&[Vec<u8>]>, label: Option<&str>, columns: usize) 
         heading?.iter().position(|name| name.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes()))
     };
     match label {
-        Some(label) => named(label).or_else(|| label.parse().ok().filter(|&at| at < columns)),
-        None => LABELS.iter().find_map(|name| named(name)).or(columns.checked_sub(1)),
+        Some(label) => named(label).or_else(|| label.parse().ok()).filter(|&at| at < columns),
+        None => {
+            LABELS.iter().find_map(|name| named(name)).filter(|&at| at < columns).or(columns.checked_sub(1))
+        }
     }
 }
 
@@ -105,40 +221,31 @@ impl Source for Table {
     }
 
     fn len(&self) -> u64 {
-        self.starts.len() as u64 - 1
+        (self.index.len() - self.before) as u64
     }
 
     fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
-        let damaged = |what: String| Error::File(FileError::damaged_at(&self.path, index, what));
-        let (start, end) = (self.starts[index as usize], self.starts[index as usize + 1]);
+        let record = index as usize + self.before;
+        let (start, end) = (self.index.starts[record], self.index.starts[record + 1]);
         scratch.bytes.resize(usize::try_from(end - start).unwrap_or(0), 0);
         read_at(&self.file, &mut scratch.bytes, start)
             .map_err(|error| FileError::io(&self.path, error).at(index))?;
         // Empty lines may follow the record.
-        let record = csv::trim_end(scratch.bytes.trim_ascii_end());
-        let mut columns = 0;
-        let mut next = 0;
+        let bytes = if start == 0 { csv::trim_mark(&scratch.bytes) } else { &scratch.bytes };
+        let record = csv::trim_end(bytes.trim_ascii_end());
+        let (mut columns, mut next) = (0, 0);
         for (at, field) in csv::fields(record).enumerate() {
             columns += 1;
-            if at == self.label {
-                if self.classes.is_empty() {
-                    let no_number = || damaged(format!("'{}' is no label", String::from_utf8_lossy(&field)));
-                    let number = csv::number(&field).ok_or_else(no_number)?;
-                    match self.spec[1].dtype {
-                        DType::F32 => out.set(1, &[number as f32])?,
-                        _ => out.set(1, &[number as i64])?,
-                    }
-                } else {
-                    let class = self.classes.binary_search_by(|class| class.as_slice().cmp(&field));
-                    let class =
-                        class.map_err(|_| damaged("the file has changed since it was opened".into()))?;
-                    out.set(1, &[class as i64])?;
-                }
+            if Some(at) == self.label {
+                self.write_label(&field, out)?.map_err(|what| self.damaged(index, Some(at), &what))?;
                 continue;
             }
-            let Some(number) = csv::number(&field) else {
-                let what = format!("'{}' in column {at} is no number", String::from_utf8_lossy(&field));
-                return Err(damaged(what));
+            let Some(number) = csv::number(&field).filter(|number| !number.is_nan()) else {
+                let what = match field.trim_ascii().is_empty() {
+                    true => "the number is missing".to_owned(),
+                    false => format!("'{}' is no number", String::from_utf8_lossy(&field)),
+                };
+                return Err(self.damaged(index, Some(at), &what));
             };
             if let Some(slot) = out.get_mut::<f32>(0)?.get_mut(next) {
                 *slot = number as f32;
@@ -146,17 +253,26 @@ impl Source for Table {
             next += 1;
         }
         if columns != self.columns {
-            return Err(damaged(format!(
-                "it has {columns} columns where the first row has {}",
-                self.columns
-            )));
+            let what = format!("it has {columns} columns where the first row has {}", self.columns);
+            return Err(self.damaged(index, None, &what));
         }
         Ok(())
     }
 
+    fn notes(&self) -> Vec<String> {
+        let Some(at) = self.label else { return Vec::new() };
+        let column = self.heading.get(at).map_or(format!("column {}", at + 1), |name| format!("'{name}'"));
+        let what = match &self.labels {
+            Labels::Whole => "whole numbers".to_owned(),
+            Labels::Floats => "numbers".to_owned(),
+            Labels::Names(names) => format!("{} names", names.len()),
+        };
+        vec![format!("'y': {column} of {}, {what}", self.path.display())]
+    }
+
     fn class_names(&self) -> Option<Vec<String>> {
-        let names = self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-        (!self.classes.is_empty()).then(|| names.collect())
+        let Labels::Names(names) = &self.labels else { return None };
+        Some(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
     fn name(&self) -> String {
@@ -164,11 +280,15 @@ impl Source for Table {
     }
 
     fn held(&self) -> u64 {
-        let classes: usize = self.classes.iter().map(|class| class.len() + 24).sum();
-        (self.starts.len() * 8 + classes) as u64
+        let names: usize = match &self.labels {
+            Labels::Names(names) => names.iter().map(|name| name.len() + 24).sum(),
+            _ => 0,
+        };
+        let heading: usize = self.heading.iter().map(|name| name.len() + 24).sum();
+        ((self.index.starts.capacity() + self.index.lines.capacity()) * 8 + names + heading) as u64
     }
 
     fn scratch_bytes(&self) -> u64 {
-        self.longest as u64
+        self.index.longest as u64
     }
 }
