@@ -70,6 +70,7 @@ impl Ladder {
         let mut bare = Dense::clone(&lean);
         bare.ns.iter_mut().for_each(|ns| *ns = 1);
         bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
+        bare.carried.iter_mut().flatten().for_each(|copy| copy.ns = 1);
         let bare = Arc::new(bare);
         let fresh = State::new(&bare).freeze();
         let mut found = vec![Low::new(fresh, bare.clone())];

@@ -204,7 +204,9 @@ impl Ladder {
         let alignment = self.problem.scratch_alignment;
         let top = self.unlimited_bytes();
         let floor = self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment));
-        floor.min(top).max(self.bounds.floor().0)
+        // How far copies run beside ops depends on times, and what that takes too; a floor must not.
+        let least = if self.plain.carries() { floor } else { floor.min(top) };
+        least.max(self.bounds.floor().0)
     }
 
     pub fn is_late(&self) -> bool {

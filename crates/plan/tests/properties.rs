@@ -262,3 +262,20 @@ fn a_step_without_ops_takes_its_residents_and_nothing_else() {
     assert!(planner.plan(256).unwrap().steps.is_empty());
     assert!(planner.plan(255).is_err());
 }
+
+#[test]
+fn the_floor_of_a_step_with_state_on_the_host_does_not_depend_on_times() {
+    for seed in 720..728 {
+        let floors = [1, 200, 40_000].map(|ns| {
+            let mut step = with_carried_state(random_step(8, seed), ns);
+            for (n, op) in step.ops.iter_mut().enumerate().filter(|(_, op)| op.carry.is_none()) {
+                op.algorithms.iter_mut().for_each(|way| way.ns = way.ns * (1 + ns) % 977 + n as u64);
+            }
+            let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+            let floor = planner.floor_bytes();
+            assert!(planner.plan(floor).is_ok() && planner.plan(floor - 1).is_err(), "seed {seed}");
+            floor
+        });
+        assert!(floors.iter().all(|floor| *floor == floors[0]), "seed {seed}: {floors:?}");
+    }
+}
