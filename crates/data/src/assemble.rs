@@ -9,6 +9,8 @@ use crate::order::Move;
 
 /// So many epochs in a row of which nothing is let through are taken for the first of all that follow.
 const BARREN_EPOCHS: u64 = 4;
+/// The same where a shuffle mixes epochs.
+const BARREN_MIXED: u64 = 16;
 
 /// What the moves after a filter say of a sample.
 enum Verdict {
@@ -233,7 +235,8 @@ impl Engine {
         state.barren = (count, since);
         let is_barren = match recipe.mixed {
             false => epoch >= since + BARREN_EPOCHS,
-            true => count > BARREN_EPOCHS * recipe.spread(),
+            // Samples come late by about the windows of the shuffles.
+            true => epoch >= since + BARREN_MIXED && count > BARREN_MIXED * recipe.spread(),
         };
         if is_barren && !self.is_done(state) {
             let error = self.empty(state);

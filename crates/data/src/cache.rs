@@ -131,8 +131,8 @@ impl Source for Cached {
 
 impl Dataset {
     /// Writes what the stages so far make into a file, once, and goes on from the file, which is read by number. A file
-    /// that is there already is used if it was made by the same source, stages and shapes; what closures do cannot be
-    /// compared, so delete it when they change.
+    /// that is there already is used if it was made by the same stages and from the same files, unchanged since; what
+    /// closures do cannot be compared, so delete it when they change.
     pub fn cache(self, path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
         if self.stages.iter().any(|stage| matches!(stage, Stage::Batch { .. })) {
@@ -145,7 +145,7 @@ impl Dataset {
                 "a repetition without end cannot be cached; put cache before it".into(),
             ));
         }
-        let (spec, fingerprint) = (recipe.spec.to_vec(), recipe.fingerprint);
+        let (spec, fingerprint) = (recipe.spec.to_vec(), self.state_of_source(recipe.fingerprint));
         let cached = match open(path, &spec, fingerprint)? {
             Some(cached) => cached,
             None => {
@@ -155,6 +155,22 @@ impl Dataset {
             }
         };
         Ok(self.over(Input::Indexed(Arc::new(cached))))
+    }
+
+    /// A fingerprint that changes with the files of the source (length, time of the last change) and with what is done to
+    /// their numbers.
+    fn state_of_source(&self, fingerprint: u64) -> u64 {
+        let mut state = hash(fingerprint, self.notes().join("\n").as_bytes());
+        for path in self.input.files() {
+            let metadata = std::fs::metadata(&path).ok();
+            let length = metadata.as_ref().map_or(0, std::fs::Metadata::len);
+            let time = metadata.and_then(|metadata| metadata.modified().ok());
+            let time = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+            state = hash(state, path.as_os_str().as_encoded_bytes());
+            state = hash(state, &length.to_le_bytes());
+            state = hash(state, &time.map_or(0, |time| time.as_nanos()).to_le_bytes());
+        }
+        state
     }
 
     fn write_cache(&self, path: &Path, spec: &[FieldSpec], fingerprint: u64) -> Result<()> {
@@ -219,6 +235,11 @@ impl Dataset {
         let loaded = Cached { backing: Backing::Memory(bytes), rows, packed, unpack };
         Ok(self.over(Input::Indexed(Arc::new(loaded))))
     }
+}
+
+/// FNV-1a: the same on every machine.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }
 
 /// Opens a cache that was made by the pipeline with this fingerprint; nothing if there is none.

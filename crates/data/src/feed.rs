@@ -5,6 +5,7 @@
 //! can read it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -49,6 +50,14 @@ impl Input {
         match self {
             Input::Indexed(source) => source.name(),
             Input::Stream(source) => source.name(),
+        }
+    }
+
+    /// The files it reads.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Input::Indexed(source) => source.files(),
+            Input::Stream(source) => source.files(),
         }
     }
 
@@ -184,7 +193,8 @@ impl Chain {
                 Ok(Some(origin))
             }
             Some(known) => known,
-            None => caught(|| self.pull(self.links.len(), out)),
+            None => caught(|| self.pull(self.links.len(), out))
+                .map_err(|error| error.in_stage("source", self.index)),
         }
     }
 
@@ -196,7 +206,8 @@ impl Chain {
             let mut rows = std::mem::replace(&mut self.ahead_row, Rows::new(&[], 0));
             let source = self.source.clone();
             let mut row = rows.row_mut(source.packed(), 0);
-            self.ahead = Some(caught(|| self.pull(self.links.len(), &mut row)));
+            let pulled = caught(|| self.pull(self.links.len(), &mut row));
+            self.ahead = Some(pulled.map_err(|error| error.in_stage("source", self.index)));
             drop(row);
             self.ahead_row = rows;
         }

@@ -260,10 +260,10 @@ impl Recipe {
         self.batch_limit.is_some_and(|limit| batches >= limit)
     }
 
-    /// So many samples are about an epoch, where epochs are mixed.
+    /// So many samples lie between two of neighboring epochs, where epochs are mixed.
     pub fn spread(&self) -> u64 {
         let window = |step: &Move| if let Move::Shuffle { window, .. } = step { *window } else { 0 };
-        let len = self.input.len().unwrap_or(1 << 16).max(16);
+        let len = self.input.len().unwrap_or(0);
         self.moves.iter().map(window).fold(len, u64::saturating_add)
     }
 

@@ -479,6 +479,30 @@ fn numbers_that_changed_are_found_by_the_checksums_of_their_files() {
 }
 
 #[test]
+fn a_cache_of_files_that_have_changed_or_are_read_otherwise_is_made_anew() {
+    let folder = Folder::new("stale");
+    let cache = folder.0.join("cache");
+    let write = |pixels: [u8; 4]| {
+        let path = folder.write("x.npy", common::npy(Element::U8, &[2, 2], &pixels));
+        // A clock of whole seconds would not see two writes in one.
+        let later = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(pixels[0]));
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+        path
+    };
+    let read = |scale| {
+        let open = Open { scale: Some(scale), ..Open::default() };
+        let data = Dataset::open_with(folder.0.join("x.npy"), &open).unwrap().cache(&cache).unwrap();
+        let batch = data.batch(2).batches().unwrap().next().unwrap().unwrap();
+        batch.field(0).unwrap().get::<f32>().unwrap().to_vec()
+    };
+    write([1, 2, 3, 4]);
+    assert_eq!(read(Scale::None), [1.0, 2.0, 3.0, 4.0]);
+    write([5, 6, 7, 8]);
+    assert_eq!(read(Scale::None), [5.0, 6.0, 7.0, 8.0]);
+    assert_eq!(read(Scale::Factor(2.0)), [10.0, 12.0, 14.0, 16.0]);
+}
+
+#[test]
 fn damaged_arrays_are_named() {
     let folder = Folder::new("damaged-arrays");
     let (images, labels) = (idx(8, &[3, 2, 2], &[1; 12]), idx(8, &[3], &[7, 0, 9]));

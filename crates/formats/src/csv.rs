@@ -128,7 +128,10 @@ pub fn fields(record: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
             at += 1;
         }
         let after = quoted.get(at + 1..).unwrap_or(&[]);
-        rest = after.iter().position(|&byte| byte == b',').map(|comma| &after[comma + 1..]);
+        let comma = after.iter().position(|&byte| byte == b',');
+        // What stands between the closing quote and the comma belongs to the field: it is not to be lost.
+        field.extend_from_slice(&after[..comma.unwrap_or(after.len())]);
+        rest = comma.map(|comma| &after[comma + 1..]);
         Some(Cow::Owned(field))
     })
 }
@@ -164,6 +167,12 @@ mod tests {
         let (index, _) = scan_text(&b"1\n\n2\n".repeat(LINES_STEP));
         assert_eq!(index.unwrap().lines, [1, 1 + 3 * LINES_STEP as u64 / 2]);
         assert_eq!(scan_text(b"\xef\xbb\xbfa,b\n").1, [b"a,b"]);
+    }
+
+    #[test]
+    fn what_follows_a_closing_quote_is_not_lost() {
+        let fields: Vec<_> = fields(b"\"12\"3,\"a\" b,c").collect();
+        assert_eq!(fields, [&b"123"[..], b"a b", b"c"]);
     }
 
     #[test]

@@ -241,7 +241,7 @@ mod tests {
                 let mut mutated = sound.clone();
                 mutated[at] ^= 0x04;
                 std::fs::write(&path, &mutated).unwrap();
-                for (number, member) in members(&path).unwrap_or_default().into_iter().enumerate() {
+                for member in members(&path).unwrap_or_default() {
                     let mut values = Vec::new();
                     let result = match member.offset {
                         Some(offset) => member.verify(&path).map(|()| {
@@ -253,7 +253,7 @@ mod tests {
                             read.map(drop).map_err(|error| FileError::io(&path, error))
                         }),
                     };
-                    let first = 1.0 + 4.0 * number as f32;
+                    let first = 1.0 + 4.0 * member.entry as f32;
                     let expected: Vec<u8> = (0..4).flat_map(|i| (first + i as f32).to_le_bytes()).collect();
                     match result {
                         Ok(()) if member.header.bytes == 16 => {

@@ -61,8 +61,9 @@ fn pictures(path: &Path, whole: &Path, open: &Open) -> Result<Dataset> {
 }
 
 fn records(path: &Path, open: &Open) -> Result<Dataset> {
-    let files = std::fs::read_dir(path).map_err(|error| FileError::io(path, error))?;
-    let names = files.filter_map(Result::ok).map(|file| file.path());
+    let io = |error| FileError::io(path, error);
+    let files = std::fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
+    let names = files.into_iter().map(|file| file.path());
     let name = |path: &PathBuf| {
         path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()
     };

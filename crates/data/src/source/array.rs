@@ -400,6 +400,10 @@ impl Source for Arrays {
         self.columns.iter().filter_map(note).collect()
     }
 
+    fn files(&self) -> Vec<PathBuf> {
+        self.columns.iter().filter_map(|column| Some(column.path()?.to_owned())).collect()
+    }
+
     fn name(&self) -> String {
         let path = self.columns.iter().find_map(|column| match &column.place {
             Place::File { path, .. } => Some(path.display().to_string()),

@@ -55,7 +55,11 @@ impl StreamSource for Columnar {
 
     fn open(&self) -> Result<Box<dyn Stream>> {
         let row = vec![0.0; self.table.columns().len()];
-        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label, number: 0 }))
+        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label }))
+    }
+
+    fn files(&self) -> Vec<std::path::PathBuf> {
+        vec![self.table.path().to_owned()]
     }
 
     fn name(&self) -> String {
@@ -71,8 +75,6 @@ struct ColumnarStream {
     rows: Rows,
     row: Vec<f64>,
     label: usize,
-    /// The number of the next row.
-    number: u64,
 }
 
 impl Stream for ColumnarStream {
@@ -81,10 +83,8 @@ impl Stream for ColumnarStream {
             return Ok(false);
         }
         if let Some(at) = self.row.iter().position(|x| x.is_nan()) {
-            let what = format!("column {} of row {} is NaN, not a number", at + 1, self.number + 1);
-            return Err(Error::refused(what));
+            return Err(Error::refused(format!("column {} is NaN, not a number", at + 1)));
         }
-        self.number += 1;
         let numbers = self.row.iter().enumerate().filter(|(at, _)| *at != self.label);
         for (slot, (_, &number)) in out.get_mut::<f32>(0)?.iter_mut().zip(numbers) {
             *slot = number as f32;

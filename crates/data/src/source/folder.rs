@@ -1,6 +1,6 @@
 //! Turns folders of images, one folder a class or without classes, into samples.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_formats::image::{Orientation, Probe};
@@ -199,6 +199,10 @@ impl Source for Folder {
 
     fn sample_name(&self, index: u64) -> Option<String> {
         (index < self.listing.len()).then(|| self.listing.name(index))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        (0..self.listing.len()).map(|index| self.listing.path(index)).collect()
     }
 
     fn name(&self) -> String {

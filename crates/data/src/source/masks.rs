@@ -1,7 +1,7 @@
 //! Turns a folder of images and a folder of masks with the same names into samples for segmentation.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_formats::{FileError, image};
@@ -163,6 +163,11 @@ impl Source for Masks {
 
     fn sample_name(&self, index: u64) -> Option<String> {
         self.pictures.sample_name(index)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let masks = (0..self.masks.len()).map(|index| self.masks.path(index));
+        self.pictures.files().into_iter().chain(masks).collect()
     }
 
     fn name(&self) -> String {

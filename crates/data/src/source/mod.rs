@@ -20,6 +20,7 @@ mod text;
 
 use crate::error::Result;
 use crate::sample::{FieldSpec, Sample, SampleMut};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use array::{Column, Memory};
@@ -70,6 +71,11 @@ pub trait Source: Send + Sync {
     fn sample_name(&self, index: u64) -> Option<String> {
         let _ = index;
         None
+    }
+
+    /// The files it reads, so that a cache knows when they have changed.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 
     /// What messages call it: the file or folder it reads.
@@ -124,6 +130,11 @@ pub trait StreamSource: Send + Sync {
 
     /// What a user should know of the way from the file to the sample: conversions, what is left out.
     fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The files it reads, so that a cache knows when they have changed.
+    fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 

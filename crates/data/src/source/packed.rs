@@ -127,6 +127,10 @@ impl StreamSource for Packed {
         self.columns.iter().filter_map(note).collect()
     }
 
+    fn files(&self) -> Vec<PathBuf> {
+        self.columns.iter().map(|column| column.path.clone()).collect()
+    }
+
     fn name(&self) -> String {
         self.columns.first().map_or(String::new(), |column| column.path.display().to_string())
     }

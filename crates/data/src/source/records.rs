@@ -161,6 +161,10 @@ impl Source for Records {
         pictures.map(|field| format!("'{}': pixels as {}, {scale}", field.name, field.dtype)).collect()
     }
 
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|file| file.path.clone()).collect()
+    }
+
     fn name(&self) -> String {
         self.files.first().map_or(String::new(), |file| file.path.display().to_string())
     }
@@ -237,6 +241,10 @@ impl Records {
                 }
                 Feature::Bytes(_) => {
                     let bytes = feature.bytes().next().unwrap_or(&[]);
+                    if feature.bytes().nth(1).is_some() {
+                        let what = format!("feature '{name}' holds several strings; one is read");
+                        return Err(Error::refused(what));
+                    }
                     match self.images {
                         Some(images) if field.shape.len() == 3 => {
                             scratch.bytes.clear();

@@ -275,6 +275,10 @@ impl Source for Table {
         Some(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
+    }
+
     fn name(&self) -> String {
         self.path.display().to_string()
     }

@@ -149,6 +149,20 @@ impl Source for Text {
         if found == window + 1 { Ok(()) } else { Err(changed()) }
     }
 
+    fn notes(&self) -> Vec<String> {
+        match (self.tokens - 1) % self.window as u64 {
+            0 => Vec::new(),
+            rest => vec![format!(
+                "the last {rest} tokens do not fill a window of {} and are left out",
+                self.window
+            )],
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
+    }
+
     fn name(&self) -> String {
         self.path.display().to_string()
     }
