@@ -237,7 +237,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Failure> {
     if args.common.json {
         say!(
             "{}",
-            serde_json::json!({ "samples": seen, "shape": shape, "out": args.out, "resident_peak_bytes": peak() })
+            serde_json::json!({ "samples": seen, "shape": shape, "out": args.out.display().to_string(), "resident_peak_bytes": peak() })
         );
     } else {
         say!("{seen} predictions of shape {:?} are in {}", &shape[1..], args.out.display());
