@@ -69,7 +69,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     match args.json {
-        true => say!("{}", serde_json::json!({ "model": chosen.name, "out": args.out })),
+        true => {
+            say!("{}", serde_json::json!({ "model": chosen.name, "out": args.out.display().to_string() }))
+        }
         false => say!("{} is {} for Keras", args.out.display(), chosen.name),
     }
     Ok(())

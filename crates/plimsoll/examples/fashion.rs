@@ -20,7 +20,7 @@ fn main() -> plimsoll::Result<()> {
         .dropout(0.2)
         .dense(10);
     let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
-        .device(Device::best()?)
+        .device(Device::cpu()?) // on a card (`Device::best`) the line is of the card's memory
         .memory("128MiB")?
         .metrics([Metric::Accuracy])
         .validation(test)

@@ -36,7 +36,7 @@ fn a_run_is_reported_with_all_its_records() {
     );
     let events: Vec<&str> =
         record["run"]["events"].as_array().unwrap().iter().filter_map(|e| e["event"].as_str()).collect();
-    assert_eq!(events, ["started", "skipped", "saved", "saved", "saved", "ended"]);
+    assert_eq!(events, ["started", "rehearsed", "skipped", "saved", "saved", "saved", "ended"]);
     assert_eq!(record["run"]["epochs"].as_array().unwrap().len(), 3);
     let ledger = record["run"]["ledger"].as_array().unwrap();
     let arena = ledger.iter().find(|row| row["name"] == "arena").unwrap();

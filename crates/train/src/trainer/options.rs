@@ -21,7 +21,8 @@ impl Trainer {
         self
     }
 
-    /// The line: the most that the process may take, as the system counts it. `200MiB`, `1.5GiB`, or plain bytes.
+    /// The line: the most that the process may take, as the system counts it; on a card, of the card's memory. `200MiB`,
+    /// `1.5GiB`, or plain bytes.
     pub fn memory(mut self, line: &str) -> Result<Trainer> {
         self.memory = Some(line.parse()?);
         Ok(self)

@@ -21,6 +21,22 @@ fn emulated() -> Option<Device> {
     }
 }
 
+/// A card, where there is one.
+fn card() -> Option<Device> {
+    match Device::cuda(0) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            println!("skipped: no card ({why})");
+            None
+        }
+    }
+}
+
+/// All devices that there are.
+fn devices() -> impl Iterator<Item = Device> {
+    [Some(device()), emulated(), card()].into_iter().flatten()
+}
+
 fn on(device: Device) -> Trainer {
     Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2)).device(device)
 }
@@ -46,6 +62,22 @@ fn an_epoch_tells_what_the_line_counts() {
     assert!(device().line_limit().unwrap() > Bytes::mib(64));
 }
 
+#[test]
+fn on_a_real_card_the_line_counts_what_the_system_counts_there() {
+    let Some(card) = card() else { return };
+    let epoch = on(card.clone()).fit(data(), Epochs(1)).unwrap().remove(0);
+    let taken = card.taken().unwrap().get();
+    println!("{} counted, {taken} taken, {} resident", epoch.device_bytes, epoch.resident_bytes);
+    assert!(epoch.device_bytes.abs_diff(taken) <= 64 << 20, "{} of {taken}", epoch.device_bytes);
+    assert!(epoch.device_peak_bytes >= epoch.device_bytes);
+    let limit = card.line_limit().unwrap();
+    assert!(limit > Bytes(taken) && limit == card.capacity().unwrap());
+    // Without a word and outside of any scope, it is the best device, unless somebody names another.
+    if std::env::var_os("PLIMSOLL_DEVICE").is_none() {
+        assert!(Device::best().unwrap().name().starts_with("cuda"), "{:?}", Device::best_notes());
+    }
+}
+
 /// Data of which every sample takes a while.
 fn slow(each: Duration) -> Dataset {
     let slow = samples(24).map_in_place(move |_, _| {
@@ -58,7 +90,7 @@ fn slow(each: Duration) -> Dataset {
 #[test]
 fn waiting_and_steps_add_up_with_the_clock() {
     let each = Duration::from_millis(3);
-    for device in [Some(device()), emulated()].into_iter().flatten() {
+    for device in devices() {
         let name = device.name().to_string();
         let mut trainer = on(device).validation(data());
         trainer.plan(slow(each)).unwrap();
@@ -114,7 +146,7 @@ impl Callback for Rehearsals {
 
 #[test]
 fn a_failed_allocation_is_rehearsed_on_every_device_and_says_so() {
-    for device in [Some(device()), emulated()].into_iter().flatten() {
+    for device in devices() {
         let name = device.name().to_string();
         let mut trainer = on(device).fault(Some(Fault::Alloc(3)));
         let error = trainer.fit(data(), Epochs(1)).unwrap_err();
