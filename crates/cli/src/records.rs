@@ -62,6 +62,9 @@ pub fn frontier(frontier: &Frontier) -> Value {
 pub fn frontier_of_run(frontier: &Frontier, own: &StepInfo, least: Bytes) -> Value {
     let mut all = frontier.points.clone();
     all.extend(all.first().map(|first| FrontierPoint { line: least, planned: least, ..*first }));
+    let mut all = plimsoll::run::undominated(all);
+    // Its own stays, also where one with smaller pipelines takes less and no more time.
+    all.retain(|point| point.planned != own.planned);
     all.push(FrontierPoint {
         line: own.planned,
         planned: own.planned,
@@ -69,7 +72,8 @@ pub fn frontier_of_run(frontier: &Frontier, own: &StepInfo, least: Bytes) -> Val
         micro_batches: own.micro_batches,
         recomputed_ops: own.recomputed_ops as usize,
     });
-    points(&plimsoll::run::undominated(all))
+    all.sort_by_key(|point| point.planned);
+    points(&all)
 }
 
 fn points(points: &[FrontierPoint]) -> Value {
