@@ -34,7 +34,12 @@ struct Inner {
     placements: Mutex<Option<Vec<Placement>>>,
     growth: Mutex<GrowthWatch>,
     costs: Mutex<Costs>,
+    /// Who is told how far the timing of kernels has come.
+    timing: Mutex<Option<Told>>,
 }
+
+/// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
+type Told = Arc<dyn Fn(usize, usize, &str) + Send + Sync>;
 
 /// One line of the placement log: which op ran where, asked for by which line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +140,8 @@ impl Device {
     pub(crate) fn over(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
         let growth = Mutex::new(GrowthWatch::default());
         let (placements, costs) = (Mutex::new(None), Mutex::new(Costs::default()));
-        Device(Arc::new(Inner { backend, memory, placements, growth, costs }))
+        let timing = Mutex::new(None);
+        Device(Arc::new(Inner { backend, memory, placements, growth, costs, timing }))
     }
 
     /// The best device of this machine.
@@ -223,6 +229,26 @@ impl Device {
     /// ```
     pub fn calibrate(&self, folder: &Path) {
         *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    /// Tells how far the timing of kernels has come, since that may take long where many are planned for the first time: called
+    /// before each kernel with how many are done, of how many, and the name of its op; and once all are done, with an empty name.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.on_timing(|done, total, op| eprintln!("timing kernels: {done} of {total} {op}"));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn on_timing(&self, told: impl Fn(usize, usize, &str) + Send + Sync + 'static) {
+        *self.0.timing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(told));
+    }
+
+    pub(crate) fn tell_timing(&self, done: usize, total: usize, op: &str) {
+        let told = self.0.timing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(told) = told {
+            told(done, total, op);
+        }
     }
 
     /// What the process takes of the device's own memory, as the system counts it (NVML); none where tensors are in the

@@ -21,6 +21,7 @@ mod peak;
 mod profile;
 mod program;
 mod times;
+mod timing;
 
 mod account;
 mod compile;
