@@ -58,6 +58,11 @@ impl Draft {
         Ok(())
     }
 
+    /// The bytes that timing each of its kernels takes.
+    pub(crate) fn timing_needs(&self, device: &Device) -> Result<Vec<Bytes>> {
+        device.costs().needs(&self.lowered.graph, device)
+    }
+
     /// What a plan takes that recomputes nothing.
     pub(crate) fn unlimited(&mut self) -> u64 {
         self.planner.unlimited_bytes().saturating_sub(self.residents)

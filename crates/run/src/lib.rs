@@ -34,7 +34,7 @@ mod variant;
 #[cfg(test)]
 mod stand;
 
-pub use account::Account;
+pub use account::{Account, PROGRAM};
 pub use device::{Device, MemoryInfo, Placement};
 pub use error::{Error, Result, Way};
 pub use feed::Feed;

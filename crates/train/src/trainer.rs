@@ -65,7 +65,7 @@ pub struct Trainer {
     pub(crate) n_labels: usize,
     pub(crate) resumed: Option<Checkpoint>,
     /// Whether pipelines must do with the least they can, because the line is tight.
-    pub(crate) least_pipelines: bool,
+    pub(crate) lean_pipelines: bool,
     /// What the process takes for other things.
     pub(crate) beside: Bytes,
     /// What of the line is not for pipelines: weights of a model that is only used, and the program.
@@ -104,7 +104,7 @@ impl Trainer {
             n_inputs: 1,
             n_labels: 1,
             resumed: None,
-            least_pipelines: false,
+            lean_pipelines: false,
             beside: Bytes::ZERO,
             taken: Bytes::ZERO,
         }
@@ -252,7 +252,8 @@ impl Trainer {
         let device = self.on()?;
         device.scope(|| {
             let mut recipe = self.recipe(data.borrow(), true)?;
-            recipe.beside = self.pipelines(data.borrow())?;
+            // With pipelines that take the least, as for the least that a plan names.
+            recipe.beside = self.beside + self.least_pipelines(data.borrow())?;
             Ok(Training::frontier(self.model.clone(), recipe, lines, limit)?)
         })
     }
@@ -362,7 +363,7 @@ impl Trainer {
             (Some(bytes), _) if self.on()?.copies_to_host() => Bytes((bytes.get() / 8).min(64 << 20) / share),
             (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
-            (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
+            (None, Some(_)) if self.lean_pipelines => Bytes::ZERO,
             (None, Some(line)) => Bytes((line.saturating_sub(self.taken).get() / 8).min(64 << 20) / share),
         };
         Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
@@ -372,23 +373,25 @@ impl Trainer {
     pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
         let Some(training) = &self.training else { return Ok(None) };
         let mut info = training.info().clone();
-        if self.memory.is_some() && self.host_memory.is_none() {
-            let mut least = least_pipeline(data)?;
-            if let Some(validation) = &self.validation {
-                least += least_pipeline(validation)?;
-            }
-            info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
+        // Of a device's own memory pipelines take nothing.
+        if !self.on()?.has_own_memory() {
+            let more = self.pipelines(data)?.saturating_sub(self.least_pipelines(data)?);
+            info.floor = info.floor.saturating_sub(more);
         }
         Ok(Some(info))
     }
 
-    /// What all pipelines take together, where a line counts it.
-    fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
-        let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
-        self.declared(data)
+    /// The least that all pipelines can do with together. Where the user has said what they take, that.
+    fn least_pipelines(&self, data: &Dataset) -> Result<Bytes> {
+        if self.host_memory.is_some() {
+            return self.pipelines(data);
+        }
+        let validation = self.validation.as_ref().map(least_pipeline).transpose()?;
+        Ok(least_pipeline(data)? + validation.unwrap_or_default())
     }
 
-    fn declared(&self, data: &Dataset) -> Result<Bytes> {
+    /// What all pipelines take together at most, with a line or without: what is announced counts them.
+    fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
         let mut bytes = self.bounded(data)?.declared_bytes()?;
         if let Some(validation) = &self.validation {
             bytes += self.bounded(validation)?.declared_bytes()?;
@@ -400,7 +403,7 @@ impl Trainer {
     fn for_copies(&self, data: &Dataset) -> Result<Option<Bytes>> {
         match self.host_memory {
             Some(bytes) if self.on()?.copies_to_host() => {
-                Ok(Some(bytes.saturating_sub(self.declared(data)?)))
+                Ok(Some(bytes.saturating_sub(self.pipelines(data)?)))
             }
             _ => Ok(None),
         }
@@ -454,7 +457,7 @@ impl Trainer {
             let training = match Training::new(self.model.clone(), recipe.clone(), self.seed) {
                 // The pipelines' wish may be what is too much: they make do with the least.
                 Err(plimsoll_run::Error::Infeasible { .. }) if self.host_memory.is_none() => {
-                    self.least_pipelines = true;
+                    self.lean_pipelines = true;
                     recipe.beside = self.beside + self.pipelines(data)?;
                     Training::new(self.model.clone(), recipe, self.seed)?
                 }
@@ -471,16 +474,13 @@ impl Trainer {
             let mut recipe = self.recipe(data, false)?;
             let params = Net::discover_in(recipe.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
-            self.taken = self.beside + Bytes(weights) + PROGRAM;
+            self.taken = self.beside + Bytes(weights) + plimsoll_run::PROGRAM;
             recipe.beside = self.beside + self.pipelines(data)?;
             self.training = Some(Training::idle(self.model.clone(), recipe, self.seed)?);
         }
         self.bounded(data)
     }
 }
-
-/// About what the program itself takes. Where a line leaves no more than that beside the weights, pipelines get the least.
-const PROGRAM: Bytes = Bytes::mib(24);
 
 /// The least that a pipeline over this data can do with.
 fn least_pipeline(data: &Dataset) -> Result<Bytes> {
