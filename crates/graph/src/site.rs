@@ -27,7 +27,40 @@ impl Site {
     /// The line, where it is one of somebody's own code: a function that is called through a closure has a line of the standard
     /// library for a caller, which tells nobody anything.
     pub fn known(self) -> Option<Site> {
-        (!self.file.starts_with("/rustc/")).then_some(self)
+        (!self.file.starts_with("/rustc/") && !self.file.is_empty()).then_some(self)
+    }
+
+    /// The line, where it is one of a program that uses the engine, and not one of the engine's own: what an error should name.
+    pub fn of_user(self) -> Option<Site> {
+        self.known().filter(|site| !is_beside(file!(), site.file))
+    }
+
+    /// ` at FILE:LINE`, or nothing where the line is nobody's own or the engine's: for the text of errors.
+    pub fn at(self) -> At {
+        At(self.of_user())
+    }
+}
+
+/// Whether a file is a source of the crates among which this one is, at `here`: in the folder of a repository, which the compiler
+/// names as it was called, or unpacked from a registry. A user's crate of the same name lies elsewhere.
+fn is_beside(here: &str, file: &str) -> bool {
+    if let Some(crates) = here.strip_suffix("graph/src/site.rs") {
+        let inside = file.strip_prefix(crates).and_then(|rest| rest.split_once('/'));
+        return inside.is_some_and(|(_, inside)| inside.starts_with("src/"));
+    }
+    let registry = here.find("plimsoll-graph").map(|at| &here[..at]);
+    registry
+        .and_then(|registry| file.strip_prefix(registry))
+        .is_some_and(|rest| rest.starts_with("plimsoll-"))
+}
+
+/// A line as a part of a sentence: see [`Site::at`].
+#[derive(Clone, Copy, Debug)]
+pub struct At(Option<Site>);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |site| write!(f, " at {site}"))
     }
 }
 
@@ -39,12 +72,48 @@ impl From<&'static Location<'static>> for Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        match self.known() {
+            Some(Site { file, line }) => write!(f, "{file}:{line}"),
+            None => f.write_str("a line that is not known"),
+        }
     }
 }
 
 impl fmt::Debug for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_standard_library_is_nobodys() {
+        let std = Site { file: "/rustc/59807616/library/core/src/ops/function.rs", line: 79 };
+        assert_eq!((std.known(), std.of_user(), std.at().to_string()), (None, None, String::new()));
+        assert!(!std.to_string().contains("rustc") && !format!("{std:?}").contains("rustc"));
+        let mine = Site { file: "src/main.rs", line: 7 };
+        assert_eq!(mine.at().to_string(), " at src/main.rs:7");
+    }
+
+    #[test]
+    fn lines_of_the_engine_are_told_from_those_of_programs_that_use_it() {
+        let here = "crates/graph/src/site.rs";
+        assert!(is_beside(here, "crates/nn/src/zoo/mlp.rs"));
+        for theirs in ["src/main.rs", "crates/nn/tests/layers.rs", "crates/plimsoll/examples/fashion.rs"] {
+            assert!(!is_beside(here, theirs), "{theirs}");
+        }
+        let checkout = "/home/me/.cargo/git/checkouts/plimsoll-1/2/crates/";
+        let here = format!("{checkout}graph/src/site.rs");
+        assert!(is_beside(&here, &format!("{checkout}run/src/step/mod.rs")));
+        assert!(!is_beside(&here, "crates/train/src/main.rs"), "a user's crate of the same name");
+        let registry = "/home/me/.cargo/registry/src/index.crates.io-1/";
+        let here = format!("{registry}plimsoll-graph-0.1.0/src/site.rs");
+        assert!(is_beside(&here, &format!("{registry}plimsoll-nn-0.1.0/src/zoo/mlp.rs")));
+        assert!(!is_beside(&here, &format!("{registry}other-0.1.0/src/lib.rs")));
+        assert!(!is_beside(&here, "src/plimsoll-model.rs"));
+        assert_eq!(Site::here().of_user(), None);
     }
 }

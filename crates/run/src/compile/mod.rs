@@ -198,11 +198,15 @@ impl Compile<'_> {
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
         let (samples, sizes) = match (self.batch, self.options.micro_batch) {
+            (Some(_), Some(0)) => {
+                let why = "micro-batches of 0 samples were asked for; 1 is the least".into();
+                return Err(Error::Split { why, site: self.site });
+            }
             (Some(batch), Some(samples)) if samples < batch => {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
                 }
-                (Some(samples.max(1)), Vec::new())
+                (Some(samples), Vec::new())
             }
             (Some(batch), None) if allowed => (None, sizes(batch)),
             _ => (None, Vec::new()),
