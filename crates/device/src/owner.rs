@@ -39,7 +39,11 @@ impl Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at {}", self.op, self.site)
+        // A function that is called through a closure has no line that tells anybody anything.
+        match self.site.known() {
+            Some(site) => write!(f, "{} at {site}", self.op),
+            None => f.write_str(self.op),
+        }
     }
 }
 

@@ -94,6 +94,11 @@ pub fn cpu_time() -> Option<Duration> {
     clock::process_cpu_time()
 }
 
+/// The processor time that the calling thread has taken so far.
+pub fn thread_cpu_time() -> Option<Duration> {
+    clock::thread_cpu_time()
+}
+
 /// Reads what the process takes again and again without allocating anything, for logs of every step.
 ///
 /// ```
@@ -184,11 +189,20 @@ mod clock {
     }
 
     const CLOCK_PROCESS_CPUTIME_ID: c_int = 2;
+    const CLOCK_THREAD_CPUTIME_ID: c_int = 3;
 
     pub fn process_cpu_time() -> Option<Duration> {
+        read(CLOCK_PROCESS_CPUTIME_ID)
+    }
+
+    pub fn thread_cpu_time() -> Option<Duration> {
+        read(CLOCK_THREAD_CPUTIME_ID)
+    }
+
+    fn read(clock: c_int) -> Option<Duration> {
         let mut time = Timespec { seconds: 0, nanoseconds: 0 };
         // SAFETY: The pointer is to a value laid out as `struct timespec` of 64-bit Linux, alive for the call.
-        let rc = unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+        let rc = unsafe { clock_gettime(clock, &raw mut time) };
         let (seconds, nanoseconds) = (time.seconds.try_into().ok()?, time.nanoseconds.try_into().ok()?);
         (rc == 0).then_some(Duration::new(seconds, nanoseconds))
     }
@@ -265,6 +279,10 @@ mod clock {
     pub fn process_cpu_time() -> Option<std::time::Duration> {
         None
     }
+
+    pub fn thread_cpu_time() -> Option<std::time::Duration> {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -324,6 +342,8 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(30), "no processor time passes");
         }
         assert!(allowed_cpus() >= 1);
+        let (mine, all) = (thread_cpu_time().unwrap(), cpu_time().unwrap());
+        assert!(Duration::ZERO < mine && mine <= all, "{mine:?} of {all:?}");
     }
 
     #[test]

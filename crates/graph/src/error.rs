@@ -7,10 +7,12 @@ use crate::{Site, Type};
 pub enum Error {
     // === The user's input ===
     /// An op was given inputs it does not take.
-    #[error("{op} at {site}: {why}; its inputs are {}", list(inputs))]
+    #[error("{op}{}{}: {why}; its inputs are {}", within(layer), site.at(), list(inputs))]
     Shape {
         /// The op's name.
         op: &'static str,
+        /// The path of the layer that it is part of; empty where that is not known.
+        layer: String,
         /// The line that asked for it.
         site: Site,
         /// The types of the inputs it was given.
@@ -19,7 +21,7 @@ pub enum Error {
         why: String,
     },
     /// A gradient was asked for through an op that has no rule for it.
-    #[error("{op} at {site} has no gradient: {why}")]
+    #[error("{op}{} has no gradient: {why}", site.at())]
     NoGradient {
         /// The op's name.
         op: &'static str,
@@ -29,7 +31,7 @@ pub enum Error {
         why: String,
     },
     /// A gradient was asked for a value that does not influence the result.
-    #[error("the gradient asked for at {site} does not exist: {why}")]
+    #[error("the gradient asked for{} does not exist: {why}", site.at())]
     NoPath {
         /// The line that asked.
         site: Site,
@@ -38,7 +40,8 @@ pub enum Error {
     },
     /// Values of two traces met in one op.
     #[error(
-        "{op} at {site}: its inputs belong to different traces; pass values into a function as arguments"
+        "{op}{}: its inputs belong to different traces; pass values into a function as arguments",
+        site.at()
     )]
     ForeignValue {
         /// The op's name.
@@ -50,6 +53,28 @@ pub enum Error {
     /// The engine broke a rule of its own.
     #[error("internal error, please report it: {0}")]
     Internal(String),
+}
+
+impl Error {
+    /// The same with the layer that the op is part of, and the user's line that asked for that, where those are not known yet.
+    #[must_use]
+    pub fn within(mut self, path: &str, asked: Option<Site>) -> Error {
+        if let Error::Shape { layer, .. } = &mut self
+            && layer.is_empty()
+        {
+            *layer = path.into();
+        }
+        if let Error::Shape { site, .. } | Error::NoGradient { site, .. } = &mut self
+            && let (None, Some(asked)) = (site.known(), asked)
+        {
+            *site = asked;
+        }
+        self
+    }
+}
+
+fn within(layer: &str) -> String {
+    if layer.is_empty() { String::new() } else { format!(" in {layer}") }
 }
 
 fn list(types: &[Type]) -> String {

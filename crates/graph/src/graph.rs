@@ -105,7 +105,15 @@ impl Graph {
     pub fn push(&mut self, op: Op, inputs: &[ValueId], site: Site) -> Result<SmallVec<[ValueId; 2]>> {
         let outputs = {
             let types: SmallVec<[&Type; 4]> = inputs.iter().map(|&v| self.ty(v)).collect();
-            op.infer(&types).map_err(|why| op.mismatch(&types, why, site))?
+            let outputs = op.infer(&types).map_err(|why| op.mismatch(&types, why, site))?;
+            if let Some(ty) = outputs.iter().find(|ty| ty.is_too_large()) {
+                return Err(op.mismatch(
+                    &types,
+                    format!("it would make {ty}, which no machine can hold"),
+                    site,
+                ));
+            }
+            outputs
         };
         let node = NodeId(self.nodes.len() as u32);
         let scope = self.scope.join("/");

@@ -41,5 +41,5 @@ pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{GatherOps, LossOps, NormOps, SoftmaxOps};
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
-pub use site::Site;
+pub use site::{At, Site};
 pub use trace::{Sym, Trace};

@@ -281,7 +281,7 @@ pub trait TensorOps: Clone + Sized {
         let site = Site::here();
         let Some(first) = values.first() else {
             let why = "it takes at least one input".into();
-            return Err(Error::Shape { op: "concat", site, inputs: vec![], why }.into());
+            return Err(Error::Shape { op: "concat", layer: String::new(), site, inputs: vec![], why }.into());
         };
         let axis = first.axis(axis, "concat", site)?;
         first.emit_one(ops::Concat { axis }, values, site)
@@ -379,6 +379,6 @@ pub trait TensorOps: Clone + Sized {
             return Ok(index as usize);
         }
         let why = format!("axis {axis} does not exist in shape {}", self.shape());
-        Err(Error::Shape { op, site, inputs: vec![self.ty().clone()], why }.into())
+        Err(Error::Shape { op, layer: String::new(), site, inputs: vec![self.ty().clone()], why }.into())
     }
 }

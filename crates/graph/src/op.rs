@@ -378,7 +378,13 @@ impl Op {
 
     /// The error for inputs this op does not take.
     pub fn mismatch(&self, inputs: &[&Type], why: String, site: crate::Site) -> Error {
-        Error::Shape { op: self.name(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
+        Error::Shape {
+            op: self.name(),
+            layer: String::new(),
+            site,
+            inputs: inputs.iter().map(|&t| t.clone()).collect(),
+            why,
+        }
     }
 }
 

@@ -24,9 +24,9 @@ impl Shape {
         Shape::default()
     }
 
-    /// The number of elements.
+    /// The number of elements; the largest number where they are more than can be counted.
     pub fn elements(&self) -> usize {
-        self.0.iter().product()
+        self.0.iter().fold(1, |all: usize, &n| all.saturating_mul(n))
     }
 
     /// The number of axes.
@@ -164,9 +164,14 @@ impl Type {
         self.shape.elements()
     }
 
-    /// The number of bytes, without alignment.
+    /// The number of bytes, without alignment; the largest number where they are more than can be counted.
     pub fn bytes(&self) -> usize {
-        self.elements() * self.dtype.bytes()
+        self.elements().saturating_mul(self.dtype.bytes())
+    }
+
+    /// Whether it has more bytes than any machine: sums of such sizes could not be counted any more.
+    pub fn is_too_large(&self) -> bool {
+        self.bytes() as u64 > 1 << 52
     }
 
     /// The same shape with another element type.

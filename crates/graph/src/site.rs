@@ -28,16 +28,37 @@ impl Site {
     /// library for a caller, and a layer that the zoo, a Keras file, a loss or an optimizer made has one of this engine: neither
     /// tells its reader where to look.
     pub fn known(self) -> Option<Site> {
-        (!self.file.starts_with("/rustc/") && !self.is_of_engine()).then_some(self)
+        let is_nobodys =
+            self.file.starts_with("/rustc/") || self.file.is_empty() || is_beside(file!(), self.file);
+        (!is_nobodys).then_some(self)
     }
 
-    /// Whether it is in the engine's own layers, models, losses, optimizers or commands. Its tests and examples are not.
-    pub fn is_of_engine(self) -> bool {
-        let root = file!().strip_suffix("graph/src/site.rs");
-        let within = root.and_then(|root| self.file.strip_prefix(root));
-        within.is_some_and(|path| {
-            ["nn/src/", "keras/src/", "train/src/", "cli/src/"].iter().any(|own| path.starts_with(own))
-        })
+    /// ` at FILE:LINE`, or nothing where the line is nobody's own or the engine's: for the text of errors.
+    pub fn at(self) -> At {
+        At(self.known())
+    }
+}
+
+/// Whether a file is a source of the crates among which this one is, at `here`: in the folder of a repository, which the compiler
+/// names as it was called, or unpacked from a registry. A user's crate of the same name lies elsewhere.
+fn is_beside(here: &str, file: &str) -> bool {
+    if let Some(crates) = here.strip_suffix("graph/src/site.rs") {
+        let inside = file.strip_prefix(crates).and_then(|rest| rest.split_once('/'));
+        return inside.is_some_and(|(_, inside)| inside.starts_with("src/"));
+    }
+    let registry = here.find("plimsoll-graph").map(|at| &here[..at]);
+    registry
+        .and_then(|registry| file.strip_prefix(registry))
+        .is_some_and(|rest| rest.starts_with("plimsoll-"))
+}
+
+/// A line as a part of a sentence: see [`Site::at`].
+#[derive(Clone, Copy, Debug)]
+pub struct At(Option<Site>);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |site| write!(f, " at {site}"))
     }
 }
 
@@ -49,7 +70,10 @@ impl From<&'static Location<'static>> for Site {
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        match self.known() {
+            Some(Site { file, line }) => write!(f, "{file}:{line}"),
+            None => f.write_str("a line that is not known"),
+        }
     }
 }
 
@@ -64,19 +88,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_engine_or_of_the_standard_library_is_nobodys_own() {
-        let root = file!().strip_suffix("graph/src/site.rs").unwrap();
-        let at = |path: &str| Site { file: format!("{root}{path}").leak(), line: 7 };
-        for own in
-            ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/case.rs"]
-        {
-            assert_eq!(at(own).known(), None, "{own}");
+    fn a_line_of_the_standard_library_is_nobodys() {
+        let std = Site { file: "/rustc/59807616/library/core/src/ops/function.rs", line: 79 };
+        assert_eq!((std.known(), std.at().to_string()), (None, String::new()));
+        assert!(!std.to_string().contains("rustc") && !format!("{std:?}").contains("rustc"));
+        let mine = Site { file: "src/main.rs", line: 7 };
+        assert_eq!(mine.at().to_string(), " at src/main.rs:7");
+    }
+
+    #[test]
+    fn lines_of_the_engine_are_told_from_those_of_programs_that_use_it() {
+        let here = "crates/graph/src/site.rs";
+        assert!(is_beside(here, "crates/nn/src/zoo/mlp.rs"));
+        for theirs in ["src/main.rs", "crates/nn/tests/layers.rs", "crates/plimsoll/examples/fashion.rs"] {
+            assert!(!is_beside(here, theirs), "{theirs}");
         }
-        for users in ["nn/tests/sites.rs", "plimsoll/examples/digits.rs"] {
-            assert_eq!(at(users).known(), Some(at(users)));
-        }
-        let elsewhere = Site { file: "src/nn/src/main.rs", line: 3 };
-        assert_eq!(elsewhere.known(), Some(elsewhere));
-        assert_eq!(Site { file: "/rustc/abc/library/core/src/ops/function.rs", line: 79 }.known(), None);
+        let checkout = "/home/me/.cargo/git/checkouts/plimsoll-1/2/crates/";
+        let here = format!("{checkout}graph/src/site.rs");
+        assert!(is_beside(&here, &format!("{checkout}run/src/step/mod.rs")));
+        assert!(!is_beside(&here, "crates/train/src/main.rs"), "a user's crate of the same name");
+        let registry = "/home/me/.cargo/registry/src/index.crates.io-1/";
+        let here = format!("{registry}plimsoll-graph-0.1.0/src/site.rs");
+        assert!(is_beside(&here, &format!("{registry}plimsoll-nn-0.1.0/src/zoo/mlp.rs")));
+        assert!(!is_beside(&here, &format!("{registry}other-0.1.0/src/lib.rs")));
+        assert!(!is_beside(&here, "src/plimsoll-model.rs"));
+        assert_eq!(Site::here().known(), None);
     }
 }

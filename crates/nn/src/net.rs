@@ -347,6 +347,16 @@ impl Net {
             let missing = || refuse(format!("asks for parameter {path}, for which no value was given"));
             return self.values.get(i).cloned().ok_or_else(missing);
         }
+        if ty.elements() == 0 {
+            return Err(refuse(format!(
+                "makes parameter {path} as {ty}, which is empty: give it a size above 0"
+            )));
+        }
+        if ty.is_too_large() {
+            return Err(refuse(format!(
+                "makes parameter {path} as {ty}, which no machine can hold: give it a smaller size"
+            )));
+        }
         let Some(sketch) = &self.sketch else { return Err(unknown(&path)) };
         let value = sketch.tensor(&path, ty.clone());
         self.index.insert(path.clone(), self.params.len());

@@ -247,3 +247,14 @@ fn a_mask_depends_on_the_samples_index_and_the_layers_path_alone() {
     let again = net.spatial_dropout("a", &ones(8), 0.5).unwrap().to_vec::<f32>().unwrap();
     assert_ne!(spatial, again, "a layer that is used twice draws twice");
 }
+
+#[test]
+fn a_layer_of_no_units_is_refused_by_name() {
+    let x = Type::new(DType::F32, [4, 2]);
+    let empty = model(|net, x| net.dense("one", &x[0], 0, true));
+    let why = Net::discover(&[x], &empty).unwrap_err().to_string();
+    assert!(why.contains("one/weight as f32[2, 0]") && why.contains("above 0"), "{why}");
+    let huge = model(|net, x| net.dense("one", &x[0], usize::MAX / 2, true));
+    let why = Net::discover(&[Type::new(DType::F32, [4, 2])], &huge).unwrap_err().to_string();
+    assert!(why.contains("one/weight as f32[2, 9223372036854775807]") && why.contains("smaller"), "{why}");
+}

@@ -3,19 +3,26 @@
 //! A line is a contract about the whole process, so everything that is not planned must be known before the plan is:
 //! the program's own pages, tensors that exist, batches that are still to come. The figure must be the same in every
 //! run of the same program, or a run at exactly the reported least would be a matter of luck. So the program's pages
-//! are declared, not measured: a round figure above what they come to. Only where the process already has more than
-//! that (a large program around the engine) is it measured.
+//! are declared, not measured: a round figure above what they come to, whatever was done before: kernels timed or not, a model
+//! read from a file or built. Only where the process already has more than that (a large program around the engine) is it
+//! measured, and then what was measured first stays as long as it holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_device::{Bytes, process};
 
 use crate::device::Device;
 
-/// What the program is declared to take: code, stacks, tables, what planning leaves behind. Most of it is pages of code, of which a
-/// build with assertions has more.
-const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 18 } else { 16 });
-/// Pages that will be touched and are not yet: kernels' code, stacks, the books of the allocator.
-const RESERVE: Bytes = Bytes::mib(2);
+/// What the program is declared to take of the host: code, stacks, tables, what planning leaves behind. Most of it is pages of
+/// code, of which a build with assertions has more. The one figure for it: whoever needs it asks here.
+pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 22 } else { 18 });
+/// Pages that will be touched and are not yet, once a step is planned and its kernels are timed: stacks, the books of the allocator.
+const RESERVE: Bytes = Bytes::mib(1);
+/// The same before that, where the program is measured: planning and timing touch code too.
+const GROWTH: Bytes = Bytes::mib(4);
+/// How much more than it needs a figure that was measured before may be, and still stay.
+const STALE: Bytes = Bytes::mib(16);
 /// What a device with memory of its own may take after it is measured: code that libraries load when they first need it,
 /// and recordings of steps.
 const DEVICE_RESERVE: Bytes = Bytes::mib(32);
@@ -86,14 +93,34 @@ impl Account {
             return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
         }
         let known = device.memory_info().current + if started { self.beside } else { Bytes::ZERO };
-        program(known) <= self.program
+        let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+        own + RESERVE <= self.program
     }
 }
 
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
-    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known) + RESERVE;
-    if own <= PROGRAM { PROGRAM } else { Bytes(own.get().next_multiple_of(GRAIN)) }
+    static MEASURED: AtomicU64 = AtomicU64::new(0);
+    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+    let (figure, measured) = declared(own, Bytes(MEASURED.load(Ordering::Relaxed)));
+    if let Some(measured) = measured {
+        MEASURED.store(measured.get(), Ordering::Relaxed);
+    }
+    figure
+}
+
+/// What to declare for a program of which `own` bytes are resident, where `before` was declared once, and what is to be
+/// remembered of that.
+fn declared(own: Bytes, before: Bytes) -> (Bytes, Option<Bytes>) {
+    let holds = |figure: Bytes| own + RESERVE <= figure;
+    if holds(PROGRAM) {
+        return (PROGRAM, None);
+    }
+    if holds(before) && before <= own + STALE {
+        return (before, None);
+    }
+    let fresh = Bytes((own + GROWTH).get().next_multiple_of(GRAIN));
+    (fresh, Some(fresh))
 }
 
 /// What the process takes of a device's own memory beside tensors: context, code, handles. None on the host.
@@ -130,4 +157,27 @@ pub(crate) fn blocks(device: &Device, sizes: impl Iterator<Item = usize>) -> Byt
         }
     }
     large + whole_pages(device, small)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_program_counts_as_declared_and_a_large_one_as_first_measured() {
+        let (nothing, mib) = (Bytes::ZERO, Bytes::mib);
+        for own in [mib(1), mib(8), PROGRAM.saturating_sub(RESERVE)] {
+            assert_eq!(declared(own, nothing), (PROGRAM, None));
+            assert_eq!(declared(own, mib(64)), (PROGRAM, None), "a smaller program is declared again");
+        }
+        let (first, kept) = declared(mib(41), nothing);
+        assert_eq!((first, kept), (mib(46), Some(mib(46))));
+        // Planning, timing and the step itself touch a few more pages, or let go of some: the figure stays.
+        for own in [mib(38), mib(41), mib(44), mib(45)] {
+            assert_eq!(declared(own, first), (first, None), "{own}");
+        }
+        // What no longer holds is measured anew, and so is what is far too much.
+        assert_eq!(declared(mib(46), first).0, mib(50));
+        assert_eq!(declared(mib(28), first).0, mib(32));
+    }
 }

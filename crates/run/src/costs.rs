@@ -1,12 +1,13 @@
 //! How long kernels take on a device: from a roofline at first, then from timing each distinct one once.
 //!
-//! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan.
+//! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan. A time that was
+//! taken on a busy machine, or that steps have contradicted, is taken again by the next process that plans the kernel.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use plimsoll_device::Bytes;
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
+use plimsoll_device::{Bytes, process};
 use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
 use plimsoll_plan::Link;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -16,11 +17,9 @@ use crate::account::own;
 use crate::device::Device;
 use crate::error::Result;
 use crate::tensor::Buffer;
-use crate::times::{Facts, Timed, Times};
+use crate::times::{Facts, Timed, Times, Trust};
+use crate::timing::{Measured, Sample, drift, measure};
 
-/// A kernel is timed until it has run this often or this long.
-const RUNS: usize = 7;
-const SECONDS: f64 = 0.02;
 /// A kernel that is estimated to take longer than this is not timed.
 const MOST_SECONDS: f64 = 0.3;
 /// Nor one whose operands take more than this.
@@ -39,6 +38,8 @@ const TOGETHER: usize = 8;
 pub(crate) struct Costs {
     /// By kernel.
     known: FxHashMap<String, Timed>,
+    /// Kernels that this process has timed: it times none of them again.
+    tried: FxHashSet<String>,
     /// Where they are kept; without a place nothing is timed.
     file: Option<PathBuf>,
 }
@@ -48,7 +49,7 @@ impl Costs {
     /// timed again.
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let file = file_in(folder, device);
-        Costs { known: Times::read(&file).kernels, file: Some(file) }
+        Costs { known: Times::read(&file).kernels, tried: FxHashSet::default(), file: Some(file) }
     }
 
     /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
@@ -90,13 +91,64 @@ impl Costs {
         device.memory().release_unused();
         if let Some(link) = link {
             let seconds = kept(LINK_BYTES / link.slower().max(1.0));
-            let timed = [(LINK.to_string(), Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES })];
-            let facts =
-                Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
-            Times::append(&file, &facts, &timed).ok();
-            self.known.extend(timed);
+            let timed = Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES, trust: Trust::default() };
+            self.keep(&file, device, vec![(LINK.to_string(), timed)]);
         }
         Ok(())
+    }
+
+    /// Remembers times, here and in the file. A cache that cannot be written costs the next run its time and nothing else.
+    fn keep(&mut self, file: &Path, device: &Device, timed: Vec<(String, Timed)>) {
+        let own = own(device).unwrap_or(Bytes::ZERO);
+        let facts = Facts::new(device.backend(), device.memory().page(), own);
+        Times::append(file, &facts, &timed).ok();
+        self.known.extend(timed);
+    }
+
+    /// Holds the times of kernels, each run so often in a step, against what steps took: undisturbed, and usually. Where that is
+    /// far from their sum, the times are corrected for the next plan. Of kernels that were never timed nothing is known, and where
+    /// they are most of a step its time says nothing of the others.
+    pub(crate) fn compare<'g>(
+        &mut self,
+        device: &Device,
+        kernels: impl Iterator<Item = (&'g Graph, &'g Node, usize)>,
+        (least, usual): (f64, f64),
+    ) {
+        let Some(file) = self.file.clone() else { return };
+        let (mut known, mut all) = (0.0, 0.0);
+        let mut keys = FxHashSet::default();
+        for (graph, node, runs) in kernels {
+            let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+            let key = key(&node.op, &inputs);
+            let seconds = runs as f64 * self.seconds(device.backend(), &node.op, &inputs, &outputs);
+            all += seconds;
+            if self.known.contains_key(&key) {
+                known += seconds;
+                keys.insert(key);
+            }
+        }
+        let Some(factor) = drift(all, least, usual).filter(|_| known > all / 2.0) else { return };
+        let correct = |key: String| Some((self.known.get(&key)?.corrected(factor), key));
+        let mut corrected: Vec<(String, Timed)> =
+            keys.into_iter().filter_map(correct).map(|(timed, key)| (key, timed)).collect();
+        corrected.sort_by(|a, b| a.0.cmp(&b.0));
+        self.keep(&file, device, corrected);
+    }
+
+    /// The bytes that timing each kernel of a graph takes, whether it has been timed or not: what a process announces must not
+    /// depend on what is in a file. Nothing where nothing is timed.
+    pub(crate) fn needs(&self, graph: &Graph, device: &Device) -> Result<Vec<Bytes>> {
+        if self.file.is_none() {
+            return Ok(Vec::new());
+        }
+        let most = most(device);
+        let kernels = graph.nodes().iter().filter(|node| !node.op.is_view());
+        let needs = kernels.map(|node| Ok(Bytes::from(needs(graph, node, device)?)));
+        let mut needs = needs.collect::<Result<Vec<Bytes>>>()?;
+        needs.retain(|bytes| *bytes <= most);
+        needs.sort_unstable();
+        needs.dedup();
+        Ok(needs)
     }
 
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
@@ -106,34 +158,38 @@ impl Costs {
         let mut seen = FxHashSet::default();
         for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
             let key = key(&node.op, &types(graph, &node.inputs));
-            if !self.known.contains_key(&key) && seen.insert(key.clone()) {
+            let known = self.known.get(&key).is_some_and(|timed| !timed.trust.wants_timing());
+            if !known && !self.tried.contains(&key) && seen.insert(key.clone()) {
                 fresh.push((key, node));
             }
         }
         let mut timed = Vec::new();
-        for (key, node) in fresh {
+        let total = fresh.len();
+        for (done, (key, node)) in fresh.into_iter().enumerate() {
+            device.tell_timing(done, total, node.op.name());
             // Of what takes long anyway, the roofline says enough.
             let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
             if self.seconds(device.backend(), &node.op, &inputs, &outputs) > MOST_SECONDS {
                 continue;
             }
-            if let Some(seconds) = time(graph, node, device, room)? {
+            if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room)? {
                 let seconds = kept(seconds);
                 let cost = node.op.cost(&inputs, &outputs);
                 let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
-                timed.push((key, Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes }));
+                let trust = Trust::default();
+                let fresh = Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust };
+                let known = self.known.get(&key).copied().unwrap_or(fresh);
+                self.tried.insert(key.clone());
+                timed.push((key, known.timed_again(seconds, is_noisy)));
             }
-            if room.is_some() || !device.backend().is_host() {
-                // The next operands may not fit where these were, and both together may be over the line.
-                device.memory().release_unused();
-            }
+            // The next operands may not fit where these were, and both together may be more than was announced.
+            device.memory().release_unused();
+        }
+        if total > 0 {
+            device.tell_timing(total, total, "");
         }
         if !timed.is_empty() {
-            let own = own(device).unwrap_or(Bytes::ZERO);
-            let facts = Facts::new(device.backend(), device.memory().page(), own);
-            // A cache that cannot be written costs the next run its time and nothing else.
-            Times::append(&file, &facts, &timed).ok();
-            self.known.extend(timed);
+            self.keep(&file, device, timed);
         }
         Ok(())
     }
@@ -150,6 +206,23 @@ fn kept(seconds: f64) -> f64 {
     (seconds * 1e9).ceil() / 1e9
 }
 
+/// A kernel that takes more is not timed: a device of its own is timed with whatever fits; of the host's memory others live too.
+fn most(device: &Device) -> Bytes {
+    if device.backend().is_host() { MOST_BYTES } else { Bytes(u64::MAX) }
+}
+
+/// Bytes that timing a kernel takes: operands and scratch, each padded.
+fn needs(graph: &Graph, node: &Node, device: &Device) -> Result<usize> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let operands: usize = inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
+    Ok((operands + padded(scratch)).max(ALIGNMENT))
+}
+
+fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
 fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g Type; 4]> {
     ids.iter().map(|&v| graph.ty(v)).collect()
 }
@@ -161,20 +234,17 @@ pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
     key
 }
 
-/// The least of several runs over operands of plain values (what else the machine does only adds), or `None` if they do not fit or the kernel refuses them.
-fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<f64>> {
+/// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them.
+fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<Measured>> {
     let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
     let scratch_bytes = device.backend().scratch(&node.op, &inputs, &outputs)?;
-    let padded = |bytes: usize| bytes.next_multiple_of(ALIGNMENT);
     let all = || inputs.iter().chain(&outputs);
-    let operand_bytes: usize = all().map(|ty| padded(ty.bytes())).sum();
-    let bytes = operand_bytes + padded(scratch_bytes);
-    // A device of its own is timed with whatever fits; of the host's memory others live too.
-    let most = if device.backend().is_host() { MOST_BYTES } else { Bytes(u64::MAX) };
+    let bytes = needs(graph, node, device)?;
+    let most = most(device);
     if Bytes::from(bytes) > room.unwrap_or(most).min(most) {
         return Ok(None);
     }
-    let buffer = Buffer::new(device, bytes.max(ALIGNMENT), "calibration", Site::here())?;
+    let buffer = Buffer::new(device, bytes, "calibration", Site::here())?;
     let mut at = buffer.ptr();
     let mut operands: SmallVec<[Operand<'_>; 16]> = SmallVec::new();
     for ty in all() {
@@ -200,28 +270,21 @@ fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Res
     if !device.backend().is_host() {
         return Ok(time_recorded(device.backend(), &call));
     }
-    let mut least = f64::INFINITY;
-    let begin = Instant::now();
-    // The first run touches the memory and is not counted.
-    for run in 0..=RUNS {
-        let start = Instant::now();
+    let run = || {
+        let (start, processor) = (Instant::now(), process::thread_cpu_time());
         // SAFETY: operands and scratch are disjoint, of the declared sizes, and live until the buffer is dropped.
-        if unsafe { device.backend().run(&call) }.is_err() {
-            return Ok(None);
-        }
-        if run > 0 {
-            least = least.min(start.elapsed().as_secs_f64());
-        }
-        if run > 1 && begin.elapsed().as_secs_f64() > SECONDS {
-            break;
-        }
-    }
-    Ok(Some(least))
+        unsafe { device.backend().run(&call) }.ok()?;
+        let wall = start.elapsed().as_secs_f64();
+        let had = process::thread_cpu_time().zip(processor).map(|(end, start)| (end - start).as_secs_f64());
+        Some(Sample { wall, processor: had })
+    };
+    // The first run touches the memory and is not counted.
+    Ok(run().and_then(|_| measure(run)))
 }
 
 /// The same on a device that does not wait for its kernels: several calls at once, recorded where the device can, since that is
 /// how a step will run them and what the host does for a single call is not what is to be timed.
-fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<f64> {
+fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<Measured> {
     let several = |backend: &dyn Backend| -> std::result::Result<(), Fault> {
         // SAFETY: operands and scratch are disjoint, of the declared sizes, and live as long as the call.
         (0..TOGETHER).try_for_each(|_| unsafe { backend.run(call) })
@@ -231,8 +294,7 @@ fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<f64> {
     unsafe { backend.run(call) }.ok()?;
     backend.synchronize().ok()?;
     let recording = backend.record(&mut || several(backend)).ok()?;
-    let (mut least, begin) = (f64::INFINITY, Instant::now());
-    for run in 0..=RUNS {
+    let run = || {
         let start = Instant::now();
         match &recording {
             // SAFETY: the memory is live as it was.
@@ -240,14 +302,11 @@ fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<f64> {
             None => several(backend).ok()?,
         }
         backend.synchronize().ok()?;
-        if run > 0 {
-            least = least.min(start.elapsed().as_secs_f64() / TOGETHER as f64);
-        }
-        if run > 0 && begin.elapsed().as_secs_f64() > SECONDS {
-            break;
-        }
-    }
-    Some(least)
+        // The host only waits, so its processor time says nothing.
+        Some(Sample { wall: start.elapsed().as_secs_f64(), processor: None })
+    };
+    let together = run().and_then(|_| measure(run))?;
+    Some(Measured { seconds: together.seconds / TOGETHER as f64, ..together })
 }
 
 /// As [`fill`], by kernels of the device.
@@ -323,6 +382,60 @@ mod tests {
         assert_eq!(all(&costs), all(&Costs::kept_in(&elsewhere, &device.backend().signature())));
         fs::write(folder.join("a-cpu.times"), "something else\n12\tx\n").unwrap();
         assert!(Costs::kept_in(&folder, "a cpu").known.is_empty());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn steps_far_from_the_prediction_correct_the_kernels_and_have_them_timed_again() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-drift-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let kernels = || graph.nodes().iter().map(|node| (&graph, node, 1));
+        let sum = |costs: &Costs| costs.known.values().map(|timed| timed.seconds).sum::<f64>();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        let predicted = sum(&costs);
+        // About right, or disturbed now and then: nothing changes.
+        costs.compare(&device, kernels(), (1.2 * predicted, 9.0 * predicted));
+        assert_eq!(sum(&costs), predicted);
+        // Five times too much was predicted.
+        costs.compare(&device, kernels(), (0.2 * predicted, 0.2 * predicted));
+        let mut next = Costs::kept_in(&folder, "a cpu");
+        assert!((sum(&next) - 0.2 * predicted).abs() < 1e-8, "{} of {predicted}", sum(&next));
+        assert!(next.known.values().all(|timed| timed.trust == Trust::Doubted));
+        // This process has timed them; the next one does so again, once.
+        costs.time(&graph, &device, None).unwrap();
+        assert!(costs.known.values().all(|timed| timed.trust == Trust::Doubted));
+        next.time(&graph, &device, None).unwrap();
+        assert!(next.known.values().all(|timed| timed.trust == Trust::Again));
+        // Steps that contradict those too have the last word.
+        let least = 3.0 * sum(&next);
+        next.compare(&device, kernels(), (least, least));
+        let last = Costs::kept_in(&folder, "a cpu");
+        assert!((sum(&last) - least).abs() < 1e-8 && last.known.len() == 2);
+        assert!(last.known.values().all(|timed| timed.trust == Trust::Corrected));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn whoever_asks_is_told_how_far_timing_has_come() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-told-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let lines = told.clone();
+        device.on_timing(move |done, total, op| lines.lock().unwrap().push((done, total, op.to_string())));
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [8, 8]));
+        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        let expected = [(0, 2, "matmul"), (1, 2, "exp"), (2, 2, "")].map(|(d, t, op)| (d, t, op.to_string()));
+        assert_eq!(*told.lock().unwrap(), expected);
+        // What is known is not timed, and nobody is told anything.
+        costs.time(&graph, &device, None).unwrap();
+        assert_eq!(told.lock().unwrap().len(), 3);
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -43,7 +43,12 @@ struct Inner {
     most_taken: AtomicU64,
     /// Which allocation is made to fail, where one is.
     fails: Option<u64>,
+    /// Who is told how far the timing of kernels has come.
+    timing: Mutex<Option<Told>>,
 }
+
+/// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
+type Told = Arc<dyn Fn(usize, usize, &str) + Send + Sync>;
 
 /// One line of the placement log: which op ran where, asked for by which line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +191,16 @@ impl Device {
     fn inner(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Inner {
         let growth = Mutex::new(GrowthWatch::default());
         let (placements, costs) = (Mutex::new(None), Arc::new(Mutex::new(Costs::default())));
-        Inner { backend, memory, placements, growth, costs, most_taken: AtomicU64::new(0), fails: None }
+        Inner {
+            backend,
+            memory,
+            placements,
+            growth,
+            costs,
+            most_taken: AtomicU64::new(0),
+            fails: None,
+            timing: Mutex::new(None),
+        }
     }
 
     /// The innermost device scope of this thread, or the process's own CPU device.
@@ -288,6 +302,26 @@ impl Device {
     /// Whether a folder has times of this very device: [`Device::keep_times`] wrote them, or an earlier run.
     pub fn has_times_in(&self, folder: &Path) -> bool {
         file_in(folder, &self.0.backend.signature()).is_file()
+    }
+
+    /// Tells how far the timing of kernels has come, since that may take long where many are planned for the first time: called
+    /// before each kernel with how many are done, of how many, and the name of its op; and once all are done, with an empty name.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.on_timing(|done, total, op| eprintln!("timing kernels: {done} of {total} {op}"));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn on_timing(&self, told: impl Fn(usize, usize, &str) + Send + Sync + 'static) {
+        *self.0.timing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(told));
+    }
+
+    pub(crate) fn tell_timing(&self, done: usize, total: usize, op: &str) {
+        let told = self.0.timing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(told) = told {
+            told(done, total, op);
+        }
     }
 
     /// What the process takes of the device's own memory, as the system counts it (NVML); none where tensors are in the

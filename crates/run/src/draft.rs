@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Graph, Phase};
-use plimsoll_plan::{Infeasible, Plan, PlanError, Planner, Request};
+use plimsoll_plan::{Infeasible, Plan, PlanError, Planner, ProblemError, Request};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -38,7 +38,10 @@ impl Draft {
         let graph = Arc::new(graph);
         let lowered = Lowered::new(graph, roles, device, host > Bytes::ZERO)?;
         let request = Request { host_budget: host.get(), ..Request::within(0) };
-        let planner = Planner::new(&lowered.problem, &request).map_err(broken)?;
+        let planner = Planner::new(&lowered.problem, &request).map_err(|error| match error {
+            ProblemError::TooLarge => Error::TooLarge,
+            error => broken(error),
+        })?;
         let resident = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Resident;
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
@@ -56,6 +59,11 @@ impl Draft {
             self.planner.time(&self.lowered.problem);
         }
         Ok(())
+    }
+
+    /// The bytes that timing each of its kernels takes.
+    pub(crate) fn timing_needs(&self, device: &Device) -> Result<Vec<Bytes>> {
+        device.costs().needs(&self.lowered.graph, device)
     }
 
     /// What a plan takes that recomputes nothing.

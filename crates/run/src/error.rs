@@ -13,9 +13,9 @@ pub enum Error {
     // === The user's input ===
     /// An op was called wrongly, or has no gradient.
     #[error(transparent)]
-    Graph(#[from] plimsoll_graph::Error),
+    Graph(plimsoll_graph::Error),
     /// Host data does not match the shape it was given for.
-    #[error("{given} elements were given at {site} for a tensor of shape {shape}, which has {}", shape.elements())]
+    #[error("{given} elements were given{} for a tensor of shape {shape}, which has {}", site.at(), shape.elements())]
     Length {
         /// Elements given.
         given: usize,
@@ -25,7 +25,7 @@ pub enum Error {
         site: Site,
     },
     /// A tensor was read as another element type than it has.
-    #[error("a tensor of {actual} elements was read as {asked} at {site}; cast it first")]
+    #[error("a tensor of {actual} elements was read as {asked}{}; cast it first", site.at())]
     ElementType {
         /// What it holds.
         actual: DType,
@@ -36,7 +36,8 @@ pub enum Error {
     },
     /// The bytes of a traced value were asked for; it has none until the function runs.
     #[error(
-        "{ty} at {site} is being traced and has no value yet; return it from the function and read it there"
+        "{ty}{} is being traced and has no value yet; return it from the function and read it there",
+        site.at()
     )]
     Traced {
         /// The value's type.
@@ -45,7 +46,7 @@ pub enum Error {
         site: Site,
     },
     /// An op was given tensors of two devices.
-    #[error("{op} at {site}: its inputs are on {first} and on {second}; move one of them first")]
+    #[error("{op}{}: its inputs are on {first} and on {second}; move one of them first", site.at())]
     TwoDevices {
         /// The op's name.
         op: &'static str,
@@ -57,7 +58,7 @@ pub enum Error {
         second: String,
     },
     /// A function or step was called with other inputs than it was made for.
-    #[error("the call at {site} {why}")]
+    #[error("the call{} {why}", site.at())]
     Signature {
         /// The line of the call.
         site: Site,
@@ -66,7 +67,8 @@ pub enum Error {
     },
     /// The result that a step stands or falls with, its loss, is not a finite number.
     #[error(
-        "the loss is {value} (at {site}): nothing was changed; look at the batch, or lower the learning rate"
+        "the loss is {value}{}: nothing was changed; look at the batch, or lower the learning rate",
+        site.at()
     )]
     NotFinite {
         /// What it is.
@@ -75,7 +77,7 @@ pub enum Error {
         site: Site,
     },
     /// A batch cannot be split into micro-batches as was asked.
-    #[error("the batch of the step at {site} is not split: {why}")]
+    #[error("the batch of the step{} is not split: {why}", site.at())]
     Split {
         /// What stands against it.
         why: String,
@@ -83,7 +85,7 @@ pub enum Error {
         site: Site,
     },
     /// A kernel refused values: an index out of range, say.
-    #[error("{fault} (at {site})")]
+    #[error("{fault}{}", site.known().map_or_else(String::new, |site| format!(" (at {site})")))]
     Fault {
         /// What the kernel said.
         fault: Fault,
@@ -150,6 +152,13 @@ pub enum Error {
         refusal: Box<Error>,
     },
 
+    /// A step whose bytes or times cannot be added up.
+    #[error(
+        "the step is too large to be planned: its bytes or its nanoseconds add up to more than 2^63; make the batch or the \
+         model smaller"
+    )]
+    TooLarge,
+
     /// There is no such CUDA card, or it refused.
     #[error(transparent)]
     Cuda(#[from] plimsoll_cuda::Error),
@@ -161,6 +170,13 @@ pub enum Error {
     /// The engine broke a rule of its own.
     #[error("internal error, please report it: {0}")]
     Internal(String),
+}
+
+impl From<plimsoll_graph::Error> for Error {
+    /// With the layer that was being traced, and the line that asked for it.
+    fn from(error: plimsoll_graph::Error) -> Error {
+        Error::Graph(error.within(&crate::tracing::path(), crate::tracing::asked_from()))
+    }
 }
 
 /// The text of a refusal.

@@ -22,6 +22,7 @@ mod profile;
 mod program;
 mod refusal;
 mod times;
+mod timing;
 
 mod account;
 mod compile;
@@ -34,7 +35,7 @@ mod variant;
 #[cfg(test)]
 mod stand;
 
-pub use account::Account;
+pub use account::{Account, PROGRAM};
 pub use device::{Counted, Device, MemoryInfo, Placement};
 pub use error::{Error, Result};
 pub use feed::Feed;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::backend::{Call, Fault, HostArena, Operand, Recording};
-use plimsoll_graph::{DType, Graph, NodeId, Site, Type, ValueId};
+use plimsoll_graph::{DType, Graph, Node, NodeId, Site, Type, ValueId};
 use plimsoll_plan::Plan;
 use smallvec::SmallVec;
 
@@ -106,6 +106,14 @@ impl Program {
     /// What it does, in order.
     pub(crate) fn instructions(&self) -> &[Instruction] {
         &self.instructions
+    }
+
+    /// The nodes whose kernels it runs, as often as it runs them.
+    pub(crate) fn nodes_run(&self) -> impl Iterator<Item = &Node> {
+        self.instructions.iter().filter_map(|instruction| match instruction {
+            Instruction::Run { node, .. } => Some(self.graph.node(*node)),
+            _ => None,
+        })
     }
 
     /// The types of its results.

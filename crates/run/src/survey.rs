@@ -186,7 +186,7 @@ impl<'a> Survey<'a> {
                 None => return Err(self.compile().refuse(line, &self.terms)?),
             },
         };
-        Ok(self.compile().info(&self.candidates[i], &plans, ns, &self.terms, self.start))
+        Ok(self.compile().info(&self.candidates[i], &plans, ns, &self.terms, line, self.start))
     }
 
     /// The record of the step within a line, instruction by instruction. It is planned anew for that.
@@ -260,7 +260,7 @@ impl<'a> Survey<'a> {
         let Some((i, plans, ns)) = self.fastest(line)? else {
             return Err(Error::Internal(format!("there is no plan within {line}, which is above the least")));
         };
-        let info = self.compile().info(&self.candidates[i], &plans, ns, &self.terms, self.start);
+        let info = self.compile().info(&self.candidates[i], &plans, ns, &self.terms, Some(line), self.start);
         Ok(FrontierPoint {
             line,
             planned: info.planned,
@@ -276,7 +276,7 @@ impl<'a> Survey<'a> {
             return Ok(None);
         };
         self.time()?;
-        let timing = self.compile().room(&self.terms.account);
+        let timing = self.compile().timing_room(&self.terms);
         let unlimited_ns = self.terms.unlimited_ns;
         let mut best: Option<Chosen> = None;
         for (i, candidate) in self.candidates.iter_mut().enumerate() {
@@ -303,7 +303,7 @@ impl<'a> Survey<'a> {
 
     /// Times the kernels of the whole batch, if they have not been.
     fn time(&mut self) -> Result<()> {
-        let room = self.compile().room(&self.terms.account);
+        let room = self.compile().timing_room(&self.terms);
         self.candidates[0].time(&self.device, room)?;
         self.terms.after_timing(&self.candidates[0]);
         Ok(())

@@ -211,7 +211,7 @@ fn run_eager(anchor: &Tensor, op: &Op, inputs: &[&Tensor], site: Site) -> Result
         }
     }
     let types: SmallVec<[&Type; 4]> = inputs.iter().map(|t| &t.ty).collect();
-    let output_types = op.infer(&types).map_err(|why| Error::Graph(op.mismatch(&types, why, site)))?;
+    let output_types = op.infer(&types).map_err(|why| Error::from(op.mismatch(&types, why, site)))?;
     device.placed(op.name(), site);
     if op.is_view() {
         let ty = output_types.into_iter().next();

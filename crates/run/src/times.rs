@@ -9,16 +9,18 @@
 //! 48230<TAB>4194304<TAB>2.1e9<TAB>3.3e7<TAB>MatMul(…) bf16[…] bf16[…]
 //! ```
 //!
-//! A kernel's numbers are nanoseconds, bytes of scratch, floating-point operations and bytes that it moves. Reading is
+//! A kernel's numbers are nanoseconds, bytes of scratch, floating-point operations and bytes that it moves. A sign behind the
+//! nanoseconds says how far they are to be trusted (`48230~2`: see [`Trust`]); none says that they are. Reading is
 //! forgiving, as for any cache: a line that is not understood is as good as none.
 
+use std::fmt;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{Backend, Speed};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The first line of a file; another format gets another number.
 const HEADER: &str = "plimsoll kernel times 3";
@@ -34,6 +36,87 @@ pub(crate) struct Timed {
     pub(crate) flops: f64,
     /// Bytes read and written.
     pub(crate) bytes: f64,
+    /// How far the time is to be trusted.
+    pub(crate) trust: Trust,
+}
+
+/// How far the time of a kernel is to be trusted, and so whether it is timed again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// It was timed on a quiet machine.
+    #[default]
+    Sure,
+    /// It was timed so often, each time on a busy machine; the least is kept.
+    Noisy(u8),
+    /// Steps took far more or less than was predicted; it has been corrected by them, and is to be timed again.
+    Doubted,
+    /// It has been timed again since.
+    Again,
+    /// Steps contradicted that too: what they say counts, and it is timed no more.
+    Corrected,
+}
+
+/// After so many times on a busy machine a kernel is timed no more.
+const MOST_TRIES: u8 = 4;
+
+impl Trust {
+    /// Whether a kernel is to be timed again when it is next planned.
+    pub(crate) fn wants_timing(self) -> bool {
+        match self {
+            Trust::Noisy(tries) => tries < MOST_TRIES,
+            Trust::Doubted => true,
+            Trust::Sure | Trust::Again | Trust::Corrected => false,
+        }
+    }
+
+    fn parse(sign: &str) -> Option<Trust> {
+        match sign {
+            "" => Some(Trust::Sure),
+            "?" => Some(Trust::Doubted),
+            "!" => Some(Trust::Again),
+            "=" => Some(Trust::Corrected),
+            noisy => Some(Trust::Noisy(noisy.strip_prefix('~')?.parse().ok()?)),
+        }
+    }
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trust::Sure => Ok(()),
+            Trust::Noisy(tries) => write!(f, "~{tries}"),
+            Trust::Doubted => f.write_str("?"),
+            Trust::Again => f.write_str("!"),
+            Trust::Corrected => f.write_str("="),
+        }
+    }
+}
+
+impl Timed {
+    /// The time of a kernel that was timed again, where this is what was known of it.
+    pub(crate) fn timed_again(self, seconds: f64, is_noisy: bool) -> Timed {
+        match (self.trust, is_noisy) {
+            // What steps have said is better than a time from a busy machine.
+            (Trust::Doubted, true) => Timed { trust: Trust::Again, ..self },
+            (Trust::Doubted, false) => Timed { seconds, trust: Trust::Again, ..self },
+            (_, false) => Timed { seconds, trust: Trust::Sure, ..self },
+            (Trust::Noisy(tries), true) => Timed {
+                seconds: seconds.min(self.seconds),
+                trust: Trust::Noisy(tries.saturating_add(1)),
+                ..self
+            },
+            (_, true) => Timed { seconds, trust: Trust::Noisy(1), ..self },
+        }
+    }
+
+    /// The same corrected by steps that took `factor` of what was predicted.
+    pub(crate) fn corrected(self, factor: f64) -> Timed {
+        let trust = match self.trust {
+            Trust::Sure | Trust::Noisy(_) | Trust::Doubted => Trust::Doubted,
+            Trust::Again | Trust::Corrected => Trust::Corrected,
+        };
+        Timed { seconds: self.seconds * factor, trust, ..self }
+    }
 }
 
 /// What is known of the device itself.
@@ -91,12 +174,14 @@ impl Times {
                 ns => {
                     let mut fields = rest.splitn(4, '\t');
                     let mut next = || fields.next();
-                    let known = (ns.parse::<u64>().ok(), next().and_then(|s| s.parse().ok()));
+                    let (ns, sign) = ns.split_at(ns.find(|c: char| !c.is_ascii_digit()).unwrap_or(ns.len()));
+                    let ns = ns.parse::<u64>().ok().zip(Trust::parse(sign));
+                    let known = (ns, next().and_then(|s| s.parse().ok()));
                     let (flops, bytes) = (next().and_then(positive), next_bytes(&mut next));
-                    if let ((Some(ns), Some(scratch)), Some(flops), Some((bytes, kernel))) =
+                    if let ((Some((ns, trust)), Some(scratch)), Some(flops), Some((bytes, kernel))) =
                         (known, flops, bytes)
                     {
-                        let timed = Timed { seconds: ns as f64 / 1e9, scratch, flops, bytes };
+                        let timed = Timed { seconds: ns as f64 / 1e9, scratch, flops, bytes, trust };
                         times.kernels.insert(kernel.into(), timed);
                     }
                 }
@@ -111,7 +196,7 @@ impl Times {
         Times::parse(&fs::read_to_string(file).unwrap_or_default())
     }
 
-    /// Adds times to a file, whole or not at all: the new file takes the old one's place.
+    /// Adds times to a file, whole or not at all: the new file takes the old one's place. Old lines of the same kernels go.
     pub(crate) fn append(file: &Path, facts: &Facts, timed: &[(String, Timed)]) -> std::io::Result<()> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
@@ -122,7 +207,12 @@ impl Times {
         let mut out = std::io::BufWriter::new(fs::File::create(&fresh)?);
         match &known {
             Some(known) => {
-                out.write_all(old.as_bytes())?;
+                let new: FxHashSet<&str> = timed.iter().map(|(kernel, _)| kernel.as_str()).collect();
+                for line in old.lines() {
+                    if !line.splitn(5, '\t').nth(4).is_some_and(|kernel| new.contains(kernel)) {
+                        writeln!(out, "{line}")?;
+                    }
+                }
                 if facts.own > known.own {
                     writeln!(out, "own\t{}", facts.own.get())?;
                 }
@@ -148,10 +238,10 @@ impl Times {
 
 impl Timed {
     fn write(&self, kernel: &str, out: &mut impl Write) -> std::io::Result<()> {
-        let Timed { seconds, scratch, flops, bytes } = self;
+        let Timed { seconds, scratch, flops, bytes, trust } = self;
         // A time that was read comes as near to a whole number as a float can, from either side.
         let ns = (seconds * 1e9 - 1e-3).ceil() as u64;
-        writeln!(out, "{ns}\t{scratch}\t{flops:e}\t{bytes:e}\t{kernel}")
+        writeln!(out, "{ns}{trust}\t{scratch}\t{flops:e}\t{bytes:e}\t{kernel}")
     }
 }
 
@@ -199,7 +289,7 @@ mod tests {
     fn what_is_written_is_read_again_and_the_most_of_its_own_counts() {
         let folder = std::env::temp_dir().join(format!("plimsoll-times-{}", std::process::id()));
         let file = folder.join("a.times");
-        let timed = Timed { seconds: 1.5e-6, scratch: 4096, flops: 2e9, bytes: 3e6 };
+        let timed = Timed { seconds: 1.5e-6, scratch: 4096, flops: 2e9, bytes: 3e6, trust: Trust::Sure };
         Times::append(&file, &facts(70), &[("MatMul(a) f32[2, 3]".into(), timed)]).unwrap();
         Times::append(&file, &facts(90), &[("Exp f32[4]".into(), Timed { scratch: 0, ..timed })]).unwrap();
         Times::append(&file, &facts(80), &[]).unwrap();
@@ -207,17 +297,53 @@ mod tests {
         assert_eq!(times.facts, Some(facts(90)));
         assert_eq!(times.kernels.len(), 2);
         assert_eq!(times.kernels["MatMul(a) f32[2, 3]"], timed);
+        // What is written again takes the old line's place, with what it is worth.
+        for trust in [Trust::Noisy(3), Trust::Doubted, Trust::Again, Trust::Corrected, Trust::Sure] {
+            let again = Timed { seconds: 2e-6, trust, ..timed };
+            Times::append(&file, &facts(80), &[("MatMul(a) f32[2, 3]".into(), again)]).unwrap();
+            assert_eq!(Times::read(&file).kernels["MatMul(a) f32[2, 3]"], again);
+            assert_eq!(fs::read_to_string(&file).unwrap().matches("MatMul").count(), 1);
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn lines_that_are_not_understood_are_as_good_as_none() {
         let text = format!(
-            "{HEADER}\nsignature\tx\nspeed\t1\tnan\t2\n12\t0\tinf\t1\tA\n13\t-1\t1\t1\tB\n14\t0\t1\t1\tC\n\n15"
+            "{HEADER}\nsignature\tx\nspeed\t1\tnan\t2\n12\t0\tinf\t1\tA\n13\t-1\t1\t1\tB\n14\t0\t1\t1\tC\n13~x\t0\t1\t1\tD\n13#\t0\t1\t1\tE\n\n15"
         );
         let times = Times::parse(&text);
         assert_eq!(times.kernels.keys().collect::<Vec<_>>(), ["C"]);
         assert_eq!(times.facts.unwrap().speed.flops, 1e12);
         assert!(Times::parse("plimsoll kernel times 2\n12\tA").kernels.is_empty());
+    }
+
+    #[test]
+    fn a_noisy_time_is_taken_again_until_it_is_sure_or_has_been_tried_often() {
+        let first = Timed { seconds: 5e-3, scratch: 0, flops: 1.0, bytes: 1.0, trust: Trust::Noisy(1) };
+        assert!(first.trust.wants_timing());
+        let sure = first.timed_again(6e-3, false);
+        assert_eq!((sure.seconds, sure.trust), (6e-3, Trust::Sure));
+        let mut busy = first;
+        let mut tries = 0;
+        while busy.trust.wants_timing() {
+            busy = busy.timed_again(4e-3, true);
+            tries += 1;
+        }
+        assert_eq!((tries, busy.seconds), (3, 4e-3), "the least is kept, and it ends");
+    }
+
+    #[test]
+    fn steps_correct_a_time_and_then_it_is_taken_once_more_and_then_they_have_the_last_word() {
+        let sure = Timed { seconds: 1.0, scratch: 0, flops: 1.0, bytes: 1.0, trust: Trust::Sure };
+        let doubted = sure.corrected(0.2);
+        assert_eq!((doubted.seconds, doubted.trust), (0.2, Trust::Doubted));
+        assert!(doubted.trust.wants_timing());
+        let again = doubted.timed_again(0.5, false);
+        assert_eq!((again.seconds, again.trust, again.trust.wants_timing()), (0.5, Trust::Again, false));
+        assert_eq!(doubted.timed_again(0.5, true).seconds, 0.2, "a busy machine does not overrule steps");
+        let corrected = again.corrected(2.0);
+        assert_eq!((corrected.seconds, corrected.trust), (1.0, Trust::Corrected));
+        assert!(!corrected.trust.wants_timing());
     }
 }

@@ -53,6 +53,11 @@ pub fn asked_from() -> Option<Site> {
     SITE.get()
 }
 
+/// The naming scopes that are open, outermost first.
+pub(crate) fn path() -> String {
+    PATH.with_borrow(|path| path.join("/"))
+}
+
 /// A function being traced. Eager tensors that its body uses become inputs of the graph, bound to their values.
 #[derive(Default)]
 pub(crate) struct Tracing {
@@ -71,8 +76,7 @@ impl Tracing {
 
     /// Files what is pushed next under the naming scopes that are open.
     pub(crate) fn enter_scope(&self) {
-        let path = PATH.with_borrow(|path| path.join("/"));
-        self.trace.lock().set_scope(&path);
+        self.trace.lock().set_scope(&path());
     }
 
     /// A new argument of the function.

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::program::{Recorded, Room, check};
 use crate::step::StepInfo;
 use crate::tensor::{Buffer, Tensor};
+use crate::timing::Watch;
 
 /// One compiled form of a step. The workspace that all variants share holds, in this order:
 ///
@@ -37,6 +38,8 @@ pub(crate) struct Variant {
     arena_bytes: usize,
     /// The position of each pass's first sample.
     firsts: Vec<Tensor>,
+    /// How long its first runs take.
+    watch: Watch,
 }
 
 /// What is to be done once, when the device has been given work and before it is waited for.
@@ -169,7 +172,20 @@ impl Variant {
             arena,
             arena_bytes,
             firsts,
+            watch: Watch::default(),
         })
+    }
+
+    /// Takes note of how long a run took. Once enough have, the times of its kernels are held against them, for plans to come: a
+    /// program that is there stays as it is.
+    pub(crate) fn ran_for(&mut self, device: &Device, seconds: f64) {
+        let Some(took) = self.watch.add(seconds) else { return };
+        let parts = self.passes.iter().chain(&self.update).map(|bound| &bound.part);
+        let kernels = parts.flat_map(|part| {
+            let nodes = part.program.nodes_run();
+            nodes.map(|node| (part.program.graph(), node, part.runs))
+        });
+        device.costs().compare(device, kernels, took);
     }
 
     /// Records anew from the next run on.

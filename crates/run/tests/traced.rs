@@ -1,8 +1,11 @@
 //! Tape, traced functions and steps: the same rules and the same bits as eager ops.
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::{DType, LossOps, NormOps, SoftmaxOps, Type};
-use plimsoll_run::{Device, Error, Result, Step, StepResult, Tape, Tensor, TensorOps, function};
+use plimsoll_graph::{DType, LossOps, NormOps, Site, SoftmaxOps, Type};
+use plimsoll_run::{
+    Device, Error, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape, Tensor, TensorOps,
+    asked_at, function, named,
+};
 
 fn noise(shape: &[usize], dtype: DType, seed: u64) -> Tensor {
     let mut dice = plimsoll_graph::example::Dice::new(seed);
@@ -207,4 +210,66 @@ fn values_of_two_traces_do_not_meet() {
     assert!(matches!(leaked.to_f64(), Err(Error::Traced { .. })));
     let mix = function(|x| Ok(vec![x[0].add(&leaked)?]));
     assert!(mix.call(&[&x]).is_err());
+}
+
+#[test]
+fn an_error_names_the_layer_and_the_users_line_and_never_the_standard_library() {
+    let x = Tensor::from_slice(&[1.0f32; 6], [2, 3]).unwrap();
+    // Called through a pointer, a method has a line of the standard library for a caller.
+    let product: fn(&Tensor, &Tensor) -> Result<Tensor> = Tensor::matmul;
+    let through = |f: &dyn Fn(&Tensor, &Tensor) -> Result<Tensor>| f(&x, &x).unwrap_err().to_string();
+    let plain = through(&product);
+    assert!(plain.starts_with("matmul") && !plain.contains("rustc"), "{plain}");
+    let traced = function(move |x| named("down0", || named("conva", || Ok(vec![product(&x[0], &x[0])?]))));
+    let named = traced.call(&[&x]).unwrap_err().to_string();
+    assert!(named.starts_with("matmul in down0/conva") && !named.contains("rustc"), "{named}");
+    // The line that a layer was asked for at is told where it is known.
+    let (site, x) = (Site::here(), x.clone());
+    let asked = asked_at(site, || product(&x, &x)).unwrap_err().to_string();
+    assert!(asked.contains(&format!("matmul at {site}: ")), "{asked}");
+}
+
+#[test]
+fn values_without_elements_run_like_others() {
+    let weights = Tensor::from_slice(&[2.0f32; 12], [3, 4]).unwrap();
+    let f = function(move |x| {
+        // Nothing of x, times the weights, beside something.
+        let empty = x[0].slice(&[(0, 0, 0, 1)])?.matmul(&weights)?.tanh()?;
+        Ok(vec![empty.exp()?, x[0].tanh()?.exp()?])
+    });
+    let results = f.call(&[&Tensor::from_slice(&[0.0f32; 6], [2, 3]).unwrap()]).unwrap();
+    assert!(results[0].to_vec::<f32>().unwrap().is_empty());
+    assert_eq!(results[1].to_vec::<f32>().unwrap(), [1.0; 6]);
+}
+
+#[test]
+fn sizes_that_cannot_be_counted_are_refused_as_such() {
+    let rows = Type::new(DType::F32, [1 << 40, 1 << 40]);
+    assert_eq!(rows.bytes(), usize::MAX);
+    let held = [("w".to_string(), Kind::Parameter, Type::new(DType::F32, [2, 2]))];
+    let survey = |ty: Type| {
+        let options = StepOptions::default();
+        let body = |pass: &Pass<'_>| {
+            let x = &pass.inputs[0];
+            // As wide as it is long.
+            let square =
+                x.reshape([x.shape().elements(), 1])?.matmul(&x.reshape([1, x.shape().elements()])?)?;
+            Ok(StepResult {
+                state: pass.state.to_vec(),
+                outputs: vec![square.mean(&[], false)?],
+                totals: vec![],
+            })
+        };
+        match Survey::new(&options, &Device::current().unwrap(), &held, &[ty], body) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("it was planned"),
+        }
+    };
+    let why = survey(rows);
+    assert!(
+        why.contains("an input of f32[1099511627776, 1099511627776]") && why.contains("smaller"),
+        "{why}"
+    );
+    let why = survey(Type::new(DType::F32, [1 << 30]));
+    assert!(why.starts_with("matmul") && why.contains("no machine can hold"), "{why}");
 }

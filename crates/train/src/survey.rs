@@ -19,12 +19,12 @@ impl Trainer {
         device.scope(|| {
             self.check_settings()?;
             if self.training.is_none() {
-                self.least_pipelines = false;
+                self.lean_pipelines = false;
             }
             let (mut survey, mut planned) = self.surveyed(data)?;
             // As for a training: the pipelines' wish may be what is too much.
             if matches!(planned, Err(plimsoll_run::Error::Infeasible { .. })) && self.host_memory.is_none() {
-                self.least_pipelines = true;
+                self.lean_pipelines = true;
                 (survey, planned) = self.surveyed(data)?;
             }
             let info = self.with_least_pipelines(planned?, data)?;

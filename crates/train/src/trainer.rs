@@ -100,7 +100,7 @@ pub struct Trainer {
     pub(crate) stop: StopFlag,
     pub(crate) ended: Option<Ended>,
     /// Whether pipelines must do with the least they can, because the line is tight.
-    pub(crate) least_pipelines: bool,
+    pub(crate) lean_pipelines: bool,
     /// What the process takes for other things.
     pub(crate) beside: Bytes,
     /// What of the line is not for pipelines: weights of a model that is only used, and the program.
@@ -141,7 +141,7 @@ impl Trainer {
             terms: None,
             stop: StopFlag::new(),
             ended: None,
-            least_pipelines: false,
+            lean_pipelines: false,
             beside: Bytes::ZERO,
             taken: Bytes::ZERO,
         }
@@ -166,7 +166,8 @@ impl Trainer {
         let device = self.pinned()?;
         device.scope(|| {
             let mut recipe = self.recipe(data.borrow(), true)?;
-            recipe.beside = self.pipelines(data.borrow())?;
+            // With pipelines that take the least, as for the least that a plan names.
+            recipe.beside = self.beside + self.least_pipelines(data.borrow())?;
             Ok(Training::frontier(self.model.clone(), recipe, lines, limit)?)
         })
     }

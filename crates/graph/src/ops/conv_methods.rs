@@ -222,7 +222,8 @@ fn convolve<T: TensorOps>(
 
 /// The error of a method whose inputs do not fit.
 fn refuse<E: From<Error>>(op: &'static str, site: Site, inputs: &[&Type], why: String) -> E {
-    Error::Shape { op, site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }.into()
+    Error::Shape { op, layer: String::new(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
+        .into()
 }
 
 #[cfg(test)]

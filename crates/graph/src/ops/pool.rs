@@ -183,7 +183,14 @@ fn resolve(x: &Shape, window: [usize; 2], stride: [usize; 2], pad: Padding) -> [
 fn widen<T: TensorOps>(x: &T, site: Site) -> Result<T, T::Error> {
     let &[n, len, channels] = &x.shape()[..] else {
         let why = format!("it takes sequences [N, L, C], not {}", x.shape());
-        return Err(crate::Error::Shape { op: "pool1d", site, inputs: vec![x.ty().clone()], why }.into());
+        return Err(crate::Error::Shape {
+            op: "pool1d",
+            layer: String::new(),
+            site,
+            inputs: vec![x.ty().clone()],
+            why,
+        }
+        .into());
     };
     x.reshape([n, 1, len, channels])
 }

@@ -290,7 +290,14 @@ pub trait ResizeOps: TensorOps {
         let site = Site::here();
         let &[_, height, width, _] = &self.shape()[..] else {
             let why = format!("it takes images [N, H, W, C], not {}", self.shape());
-            return Err(Error::Shape { op: "upsample2d", site, inputs: vec![self.ty().clone()], why }.into());
+            return Err(Error::Shape {
+                op: "upsample2d",
+                layer: String::new(),
+                site,
+                inputs: vec![self.ty().clone()],
+                why,
+            }
+            .into());
         };
         let out = [height.saturating_mul(factor), width.saturating_mul(factor)];
         self.emit_one(Resize { mode, out, align_corners: false }, &[self], site)

@@ -5,7 +5,6 @@ use plimsoll_graph::Type;
 use plimsoll_plan::{Infeasible, Plan};
 
 use super::hosting::Hosting;
-use crate::account::planning;
 use crate::device::Device;
 use crate::draft::Draft;
 use crate::error::Result;
@@ -60,15 +59,24 @@ impl Candidate {
         self.parts().map(|(draft, _)| draft.ops()).sum()
     }
 
-    /// Times its kernels, as far as their operands fit into `room` beside what planning takes. No floor depends on that.
-    pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
+    /// Times its kernels, as far as their operands fit into `room`. No floor depends on that.
+    pub(crate) fn time(&mut self, device: &Device, room: Bytes) -> Result<()> {
         if self.is_timed {
             return Ok(());
         }
-        let planning = planning(device, self.ops());
-        let room = room.map(|room| room.saturating_sub(planning));
         self.is_timed = true;
-        self.all().try_for_each(|(draft, _)| draft.time(device, room))
+        self.all().try_for_each(|(draft, _)| draft.time(device, Some(room)))
+    }
+
+    /// The bytes that timing each of its kernels takes, ascending.
+    pub(super) fn timing_needs(&self, device: &Device) -> Result<Vec<Bytes>> {
+        let mut all = Vec::new();
+        for (draft, _) in self.parts() {
+            all.extend(draft.timing_needs(device)?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
     }
 
     pub(crate) fn unlimited_ns(&self) -> u64 {

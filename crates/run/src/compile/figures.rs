@@ -21,6 +21,7 @@ impl Compile<'_> {
         plans: &[Plan],
         predicted_ns: u64,
         terms: &Terms,
+        line: Option<Bytes>,
         start: Instant,
     ) -> StepInfo {
         let parts = || candidate.parts().zip(plans);
@@ -37,7 +38,10 @@ impl Compile<'_> {
         let (copies, copied) = parts().map(copied).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let micro_batches = candidate.micro_batches();
         let elsewhere = terms.account.elsewhere();
-        let whole = |arena: Bytes| elsewhere + whole_pages(self.device, terms.planning.max(arena));
+        // Kernels are timed while the step is planned, before the arena is there: whichever takes more is announced, whether they
+        // have to be timed or not.
+        let before = terms.planning + terms.timing(line, self.movable_here());
+        let whole = |arena: Bytes| elsewhere + whole_pages(self.device, before.max(arena));
         let planned = whole(candidate.extra + Bytes(arena));
         StepInfo {
             planned,

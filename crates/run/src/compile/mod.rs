@@ -98,6 +98,8 @@ pub(crate) struct Terms {
     pub(crate) ways: Vec<Way>,
     /// What planning needs for itself, in the arena's place.
     planning: Bytes,
+    /// What timing each kernel of the first candidate takes beside that, ascending.
+    timing: Vec<Bytes>,
     /// Bytes beside the account: the least with which any candidate can run, and what the fastest plan takes.
     pub(crate) least: Bytes,
     pub(crate) unlimited: Bytes,
@@ -105,6 +107,9 @@ pub(crate) struct Terms {
     /// Bytes beside the account if every value had its own.
     unshared: Bytes,
 }
+
+/// Kernels whose operands take no more are timed however little the step itself takes; of others the roofline says enough.
+const TIMED_ANYWAY: Bytes = Bytes::mib(16);
 
 /// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
 const LATER_OUTPUTS: usize = 4096;
@@ -118,6 +123,15 @@ impl Terms {
     /// Whether no plan keeps a line.
     pub(crate) fn is_below_floor(&self, line: Bytes) -> bool {
         self.account.elsewhere() + self.least > line
+    }
+
+    /// The most that timing a kernel may take: what the largest kernel does for which the line has room beside what planning
+    /// takes, and state that may yet go to the host (`movable`).
+    pub(crate) fn timing(&self, line: Option<Bytes>, movable: Bytes) -> Bytes {
+        let taken = self.account.elsewhere() + movable + self.planning;
+        let room = line.map_or(Bytes::MAX, |line| line.saturating_sub(taken));
+        let fits = self.timing.partition_point(|&bytes| bytes <= room);
+        self.timing[..fits].last().copied().unwrap_or_default()
     }
 
     /// Bytes beside the account within a line, in whole pages; none where the line does not even hold the account.
@@ -135,7 +149,7 @@ impl Compile<'_> {
         if let Some(line) = self.options.memory.filter(|&line| terms.is_below_floor(line)) {
             return Err(self.refuse(line, &terms)?);
         }
-        one.time(self.device, self.room(&terms.account))?;
+        one.time(self.device, self.timing_room(&terms))?;
         terms.after_timing(&one);
         let (candidate, plans, predicted_ns) = match self.options.memory {
             None => {
@@ -147,7 +161,7 @@ impl Compile<'_> {
                 None => return Err(self.refuse(line, &terms)?),
             },
         };
-        let info = self.info(&candidate, &plans, predicted_ns, &terms, start);
+        let info = self.info(&candidate, &plans, predicted_ns, &terms, self.options.memory, start);
         let Candidate { drafts, update, sums, guard, passed, updated, hosting, .. } = candidate;
         let mut plans = plans.into_iter();
         let missing = || Error::Internal("a part of a step has no plan".into());
@@ -184,11 +198,15 @@ impl Compile<'_> {
         let (splits, exactness) = self.how_it_splits(&whole)?;
         let allowed = splits && self.options.exactness >= exactness;
         let (samples, sizes) = match (self.batch, self.options.micro_batch) {
+            (Some(_), Some(0)) => {
+                let why = "micro-batches of 0 samples were asked for; 1 is the least".into();
+                return Err(Error::Split { why, site: self.site });
+            }
             (Some(batch), Some(samples)) if samples < batch => {
                 if !allowed {
                     return Err(self.cannot_split(&whole)?);
                 }
-                (Some(samples.max(1)), Vec::new())
+                (Some(samples), Vec::new())
             }
             (Some(batch), None) if allowed => (None, sizes(batch)),
             _ => (None, Vec::new()),
@@ -218,15 +236,19 @@ impl Compile<'_> {
             least = least.min(one.floor());
         }
         let planning = planning(self.device, one.ops());
-        let unlimited = one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0);
+        let unlimited = one.extra + Bytes(one.all().map(|(draft, _)| draft.unlimited()).max().unwrap_or(0));
+        let mut timing = one.timing_needs(self.device)?;
+        timing.retain(|bytes| *bytes <= unlimited.max(TIMED_ANYWAY));
+        let before = planning + timing.last().copied().unwrap_or_default();
         let terms = Terms {
             account,
             outputs,
             splits: splits.then_some(exactness),
             ways,
             planning,
+            timing,
             least: whole_pages(self.device, least.max(planning)),
-            unlimited: whole_pages(self.device, planning.max(one.extra + Bytes(unlimited))),
+            unlimited: whole_pages(self.device, before.max(unlimited)),
             unlimited_ns: one.unlimited_ns(),
             unshared: one.extra
                 + one.parts().map(|(draft, _)| Bytes(draft.unshared())).max().unwrap_or_default(),
@@ -252,7 +274,7 @@ impl Compile<'_> {
             if candidate.bound() > room {
                 continue;
             }
-            candidate.time(self.device, self.room(&terms.account))?;
+            candidate.time(self.device, self.timing_room(terms))?;
             let least = candidate.unlimited_ns().max(unlimited_ns);
             if best.as_ref().is_some_and(|(_, _, ns)| least >= *ns) {
                 continue;
@@ -277,10 +299,9 @@ impl Compile<'_> {
         }
     }
 
-    /// What the line leaves for timing kernels, before any state has gone to the host.
-    pub(crate) fn room(&self, account: &Account) -> Option<Bytes> {
-        let taken = account.elsewhere() + self.movable_here();
-        self.options.memory.map(|line| line.saturating_sub(taken))
+    /// What kernels may be timed in, before any state has gone to the host.
+    pub(crate) fn timing_room(&self, terms: &Terms) -> Bytes {
+        terms.timing(self.options.memory, self.movable_here())
     }
 }
 

@@ -51,6 +51,8 @@ impl Lowered {
             let planned = &self.problem.ops[op.index()];
             let place = |location: Location| match location.fixed {
                 Some(place) => Ok(place),
+                // What has no bytes lies anywhere.
+                None if self.problem.tensors[location.tensor.index()].bytes == 0 => Ok(Place::Arena(0)),
                 None => {
                     let known = planned.reads.iter().zip(reads).chain(planned.writes.iter().zip(writes));
                     let offset =

@@ -113,6 +113,10 @@ pub struct StepResult {
 
 /// Samples in the inputs, where their first axis counts them.
 pub(crate) fn batch_of(options: &StepOptions, inputs: &[Type], site: Site) -> Result<Option<usize>> {
+    if let Some(ty) = inputs.iter().find(|ty| ty.is_too_large()) {
+        let why = format!("has an input of {ty}, which no machine can hold; make the batch smaller");
+        return Err(Error::Signature { site, why });
+    }
     if !options.batched {
         return Ok(None);
     }

@@ -9,9 +9,6 @@ use plimsoll_run::Error as RunError;
 use super::Trainer;
 use crate::error::{Error, Result};
 
-/// About what the program itself takes. Where a line leaves no more than that beside the weights, pipelines get the least.
-const PROGRAM: Bytes = Bytes::mib(24);
-
 /// What the parameters of a model that is only used start with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Values {
@@ -72,8 +69,8 @@ impl Trainer {
             recipe.beside = self.beside + self.pipelines(data)?;
             match self.begin(recipe.clone()) {
                 // The pipelines' wish may be what is too much: they make do with the least.
-                Err(RunError::Infeasible { .. }) if self.host_memory.is_none() && !self.least_pipelines => {
-                    self.least_pipelines = true;
+                Err(RunError::Infeasible { .. }) if self.host_memory.is_none() && !self.lean_pipelines => {
+                    self.lean_pipelines = true;
                     recipe.beside = self.beside + self.pipelines(data)?;
                     self.begin(recipe)?;
                 }
@@ -99,7 +96,7 @@ impl Trainer {
             let mut recipe = self.recipe(data, false)?;
             let params = Net::discover_in(recipe.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
-            self.taken = self.beside + Bytes(weights) + PROGRAM;
+            self.taken = self.beside + Bytes(weights) + plimsoll_run::PROGRAM;
             recipe.beside = self.beside + self.pipelines(data)?;
             self.training = Some(match values {
                 Values::Drawn => Training::idle(self.model.clone(), recipe, self.seed)?,

@@ -16,7 +16,7 @@ impl Trainer {
             (Some(bytes), _) if self.on()?.copies_to_host() => Bytes((bytes.get() / 8).min(64 << 20) / share),
             (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
-            (None, Some(_)) if self.least_pipelines => Bytes::ZERO,
+            (None, Some(_)) if self.lean_pipelines => Bytes::ZERO,
             (None, Some(line)) => Bytes((line.saturating_sub(self.taken).get() / 8).min(64 << 20) / share),
         };
         Ok(data.clone().memory(wanted.max(least_pipeline(data)?)))
@@ -30,23 +30,25 @@ impl Trainer {
 
     /// A plan whose least is that with pipelines that take the least.
     pub(crate) fn with_least_pipelines(&self, mut info: StepInfo, data: &Dataset) -> Result<StepInfo> {
-        if self.memory.is_some() && self.host_memory.is_none() {
-            let mut least = least_pipeline(data)?;
-            if let Some(validation) = &self.validation {
-                least += least_pipeline(validation)?;
-            }
-            info.floor = info.floor.saturating_sub(self.pipelines(data)?.saturating_sub(least));
+        // Of a device's own memory pipelines take nothing.
+        if !self.on()?.has_own_memory() {
+            let more = self.pipelines(data)?.saturating_sub(self.least_pipelines(data)?);
+            info.floor = info.floor.saturating_sub(more);
         }
         Ok(info)
     }
 
-    /// What all pipelines take together, where a line counts it.
-    pub(crate) fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
-        let Some(_) = self.memory else { return Ok(Bytes::ZERO) };
-        self.declared(data)
+    /// The least that all pipelines can do with together. Where the user has said what they take, that.
+    pub(crate) fn least_pipelines(&self, data: &Dataset) -> Result<Bytes> {
+        if self.host_memory.is_some() {
+            return self.pipelines(data);
+        }
+        let validation = self.validation.as_ref().map(least_pipeline).transpose()?;
+        Ok(least_pipeline(data)? + validation.unwrap_or_default())
     }
 
-    fn declared(&self, data: &Dataset) -> Result<Bytes> {
+    /// What all pipelines take together at most, with a line or without: what is announced counts them.
+    pub(crate) fn pipelines(&self, data: &Dataset) -> Result<Bytes> {
         let mut bytes = self.bounded(data)?.declared_bytes()?;
         if let Some(validation) = &self.validation {
             bytes += self.bounded(validation)?.declared_bytes()?;
@@ -58,7 +60,7 @@ impl Trainer {
     pub(super) fn for_copies(&self, data: &Dataset) -> Result<Option<Bytes>> {
         match self.host_memory {
             Some(bytes) if self.on()?.copies_to_host() => {
-                Ok(Some(bytes.saturating_sub(self.declared(data)?)))
+                Ok(Some(bytes.saturating_sub(self.pipelines(data)?)))
             }
             _ => Ok(None),
         }

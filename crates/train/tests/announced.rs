@@ -1,0 +1,95 @@
+//! A training announces all that its process will take, with a limit or without: program, state, pipelines, step. The least that it
+//! names is the least that works.
+//!
+//! What a process takes can be read of a process of its own only, so this test starts itself again for every case.
+
+use std::path::Path;
+use std::process::Command;
+
+use plimsoll_data::{Column, Dataset};
+use plimsoll_device::{Bytes, process};
+use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+use plimsoll_run::Device;
+use plimsoll_train::{Epochs, Error, Trainer};
+
+const SAMPLES: usize = 1000;
+
+fn data() -> Dataset {
+    let x: Vec<f32> = (0..SAMPLES * 784).map(|i| (i % 251) as f32 / 250.0).collect();
+    let y: Vec<i64> = (0..SAMPLES as i64).map(|i| i % 10).collect();
+    let columns = [Column::memory("x", x, [784]).unwrap(), Column::memory("y", y, []).unwrap()];
+    Dataset::columns(columns).unwrap().shuffle(500, 1).batch(64)
+}
+
+fn trainer(cache: &Path, line: Option<Bytes>, beside: Bytes) -> Trainer {
+    let device = Device::cpu_with(2, Bytes::gib(1)).unwrap();
+    device.calibrate(cache);
+    let model = Sequential::new([784]).dense(64).relu().dense(10);
+    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3)).device(device).line(line).beside(beside)
+}
+
+/// What one process says: the least, what it announced, the most that it took, and where the frontier begins.
+fn said(cache: &Path, line: Option<Bytes>, beside: Bytes) -> [u64; 4] {
+    let data = data();
+    let mut training = trainer(cache, line, beside);
+    let [least, announced, peak] = match training.plan(&data) {
+        Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => [least.get(), 0, 0],
+        info => {
+            let info = info.unwrap();
+            training.fit(&data, Epochs(1)).unwrap();
+            [info.floor.get(), info.planned.get(), process::peak_resident().unwrap().get()]
+        }
+    };
+    drop(training);
+    let frontier = trainer(cache, line, beside).frontier(&data, 2, None).unwrap();
+    [least, announced, peak, frontier.points[0].line.get()]
+}
+
+fn ask(cache: &Path, line: u64, beside: u64) -> [u64; 4] {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "all_that_a_training_takes_is_announced_and_the_least_is_the_least", "--nocapture"])
+        .env("PLIMSOLL_ANNOUNCED", format!("{line} {beside}"))
+        .env("PLIMSOLL_ANNOUNCED_CACHE", cache)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = text
+        .lines()
+        .find_map(|line| line.split_once("said: "))
+        .unwrap_or_else(|| panic!("nothing was said: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    let numbers: Vec<u64> = said.1.split(' ').map(|n| n.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn all_that_a_training_takes_is_announced_and_the_least_is_the_least() {
+    if let Ok(asked) = std::env::var("PLIMSOLL_ANNOUNCED") {
+        let (line, beside) = asked.split_once(' ').unwrap();
+        let (line, beside): (u64, u64) = (line.parse().unwrap(), beside.parse().unwrap());
+        let cache = std::env::var_os("PLIMSOLL_ANNOUNCED_CACHE").unwrap();
+        let [a, b, c, d] =
+            said(Path::new(&cache), Some(Bytes(line)).filter(|line| line.0 > 0), Bytes(beside));
+        return println!("\nsaid: {a} {b} {c} {d}");
+    }
+    let cache = std::env::temp_dir().join(format!("plimsoll-announced-{}", std::process::id()));
+    let [least, announced, peak, begins] = ask(&cache, 0, 0);
+    println!("cold: least {least}, announced {announced}, peak {peak}");
+    assert!(peak <= announced, "{peak} where {announced} was announced");
+    assert_eq!(begins, least, "the frontier begins at the least");
+    let [warm_least, announced, peak, _] = ask(&cache, 0, 0);
+    assert!(
+        peak <= announced && warm_least == least,
+        "{peak} of {announced}, least {warm_least} and {least}"
+    );
+    let [again, announced, peak, begins] = ask(&cache, least, 0);
+    assert_eq!((again, begins), (least, least));
+    assert!(peak <= announced && announced <= least, "{peak}, {announced} of {least}");
+    let below = ask(&cache, least - 1, 0);
+    assert_eq!(below, [least, 0, 0, least], "a byte less is refused with the same least");
+    // What stands beside counts in all of them.
+    let more = 8 << 20;
+    let [with, announced_with, _, begins] = ask(&cache, 0, more);
+    assert_eq!((with, begins), (least + more, least + more));
+    assert!(announced_with >= announced + more);
+    std::fs::remove_dir_all(cache).unwrap();
+}
