@@ -1,7 +1,10 @@
 //! What several commands ask of the machine: a device whose kernels are timed, and how exact a plan must be.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use plimsoll::prelude::*;
@@ -58,11 +61,7 @@ impl From<Compute> for Precision {
 
 /// The CPU with a number of threads. Its kernels are timed as they are first planned, and remembered.
 pub fn cpu(threads: usize) -> Result<Device, Error> {
-    let device = Device::cpu_threads(threads)?;
-    if let Some(folder) = cache_folder() {
-        device.calibrate(&folder);
-    }
-    Ok(device)
+    Ok(calibrated(Device::cpu_threads(threads)?))
 }
 
 /// The device of a name: `cpu`, `cuda` or `cuda:1`. Its kernels are timed as they are first planned, and remembered.
@@ -83,10 +82,39 @@ pub fn device(name: &str, threads: usize, tf32: bool) -> Result<Device, Failure>
     for note in device.notes() {
         eprintln!("{note}");
     }
+    Ok(calibrated(device))
+}
+
+/// A device whose kernels are timed where they are not known yet, and says so while that takes long.
+fn calibrated(device: Device) -> Device {
     if let Some(folder) = cache_folder() {
         device.calibrate(&folder);
+        device.on_timing(timing());
     }
-    Ok(device)
+    device
+}
+
+/// Nobody waits so long without a word.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Says on standard error how far the timing of kernels has come: on a terminal in one line that goes away, else once.
+fn timing() -> impl Fn(usize, usize, &str) + Send + Sync {
+    let is_terminal = std::io::stderr().is_terminal();
+    let (begun, said) = (OnceLock::new(), AtomicBool::new(false));
+    move |done, total, op| {
+        let is_late = begun.get_or_init(Instant::now).elapsed() > PATIENCE;
+        match (is_terminal, op.is_empty()) {
+            (true, true) if said.swap(false, Relaxed) => eprint!("\r\x1b[K"),
+            (true, false) if is_late => {
+                said.store(true, Relaxed);
+                eprint!("\r\x1b[Ktiming kernels, once for this machine: {done} of {total} ({op})");
+            }
+            (false, false) if is_late && !said.swap(true, Relaxed) => {
+                eprintln!("plimsoll: timing {total} kernels, once for this machine; {done} are done");
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Cards of which a record comes with the program.
