@@ -37,7 +37,8 @@ pub struct Open {
     /// Which part, where a data set has several.
     pub split: Split,
     /// What images become; without it, the size of the first one, in color. Images of other sizes are resized, gray ones
-    /// colored and colored ones made gray. Photos are turned upright as their EXIF data says, which TensorFlow does not.
+    /// colored and colored ones made gray. JPEG photos are turned upright as their EXIF data says, which TensorFlow does
+    /// not do.
     pub images: Option<Images>,
     /// Whether there are labels. Folders of images are classes without a word, and images that lie in the folder itself
     /// have no labels; `Some(false)` takes all images, in folders too, without labels. A column of a table is a label

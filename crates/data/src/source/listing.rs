@@ -34,15 +34,21 @@ pub(crate) fn entries(path: &Path) -> Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
+/// Whether something in a folder is as `is` says; hidden entries do not count. Looks no further than the first.
+fn any(folder: &Path, is: impl Fn(&Path) -> bool) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    let seen = |entry: &DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+    entries.filter_map(Result::ok).filter(seen).any(|entry| is(&entry.path()))
+}
+
 /// Whether a folder itself holds images.
 pub(crate) fn has_images(folder: &Path) -> bool {
-    folder.is_dir()
-        && entries(folder).unwrap_or_default().iter().any(|file| image::is_image_name(&file.path()))
+    any(folder, |path| image::is_image_name(path) && !path.is_dir())
 }
 
 /// Whether a folder holds folders of images.
 pub(crate) fn has_classes(root: &Path) -> bool {
-    root.is_dir() && entries(root).unwrap_or_default().iter().any(|folder| has_images(&folder.path()))
+    any(root, |path| path.is_dir() && has_images(path))
 }
 
 /// Folders in a folder, by name.
@@ -66,7 +72,9 @@ impl Listing {
         for (number, folder) in folders.iter().enumerate() {
             for file in entries(&root.join(folder))? {
                 let path = file.path();
-                if path.is_dir() {
+                // Most systems tell folders from files without asking the disk again; a link must be followed.
+                let kind = file.file_type().map_err(|error| FileError::io(&path, error))?;
+                if kind.is_dir() || (kind.is_symlink() && path.is_dir()) {
                     if !folder.is_empty() {
                         deeper.push(format!("{folder}/{}", file.file_name().display()));
                     }

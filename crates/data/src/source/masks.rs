@@ -101,7 +101,7 @@ impl Masks {
         let at = |error: FileError| Error::File(error.at(index));
         let size =
             image::decode_ids(&scratch.bytes, &path, images.max_pixels, &mut scratch.decoded).map_err(at)?;
-        scratch.bytes.resize(images.height * images.width, 0);
+        image::fit(&mut scratch.bytes, images.height * images.width);
         image::resize_nearest(&scratch.decoded, size, images.height, images.width, &mut scratch.bytes);
         for (class, &value) in out.iter_mut().zip(&scratch.bytes) {
             *class = match (self.is_binary, value) {

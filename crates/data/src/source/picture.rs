@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_formats::image::{self, Orientation, Probe, Size};
+use plimsoll_formats::image::{self, Orientation, Probe, Size, fit};
 use plimsoll_formats::{Element, Stored};
 use plimsoll_graph::DType;
 
@@ -58,12 +58,12 @@ impl Images {
         let orientation = if turned { image::orientation(&scratch.bytes) } else { Orientation::UPRIGHT };
         // From here on the bytes of the file are not needed; their room takes the resized image.
         let resized = &mut scratch.bytes;
-        resized.resize(height * width * channels, 0);
+        fit(resized, height * width * channels);
         let (down, across) = if orientation.swaps_axes() { (width, height) } else { (height, width) };
         image::resize(&scratch.decoded, size, down, across, &mut scratch.floats, resized);
         let mut pixels = &scratch.bytes;
         if orientation != Orientation::UPRIGHT {
-            scratch.record.resize(height * width * channels, 0);
+            fit(&mut scratch.record, height * width * channels);
             image::turn(pixels, orientation, height, width, channels, &mut scratch.record);
             pixels = &scratch.record;
         }

@@ -122,8 +122,9 @@ pub fn decode(
     }
 }
 
-/// Makes a list so long, with no more room than that: what decoding takes is declared before.
-pub(crate) fn fit<T: Clone + Default>(list: &mut Vec<T>, len: usize) {
+/// Makes a list so long, with no more room than that, because what decoding takes is declared before. What it held may be
+/// lost.
+pub fn fit<T: Clone + Default>(list: &mut Vec<T>, len: usize) {
     if list.capacity() < len {
         list.clear();
         list.reserve_exact(len);
