@@ -198,7 +198,10 @@ mod tests {
             Err(why @ Error::Full { .. }) => why.to_string(),
             other => panic!("{:?}", other.map(|s| s.info().clone())),
         };
-        assert!(why.starts_with("stand has not enough memory left") && why.contains("the least is"), "{why}");
+        assert!(
+            why.starts_with("stand has not enough memory left") && why.contains("the least for this step is"),
+            "{why}"
+        );
     }
 
     #[test]

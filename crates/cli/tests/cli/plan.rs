@@ -69,7 +69,7 @@ fn a_refusal_is_an_error_to_whoever_asked_for_a_file() {
     let scratch = Scratch::new("plan-out");
     let file = scratch.path("plan.json");
     let error = lines(&["plan", "cnn", "--memory", "1MiB", "--out", &file]).unwrap_err();
-    assert!(error.contains("the least is") && !std::path::Path::new(&file).exists(), "{error}");
+    assert!(error.contains("the least for this step is") && !std::path::Path::new(&file).exists(), "{error}");
     lines(&["plan", "cnn", "--no-frontier", "--json", "--out", &file]).unwrap();
     assert!(std::path::Path::new(&file).exists());
 }
