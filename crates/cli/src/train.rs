@@ -111,7 +111,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
     let mut trainer = chosen
         .trainer(config, &train)?
         .device(device)
-        .schedule(config.schedule(steps)?)
+        .schedule(chosen.schedule(config, steps)?)
         .checkpoints(checkpoints)
         .fault(args.fault);
     if let Some(compiled) = &chosen.keras {
@@ -166,7 +166,7 @@ fn train(args: &Args, config: &Config, folder: &Folder, device: Device) -> Resul
     trainer.save(folder.model())?;
     let mut written = folder.model();
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training()) {
-        written = folder.path().join(format!("{}.keras", chosen.name));
+        written = folder.path().join(compiled.model.saved_name(&chosen.name));
         compiled.model.save(&written, training)?;
     }
     if let Some(training) = trainer.training() {

@@ -4,6 +4,7 @@ mod card;
 mod common;
 mod contract;
 mod explain;
+mod keras_training;
 mod line;
 mod live;
 mod model;
