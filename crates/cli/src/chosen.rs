@@ -13,7 +13,9 @@ use crate::Failure;
 use crate::check::known_optimizer;
 use crate::config::Config;
 use crate::form::Form;
-use crate::keras_file::{Named, advised, fits, keep_metrics, name_metrics, named_loss, not_counted};
+use crate::keras_file::{
+    Named, advised, fits, follows_file, keep_metrics, name_metrics, named_loss, not_counted, not_followed,
+};
 use crate::sizes;
 use crate::task::Task;
 
@@ -127,15 +129,25 @@ impl Chosen {
             if let Ok(kept) = opened.measured() {
                 keep_metrics(&mut compiled, kept);
             }
-            if purpose == Purpose::Train && config.optimizer.is_none() && config.lr.is_none() {
-                let kept = opened.compiled().map_err(|e| advised(e, path, "--optimizer"))?;
-                (compiled.optimizer, compiled.schedule, compiled.clip) =
-                    (kept.optimizer, kept.schedule, kept.clip);
+            // A file that was never compiled has none; then a rate is Adam's.
+            let is_needed = opened.is_compiled() || config.lr.is_none();
+            if purpose == Purpose::Train && config.optimizer.is_none() && is_needed {
+                compiled.take_optimizer(opened.compiled().map_err(|e| advised(e, path, "--optimizer"))?);
             }
+        }
+        if let (Purpose::Train, None, Some(lr)) = (purpose, &config.optimizer, config.lr)
+            && compiled.set_rate(lr) == Some(true)
+        {
+            let why =
+                format!("the file's own schedule of the learning rate is not followed: --lr {lr} stands");
+            compiled.notices.push(why);
         }
         fits(&compiled, spec.len(), purpose)?;
         if purpose != Purpose::Predict {
             not_counted(config, &compiled.other_metrics);
+        }
+        if purpose == Purpose::Train {
+            not_followed(config, &compiled);
         }
         name_metrics(config, path, &mut compiled)?;
         let metrics = if purpose == Purpose::Predict { Vec::new() } else { compiled.metrics.clone() };
@@ -145,9 +157,11 @@ impl Chosen {
         Ok(Chosen { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
     }
 
-    /// The optimizer: the one that is named, or else the Keras file's, or else Adam.
+    /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam.
     fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
-        if let (Some(compiled), None, None) = (&self.keras, &config.optimizer, config.lr) {
+        if let (Some(compiled), None) = (&self.keras, &config.optimizer)
+            && config.lr.is_none_or(|lr| compiled.optimizer.rate() == lr)
+        {
             return Ok(compiled.optimizer.clone());
         }
         let named = config.optimizer.as_deref().unwrap_or("adam");
@@ -161,6 +175,15 @@ impl Chosen {
         match &self.keras {
             Some(compiled) => compiled.model.gives_probabilities(output),
             None => self.is_classifier,
+        }
+    }
+
+    /// How the learning rate changes over so many steps: as is named, or else as the Keras file says, where its optimizer is
+    /// used at its own rate.
+    pub fn schedule(&self, config: &Config, steps: u64) -> Result<Schedule, Failure> {
+        match &self.keras {
+            Some(compiled) if follows_file(config) => Ok(compiled.schedule.clone()),
+            _ => config.schedule(steps),
         }
     }
 

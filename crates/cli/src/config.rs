@@ -1,6 +1,6 @@
 //! What a run is: a file of settings, the flags over it, and the defaults under it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plimsoll::data::Scale;
 use plimsoll::nn::{Auc, Clip, Metric};
@@ -21,6 +21,10 @@ pub struct Config {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Where a run keeps its copy of the Keras file that `model` names.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub model_copy: Option<PathBuf>,
     /// The data: `digits`, `shapes[:SIDE[:COUNT]]` or `text`, or a path: a folder of images (a sub-folder a class), or of
     /// `images` and `masks`; IDX, .npz, .npy, .csv, .tfrecord, .txt files. For a Keras file with several inputs or outputs: arrays of
     /// their names, or x0, x1, y0, y1. [default: digits; shapes:128 for unet, text for gpt and lstm]
@@ -221,7 +225,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model data validation validation_split scale batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }

@@ -17,7 +17,7 @@ pub struct Args {
     /// The folder of a run.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The file to write: its name ends in `.keras`.
+    /// The file to write: its name ends in `.keras`, or in `.h5` where the run's model came from such a file.
     #[arg(long)]
     out: PathBuf,
     /// Write over a file that is there.
@@ -30,11 +30,14 @@ pub struct Args {
 
 /// Writes the trained model for `keras.models.load_model`. The file is read back first and compared with the model.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.out.extension().is_none_or(|end| end != "keras") {
+    let ends = |ending: &str| args.out.extension().is_some_and(|end| end == ending);
+    let other = || {
         let shown = args.out.display();
-        return Err(Failure(format!(
-            "{shown} does not end in .keras, which is the only kind of file that is written"
-        )));
+        Failure(format!("{shown} does not end in .keras, which is the only kind of file that is written"))
+    };
+    // A model from a legacy file is one again; which of the two it is, is known when the run is open.
+    if !ends("keras") && !ends("h5") {
+        return Err(other());
     }
     let shown = args.out.display();
     if args.out.is_dir() {
@@ -55,6 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &chosen.keras {
         // A model that came from Keras goes back as it came.
         Some(compiled) => compiled.model.save(&args.out, training)?,
+        None if !ends("keras") => return Err(other()),
         None => {
             let input = form.input()?;
             let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();

@@ -161,12 +161,7 @@ impl Folder {
         let mut config = Config::read(&self.config())?;
         if let Some(named) = config.model.clone() {
             let copy = self.source_model(&named);
-            if is_keras(&named)
-                && copy.is_file()
-                && let Ok(copy) = copy.into_os_string().into_string()
-            {
-                config.model = Some(copy);
-            }
+            config.model_copy = (is_keras(&named) && copy.is_file()).then_some(copy);
         }
         Ok(config)
     }

@@ -1,8 +1,10 @@
 //! What a run takes of a Keras file: arrays of its data, and losses and metrics that are named for the model's outputs.
 
+use std::path::Path;
+
 use plimsoll::data::{FieldKind, FieldSpec, Fields, Wanted};
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel, OutputLoss};
-use plimsoll::nn::Count;
+use plimsoll::nn::{Count, ScheduleShape};
 use plimsoll::prelude::*;
 
 use crate::Failure;
@@ -14,7 +16,8 @@ use crate::plan::is_keras;
 pub fn keras_model(config: &Config) -> Result<Option<KerasModel>, Failure> {
     let Some(path) = config.model.as_deref().filter(|name| is_keras(name)) else { return Ok(None) };
     let (all, layers) = config.precision()?;
-    let opened = KerasModel::open(path)?.with_layer_precisions(&layers)?;
+    let copy = config.model_copy.as_deref();
+    let opened = KerasModel::open(copy.unwrap_or(Path::new(path)))?.with_layer_precisions(&layers)?;
     Ok(Some(match all {
         Some(all) => opened.with_precision(all),
         None => opened,
@@ -171,6 +174,27 @@ pub fn fits(compiled: &Compiled, fields: usize, purpose: Purpose) -> Result<(), 
 /// An error with the file and the flags that help.
 pub fn advised(error: plimsoll::keras::Error, path: &str, flags: &str) -> Failure {
     Failure(format!("{path} cannot be used as it was compiled: {error} ({flags})"))
+}
+
+/// Whether a Keras file's schedule of the learning rate is followed: nothing else is named for it.
+pub fn follows_file(config: &Config) -> bool {
+    config.optimizer.is_none() && config.schedule.is_none() && config.warm_up.is_none()
+}
+
+/// Says what a file holds that is not followed in training.
+pub fn not_followed(config: &Config, compiled: &Compiled) {
+    // Another optimizer was asked for, and has nothing to do with the file's.
+    if config.optimizer.is_some() {
+        return;
+    }
+    for notice in &compiled.notices {
+        eprintln!("plimsoll: {notice}");
+    }
+    if compiled.schedule.shape != ScheduleShape::Constant && !follows_file(config) {
+        eprintln!(
+            "plimsoll: the file's own schedule of the learning rate is replaced by the one that is named"
+        );
+    }
 }
 
 /// Says which metrics of a file have no counterpart, unless others were named.

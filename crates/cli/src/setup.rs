@@ -106,7 +106,8 @@ impl Setup {
         }
         let train = train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
         let steps = train.samples()?.unwrap_or(0).div_ceil(batch as u64).saturating_mul(epochs);
-        let mut trainer = chosen.trainer(config, &train, device.clone())?.schedule(config.schedule(steps)?);
+        let mut trainer =
+            chosen.trainer(config, &train, device.clone())?.schedule(chosen.schedule(config, steps)?);
         if let Some(compiled) = &chosen.keras {
             trainer = trainer.beside(compiled.model.restoring_bytes());
         }

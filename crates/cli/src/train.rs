@@ -208,7 +208,7 @@ fn train(
     };
     if let Some(named) = config.model.as_deref().filter(|name| is_keras(name)) {
         let copy = folder.source_model(named);
-        if Path::new(named) != copy && !copy.is_file() {
+        if !copy.is_file() {
             folder.copy(Path::new(named), &copy)?;
         }
     }
@@ -301,7 +301,7 @@ fn keep_model(trainer: &Trainer, chosen: &chosen::Chosen, folder: &Folder) -> Re
     trainer.save(folder.model())?;
     let mut written = folder.model();
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training()) {
-        written = folder.path().join(format!("{}.keras", chosen.name));
+        written = folder.path().join(compiled.model.saved_name(&chosen.name));
         compiled.model.save(&written, training)?;
     }
     if let Some(training) = trainer.training() {

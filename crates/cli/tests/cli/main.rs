@@ -5,6 +5,7 @@ mod common;
 mod contract;
 mod evening;
 mod explain;
+mod keras_training;
 mod line;
 mod live;
 mod manners;

@@ -6,12 +6,12 @@ use plimsoll::formats::{Element, npy, npz};
 
 use crate::common::{Scratch, bytes, least_of, lines};
 
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../keras/tests/fixtures").join(name)
 }
 
 /// An array of a fixture, as bytes, with its type and shape.
-fn array(archive: &str, name: &str) -> (Element, Vec<usize>, Vec<u8>) {
+pub fn array(archive: &str, name: &str) -> (Element, Vec<usize>, Vec<u8>) {
     let path = fixture(archive);
     let members = npz::members(&path).unwrap();
     let member = members.iter().find(|member| member.name == name).unwrap();
@@ -27,12 +27,12 @@ fn write(path: &str, (element, shape, bytes): &(Element, Vec<usize>, Vec<u8>)) {
     std::fs::write(path, file).unwrap();
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 /// A folder of `x.npy` and `y.npy` from what a fixture was made with.
-fn data(scratch: &Scratch, archive: &str) -> String {
+pub fn data(scratch: &Scratch, archive: &str) -> String {
     let folder = scratch.path(archive);
     std::fs::create_dir_all(&folder).unwrap();
     write(&format!("{folder}/x.npy"), &array(archive, "x0"));

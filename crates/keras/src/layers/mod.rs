@@ -259,6 +259,12 @@ mod tests {
             let error = make(&Layer::from_json(&layer).unwrap(), "here").err().map(|e| e.to_string());
             assert!(error.as_deref().unwrap_or_default().contains(key), "{class}: {error:?}");
         }
+        // A layer inside a wrapper computes in the wrapper's type, or not at all.
+        let mut layer =
+            stored("layers").into_iter().find(|layer| layer["class_name"] == "TimeDistributed").unwrap();
+        layer["config"]["layer"]["config"]["dtype"] = json!("float16");
+        let error = make(&Layer::from_json(&layer).unwrap(), "here").err().map(|e| e.to_string());
+        assert!(error.as_deref().unwrap_or_default().contains("float16"), "{error:?}");
         let input = json!({"class_name": "InputLayer", "config": {"name": "x", "batch_shape": [null, 3], "ragged": true}});
         let error = check_input(&Layer::from_json(&input).unwrap(), "x").unwrap_err().to_string();
         assert!(error.contains("ragged"), "{error}");

@@ -3,6 +3,7 @@
 use plimsoll_formats::keras::Layer;
 use plimsoll_graph::{Shape, TensorOps};
 use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::Value;
 
 use super::recurrent::{self, Rnn, reversed};
 use super::recurrent_cell::Cell;
@@ -16,8 +17,26 @@ pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
     if s.class == "Bidirectional" { bidirectional(s) } else { time_distributed(s) }
 }
 
+/// A layer inside. It computes in the wrapper's type here, so a policy of its own is refused.
 fn inner(s: &Settings<'_>, key: &str) -> Result<Layer> {
-    Layer::from_json(s.get(key)).map_err(|e| Error::config(s.place, format!("its {key}: {e}")))
+    let layer =
+        Layer::from_json(s.get(key)).map_err(|e| Error::config(s.place, format!("its {key}: {e}")))?;
+    let (own, outer) = (policy(layer.config.get("dtype")), policy(Some(s.get("dtype"))));
+    if let (Some(own), Some(outer)) = (own, outer)
+        && own != outer
+    {
+        let why = format!(
+            "its {key} has the dtype policy {own:?} and itself {outer:?}; only one for both is supported"
+        );
+        return Err(Error::config(s.place, why));
+    }
+    Ok(layer)
+}
+
+/// The name of a dtype policy.
+fn policy(dtype: Option<&Value>) -> Option<&str> {
+    let dtype = dtype?;
+    dtype.as_str().or_else(|| dtype.get("config")?.get("name")?.as_str())
 }
 
 /// Weights of an inner layer as the outer one's. Whether they are trained is for the inner layer to say.
