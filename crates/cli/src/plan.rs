@@ -123,7 +123,7 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
                 let step = survey.timeline(limit)?;
                 crate::records::write_plan(out, &chosen.name, batch, &info, &step, frontier.as_ref())?;
             }
-            let (line, words) = described(&name, &chosen.name, limit, batch, &info);
+            let (line, words) = described(&name, &chosen.name, &form.data, limit, batch, &info);
             let words = words
                 + &frontier.as_ref().map_or(String::new(), |found| outlook::frontier(found, Some(&info)));
             (line, words)
@@ -165,13 +165,14 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
 fn described(
     name: &str,
     model: &str,
+    data: &str,
     limit: Option<Bytes>,
     batch: usize,
     info: &StepInfo,
 ) -> (serde_json::Value, String) {
     let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
     let mut line = serde_json::json!({
-        "model": model, "batch": batch, "fits": true, "budget_bytes": limit.map(Bytes::get),
+        "model": model, "data": data, "batch": batch, "fits": true, "budget_bytes": limit.map(Bytes::get),
         "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
         "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
         "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
