@@ -233,7 +233,7 @@ impl Compiled {
     /// The learning rate of a step, counted from 0: by the schedule, where there is one.
     ///
     /// ```
-    /// use plimsoll_graph::{DType, Type};
+    /// use plimsoll_graph::{DType, TensorOps, Type};
     /// use plimsoll_keras::KerasModel;
     /// use plimsoll_run::Tensor;
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mlp.keras");

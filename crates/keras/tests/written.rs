@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Arrays, compare, outputs_distance, predict, types};
-use plimsoll_formats::keras::KerasFile;
+use plimsoll_formats::keras::{Contents, KerasFile, write_keras};
 use plimsoll_graph::{DType, Type};
 use plimsoll_keras::{KerasModel, inspect};
 use plimsoll_nn::Training;
@@ -225,6 +225,36 @@ fn another_rate_is_one_of_the_files_optimizer_and_is_written() {
     assert!(scheduled.rate(0) > 2.0 * scheduled.rate(1));
     assert_eq!(scheduled.set_rate(0.5), Some(true));
     assert_eq!((scheduled.rate(0), scheduled.rate(9)), (0.5, 0.5));
+}
+
+#[test]
+fn an_optimizers_state_that_is_not_whole_is_named_and_not_taken_up() {
+    let file = KerasFile::open(fixture("resumed.keras")).unwrap();
+    assert!(KerasModel::open(fixture("resumed.keras")).unwrap().compiled().unwrap().notices.is_empty());
+    let last = file.optimizer_variables().len() - 1;
+    let kept: Vec<_> =
+        file.variables().iter().filter(|v| v.path != format!("optimizer/vars/{last}")).cloned().collect();
+    let labels = file.labels();
+    let contents = Contents {
+        config: file.config_json(),
+        metadata: file.metadata_json(),
+        variables: &kept,
+        labels: &labels,
+    };
+    let path = written("lost.keras");
+    write_keras(&path, &contents, |variable, out| {
+        let mut bytes = vec![0; variable.bytes];
+        file.read_into(&variable.path, &mut bytes).map_err(std::io::Error::other)?;
+        out.write_all(&bytes)
+    })
+    .unwrap();
+    let compiled = KerasModel::open(&path).unwrap().compiled().unwrap();
+    let notices = &compiled.notices;
+    assert!(notices.len() == 1 && notices[0].contains("state of the optimizer"), "{notices:?}");
+    let training = compiled.training(6, vec![Type::new(DType::I64, [6])]).unwrap();
+    let updates = training.state().find(|(name, _)| *name == "training.updates").unwrap().1;
+    assert_eq!(updates.item().unwrap(), 0.0);
+    done(&path);
 }
 
 #[test]
