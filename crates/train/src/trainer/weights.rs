@@ -49,6 +49,8 @@ impl Trainer {
         let Some(training) = &mut self.training else { return Ok(false) };
         checkpoint.restore_state(&path, training)?;
         self.progress = checkpoint.progress.clone();
+        // Who then fits on other data is told what it was.
+        self.terms = checkpoint.terms.clone();
         checkpoint.restore_callbacks(&mut self.callbacks);
         for (path, why) in damaged {
             self.tell(&Notice::DamagedCheckpoint { path, why })?;

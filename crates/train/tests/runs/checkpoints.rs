@@ -208,6 +208,8 @@ fn between_epochs_a_run_goes_on_with_other_data_and_within_one_it_does_not() {
     again.resume(&scratch.join("step-00000010"), &data()).unwrap();
     let error = again.fit(samples(22).batch(4), Epochs(3)).unwrap_err();
     assert!(matches!(error, Error::OtherData { epoch: 2, .. }), "{error:?}");
+    let error = again.fit(samples(22).shuffle(100, 5).batch(2), Epochs(3)).unwrap_err().to_string();
+    assert!(error.contains("batch size was 4, and 2 is asked for"), "{error}");
     again.fit(data(), Epochs(2)).unwrap();
     let history = again.fit(samples(9).batch(3), Epochs(4)).unwrap();
     assert_eq!((history.len(), again.progress().step), (2, 12 + 6));
