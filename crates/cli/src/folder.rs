@@ -36,8 +36,9 @@ impl Folder {
                 "{shown} holds a run; go on with it by --resume, or name another folder with --out"
             )));
         }
-        if self.0.exists() && !self.0.is_dir() {
-            return Err(Failure(format!("{shown} is a file; name a folder for the run with --out")));
+        if let Some(file) = self.0.ancestors().find(|path| path.exists() && !path.is_dir()) {
+            let file = file.display();
+            return Err(Failure(format!("{file} is a file; name a folder for the run with --out")));
         }
         Ok(())
     }

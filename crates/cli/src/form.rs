@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::config::Config;
-use crate::source::{Source, count_classes};
+use crate::source::Source;
 
 /// The version of the file; others are refused.
 const VERSION: u32 = 1;
@@ -46,22 +46,20 @@ impl Form {
     /// The form of data. With `counted`, classes are counted where that has not been done and labels can be classes.
     pub fn of(source: &Source, classes: Option<usize>, counted: bool) -> Result<Form, Failure> {
         let spec = source.train.spec()?;
-        let is_classes = counted && spec.len() > 1 && spec.last().is_some_and(|y| y.dtype == DType::I64);
         let classes = match classes.or(source.classes) {
-            Some(classes) => {
-                // All labels are looked at as they come; a number that is plainly wrong is said before the first step.
-                let most = if is_classes { count_classes(&source.train.clone().take(LOOKED_AT))? } else { 0 };
+            None if counted && spec.len() > 1 => source.train.count_classes(spec.len() - 1)?,
+            Some(classes) if counted && spec.len() > 1 => {
+                // Every label is looked at as it comes; a number that is plainly wrong is said before the run begins.
+                let most = source.train.clone().take(LOOKED_AT).count_classes(spec.len() - 1)?.unwrap_or(0);
                 if most > classes {
-                    let label = most - 1;
+                    let (data, label) = (&source.name, most - 1);
                     return Err(Failure(format!(
-                        "{} has a label {label}, which is no class of {classes}; classes count from 0, so say --classes {most} or more",
-                        source.name
+                        "{data} has a label {label}, which is no class of {classes}; classes count from 0, so say --classes {most} or more"
                     )));
                 }
                 Some(classes)
             }
-            None if is_classes => Some(count_classes(&source.train)?),
-            None => None,
+            classes => classes,
         };
         let array = |field: &FieldSpec| Array {
             name: field.name.clone(),

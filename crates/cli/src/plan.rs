@@ -115,9 +115,9 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
     let limit = trainer.line_bytes().map(Bytes);
     let mut frontier = None;
     let (mut line, mut words) = match asked {
-        Ok((mut survey, info)) => {
+        Ok((survey, info)) => {
             if !args.no_frontier {
-                frontier = Some(survey.frontier(FRONTIER_LINES, Some(FRONTIER_LIMIT))?);
+                frontier = Some(trainer.frontier(&train, FRONTIER_LINES, Some(FRONTIER_LIMIT))?);
             }
             if let Some(out) = &args.out {
                 let step = survey.timeline(limit)?;

@@ -79,7 +79,7 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
     if !device.has_times_in(&folder.times()) {
         return Err(Failure(format!("{} has no kernel times of this machine", folder.path().display())));
     }
-    device.calibrate(&folder.times());
+    device.recall_times(&folder.times());
     let Setup { trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
     let mut trainer = trainer.line(plan.line_bytes.map(Bytes));
     let (own, found) =

@@ -35,7 +35,13 @@ impl Setup {
         form.check_flags(config)?;
         let Source { train, held_back, model, .. } = source;
         let chosen = Chosen::new(config, model, &form, Purpose::Train)?;
-        Setup::of(config, device, chosen, form, train, held_back.map(|part| (part.data, part.name)))
+        // Where they were counted they have been looked at; a number that was said is held against every label.
+        let labels = |data: Dataset| match (form.classes, chosen.is_classifier, config.classes) {
+            (Some(classes), true, Some(_)) => data.with_classes(form.fields.len() - 1, classes),
+            _ => data,
+        };
+        let (train, held_back) = (labels(train), held_back.map(|part| (labels(part.data), part.name)));
+        Setup::of(config, device, chosen, form, train, held_back)
     }
 
     /// A model at the sizes of its own table, for data that is only imagined: what it would take can be said, and nothing trained.

@@ -231,57 +231,24 @@ fn part(
     let images = form.and_then(seen).or(config.image.map(|side| Images::new(side, side)));
     let classes = form.map(|form| form.class_names.clone()).filter(|names| !names.is_empty());
     // Whoever asks for predictions need not know the answers: images in folders are images too.
-    let labelled = (form.is_some() && purpose == Purpose::Predict).then_some(false);
+    let is_guess = form.is_some() && purpose == Purpose::Predict;
+    let labelled = (is_guess && path.is_dir()).then_some(false);
     let (window, scale) = (window(config), config.scale()?);
     let open =
         Open { split, images, labelled, classes, window, scale, fields: fields.cloned(), ..Open::default() };
-    Ok(Dataset::open_with(path, &open)?)
-}
-
-/// The largest number of classes that is believed: more are a column that holds something else.
-const MOST_CLASSES: i64 = 1 << 24;
-
-/// The number of classes in the labels: one more than the largest.
-pub fn count_classes(data: &Dataset) -> Result<usize, Failure> {
-    let mut most = 0;
-    let last = data.spec()?.len() - 1;
-    // Before the run and under no limit yet, so it makes do with little.
-    let little = data.clone().batch(64).prefetch(1).workers(1);
-    let little = match little.clone().memory(Bytes::mib(1)).declared_bytes() {
-        Err(plimsoll::data::Error::Budget { least, .. }) => little.memory(least),
-        _ => little.memory(Bytes::mib(1)),
+    let data = Dataset::open_with(path, &open)?;
+    // A table that has all columns but the label has as many as the model takes.
+    let inputs = |data: &Dataset| -> Result<Option<Vec<usize>>, Failure> {
+        Ok(data.spec()?.first().map(|field| field.shape.clone()))
     };
-    let mut seen = 0;
-    for batch in little.batches()? {
-        let batch = batch?;
-        let Some(field) = batch.field(last) else { continue };
-        if field.dtype != DType::I64 {
-            return Err(Failure(format!("labels are {}, not classes; say --classes", field.dtype)));
+    let own = form.and_then(|form| form.fields.first()).map(|field| field.shape.clone());
+    if is_guess && path.is_file() && inputs(&data)? != own {
+        let unlabelled = Dataset::open_with(path, &Open { labelled: Some(false), ..open })?;
+        if inputs(&unlabelled)? == own {
+            return Ok(unlabelled);
         }
-        let labels = field.get::<i64>()?;
-        let each = (labels.len() / batch.samples().max(1)).max(1);
-        for (i, &label) in labels.iter().enumerate() {
-            let sample = seen + (i / each) as u64;
-            if label < 0 {
-                return Err(Failure(format!(
-                    "the label of sample {sample} is {label}; classes count from 0 (samples are counted from 0 too)"
-                )));
-            }
-            if label >= MOST_CLASSES {
-                return Err(Failure(format!(
-                    "the label of sample {sample} is {label}, which is no class: there would have to be {} of them; is it a number \
-                     to be predicted (--loss mse), or the wrong column?",
-                    label.saturating_add(1)
-                )));
-            }
-            most = most.max(label);
-        }
-        seen += batch.samples() as u64;
     }
-    if seen == 0 {
-        return Err(Failure("the data has no samples".into()));
-    }
-    Ok(most as usize + 1)
+    Ok(data)
 }
 
 /// Data of these types that is never read: what a step takes is known from its shapes.

@@ -52,6 +52,12 @@ impl Costs {
         Costs { known: Times::read(&file).kernels, tried: FxHashSet::default(), file: Some(file) }
     }
 
+    /// The same, with every time taken as it stands: plans that were made by them are made again.
+    pub(crate) fn recalled_from(folder: &Path, device: &str) -> Costs {
+        let costs = Costs::kept_in(folder, device);
+        Costs { tried: costs.known.keys().cloned().collect(), ..costs }
+    }
+
     /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
     pub(crate) fn write_to(&self, folder: &Path, device: &Device) -> std::io::Result<()> {
         let mut timed: Vec<(&String, &Timed)> = self.known.iter().collect();

@@ -290,8 +290,13 @@ impl Device {
         *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
     }
 
-    /// Writes the times that plans went by to a folder: [`Device::calibrate`] with that folder lets the same plans be made again,
-    /// whatever has been timed since.
+    /// Goes by the times that [`Device::keep_times`] wrote to a folder, and takes none of them anew: the same plans are made again.
+    pub fn recall_times(&self, folder: &Path) {
+        *self.costs() = Costs::recalled_from(folder, &self.0.backend.signature());
+    }
+
+    /// Writes the times that plans went by to a folder: [`Device::recall_times`] lets the same plans be made again, whatever has been
+    /// timed since.
     ///
     /// # Errors
     /// The folder cannot be written to.

@@ -304,7 +304,7 @@ fn what_plan_says_of_a_command_is_what_train_does_with_it() {
 fn shells_and_man_know_the_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&format!("completions {shell}"));
-        assert!(script.status.success() && said(&script).contains("--validation-split"), "{shell}");
+        assert!(script.status.success() && said(&script).contains("validation-split"), "{shell}");
     }
     let page = run("man");
     assert!(page.status.success() && said(&page).contains(".TH plimsoll"), "{}", said(&page));

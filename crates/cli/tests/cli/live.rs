@@ -66,7 +66,7 @@ fn a_live_view_stays_in_the_line_and_gives_the_terminal_back() {
     let folder = Scratch::new("live-line");
     let train = ["train", "--epochs", "2", "--threads", "1", "--out"];
     let free = lines(&[&train[..], &[&folder.path("free"), "--json", "--memory", "1GiB"]].concat()).unwrap();
-    let line = bytes(&free[0], "floor_bytes") + VIEW + GRAIN;
+    let line = bytes(free.iter().find(|line| line["event"] == "plan").unwrap(), "floor_bytes") + VIEW + GRAIN;
     let (out, memory) = (folder.path("live"), line.to_string());
     let output = on_terminal(&[&train[..], &[&out, "--memory", &memory, "--tui"]].concat(), None);
     let text = String::from_utf8_lossy(&output.stdout);

@@ -137,12 +137,13 @@ fn several_inputs_and_outputs_are_trained_by_name_or_place_and_written_back() {
         }
     }
     let out = scratch.path("run");
-    let train = ["train", file, "--data", &named, "--batch", "10", "--epochs", "8", "--out", &out, "--json"];
+    let words = ["--batch", "10", "--epochs", "8", "--out", &out, "--json"];
+    let train = [&["train", file, "--data", &named, "--validation", &named][..], &words].concat();
     let epochs: Vec<_> = lines(&train).unwrap().into_iter().filter(|line| line["event"] == "epoch").collect();
     for (i, epoch) in epochs.iter().enumerate() {
         near(&epoch["loss"], expected("losses")[i]);
         near(&epoch["age_loss"], expected("p_age_loss")[i]);
-        // Without a part that is held back, the data itself is validated on, after the step.
+        // The data itself is validated on, after the step.
         near(&epoch["val_loss"], expected("losses")[i + 1]);
     }
     let written = format!("{out}/heads.keras");

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 /// Plans with the same bits: recomputation always costs time, where a split may be predicted to cost none.
 fn plan(arguments: &[&str]) -> Value {
-    lines(&[&["plan", "cnn", "--exact", "bitwise", "--json"], arguments].concat()).unwrap().pop().unwrap()
+    lines(&[&["plan", "cnn", "--batch", "512", "--exact", "bitwise", "--json"], arguments].concat())
+        .unwrap()
+        .pop()
+        .unwrap()
 }
 
 #[test]
@@ -78,8 +81,9 @@ fn a_refusal_is_an_error_to_whoever_asked_for_a_file() {
 fn a_step_is_planned_for_a_card_that_is_not_here() {
     let plan = |more: &[&str]| {
         let words = "plan gpt2 --classes 50304 --optimizer adamw --lr 3e-4 --device h200 --precision mixed-bf16 --no-frontier --json";
-        lines(&[&words.split(' ').collect::<Vec<_>>()[..], more].concat())
-            .map(|mut lines| lines.pop().unwrap())
+        // The record is of a step without metrics.
+        let words: Vec<&str> = words.split(' ').chain(["--metrics", ""]).collect();
+        lines(&[&words[..], more].concat()).map(|mut lines| lines.pop().unwrap())
     };
     // What a run of this very step took and was predicted to take on such a card: 8.65 GB and 35.4 ms.
     let free = plan(&["--batch", "16"]).unwrap();
