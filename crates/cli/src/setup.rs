@@ -56,7 +56,7 @@ impl Setup {
             size.image = config.image.unwrap_or(size.image);
             size.sequence = config.sequence.unwrap_or(size.sequence);
         });
-        let train = imagined(&[entry.input(1)], &[entry.labels(1)]);
+        let train = imagined(&[entry.input(1)], &[entry.labels(1)], config.batch.unwrap_or(32));
         let source = Source::imagined(train.clone(), entry.size.classes);
         let form = Form::of(&source, config.classes, false)?;
         let chosen = Chosen::new(config, None, &form, Purpose::Train)?;
@@ -80,7 +80,7 @@ impl Setup {
             let labelled =
                 |i: &usize| wanted.labels.iter().any(|label| label.name == opened.output_names()[*i]);
             let labels: Vec<Type> = (0..opened.n_outputs()).filter(labelled).map(label).collect();
-            let train = imagined(&opened.inputs(1)?, &labels);
+            let train = imagined(&opened.inputs(1)?, &labels, config.batch.unwrap_or(32));
             let form = Form::of(&Source::imagined(train.clone(), 0), None, false)?;
             let chosen = Chosen::new(config, Some(opened), &form, Purpose::Train)?;
             Setup::of(config, device, chosen, form, train, None)

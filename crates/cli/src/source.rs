@@ -252,12 +252,12 @@ fn part(
 }
 
 /// Data of these types that is never read: what a step takes is known from its shapes.
-pub fn imagined(inputs: &[Type], labels: &[Type]) -> Dataset {
+pub fn imagined(inputs: &[Type], labels: &[Type], batch: usize) -> Dataset {
     let field = |prefix: &str, (i, ty): (usize, &Type)| {
         FieldSpec::new(&format!("{prefix}{i}"), ty.dtype, &ty.shape[1..])
     };
     let inputs = inputs.iter().enumerate().map(|at| field("x", at));
     let labels = labels.iter().enumerate().map(|at| field("y", at));
     let spec: Vec<FieldSpec> = inputs.chain(labels).collect();
-    Dataset::from_fn(spec, u64::from(u32::MAX), |_, _| Ok(()))
+    Dataset::from_fn(spec, (batch as u64) << 20, |_, _| Ok(()))
 }

@@ -161,6 +161,10 @@ impl Run {
             true => most(&self.steps.device_peak_bytes, "device_peak_bytes"),
             false => self.host_peak_bytes,
         };
+        // The ledger was measured last: what the process took then is a part of the run too.
+        let of_limit = self.ledger.iter().filter(|row| row.kind != "host");
+        let at_end: u64 = of_limit.filter_map(|row| row.measured_bytes).sum();
+        self.peak_bytes = self.peak_bytes.map(|peak| peak.max(at_end));
         let ms = |rate: &f64| (*rate > 0.0).then(|| plan.batch as f64 / rate * 1e3);
         let mut ms: Vec<f64> = self.steps.samples_s.iter().flatten().filter_map(ms).collect();
         ms.sort_by(f64::total_cmp);

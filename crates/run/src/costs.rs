@@ -42,6 +42,8 @@ pub(crate) struct Costs {
     tried: FxHashSet<String>,
     /// Where they are kept; without a place nothing is timed.
     file: Option<PathBuf>,
+    /// Whether they are those of an earlier run, which are neither added to nor taken anew.
+    is_recalled: bool,
 }
 
 impl Costs {
@@ -49,13 +51,13 @@ impl Costs {
     /// timed again.
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let file = file_in(folder, device);
-        Costs { known: Times::read(&file).kernels, tried: FxHashSet::default(), file: Some(file) }
+        let known = Times::read(&file).kernels;
+        Costs { known, tried: FxHashSet::default(), file: Some(file), is_recalled: false }
     }
 
     /// The same, with every time taken as it stands: plans that were made by them are made again.
     pub(crate) fn recalled_from(folder: &Path, device: &str) -> Costs {
-        let costs = Costs::kept_in(folder, device);
-        Costs { tried: costs.known.keys().cloned().collect(), ..costs }
+        Costs { is_recalled: true, ..Costs::kept_in(folder, device) }
     }
 
     /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
@@ -83,7 +85,8 @@ impl Costs {
 
     /// Times the link, if that has not been done, with at most so many bytes on either side.
     pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
-        let Some(file) = self.file.clone().filter(|_| !self.known.contains_key(LINK)) else { return Ok(()) };
+        let is_known = self.is_recalled || self.known.contains_key(LINK);
+        let Some(file) = self.file.clone().filter(|_| !is_known) else { return Ok(()) };
         let bytes = room.min(MOST_COPIED);
         if bytes < LEAST_COPIED {
             return Ok(());
@@ -159,7 +162,7 @@ impl Costs {
 
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
     pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
-        let Some(file) = self.file.clone() else { return Ok(()) };
+        let Some(file) = self.file.clone().filter(|_| !self.is_recalled) else { return Ok(()) };
         let mut fresh = Vec::new();
         let mut seen = FxHashSet::default();
         for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {

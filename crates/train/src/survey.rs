@@ -21,6 +21,7 @@ impl Trainer {
             if self.training.is_none() {
                 self.lean_pipelines = false;
             }
+            self.check_last_batch(data)?;
             let (mut survey, mut planned) = self.surveyed(data)?;
             // As for a training: the pipelines' wish may be what is too much.
             if matches!(planned, Err(plimsoll_run::Error::Infeasible { .. })) && self.host_memory.is_none() {

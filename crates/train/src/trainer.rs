@@ -1,5 +1,6 @@
 //! What a user asks for: a model, a loss, an optimizer, a line, data.
 
+mod last_batch;
 mod options;
 mod ready;
 mod room;
@@ -101,6 +102,8 @@ pub struct Trainer {
     pub(crate) ended: Option<Ended>,
     /// Whether pipelines must do with the least they can, because the line is tight.
     pub(crate) lean_pipelines: bool,
+    /// The least with which a smaller last batch can be run, where there is one.
+    pub(crate) last_batch_floor: Bytes,
     /// What the process takes for other things.
     pub(crate) beside: Bytes,
     /// What of the line is not for pipelines: weights of a model that is only used, and the program.
@@ -142,6 +145,7 @@ impl Trainer {
             stop: StopFlag::new(),
             ended: None,
             lean_pipelines: false,
+            last_batch_floor: Bytes::ZERO,
             beside: Bytes::ZERO,
             taken: Bytes::ZERO,
         }

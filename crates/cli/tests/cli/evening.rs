@@ -335,3 +335,22 @@ fn settings_of_a_file_are_those_of_the_flags() {
     assert_eq!(end["event"], "end");
     assert!(Path::new(end["model"].as_str().unwrap()).is_file(), "{end}");
 }
+
+#[test]
+fn the_least_is_that_of_a_smaller_last_batch_too() {
+    // 1500 samples in batches of 512: the last one has 476, for which convolutions need more scratch.
+    let scratch = Scratch::new("uneven");
+    let words = "cnn --batch 512 --exact bitwise --threads 2 --json";
+    let asked = format!("plan {words} --no-frontier");
+    let plan = lines(&asked.split(' ').collect::<Vec<_>>()).unwrap().pop().unwrap();
+    let least = plan["floor_bytes"].as_u64().unwrap();
+    let train = |limit: u64, name: &str| {
+        let words = format!("train {words} --epochs 1 --memory {limit} --out {}", scratch.path(name));
+        lines(&words.split(' ').collect::<Vec<_>>())
+    };
+    let refused = train(least - 1, "refused").unwrap_err();
+    assert!(refused.contains("cannot be kept"), "{refused}");
+    assert!(!Path::new(&scratch.path("refused")).exists());
+    let trained = train(least, "least").unwrap();
+    assert_eq!(trained.last().unwrap()["step"], 3, "{trained:?}");
+}

@@ -22,6 +22,7 @@ use plimsoll_device::{Bytes, process};
 use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_plan::Kind;
 
+use crate::Exactness;
 use crate::compile::{Compile, Compiled};
 use crate::device::{Device, Hold};
 use crate::error::{Error, Result};
@@ -261,7 +262,19 @@ impl Step {
             }
             Ok(compiled)
         };
-        let mut compiled = plan(&compile)?;
+        // Without a line the process keeps to what was announced when it began, for smaller batches too, where the same bits can
+        // be had within it.
+        let announced = self.variants.iter().map(|variant| variant.info.planned).max();
+        let mut compiled = match announced.filter(|_| options.memory.is_none()) {
+            None => plan(&compile)?,
+            memory => {
+                let options = &StepOptions { memory, exactness: Exactness::Bitwise, ..options.clone() };
+                match plan(&Compile { options, ..compile }) {
+                    Err(Error::Infeasible { .. }) => plan(&compile)?,
+                    planned => planned?,
+                }
+            }
+        };
         // Whatever the line, a plan must fit into what the device has left; others may have taken some of it.
         if let Some(capacity) = self.device.capacity().filter(|left| compiled.info.planned > *left) {
             let options = &StepOptions { memory: Some(capacity), ..options.clone() };

@@ -65,6 +65,7 @@ impl Trainer {
         if self.training.as_ref().is_none_or(Training::is_idle) {
             // That was the share of a model that is only used.
             self.taken = Bytes::ZERO;
+            self.check_last_batch(data)?;
             let mut recipe = self.recipe(data, true)?;
             recipe.beside = self.beside + self.pipelines(data)?;
             match self.begin(recipe.clone()) {

@@ -35,6 +35,7 @@ impl Trainer {
             let more = self.pipelines(data)?.saturating_sub(self.least_pipelines(data)?);
             info.floor = info.floor.saturating_sub(more);
         }
+        info.floor = info.floor.max(self.last_batch_floor);
         Ok(info)
     }
 
@@ -44,7 +45,7 @@ impl Trainer {
             return self.pipelines(data);
         }
         let validation = self.validation.as_ref().map(least_pipeline).transpose()?;
-        Ok(least_pipeline(data)? + validation.unwrap_or_default())
+        Ok(in_pages(least_pipeline(data)? + validation.unwrap_or_default()))
     }
 
     /// What all pipelines take together at most, with a line or without: what is announced counts them.
@@ -53,7 +54,7 @@ impl Trainer {
         if let Some(validation) = &self.validation {
             bytes += self.bounded(validation)?.declared_bytes()?;
         }
-        Ok(bytes)
+        Ok(in_pages(bytes))
     }
 
     /// What of the host's memory is left for copies of activations, where the device has a use for it.
@@ -65,6 +66,11 @@ impl Trainer {
             _ => Ok(None),
         }
     }
+}
+
+/// In whole pages, so that the least with other pipelines is the same to the byte, however the rest is aligned.
+fn in_pages(bytes: Bytes) -> Bytes {
+    Bytes(bytes.get().next_multiple_of(4096))
 }
 
 /// The least that a pipeline over this data can do with.
