@@ -62,9 +62,12 @@ pub fn frontier(frontier: &Frontier) -> Value {
 pub fn frontier_of_run(frontier: &Frontier, own: &StepInfo, least: Bytes) -> Value {
     let mut all = frontier.points.clone();
     all.extend(all.first().map(|first| FrontierPoint { line: least, planned: least, ..*first }));
+    let (line, planned, predicted_seconds) = (own.unlimited, own.unlimited, own.unlimited_seconds);
+    // The fastest is one too, also where the rest of the process hides what it takes more.
+    all.push(FrontierPoint { line, planned, predicted_seconds, micro_batches: 1, recomputed_ops: 0 });
     let mut all = plimsoll::run::undominated(all);
     // Its own stays, also where one with smaller pipelines takes less and no more time.
-    all.retain(|point| point.planned != own.planned);
+    all.retain(|point| point.planned != own.planned || point.predicted_seconds < own.predicted_seconds);
     all.push(FrontierPoint {
         line: own.planned,
         planned: own.planned,
@@ -72,7 +75,7 @@ pub fn frontier_of_run(frontier: &Frontier, own: &StepInfo, least: Bytes) -> Val
         micro_batches: own.micro_batches,
         recomputed_ops: own.recomputed_ops as usize,
     });
-    all.sort_by_key(|point| point.planned);
+    all.sort_by(|a, b| a.planned.cmp(&b.planned).then(b.predicted_seconds.total_cmp(&a.predicted_seconds)));
     points(&all)
 }
 

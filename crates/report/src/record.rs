@@ -102,9 +102,10 @@ impl Frontier {
         let known = [(plan.planned_bytes, plan.predicted_ms), (plan.unlimited_bytes, plan.unlimited_ms)];
         let is_fast = |point: &Point| point.predicted_ms * (1.0 + 1e-6) >= plan.unlimited_ms;
         self.points.iter().all(|point| {
-            let same =
-                |(bytes, ms): &(u64, f64)| point.planned_bytes != *bytes || near(point.predicted_ms, *ms);
-            point.planned_bytes >= plan.floor_bytes && is_fast(point) && known.iter().all(same)
+            // Both plans may take the same, where the rest of the process decides what that is.
+            let mut alike = known.iter().filter(|(bytes, _)| point.planned_bytes == *bytes).peekable();
+            let same = alike.peek().is_none() || alike.any(|(_, ms)| near(point.predicted_ms, *ms));
+            point.planned_bytes >= plan.floor_bytes && is_fast(point) && same
         })
     }
 }

@@ -101,8 +101,11 @@ fn consistent(record: &Value) {
     let own = points.iter().find(|point| point["planned_bytes"] == plan["planned_bytes"]);
     let own = own.unwrap_or_else(|| panic!("{plan} is not among {points:?}"));
     assert_eq!(own["predicted_ms"], plan["predicted_ms"]);
-    assert_eq!(points.last().unwrap()["predicted_ms"], plan["unlimited_ms"]);
-    assert!(points.windows(2).all(|p| ms(&p[0]["predicted_ms"]) >= ms(&p[1]["predicted_ms"])), "{points:?}");
+    let fastest = points.iter().map(|point| ms(&point["predicted_ms"])).fold(f64::INFINITY, f64::min);
+    assert_eq!(fastest, ms(&plan["unlimited_ms"]), "{points:?}");
+    // Its own may be beaten, where pipelines took all they wished and others are given less.
+    let others: Vec<&Value> = points.iter().filter(|point| *point != own).collect();
+    assert!(others.windows(2).all(|p| ms(&p[0]["predicted_ms"]) >= ms(&p[1]["predicted_ms"])), "{points:?}");
     if run.is_null() {
         return;
     }
