@@ -71,7 +71,7 @@ enum Command {
     /// Measures training steps of a reference case.
     Bench(bench::Args),
     /// Plans a training step under a byte budget: what it will take, before it starts.
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
     Explain(explain::Args),
     /// Shows where the memory of a run or a plan goes: one page that opens in any browser.

@@ -108,7 +108,7 @@ impl Source {
     }
 
     /// The part of the data that is to be used for evaluation or prediction: the held-back one, or all of it; and what it is.
-    pub fn to_use(self) -> (Dataset, String) {
+    pub fn into_used(self) -> (Dataset, String) {
         match self.held_back {
             Some(part) => (part.data, part.name),
             None => (self.train, self.name),

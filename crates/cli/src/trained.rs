@@ -44,7 +44,7 @@ impl Trained {
         let source = Source::open(&config, purpose)?;
         let form = Form::of(&source, None, false)?;
         let model = source.model.clone();
-        let (data, data_name) = source.to_use();
+        let (data, data_name) = source.into_used();
         let data = data.batch(config.batch.unwrap_or(32));
         let chosen = Chosen::new(&config, model, &form, purpose)?;
         let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
@@ -85,7 +85,7 @@ impl Trained {
         let source = Source::open_as(&config, purpose, Some(&form))?;
         let chosen = Chosen::new(&own, source.model.clone(), &form, purpose)?;
         let is_seen = !named && source.held_back.is_none();
-        let (data, data_name) = source.to_use();
+        let (data, data_name) = source.into_used();
         let spec = data.spec()?;
         let compared = if purpose == Purpose::Predict { spec.len().min(1) } else { spec.len() };
         form.check(&spec[..compared], &data_name)?;
