@@ -163,7 +163,7 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<usize>,
-    /// Tokens of a sequence, of a text. [default: 128]
+    /// Tokens of a sequence, of a text. [default: the model's own]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,

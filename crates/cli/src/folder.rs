@@ -19,14 +19,17 @@ pub struct Folder(PathBuf);
 pub struct Lock(#[allow(unused, reason = "it is held, not read")] File);
 
 impl Folder {
-    /// The folder in which a run is to begin: the named one, or the next free one under `runs`. Nothing is made yet.
-    pub fn to_begin(out: Option<&Path>, name: &str) -> Result<Folder, Failure> {
-        let folder = Folder(match out {
-            Some(path) => path.to_path_buf(),
-            None => next_free(name),
-        });
-        folder.check_free()?;
-        Ok(folder)
+    /// The folder in which a run is to begin: the named one, of which nothing is made yet, or the next free one under `runs`, which
+    /// is locked so that nobody else takes it in the meantime.
+    pub fn to_begin(out: Option<&Path>, name: &str) -> Result<(Folder, Option<Lock>), Failure> {
+        match out {
+            Some(path) => {
+                let folder = Folder(path.to_path_buf());
+                folder.check_free()?;
+                Ok((folder, None))
+            }
+            None => next_free(name).map(|(folder, lock)| (folder, Some(lock))),
+        }
     }
 
     fn check_free(&self) -> Result<(), Failure> {
@@ -61,13 +64,34 @@ impl Folder {
     }
 
     /// Makes the folder, locks it and keeps the settings in it: the request has been accepted.
-    pub fn begin(&self, config: &Config) -> Result<Lock, Failure> {
+    pub fn begin(&self, config: &Config, lock: Option<Lock>) -> Result<Lock, Failure> {
         self.made(std::fs::create_dir_all(&self.0))?;
-        let lock = self.lock()?;
+        let lock = match lock {
+            Some(lock) => lock,
+            None => self.lock()?,
+        };
         // Another run may have been accepted here in the meantime.
         self.check_free()?;
         self.keep(config)?;
         Ok(lock)
+    }
+
+    /// Takes the folder away again if there is nothing but its lock in it: the request was not accepted.
+    pub fn abandon(&self) {
+        if self.is_untouched() {
+            std::fs::remove_file(self.0.join("lock")).ok();
+            std::fs::remove_dir(&self.0).ok();
+            if let Some(runs) = self.0.parent() {
+                // It stays where there are other runs in it.
+                std::fs::remove_dir(runs).ok();
+            }
+        }
+    }
+
+    /// Whether there is at most a lock in it, as a process leaves it that was killed before its request was accepted.
+    fn is_untouched(&self) -> bool {
+        let entries = std::fs::read_dir(&self.0).map(|entries| entries.flatten().collect::<Vec<_>>());
+        entries.is_ok_and(|entries| entries.iter().all(|entry| entry.file_name() == "lock"))
     }
 
     /// Keeps all other processes from training the run in this folder.
@@ -196,14 +220,24 @@ impl Folder {
     }
 }
 
-/// `runs/NAME-1` or the first number after it that is not taken.
-fn next_free(name: &str) -> PathBuf {
+/// `runs/NAME-1` or the first number after it that nobody has.
+fn next_free(name: &str) -> Result<(Folder, Lock), Failure> {
+    let runs = Path::new("runs");
+    std::fs::create_dir_all(runs).map_err(|e| Failure(format!("{}: {e}", runs.display())))?;
     let mut n = 1;
     loop {
-        let path = Path::new("runs").join(format!("{name}-{n}"));
-        if !path.exists() {
-            return path;
-        }
+        let folder = Folder(runs.join(format!("{name}-{n}")));
         n += 1;
+        match std::fs::create_dir(&folder.0) {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => folder.made(made)?,
+        }
+        // Looked at again once it is locked: somebody else may have begun there, and ended, in between.
+        if folder.is_untouched()
+            && let Ok(lock) = folder.lock()
+            && folder.is_untouched()
+        {
+            return Ok((folder, lock));
+        }
     }
 }

@@ -154,8 +154,8 @@ pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
             })
         );
     } else {
-        let predictions = if seen == 1 { "prediction" } else { "predictions" };
-        say!("{seen} {predictions} of shape {:?} are in {}", &shape[1..], out.display());
+        let are = if seen == 1 { "prediction of shape" } else { "predictions of shape" };
+        say!("{}: {seen} {are} {:?}", out.display(), &shape[1..]);
     }
     Ok(())
 }

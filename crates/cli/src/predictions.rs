@@ -165,9 +165,11 @@ impl Writer {
                 }
                 text += &field(&name);
                 if is_classes {
-                    text += &format!(",{},{}", field(&shown(class)), values[class]);
+                    text += &format!(",{},{:.6}", field(&shown(class)), values[class]);
                 }
-                values.iter().for_each(|value| text += &format!(",{value}"));
+                for value in &values {
+                    text += &if is_classes { format!(",{value:.6}") } else { format!(",{value}") };
+                }
                 text.push('\n');
                 self.write(text.as_bytes())
             }

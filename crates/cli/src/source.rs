@@ -70,8 +70,9 @@ impl Source {
             None => default_data(config.model.as_deref()).ok_or_else(|| no_data(config))?,
         };
         let (train, held_back, classes) = both(named, config, fields.as_ref(), form, purpose)?;
-        let mut source =
-            Source { train, held_back, name: named.into(), classes, class_names: Vec::new(), model };
+        let class_names = train.class_names().unwrap_or_default();
+        let classes = classes.or((!class_names.is_empty()).then_some(class_names.len()));
+        let mut source = Source { train, held_back, name: named.into(), classes, class_names, model };
         if let Some(named) = &config.validation {
             let (all, part, _) = both(named, config, fields.as_ref(), form, purpose)?;
             source.held_back = Some(part.unwrap_or(HeldBack { data: all, name: named.clone() }));

@@ -111,9 +111,14 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             let lock = folder.lock()?;
             (folder, Some(lock))
         }
-        out => (Folder::to_begin(out.as_deref(), &name)?, None),
+        out => Folder::to_begin(out.as_deref(), &name)?,
     };
-    device.scope(|| train(&session, &config, fault, &folder, lock, &device))
+    let is_named = session.out.is_some();
+    let ended = device.scope(|| train(&session, &config, fault, &folder, lock, &device));
+    if ended.is_err() && !is_named {
+        folder.abandon();
+    }
+    ended
 }
 
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
@@ -198,13 +203,13 @@ fn train(
     }
     // What can be refused has been: from here on the folder is this run's.
     let mut resumed = false;
-    let _lock = match lock {
-        Some(lock) => {
+    let _lock = match (session.resume, lock) {
+        (true, Some(lock)) => {
             resumed = trainer.resume(folder.path(), &train)?;
             folder.keep(config)?;
             lock
         }
-        None => folder.begin(config)?,
+        (_, lock) => folder.begin(config, lock)?,
     };
     if let Some(named) = config.model.as_deref().filter(|name| is_keras(name)) {
         let copy = folder.source_model(named);

@@ -28,28 +28,35 @@ impl Site {
     /// library for a caller, and a layer that the zoo, a Keras file, a loss or an optimizer made has one of this engine: neither
     /// tells its reader where to look.
     pub fn known(self) -> Option<Site> {
-        let is_nobodys =
-            self.file.starts_with("/rustc/") || self.file.is_empty() || is_beside(file!(), self.file);
-        (!is_nobodys).then_some(self)
+        let is_nobodys = self.file.starts_with("/rustc/") || self.file.is_empty();
+        (!is_nobodys && !is_beside(file!(), self.file, &["nn", "keras", "train", "cli"])).then_some(self)
+    }
+
+    /// The line, where it is one of a program that uses the engine, and not one of the engine's own: what an error should name.
+    pub fn of_user(self) -> Option<Site> {
+        self.known().filter(|site| !is_beside(file!(), site.file, &[]))
     }
 
     /// ` at FILE:LINE`, or nothing where the line is nobody's own or the engine's: for the text of errors.
     pub fn at(self) -> At {
-        At(self.known())
+        At(self.of_user())
     }
 }
 
-/// Whether a file is a source of the crates among which this one is, at `here`: in the folder of a repository, which the compiler
-/// names as it was called, or unpacked from a registry. A user's crate of the same name lies elsewhere.
-fn is_beside(here: &str, file: &str) -> bool {
+/// Whether a file is a source of the crates among which this one is, at `here`, or of those that are named: in the folder of a
+/// repository, which the compiler names as it was called, or unpacked from a registry. A user's crate of the same name lies
+/// elsewhere.
+fn is_beside(here: &str, file: &str, crates_named: &[&str]) -> bool {
+    let is_meant = |name: &str| crates_named.is_empty() || crates_named.contains(&name);
     if let Some(crates) = here.strip_suffix("graph/src/site.rs") {
         let inside = file.strip_prefix(crates).and_then(|rest| rest.split_once('/'));
-        return inside.is_some_and(|(_, inside)| inside.starts_with("src/"));
+        return inside.is_some_and(|(name, inside)| is_meant(name) && inside.starts_with("src/"));
     }
     let registry = here.find("plimsoll-graph").map(|at| &here[..at]);
     registry
         .and_then(|registry| file.strip_prefix(registry))
-        .is_some_and(|rest| rest.starts_with("plimsoll-"))
+        .and_then(|rest| rest.strip_prefix("plimsoll-"))
+        .is_some_and(|rest| is_meant(rest.split('-').next().unwrap_or_default()))
 }
 
 /// A line as a part of a sentence: see [`Site::at`].
@@ -97,21 +104,35 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_made_layers_are_the_users_alone() {
+        let root = file!().strip_suffix("graph/src/site.rs").unwrap();
+        let at = |path: &str| Site { file: format!("{root}{path}").leak(), line: 7 };
+        for own in
+            ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/case.rs"]
+        {
+            assert_eq!(at(own).known(), None, "{own}");
+        }
+        for users in ["nn/tests/sites.rs", "plimsoll/examples/digits.rs"] {
+            assert_eq!(at(users).known(), Some(at(users)));
+        }
+    }
+
+    #[test]
     fn lines_of_the_engine_are_told_from_those_of_programs_that_use_it() {
         let here = "crates/graph/src/site.rs";
-        assert!(is_beside(here, "crates/nn/src/zoo/mlp.rs"));
+        assert!(is_beside(here, "crates/nn/src/zoo/mlp.rs", &[]));
         for theirs in ["src/main.rs", "crates/nn/tests/layers.rs", "crates/plimsoll/examples/fashion.rs"] {
-            assert!(!is_beside(here, theirs), "{theirs}");
+            assert!(!is_beside(here, theirs, &[]), "{theirs}");
         }
         let checkout = "/home/me/.cargo/git/checkouts/plimsoll-1/2/crates/";
         let here = format!("{checkout}graph/src/site.rs");
-        assert!(is_beside(&here, &format!("{checkout}run/src/step/mod.rs")));
-        assert!(!is_beside(&here, "crates/train/src/main.rs"), "a user's crate of the same name");
+        assert!(is_beside(&here, &format!("{checkout}run/src/step/mod.rs"), &[]));
+        assert!(!is_beside(&here, "crates/train/src/main.rs", &[]), "a user's crate of the same name");
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1/";
         let here = format!("{registry}plimsoll-graph-0.1.0/src/site.rs");
-        assert!(is_beside(&here, &format!("{registry}plimsoll-nn-0.1.0/src/zoo/mlp.rs")));
-        assert!(!is_beside(&here, &format!("{registry}other-0.1.0/src/lib.rs")));
-        assert!(!is_beside(&here, "src/plimsoll-model.rs"));
-        assert_eq!(Site::here().known(), None);
+        assert!(is_beside(&here, &format!("{registry}plimsoll-nn-0.1.0/src/zoo/mlp.rs"), &[]));
+        assert!(!is_beside(&here, &format!("{registry}other-0.1.0/src/lib.rs"), &[]));
+        assert!(!is_beside(&here, "src/plimsoll-model.rs", &[]));
+        assert_eq!(Site::here().of_user(), None);
     }
 }

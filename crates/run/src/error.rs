@@ -85,7 +85,7 @@ pub enum Error {
         site: Site,
     },
     /// A kernel refused values: an index out of range, say.
-    #[error("{fault}{}", site.known().map_or_else(String::new, |site| format!(" (at {site})")))]
+    #[error("{fault}{}", site.of_user().map_or_else(String::new, |site| format!(" (at {site})")))]
     Fault {
         /// What the kernel said.
         fault: Fault,

@@ -93,7 +93,8 @@ fn epoch_bar(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let (epoch, seen) = state.step.map_or((0, 0), |step| (step.epoch, step.seen));
     let done = state.samples.map_or(0.0, |samples| seen as f64 / samples.max(1) as f64);
     let of = state.samples.map_or(String::new(), |samples| format!("/{samples}"));
-    let label = format!("epoch {}/{}  {seen}{of} samples", epoch + 1, state.epochs);
+    let left = state.eta.left().map_or(String::new(), |left| format!("  {left}"));
+    let label = format!("epoch {}/{}  {seen}{of} samples{left}", epoch + 1, state.epochs);
     let gauge = Gauge::default().ratio(done.clamp(0.0, 1.0)).label(label);
     frame.render_widget(gauge.gauge_style(Style::new().fg(Color::Blue)), area);
 }

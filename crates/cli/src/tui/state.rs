@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use plimsoll::prelude::*;
-use plimsoll::train::{EpochEvent, Notice, Plan, StepEvent};
+use plimsoll::train::{EpochEvent, Eta, Notice, Plan, StepEvent};
 
 /// So many of the last events are kept, each so many characters long.
 const EVENTS: usize = 32;
@@ -22,6 +22,8 @@ pub struct State {
     pub epochs: u64,
     /// Samples of an epoch, where that is known.
     pub samples: Option<u64>,
+    /// How long it will still take.
+    pub eta: Eta,
     /// The last step.
     pub step: Option<StepEvent>,
     pub losses: Curve,
@@ -52,7 +54,7 @@ impl State {
             info.exactness,
             info.floor
         );
-        (self.epochs, self.samples) = (plan.epochs, plan.samples);
+        (self.epochs, self.samples, self.eta) = (plan.epochs, plan.samples, Eta::new(plan));
         // Room for everything that comes, so that a step need not ask for any.
         self.events.reserve(EVENTS + 1);
         self.losses.reserve();
@@ -61,11 +63,13 @@ impl State {
     /// Takes up a step. Allocates nothing.
     pub fn step(&mut self, step: &StepEvent) {
         self.step = Some(*step);
+        self.eta.step(step);
         self.losses.push(step.loss);
     }
 
     /// Takes up an epoch.
     pub fn epoch(&mut self, epoch: &EpochEvent) {
+        self.eta.epoch(epoch);
         self.metrics.clear();
         self.metrics.push(("loss".into(), epoch.loss));
         self.metrics.extend(epoch.metrics.iter().cloned());

@@ -354,3 +354,78 @@ fn the_least_is_that_of_a_smaller_last_batch_too() {
     let trained = train(least, "least").unwrap();
     assert_eq!(trained.last().unwrap()["step"], 3, "{trained:?}");
 }
+
+/// A picture of one color as an uncompressed BMP file.
+fn picture(path: &str, side: u32, color: [u8; 3]) {
+    let row = (3 * side).next_multiple_of(4);
+    let mut file = b"BM".to_vec();
+    for number in [54 + row * side, 0, 54, 40, side, side] {
+        file.extend(number.to_le_bytes());
+    }
+    file.extend([1, 0, 24, 0]);
+    file.extend([0; 24]);
+    for _ in 0..side {
+        file.extend((0..side).flat_map(|_| color));
+        file.resize(file.len() + (row - 3 * side) as usize, 0);
+    }
+    fs::write(path, file).unwrap();
+}
+
+#[test]
+fn photos_are_predicted_with_their_names_classes_and_probabilities() {
+    let scratch = Scratch::new("photos");
+    for folder in ["data/cat", "data/dog", "photos/deeper"] {
+        fs::create_dir_all(scratch.path(folder)).unwrap();
+    }
+    for i in 0..12u32 {
+        picture(&scratch.path(&format!("data/cat/{i}.bmp")), 16, [250, 10, 10 + i as u8]);
+        picture(&scratch.path(&format!("data/dog/{i}.bmp")), 16, [10, 10 + i as u8, 250]);
+    }
+    let (run_folder, data) = (scratch.path("run"), scratch.path("data"));
+    let trained = run(&format!(
+        "train cnn --width 4 --data {data} --batch 8 --epochs 12 --lr 0.01 -q --out {run_folder}"
+    ));
+    assert!(trained.status.success(), "{}", said(&trained));
+    // The data is no longer needed, and photos are of any size.
+    fs::remove_dir_all(&data).unwrap();
+    picture(&scratch.path("photos/one, two.bmp"), 40, [250, 10, 10]);
+    picture(&scratch.path("photos/deeper/three.bmp"), 7, [10, 10, 250]);
+    let (table, rows) = (scratch.path("table.csv"), scratch.path("rows.json"));
+    for out in [&table, &rows] {
+        let predicted = run(&format!("predict {run_folder} --data {} --out {out}", scratch.path("photos")));
+        assert!(predicted.status.success(), "{}", said(&predicted));
+    }
+    let table = fs::read_to_string(&table).unwrap();
+    assert_eq!(table.lines().next(), Some("name,class,probability,cat,dog"));
+    assert!(table.contains("\"one, two.bmp\",cat,"), "{table}");
+    let rows: serde_json::Value = serde_json::from_slice(&fs::read(&rows).unwrap()).unwrap();
+    let three =
+        rows.as_array().unwrap().iter().find(|row| row["name"].as_str().unwrap().contains("three")).unwrap();
+    assert_eq!(three["class"], "dog", "{rows}");
+    let sum: f64 = three["probabilities"].as_object().unwrap().values().map(|p| p.as_f64().unwrap()).sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{rows}");
+    let single = run(&format!("predict {run_folder} --data {}", scratch.path("photos/deeper/three.bmp")));
+    assert!(single.status.success() && said(&single).contains("dog"), "{}", said(&single));
+}
+
+#[test]
+fn runs_that_begin_at_once_take_folders_of_their_own() {
+    let scratch = Scratch::new("at-once");
+    let here = scratch.path("here");
+    fs::create_dir_all(&here).unwrap();
+    let begin = || {
+        let mut command = plimsoll();
+        command
+            .current_dir(&here)
+            .args("train mlp --width 4 --take 64 --epochs 1 -q".split(' '))
+            .spawn()
+            .unwrap()
+    };
+    let runs: Vec<_> = (0..4).map(|_| begin()).collect();
+    for mut child in runs {
+        assert!(child.wait().unwrap().success());
+    }
+    for n in 1..=4 {
+        assert!(Path::new(&here).join(format!("runs/mlp-{n}/model.safetensors")).is_file(), "{n}");
+    }
+}

@@ -310,3 +310,27 @@ fn a_model_of_the_zoo_is_converted_to_a_keras_file() {
     let error = lines(&["convert", &run, "--out", &scratch.path("small.onnx")]).unwrap_err();
     assert!(format!("{error:?}").contains(".keras"), "{error:?}");
 }
+
+#[test]
+fn a_run_keeps_the_file_that_it_was_begun_with() {
+    let scratch = Scratch::new("keras-copy");
+    let names = [("image", "x0"), ("meta", "x1"), ("age", "t0"), ("class", "t1")];
+    let data = named_data(&scratch, "data", "heads.npz", &names);
+    let (file, out) = (scratch.path("mine.keras"), scratch.path("run"));
+    std::fs::copy(fixture("heads.keras"), &file).unwrap();
+    let words = ["--batch", "10", "--out", &out, "--json"];
+    lines(&[&["train", &file, "--data", &data, "--epochs", "1"][..], &words].concat()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    for command in ["evaluate", "predict"] {
+        let ended = crate::common::plimsoll().args([command, &out]).output().unwrap();
+        assert!(ended.status.success(), "{command}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+    let resumed = lines(&["train", "--resume", "--out", &out, "--epochs", "2", "--json"]).unwrap();
+    let model = resumed.last().unwrap()["model"].as_str().unwrap().to_string();
+    assert_eq!(Path::new(&model).file_name().unwrap(), "mine.keras", "{resumed:?}");
+    // What it was begun with is still that.
+    assert_eq!(
+        std::fs::read(Path::new(&out).join("source.keras")).unwrap(),
+        std::fs::read(fixture("heads.keras")).unwrap()
+    );
+}
