@@ -37,7 +37,7 @@ def main():
           f"{'predicted':>9} {'measured':>9} {'ratio':>6}  losses")
     for case in args.cases:
         # Times of kernels are measured by the first run; the others plan with them.
-        run("plan", case)
+        run("bench", case, "--steps", 1)
         free = run("bench", case, "--steps", args.steps)
         floor, most = free["floor_bytes"], max(free["unlimited_bytes"], free["floor_bytes"] + 1)
         budgets = [floor + (most - floor) * i // (args.budgets - 1) for i in range(args.budgets)]

@@ -8,6 +8,9 @@ use crate::config::Config;
 /// More threads than this are a mistake on any machine.
 const MOST_THREADS: usize = 1024;
 
+/// A model of more layers is a slip of the finger, and tracing it would take all memory there is.
+const MOST_LAYERS: usize = 4096;
+
 /// Whether all values are some that can be meant.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let counts = [
@@ -36,6 +39,9 @@ pub fn check(config: &Config) -> Result<(), Failure> {
             }
             _ => {}
         }
+    }
+    if let Some(depth) = config.depth.filter(|&depth| depth > MOST_LAYERS) {
+        return Err(Failure(format!("--depth {depth} is too much; {MOST_LAYERS} is the most")));
     }
     if let Some(threads) = config.threads.filter(|&threads| threads > MOST_THREADS) {
         return Err(Failure(format!("--threads {threads} is too much; {MOST_THREADS} is the most")));
@@ -136,6 +142,7 @@ mod tests {
             ("batch = 0", "--batch 0"),
             ("epochs = 0", "--epochs 0"),
             ("width = 0", "--width 0"),
+            ("depth = 100000000", "--depth 100000000"),
             ("threads = 100000", "--threads 100000"),
             ("lr = nan", "--lr NaN"),
             ("lr = -1.0", "--lr -1"),

@@ -46,20 +46,15 @@ impl Form {
     /// The form of data. With `counted`, classes are counted where that has not been done and labels can be classes.
     pub fn of(source: &Source, classes: Option<usize>, counted: bool) -> Result<Form, Failure> {
         let spec = source.train.spec()?;
-        let classes = match classes.or(source.classes) {
-            None if counted && spec.len() > 1 => source.train.count_classes(spec.len() - 1)?,
-            Some(classes) if counted && spec.len() > 1 => {
-                // Every label is looked at as it comes; a number that is plainly wrong is said before the run begins.
-                let most = source.train.clone().take(LOOKED_AT).count_classes(spec.len() - 1)?.unwrap_or(0);
-                if most > classes {
-                    let (data, label) = (&source.name, most - 1);
-                    return Err(Failure(format!(
-                        "{data} has a label {label}, which is no class of {classes}; classes count from 0, so say --classes {most} or more"
-                    )));
+        let classes = match (classes, source.classes) {
+            (Some(classes), _) => {
+                if counted {
+                    check_labels(&source.train, classes, &source.name)?;
                 }
                 Some(classes)
             }
-            classes => classes,
+            (None, None) if counted && spec.len() > 1 => source.train.count_classes(spec.len() - 1)?,
+            (None, known) => known,
         };
         let array = |field: &FieldSpec| Array {
             name: field.name.clone(),
@@ -73,6 +68,14 @@ impl Form {
             classes,
             class_names: source.class_names.clone(),
         })
+    }
+
+    /// Whether the labels of other data are classes of these. Folders of classes have been compared by their names.
+    pub fn check_labels(&self, data: &Dataset, name: &str) -> Result<(), Failure> {
+        match self.classes.filter(|_| self.class_names.is_empty()) {
+            Some(classes) => check_labels(data, classes, name),
+            None => Ok(()),
+        }
     }
 
     /// Reads what a run kept.
@@ -147,5 +150,18 @@ impl Array {
         let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == self.dtype);
         let dtype = dtype.ok_or_else(|| Failure(format!("{} is no type of elements", self.dtype)))?;
         Ok(FieldSpec::new(&self.name, dtype, self.shape.clone()))
+    }
+}
+
+/// Looks at the first labels. All of them are looked at as they come; a number that is plainly wrong is said before the run begins.
+fn check_labels(data: &Dataset, classes: usize, name: &str) -> Result<(), Failure> {
+    let last = data.spec()?.len().saturating_sub(1);
+    let most = if last == 0 { None } else { data.clone().take(LOOKED_AT).count_classes(last)? };
+    match most.filter(|&most| most > classes) {
+        None => Ok(()),
+        Some(most) => Err(Failure(format!(
+            "{name} has a label {}, which is no class of {classes}; classes count from 0, so say --classes {most} or more",
+            most - 1
+        ))),
     }
 }

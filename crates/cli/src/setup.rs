@@ -35,6 +35,9 @@ impl Setup {
         form.check_flags(config)?;
         let Source { train, held_back, model, .. } = source;
         let chosen = Chosen::new(config, model, &form, Purpose::Train)?;
+        if let (Some(part), true) = (&held_back, chosen.is_classifier) {
+            form.check_labels(&part.data, &part.name)?;
+        }
         // Where they were counted they have been looked at; a number that was said is held against every label.
         let labels = |data: Dataset| match (form.classes, chosen.is_classifier, config.classes) {
             (Some(classes), true, Some(_)) => data.with_classes(form.fields.len() - 1, classes),

@@ -32,6 +32,7 @@ fn make(scratch: &Scratch) {
     write("words.csv", "a,b,label\n1,two,0\n1,2,1\n");
     write("nan.csv", "a,b,label\n1,2,0\n1,nan,1\n1,2,1\n");
     write("huge.csv", "a,b,label\n1,2,0\n1,2,1000000000000\n");
+    write("many.csv", "a,b,label\n1,2,0\n1,2,7\n");
     write("negative.csv", "a,b,label\n1,2,0\n1,2,-1\n");
     write("numbers.csv", "a,b,label\n1,2,0.5\n1,2,1.25\n");
     let rows: String = (0..40).map(|i| format!("{},{},{}\n", i % 7, i % 5, i % 2)).collect();

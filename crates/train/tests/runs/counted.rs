@@ -108,9 +108,10 @@ fn waiting_and_steps_add_up_with_the_clock() {
                 "{name}: {parts} s of {}",
                 epoch.seconds
             );
-            // 24 samples of 3 ms each by one thread: whatever the step takes, most of that is waited for.
+            // 24 samples of 3 ms each by one thread: whatever the step takes, most of that is waited for. Up to two batches may have
+            // been made while the epoch before was validated.
             let made = 24.0 * each.as_secs_f64();
-            assert!(epoch.waiting_seconds + epoch.step_seconds > 0.9 * made, "{name}: {epoch:?}");
+            assert!(epoch.waiting_seconds + epoch.step_seconds > 0.6 * made, "{name}: {epoch:?}");
             assert!((0.0..=1.0).contains(&epoch.waiting), "{name}: {}", epoch.waiting);
             let trained = epoch.seconds - epoch.validation_seconds;
             assert!((epoch.waiting - epoch.waiting_seconds / trained).abs() < 0.01, "{name}: {epoch:?}");

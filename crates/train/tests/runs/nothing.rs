@@ -31,13 +31,15 @@ fn data_without_samples_is_an_error_and_no_loss() {
     refused(trainer().evaluate(&samples(22).filter(|_, _| Ok(false)).batch(4)), &["samples"]);
 }
 
-/// Samples of which those that `is_bad` names are not numbers.
-fn spoiled(is_bad: impl Fn(usize) -> bool) -> Dataset {
-    let x: Vec<f32> =
-        (0..22 * 6).map(|i| if is_bad(i / 6) { f32::NAN } else { (i % 7) as f32 / 7.0 }).collect();
-    let y: Vec<i64> = (0..22).map(|i| i % 3).collect();
-    let (x, y) = (Column::memory("x", x, [6]).unwrap(), Column::memory("y", y, []).unwrap());
-    Dataset::columns([x, y]).unwrap().batch(4)
+/// Samples of which those that `is_bad` names are not numbers: no file would be read so, but a stage may make them.
+fn spoiled(is_bad: impl Fn(u64) -> bool + Send + Sync + 'static) -> Dataset {
+    let spec = [FieldSpec::new("x", DType::F32, [6]), FieldSpec::new("y", DType::I64, [])];
+    let made = Dataset::from_fn(spec, 22, move |i, out| {
+        let x = [0u64, 1, 2, 3, 4, 5].map(|k| if is_bad(i) { f32::NAN } else { ((6 * i + k) % 7) as f32 / 7.0 });
+        out.set(0, &x)?;
+        out.set(1, &[(i % 3) as i64])
+    });
+    made.batch(4)
 }
 
 #[test]

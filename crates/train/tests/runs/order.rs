@@ -228,7 +228,7 @@ fn a_line_that_is_too_low_for_training_leaves_a_model_that_can_be_used() {
     let before = trainer.evaluate(&data()).unwrap();
     trainer.set_memory(Some(Bytes::mib(1))).unwrap();
     let error = trainer.fit(data(), Epochs(1)).unwrap_err();
-    assert!(error.to_string().contains("the least is"), "{error}");
+    assert!(error.to_string().contains("the least for this step is"), "{error}");
     trainer.set_memory(None).unwrap();
     assert_eq!(trainer.evaluate(&data()).unwrap(), before);
     trainer.fit(data(), Epochs(1)).unwrap();
