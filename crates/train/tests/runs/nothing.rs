@@ -1,6 +1,6 @@
 //! Success that would be none: no samples, no updates, rates that are no numbers.
 
-use plimsoll_data::{Column, Dataset, FieldSpec};
+use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_graph::DType;
 use plimsoll_nn::{Adam, Clip, Schedule, Sgd, softmax_cross_entropy};
 use plimsoll_train::{Checkpoints, Ended, Epochs, Error, Trainer};
