@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll::device::process;
+use plimsoll::graph::counted;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
@@ -186,12 +187,12 @@ fn described(
     let copies = info.copies().map_or(String::new(), |copies| format!("{copies}, "));
     let words = format!(
         "{name} at batch {batch}: {:#} for the whole process (arena {}), {ms:.1} ms a step predicted\n\
-         {} micro-batches, {} ops run again, {copies}{}\n\
+         {}, {} run again, {copies}{}\n\
          the fastest plan takes {:#} and {unlimited_ms:.1} ms; the least is {:#}; planned in {:.2} s\n{}",
         info.planned,
         info.arena,
-        info.micro_batches,
-        info.recomputed_ops,
+        counted(info.micro_batches, "micro-batch"),
+        counted(info.recomputed_ops, "op"),
         info.exactness,
         info.unlimited,
         info.floor,
@@ -254,8 +255,8 @@ fn traced(args: &Args, file: &Path) -> Result<(), Failure> {
                 "feasible": true, "floor_bytes": f.floor_bytes,
             });
             let words = format!(
-                "{} ops fit {}: arena {}, {time:.3} × the time (no plan is under {bound:.3} ×); the least budget is {}",
-                step.ops.len(),
+                "{} fit {}: arena {}, {time:.3} × the time (no plan is under {bound:.3} ×); the least budget is {}",
+                counted(step.ops.len(), "op"),
                 Bytes(budget),
                 Bytes(f.arena_bytes),
                 Bytes(f.floor_bytes)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll::device::process;
+use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use plimsoll::train::{Ended, Fault, JsonLines, NoticeLog, StepLog};
 use serde::Deserialize;
@@ -284,11 +285,7 @@ fn announce(
     if !session.is_text() {
         return Ok(());
     }
-    let samples = match samples {
-        Some(1) => "1 sample".into(),
-        Some(n) => format!("{n} samples"),
-        None => "samples".to_string(),
-    };
+    let samples = samples.map_or("samples".to_string(), |n| counted(n, "sample"));
     let batch = batch.unwrap_or(1);
     say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
     notes.iter().for_each(|note| say!("{note}"));

@@ -311,8 +311,10 @@ impl Callback for EarlyStopping {
             return Ok(Verdict::GoOn);
         }
         Ok(Verdict::Stop(format!(
-            "{} has not become better than {} for {} epochs",
-            self.metric, self.best, self.waited
+            "{} has not become better than {} for {}",
+            self.metric,
+            self.best,
+            plimsoll_graph::counted(self.waited, "epoch")
         )))
     }
 

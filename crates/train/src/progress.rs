@@ -64,8 +64,11 @@ impl Callback for ProgressBar {
         let info = plan.info;
         let again = match (info.micro_batches, info.recomputed_ops) {
             (1, 0) => "nothing is computed twice".to_string(),
+            (1, 1) => "1 op runs again instead of being kept".into(),
             (1, ops) => format!("{ops} ops run again instead of being kept"),
-            (parts, ops) => format!("batch in {parts} micro-batches, {ops} ops run again"),
+            (parts, ops) => {
+                format!("batch in {parts} micro-batches, {} run again", plimsoll_graph::counted(ops, "op"))
+            }
         };
         let again = match info.copies() {
             None => again,

@@ -40,8 +40,9 @@ impl Terms {
 
     /// What of the data is not the same now: what was, and what is asked for.
     pub(crate) fn other_data(&self, now: &Terms) -> Option<String> {
-        let count =
-            |n: Option<u64>| n.map_or("an unknown number of samples".to_string(), |n| format!("{n} samples"));
+        let count = |n: Option<u64>| {
+            n.map_or("an unknown number of samples".to_string(), |n| plimsoll_graph::counted(n, "sample"))
+        };
         if self.fields != now.fields {
             let (was, is) = (self.fields.join(", "), now.fields.join(", "));
             return Some(format!("a sample was {was}, and is {is} now"));

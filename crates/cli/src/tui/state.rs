@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use plimsoll::train::{EpochEvent, Eta, Notice, Plan, StepEvent};
 
@@ -46,11 +47,11 @@ impl State {
             self.kinds.push(("unused", peak.unused));
         }
         self.plan = format!(
-            "{:.1} ms a step predicted, {:.1} ms unlimited; {} micro-batches, {} ops run again, {}; the least is {}",
+            "{:.1} ms a step predicted, {:.1} ms unlimited; {}, {} run again, {}; the least is {}",
             info.predicted_seconds * 1e3,
             info.unlimited_seconds * 1e3,
-            info.micro_batches,
-            info.recomputed_ops,
+            counted(info.micro_batches, "micro-batch"),
+            counted(info.recomputed_ops, "op"),
             info.exactness,
             info.floor
         );

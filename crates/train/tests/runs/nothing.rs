@@ -35,7 +35,8 @@ fn data_without_samples_is_an_error_and_no_loss() {
 fn spoiled(is_bad: impl Fn(u64) -> bool + Send + Sync + 'static) -> Dataset {
     let spec = [FieldSpec::new("x", DType::F32, [6]), FieldSpec::new("y", DType::I64, [])];
     let made = Dataset::from_fn(spec, 22, move |i, out| {
-        let x = [0u64, 1, 2, 3, 4, 5].map(|k| if is_bad(i) { f32::NAN } else { ((6 * i + k) % 7) as f32 / 7.0 });
+        let x =
+            [0u64, 1, 2, 3, 4, 5].map(|k| if is_bad(i) { f32::NAN } else { ((6 * i + k) % 7) as f32 / 7.0 });
         out.set(0, &x)?;
         out.set(1, &[(i % 3) as i64])
     });
