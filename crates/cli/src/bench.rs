@@ -206,10 +206,10 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
     let card = watch.is_some();
     let setup = case.setup(args.batch, card);
     let mut recipe = case.recipe(&setup);
-    recipe.memory = args.memory;
-    recipe.host_memory = args.host_memory;
-    recipe.exactness = args.exact.into();
-    recipe.precision = args.precision.into();
+    recipe.request.limit = args.memory;
+    recipe.request.host_limit = args.host_memory;
+    recipe.request.exactness = args.exact.into();
+    recipe.request.precision = args.precision.into();
     let Setup { batch, input, labels, classes } = setup;
     let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x, card), recipe, 0)?;
     let (x, y) = batch_of(&input, &labels, classes, device)?;

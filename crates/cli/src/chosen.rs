@@ -201,12 +201,14 @@ impl Chosen {
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
         Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
-            .line(config.line(&device)?)
-            .device(device)
-            .host_memory(config.host_memory()?)
-            .precision(self.precision)
-            .exactness(config.exact.map_or(Exactness::Reassociated, Exactness::from))
-            .micro_batch(config.micro_batch)
+            .memory_request(&MemoryRequest {
+                limit: config.line(&device)?,
+                host_limit: config.host_memory()?,
+                exactness: config.exact.map_or(Exactness::Reassociated, Exactness::from),
+                micro_batch: config.micro_batch,
+                precision: self.precision,
+                device: Some(device),
+            })
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
             .labels(labels)

@@ -86,7 +86,7 @@ mod tests {
         let (floor, most) = (survey.floor(), survey.unlimited());
         let budgets = [
             Budget::Refused(Bytes(floor.get() - 1), floor),
-            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap())),
+            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap().figures)),
         ];
         let text = table(&budgets);
         let rows: Vec<&str> = text.lines().collect();

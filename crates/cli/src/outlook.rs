@@ -224,7 +224,7 @@ pub mod tests {
     use super::*;
 
     /// A perceptron whose activations outweigh its weights.
-    pub fn survey() -> Survey<'static> {
+    pub fn survey() -> StepPlanner {
         let (x, y) = (Type::new(DType::F32, [8192, 64]), Type::new(DType::I64, [8192]));
         let recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
         let layers = |net: &mut Net, x: &[Tensor]| {
@@ -235,13 +235,13 @@ pub mod tests {
             net.dense("out", &x, 10, true)
         };
         let device = Device::cpu_threads(1).unwrap();
-        device.scope(|| Training::survey(model(layers), recipe)).unwrap()
+        device.scope(|| Training::planner(model(layers), recipe)).unwrap()
     }
 
     #[test]
     fn what_the_levers_save_and_cost_adds_up_to_the_plan() {
         let mut survey = survey();
-        let info = survey.plan(Some(survey.floor())).unwrap();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
         let levers = levers(&info);
         assert!(levers.len() > 1, "the floor takes a lever");
         let saved: i64 = levers.iter().map(|lever| lever.saved_bytes).sum();
@@ -253,7 +253,7 @@ pub mod tests {
     #[test]
     fn the_page_names_kinds_peak_levers_and_bounds() {
         let mut survey = survey();
-        let info = survey.plan(Some(survey.floor())).unwrap();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
         let page = page(&info);
         for word in ["parameter", "optimizer", "activation", "program", "planned", "the peak is during"] {
             assert!(page.contains(word), "no {word} in {page}");

@@ -111,22 +111,23 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
     if !args.compare.is_empty() {
         return side_by_side(args, &name, batch, &mut trainer, &train);
     }
-    let asked = trainer.survey(&train);
+    let asked = trainer.plan(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
-    let limit = trainer.line_bytes().map(Bytes);
+    let limit = trainer.request().limit;
     let mut frontier = None;
     let (mut line, mut words) = match asked {
-        Ok((survey, info)) => {
+        Ok(plan) => {
+            let info = &plan.figures;
             if !args.no_frontier {
                 frontier = Some(trainer.frontier(&train, FRONTIER_LINES, Some(FRONTIER_LIMIT))?);
             }
             if let Some(out) = &args.out {
-                let step = survey.timeline(limit)?;
-                crate::records::write_plan(out, &chosen.name, batch, &info, &step, frontier.as_ref())?;
+                let step = plan.timeline()?;
+                crate::records::write_plan(out, &chosen.name, batch, info, &step, frontier.as_ref())?;
             }
-            let (line, words) = described(&name, &chosen.name, &form.data, limit, batch, &info);
+            let (line, words) = described(&name, &chosen.name, &form.data, limit, batch, info);
             let words = words
-                + &frontier.as_ref().map_or(String::new(), |found| outlook::frontier(found, Some(&info)));
+                + &frontier.as_ref().map_or(String::new(), |found| outlook::frontier(found, Some(info)));
             (line, words)
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
@@ -212,9 +213,9 @@ fn side_by_side(
 ) -> Result<(), Failure> {
     let mut budgets = Vec::new();
     for &line in &args.compare {
-        trainer.set_memory(Some(line))?;
-        budgets.push(match trainer.survey(train) {
-            Ok((_, info)) => Budget::Fits(line, Box::new(info)),
+        trainer.set_memory_limit(Some(line))?;
+        budgets.push(match trainer.plan(train) {
+            Ok(plan) => Budget::Fits(line, Box::new(plan.figures)),
             // The planner's own refusal is a page for each budget; the least says it here.
             Err(plimsoll::train::Error::Run(Error::Infeasible { least, .. })) => Budget::Refused(line, least),
             Err(error) => return Err(error.into()),

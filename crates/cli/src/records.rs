@@ -19,7 +19,7 @@ pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
 pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> Value {
     let training = trainer.training();
     let mut plan = figures(model, batch, info);
-    plan["line_bytes"] = json!(trainer.line_bytes());
+    plan["line_bytes"] = json!(trainer.request().limit.map(Bytes::get));
     plan["arena_bytes"] = json!(training.map_or(0, |t| t.arena_bytes().get()));
     plan["state_bytes"] = json!(training.map_or(0, |t| t.state_bytes().get()));
     plan

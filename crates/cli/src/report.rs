@@ -81,7 +81,7 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
     }
     device.recall_times(&folder.times());
     let Setup { trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
-    let mut trainer = trainer.line(plan.line_bytes.map(Bytes));
+    let trainer = trainer.memory_limit_bytes(plan.line_bytes.map(Bytes));
     let (own, found) =
         trainer.frontier_outside(&train, outside, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
     let is_same_time = (own.predicted_seconds * 1e3 - plan.predicted_ms).abs() <= 1e-6 * plan.predicted_ms;

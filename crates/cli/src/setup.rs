@@ -89,8 +89,8 @@ impl Setup {
             Setup::of(config, device, chosen, form, train, None)
         };
         // Labels are classes where the loss takes classes, else of the outputs' shape. Which it is shows when the step is traced.
-        let mut setup = made(true)?;
-        match setup.trainer.survey(&setup.train) {
+        let setup = made(true)?;
+        match setup.trainer.plan(&setup.train) {
             Ok(_) | Err(plimsoll::train::Error::Run(plimsoll::run::Error::Infeasible { .. })) => Ok(setup),
             Err(_) => made(false),
         }

@@ -198,7 +198,7 @@ fn train(
     if let Some(metric) = &config.early_stopping {
         trainer = trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3)));
     }
-    let info = trainer.plan(&train)?;
+    let info = trainer.compile(&train)?;
     if let (Some(compiled), Some(training)) = (&chosen.keras, trainer.training_mut()) {
         compiled.model.restore(training)?;
     }

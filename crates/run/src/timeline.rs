@@ -6,18 +6,17 @@
 //! was declared to take, and is made before the arena's pages are touched.
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{DType, Graph, NodeId, Phase as GraphPhase, Shape, Site, TensorOps, Type, ValueId};
+use plimsoll_graph::{DType, Graph, NodeId, Phase as GraphPhase, Shape, Site, Type, ValueId};
 use plimsoll_plan::Kind;
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 use smallvec::SmallVec;
 
-use crate::compile::{Part, staged};
+use crate::choose::{StepInfo, staged};
 use crate::device::Device;
-use crate::lower::roots;
-use crate::program::{Instruction, Place};
-use crate::step::StepInfo;
-use crate::tensor::Tensor;
+use crate::lower::{Place, roots};
+use crate::program::{Instruction, Part};
+use crate::trace::StateSpec;
 
 /// One step, instruction by instruction. Numbers like [`Moment::layer`] are places in [`Timeline::names`] or
 /// [`Timeline::sites`].
@@ -207,8 +206,7 @@ impl Timeline {
 /// What a timeline is made from.
 pub(crate) struct Recorded<'a> {
     pub(crate) device: &'a Device,
-    pub(crate) names: &'a [(String, Kind)],
-    pub(crate) state: &'a [Tensor],
+    pub(crate) state: &'a [StateSpec],
     /// Which of the state is on the host.
     pub(crate) hosted: &'a [bool],
     pub(crate) inputs: &'a [Type],
@@ -264,10 +262,9 @@ impl Recorded<'_> {
     /// of what does not lie in the workspace.
     fn residents(&self, to: &mut Recorder<'_>) -> u64 {
         let first = self.passes.first().copied();
-        let state = self.names.iter().zip(self.state).enumerate();
-        for (i, ((name, kind), tensor)) in state.filter(|(i, _)| !self.hosted[*i]) {
-            let reader = first.filter(|_| *kind == Kind::Parameter).map(|part| (part, i));
-            to.resident(name, purpose(*kind), tensor.ty(), reader);
+        for (i, state) in self.state.iter().enumerate().filter(|(i, _)| !self.hosted[*i]) {
+            let reader = first.filter(|_| state.kind == Kind::Parameter).map(|part| (part, i));
+            to.resident(&state.name, purpose(state.kind), &state.ty, reader);
         }
         for (i, ty) in self.inputs.iter().enumerate() {
             let reader = first.map(|part| (part, self.state.len() + i));
@@ -292,8 +289,8 @@ impl Recorded<'_> {
             }
         }
         for &i in &self.passed {
-            let name = format!("{} before the step", self.names[i].0);
-            to.resident(&name, Purpose::Other, self.state[i].ty(), None);
+            let name = format!("{} before the step", self.state[i].name);
+            to.resident(&name, Purpose::Other, &self.state[i].ty, None);
         }
         outside
     }
@@ -608,7 +605,7 @@ fn padded(bytes: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Held, Pass, Step, StepOptions, StepResult, Tape};
+    use crate::{Held, Pass, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
     use plimsoll_device::Bytes;
     use plimsoll_plan::Exactness;
 
@@ -636,7 +633,7 @@ mod tests {
     }
 
     fn options(exactness: Exactness) -> StepOptions {
-        StepOptions { batched: true, guarded: true, exactness, ..StepOptions::default() }
+        StepOptions { batched: true, guarded: true, ..StepOptions::default() }.exactness(exactness)
     }
 
     /// Two tensors that are there at once lie apart, all inside the arena, and add up to what the plan calls live.
@@ -682,7 +679,7 @@ mod tests {
     fn what_a_line_makes_run_again_is_marked() {
         let free = step(options(Exactness::Bitwise)).unwrap();
         let line = Bytes(free.info().floor.get() + (2 << 20));
-        let tight = step(StepOptions { memory: Some(line), ..options(Exactness::Bitwise) }).unwrap();
+        let tight = step(options(Exactness::Bitwise).limit(Some(line))).unwrap();
         let timeline = consistent(&tight);
         assert!(again(&timeline) > 0);
         assert_eq!(again(&timeline), tight.info().recomputed_ops);
@@ -692,7 +689,7 @@ mod tests {
 
     #[test]
     fn a_split_batch_is_a_pass_and_an_update_in_a_row() {
-        let split = StepOptions { micro_batch: Some(128), ..options(Exactness::Reassociated) };
+        let split = options(Exactness::Reassociated).micro_batch(Some(128));
         let timeline = consistent(&step(split).unwrap());
         let stretches: Vec<(&str, usize, usize)> =
             timeline.stretches.iter().map(|s| (s.name, s.samples, s.runs)).collect();
