@@ -44,6 +44,7 @@ mod steps;
 
 mod emit;
 pub mod infeasible;
+pub mod instances;
 pub mod plan;
 pub mod planner;
 pub mod text;
@@ -52,6 +53,7 @@ pub mod verify;
 
 pub use check::ProblemError;
 pub use infeasible::Infeasible;
+pub use instances::{Content, Instance, instances, live_bytes};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
 pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
