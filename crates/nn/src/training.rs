@@ -12,7 +12,7 @@ use std::time::Duration;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Frontier, Held, Kind, Result, Step, StepInfo, StepOptions, Survey, Tensor, Timeline,
+    Device, Frontier, Held, Kind, Result, Step, StepInfo, StepOptions, Survey, Tensor, record,
 };
 use smallvec::SmallVec;
 
@@ -368,7 +368,7 @@ impl Training {
     }
 
     /// The record of the step, instruction by instruction; see [`Step::timeline`].
-    pub fn timeline(&self) -> Option<Timeline> {
+    pub fn timeline(&self) -> Option<record::Step> {
         self.step.timeline()
     }
 

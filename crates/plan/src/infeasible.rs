@@ -5,8 +5,9 @@ use crate::entry::Entry;
 use crate::ladder::Ladder;
 use crate::lifespan::{Act, lifespans, profile};
 use crate::plan::{Exactness, Request};
-use crate::problem::{Home, Kind, OpId, Phase, Problem, Tensor, TensorId};
+use crate::problem::{Home, OpId, Phase, Problem, Tensor, TensorId};
 use crate::split::{candidates, split};
+use plimsoll_record::Kind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -223,7 +224,7 @@ impl fmt::Display for Infeasible {
         write!(f, "budget {} cannot hold this step: ", Bytes(self.budget))?;
         write!(f, "floor is {} at {} ({}); held there: ", Bytes(self.floor_bytes), self.op, self.op_name)?;
         let mut parts: Vec<String> =
-            self.held.iter().map(|(kind, b)| format!("{kind} {}", Bytes(*b))).collect();
+            self.held.iter().map(|(kind, b)| format!("{} {}", kind.plural(), Bytes(*b))).collect();
         if self.scratch_bytes > 0 {
             parts.push(format!("scratch {}", Bytes(self.scratch_bytes)));
         }

@@ -56,6 +56,7 @@ pub use infeasible::Infeasible;
 pub use instances::{Content, Instance, instances, live_bytes};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use plimsoll_record::Kind;
+pub use problem::{Algorithm, Carry, Home, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
 pub use steps::steps_taken;
 pub use verify::{Fault, verify};

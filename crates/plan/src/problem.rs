@@ -7,6 +7,7 @@
 //!
 //! What is not here: values, shapes, what an op computes. The planner could not use them.
 
+use plimsoll_record::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -56,37 +57,6 @@ pub enum Home {
     Transient,
     /// Made in the step and still there when it ends: the loss, a gradient someone asked for.
     Output,
-}
-
-/// What a tensor is for, so that a refusal can say who holds the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A trained weight.
-    Parameter,
-    /// A gradient of a parameter, or its accumulator.
-    Gradient,
-    /// State of the optimizer.
-    Optimizer,
-    /// What the forward pass leaves for the backward pass, and everything in between.
-    Activation,
-    /// A staged input batch.
-    Input,
-    /// Anything else.
-    Other,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Parameter => "parameters",
-            Kind::Gradient => "gradients",
-            Kind::Optimizer => "optimizer state",
-            Kind::Activation => "activations",
-            Kind::Input => "input",
-            Kind::Other => "other",
-        })
-    }
 }
 
 /// Says that a tensor is a part of another one's bytes and has none of its own.

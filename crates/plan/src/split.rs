@@ -4,7 +4,8 @@
 //! them (gradients) and what they leave for the caller (the loss) is summed in accumulators; the update runs once,
 //! with the last micro-batch, where it stood. The sums are the same up to rounding.
 
-use crate::problem::{Algorithm, Home, Kind, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+use crate::problem::{Algorithm, Home, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+use plimsoll_record::Kind;
 use std::collections::HashMap;
 
 /// Where an op of a split step comes from.

@@ -5,7 +5,8 @@
 //! version, with an in-place pair that lets the versions share their bytes; a constant that is written in place
 //! becomes a resident that is updated.
 
-use crate::problem::{Algorithm, Home, Kind, Op, Phase, Problem, Tensor, TensorId};
+use crate::problem::{Algorithm, Home, Op, Phase, Problem, Tensor, TensorId};
+use plimsoll_record::Kind;
 use serde::Deserialize;
 use std::collections::HashMap;
 use thiserror::Error;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lower::Lowered;
+use crate::lower::{Instructions, Lowered, Span};
 use crate::variant::Meanwhile;
 
 /// Where bytes are.
@@ -57,6 +57,8 @@ pub(crate) enum Instruction {
 pub(crate) struct Program {
     graph: Arc<Graph>,
     instructions: Vec<Instruction>,
+    /// Who holds which bytes of the arena, from when to when.
+    spans: Vec<Span>,
     arena_bytes: usize,
     host_bytes: usize,
     /// How many copies are under way at once.
@@ -76,7 +78,7 @@ impl Program {
     /// The program of a plan.
     pub(crate) fn new(lowered: Lowered, plan: Plan, device: &Device) -> Result<Program> {
         let graph = lowered.graph.clone();
-        let (instructions, arena_bytes) = lowered.instructions(&plan)?;
+        let Instructions { all: instructions, arena_bytes, spans } = lowered.instructions(&plan)?;
         graph.nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
         let host_bytes = plan.figures.host_bytes as usize;
         let slot = |i: &Instruction| match i {
@@ -85,7 +87,7 @@ impl Program {
             _ => 0,
         };
         let slots = instructions.iter().map(slot).max().unwrap_or(0);
-        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), host_bytes, slots })
+        Ok(Program { graph, instructions, spans, arena_bytes: arena_bytes.max(1), host_bytes, slots })
     }
 
     /// The bytes of the host's arena that it copies to, and how many copies are under way at once.
@@ -106,6 +108,11 @@ impl Program {
     /// What it does, in order.
     pub(crate) fn instructions(&self) -> &[Instruction] {
         &self.instructions
+    }
+
+    /// Who holds which bytes of its arena, from which instruction to which, in the order in which they are made.
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
     /// The nodes whose kernels it runs, as often as it runs them.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Site, Type};
-use plimsoll_plan::{Kind, Plan};
+use plimsoll_plan::Plan;
+use plimsoll_record as record;
+use plimsoll_record::Kind;
 use serde::{Serialize, Serializer};
 
 use crate::Sketch;
@@ -18,7 +20,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::step::{Pass, StepInfo, StepOptions, StepResult, batch_of};
 use crate::tensor::Tensor;
-use crate::timeline::{Recorded, Timeline};
+use crate::timeline::Recorded;
 
 /// A plan that no other beats in both memory and time. Bytes are of the whole process, as the system will count it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -193,7 +195,7 @@ impl<'a> Survey<'a> {
     ///
     /// # Errors
     /// [`Error::Infeasible`] if there is no plan.
-    pub fn timeline(&self, line: Option<Bytes>) -> Result<Timeline> {
+    pub fn timeline(&self, line: Option<Bytes>) -> Result<record::Step> {
         let options = StepOptions { memory: line, ..self.options.clone() };
         let compiled = Compile { options: &options, ..self.compile() }.run()?;
         let recorded = Recorded {
@@ -209,7 +211,7 @@ impl<'a> Survey<'a> {
             n_sums: compiled.sums.len(),
             passed: compiled.passed.clone(),
             info: &compiled.info,
-            line: line.map(Bytes::get),
+            memory_limit: line.map(Bytes::get),
         };
         Ok(recorded.timeline())
     }

@@ -10,7 +10,7 @@ use plimsoll_plan::{Exactness, Plan};
 use super::{Candidate, Compile, Terms, padded};
 use crate::account::{Account, whole_pages};
 use crate::draft::Draft;
-use crate::peak::{Peak, ledger_kind};
+use crate::peak::Peak;
 use crate::step::StepInfo;
 
 impl Compile<'_> {
@@ -79,7 +79,7 @@ impl Compile<'_> {
         let here = self.names.iter().zip(self.state).enumerate();
         for (_, ((_, kind), tensor)) in here.filter(|(i, _)| !candidate.hosting.hosted[*i]) {
             state += padded(tensor.ty().bytes());
-            add(ledger_kind(*kind), padded(tensor.ty().bytes()));
+            add(*kind, padded(tensor.ty().bytes()));
         }
         add(
             LedgerKind::Program,
@@ -92,7 +92,7 @@ impl Compile<'_> {
         let mut rows = candidate.extra.saturating_sub(sums + candidate.hosting.here);
         for &i in candidate.passed.iter().filter(|_| candidate.update.is_some()) {
             let bytes = padded(self.state[i].ty().bytes());
-            add(ledger_kind(self.names[i].1), bytes);
+            add(self.names[i].1, bytes);
             rows = rows.saturating_sub(bytes);
         }
         add(LedgerKind::Input, rows);

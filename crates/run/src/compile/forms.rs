@@ -10,7 +10,7 @@ use super::{Candidate, Compile, padded, staged};
 use crate::draft::Draft;
 use crate::error::{Error, Result};
 use crate::function::finish;
-use crate::lower::Roles;
+use crate::lower::{Extent, Roles};
 use crate::step::{Pass, StepResult};
 use crate::tensor::Tensor;
 use crate::tracing::Tracing;
@@ -78,7 +78,7 @@ impl Compile<'_> {
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let draft = self.draft(&traced.graph, &replaces, guard, 0, hosting)?;
+        let draft = self.draft(&traced.graph, Extent::Step, &replaces, guard, 0, hosting)?;
         let batch = self.batch.unwrap_or(1);
         Ok(Candidate {
             drafts: vec![(draft, traced.captured.clone(), batch, 1)],
@@ -109,7 +109,7 @@ impl Compile<'_> {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let draft = self.draft(&cut.pass, &replaces, None, first_sum, hosting)?;
+            let draft = self.draft(&cut.pass, Extent::Pass, &replaces, None, first_sum, hosting)?;
             drafts.push((draft, traced.captured.clone(), samples, runs));
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -119,7 +119,7 @@ impl Compile<'_> {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let update = self.draft(&cut.update, &replaces, None, first_sum, hosting)?;
+        let update = self.draft(&cut.update, Extent::Update, &replaces, None, first_sum, hosting)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.device.backend().is_host();
         let rows = self.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
@@ -136,6 +136,7 @@ impl Compile<'_> {
     pub(super) fn draft(
         &self,
         graph: &Graph,
+        extent: Extent,
         replaces: &[Option<usize>],
         guard: Option<usize>,
         first_sum: usize,
@@ -147,7 +148,7 @@ impl Compile<'_> {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &hosting.hosted };
+        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &hosting.hosted, extent };
         Draft::untimed(graph, &roles, self.device, hosting.left)
     }
 

@@ -4,9 +4,19 @@ use plimsoll_graph::{DType, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Plan, TensorId};
 
+use super::spans::Span;
 use super::{Location, Lowered, Source};
 use crate::error::{Error, Result};
 use crate::program::{Instruction, Place};
+
+/// The instructions of a plan, and the arena that they run in.
+pub(crate) struct Instructions {
+    pub(crate) all: Vec<Instruction>,
+    /// Bytes of the arena. Residents are not in it: they have their own.
+    pub(crate) arena_bytes: usize,
+    /// Who holds which bytes of the arena, from when to when.
+    pub(crate) spans: Vec<Span>,
+}
 
 impl Lowered {
     /// The value that a tensor of the problem stands for; none for what is only put aside.
@@ -15,8 +25,8 @@ impl Lowered {
         self.locations.iter().position(stands).map(|v| ValueId(v as u32))
     }
 
-    /// The instructions of a plan, and the bytes of their arena (the residents' excepted, which have their own).
-    pub(crate) fn instructions(mut self, plan: &Plan) -> Result<(Vec<Instruction>, usize)> {
+    /// The instructions of a plan.
+    pub(crate) fn instructions(mut self, plan: &Plan) -> Result<Instructions> {
         let resident = |p: &plan::Placed| p.offset + self.problem.tensors[p.tensor.index()].padded_bytes();
         let base = plan.residents.iter().map(resident).max().unwrap_or(0);
         let mut instructions = std::mem::take(&mut self.first);
@@ -24,7 +34,9 @@ impl Lowered {
         let bytes = |tensor: &TensorId| self.problem.tensors[tensor.index()].bytes as usize;
         let in_arena = |offset: u64| offset.checked_sub(base).map(|offset| Place::Arena(offset as usize));
         let resident = || Error::Internal("a plan copies a resident to the host".into());
+        let mut starts = Vec::with_capacity(plan.steps.len() + 1);
         for step in &plan.steps {
+            starts.push(instructions.len() as u32);
             let (op, reads, writes, scratch, replay) = match step {
                 plan::Step::Run { op, reads, writes, scratch, replay, .. } => {
                     (op, reads, writes, scratch, replay)
@@ -100,8 +112,11 @@ impl Lowered {
                 instructions.push(Instruction::Check { at: place(guard)?, dtype, node: *id });
             }
         }
+        starts.push(instructions.len() as u32);
+        let spans = self.spans(plan, base, &starts);
         instructions.append(&mut self.last);
-        Ok((instructions, plan.figures.arena_bytes.saturating_sub(base) as usize))
+        let arena_bytes = plan.figures.arena_bytes.saturating_sub(base) as usize;
+        Ok(Instructions { all: instructions, arena_bytes, spans })
     }
 }
 

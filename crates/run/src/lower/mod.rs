@@ -6,6 +6,8 @@
 
 mod commits;
 mod instructions;
+mod phases;
+mod spans;
 
 use std::sync::Arc;
 
@@ -16,6 +18,9 @@ use plimsoll_plan::{Home, Kind, Phase, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
+pub(crate) use instructions::Instructions;
+pub(crate) use phases::{Extent, Phases};
+pub(crate) use spans::Span;
 
 use crate::costs::Costs;
 use crate::device::Device;
@@ -34,6 +39,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) guard: Option<usize>,
     /// Which of the first arguments are in the host's memory: brought before they are wanted, and taken back once changed.
     pub(crate) hosted: &'a [bool],
+    /// How much of a step the graph is.
+    pub(crate) extent: Extent,
 }
 
 impl Roles<'_> {
@@ -53,6 +60,8 @@ pub(crate) struct Lowered {
     roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
+    /// Which phase each node belongs to.
+    phases: Phases,
     /// The node that makes the guarded result, and where that is.
     guard: Option<(NodeId, Location)>,
     /// Copies before the first op and after the last.
@@ -98,9 +107,18 @@ impl Lowered {
         problem.link = if offload { device.costs().link(device.backend()) } else { None };
         let locations = vec![None; graph.values().len()];
         let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
-        let roots = roots(&graph);
-        let mut lowered =
-            Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
+        let (roots, phases) = (roots(&graph), Phases::new(&graph, roles.extent));
+        let mut lowered = Lowered {
+            graph: graph.clone(),
+            problem,
+            sources,
+            roots,
+            locations,
+            phases,
+            guard: None,
+            first,
+            last,
+        };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
         // Arguments that are still to be brought from the host.
         let mut away: Vec<(ValueId, usize)> = Vec::new();
@@ -171,8 +189,7 @@ impl Lowered {
             let location = match self.locations[v.index()] {
                 Some(location) => location,
                 None => {
-                    let kind =
-                        if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    let kind = self.phases.of(&graph, id).kind();
                     self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
                 }
             };

@@ -9,7 +9,6 @@ use plimsoll_graph::{Site, TensorOps};
 
 use super::Step;
 use crate::account::{Account, own as own_bytes};
-use crate::peak::ledger_kind;
 use crate::tensor::Buffer;
 use crate::variant::Variant;
 
@@ -32,7 +31,7 @@ impl Step {
                 continue;
             }
             booked += padded(buffer.bytes());
-            rows.add(ledger_kind(*kind), name, planned, self.taken(buffer, 0, buffer.bytes()));
+            rows.add(*kind, name, planned, self.taken(buffer, 0, buffer.bytes()));
         }
         let most = self.variants.iter().max_by_key(|v| (v.body == 0, v.info.planned));
         let Some(variant) = most else { return rows.ledger };
