@@ -89,16 +89,6 @@ pub enum ProblemError {
         /// The alignment.
         alignment: u64,
     },
-    /// More of a tensor or algorithm shrinks with the batch than there is.
-    #[error("{tensor} has {batch_bytes} bytes that follow the batch but only {bytes} bytes")]
-    BadBatchBytes {
-        /// The tensor.
-        tensor: TensorId,
-        /// What was said to follow the batch.
-        batch_bytes: u64,
-        /// Its bytes.
-        bytes: u64,
-    },
     /// The sums of bytes or times leave 63 bits.
     #[error("the step's bytes or nanoseconds add up to more than 2^63")]
     TooLarge,
@@ -185,10 +175,6 @@ impl Problem {
             let tensor = TensorId(index as u32);
             if !t.alignment.is_power_of_two() {
                 return Err(ProblemError::BadAlignment { tensor, alignment: t.alignment });
-            }
-            if t.batch_bytes > t.bytes {
-                let (batch_bytes, bytes) = (t.batch_bytes, t.bytes);
-                return Err(ProblemError::BadBatchBytes { tensor, batch_bytes, bytes });
             }
             total += u128::from(t.bytes) + 2 * u128::from(t.alignment);
             if let Some(view) = t.view {

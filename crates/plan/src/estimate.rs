@@ -1,7 +1,7 @@
 //! Turns a problem's times into what a search starts from: how little it can take, and how much of its copies runs beside ops.
 
 use crate::order::dependencies;
-use crate::problem::{Algorithm, Carry, Op, Phase, Problem};
+use crate::problem::{Carry, Problem};
 
 /// How little of a copy is counted where most of it is taken to run beside ops.
 const HIDDEN: u64 = 64;
@@ -40,17 +40,11 @@ pub(crate) fn hidden(problem: &Problem) -> u64 {
     last.map_or(HIDDEN, |(gain, _)| (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, HIDDEN as f64) as u64)
 }
 
-/// A bound on the time of a step split into `k`, without looking at memory.
-pub(crate) fn least_ns(problem: &Problem, k: u64) -> u64 {
-    let time = |op: &Op| {
-        let times = if op.phase == Phase::Each { k } else { 1 };
-        let one = |a: &Algorithm| match op.phase {
-            Phase::Each => a.ns - a.batch_ns.min(a.ns) + a.batch_ns / k,
-            Phase::Once => a.ns,
-        };
-        if op.carry.is_some() { 0 } else { times * op.algorithms.iter().map(one).min().unwrap_or(0) }
-    };
-    problem.ops.iter().map(time).sum::<u64>().max(if k == 1 { copies_ns(problem) } else { 0 })
+/// A bound on the time of a step, without looking at memory.
+pub(crate) fn least_ns(problem: &Problem) -> u64 {
+    let ops = problem.ops.iter().filter(|op| op.carry.is_none());
+    let fastest = ops.filter_map(|op| op.algorithms.iter().map(|way| way.ns).min());
+    fastest.sum::<u64>().max(copies_ns(problem))
 }
 
 /// A bound by copies of state: nothing goes to the host before what makes it has run, and nothing that came from there is of use

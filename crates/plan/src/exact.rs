@@ -259,7 +259,7 @@ mod tests {
 
     /// Four ops that make tensors of the sizes given, and four that want them back, last first.
     fn there_and_back(sizes: [u64; 4]) -> Dense {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let tensor = |name: String, bytes: u64| Tensor { alignment: 1, ..Tensor::transient(name, bytes) };
         let made: Vec<TensorId> =
             (0..4usize).map(|n| step.tensor(tensor(format!("x{n}"), sizes[n]))).collect();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_step_of_many_ops_is_left_alone() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         for n in 0..=MOST_OPS {
             let t = step.tensor(Tensor::output(format!("x{n}"), 64));
             step.op(Op::new(format!("f{n}"), &[], &[t], 1));

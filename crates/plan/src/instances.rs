@@ -40,7 +40,7 @@ pub struct Instance {
 ///
 /// ```
 /// use plimsoll_plan::{Content, Op, Problem, Request, Tensor, instances, plan};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let a = step.tensor(Tensor::transient("a", 1024));
 /// let b = step.tensor(Tensor::output("b", 64));
 /// step.op(Op::new("make a", &[], &[a], 10));

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_cheap_op_costs_its_dear_operand_too() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| step.tensor(Tensor::transient(name, 1024)));
         let end = step.tensor(Tensor::output("end", 64));
         step.op(Op::new("dear", &[], &[a], 900));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_search_that_is_cut_short_gives_a_lower_bound() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let mut made = Vec::new();
         for n in 0..40usize {
             let next = step.tensor(Tensor::transient(format!("x{n}"), 64 * (1 + n as u64 % 5)));

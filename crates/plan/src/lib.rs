@@ -7,7 +7,7 @@
 //! The modules stand in the order in which data passes them:
 //!
 //! ```text
-//! trace ─► problem ─► order ─► recompute (under a ladder of budgets, for each split) ─► lifespan ─► pack ─► plan ─► verify
+//! trace ─► problem ─► order ─► recompute (under a grid of budgets) ─► lifespan ─► pack ─► plan ─► verify
 //! ```
 //!
 //! What is not here: tensors' values, ops' meaning, devices.
@@ -15,8 +15,6 @@
 pub mod check;
 pub mod problem;
 pub mod trace;
-
-pub mod split;
 
 mod dense;
 mod lifespan;
@@ -56,6 +54,6 @@ pub use infeasible::Infeasible;
 pub use instances::{Content, Instance, instances, live_bytes};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Problem, Tensor, TensorId, View};
 pub use steps::steps_taken;
 pub use verify::{Fault, verify};

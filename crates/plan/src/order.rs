@@ -277,7 +277,7 @@ mod tests {
 
     /// Four gradients, then four updates: in program order all gradients live at once.
     fn updates_at_the_end() -> Problem {
-        let mut p = Problem::new(1);
+        let mut p = Problem::new();
         let weights: Vec<_> = (0..4).map(|i| p.tensor(Tensor::resident(format!("w{i}"), 64))).collect();
         let grads: Vec<_> = (0..4).map(|i| p.tensor(Tensor::transient(format!("g{i}"), 1024))).collect();
         (0..4).for_each(|i| _ = p.op(Op::new(format!("backward{i}"), &[weights[i]], &[grads[i]], 10)));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn program_order_stays_where_nothing_is_gained() {
-        let mut p = Problem::new(1);
+        let mut p = Problem::new();
         let mut last = p.tensor(Tensor::resident("w", 64));
         for i in 0..5 {
             let next = p.tensor(Tensor::transient(format!("x{i}"), 512));

@@ -228,7 +228,7 @@ mod tests {
 
     /// Eight branches that are all made before any is used, each with a weight of its own that is updated at the end.
     fn branches() -> Problem {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let mut wide = Vec::new();
         let weights: Vec<_> = (0..8).map(|i| step.tensor(Tensor::resident(format!("w{i}"), 64))).collect();
         for (i, &weight) in weights.iter().enumerate() {

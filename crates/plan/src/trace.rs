@@ -5,7 +5,7 @@
 //! version, with an in-place pair that lets the versions share their bytes; a constant that is written in place
 //! becomes a resident that is updated.
 
-use crate::problem::{Algorithm, Home, Kind, Op, Phase, Problem, Tensor, TensorId};
+use crate::problem::{Algorithm, Home, Kind, Op, Problem, Tensor, TensorId};
 use serde::Deserialize;
 use std::collections::HashMap;
 use thiserror::Error;
@@ -70,7 +70,7 @@ struct Storage {
 
 /// Reads the text of a trace. Every offset is aligned to `alignment` bytes.
 pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
-    let mut problem = Problem::new(1);
+    let mut problem = Problem::new();
     problem.scratch_alignment = alignment;
     let mut storages: HashMap<u64, Storage> = HashMap::new();
     for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -89,7 +89,6 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
                 let missing = |storage: u64| TraceError::Storage { line, op: number, storage };
                 let mut op = Op::new(name, &[], &[], ns);
                 op.algorithms = vec![Algorithm::of_ns(ns)];
-                op.phase = Phase::Each;
                 for s in ins {
                     let tensor = storages.get(&s).and_then(|s| s.now).ok_or_else(|| missing(s))?;
                     op.reads.push(tensor);

@@ -146,14 +146,6 @@ pub enum Fault {
         /// The tensor.
         tensor: TensorId,
     },
-    /// A split batch is called bitwise.
-    #[error("the plan has {micro_batches} micro-batches, which no {exactness} plan has")]
-    Exactness {
-        /// How many.
-        micro_batches: u32,
-        /// What the plan says.
-        exactness: Exactness,
-    },
     /// A printed figure is not what the replay saw.
     #[error("the plan says {figure} is {claimed}, but it is {seen}")]
     Figure {
@@ -229,13 +221,9 @@ struct Replay<'a> {
     offloads: u64,
 }
 
-/// Checks a plan for a problem (for more than one micro-batch: the split problem).
+/// Checks a plan for a problem.
 pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     problem.check().map_err(|error| Fault::Problem(error.to_string()))?;
-    let (micro_batches, exactness) = (plan.micro_batches, plan.exactness);
-    if micro_batches == 0 || (micro_batches > 1 && exactness == Exactness::Bitwise) {
-        return Err(Fault::Exactness { micro_batches, exactness });
-    }
     let (promised, found) = promised_versions(problem);
     let mut replay = Replay {
         problem,

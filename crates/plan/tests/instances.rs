@@ -65,7 +65,7 @@ fn copies_hold_both_ends_until_they_are_awaited() {
 
 #[test]
 fn an_output_that_takes_its_inputs_place_holds_the_bytes_from_then_on() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let made = step.tensor(Tensor::transient("made", 1024));
     let changed = step.tensor(Tensor::transient("changed", 1024));
     let sum = step.tensor(Tensor::output("sum", 64));

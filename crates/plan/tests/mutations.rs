@@ -303,14 +303,6 @@ const DAMAGES: &[(&str, Damage)] = &[
         plan.figures.host_bytes += 64;
         true
     }),
-    ("a split batch called bitwise", |_, plan, _| {
-        plan.micro_batches = 2;
-        true
-    }),
-    ("no batch at all", |_, plan, _| {
-        plan.micro_batches = 0;
-        true
-    }),
     ("a copy out left out", |_, plan, chance| {
         let Some(i) = pick(plan, chance, |s| matches!(s, Step::Offload { .. })) else { return false };
         plan.steps.remove(i);
@@ -557,7 +549,7 @@ fn two_hundred_kinds_of_damage_are_all_caught() {
 
 #[test]
 fn a_fault_says_where_it_is() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let a = step.tensor(Tensor::transient("a", 64));
     let b = step.tensor(Tensor::output("b", 64));
     step.op(Op::new("make a", &[], &[a], 1));

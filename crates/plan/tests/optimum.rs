@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// A forward chain of `sizes.len()` ops and its backward pass; every tensor is transient but the last gradient.
 fn chain(sizes: &[u64], times: &[u64]) -> Problem {
     let n = sizes.len();
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     step.scratch_alignment = 1;
     let tensor = |name: String, bytes: u64| Tensor { alignment: 1, ..Tensor::transient(name, bytes) };
     let values: Vec<TensorId> = (0..n).map(|i| step.tensor(tensor(format!("x{i}"), sizes[i]))).collect();

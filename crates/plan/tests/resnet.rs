@@ -5,7 +5,7 @@
 //! are one op, as an engine that fuses them runs them: normalization is a pass for the statistics and one op that
 //! applies them, adds the shortcut and takes the ReLU. Times are of a device of 10 TFLOP/s and 700 GB/s: whichever
 //! limits an op. Everything is counted in the bytes: parameters, momentum, the batch, activations, gradients. No op has
-//! scratch or a second algorithm, and the batch is not split.
+//! scratch or a second algorithm.
 
 use plimsoll_plan::{Home, Kind, Op, OpId, Planner, Problem, Request, Tensor, TensorId};
 use std::collections::HashMap;
@@ -180,7 +180,7 @@ impl Net {
 }
 
 fn resnet50() -> Problem {
-    let mut net = Net { step: Problem::new(BATCH), ops: Vec::new() };
+    let mut net = Net { step: Problem::new(), ops: Vec::new() };
     let id = net.resident("images", BATCH * 3 * 224 * 224, Kind::Input);
     let labels = net.resident("labels", BATCH, Kind::Input);
     let input = Map { id, channels: 3, side: 224 };

@@ -238,7 +238,7 @@ mod tests {
 
     /// A chain of `length` ops and its backward pass.
     fn chain(length: u32) -> Problem {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let made: Vec<TensorId> =
             (0..length).map(|n| step.tensor(Tensor::transient(format!("x{n}"), 64))).collect();
         for n in 0..length as usize {
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_step_without_anything_to_drop_has_no_legs() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let only = step.tensor(Tensor::output("only", 64));
         step.op(Op::new("make", &[], &[only], 10));
         let table = Snapshots::new(&Dense::new(&step, &[OpId(0)]), 8);

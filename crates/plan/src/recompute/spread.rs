@@ -96,7 +96,7 @@ mod tests {
 
     /// A chain and its way back, so that the last ops want what the first made.
     fn there_and_back(length: usize) -> Problem {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let mut made: Vec<TensorId> = Vec::new();
         for n in 0..length {
             let next = step.tensor(Tensor::transient(format!("x{n}"), 64));

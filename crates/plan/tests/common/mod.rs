@@ -1,6 +1,6 @@
 //! Random training steps for tests: a forward pass, a backward pass that reads it, and updates.
 
-use plimsoll_plan::{Algorithm, Home, Kind, Op, Phase, Problem, Tensor, TensorId, View};
+use plimsoll_plan::{Algorithm, Home, Kind, Op, Problem, Tensor, TensorId, View};
 
 /// A small deterministic source of chance.
 pub struct Chance(pub u64);
@@ -22,7 +22,7 @@ impl Chance {
 /// A random step of `layers` layers with skips, views, in-place pairs, state updates, scratch and several algorithms.
 pub fn random_step(layers: usize, seed: u64) -> Problem {
     let mut chance = Chance(seed);
-    let mut step = Problem::new(16);
+    let mut step = Problem::new();
     let input =
         step.tensor(Tensor { kind: Kind::Input, ..Tensor::resident("input", 64 * (1 + chance.below(40))) });
     let mut values: Vec<TensorId> = vec![input];
@@ -31,7 +31,7 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
     for layer in 0..layers {
         let bytes = 1 + chance.below(8000);
         let weight = step.tensor(Tensor::resident(format!("weight{layer}"), 1 + chance.below(500)));
-        let value = Tensor { batch_bytes: bytes / 2, ..Tensor::transient(format!("value{layer}"), bytes) };
+        let value = Tensor::transient(format!("value{layer}"), bytes);
         let value = step.tensor(Tensor { alignment: 1 << chance.below(9), ..value });
         let mut reads = vec![values[values.len() - 1], weight];
         if chance.one_in(3) {
@@ -41,7 +41,7 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
         op.replayable = !chance.one_in(12);
         if chance.one_in(3) {
             let quick = Algorithm { scratch: chance.below(6000), ..op.algorithms[0] };
-            let lean = Algorithm { ns: quick.ns * 2, scratch: 0, same_bits: chance.one_in(2), ..quick };
+            let lean = Algorithm { ns: quick.ns * 2, scratch: 0, same_bits: chance.one_in(2) };
             op.algorithms = vec![quick, lean];
         }
         if chance.one_in(5) {
@@ -63,7 +63,6 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
             let half = Tensor {
                 view: Some(view),
                 bytes: bytes.div_ceil(2),
-                batch_bytes: 0,
                 alignment: 1,
                 ..step.tensors[last.index()].clone()
             };
@@ -91,7 +90,6 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
         step.op(Op::new(format!("backward{layer}"), &reads, &[next, share], 20 + chance.below(1500)));
         let mut sgd = Op::new(format!("sgd{layer}"), &[share], &[], 10);
         sgd.updates = vec![weight];
-        sgd.phase = Phase::Once;
         sgd.replayable = false;
         step.op(sgd);
         gradient = next;
