@@ -4,11 +4,11 @@ use crate::order::dependencies;
 use crate::problem::{Carry, Problem};
 
 /// How little of a copy is counted where most of it is taken to run beside ops.
-const HIDDEN: u64 = 64;
+const MOST_COPY_OVERLAP: u64 = 64;
 
 /// What to divide the time of a copy by, so that those which then seem better than making a tensor again are about as many as
 /// run beside the ops: where more would, they wait for each other, and where fewer would, the link lies idle.
-pub(crate) fn hidden(problem: &Problem) -> u64 {
+pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     let Some(link) = problem.link else { return 1 };
     let n = problem.tensors.len();
     let (mut made, mut used) = (vec![None; n], vec![0; n]);
@@ -37,7 +37,9 @@ pub(crate) fn hidden(problem: &Problem) -> u64 {
         !fits
     });
     // There and back it costs its time twice.
-    last.map_or(HIDDEN, |(gain, _)| (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, HIDDEN as f64) as u64)
+    last.map_or(MOST_COPY_OVERLAP, |(gain, _)| {
+        (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, MOST_COPY_OVERLAP as f64) as u64
+    })
 }
 
 /// A bound on the time of a step, without looking at memory.

@@ -1,9 +1,9 @@
 //! Says why no plan fits, in figures and in words: the floor, where it is, and who holds what there.
 
-use crate::entry::Entry;
-use crate::ladder::Ladder;
-use crate::lifespan::{Act, lifespans, profile};
+use crate::budget_grid::BudgetGrid;
+use crate::lifespan::{Action, lifespans, profile};
 use crate::problem::{Home, Kind, OpId, Problem, Tensor, TensorId};
+use crate::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,22 +60,22 @@ impl Infeasible {
 }
 
 /// Finds out what the floor is made of.
-pub(crate) fn explain(budget: u64, bound_bytes: u64, ladder: &mut Ladder) -> Infeasible {
+pub(crate) fn explain(budget: u64, bound_bytes: u64, grid: &mut BudgetGrid) -> Infeasible {
     let mut refusal =
-        Infeasible { bound_bytes, floor_bytes: ladder.floor_bytes(), ..Infeasible::empty(budget) };
-    let step = ladder.problem.clone();
-    if let Some(entry) = ladder.floor_entry() {
-        refusal.floor_ns = entry.ns;
-        at_peak(&step, entry, &mut refusal);
+        Infeasible { bound_bytes, floor_bytes: grid.floor_bytes(), ..Infeasible::empty(budget) };
+    let step = grid.problem.clone();
+    if let Some(schedule) = grid.floor_schedule() {
+        refusal.floor_ns = schedule.ns;
+        at_peak(&step, schedule, &mut refusal);
     }
     refusal
 }
 
-/// Fills in who holds what at the action where the entry's schedule holds most.
-fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
-    let dense = &entry.dense;
-    let spans = lifespans(dense, &entry.acts, problem.scratch_alignment);
-    let profile = profile(&spans.buffers, entry.acts.len());
+/// Fills in who holds what at the action where the schedule's schedule holds most.
+fn at_peak(problem: &Problem, schedule: &Schedule, refusal: &mut Infeasible) {
+    let indexed = &schedule.indexed;
+    let spans = lifespans(indexed, &schedule.actions, problem.scratch_alignment);
+    let profile = profile(&spans.buffers, schedule.actions.len());
     let Some(peak) = (0..profile.len()).max_by_key(|&at| (profile[at], std::cmp::Reverse(at))) else {
         return;
     };
@@ -88,19 +88,19 @@ fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
     problem.tensors.iter().enumerate().filter(|t| resident(&t)).for_each(|t| add(TensorId(t.0 as u32)));
     // Which tensor a buffer holds at the peak: the one last written to it by then.
     let mut inside: Vec<Option<TensorId>> = vec![None; spans.buffers.len()];
-    for (time, act) in entry.acts.iter().enumerate().take(peak + 1) {
+    for (time, action) in schedule.actions.iter().enumerate().take(peak + 1) {
         let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
-        match *act {
-            Act::Run(op) => {
-                let ins = dense.ins.of(op).len();
-                for (k, &t) in dense.outs.of(op).iter().enumerate() {
-                    inside[operands[ins + k] as usize] = Some(dense.tensor_id[t as usize]);
+        match *action {
+            Action::Run(op) => {
+                let ins = indexed.ins.of(op).len();
+                for (k, &t) in indexed.outs.of(op).iter().enumerate() {
+                    inside[operands[ins + k] as usize] = Some(indexed.tensor_id[t as usize]);
                 }
-                refusal.op = dense.op_id[op as usize];
-                refusal.scratch_bytes = dense.scratch[op as usize];
+                refusal.op = indexed.op_id[op as usize];
+                refusal.scratch_bytes = indexed.scratch[op as usize];
             }
-            Act::Load(t) => inside[operands[0] as usize] = Some(dense.tensor_id[t as usize]),
-            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
+            Action::Load(t) => inside[operands[0] as usize] = Some(indexed.tensor_id[t as usize]),
+            Action::Store(_) | Action::Stored(_) | Action::Loaded(_) => {}
         }
     }
     for (b, buffer) in spans.buffers.iter().enumerate() {

@@ -16,24 +16,24 @@ pub mod check;
 pub mod problem;
 pub mod trace;
 
-mod dense;
+mod indexed_problem;
 mod lifespan;
 mod order;
 
+mod anneal;
 mod bounds;
+mod budget_grid;
 mod effort;
-mod entry;
 mod estimate;
-mod exact;
+mod exhaustive;
 mod floor;
 mod flow;
 mod instant;
-mod ladder;
 mod overlap;
 mod recompute;
-mod reorder;
+mod repack;
+mod schedule;
 mod starts;
-mod tight;
 
 pub mod csv;
 pub mod pack;

@@ -5,16 +5,16 @@
 //! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for with a
 //! guess at that, and are then taken for what they really take.
 
+use crate::budget_grid::BudgetGrid;
 use crate::check::ProblemError;
 use crate::effort::Effort;
 use crate::emit::emit;
-use crate::entry::Entry;
-use crate::estimate::{hidden, least_ns};
+use crate::estimate::{copy_overlap_divisor, least_ns};
 use crate::infeasible::{Infeasible, explain};
-use crate::ladder::Ladder;
 use crate::lifespan::lifespans;
 use crate::plan::{Exactness, Figures, Plan, Request};
 use crate::problem::{OpId, Problem};
+use crate::schedule::Schedule;
 use crate::verify::{Fault, verify};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,12 +71,12 @@ struct Family {
     /// Bytes of the host that it may copy to.
     host_budget: u64,
     /// What its search divides the time of a copy by, and which share of the guess at that it is.
-    hidden: u64,
+    copy_overlap_divisor: u64,
     share: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted.
-    ladder: Option<Ladder>,
+    grid: Option<BudgetGrid>,
     order: Vec<OpId>,
 }
 
@@ -89,18 +89,18 @@ impl Planner {
         let most = if problem.link.is_some() { request.host_budget } else { 0 };
         let mut copying = vec![(0, 1, 1)];
         if most > 0 {
-            let hidden = hidden(&problem);
-            copying.push((most, hidden, 1));
+            let copy_overlap_divisor = copy_overlap_divisor(&problem);
+            copying.push((most, copy_overlap_divisor, 1));
             // State that is copied anyway leaves less of the link to guess about.
             if problem.ops.iter().all(|op| op.carry.is_none()) {
-                copying.push((most, hidden.div_ceil(2), 2));
+                copying.push((most, copy_overlap_divisor.div_ceil(2), 2));
             }
         }
         for order in crate::order::candidates(&problem) {
             let least_ns = least_ns(&problem);
-            families.extend(copying.iter().map(|&(host_budget, hidden, share)| {
+            families.extend(copying.iter().map(|&(host_budget, copy_overlap_divisor, share)| {
                 let order = order.clone();
-                Family { host_budget, hidden, share, least_ns, ladder: None, order }
+                Family { host_budget, copy_overlap_divisor, share, least_ns, grid: None, order }
             }));
         }
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
@@ -111,47 +111,56 @@ impl Planner {
     /// were found stay.
     pub fn time(&mut self, problem: &Problem) {
         (self.problem, self.unlinked) = (Arc::new(problem.clone()), unlinked(problem));
-        let hidden = hidden(problem);
+        let copy_overlap_divisor = copy_overlap_divisor(problem);
         for family in &mut self.families {
             family.least_ns = least_ns(&self.problem);
-            let hidden = if family.host_budget > 0 { hidden.div_ceil(family.share) } else { 1 };
-            if std::mem::replace(&mut family.hidden, hidden) != hidden {
-                family.ladder = None;
+            let copy_overlap_divisor =
+                if family.host_budget > 0 { copy_overlap_divisor.div_ceil(family.share) } else { 1 };
+            if std::mem::replace(&mut family.copy_overlap_divisor, copy_overlap_divisor)
+                != copy_overlap_divisor
+            {
+                family.grid = None;
             }
             let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-            if let Some(ladder) = &mut family.ladder {
-                ladder.time(problem.clone());
+            if let Some(grid) = &mut family.grid {
+                grid.time(problem.clone());
             }
         }
     }
 
     /// The least budget for which there is a plan.
     pub fn floor_bytes(&mut self) -> u64 {
-        (0..self.families.len()).map(|f| self.ladder(f).floor_bytes()).min().unwrap_or(0)
+        (0..self.families.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
-        (0..self.families.len()).map(|f| self.ladder(f).bounds.floor().0).min().unwrap_or(0)
+        (0..self.families.len()).map(|f| self.grid(f).bounds.floor().0).min().unwrap_or(0)
     }
 
     /// The bytes of the step without recomputation and offload.
     pub fn unlimited_bytes(&mut self) -> u64 {
-        self.ladder(0).unlimited_bytes()
+        self.grid(0).unlimited_bytes()
     }
 
-    fn ladder(&mut self, family: usize) -> &mut Ladder {
+    fn grid(&mut self, family: usize) -> &mut BudgetGrid {
         let family = &mut self.families[family];
         let (request, deadline) = (&self.request, self.deadline);
         let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-        family.ladder.get_or_insert_with(|| {
+        family.grid.get_or_insert_with(|| {
             let effort = Effort::new(family.order.len() as u32, request.effort);
             let effort = if family.host_budget > 0 { effort.beside_another() } else { effort };
             let (exactness, host_budget) = (request.exactness, family.host_budget);
-            let mut ladder =
-                Ladder::new(problem.clone(), &family.order, exactness, host_budget, family.hidden, effort);
-            ladder.deadline = deadline;
-            ladder
+            let mut grid = BudgetGrid::new(
+                problem.clone(),
+                &family.order,
+                exactness,
+                host_budget,
+                family.copy_overlap_divisor,
+                effort,
+            );
+            grid.deadline = deadline;
+            grid
         })
     }
 
@@ -171,12 +180,12 @@ impl Planner {
             if self.families[f].least_ns >= best_ns {
                 continue;
             }
-            let ladder = self.ladder(f);
-            if ladder.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
+            let grid = self.grid(f);
+            if grid.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
                 continue;
             }
-            if let Some(entry) = ladder.fastest(budget, best_ns) {
-                best_ns = entry.ns;
+            if let Some(schedule) = grid.fastest(budget, best_ns) {
+                best_ns = schedule.ns;
                 best = Some(f);
             }
         }
@@ -185,21 +194,21 @@ impl Planner {
         let host_budget = self.request.host_budget;
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
-        let ladder = self.ladder(f);
-        let mut floor_bytes = ladder.floor_bytes();
-        let mut bound_bytes = ladder.bounds.floor().0;
-        let mut lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
-        let problem = ladder.problem.clone();
-        let Some(entry) = ladder.fastest(budget, than) else { return Ok(None) };
-        let entry = entry.tight(&problem, copied_to);
-        let mut plan = write(&problem, entry);
+        let grid = self.grid(f);
+        let mut floor_bytes = grid.floor_bytes();
+        let mut bound_bytes = grid.bounds.floor().0;
+        let mut lower_bound_ns = grid.bound_ns(budget).unwrap_or(grid.least_ns);
+        let problem = grid.problem.clone();
+        let Some(schedule) = grid.fastest(budget, than) else { return Ok(None) };
+        let schedule = schedule.tight(&problem, copied_to);
+        let mut plan = write(&problem, schedule);
         // The figures are of whatever is allowed, copies too.
         let others = if host_budget > 0 { self.families.len() } else { 0 };
         for other in (0..others).filter(|&other| other != f) {
-            let ladder = self.ladder(other);
-            floor_bytes = floor_bytes.min(ladder.floor_bytes());
-            bound_bytes = bound_bytes.min(ladder.bounds.floor().0);
-            lower_bound_ns = lower_bound_ns.min(ladder.bound_ns(budget).unwrap_or(ladder.least_ns));
+            let grid = self.grid(other);
+            floor_bytes = floor_bytes.min(grid.floor_bytes());
+            bound_bytes = bound_bytes.min(grid.bounds.floor().0);
+            lower_bound_ns = lower_bound_ns.min(grid.bound_ns(budget).unwrap_or(grid.least_ns));
         }
         plan.budget = budget;
         plan.host_budget = host_budget;
@@ -216,9 +225,9 @@ impl Planner {
     }
 
     fn refusal(&mut self, budget: u64) -> Infeasible {
-        let least = (0..self.families.len()).map(|f| (self.ladder(f).floor_bytes(), f)).min();
+        let least = (0..self.families.len()).map(|f| (self.grid(f).floor_bytes(), f)).min();
         let bound = self.bound_bytes();
-        explain(budget, bound, self.ladder(least.map_or(0, |least| least.1)))
+        explain(budget, bound, self.grid(least.map_or(0, |least| least.1)))
     }
 }
 
@@ -226,19 +235,19 @@ fn unlinked(problem: &Problem) -> Arc<Problem> {
     Arc::new(Problem { link: None, ..problem.clone() })
 }
 
-/// Writes a schedule as a plan, without the figures that need a ladder.
-fn write(problem: &Problem, entry: &mut Entry) -> Plan {
+/// Writes a schedule as a plan, without the figures that need a grid.
+fn write(problem: &Problem, schedule: &mut Schedule) -> Plan {
     let alignment = problem.scratch_alignment;
-    let spans = lifespans(&entry.dense, &entry.acts, alignment);
-    let live_bytes = entry.live;
-    let dense = entry.dense.clone();
-    let acts = entry.acts.clone();
-    let emitted = emit(problem, &dense, &acts, &spans, entry.places(alignment));
+    let spans = lifespans(&schedule.indexed, &schedule.actions, alignment);
+    let live_bytes = schedule.live;
+    let indexed = schedule.indexed.clone();
+    let actions = schedule.actions.clone();
+    let emitted = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
     let rounded = |(position, op): (usize, &OpId)| {
-        let way = dense.algorithm[position];
+        let way = indexed.algorithm[position];
         way > 0 && !problem.ops[op.index()].algorithms[way as usize].same_bits
     };
-    let exactness = match dense.op_id.iter().enumerate().any(rounded) {
+    let exactness = match indexed.op_id.iter().enumerate().any(rounded) {
         true => Exactness::Reassociated,
         false => Exactness::Bitwise,
     };

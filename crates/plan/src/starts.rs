@@ -1,20 +1,20 @@
-//! Finds first schedules for a budget, for the search of a rung to improve.
+//! Finds first schedules for a budget, for the search of a level to improve.
 
-use crate::dense::{Dense, padded_scratch};
-use crate::exact::{Steps, fastest};
-use crate::floor::Low;
-use crate::ladder::{Ladder, allowed};
+use crate::budget_grid::{BudgetGrid, allowed};
+use crate::exhaustive::{Steps, fastest};
+use crate::floor::LowPeakSchedule;
+use crate::indexed_problem::{IndexedProblem, padded_scratch};
+use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::repair::{Repair, Score};
-use crate::recompute::snapshots::Snapshots;
-use crate::recompute::spread::{spread, spread_acts};
-use crate::recompute::state::{Frozen, State};
+use crate::recompute::replay_stages::{one_replay_a_stage, one_replay_a_stage_of};
+use crate::recompute::state::{SavedReplays, State};
 use std::sync::Arc;
 
-impl Ladder {
-    /// The dense step for a budget: an op whose working set is over it takes the fastest algorithm that fits, or the one
+impl BudgetGrid {
+    /// The indexed step for a budget: an op whose working set is over it takes the fastest algorithm that fits, or the one
     /// with the least scratch.
-    pub fn lean(&self, budget: u64, least: bool) -> Arc<Dense> {
-        let mut dense: Option<Dense> = None;
+    pub fn lean(&self, budget: u64, least: bool) -> Arc<IndexedProblem> {
+        let mut indexed: Option<IndexedProblem> = None;
         for (position, &op) in self.plain.op_id.iter().enumerate() {
             let need = self.bounds.must(position) - self.bounds.scratch(position);
             if need + self.plain.scratch[position] <= budget {
@@ -27,17 +27,23 @@ impl Ladder {
                 true => padded_scratch(&self.problem, op, **w),
             };
             if let Some(&way) = ways.iter().filter(fits).min_by_key(time) {
-                let dense = dense.get_or_insert_with(|| Dense::clone(&self.plain));
-                dense.choose(&self.problem, position as u32, way);
+                let indexed = indexed.get_or_insert_with(|| IndexedProblem::clone(&self.plain));
+                indexed.choose(&self.problem, position as u32, way);
             }
         }
-        dense.map_or_else(|| self.plain.clone(), Arc::new)
+        indexed.map_or_else(|| self.plain.clone(), Arc::new)
     }
 
     /// The best first schedule for a budget by dropping tensors one by one, if it may cost less than `than`.
-    pub fn start(&self, dense: &Dense, budget: u64, work: u64, than: Option<u64>) -> Option<Frozen> {
-        let fresh = State::new(dense);
-        let limit = than.unwrap_or(4 * dense.base_ns());
+    pub fn start(
+        &self,
+        indexed: &IndexedProblem,
+        budget: u64,
+        work: u64,
+        than: Option<u64>,
+    ) -> Option<SavedReplays> {
+        let fresh = State::new(indexed);
+        let limit = than.unwrap_or(4 * indexed.base_ns());
         let mut best: Option<State> = None;
         for gap in [0.5, 0.0, 1.0].into_iter().take(self.effort.scores) {
             let mut state = fresh.clone();
@@ -51,73 +57,75 @@ impl Ladder {
                 }
             }
         }
-        Some(best?.freeze())
+        Some(best?.save())
     }
 
-    /// The best first schedules for a rung: by snapshots, by dropping tensors one by one, and those found on the way to the
+    /// The best first schedules for a level: by checkpoints, by dropping tensors one by one, and those found on the way to the
     /// floor.
-    pub fn start_rung(&mut self, budget: u64) -> Vec<(Frozen, Arc<Dense>)> {
-        if self.snapshots.is_none() {
-            let found = self.floor.as_mut().and_then(|floor| floor.snapshots.take());
-            self.snapshots = found.or_else(|| Some(Snapshots::new(&self.plain, self.effort.legs)));
+    pub fn first_schedules(&mut self, budget: u64) -> Vec<(SavedReplays, Arc<IndexedProblem>)> {
+        if self.checkpoints.is_none() {
+            let found = self.floor.as_mut().and_then(|floor| floor.checkpoints.take());
+            self.checkpoints =
+                found.or_else(|| Some(CheckpointSchedules::new(&self.plain, self.effort.segments)));
         }
-        let (Some(floor), Some(table)) = (self.floor.as_ref(), self.snapshots.as_ref()) else {
+        let (Some(floor), Some(table)) = (self.floor.as_ref(), self.checkpoints.as_ref()) else {
             return Vec::new();
         };
         let plain = self.lean(budget, false);
-        let mut found: Vec<(u64, Frozen, Arc<Dense>)> = Vec::new();
-        let mut consider = |dense: Arc<Dense>, frozen: &Frozen| {
-            let mut state = frozen.thaw(&dense);
+        let mut found: Vec<(u64, SavedReplays, Arc<IndexedProblem>)> = Vec::new();
+        let mut consider = |indexed: Arc<IndexedProblem>, saved: &SavedReplays| {
+            let mut state = saved.restore(&indexed);
             let mut repair = Repair::new(&state, budget, self.host_budget, 1);
             let score = Score { gap: 0.5, noise: 0.0 };
-            if repair.run(&mut state, score, 64 * dense.base_ns(), self.effort.floor) {
+            if repair.run(&mut state, score, 64 * indexed.base_ns(), self.effort.floor) {
                 repair.give_back(&mut state, 4 * self.effort.floor);
-                let ns = dense.base_ns() + state.extra_ns;
-                let frozen = state.freeze();
-                found.push((ns, frozen, dense));
+                let ns = indexed.base_ns() + state.extra_ns;
+                let saved = state.save();
+                found.push((ns, saved, indexed));
             }
             found.iter().map(|f| f.0 - f.2.base_ns()).min()
         };
         let mut than = None;
-        for (legs, snapshots) in table.cheapest(budget) {
+        for (segments, checkpoints) in table.cheapest(budget) {
             let mut state = State::new(&plain);
-            table.stretch.apply(&mut state, legs, snapshots);
-            let (dense, frozen) = spread(&state);
-            than = consider(Arc::new(dense), &frozen);
+            table.stretch.apply(&mut state, segments, checkpoints);
+            let (indexed, saved) = one_replay_a_stage(&state);
+            than = consider(Arc::new(indexed), &saved);
         }
-        if let Some(acts) = fastest(&plain, budget, &mut Steps::of_a_rung()) {
-            let (dense, frozen) = spread_acts(&plain, &acts);
-            than = consider(Arc::new(dense), &frozen);
+        if let Some(actions) = fastest(&plain, budget, &mut Steps::of_a_level()) {
+            let (indexed, saved) = one_replay_a_stage_of(&plain, &actions);
+            than = consider(Arc::new(indexed), &saved);
         }
-        let mut lows: Vec<&Low> = floor.lows.iter().filter(|low| low.live <= budget).collect();
-        lows.sort_by_key(|low| low.ns);
-        for low in lows.into_iter().take(2) {
-            than = consider(low.dense.clone(), &low.frozen);
+        let mut low_peaks: Vec<&LowPeakSchedule> =
+            floor.low_peaks.iter().filter(|low| low.live <= budget).collect();
+        low_peaks.sort_by_key(|low| low.ns);
+        for low in low_peaks.into_iter().take(2) {
+            than = consider(low.indexed.clone(), &low.saved);
         }
-        if let Some(frozen) = self.start(&plain, budget, 2 * self.effort.floor, than) {
-            let (dense, frozen) = spread(&frozen.thaw(&plain));
-            consider(Arc::new(dense), &frozen);
+        if let Some(saved) = self.start(&plain, budget, 2 * self.effort.floor, than) {
+            let (indexed, saved) = one_replay_a_stage(&saved.restore(&plain));
+            consider(Arc::new(indexed), &saved);
         }
         found.sort_by_key(|f| f.0);
         found.truncate(self.effort.starts);
-        found.into_iter().map(|(_, frozen, dense)| (frozen, dense)).collect()
+        found.into_iter().map(|(_, saved, indexed)| (saved, indexed)).collect()
     }
 
     /// A first schedule that fits `budget` as it is and takes less than nine tenths of the time added by one of `ns`.
-    pub fn faster_start(&self, budget: u64, ns: u64) -> Option<(Frozen, Arc<Dense>)> {
-        let (floor, table) = (self.floor.as_ref()?, self.snapshots.as_ref()?);
+    pub fn faster_start(&self, budget: u64, ns: u64) -> Option<(SavedReplays, Arc<IndexedProblem>)> {
+        let (floor, table) = (self.floor.as_ref()?, self.checkpoints.as_ref()?);
         let enough = ns - ns.saturating_sub(self.plain.base_ns()) / 10;
-        let low = floor.lows.iter().filter(|low| low.live <= budget).min_by_key(|low| low.ns);
+        let low = floor.low_peaks.iter().filter(|low| low.live <= budget).min_by_key(|low| low.ns);
         if let Some(low) = low.filter(|low| low.ns < enough) {
-            return Some((low.frozen.clone(), low.dense.clone()));
+            return Some((low.saved.clone(), low.indexed.clone()));
         }
-        let (extra_ns, legs, snapshots) = table.fastest(budget)?;
+        let (extra_ns, segments, checkpoints) = table.fastest(budget)?;
         if self.plain.base_ns() + extra_ns >= enough {
             return None;
         }
         let mut state = State::new(&self.plain);
-        table.stretch.apply(&mut state, legs, snapshots);
-        let (dense, frozen) = spread(&state);
-        Some((frozen, Arc::new(dense)))
+        table.stretch.apply(&mut state, segments, checkpoints);
+        let (indexed, saved) = one_replay_a_stage(&state);
+        Some((saved, Arc::new(indexed)))
     }
 }

@@ -135,8 +135,8 @@ mod tests {
 
     const TRACE: &str = r#"{"model": "tiny", "source": "x", "ops": 3, "storages": 3}
 {"s": 0, "size": 100, "kind": "const", "output": true}
-{"s": 1, "size": 10, "kind": "act", "output": false}
-{"s": 2, "size": 4, "kind": "act", "output": true}
+{"s": 1, "size": 10, "kind": "action", "output": false}
+{"s": 2, "size": 4, "kind": "action", "output": true}
 {"op": 0, "name": "mul", "ns": 5, "ins": [0], "outs": [1], "mut": [], "bwd": false}
 {"op": 1, "name": "relu_", "ns": 3, "ins": [1], "outs": [], "mut": [1], "bwd": false}
 {"op": 2, "name": "sgd_", "ns": 2, "ins": [0, 1], "outs": [2], "mut": [0], "bwd": true}"#;

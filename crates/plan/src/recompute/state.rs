@@ -9,19 +9,19 @@
 //! what is made or dropped inside the stage (found again by walking it whenever one of its operands changes).
 
 use super::tree::MaxTree;
-use crate::dense::Dense;
-use crate::lifespan::Act;
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::Action;
 use crate::steps::count;
 
-/// What a stage makes again: an op below `dense.ops`, or a load of transient `x - dense.ops`.
-pub(crate) type Again = u32;
+/// What a stage makes again: an op below `indexed.ops`, or a load of transient `x - indexed.ops`.
+pub(crate) type Remake = u32;
 
 /// A schedule with replays.
 #[derive(Clone)]
 pub(crate) struct State<'a> {
-    pub dense: &'a Dense,
+    pub indexed: &'a IndexedProblem,
     /// What each stage makes again, ascending (so ops in program order, loads at the end of the list).
-    again: Vec<Vec<Again>>,
+    again: Vec<Vec<Remake>>,
     /// The stages in which each transient is made, ascending.
     made: Vec<Vec<u32>>,
     /// The stages in which each transient is used, ascending, once for each use.
@@ -36,7 +36,7 @@ pub(crate) struct State<'a> {
     /// Time added by replays and copies.
     pub extra_ns: u64,
     /// Changes since the last [`State::keep_changes`], for undoing.
-    journal: Vec<(u32, Again, bool)>,
+    journal: Vec<(u32, Remake, bool)>,
     pub pairs: usize,
     // Scratch space of `walk`.
     stamp: u32,
@@ -52,17 +52,17 @@ pub(crate) struct State<'a> {
 
 /// A schedule at rest: what each stage makes again.
 #[derive(Clone)]
-pub(crate) struct Frozen(Vec<Vec<Again>>);
+pub(crate) struct SavedReplays(Vec<Vec<Remake>>);
 
-impl Frozen {
+impl SavedReplays {
     /// The schedule that makes `again[stage]` again in each stage; lists are ascending.
-    pub fn new(again: Vec<Vec<Again>>) -> Frozen {
-        Frozen(again)
+    pub fn new(again: Vec<Vec<Remake>>) -> SavedReplays {
+        SavedReplays(again)
     }
 
     /// The schedule with its memory, on the arrays it was made for.
-    pub fn thaw<'a>(&self, dense: &'a Dense) -> State<'a> {
-        let mut state = State::new(dense);
+    pub fn restore<'a>(&self, indexed: &'a IndexedProblem) -> State<'a> {
+        let mut state = State::new(indexed);
         for (stage, list) in self.0.iter().enumerate() {
             list.iter().for_each(|&what| state.insert(stage as u32, what));
         }
@@ -73,25 +73,25 @@ impl Frozen {
 
 impl<'a> State<'a> {
     /// The schedule without replays.
-    pub fn new(dense: &'a Dense) -> State<'a> {
-        let (ops, tensors) = (dense.ops as usize, dense.tensors() as usize);
+    pub fn new(indexed: &'a IndexedProblem) -> State<'a> {
+        let (ops, tensors) = (indexed.ops as usize, indexed.tensors() as usize);
         let mut used: Vec<Vec<u32>> = vec![Vec::new(); tensors];
-        for op in 0..dense.ops {
-            dense.ins.of(op).iter().for_each(|&t| used[t as usize].push(op));
+        for op in 0..indexed.ops {
+            indexed.ins.of(op).iter().for_each(|&t| used[t as usize].push(op));
         }
-        for (t, used) in used.iter_mut().enumerate().filter(|(t, _)| dense.keep[*t]) {
-            debug_assert!(dense.keep[t]);
-            used.push(dense.ops);
+        for (t, used) in used.iter_mut().enumerate().filter(|(t, _)| indexed.keep[*t]) {
+            debug_assert!(indexed.keep[t]);
+            used.push(indexed.ops);
         }
         let mut across = vec![0i64; ops + 2];
         for t in 0..tensors {
-            let (made, last) = (dense.producer[t], *used[t].last().unwrap_or(&dense.producer[t]));
+            let (made, last) = (indexed.producer[t], *used[t].last().unwrap_or(&indexed.producer[t]));
             if last > made + 1 {
-                across[made as usize + 1] += dense.size[t] as i64;
-                across[last as usize] -= dense.size[t] as i64;
+                across[made as usize + 1] += indexed.size[t] as i64;
+                across[last as usize] -= indexed.size[t] as i64;
             }
         }
-        let mut held = dense.resident_bytes as i64;
+        let mut held = indexed.resident_bytes as i64;
         let memory: Vec<i64> = (0..ops)
             .map(|s| {
                 held += across[s];
@@ -99,9 +99,9 @@ impl<'a> State<'a> {
             })
             .collect();
         let mut state = State {
-            dense,
+            indexed,
             again: vec![Vec::new(); ops],
-            made: dense.producer.iter().map(|&p| vec![p]).collect(),
+            made: indexed.producer.iter().map(|&p| vec![p]).collect(),
             used,
             loads: vec![0; tensors],
             host_bytes: 0,
@@ -118,24 +118,24 @@ impl<'a> State<'a> {
             is_dirty: vec![false; ops + 1],
             work: 0,
         };
-        for stage in 0..dense.ops {
+        for stage in 0..indexed.ops {
             state.walk(stage);
         }
         state
     }
 
     /// What a stage makes again.
-    pub fn again(&self, stage: u32) -> &[Again] {
+    pub fn again(&self, stage: u32) -> &[Remake] {
         &self.again[stage as usize]
     }
 
     /// The time that one more making of `what` costs.
-    pub fn ns(&self, what: Again) -> u64 {
-        match what.checked_sub(self.dense.ops) {
-            None => self.dense.ns[what as usize],
+    pub fn ns(&self, what: Remake) -> u64 {
+        match what.checked_sub(self.indexed.ops) {
+            None => self.indexed.ns[what as usize],
             Some(t) => {
-                let once = self.dense.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
-                let once = once.div_ceil(self.dense.hidden);
+                let once = self.indexed.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
+                let once = once.div_ceil(self.indexed.copy_overlap_divisor);
                 if self.loads[t as usize] == 0 { 2 * once } else { once }
             }
         }
@@ -147,7 +147,7 @@ impl<'a> State<'a> {
     }
 
     /// Whether `stage` makes `what` again.
-    pub fn has(&self, stage: u32, what: Again) -> bool {
+    pub fn has(&self, stage: u32, what: Remake) -> bool {
         self.again[stage as usize].binary_search(&what).is_ok()
     }
 
@@ -198,22 +198,22 @@ impl<'a> State<'a> {
     }
 
     /// Whether `what` may be made again in `stage`.
-    pub fn may(&self, stage: u32, what: Again) -> bool {
-        let dense = self.dense;
-        if stage >= dense.ops || self.has(stage, what) {
+    pub fn may(&self, stage: u32, what: Remake) -> bool {
+        let indexed = self.indexed;
+        if stage >= indexed.ops || self.has(stage, what) {
             return false;
         }
-        match what.checked_sub(dense.ops) {
+        match what.checked_sub(indexed.ops) {
             None => {
                 let free = |t: &u32| self.made[*t as usize].binary_search(&stage).is_err();
                 stage > what
-                    && stage <= dense.replay_until[what as usize]
-                    && dense.outs.of(what).iter().all(free)
+                    && stage <= indexed.replay_until[what as usize]
+                    && indexed.outs.of(what).iter().all(free)
             }
             Some(t) => {
                 let free = self.made[t as usize].binary_search(&stage).is_err();
-                let may = dense.copy_ns.is_some() && !dense.is_carried[t as usize];
-                may && stage > dense.producer[t as usize] && free
+                let may = indexed.copy_ns.is_some() && !indexed.is_carried[t as usize];
+                may && stage > indexed.producer[t as usize] && free
             }
         }
     }
@@ -243,19 +243,19 @@ impl<'a> State<'a> {
     }
 
     /// A quick no to whether doing without `what` in `stage` could fit `budget`.
-    pub fn may_go(&mut self, stage: u32, what: Again, budget: i64) -> bool {
+    pub fn may_go(&mut self, stage: u32, what: Remake, budget: i64) -> bool {
         self.settle();
-        let dense = self.dense;
+        let indexed = self.indexed;
         let load;
-        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(dense.ops) {
-            None => (dense.ins.of(what), dense.outs.of(what)),
+        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(indexed.ops) {
+            None => (indexed.ins.of(what), indexed.outs.of(what)),
             Some(t) => {
                 load = [t];
                 (&[], &load)
             }
         };
         // Its inputs may go too, which frees at most their bytes.
-        let freed: i64 = ins.iter().map(|&t| dense.size[t as usize] as i64).sum();
+        let freed: i64 = ins.iter().map(|&t| indexed.size[t as usize] as i64).sum();
         self.work += outs.len() as u64;
         count(outs.len() as u64);
         outs.iter().all(|&t| {
@@ -266,7 +266,7 @@ impl<'a> State<'a> {
             }
             let before = self.made_before(t, stage - 1);
             let last = self.last_use_before(t, before, stage);
-            let room = budget - dense.size[t as usize] as i64 + freed;
+            let room = budget - indexed.size[t as usize] as i64 + freed;
             self.memory.max(last.max(before + 1), stage.saturating_sub(1)) <= room
         })
     }
@@ -286,33 +286,33 @@ impl<'a> State<'a> {
     }
 
     /// Makes `what` again in `stage`.
-    pub fn insert(&mut self, stage: u32, what: Again) {
+    pub fn insert(&mut self, stage: u32, what: Remake) {
         self.journal.push((stage, what, true));
         self.change(stage, what, true);
     }
 
     /// Lets `stage` make `what` no more.
-    pub fn remove(&mut self, stage: u32, what: Again) {
+    pub fn remove(&mut self, stage: u32, what: Remake) {
         self.journal.push((stage, what, false));
         self.change(stage, what, false);
     }
 
     /// A point to which [`State::undo_to`] can return.
-    pub fn checkpoint(&self) -> usize {
+    pub fn journal_mark(&self) -> usize {
         self.journal.len()
     }
 
-    /// Undoes every change since `checkpoint`.
-    pub fn undo_to(&mut self, checkpoint: usize) {
-        while self.journal.len() > checkpoint {
+    /// Undoes every change since `mark`.
+    pub fn undo_to(&mut self, mark: usize) {
+        while self.journal.len() > mark {
             let Some((stage, what, inserted)) = self.journal.pop() else { return };
             self.change(stage, what, !inserted);
         }
     }
 
-    /// The changes since `checkpoint`: stage, what, whether it was inserted.
-    pub fn changes(&self, checkpoint: usize) -> &[(u32, Again, bool)] {
-        &self.journal[checkpoint..]
+    /// The changes since `mark`: stage, what, whether it was inserted.
+    pub fn changes(&self, mark: usize) -> &[(u32, Remake, bool)] {
+        &self.journal[mark..]
     }
 
     /// Forgets how to undo.
@@ -320,13 +320,13 @@ impl<'a> State<'a> {
         self.journal.clear();
     }
 
-    fn change(&mut self, stage: u32, what: Again, insert: bool) {
+    fn change(&mut self, stage: u32, what: Remake, insert: bool) {
         self.work += 1;
         count(1);
-        let dense = self.dense;
+        let indexed = self.indexed;
         let load;
-        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(dense.ops) {
-            None => (dense.ins.of(what), dense.outs.of(what)),
+        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(indexed.ops) {
+            None => (indexed.ins.of(what), indexed.outs.of(what)),
             Some(t) => {
                 load = [t];
                 (&[], &load)
@@ -348,16 +348,16 @@ impl<'a> State<'a> {
     }
 
     /// Keeps the lists and sums of what is made again.
-    fn count(&mut self, stage: u32, what: Again, insert: bool) {
+    fn count(&mut self, stage: u32, what: Remake, insert: bool) {
         let list = &mut self.again[stage as usize];
         let at = list.partition_point(|&w| w < what);
-        let load = what.checked_sub(self.dense.ops).map(|t| t as usize);
+        let load = what.checked_sub(self.indexed.ops).map(|t| t as usize);
         if insert {
             list.insert(at, what);
             self.pairs += 1;
             self.extra_ns += self.ns(what);
             if let Some(t) = load {
-                self.host_bytes += if self.loads[t] == 0 { self.dense.size[t] } else { 0 };
+                self.host_bytes += if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
                 self.loads[t] += 1;
             }
         } else {
@@ -365,7 +365,7 @@ impl<'a> State<'a> {
             self.pairs -= 1;
             if let Some(t) = load {
                 self.loads[t] -= 1;
-                self.host_bytes -= if self.loads[t] == 0 { self.dense.size[t] } else { 0 };
+                self.host_bytes -= if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
             }
             self.extra_ns -= self.ns(what);
         }
@@ -385,7 +385,7 @@ impl<'a> State<'a> {
         let shorter = self.last_use_before(t, before, stage);
         let longer = self.last_use_before(t, before, after);
         if longer >= stage {
-            let bytes = self.dense.size[t as usize] as i64;
+            let bytes = self.indexed.size[t as usize] as i64;
             let from = shorter.max(before + 1);
             let to = stage.min(longer - 1);
             self.memory.add(from, to, if insert { -bytes } else { bytes });
@@ -410,7 +410,7 @@ impl<'a> State<'a> {
             used.insert(at, stage);
         }
         if stage > last {
-            let bytes = self.dense.size[t as usize] as i64;
+            let bytes = self.indexed.size[t as usize] as i64;
             self.memory.add(last.max(before + 1), stage - 1, if insert { bytes } else { -bytes });
             self.touch(last);
             self.touch(before);
@@ -419,27 +419,27 @@ impl<'a> State<'a> {
 
     /// Finds a stage's inner peak again.
     fn walk(&mut self, stage: u32) {
-        if stage >= self.dense.ops {
+        if stage >= self.indexed.ops {
             return;
         }
-        let dense = self.dense;
+        let indexed = self.indexed;
         let again = std::mem::take(&mut self.again[stage as usize]);
-        let loads_from = again.partition_point(|&w| w < dense.ops);
+        let loads_from = again.partition_point(|&w| w < indexed.ops);
         let runs = || again[..loads_from].iter().copied().chain([stage]);
         self.stamp += 1;
         let mut held = 0i64;
         self.work += 1;
-        count(1 + runs().map(|op| dense.ins.of(op).len() as u64).sum::<u64>());
+        count(1 + runs().map(|op| indexed.ins.of(op).len() as u64).sum::<u64>());
         for (position, op) in runs().enumerate() {
-            self.work += dense.ins.of(op).len() as u64;
-            for &t in dense.ins.of(op) {
+            self.work += indexed.ins.of(op).len() as u64;
+            for &t in indexed.ins.of(op) {
                 if self.mark[t as usize] != self.stamp {
                     self.mark[t as usize] = self.stamp;
                     let stays = self.next_use(t, stage).is_some();
                     self.stays[t as usize] = stays;
                     // What comes in and ends here is not in the tree's sum for this stage.
                     if !stays && self.made[t as usize].binary_search(&stage).is_err() {
-                        held += dense.size[t as usize] as i64;
+                        held += indexed.size[t as usize] as i64;
                     }
                 }
                 self.last_at[t as usize] = position as u32;
@@ -447,32 +447,32 @@ impl<'a> State<'a> {
         }
         let mut peak = held;
         for &what in &again[loads_from..] {
-            let t = what - dense.ops;
-            held += dense.size[t as usize] as i64;
+            let t = what - indexed.ops;
+            held += indexed.size[t as usize] as i64;
             peak = peak.max(held);
             if self.mark[t as usize] != self.stamp && self.next_use(t, stage).is_none() {
-                held -= dense.size[t as usize] as i64;
+                held -= indexed.size[t as usize] as i64;
             }
         }
         for (position, op) in runs().enumerate() {
             let dies = |t: u32| self.last_at[t as usize] == position as u32 && !self.stays[t as usize];
-            let mut during = held + dense.scratch[op as usize] as i64;
-            for &t in dense.outs.of(op) {
-                let bytes = dense.size[t as usize] as i64;
+            let mut during = held + indexed.scratch[op as usize] as i64;
+            for &t in indexed.outs.of(op) {
+                let bytes = indexed.size[t as usize] as i64;
                 during += bytes;
                 if self.mark[t as usize] == self.stamp || self.next_use(t, stage).is_some() {
                     held += bytes;
                 }
             }
-            for pair in dense.pairs.of(op).chunks_exact(2) {
+            for pair in indexed.pairs.of(op).chunks_exact(2) {
                 if dies(pair[0]) {
-                    during -= dense.size[pair[1] as usize] as i64;
+                    during -= indexed.size[pair[1] as usize] as i64;
                 }
             }
             peak = peak.max(during);
-            for &t in dense.ins.of(op) {
+            for &t in indexed.ins.of(op) {
                 if dies(t) {
-                    held -= dense.size[t as usize] as i64;
+                    held -= indexed.size[t as usize] as i64;
                 }
             }
         }
@@ -482,29 +482,29 @@ impl<'a> State<'a> {
     }
 
     /// The schedule without its tie to the step's arrays.
-    pub fn freeze(self) -> Frozen {
-        Frozen(self.again)
+    pub fn save(self) -> SavedReplays {
+        SavedReplays(self.again)
     }
 
     /// The schedule as a plain sequence.
-    pub fn acts(&self) -> Vec<Act> {
-        let mut acts = Vec::with_capacity(self.dense.ops as usize + self.pairs);
-        for stage in 0..self.dense.ops {
+    pub fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::with_capacity(self.indexed.ops as usize + self.pairs);
+        for stage in 0..self.indexed.ops {
             let again = &self.again[stage as usize];
-            let loads_from = again.partition_point(|&w| w < self.dense.ops);
-            for t in again[loads_from..].iter().map(|&w| w - self.dense.ops) {
-                acts.extend([Act::Load(t), Act::Loaded(t)]);
+            let loads_from = again.partition_point(|&w| w < self.indexed.ops);
+            for t in again[loads_from..].iter().map(|&w| w - self.indexed.ops) {
+                actions.extend([Action::Load(t), Action::Loaded(t)]);
             }
-            acts.extend(again[..loads_from].iter().map(|&w| Act::Run(w)));
-            if self.dense.is_rest(stage) {
+            actions.extend(again[..loads_from].iter().map(|&w| Action::Run(w)));
+            if self.indexed.is_rest(stage) {
                 continue;
             }
-            acts.push(Act::Run(stage));
+            actions.push(Action::Run(stage));
             let stored = |t: &&u32| self.loads[**t as usize] > 0;
-            for &t in self.dense.outs.of(stage).iter().filter(stored) {
-                acts.extend([Act::Store(t), Act::Stored(t)]);
+            for &t in self.indexed.outs.of(stage).iter().filter(stored) {
+                actions.extend([Action::Store(t), Action::Stored(t)]);
             }
         }
-        acts
+        actions
     }
 }

@@ -1,134 +1,137 @@
 //! Plans a step for a fixed row of budgets, so that more bytes never plan a slower step.
 //!
 //! A search that starts anew for every budget is not monotone: it may be luckier with less. So the searches are
-//! done at rungs that depend only on the step, and a request takes the fastest schedule of all rungs at or below
-//! its budget; a larger budget chooses from more. Rungs that cannot be faster than what is at hand, by the lower
+//! done at levels that depend only on the step, and a request takes the fastest schedule of all levels at or below
+//! its budget; a larger budget chooses from more. Levels that cannot be faster than what is at hand, by the lower
 //! bound, are not searched, which changes nothing in the outcome.
 //!
-//! A rung is searched from first schedules of its own (see `starts`), then its schedule climbs to just below the next rung in
-//! small treads, at each of which the schedule of the last is improved with the bytes gained.
+//! A level is searched from first schedules of its own (see `starts`), then its schedule climbs to just below the next level in
+//! small sublevels, at each of which the schedule of the last is improved with the bytes gained.
 
 use crate::bounds::Bounds;
-use crate::dense::{Dense, padded_scratch};
 use crate::effort::Effort;
-use crate::entry::Entry;
 use crate::floor::Floor;
+use crate::indexed_problem::{IndexedProblem, padded_scratch};
 use crate::plan::Exactness;
 use crate::problem::{OpId, Problem};
+use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::improve::improve;
 use crate::recompute::repair::Repair;
-use crate::recompute::snapshots::Snapshots;
-use crate::recompute::state::{Frozen, State};
+use crate::recompute::state::{SavedReplays, State};
+use crate::schedule::Schedule;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How much higher each tread of a rung is than the one below; after the last comes the next rung.
-const TREAD: f64 = 1.0026;
+/// How much higher each sublevel of a level is than the one below; after the last comes the next level.
+const SUBLEVEL: f64 = 1.0026;
 
 /// How much more than it was searched in a schedule may take for copies beside its ops, where there are any in any case.
 const ROOMS: [f64; 3] = [1.01, 1.03, 1.1];
 
 /// A step in one order, and the schedules found for it so far.
-pub(crate) struct Ladder {
+pub(crate) struct BudgetGrid {
     pub problem: Arc<Problem>,
     pub exactness: Exactness,
     pub host_budget: u64,
     /// What the search divides the time of a copy by.
-    pub hidden: u64,
+    pub copy_overlap_divisor: u64,
     pub effort: Effort,
     /// With the first algorithm of every op.
-    pub plain: Arc<Dense>,
+    pub plain: Arc<IndexedProblem>,
     pub bounds: Bounds,
     /// The same of the step without copies to the host, where there may be some.
     without_copies: Option<Bounds>,
     /// The least time of all ops.
     pub least_ns: u64,
     pub unlimited_live: u64,
-    /// By rung: `None` if not searched yet, empty if nothing was found.
-    rungs: Vec<Option<Vec<Entry>>>,
+    /// By level: `None` if not searched yet, empty if nothing was found.
+    levels: Vec<Option<Vec<Schedule>>>,
     pub floor: Option<Floor>,
-    /// What schedules by snapshots take and cost; `None` until it is wanted.
-    pub snapshots: Option<Snapshots>,
-    /// When to stop improving, if ever. Rungs searched after it are only started.
+    /// What schedules by checkpoints take and cost; `None` until it is wanted.
+    pub checkpoints: Option<CheckpointSchedules>,
+    /// When to stop improving, if ever. Levels searched after it are only started.
     pub deadline: Option<Instant>,
 }
 
-impl Ladder {
+impl BudgetGrid {
     pub fn new(
         problem: Arc<Problem>,
         order: &[OpId],
         exactness: Exactness,
         host_budget: u64,
-        hidden: u64,
+        copy_overlap_divisor: u64,
         effort: Effort,
-    ) -> Ladder {
-        let plain = Arc::new(Dense { hidden, ..Dense::new(&problem, order) });
+    ) -> BudgetGrid {
+        let plain = Arc::new(IndexedProblem { copy_overlap_divisor, ..IndexedProblem::new(&problem, order) });
         // The bound must hold whatever algorithms are chosen.
-        let mut least = Dense::clone(&plain);
+        let mut least = IndexedProblem::clone(&plain);
         for (position, op) in order.iter().enumerate() {
             let ways = allowed(&problem, *op, exactness);
             least.ns[position] = ways.iter().map(|&w| problem.ops[op.index()].own_ns(w)).min().unwrap_or(0);
             least.scratch[position] =
                 ways.iter().map(|&w| padded_scratch(&problem, *op, w)).min().unwrap_or(0);
         }
-        let without_copies = (host_budget > 0).then(|| Bounds::new(Dense { copy_ns: None, ..least.clone() }));
+        let without_copies =
+            (host_budget > 0).then(|| Bounds::new(IndexedProblem { copy_ns: None, ..least.clone() }));
         if host_budget == 0 {
             least.copy_ns = None;
         }
-        let mut ladder = Ladder {
+        let mut grid = BudgetGrid {
             problem,
             exactness,
             host_budget,
-            hidden,
+            copy_overlap_divisor,
             effort,
             least_ns: least.base_ns(),
             bounds: Bounds::new(least),
             without_copies,
             unlimited_live: 0,
             plain,
-            rungs: Vec::new(),
+            levels: Vec::new(),
             floor: None,
-            snapshots: None,
+            checkpoints: None,
             deadline: None,
         };
-        let top = Entry::new(&mut State::new(&ladder.plain), &ladder.plain, u64::MAX);
-        ladder.unlimited_live = top.live;
-        ladder.rungs.push(Some(vec![top]));
-        ladder
+        let top = Schedule::new(&mut State::new(&grid.plain), &grid.plain, u64::MAX);
+        grid.unlimited_live = top.live;
+        grid.levels.push(Some(vec![top]));
+        grid
     }
 
     /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
     /// the step without replays depend on none.
     pub fn time(&mut self, problem: Arc<Problem>) {
         let order = self.plain.op_id.clone();
-        let (host_budget, hidden) = (self.host_budget, self.hidden);
-        let mut fresh = Ladder::new(problem, &order, self.exactness, host_budget, hidden, self.effort);
+        let (host_budget, copy_overlap_divisor) = (self.host_budget, self.copy_overlap_divisor);
+        let mut fresh =
+            BudgetGrid::new(problem, &order, self.exactness, host_budget, copy_overlap_divisor, self.effort);
         fresh.deadline = self.deadline;
         fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.problem));
-        if let Some(mut top) = self.rungs[0].take().and_then(|mut entries| entries.pop()) {
+        if let Some(mut top) = self.levels[0].take().and_then(|mut schedules| schedules.pop()) {
             top.time(&fresh.problem);
-            fresh.rungs[0] = Some(vec![top]);
+            fresh.levels[0] = Some(vec![top]);
         }
         *self = fresh;
     }
 
-    /// The budget of a rung; rung 0 is the step without replays, the last one is the floor.
-    fn rung_budget(&self, rung: usize) -> u64 {
+    /// The budget of a level; level 0 is the step without replays, the last one is the floor.
+    fn level_budget(&self, level: usize) -> u64 {
         let lowest = self.floor.as_ref().map_or(0, |floor| floor.lowest);
-        ((self.unlimited_live as f64 * TREAD.powf(-f64::from(self.effort.treads) * rung as f64)) as u64)
+        ((self.unlimited_live as f64 * SUBLEVEL.powf(-f64::from(self.effort.sublevels) * level as f64))
+            as u64)
             .max(lowest)
     }
 
     /// The bytes of the step without replays, packed.
     pub fn unlimited_bytes(&mut self) -> u64 {
         let (problem, host_budget) = (&self.problem, self.host_budget);
-        let top = self.rungs[0].as_mut().and_then(|r| r.first_mut());
+        let top = self.levels[0].as_mut().and_then(|r| r.first_mut());
         let bytes = top.map_or(0, |top| top.tight(problem, host_budget).arena(problem.scratch_alignment));
         // In another order it may take less than bounds allow in this one, by which it would be refused.
         bytes.max(self.bounds.floor().0)
     }
 
-    /// The least time that any plan of this ladder can have within `budget`.
+    /// The least time that any plan of this grid can have within `budget`.
     pub fn bound_ns(&self, budget: u64) -> Option<u64> {
         self.bounds.extra_ns(budget).map(|extra| self.least_ns + extra)
     }
@@ -148,52 +151,59 @@ impl Ladder {
     }
 
     /// The fastest schedule that fits `budget` and is faster than `faster_than`.
-    pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Entry> {
+    pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Schedule> {
         let alignment = self.problem.scratch_alignment;
         let mut best: Option<(usize, usize)> = None;
         let mut best_ns = faster_than;
         if self.floor_bytes() > budget {
             return None;
         }
-        let mut rung = 0;
+        let mut level = 0;
         let lowest = self.floor.as_ref().map_or(u64::MAX, |floor| floor.lowest);
-        while rung == 0 || self.rung_budget(rung - 1) > lowest {
-            // Schedules of this rung have less than the rung above.
-            let ceiling = if rung == 0 { u64::MAX } else { self.rung_budget(rung - 1) };
+        while level == 0 || self.level_budget(level - 1) > lowest {
+            // Schedules of this level have less than the level above.
+            let ceiling = if level == 0 { u64::MAX } else { self.level_budget(level - 1) };
             let bound = self.bound_below(ceiling.min(budget), best_ns);
             let hopeless = bound.is_none_or(|bound| bound >= best_ns);
-            if rung > 0 && hopeless {
+            if level > 0 && hopeless {
                 break;
             }
-            if rung == 0 || self.rung_budget(rung) <= budget {
-                self.search(rung);
+            if level == 0 || self.level_budget(level) <= budget {
+                self.search(level);
                 let top = self.unlimited_bytes();
-                let entries = self.rungs[rung].as_mut().map_or(&mut [][..], |r| &mut r[..]);
-                for (k, entry) in entries.iter_mut().enumerate().rev() {
+                let schedules = self.levels[level].as_mut().map_or(&mut [][..], |r| &mut r[..]);
+                for (k, schedule) in schedules.iter_mut().enumerate().rev() {
                     // Of the step without replays the lowest packing counts, because that is what no budget means.
-                    let fits = match rung {
-                        _ if entry.ns >= best_ns => false,
+                    let fits = match level {
+                        _ if schedule.ns >= best_ns => false,
                         0 => top <= budget,
-                        _ => entry.budget.max(entry.live) <= budget && entry.arena(alignment) <= budget,
+                        _ => {
+                            schedule.budget.max(schedule.live) <= budget
+                                && schedule.arena(alignment) <= budget
+                        }
                     };
                     if fits {
-                        best = Some((rung, k));
-                        best_ns = entry.ns;
+                        best = Some((level, k));
+                        best_ns = schedule.ns;
                     }
                 }
             }
-            rung += 1;
+            level += 1;
         }
         match best {
-            Some((rung, k)) => self.rungs[rung].as_mut().map(|r| &mut r[k]),
-            None => self.floor.as_mut().map(|floor| &mut floor.entry).filter(|entry| entry.ns < faster_than),
+            Some((level, k)) => self.levels[level].as_mut().map(|r| &mut r[k]),
+            None => self
+                .floor
+                .as_mut()
+                .map(|floor| &mut floor.schedule)
+                .filter(|schedule| schedule.ns < faster_than),
         }
     }
 
     /// The schedule that takes least.
-    pub fn floor_entry(&mut self) -> Option<&mut Entry> {
+    pub fn floor_schedule(&mut self) -> Option<&mut Schedule> {
         self.floor_bytes();
-        self.floor.as_mut().map(|floor| &mut floor.entry)
+        self.floor.as_mut().map(|floor| &mut floor.schedule)
     }
 
     /// The least budget for which a schedule is found.
@@ -203,7 +213,7 @@ impl Ladder {
         }
         let alignment = self.problem.scratch_alignment;
         let top = self.unlimited_bytes();
-        let floor = self.floor.as_mut().map_or(top, |floor| floor.entry.arena(alignment));
+        let floor = self.floor.as_mut().map_or(top, |floor| floor.schedule.arena(alignment));
         // How far copies run beside ops depends on times, and what that takes too; a floor must not.
         let least = if self.plain.carries() { floor } else { floor.min(top) };
         least.max(self.bounds.floor().0)
@@ -213,36 +223,41 @@ impl Ladder {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Searches a rung, if that has not been done.
-    fn search(&mut self, rung: usize) {
-        if self.rungs.len() <= rung {
-            self.rungs.resize_with(rung + 1, || None);
+    /// Searches a level, if that has not been done.
+    fn search(&mut self, level: usize) {
+        if self.levels.len() <= level {
+            self.levels.resize_with(level + 1, || None);
         }
-        if self.rungs[rung].is_some() {
+        if self.levels[level].is_some() {
             return;
         }
-        let budget = self.rung_budget(rung);
-        let mut entries = Vec::new();
-        for start in self.start_rung(budget) {
-            self.climb(budget, start, &mut entries);
+        let budget = self.level_budget(level);
+        let mut schedules = Vec::new();
+        for start in self.first_schedules(budget) {
+            self.search_sublevels(budget, start, &mut schedules);
         }
-        self.rungs[rung] = Some(entries);
+        self.levels[level] = Some(schedules);
     }
 
-    /// Improves a schedule at a rung and at each of its treads. A first schedule that fits by then and is faster takes over.
-    fn climb(&self, rung: u64, start: (Frozen, Arc<Dense>), entries: &mut Vec<Entry>) {
-        let (mut frozen, mut dense) = start;
-        let mut tread = 0;
+    /// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.
+    fn search_sublevels(
+        &self,
+        level: u64,
+        start: (SavedReplays, Arc<IndexedProblem>),
+        schedules: &mut Vec<Schedule>,
+    ) {
+        let (mut saved, mut indexed) = start;
+        let mut sublevel = 0;
         loop {
-            let mut state = frozen.thaw(&dense);
-            let mut repair = Repair::new(&state, rung, self.host_budget, 7);
-            let mut work = self.effort.rung;
+            let mut state = saved.restore(&indexed);
+            let mut repair = Repair::new(&state, level, self.host_budget, 7);
+            let mut work = self.effort.level;
             let mut last_ns = u64::MAX;
             let faster = loop {
-                let budget = (rung as f64 * TREAD.powi(tread as i32)) as u64;
-                let ns = dense.base_ns() + state.extra_ns;
+                let budget = (level as f64 * SUBLEVEL.powi(sublevel as i32)) as u64;
+                let ns = indexed.base_ns() + state.extra_ns;
                 let faster = if last_ns < u64::MAX { self.faster_start(budget, ns) } else { None };
-                if faster.is_some() || tread >= self.effort.treads {
+                if faster.is_some() || sublevel >= self.effort.sublevels {
                     break faster;
                 }
                 repair.budget = budget as i64;
@@ -253,21 +268,21 @@ impl Ladder {
                     improve(&mut state, &mut repair, work);
                 }
                 if state.extra_ns < last_ns {
-                    entries.push(Entry::new(&mut state, &dense, budget));
+                    schedules.push(Schedule::new(&mut state, &indexed, budget));
                     // The more room, the earlier state can be on its way from the host, and the later on its way back.
-                    let rooms: &[f64] = if dense.carries() { &ROOMS } else { &[] };
+                    let rooms: &[f64] = if indexed.carries() { &ROOMS } else { &[] };
                     let more = rooms.iter().map(|room| (budget as f64 * room) as u64);
-                    entries.extend(more.map(|more| Entry::new(&mut state, &dense, more)));
+                    schedules.extend(more.map(|more| Schedule::new(&mut state, &indexed, more)));
                 }
                 if self.is_late() {
                     return;
                 }
                 last_ns = state.extra_ns;
-                work = self.effort.tread;
-                tread += if tread == 0 { 1 } else { self.effort.stride as u32 };
+                work = self.effort.sublevel;
+                sublevel += if sublevel == 0 { 1 } else { self.effort.stride as u32 };
             };
             match faster {
-                Some(faster) => (frozen, dense) = faster,
+                Some(faster) => (saved, indexed) = faster,
                 None => return,
             }
         }

@@ -40,7 +40,7 @@ pub(crate) struct Carried {
 
 /// A problem in a given order, in the solvers' numbering.
 #[derive(Clone, Debug)]
-pub(crate) struct Dense {
+pub(crate) struct IndexedProblem {
     /// Number of ops.
     pub ops: u32,
     /// Position in the order -> the problem's op, or `u32::MAX` for a rest.
@@ -78,15 +78,15 @@ pub(crate) struct Dense {
     /// Time to copy each transient over the link, if there is one.
     pub copy_ns: Option<Vec<u64>>,
     /// The search counts a copy with its time divided by this: what is left of it where the rest runs beside ops.
-    pub hidden: u64,
+    pub copy_overlap_divisor: u64,
 }
 
-impl Dense {
+impl IndexedProblem {
     /// Numbers `problem` in the order `order`, with the first algorithm of every op.
-    pub fn new(problem: &Problem, order: &[OpId]) -> Dense {
+    pub fn new(problem: &Problem, order: &[OpId]) -> IndexedProblem {
         const NONE: u32 = u32::MAX;
         let mut number = vec![NONE; problem.tensors.len()];
-        let mut dense = Dense {
+        let mut indexed = IndexedProblem {
             ops: order.len() as u32,
             op_id: order.to_vec(),
             tensor_id: Vec::new(),
@@ -105,44 +105,44 @@ impl Dense {
             replay_until: Vec::new(),
             resident_bytes: resident_offsets(problem).1,
             copy_ns: None,
-            hidden: 1,
+            copy_overlap_divisor: 1,
         };
         for (position, op) in order.iter().enumerate() {
             for &tensor in &problem.ops[op.index()].writes {
                 let t = &problem.tensors[tensor.index()];
-                number[tensor.index()] = dense.size.len() as u32;
-                dense.tensor_id.push(tensor);
-                dense.size.push(t.padded_bytes());
-                dense.alignment.push(t.alignment);
-                dense.producer.push(position as u32);
-                dense.keep.push(t.home == Home::Output);
+                number[tensor.index()] = indexed.size.len() as u32;
+                indexed.tensor_id.push(tensor);
+                indexed.size.push(t.padded_bytes());
+                indexed.alignment.push(t.alignment);
+                indexed.producer.push(position as u32);
+                indexed.keep.push(t.home == Home::Output);
             }
         }
         let op = |o: &OpId| &problem.ops[o.index()];
-        dense.ins = Lists::new(order.iter().map(|o| {
+        indexed.ins = Lists::new(order.iter().map(|o| {
             let roots = op(o).reads.iter().map(|&t| number[problem.root(t).0.index()]);
             let mut list: Vec<u32> = roots.filter(|&t| t != NONE).collect();
             list.sort_unstable();
             list.dedup();
             list
         }));
-        dense.outs =
+        indexed.outs =
             Lists::new(order.iter().map(|o| op(o).writes.iter().map(|t| number[t.index()]).collect()));
-        dense.pairs = Lists::new(order.iter().map(|o| {
+        indexed.pairs = Lists::new(order.iter().map(|o| {
             let mut list: Vec<u32> = Vec::new();
             for &(read, written) in &op(o).in_place {
                 let (root, inside) = problem.root(read);
                 let (r, w) = (number[root.index()], number[written.index()]);
                 // A smaller tensor in a larger one's place would hold the whole place; equal sizes share freely.
-                let fits = r != NONE && inside == 0 && dense.size[r as usize] == dense.size[w as usize];
-                let stricter = r != NONE && dense.alignment[w as usize] > dense.alignment[r as usize];
+                let fits = r != NONE && inside == 0 && indexed.size[r as usize] == indexed.size[w as usize];
+                let stricter = r != NONE && indexed.alignment[w as usize] > indexed.alignment[r as usize];
                 if fits && !stricter && !list.contains(&r) && !list.contains(&w) {
                     list.extend([r, w]);
                 }
             }
             list
         }));
-        dense.carried = order
+        indexed.carried = order
             .iter()
             .map(|o| {
                 let (op, out) = (op(o), op(o).carry? == Carry::Out);
@@ -150,17 +150,17 @@ impl Dense {
                 Some(Carried { tensor: number[tensor.index()], out, ns: op.algorithms[0].ns })
             })
             .collect();
-        dense.is_carried = vec![false; dense.size.len()];
-        for carried in dense.carried.iter().flatten() {
-            dense.is_carried[carried.tensor as usize] = true;
+        indexed.is_carried = vec![false; indexed.size.len()];
+        for carried in indexed.carried.iter().flatten() {
+            indexed.is_carried[carried.tensor as usize] = true;
         }
-        dense.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
-        dense.replay_until = replay_limits(problem, order);
+        indexed.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
+        indexed.replay_until = replay_limits(problem, order);
         if let Some(link) = problem.link {
             let bytes = |t: &TensorId| link.ns(problem.tensors[t.index()].bytes);
-            dense.copy_ns = Some(dense.tensor_id.iter().map(bytes).collect());
+            indexed.copy_ns = Some(indexed.tensor_id.iter().map(bytes).collect());
         }
-        dense
+        indexed
     }
 
     /// Lets an op (by position) use another of its algorithms.
@@ -172,9 +172,9 @@ impl Dense {
     }
 
     /// The same step in which none of `ops` writes over what it reads.
-    pub fn apart(&self, ops: &[u32]) -> Dense {
+    pub fn apart(&self, ops: &[u32]) -> IndexedProblem {
         let pairs = |op: u32| if ops.contains(&op) { Vec::new() } else { self.pairs.of(op).to_vec() };
-        Dense { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
+        IndexedProblem { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
     }
 
     /// Gives every op the time of its algorithm, and every copy its time.
