@@ -247,7 +247,7 @@ mod tests {
         for (i, &weight) in weights.iter().enumerate() {
             let grad = step.tensor(Tensor::transient(format!("g{i}"), 64));
             let mut narrow = Op::new(format!("narrow {i}"), &[wide[i], weight], &[grad], 10);
-            narrow.algorithms[0].scratch = 64;
+            narrow.scratch = 64;
             step.op(narrow);
             let mut update = Op::new(format!("update {i}"), &[grad], &[], 1);
             (update.updates, update.replayable) = (vec![weight], false);

@@ -13,11 +13,8 @@ pub(crate) struct Bounds {
     must: Vec<u64>,
     /// For each op, bytes that are there in a plan without replays.
     live: Vec<u64>,
-    /// For each op, the scratch that is part of `must`.
-    scratch: Vec<u64>,
     /// Transients that can be made again, cheapest byte first: (price of a byte, bytes, op made, op last used).
     items: Vec<Item>,
-    /// With the least time and scratch of every op.
     least: IndexedProblem,
     /// What the fullest instants say of the time; found when it is first asked for.
     lines: OnceLock<Vec<Line>>,
@@ -98,12 +95,12 @@ impl Bounds {
             bounds.0.push(indexed.resident_bytes + must as u64 + all - in_must + least);
             bounds.1.push(indexed.resident_bytes + live as u64 + all - in_live + own);
         }
-        let ((must, live), scratch) = (bounds, indexed.scratch.clone());
+        let (must, live) = bounds;
         let mut rest = indexed.ns.clone();
         for op in (1..rest.len()).rev() {
             rest[op - 1] += rest[op];
         }
-        Bounds { must, live, scratch, items, rest, least, lines: OnceLock::new() }
+        Bounds { must, live, items, rest, least, lines: OnceLock::new() }
     }
 
     /// What the fullest instant says of the time that a budget costs. Copies to the host have no part in it.
@@ -116,16 +113,6 @@ impl Bounds {
 
     fn fullest(&self) -> Option<usize> {
         (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)))
-    }
-
-    /// The bytes that must be there while op `position` runs.
-    pub fn must(&self, position: usize) -> u64 {
-        self.must[position]
-    }
-
-    /// The scratch among them.
-    pub fn scratch(&self, position: usize) -> u64 {
-        self.scratch[position]
     }
 
     /// No plan is smaller than this, and the op that makes it so.

@@ -11,8 +11,7 @@
 use crate::bounds::Bounds;
 use crate::effort::Effort;
 use crate::floor::Floor;
-use crate::indexed_problem::{IndexedProblem, padded_scratch};
-use crate::plan::Exactness;
+use crate::indexed_problem::IndexedProblem;
 use crate::problem::{OpId, Problem};
 use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::improve::improve;
@@ -31,13 +30,11 @@ const ROOMS: [f64; 3] = [1.01, 1.03, 1.1];
 /// A step in one order, and the schedules found for it so far.
 pub(crate) struct BudgetGrid {
     pub problem: Arc<Problem>,
-    pub exactness: Exactness,
     pub host_budget: u64,
     /// What the search divides the time of a copy by.
     pub copy_overlap_divisor: u64,
     pub effort: Effort,
-    /// With the first algorithm of every op.
-    pub plain: Arc<IndexedProblem>,
+    pub indexed: Arc<IndexedProblem>,
     pub bounds: Bounds,
     /// The same of the step without copies to the host, where there may be some.
     without_copies: Option<Bounds>,
@@ -57,42 +54,33 @@ impl BudgetGrid {
     pub fn new(
         problem: Arc<Problem>,
         order: &[OpId],
-        exactness: Exactness,
         host_budget: u64,
         copy_overlap_divisor: u64,
         effort: Effort,
     ) -> BudgetGrid {
-        let plain = Arc::new(IndexedProblem { copy_overlap_divisor, ..IndexedProblem::new(&problem, order) });
-        // The bound must hold whatever algorithms are chosen.
-        let mut least = IndexedProblem::clone(&plain);
-        for (position, op) in order.iter().enumerate() {
-            let ways = allowed(&problem, *op, exactness);
-            least.ns[position] = ways.iter().map(|&w| problem.ops[op.index()].own_ns(w)).min().unwrap_or(0);
-            least.scratch[position] =
-                ways.iter().map(|&w| padded_scratch(&problem, *op, w)).min().unwrap_or(0);
-        }
-        let without_copies =
-            (host_budget > 0).then(|| Bounds::new(IndexedProblem { copy_ns: None, ..least.clone() }));
-        if host_budget == 0 {
-            least.copy_ns = None;
-        }
+        let indexed =
+            Arc::new(IndexedProblem { copy_overlap_divisor, ..IndexedProblem::new(&problem, order) });
+        let without_copies = IndexedProblem { copy_ns: None, ..IndexedProblem::clone(&indexed) };
+        let (bounds, without_copies) = match host_budget {
+            0 => (Bounds::new(without_copies), None),
+            _ => (Bounds::new(IndexedProblem::clone(&indexed)), Some(Bounds::new(without_copies))),
+        };
         let mut grid = BudgetGrid {
             problem,
-            exactness,
             host_budget,
             copy_overlap_divisor,
             effort,
-            least_ns: least.base_ns(),
-            bounds: Bounds::new(least),
+            least_ns: indexed.base_ns(),
+            bounds,
             without_copies,
             unlimited_live: 0,
-            plain,
+            indexed,
             levels: Vec::new(),
             floor: None,
             checkpoints: None,
             deadline: None,
         };
-        let top = Schedule::new(&mut State::new(&grid.plain), &grid.plain, u64::MAX);
+        let top = Schedule::new(&mut State::new(&grid.indexed), &grid.indexed, u64::MAX);
         grid.unlimited_live = top.live;
         grid.levels.push(Some(vec![top]));
         grid
@@ -101,10 +89,9 @@ impl BudgetGrid {
     /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
     /// the step without replays depend on none.
     pub fn time(&mut self, problem: Arc<Problem>) {
-        let order = self.plain.op_id.clone();
+        let order = self.indexed.op_id.clone();
         let (host_budget, copy_overlap_divisor) = (self.host_budget, self.copy_overlap_divisor);
-        let mut fresh =
-            BudgetGrid::new(problem, &order, self.exactness, host_budget, copy_overlap_divisor, self.effort);
+        let mut fresh = BudgetGrid::new(problem, &order, host_budget, copy_overlap_divisor, self.effort);
         fresh.deadline = self.deadline;
         fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.problem));
         if let Some(mut top) = self.levels[0].take().and_then(|mut schedules| schedules.pop()) {
@@ -215,7 +202,7 @@ impl BudgetGrid {
         let top = self.unlimited_bytes();
         let floor = self.floor.as_mut().map_or(top, |floor| floor.schedule.arena(alignment));
         // How far copies run beside ops depends on times, and what that takes too; a floor must not.
-        let least = if self.plain.carries() { floor } else { floor.min(top) };
+        let least = if self.indexed.carries() { floor } else { floor.min(top) };
         least.max(self.bounds.floor().0)
     }
 
@@ -287,11 +274,4 @@ impl BudgetGrid {
             }
         }
     }
-}
-
-/// The algorithms of an op that the exactness allows.
-pub(crate) fn allowed(problem: &Problem, op: OpId, exactness: Exactness) -> Vec<u32> {
-    let ways = &problem.ops[op.index()].algorithms;
-    let ok = |w: &u32| *w == 0 || exactness > Exactness::Bitwise || ways[*w as usize].same_bits;
-    (0..ways.len() as u32).filter(ok).collect()
 }

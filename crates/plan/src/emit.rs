@@ -69,8 +69,7 @@ pub(crate) fn emit(
                 let has_scratch = indexed.scratch[position as usize] > 0;
                 let scratch = if has_scratch { offset(ins.len() + outs.len()) } else { 0 };
                 let replay = std::mem::replace(&mut ran[position as usize], true);
-                let algorithm = indexed.algorithm[position as usize];
-                all.steps.push(Step::Run { op: id, algorithm, replay, reads, writes, scratch });
+                all.steps.push(Step::Run { op: id, replay, reads, writes, scratch });
                 all.replays += u64::from(replay);
             }
             Action::Store(t) => {

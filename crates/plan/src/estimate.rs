@@ -20,14 +20,14 @@ pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     }
     // Each way a copy has about half of the step: what is made in its first half is wanted in its second. State that lives on
     // the host takes its part of that.
-    let carried = problem.ops.iter().filter(|op| op.carry == Some(Carry::In)).map(|op| op.algorithms[0].ns);
+    let carried = problem.ops.iter().filter(|op| op.carry == Some(Carry::In)).map(|op| op.ns);
     let mut left = (problem.unlimited_ns() / 2).saturating_sub(carried.sum());
     let mut gains: Vec<(f64, u64)> = Vec::new();
     for (t, tensor) in problem.tensors.iter().enumerate() {
         let far = |at: &usize| used[t] > at + problem.ops.len() / 8 && problem.ops[*at].carry.is_none();
         let Some(at) = made[t].filter(far) else { continue };
         let copy = link.ns(tensor.bytes).max(1);
-        let again = problem.ops[at].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
+        let again = problem.ops[at].ns;
         gains.push((again as f64 / copy as f64, copy));
     }
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -44,9 +44,7 @@ pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
 
 /// A bound on the time of a step, without looking at memory.
 pub(crate) fn least_ns(problem: &Problem) -> u64 {
-    let ops = problem.ops.iter().filter(|op| op.carry.is_none());
-    let fastest = ops.filter_map(|op| op.algorithms.iter().map(|way| way.ns).min());
-    fastest.sum::<u64>().max(copies_ns(problem))
+    problem.unlimited_ns().max(copies_ns(problem))
 }
 
 /// A bound by copies of state: nothing goes to the host before what makes it has run, and nothing that came from there is of use
@@ -61,15 +59,13 @@ fn copies_ns(problem: &Problem) -> u64 {
     for (op, needs) in before.iter().enumerate() {
         needs.iter().for_each(|&need| after[need as usize].push(op as u32));
     }
-    let least = |op: usize| problem.ops[op].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
-    let own = |op: usize| if problem.ops[op].carry.is_some() { 0 } else { least(op) };
     // The time of all ops that an op needs, or that need it.
     let reached = |from: usize, next: &[Vec<u32>]| {
         let (mut seen, mut stack, mut ns) = (vec![false; next.len()], vec![from], 0);
         while let Some(op) = stack.pop() {
             for &other in &next[op] {
                 if !std::mem::replace(&mut seen[other as usize], true) {
-                    ns += own(other as usize);
+                    ns += problem.ops[other as usize].own_ns();
                     stack.push(other as usize);
                 }
             }
@@ -78,7 +74,8 @@ fn copies_ns(problem: &Problem) -> u64 {
     };
     // The copies that cannot begin before some time, or must end so long before the end, follow each other in what is left.
     let one_way = |way: Carry, next: &[Vec<u32>]| {
-        let mut all: Vec<(u64, u64)> = copies(way).map(|op| (reached(op, next), least(op))).collect();
+        let mut all: Vec<(u64, u64)> =
+            copies(way).map(|op| (reached(op, next), problem.ops[op].ns)).collect();
         all.sort_unstable();
         let mut sum = 0;
         all.into_iter()

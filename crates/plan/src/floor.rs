@@ -66,8 +66,7 @@ impl BudgetGrid {
     /// timed anew.
     pub fn find_floor(&self) -> Floor {
         let bound = self.bounds.floor().0;
-        let lean = self.lean(bound, true);
-        let mut bare = IndexedProblem::clone(&lean);
+        let mut bare = IndexedProblem::clone(&self.indexed);
         bare.ns.iter_mut().for_each(|ns| *ns = 1);
         bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
         bare.carried.iter_mut().flatten().for_each(|copy| copy.ns = 1);
@@ -75,7 +74,7 @@ impl BudgetGrid {
         let fresh = State::new(&bare).save();
         let mut found = vec![LowPeakSchedule::new(fresh, bare.clone())];
         let [table, timed] =
-            CheckpointSchedules::timed([&bare.ns, &self.plain.ns], &bare, self.effort.segments);
+            CheckpointSchedules::timed([&bare.ns, &self.indexed.ns], &bare, self.effort.segments);
         if let Some((segments, checkpoints)) = table.lowest() {
             let mut state = State::new(&bare);
             table.stretch.apply(&mut state, segments, checkpoints);
@@ -120,9 +119,7 @@ impl BudgetGrid {
             low_peaks.append(&mut more);
         }
         self.search_exhaustively(&bare, bound, &mut low_peaks);
-        // Levels start from the step with the first algorithm of every op.
-        let checkpoints = Some(timed).filter(|_| Arc::ptr_eq(&lean, &self.plain));
-        Floor { checkpoints, ..self.timed(low_peaks) }
+        Floor { checkpoints: Some(timed), ..self.timed(low_peaks) }
     }
 
     /// Adds the lowest schedules of a small step, found by trying all. The lowest may have a hole wherever its buffers are put,
@@ -166,7 +163,7 @@ impl BudgetGrid {
                 schedule = Some(next);
             }
         }
-        let fresh = || Schedule::new(&mut State::new(&self.plain), &self.plain, self.unlimited_live);
+        let fresh = || Schedule::new(&mut State::new(&self.indexed), &self.indexed, self.unlimited_live);
         let schedule = schedule.unwrap_or_else(fresh);
         let lowest = schedule.live;
         let schedule = schedule.into_repacked(&self.problem, self.host_budget);

@@ -61,15 +61,13 @@ pub(crate) struct IndexedProblem {
     pub outs: Lists,
     /// In-place pairs of each op, flattened: read, written, read, written. No tensor is in two pairs.
     pub pairs: Lists,
-    /// The chosen algorithm of each op.
-    pub algorithm: Vec<u32>,
-    /// Time of each op with it; nothing for ops that are copies, which run beside the others.
+    /// Time of each op; nothing for ops that are copies, which run beside the others.
     pub ns: Vec<u64>,
     /// Ops that are copies.
     pub carried: Vec<Option<Carried>>,
     /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
     pub is_carried: Vec<bool>,
-    /// Scratch of each op with it, padded.
+    /// Scratch of each op, padded.
     pub scratch: Vec<u64>,
     /// Each op may be replayed just before any op up to this one; its own position if never.
     pub replay_until: Vec<u32>,
@@ -82,7 +80,7 @@ pub(crate) struct IndexedProblem {
 }
 
 impl IndexedProblem {
-    /// Numbers `problem` in the order `order`, with the first algorithm of every op.
+    /// Numbers `problem` in the order `order`.
     pub fn new(problem: &Problem, order: &[OpId]) -> IndexedProblem {
         const NONE: u32 = u32::MAX;
         let mut number = vec![NONE; problem.tensors.len()];
@@ -97,8 +95,7 @@ impl IndexedProblem {
             ins: Lists::default(),
             outs: Lists::default(),
             pairs: Lists::default(),
-            algorithm: vec![0; order.len()],
-            ns: order.iter().map(|o| problem.ops[o.index()].own_ns(0)).collect(),
+            ns: order.iter().map(|o| problem.ops[o.index()].own_ns()).collect(),
             carried: Vec::new(),
             is_carried: Vec::new(),
             scratch: Vec::new(),
@@ -147,14 +144,14 @@ impl IndexedProblem {
             .map(|o| {
                 let (op, out) = (op(o), op(o).carry? == Carry::Out);
                 let tensor = if out { op.reads[0] } else { op.writes[0] };
-                Some(Carried { tensor: number[tensor.index()], out, ns: op.algorithms[0].ns })
+                Some(Carried { tensor: number[tensor.index()], out, ns: op.ns })
             })
             .collect();
         indexed.is_carried = vec![false; indexed.size.len()];
         for carried in indexed.carried.iter().flatten() {
             indexed.is_carried[carried.tensor as usize] = true;
         }
-        indexed.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
+        indexed.scratch = order.iter().map(|o| padded_scratch(problem, *o)).collect();
         indexed.replay_until = replay_limits(problem, order);
         if let Some(link) = problem.link {
             let bytes = |t: &TensorId| link.ns(problem.tensors[t.index()].bytes);
@@ -163,28 +160,20 @@ impl IndexedProblem {
         indexed
     }
 
-    /// Lets an op (by position) use another of its algorithms.
-    pub fn choose(&mut self, problem: &Problem, position: u32, algorithm: u32) {
-        let op = self.op_id[position as usize];
-        self.algorithm[position as usize] = algorithm;
-        self.ns[position as usize] = problem.ops[op.index()].own_ns(algorithm);
-        self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
-    }
-
     /// The same step in which none of `ops` writes over what it reads.
     pub fn apart(&self, ops: &[u32]) -> IndexedProblem {
         let pairs = |op: u32| if ops.contains(&op) { Vec::new() } else { self.pairs.of(op).to_vec() };
         IndexedProblem { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
     }
 
-    /// Gives every op the time of its algorithm, and every copy its time.
+    /// Gives every op and every copy its time in `problem`.
     pub fn time(&mut self, problem: &Problem) {
         for position in 0..self.ops as usize {
             let op = self.op_id[position];
             let Some(op) = problem.ops.get(op.index()) else { continue };
-            self.ns[position] = op.own_ns(self.algorithm[position]);
+            self.ns[position] = op.own_ns();
             if let Some(carried) = &mut self.carried[position] {
-                carried.ns = op.algorithms[0].ns;
+                carried.ns = op.ns;
             }
         }
         let link = problem.link;
@@ -215,10 +204,9 @@ impl IndexedProblem {
     }
 }
 
-/// Scratch of an algorithm, rounded up.
-pub(crate) fn padded_scratch(problem: &Problem, op: OpId, algorithm: u32) -> u64 {
-    let bytes = problem.ops[op.index()].algorithms[algorithm as usize].scratch;
-    bytes.next_multiple_of(problem.scratch_alignment)
+/// Scratch of an op, rounded up.
+fn padded_scratch(problem: &Problem, op: OpId) -> u64 {
+    problem.ops[op.index()].scratch.next_multiple_of(problem.scratch_alignment)
 }
 
 /// Where residents lie (the strictest alignment first, so that nothing is lost), and where they end.

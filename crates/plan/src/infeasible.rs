@@ -24,7 +24,7 @@ pub struct Holder {
 pub struct Infeasible {
     /// The budget that was asked for.
     pub budget: u64,
-    /// The least budget that the planner can keep to, at the exactness that was asked for.
+    /// The least budget that the planner can keep to.
     pub floor_bytes: u64,
     /// Predicted nanoseconds of the smallest plan found: an upper bound on the time at the floor.
     pub floor_ns: u64,

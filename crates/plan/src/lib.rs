@@ -54,6 +54,6 @@ pub use infeasible::Infeasible;
 pub use instances::{Content, Instance, instances, live_bytes};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Problem, Tensor, TensorId, View};
+pub use problem::{Carry, Home, Kind, Link, Op, OpId, Problem, Tensor, TensorId, View};
 pub use steps::steps_taken;
 pub use verify::{Fault, verify};

@@ -12,7 +12,7 @@ use crate::emit::emit;
 use crate::estimate::{copy_overlap_divisor, least_ns};
 use crate::infeasible::{Infeasible, explain};
 use crate::lifespan::lifespans;
-use crate::plan::{Exactness, Figures, Plan, Request};
+use crate::plan::{Figures, Plan, Request};
 use crate::problem::{OpId, Problem};
 use crate::schedule::Schedule;
 use crate::verify::{Fault, verify};
@@ -150,12 +150,10 @@ impl Planner {
         family.grid.get_or_insert_with(|| {
             let effort = Effort::new(family.order.len() as u32, request.effort);
             let effort = if family.host_budget > 0 { effort.beside_another() } else { effort };
-            let (exactness, host_budget) = (request.exactness, family.host_budget);
             let mut grid = BudgetGrid::new(
                 problem.clone(),
                 &family.order,
-                exactness,
-                host_budget,
+                family.host_budget,
                 family.copy_overlap_divisor,
                 effort,
             );
@@ -243,18 +241,9 @@ fn write(problem: &Problem, schedule: &mut Schedule) -> Plan {
     let indexed = schedule.indexed.clone();
     let actions = schedule.actions.clone();
     let emitted = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
-    let rounded = |(position, op): (usize, &OpId)| {
-        let way = indexed.algorithm[position];
-        way > 0 && !problem.ops[op.index()].algorithms[way as usize].same_bits
-    };
-    let exactness = match indexed.op_id.iter().enumerate().any(rounded) {
-        true => Exactness::Reassociated,
-        false => Exactness::Bitwise,
-    };
     Plan {
         budget: 0,
         host_budget: 0,
-        exactness,
         residents: emitted.residents,
         outputs: emitted.outputs,
         steps: emitted.steps,

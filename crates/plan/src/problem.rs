@@ -139,24 +139,6 @@ impl Tensor {
     }
 }
 
-/// One way to run an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Algorithm {
-    /// Bytes it needs beside its operands while it runs.
-    pub scratch: u64,
-    /// Predicted nanoseconds.
-    pub ns: u64,
-    /// Whether it gives the same bits as the op's first algorithm. Always true of the first.
-    pub same_bits: bool,
-}
-
-impl Algorithm {
-    /// An algorithm without scratch.
-    pub fn of_ns(ns: u64) -> Algorithm {
-        Algorithm { scratch: 0, ns, same_bits: true }
-    }
-}
-
 /// Which way an op copies that does nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -183,8 +165,11 @@ pub struct Op {
     /// old value only if the tensor is listed under `reads` too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<TensorId>,
-    /// The ways to run it; the first is the one it would take without a budget.
-    pub algorithms: Vec<Algorithm>,
+    /// Predicted nanoseconds.
+    pub ns: u64,
+    /// Bytes it needs beside its operands while it runs.
+    #[serde(default)]
+    pub scratch: u64,
     /// Whether it may run again and gives the same bits again.
     pub replayable: bool,
     /// Whether it is a copy from or to the host: of state that lives there between steps, say. Like any copy it runs beside
@@ -194,7 +179,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// A replayable op with one algorithm of `ns` nanoseconds and no scratch.
+    /// A replayable op of `ns` nanoseconds without scratch.
     pub fn new(name: impl Into<String>, reads: &[TensorId], writes: &[TensorId], ns: u64) -> Op {
         Op {
             name: name.into(),
@@ -202,7 +187,8 @@ impl Op {
             writes: writes.to_vec(),
             in_place: Vec::new(),
             updates: Vec::new(),
-            algorithms: vec![Algorithm::of_ns(ns)],
+            ns,
+            scratch: 0,
             replayable: true,
             carry: None,
         }
@@ -218,10 +204,9 @@ impl Op {
         Op { carry: Some(Carry::Out), replayable: false, ..Op::new(name, &[tensor], &[], ns) }
     }
 
-    /// Nanoseconds of an algorithm that other ops wait for in any case: none if it is a copy.
-    pub fn own_ns(&self, algorithm: u32) -> u64 {
-        let ns = self.algorithms.get(algorithm as usize).map_or(0, |way| way.ns);
-        if self.carry.is_some() { 0 } else { ns }
+    /// Nanoseconds that other ops wait for in any case: none if it is a copy.
+    pub fn own_ns(&self) -> u64 {
+        if self.carry.is_some() { 0 } else { self.ns }
     }
 }
 
@@ -297,8 +282,8 @@ impl Problem {
         }
     }
 
-    /// Nanoseconds of all ops, each run once with its first algorithm; copies run beside them.
+    /// Nanoseconds of all ops, each run once; copies run beside them.
     pub fn unlimited_ns(&self) -> u64 {
-        self.ops.iter().map(|op| op.own_ns(0)).sum()
+        self.ops.iter().map(|op| op.own_ns()).sum()
     }
 }

@@ -1,9 +1,9 @@
 //! Finds first schedules for a budget, for the search of a level to improve.
 
-use crate::budget_grid::{BudgetGrid, allowed};
+use crate::budget_grid::BudgetGrid;
 use crate::exhaustive::{Steps, fastest};
 use crate::floor::LowPeakSchedule;
-use crate::indexed_problem::{IndexedProblem, padded_scratch};
+use crate::indexed_problem::IndexedProblem;
 use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::repair::{Repair, Score};
 use crate::recompute::replay_stages::{one_replay_a_stage, one_replay_a_stage_of};
@@ -11,29 +11,6 @@ use crate::recompute::state::{SavedReplays, State};
 use std::sync::Arc;
 
 impl BudgetGrid {
-    /// The indexed step for a budget: an op whose working set is over it takes the fastest algorithm that fits, or the one
-    /// with the least scratch.
-    pub fn lean(&self, budget: u64, least: bool) -> Arc<IndexedProblem> {
-        let mut indexed: Option<IndexedProblem> = None;
-        for (position, &op) in self.plain.op_id.iter().enumerate() {
-            let need = self.bounds.must(position) - self.bounds.scratch(position);
-            if need + self.plain.scratch[position] <= budget {
-                continue;
-            }
-            let ways = allowed(&self.problem, op, self.exactness);
-            let fits = |w: &&u32| need + padded_scratch(&self.problem, op, **w) <= budget;
-            let time = |w: &&u32| match least {
-                false => self.problem.ops[op.index()].algorithms[**w as usize].ns,
-                true => padded_scratch(&self.problem, op, **w),
-            };
-            if let Some(&way) = ways.iter().filter(fits).min_by_key(time) {
-                let indexed = indexed.get_or_insert_with(|| IndexedProblem::clone(&self.plain));
-                indexed.choose(&self.problem, position as u32, way);
-            }
-        }
-        indexed.map_or_else(|| self.plain.clone(), Arc::new)
-    }
-
     /// The best first schedule for a budget by dropping tensors one by one, if it may cost less than `than`.
     pub fn start(
         &self,
@@ -66,12 +43,11 @@ impl BudgetGrid {
         if self.checkpoints.is_none() {
             let found = self.floor.as_mut().and_then(|floor| floor.checkpoints.take());
             self.checkpoints =
-                found.or_else(|| Some(CheckpointSchedules::new(&self.plain, self.effort.segments)));
+                found.or_else(|| Some(CheckpointSchedules::new(&self.indexed, self.effort.segments)));
         }
         let (Some(floor), Some(table)) = (self.floor.as_ref(), self.checkpoints.as_ref()) else {
             return Vec::new();
         };
-        let plain = self.lean(budget, false);
         let mut found: Vec<(u64, SavedReplays, Arc<IndexedProblem>)> = Vec::new();
         let mut consider = |indexed: Arc<IndexedProblem>, saved: &SavedReplays| {
             let mut state = saved.restore(&indexed);
@@ -87,13 +63,13 @@ impl BudgetGrid {
         };
         let mut than = None;
         for (segments, checkpoints) in table.cheapest(budget) {
-            let mut state = State::new(&plain);
+            let mut state = State::new(&self.indexed);
             table.stretch.apply(&mut state, segments, checkpoints);
             let (indexed, saved) = one_replay_a_stage(&state);
             than = consider(Arc::new(indexed), &saved);
         }
-        if let Some(actions) = fastest(&plain, budget, &mut Steps::of_a_level()) {
-            let (indexed, saved) = one_replay_a_stage_of(&plain, &actions);
+        if let Some(actions) = fastest(&self.indexed, budget, &mut Steps::of_a_level()) {
+            let (indexed, saved) = one_replay_a_stage_of(&self.indexed, &actions);
             than = consider(Arc::new(indexed), &saved);
         }
         let mut low_peaks: Vec<&LowPeakSchedule> =
@@ -102,8 +78,8 @@ impl BudgetGrid {
         for low in low_peaks.into_iter().take(2) {
             than = consider(low.indexed.clone(), &low.saved);
         }
-        if let Some(saved) = self.start(&plain, budget, 2 * self.effort.floor, than) {
-            let (indexed, saved) = one_replay_a_stage(&saved.restore(&plain));
+        if let Some(saved) = self.start(&self.indexed, budget, 2 * self.effort.floor, than) {
+            let (indexed, saved) = one_replay_a_stage(&saved.restore(&self.indexed));
             consider(Arc::new(indexed), &saved);
         }
         found.sort_by_key(|f| f.0);
@@ -114,16 +90,16 @@ impl BudgetGrid {
     /// A first schedule that fits `budget` as it is and takes less than nine tenths of the time added by one of `ns`.
     pub fn faster_start(&self, budget: u64, ns: u64) -> Option<(SavedReplays, Arc<IndexedProblem>)> {
         let (floor, table) = (self.floor.as_ref()?, self.checkpoints.as_ref()?);
-        let enough = ns - ns.saturating_sub(self.plain.base_ns()) / 10;
+        let enough = ns - ns.saturating_sub(self.indexed.base_ns()) / 10;
         let low = floor.low_peaks.iter().filter(|low| low.live <= budget).min_by_key(|low| low.ns);
         if let Some(low) = low.filter(|low| low.ns < enough) {
             return Some((low.saved.clone(), low.indexed.clone()));
         }
         let (extra_ns, segments, checkpoints) = table.fastest(budget)?;
-        if self.plain.base_ns() + extra_ns >= enough {
+        if self.indexed.base_ns() + extra_ns >= enough {
             return None;
         }
-        let mut state = State::new(&self.plain);
+        let mut state = State::new(&self.indexed);
         table.stretch.apply(&mut state, segments, checkpoints);
         let (indexed, saved) = one_replay_a_stage(&state);
         Some((saved, Arc::new(indexed)))

@@ -28,7 +28,7 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
         "ns {} lower bound {} unlimited {}",
         figures.predicted_ns, figures.lower_bound_ns, figures.unlimited_ns
     ));
-    line(format!("{} host {}", plan.exactness, figures.host_bytes));
+    line(format!("host {}", figures.host_bytes));
     let name = |t: TensorId| problem.tensors.get(t.index()).map_or("?", |t| t.name.as_str());
     let placed = |t: TensorId, offset: u64| format!("{}@{offset}", name(t));
     for resident in &plan.residents {
@@ -36,7 +36,7 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
     }
     for step in &plan.steps {
         match step {
-            Step::Run { op, algorithm, replay, reads, writes, scratch } => {
+            Step::Run { op, replay, reads, writes, scratch } => {
                 let Some(o) = problem.ops.get(op.index()) else { continue };
                 let list = |ids: &[TensorId], at: &[u64]| {
                     ids.iter().zip(at).map(|(t, at)| format!(" {}", placed(*t, *at))).collect::<String>()
@@ -51,11 +51,8 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
                 if !o.writes.is_empty() {
                     s += &format!(" ->{}", list(&o.writes, writes));
                 }
-                if let Some(way) = o.algorithms.get(*algorithm as usize).filter(|way| way.scratch > 0) {
-                    s += &format!(" scratch {}@{scratch}", way.scratch);
-                }
-                if *algorithm > 0 {
-                    s += &format!(" algorithm {algorithm}");
+                if o.scratch > 0 {
+                    s += &format!(" scratch {}@{scratch}", o.scratch);
                 }
                 line(s);
             }

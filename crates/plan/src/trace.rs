@@ -5,7 +5,7 @@
 //! version, with an in-place pair that lets the versions share their bytes; a constant that is written in place
 //! becomes a resident that is updated.
 
-use crate::problem::{Algorithm, Home, Kind, Op, Problem, Tensor, TensorId};
+use crate::problem::{Home, Kind, Op, Problem, Tensor, TensorId};
 use serde::Deserialize;
 use std::collections::HashMap;
 use thiserror::Error;
@@ -88,7 +88,6 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
             Line::Op { op: number, name, ns, ins, outs, mutated } => {
                 let missing = |storage: u64| TraceError::Storage { line, op: number, storage };
                 let mut op = Op::new(name, &[], &[], ns);
-                op.algorithms = vec![Algorithm::of_ns(ns)];
                 for s in ins {
                     let tensor = storages.get(&s).and_then(|s| s.now).ok_or_else(|| missing(s))?;
                     op.reads.push(tensor);

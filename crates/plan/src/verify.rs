@@ -5,7 +5,7 @@
 //! version of it); a write destroys whatever it touches; a read must find its tensor whole. Lifespans, replays
 //! and copies need no rules of their own: they are right exactly if every read is.
 
-use crate::plan::{Exactness, Plan, Step};
+use crate::plan::{Plan, Step};
 use crate::problem::{Carry, Home, OpId, Problem, TensorId};
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -85,14 +85,6 @@ pub enum Fault {
     /// An op's first run is called a replay, a later one is not, or an op that must not be replayed is.
     #[error("step {step} runs {op} as a replay though it has not run, or again though it may not")]
     Replay {
-        /// The step.
-        step: usize,
-        /// The op.
-        op: OpId,
-    },
-    /// An op runs again with an algorithm other than its first.
-    #[error("step {step} replays {op} with another algorithm than before, or with one the exactness forbids")]
-    Algorithm {
         /// The step.
         step: usize,
         /// The op.
@@ -204,8 +196,8 @@ struct Replay<'a> {
     plan: &'a Plan,
     device: ByteMap,
     host: ByteMap,
-    /// For each op, the algorithm of its first run.
-    ran: Vec<Option<u32>>,
+    /// For each op, whether it has run.
+    ran: Vec<bool>,
     /// For each tensor, how often it has been updated so far.
     version: Vec<u32>,
     /// For each op, the versions its reads are promised and the versions its updates find, from program order.
@@ -230,7 +222,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         plan,
         device: ByteMap::default(),
         host: ByteMap::default(),
-        ran: vec![None; problem.ops.len()],
+        ran: vec![false; problem.ops.len()],
         version: vec![0; problem.tensors.len()],
         promised,
         found,
@@ -246,8 +238,8 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     for (index, step) in plan.steps.iter().enumerate() {
         replay.step = index;
         match step {
-            Step::Run { op, algorithm, replay: again, reads, writes, scratch } => {
-                replay.run(*op, *algorithm, *again, reads, writes, *scratch)?;
+            Step::Run { op, replay: again, reads, writes, scratch } => {
+                replay.run(*op, *again, reads, writes, *scratch)?;
             }
             Step::Offload { tensor, from, to } => replay.copy(*tensor, *from, *to, true)?,
             Step::Prefetch { tensor, from, to } => replay.copy(*tensor, *from, *to, false)?,
@@ -336,7 +328,6 @@ impl Replay<'_> {
     fn run(
         &mut self,
         id: OpId,
-        algorithm: u32,
         again: bool,
         reads: &[u64],
         writes: &[u64],
@@ -347,23 +338,13 @@ impl Replay<'_> {
         let Some(op) = problem.ops.get(id.index()) else {
             return Err(Fault::Unknown { step, what: id.to_string() });
         };
-        let Some(way) = op.algorithms.get(algorithm as usize) else {
-            return Err(Fault::Unknown { step, what: format!("algorithm {algorithm} of {id}") });
-        };
         if reads.len() != op.reads.len() || writes.len() != op.writes.len() {
             return Err(Fault::Operands { step, op: id });
         }
-        match self.ran[id.index()] {
-            None if again => return Err(Fault::Replay { step, op: id }),
-            Some(_) if !again || !op.replayable => return Err(Fault::Replay { step, op: id }),
-            Some(first) if first != algorithm => return Err(Fault::Algorithm { step, op: id }),
-            _ => {}
+        let ran = std::mem::replace(&mut self.ran[id.index()], true);
+        if ran != again || ran && !op.replayable {
+            return Err(Fault::Replay { step, op: id });
         }
-        if self.plan.exactness == Exactness::Bitwise && !way.same_bits && algorithm != 0 {
-            return Err(Fault::Algorithm { step, op: id });
-        }
-        self.ran[id.index()] = Some(algorithm);
-        let way_ns = way.ns;
 
         // What it reads must be there, and so must the state that it changes.
         let mut held: Vec<(u64, u64, Option<TensorId>)> = Vec::new();
@@ -397,7 +378,7 @@ impl Replay<'_> {
             fresh.push((offset, end));
         }
         let unit = self.problem.scratch_alignment;
-        let scratch_end = self.end(scratch, way.scratch.div_ceil(unit) * unit, self.plan.budget)?;
+        let scratch_end = self.end(scratch, op.scratch.div_ceil(unit) * unit, self.plan.budget)?;
         if !scratch.is_multiple_of(unit) {
             return Err(Fault::MisalignedScratch { step, offset: scratch });
         }
@@ -435,7 +416,7 @@ impl Replay<'_> {
                 self.device.destroy(device.0, device.1);
             }
             let engine = &mut self.engine_ns[usize::from(out)];
-            *engine = (*engine).max(self.ns).saturating_add(way_ns);
+            *engine = (*engine).max(self.ns).saturating_add(op.ns);
             let done_ns = *engine;
             self.copies.push(Copy { tensor, out, device, host: (0, 0), done_ns });
             return Ok(());
@@ -451,7 +432,7 @@ impl Replay<'_> {
                 self.device.put(place, place.saturating_add(self.bytes(tensor)), tensor, version);
             }
         }
-        self.ns = self.ns.saturating_add(way.ns);
+        self.ns = self.ns.saturating_add(op.ns);
         self.replays += u64::from(again);
         Ok(())
     }
@@ -526,7 +507,7 @@ impl Replay<'_> {
         if let Some(copy) = self.copies.first() {
             return Err(Fault::Await { step: self.step, tensor: copy.tensor });
         }
-        if let Some(index) = self.ran.iter().position(Option::is_none) {
+        if let Some(index) = self.ran.iter().position(|ran| !ran) {
             return Err(Fault::NeverRuns { op: OpId(index as u32) });
         }
         let outputs: BTreeMap<TensorId, u64> =

@@ -65,7 +65,7 @@ const OFFLOADED: &str = "\
 budget 3328 arena 3328 live 3328
 floor 3328 bound 3328 unlimited 4352
 ns 225 lower bound 185 unlimited 185
-bitwise host 1024
+host 1024
 resident w@0
 run fa w@0 -> a@256
 offload a@256 to 0
@@ -85,7 +85,7 @@ const UNLIMITED: &str = "\
 budget 1048576 arena 4352 live 4352
 floor 3328 bound 3328 unlimited 4352
 ns 185 lower bound 185 unlimited 185
-bitwise host 0
+host 0
 resident w@0
 run fa w@0 -> a@256
 run fb a@256 w@0 -> b@1280
@@ -101,7 +101,7 @@ const TIGHT: &str = "\
 budget 3328 arena 3328 live 3328
 floor 3328 bound 3328 unlimited 4352
 ns 195 lower bound 195 unlimited 185
-bitwise host 0
+host 0
 resident w@0
 run fa w@0 -> a@1280
 run fb a@1280 w@0 -> b@256

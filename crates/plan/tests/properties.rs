@@ -5,9 +5,7 @@ mod common;
 
 use carried::with_carried_state;
 use common::{Chance, random_step};
-use plimsoll_plan::{
-    Exactness, Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, verify,
-};
+use plimsoll_plan::{Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, verify};
 
 #[test]
 fn random_steps_under_random_budgets_verify_and_stay_within() {
@@ -29,7 +27,6 @@ fn random_steps_under_random_budgets_verify_and_stay_within() {
             assert!(plan.figures.live_bytes <= plan.figures.arena_bytes);
             assert!(plan.figures.lower_bound_ns <= plan.figures.predicted_ns);
             assert!(plan.figures.bound_bytes <= plan.figures.arena_bytes);
-            assert_eq!(plan.exactness, Exactness::Bitwise);
             planned += 1;
         }
     }
@@ -205,8 +202,8 @@ fn copies_run_beside_ops_where_there_is_room() {
             let mut ns = 0;
             for (at, act) in plan.steps.iter().enumerate() {
                 match act {
-                    Step::Run { op, algorithm, .. } => {
-                        ns += step.ops[op.index()].algorithms[*algorithm as usize].ns;
+                    Step::Run { op, .. } => {
+                        ns += step.ops[op.index()].ns;
                     }
                     Step::Offload { tensor, .. } | Step::Prefetch { tensor, .. } => {
                         ns +=
@@ -251,7 +248,7 @@ fn the_floor_of_a_step_with_state_on_the_host_does_not_depend_on_times() {
         let floors = [1, 200, 40_000].map(|ns| {
             let mut step = with_carried_state(random_step(8, seed), ns);
             for (n, op) in step.ops.iter_mut().enumerate().filter(|(_, op)| op.carry.is_none()) {
-                op.algorithms.iter_mut().for_each(|way| way.ns = way.ns * (1 + ns) % 977 + n as u64);
+                op.ns = op.ns * (1 + ns) % 977 + n as u64;
             }
             let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
             let floor = planner.floor_bytes();

@@ -160,9 +160,8 @@ fn instances(problem: &Problem, plan: &Plan) -> Vec<Instance> {
 
 /// What a step needs beside its operands.
 fn scratch(problem: &Problem, step: &Step) -> u64 {
-    let Step::Run { op, algorithm, .. } = step else { return 0 };
-    let bytes = problem.ops[op.index()].algorithms.get(*algorithm as usize).map_or(0, |a| a.scratch);
-    bytes.next_multiple_of(problem.scratch_alignment.max(1))
+    let Step::Run { op, .. } = step else { return 0 };
+    problem.ops[op.index()].scratch.next_multiple_of(problem.scratch_alignment.max(1))
 }
 
 /// The ledger's word for what a tensor of a plan is for.

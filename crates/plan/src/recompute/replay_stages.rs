@@ -70,7 +70,6 @@ fn renumbered(old: &IndexedProblem, stages: &[Stage], mut place: Vec<u32>) -> (I
         ins: lists(&old.ins),
         outs: lists(&old.outs),
         pairs: lists(&old.pairs),
-        algorithm: stages.iter().map(|s| s.0.map_or(0, |op| old.algorithm[op as usize])).collect(),
         ns: per_op(&old.ns),
         carried: stages.iter().map(|s| s.0.and_then(|op| old.carried[op as usize])).collect(),
         scratch: per_op(&old.scratch),

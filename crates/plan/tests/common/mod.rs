@@ -1,6 +1,6 @@
 //! Random training steps for tests: a forward pass, a backward pass that reads it, and updates.
 
-use plimsoll_plan::{Algorithm, Home, Kind, Op, Problem, Tensor, TensorId, View};
+use plimsoll_plan::{Home, Kind, Op, Problem, Tensor, TensorId, View};
 
 /// A small deterministic source of chance.
 pub struct Chance(pub u64);
@@ -19,7 +19,7 @@ impl Chance {
     }
 }
 
-/// A random step of `layers` layers with skips, views, in-place pairs, state updates, scratch and several algorithms.
+/// A random step of `layers` layers with skips, views, in-place pairs, state updates, and scratch.
 pub fn random_step(layers: usize, seed: u64) -> Problem {
     let mut chance = Chance(seed);
     let mut step = Problem::new();
@@ -40,9 +40,7 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
         let mut op = Op::new(format!("forward{layer}"), &reads, &[value], 10 + chance.below(1000));
         op.replayable = !chance.one_in(12);
         if chance.one_in(3) {
-            let quick = Algorithm { scratch: chance.below(6000), ..op.algorithms[0] };
-            let lean = Algorithm { ns: quick.ns * 2, scratch: 0, same_bits: chance.one_in(2) };
-            op.algorithms = vec![quick, lean];
+            op.scratch = chance.below(6000);
         }
         if chance.one_in(5) {
             let mean = step.tensor(Tensor::resident(format!("mean{layer}"), 8));

@@ -195,7 +195,7 @@ impl Lowered {
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
         let seconds = seconds(&graph, node, device, costs);
-        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
+        (op.scratch, op.ns) = (scratch, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
@@ -211,9 +211,7 @@ impl Lowered {
                 Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
                 Source::Copy { .. } => continue,
             };
-            for way in &mut op.algorithms {
-                changed |= std::mem::replace(&mut way.ns, ns) != ns;
-            }
+            changed |= std::mem::replace(&mut op.ns, ns) != ns;
         }
         if self.problem.link.is_some() {
             let link = costs.link(device.backend());
