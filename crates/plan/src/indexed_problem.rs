@@ -161,7 +161,7 @@ impl IndexedProblem {
     }
 
     /// The same step in which none of `ops` writes over what it reads.
-    pub fn apart(&self, ops: &[u32]) -> IndexedProblem {
+    pub fn without_in_place(&self, ops: &[u32]) -> IndexedProblem {
         let pairs = |op: u32| if ops.contains(&op) { Vec::new() } else { self.pairs.of(op).to_vec() };
         IndexedProblem { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
     }

@@ -63,11 +63,10 @@ impl Infeasible {
 pub(crate) fn explain(budget: u64, bound_bytes: u64, grid: &mut BudgetGrid) -> Infeasible {
     let mut refusal =
         Infeasible { bound_bytes, floor_bytes: grid.floor_bytes(), ..Infeasible::empty(budget) };
-    let step = grid.problem.clone();
-    if let Some(schedule) = grid.floor_schedule() {
-        refusal.floor_ns = schedule.ns;
-        at_peak(&step, schedule, &mut refusal);
-    }
+    let step = grid.step.problem.clone();
+    let schedule = grid.floor_schedule();
+    refusal.floor_ns = schedule.ns;
+    at_peak(&step, schedule, &mut refusal);
     refusal
 }
 

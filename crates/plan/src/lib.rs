@@ -29,11 +29,13 @@ mod exhaustive;
 mod floor;
 mod flow;
 mod instant;
+mod low_peak;
 mod overlap;
 mod recompute;
 mod repack;
 mod schedule;
 mod starts;
+mod step_search;
 
 pub mod csv;
 pub mod pack;

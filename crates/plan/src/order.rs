@@ -5,7 +5,7 @@
 //! whatever frees more than it takes (which is how an update comes to run as soon as its gradient is complete, so
 //! that gradients never all live at once), or always run what adds least. The best is then polished around its peak.
 //! An order by demand holds no less while everything is kept, but may hold far less once things are dropped and made
-//! again: a tree whose leaves all come first is wide at its waist, and depth first it is narrow.
+//! again: a tree whose leaves all come first is wide at its peak_with_drops, and depth first it is narrow.
 
 use crate::indexed_problem::IndexedProblem;
 use crate::lifespan::{Action, lifespans, profile};
@@ -20,11 +20,11 @@ const WORTH: f64 = 0.995;
 /// replays long. A traced LSTM whose peak such an order lowered by 1.6 % had its floor more than doubled by it.
 const WORTH_SCATTERING: f64 = 0.9;
 
-/// What the waist of the order by demand must be, as a share of the waist of the best other order, to be taken instead.
+/// What the peak_with_drops of the order by demand must be, as a share of the peak_with_drops of the best other order, to be taken instead.
 const WORTH_DEMAND: f64 = 0.8;
 
-/// The orders worth planning, the best alone if it is clearly better than program order.
-pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
+/// The order to plan: another than program order only where it holds clearly less.
+pub(crate) fn best_order(problem: &Problem) -> Vec<OpId> {
     let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
     let before = dependencies(problem);
     let mut best = program.clone();
@@ -47,10 +47,12 @@ pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
     }
     let demand = by_demand(&before);
     let no_worse = peak(problem, &demand) <= least + least / 100;
-    if no_worse && (waist(problem, &demand) as f64) < WORTH_DEMAND * waist(problem, &best) as f64 {
+    if no_worse
+        && (peak_with_drops(problem, &demand) as f64) < WORTH_DEMAND * peak_with_drops(problem, &best) as f64
+    {
         best = demand;
     }
-    vec![best]
+    best
 }
 
 /// Runs each op as late as it can, just before the first op that needs it: depth first, from the ops that nobody needs.
@@ -80,7 +82,7 @@ fn by_demand(before: &[Vec<u32>]) -> Vec<OpId> {
 
 /// The most that an order would hold at once if whatever crosses its peak were dropped there and made again for nothing:
 /// a guess at how low replays can bring it.
-fn waist(problem: &Problem, order: &[OpId]) -> u64 {
+fn peak_with_drops(problem: &Problem, order: &[OpId]) -> u64 {
     let indexed = IndexedProblem::new(problem, order);
     let memory = held(problem, order);
     let most = memory.iter().copied().max().unwrap_or(0);
@@ -292,8 +294,8 @@ mod tests {
     #[test]
     fn an_update_runs_as_soon_as_its_gradient_is_complete() {
         let problem = updates_at_the_end();
-        let order = &candidates(&problem)[0];
-        assert_eq!(peak(&problem, order), 1024);
+        let order = best_order(&problem);
+        assert_eq!(peak(&problem, &order), 1024);
         let names: Vec<&str> = order.iter().map(|op| problem.ops[op.index()].name.as_str()).collect();
         assert_eq!(names[..4], ["backward0", "sgd0", "backward1", "sgd1"]);
     }
@@ -304,7 +306,7 @@ mod tests {
         let late = problem.tensor(Tensor::output("late", 64));
         // Reads weight 0 before its update, in program order.
         problem.ops.insert(4, Op::new("reader", &[crate::TensorId(0)], &[late], 5));
-        let order = &candidates(&problem)[0];
+        let order = best_order(&problem);
         let at = |name: &str| order.iter().position(|op| problem.ops[op.index()].name == name);
         assert!(at("reader") < at("sgd0"));
     }
@@ -318,6 +320,6 @@ mod tests {
             p.op(Op::new(format!("op{i}"), &[last], &[next], 10));
             last = next;
         }
-        assert_eq!(candidates(&p)[0], (0..5).map(OpId).collect::<Vec<_>>());
+        assert_eq!(best_order(&p), (0..5).map(OpId).collect::<Vec<_>>());
     }
 }

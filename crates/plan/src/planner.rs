@@ -1,9 +1,8 @@
 //! Turns a problem and a request into a plan, or into the reasons why there is none.
 //!
-//! Where copies to the host are allowed, schedules without them are
-//! looked for too: the search with more choices is not always the luckier one, and what is allowed must not make a plan slower or
-//! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for with a
-//! guess at that, and are then taken for what they really take.
+//! Where copies to the host are allowed, schedules without them are searched for too: a search with more choices does not always find
+//! the better schedule, and allowing copies must not make a plan slower or the floor higher. How much of a copy runs beside ops is
+//! known only when a schedule is there, so the search works with a guess, and the schedules it finds are then timed as they are.
 
 use crate::budget_grid::BudgetGrid;
 use crate::check::ProblemError;
@@ -12,9 +11,11 @@ use crate::emit::emit;
 use crate::estimate::{copy_overlap_divisor, least_ns};
 use crate::infeasible::{Infeasible, explain};
 use crate::lifespan::lifespans;
+use crate::order::best_order;
 use crate::plan::{Figures, Plan, Request};
 use crate::problem::{OpId, Problem};
 use crate::schedule::Schedule;
+use crate::step_search::StepSearch;
 use crate::verify::{Fault, verify};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,18 +62,18 @@ pub struct Planner {
     /// The same without a link to the host.
     unlinked: Arc<Problem>,
     request: Request,
-    families: Vec<Family>,
+    searches: Vec<Search>,
     /// When to stop searching, if the request says so.
     deadline: Option<Instant>,
 }
 
 /// One search: the step in one order, with or without copies to the host.
-struct Family {
+struct Search {
     /// Bytes of the host that it may copy to.
     host_budget: u64,
-    /// What its search divides the time of a copy by, and which share of the guess at that it is.
+    /// What it divides the time of a copy by: the guess of [`copy_overlap_divisor`], divided by `guess_divisor`.
     copy_overlap_divisor: u64,
-    share: u64,
+    guess_divisor: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted.
@@ -85,44 +86,39 @@ impl Planner {
     pub fn new(problem: &Problem, request: &Request) -> Result<Planner, ProblemError> {
         problem.check()?;
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
-        let mut families = Vec::new();
-        let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let mut copying = vec![(0, 1, 1)];
-        if most > 0 {
-            let copy_overlap_divisor = copy_overlap_divisor(&problem);
-            copying.push((most, copy_overlap_divisor, 1));
-            // State that is copied anyway leaves less of the link to guess about.
-            if problem.ops.iter().all(|op| op.carry.is_none()) {
-                copying.push((most, copy_overlap_divisor.div_ceil(2), 2));
-            }
-        }
-        for order in crate::order::candidates(&problem) {
-            let least_ns = least_ns(&problem);
-            families.extend(copying.iter().map(|&(host_budget, copy_overlap_divisor, share)| {
-                let order = order.clone();
-                Family { host_budget, copy_overlap_divisor, share, least_ns, grid: None, order }
-            }));
-        }
+        let host_budget = if problem.link.is_some() { request.host_budget } else { 0 };
+        let guess_divisors: &[u64] = match problem.ops.iter().any(|op| op.carry.is_some()) {
+            _ if host_budget == 0 => &[],
+            // Copies of state take most of the link, which leaves less to guess about.
+            true => &[1],
+            false => &[1, 2],
+        };
+        let (order, least_ns) = (best_order(&problem), least_ns(&problem));
+        let search = |host_budget: u64, guess: u64, guess_divisor: u64| {
+            let (copy_overlap_divisor, order) = (guess.div_ceil(guess_divisor), order.clone());
+            Search { host_budget, copy_overlap_divisor, guess_divisor, least_ns, grid: None, order }
+        };
+        let guess = copy_overlap_divisor(&problem);
+        let copying = guess_divisors.iter().map(|&divisor| search(host_budget, guess, divisor));
+        let searches = std::iter::once(search(0, 1, 1)).chain(copying).collect();
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-        Ok(Planner { problem, unlinked, request: request.clone(), families, deadline })
+        Ok(Planner { problem, unlinked, request: request.clone(), searches, deadline })
     }
 
     /// Takes the times of `problem`, which is otherwise the one it was made for. No floor depends on times, so floors that
     /// were found stay.
     pub fn time(&mut self, problem: &Problem) {
         (self.problem, self.unlinked) = (Arc::new(problem.clone()), unlinked(problem));
-        let copy_overlap_divisor = copy_overlap_divisor(problem);
-        for family in &mut self.families {
-            family.least_ns = least_ns(&self.problem);
-            let copy_overlap_divisor =
-                if family.host_budget > 0 { copy_overlap_divisor.div_ceil(family.share) } else { 1 };
-            if std::mem::replace(&mut family.copy_overlap_divisor, copy_overlap_divisor)
-                != copy_overlap_divisor
-            {
-                family.grid = None;
+        let guess = copy_overlap_divisor(problem);
+        for search in &mut self.searches {
+            search.least_ns = least_ns(&self.problem);
+            let copies = search.host_budget > 0;
+            let divisor = if copies { guess.div_ceil(search.guess_divisor) } else { 1 };
+            if std::mem::replace(&mut search.copy_overlap_divisor, divisor) != divisor {
+                search.grid = None;
             }
-            let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-            if let Some(grid) = &mut family.grid {
+            let problem = if copies { &self.problem } else { &self.unlinked };
+            if let Some(grid) = &mut search.grid {
                 grid.time(problem.clone());
             }
         }
@@ -130,12 +126,12 @@ impl Planner {
 
     /// The least budget for which there is a plan.
     pub fn floor_bytes(&mut self) -> u64 {
-        (0..self.families.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
+        (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
-        (0..self.families.len()).map(|f| self.grid(f).bounds.floor().0).min().unwrap_or(0)
+        (0..self.searches.len()).map(|f| self.grid(f).step.bounds.floor().0).min().unwrap_or(0)
     }
 
     /// The bytes of the step without recomputation and offload.
@@ -143,22 +139,16 @@ impl Planner {
         self.grid(0).unlimited_bytes()
     }
 
-    fn grid(&mut self, family: usize) -> &mut BudgetGrid {
-        let family = &mut self.families[family];
-        let (request, deadline) = (&self.request, self.deadline);
-        let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-        family.grid.get_or_insert_with(|| {
-            let effort = Effort::new(family.order.len() as u32, request.effort);
-            let effort = if family.host_budget > 0 { effort.beside_another() } else { effort };
-            let mut grid = BudgetGrid::new(
-                problem.clone(),
-                &family.order,
-                family.host_budget,
-                family.copy_overlap_divisor,
-                effort,
-            );
-            grid.deadline = deadline;
-            grid
+    fn grid(&mut self, search: usize) -> &mut BudgetGrid {
+        let search = &mut self.searches[search];
+        let (request, deadline, copies) = (&self.request, self.deadline, search.host_budget > 0);
+        let problem = if copies { &self.problem } else { &self.unlinked };
+        search.grid.get_or_insert_with(|| {
+            let effort = Effort::new(search.order.len() as u32, request.effort);
+            let effort = if copies { effort.beside_another() } else { effort };
+            let (host_budget, divisor) = (search.host_budget, search.copy_overlap_divisor);
+            let problem = problem.clone();
+            BudgetGrid::new(StepSearch::new(problem, &search.order, host_budget, divisor, effort, deadline))
         })
     }
 
@@ -174,12 +164,12 @@ impl Planner {
     pub fn plan_faster(&mut self, budget: u64, than: u64) -> Result<Option<Plan>, PlanError> {
         let mut best: Option<usize> = None;
         let mut best_ns = than;
-        for f in 0..self.families.len() {
-            if self.families[f].least_ns >= best_ns {
+        for f in 0..self.searches.len() {
+            if self.searches[f].least_ns >= best_ns {
                 continue;
             }
             let grid = self.grid(f);
-            if grid.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
+            if grid.step.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
                 continue;
             }
             if let Some(schedule) = grid.fastest(budget, best_ns) {
@@ -188,25 +178,25 @@ impl Planner {
             }
         }
         let Some(f) = best else { return Ok(None) };
-        let copied_to = self.families[f].host_budget;
+        let copied_to = self.searches[f].host_budget;
         let host_budget = self.request.host_budget;
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
         let grid = self.grid(f);
         let mut floor_bytes = grid.floor_bytes();
-        let mut bound_bytes = grid.bounds.floor().0;
-        let mut lower_bound_ns = grid.bound_ns(budget).unwrap_or(grid.least_ns);
-        let problem = grid.problem.clone();
+        let mut bound_bytes = grid.step.bounds.floor().0;
+        let mut lower_bound_ns = grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns());
+        let problem = grid.step.problem.clone();
         let Some(schedule) = grid.fastest(budget, than) else { return Ok(None) };
-        let schedule = schedule.tight(&problem, copied_to);
+        let schedule = schedule.repacked(&problem, copied_to);
         let mut plan = write(&problem, schedule);
         // The figures are of whatever is allowed, copies too.
-        let others = if host_budget > 0 { self.families.len() } else { 0 };
+        let others = if host_budget > 0 { self.searches.len() } else { 0 };
         for other in (0..others).filter(|&other| other != f) {
             let grid = self.grid(other);
             floor_bytes = floor_bytes.min(grid.floor_bytes());
-            bound_bytes = bound_bytes.min(grid.bounds.floor().0);
-            lower_bound_ns = lower_bound_ns.min(grid.bound_ns(budget).unwrap_or(grid.least_ns));
+            bound_bytes = bound_bytes.min(grid.step.bounds.floor().0);
+            lower_bound_ns = lower_bound_ns.min(grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns()));
         }
         plan.budget = budget;
         plan.host_budget = host_budget;
@@ -223,7 +213,7 @@ impl Planner {
     }
 
     fn refusal(&mut self, budget: u64) -> Infeasible {
-        let least = (0..self.families.len()).map(|f| (self.grid(f).floor_bytes(), f)).min();
+        let least = (0..self.searches.len()).map(|f| (self.grid(f).floor_bytes(), f)).min();
         let bound = self.bound_bytes();
         explain(budget, bound, self.grid(least.map_or(0, |least| least.1)))
     }

@@ -8,18 +8,19 @@ use crate::problem::Problem;
 use crate::recompute::state::State;
 use std::sync::Arc;
 
-/// A schedule that was found.
+/// A schedule that was found: the actions of a step, with what they take.
 pub(crate) struct Schedule {
     /// The budget it was searched for.
     pub budget: u64,
     pub ns: u64,
+    /// The most bytes that are live at once.
     pub live: u64,
     pub indexed: Arc<IndexedProblem>,
     pub actions: Vec<Action>,
     pub packed: Option<Places>,
-    /// What [`Schedule::tight`] found, if it was asked and there was something to find.
-    tight: Option<Box<Schedule>>,
-    /// Whether it is what such a search found.
+    /// What [`Schedule::repacked`] found, if it was asked and there was something to find.
+    repacked: Option<Box<Schedule>>,
+    /// Whether it is itself what such a search found.
     is_repacked: bool,
 }
 
@@ -42,7 +43,7 @@ impl Schedule {
         ns: u64,
         live: u64,
     ) -> Schedule {
-        Schedule { budget, ns, live, indexed, actions, packed: None, tight: None, is_repacked: false }
+        Schedule { budget, ns, live, indexed, actions, packed: None, repacked: None, is_repacked: false }
     }
 
     /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
@@ -52,34 +53,33 @@ impl Schedule {
         let enough = if enough == u64::MAX { self.live } else { enough };
         self.packed.get_or_insert_with(|| {
             let spans = lifespans(indexed, actions, scratch_alignment);
-            place(&spans, indexed.resident_bytes, enough, usual_work(spans.buffers.len()), false)
+            place(&spans, indexed.resident_bytes, enough, usual_work(spans.buffers.len()))
         })
     }
 
     /// The same schedule, or another that takes as long and no more bytes, packed as low as is found.
     ///
-    /// [`Schedule::places`] stops at the budget, which is all that a search asks for; for the one schedule that becomes a plan
-    /// it is worth looking on. A packing that does not reach the bytes that are live is most often one of few: it is
-    /// searched a little longer, and then the schedule is changed where that costs nothing, which makes another packing.
-    pub fn tight(&mut self, problem: &Problem, host_budget: u64) -> &mut Schedule {
+    /// [`Schedule::places`] stops at the budget, which is all that a search asks for. For the one schedule that becomes a plan it is
+    /// worth searching on: see `repack`.
+    pub fn repacked(&mut self, problem: &Problem, host_budget: u64) -> &mut Schedule {
         let height = self.arena(problem.scratch_alignment);
-        if self.tight.is_none() && height > self.live && !self.is_repacked {
-            self.tight = Some(Box::new(self.with_lower_packing(height, problem, host_budget, 0)));
+        if self.repacked.is_none() && height > self.live && !self.is_repacked {
+            self.repacked = Some(Box::new(self.with_lower_packing(height, problem, host_budget, 0)));
         }
-        match self.tight {
-            Some(ref mut tight) => tight,
+        match self.repacked {
+            Some(ref mut repacked) => repacked,
             None => self,
         }
     }
 
-    /// Like [`Schedule::tight`], for a schedule of which only the bytes count: another may take a little longer.
+    /// Like [`Schedule::repacked`], for a schedule of which only the bytes count: another may take up to an eighth longer.
     pub fn into_repacked(mut self, problem: &Problem, host_budget: u64) -> Schedule {
         let height = self.arena(problem.scratch_alignment);
         if height <= self.live {
             return self;
         }
-        let tight = self.with_lower_packing(height, problem, host_budget, self.ns / 8);
-        Schedule { budget: tight.live, is_repacked: true, ..tight }
+        let repacked = self.with_lower_packing(height, problem, host_budget, self.ns / 8);
+        Schedule { budget: repacked.live, is_repacked: true, ..repacked }
     }
 
     /// Takes the times of `problem`, which differ from those it was made with in nothing else.
@@ -88,7 +88,7 @@ impl Schedule {
         indexed.time(problem);
         self.ns = makespan(&indexed, &self.actions);
         self.indexed = Arc::new(indexed);
-        self.tight = None;
+        self.repacked = None;
     }
 
     /// The bytes its buffers take once they have offsets.
