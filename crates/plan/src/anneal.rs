@@ -1,4 +1,4 @@
-//! Moves actions of a schedule past others where nothing can tell, so that less is held around where most is.
+//! Reorders the actions of a schedule by small moves, so that less is held where most is, without changing what it computes.
 //!
 //! Two actions may change places if neither writes what the other touches. An action is moved together with whatever between its old
 //! place and its new one depends on it, so every order that comes of this is one that the step allows, gives the same bits and
@@ -8,10 +8,11 @@
 use crate::indexed_problem::IndexedProblem;
 use crate::lifespan::Action;
 use crate::problem::{OpId, Problem};
-use crate::recompute::repair::Rng;
+use crate::rng::Rng;
 use crate::steps::count;
 
-/// How far an action is moved at most: most often, and now and then.
+/// How far an action is moved at most: in three of four moves, and in the fourth. Near moves succeed more often and are quick to judge;
+/// far ones reach orders that near ones do not.
 const NEAR: usize = 24;
 const FAR: usize = 200;
 
@@ -106,10 +107,9 @@ impl<'a> ActionOrder<'a> {
         self.held.iter().copied().max().unwrap_or(0)
     }
 
-    /// Tries so many moves that hold at most `room` at once. Those are kept that hold less where most is held, or more by
-    /// little: by up to `temperature` actions that fill the room.
+    /// Tries so many moves, and keeps those that hold at most `room` at once and are better, or worse by little. An action that holds
+    /// all of `room` counts one, and one that holds less next to nothing; a move may add up to `temperature` of that.
     pub fn anneal_order(&mut self, room: u64, trials: usize, temperature: f64, rng: &mut Rng) {
-        // What is nearly full counts for nearly everything.
         let weight = |held: u64| {
             let square = (held as f64 / room as f64) * (held as f64 / room as f64);
             square * square * square * square
@@ -137,7 +137,7 @@ impl<'a> ActionOrder<'a> {
             let most = held.iter().map(|h| h.0).max().unwrap_or(0);
             let old: f64 = self.held[from..to].iter().map(|&h| weight(h)).sum();
             let new: f64 = held.iter().map(|h| weight(h.0)).sum();
-            if most <= room && new <= old + temperature * rng.share() {
+            if most <= room && new <= old + temperature * rng.unit() {
                 self.keep(from, &first, &held);
             }
         }

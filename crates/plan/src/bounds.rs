@@ -22,7 +22,7 @@ pub(crate) struct Bounds {
     rest: Vec<u64>,
 }
 
-/// How many arcs may be looked at for the lines of an instant.
+/// How many arcs may be looked at for the lines of an instant. More give tighter bounds in long steps, and take longer.
 const MOST_ARCS: u64 = 12_000_000;
 
 struct Item {

@@ -1,13 +1,13 @@
-//! Turns a problem's times into what a search starts from: how little it can take, and how much of its copies runs beside ops.
+//! Turns a problem's times into two estimates for a search: the least time it can take, and how much of a copy runs beside ops.
 
 use crate::order::dependencies;
 use crate::problem::{Carry, Problem};
 
-/// How little of a copy is counted where most of it is taken to run beside ops.
+/// The largest divisor: even a copy that runs beside ops entirely counts for a 64th of its time, so that none is made without need.
 const MOST_COPY_OVERLAP: u64 = 64;
 
-/// What to divide the time of a copy by, so that those which then seem better than making a tensor again are about as many as
-/// run beside the ops: where more would, they wait for each other, and where fewer would, the link lies idle.
+/// What the search divides the time of a copy by. It is chosen so that about as many copies seem better than recomputing as the link can
+/// carry while the ops run: with more, copies wait for each other, and with fewer, the link lies idle.
 pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     let Some(link) = problem.link else { return 1 };
     let n = problem.tensors.len();

@@ -17,9 +17,9 @@ use crate::steps::count;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Steps of more ops are not looked at.
+/// Allowance of more ops are not looked at.
 pub(crate) const MOST_OPS: u32 = 24;
-/// The sets that the searches of one level may look at: about a tenth of a second.
+/// The sets that the searches of one level may look at: about a tenth of a second. More would find the fastest schedule of more steps.
 const MOST_STEPS: u64 = 2_000_000;
 /// A search ends after so many sets. They take somewhat less than a megabyte while it runs: no more than a run declares for
 /// planning a short step.
@@ -27,17 +27,17 @@ const MOST_SETS: usize = 20_000;
 
 /// How many sets may be looked at, be they new or known: what ends a search that would try every subset.
 #[derive(Debug)]
-pub(crate) struct Steps(u64);
+pub(crate) struct Allowance(u64);
 
-impl Steps {
+impl Allowance {
     /// For the searches of one level.
-    pub fn of_a_level() -> Steps {
-        Steps(MOST_STEPS)
+    pub fn of_a_level() -> Allowance {
+        Allowance(MOST_STEPS)
     }
 
     /// For all searches for the floor, of which there are many.
-    pub fn of_the_floor() -> Steps {
-        Steps(4 * MOST_STEPS)
+    pub fn of_the_floor() -> Allowance {
+        Allowance(4 * MOST_STEPS)
     }
 
     /// Takes one; false if there is none left.
@@ -128,7 +128,7 @@ struct Small<'a> {
 
 /// The schedule with the least time of replays that holds no more than `budget` at once; none if there is none, or if the step
 /// is too large to tell with the steps that are left.
-pub(crate) fn fastest(indexed: &IndexedProblem, budget: u64, steps: &mut Steps) -> Option<Vec<Action>> {
+pub(crate) fn fastest(indexed: &IndexedProblem, budget: u64, steps: &mut Allowance) -> Option<Vec<Action>> {
     if indexed.ops > MOST_OPS || indexed.tensors() > 64 {
         return None;
     }
@@ -149,7 +149,7 @@ impl Small<'_> {
         members(set).map(|t| self.indexed.size[t as usize]).sum()
     }
 
-    fn search(&self, room: u64, steps: &mut Steps) -> Option<Vec<Action>> {
+    fn search(&self, room: u64, steps: &mut Allowance) -> Option<Vec<Action>> {
         let indexed = self.indexed;
         let keep =
             (0..indexed.tensors()).filter(|&t| indexed.keep[t as usize]).fold(0u64, |set, t| set | 1 << t);
@@ -277,7 +277,7 @@ mod tests {
 
     fn replays(indexed: &IndexedProblem, budget: u64) -> Option<u64> {
         let ns = |action: &Action| if let Action::Run(op) = *action { indexed.ns[op as usize] } else { 0 };
-        fastest(indexed, budget, &mut Steps::of_a_level())
+        fastest(indexed, budget, &mut Allowance::of_a_level())
             .map(|actions| actions.iter().map(ns).sum::<u64>() - indexed.base_ns())
     }
 
@@ -299,6 +299,8 @@ mod tests {
             step.op(Op::new(format!("f{n}"), &[], &[t], 1));
         }
         let order: Vec<OpId> = (0..=MOST_OPS).map(OpId).collect();
-        assert!(fastest(&IndexedProblem::new(&step, &order), u64::MAX, &mut Steps::of_a_level()).is_none());
+        assert!(
+            fastest(&IndexedProblem::new(&step, &order), u64::MAX, &mut Allowance::of_a_level()).is_none()
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! `low_peak`). Nothing here looks at how long an op takes: every op counts as one unit of time, so that the floor of a step does
 //! not change when its ops are timed anew.
 
-use crate::exhaustive::{Steps, fastest};
+use crate::exhaustive::{Allowance, fastest};
 use crate::indexed_problem::IndexedProblem;
 use crate::low_peak::{LowPeakSchedule, lower_peak};
 use crate::problem::Problem;
@@ -147,9 +147,9 @@ fn starts(
 /// follow that hold a little more.
 fn search_exhaustively(untimed: &Arc<IndexedProblem>, bound: u64, low_peaks: &mut Vec<LowPeakSchedule>) {
     let mut live = low_peaks.iter().map(|low| low.live).min().unwrap_or(0);
-    let mut steps = Steps::of_the_floor();
+    let mut allowance = Allowance::of_the_floor();
     let mut add = |budget: u64| {
-        let (indexed, saved) = one_replay_a_stage_of(untimed, &fastest(untimed, budget, &mut steps)?);
+        let (indexed, saved) = one_replay_a_stage_of(untimed, &fastest(untimed, budget, &mut allowance)?);
         low_peaks.push(LowPeakSchedule::new(saved, Arc::new(indexed)));
         low_peaks.last().map(|low| low.live)
     };

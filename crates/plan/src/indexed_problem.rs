@@ -43,7 +43,7 @@ pub(crate) struct Carried {
 pub(crate) struct IndexedProblem {
     /// Number of ops.
     pub ops: u32,
-    /// Position in the order -> the problem's op, or `u32::MAX` for a rest.
+    /// Position in the order -> the problem's op, or `u32::MAX` for a stage that is there for replays alone.
     pub op_id: Vec<OpId>,
     /// Transient -> the problem's tensor.
     pub tensor_id: Vec<TensorId>,
@@ -75,7 +75,7 @@ pub(crate) struct IndexedProblem {
     pub resident_bytes: u64,
     /// Time to copy each transient over the link, if there is one.
     pub copy_ns: Option<Vec<u64>>,
-    /// The search counts a copy with its time divided by this: what is left of it where the rest runs beside ops.
+    /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
     pub copy_overlap_divisor: u64,
 }
 
@@ -183,8 +183,8 @@ impl IndexedProblem {
         }
     }
 
-    /// Whether no op has its first run at `position`, so that it is there for replays alone.
-    pub fn is_rest(&self, position: u32) -> bool {
+    /// Whether no op has its first run at `position`: the stage is there for replays alone.
+    pub fn is_replay_stage(&self, position: u32) -> bool {
         self.op_id[position as usize] == OpId(u32::MAX)
     }
 

@@ -25,7 +25,7 @@ impl Line {
     }
 }
 
-/// For how many prices cuts are looked for.
+/// For how many prices cuts are looked for. More give tighter bounds, which rule out more levels, and take longer.
 const PRICES: usize = 14;
 /// Flow is counted in these shares of a nanosecond.
 const UNIT: f64 = 1024.0;

@@ -33,6 +33,7 @@ mod low_peak;
 mod overlap;
 mod recompute;
 mod repack;
+mod rng;
 mod schedule;
 mod starts;
 mod step_search;

@@ -20,7 +20,8 @@ const WORTH: f64 = 0.995;
 /// replays long. A traced LSTM whose peak such an order lowered by 1.6 % had its floor more than doubled by it.
 const WORTH_SCATTERING: f64 = 0.9;
 
-/// What the peak_with_drops of the order by demand must be, as a share of the peak_with_drops of the best other order, to be taken instead.
+/// What [`peak_with_drops`] of the order by demand must be, as a share of that of the best other order, to be taken instead: program
+/// order is what people expect to see, so little is not worth a change.
 const WORTH_DEMAND: f64 = 0.8;
 
 /// The order to plan: another than program order only where it holds clearly less.

@@ -3,7 +3,7 @@
 //! They come from four sources: checkpoint schedules, all schedules of a very small step, schedules with low peaks that were found on
 //! the way to the floor, and the step without replays from which tensors are dropped one by one.
 
-use crate::exhaustive::{Steps, fastest};
+use crate::exhaustive::{Allowance, fastest};
 use crate::floor::Floor;
 use crate::indexed_problem::IndexedProblem;
 use crate::low_peak::LowPeakSchedule;
@@ -70,7 +70,7 @@ pub(crate) fn first_schedules(
         let (indexed, saved) = one_replay_a_stage(&state);
         than = consider(Arc::new(indexed), &saved);
     }
-    if let Some(actions) = fastest(&step.indexed, budget, &mut Steps::of_a_level()) {
+    if let Some(actions) = fastest(&step.indexed, budget, &mut Allowance::of_a_level()) {
         let (indexed, saved) = one_replay_a_stage_of(&step.indexed, &actions);
         than = consider(Arc::new(indexed), &saved);
     }

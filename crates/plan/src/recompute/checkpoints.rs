@@ -1,15 +1,15 @@
-//! Makes a schedule by checkpoints: the stretch before the peak is cut into segments, what lies between cuts is dropped, and
-//! each segment is run again from the nearest checkpoint when the stretch after the peak first wants something of it.
+//! Makes schedules with checkpoints: the stretch before the peak is cut into segments, what lies between cuts is dropped, and each
+//! segment is run again from the nearest checkpoint when the stretch after the peak first reads something of it.
 //!
-//! Dropping one tensor after another (see `repair`) is good at saving little and poor at saving nearly everything: each
-//! drop leans on neighbours that the next ones take away. A whole segment leans only on the tensors that cross its start,
-//! so a schedule of segments is sound at any tightness. With as many checkpoints as segments each segment is run again once; with
-//! fewer, checkpoints are made anew on the way, halving the distance each time, as in the reversal of long recurrences.
+//! Dropping one tensor after another (see `repair`) is good at saving little and poor at saving nearly everything: each drop relies on
+//! neighbours that the next drops take away. A whole segment relies only on the tensors that cross its start, so such a schedule
+//! works however little memory there is. With as many checkpoints as segments each segment is run again once; with fewer,
+//! checkpoints are made anew on the way, halving the distance each time, as in the reversal of long recurrences.
 
 use super::state::State;
 use crate::indexed_problem::IndexedProblem;
 
-/// What schedules by checkpoints take and cost, for several numbers of segments and checkpoints.
+/// What checkpoint schedules take and cost, for several numbers of segments and checkpoints.
 pub(crate) struct CheckpointSchedules {
     pub stretch: Stretch,
     /// (most held at once, time added, segments, checkpoints)
@@ -39,7 +39,7 @@ impl CheckpointSchedules {
                 let mut state = fresh.clone();
                 stretch.apply(&mut state, segments, checkpoints);
                 for (ns, limit, rows) in &mut tables {
-                    let again = (0..indexed.ops).flat_map(|stage| state.again(stage));
+                    let again = (0..indexed.ops).flat_map(|stage| state.remakes(stage));
                     let extra_ns = again.map(|&op| ns[op as usize]).sum();
                     // What runs everything several times over is no good even as a start.
                     if extra_ns <= *limit {
@@ -68,7 +68,7 @@ impl CheckpointSchedules {
         let mut chosen = Vec::new();
         for (from, to, count) in [(0, budget, 2), (budget + 1, budget + budget / 3, 1)] {
             let mut rows: Vec<_> = self.rows.iter().filter(|r| (from..=to).contains(&r.0)).collect();
-            // Of equally cheap ones the longest segments lean least on each other.
+            // Of equally cheap ones those with the longest segments rely least on each other.
             let least = rows.iter().map(|r| r.1).min().unwrap_or(0);
             rows.sort_unstable_by_key(|r| {
                 (r.1 > least + least / 16, if r.1 > least + least / 16 { r.1 } else { r.2 as u64 })
@@ -108,12 +108,12 @@ impl Stretch {
                 continue;
             }
             let bytes = indexed.size[t as usize];
-            let used = fresh.used(t);
+            let used = fresh.uses.of(t);
             let after = used.partition_point(|&u| u <= peak);
             last[t as usize] = used[..after].last().copied().unwrap_or(made);
             change[made as usize + 1] += bytes as i64;
             change[last[t as usize] as usize + 1] -= bytes as i64;
-            let wanted = used.get(after).copied().filter(|&u| u < indexed.ops && fresh.may(u, made));
+            let wanted = used.get(after).copied().filter(|&u| u < indexed.ops && fresh.can_insert(u, made));
             if let Some(wanted) = wanted.filter(|_| bytes > 0) {
                 next[t as usize] = wanted;
                 dropped[made as usize + 1] += bytes;
@@ -199,7 +199,7 @@ impl Stretch {
                     continue;
                 }
                 in_chain[op as usize] = k as u32;
-                if !state.may(stage, op) {
+                if !state.can_insert(stage, op) {
                     continue;
                 }
                 state.insert(stage, op);

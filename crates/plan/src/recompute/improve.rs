@@ -24,7 +24,7 @@ fn change(state: &mut State, repair: &mut Repair, work: u64, vary: Option<(usize
     let end = repair.work + state.work + work;
     let varies = vary.is_some();
     let mut left = vary.map_or(usize::MAX, |w| w.0);
-    let mut pairs = collect(state);
+    let mut pairs: Vec<(u32, Remake)> = state.all_remakes().collect();
     let mut in_vain = 0;
     while repair.work + state.work < end && in_vain < 200 + 20 * pairs.len() && !pairs.is_empty() && left > 0
     {
@@ -46,14 +46,14 @@ fn change(state: &mut State, repair: &mut Repair, work: u64, vary: Option<(usize
         if fits && kind < 4 {
             give_back_near(state, repair);
         }
-        // Equal times are taken too: they are how the search leaves a plain.
+        // Equal times are taken too, so that the search does not stay among schedules of which none is better than its neighbours.
         let good = vary.map_or(state.extra_ns <= before_ns, |(_, ns)| ns.contains(&state.extra_ns));
         if fits && good {
             if state.extra_ns < before_ns {
                 in_vain = 0;
             }
             left -= usize::from(moved(state));
-            pairs = collect(state);
+            pairs = state.all_remakes().collect();
             repair.work += u64::from(state.indexed.ops) / 16;
         } else {
             state.undo_to(0);
@@ -65,18 +65,12 @@ fn change(state: &mut State, repair: &mut Repair, work: u64, vary: Option<(usize
 /// Whether the changes since the last kept ones come to anything.
 fn moved(state: &State) -> bool {
     let mut sums: Vec<(u32, Remake, i32)> = state
-        .changes(0)
+        .changes()
         .iter()
         .map(|&(stage, what, inserted)| (stage, what, if inserted { 1 } else { -1 }))
         .collect();
     sums.sort_unstable();
     sums.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)).any(|same| same.iter().map(|s| s.2).sum::<i32>() != 0)
-}
-
-fn collect(state: &State) -> Vec<(u32, Remake)> {
-    (0..state.indexed.ops)
-        .flat_map(|stage| state.again(stage).iter().map(move |&what| (stage, what)))
-        .collect()
 }
 
 /// Removes some pairs that have to do with `pick`.
@@ -85,7 +79,7 @@ fn free(state: &mut State, repair: &mut Repair, pairs: &[(u32, Remake)], pick: (
         // The pair itself, and perhaps some of its stage.
         0 => state.remove(pick.0, pick.1),
         1 => {
-            let list: Vec<Remake> = state.again(pick.0).to_vec();
+            let list: Vec<Remake> = state.remakes(pick.0).to_vec();
             for what in list {
                 if what == pick.1 || repair.rng.below(2) == 0 {
                     state.remove(pick.0, what);
@@ -117,7 +111,7 @@ fn free(state: &mut State, repair: &mut Repair, pairs: &[(u32, Remake)], pick: (
 fn earlier(state: &mut State, repair: &mut Repair, (stage, what): (u32, Remake)) -> bool {
     let target = stage.saturating_sub(1 + repair.rng.below(8) as u32);
     state.remove(stage, what);
-    if !state.may(target, what) {
+    if !state.can_insert(target, what) {
         return false;
     }
     state.insert(target, what);
@@ -127,7 +121,7 @@ fn earlier(state: &mut State, repair: &mut Repair, (stage, what): (u32, Remake))
 /// Tries to do without what was inserted, dearest first.
 fn give_back_near(state: &mut State, repair: &mut Repair) {
     let mut fresh: Vec<(u64, u32, Remake)> = Vec::new();
-    for &(stage, what, inserted) in state.changes(0) {
+    for &(stage, what, inserted) in state.changes() {
         if inserted && state.has(stage, what) {
             fresh.push((state.ns(what), stage, what));
         }
@@ -135,7 +129,7 @@ fn give_back_near(state: &mut State, repair: &mut Repair) {
     fresh.sort_by(|a, b| b.cmp(a));
     fresh.dedup();
     for (_, stage, what) in fresh {
-        if !state.may_go(stage, what, repair.budget) {
+        if !state.might_remove(stage, what, repair.budget) {
             continue;
         }
         let before = state.journal_mark();

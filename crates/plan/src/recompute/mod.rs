@@ -10,5 +10,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod improve;
 pub(crate) mod repair;
 pub(crate) mod replay_stages;
+mod stage_memory;
 pub(crate) mod state;
-pub(crate) mod tree;
+mod tree;
+mod uses;

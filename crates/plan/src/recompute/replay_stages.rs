@@ -1,35 +1,34 @@
 //! Gives every replay of a schedule a stage of its own, so that what a long chain holds can be dropped inside it.
 //!
-//! A stage makes each thing again at most once, and what it makes for itself alone stays until it is used. A long
-//! chain of replays in one stage therefore has a peak that no drop can lower. Spread over stages in which no op has
-//! its first run (rests), the same chain is an ordinary stretch of the step: anything in it may be dropped and made
-//! again in turn, to any depth.
+//! A stage makes each thing again at most once, and what it makes for itself alone stays until it is used. A long chain of replays in
+//! one stage therefore has a peak that no drop can lower. Over several *replay stages*, in which no op has its first run, the same
+//! chain is an ordinary stretch of the step: anything in it may be dropped and made again in turn, to any depth.
 
 use super::state::{Remake, SavedReplays, State};
 use crate::indexed_problem::{IndexedProblem, Lists};
 use crate::lifespan::Action;
 use crate::problem::OpId;
 
-/// The same schedule with one replay a rest, rests that had become empty left out.
+/// The same schedule with one replay a replay stage; replay stages that had become empty are left out.
 pub(crate) fn one_replay_a_stage(state: &State) -> (IndexedProblem, SavedReplays) {
     let old = state.indexed;
     // Where each old stage goes; the end goes to the end.
     let mut place = Vec::with_capacity(old.ops as usize + 1);
     let mut stages: Vec<Stage> = Vec::with_capacity(old.ops as usize + state.pairs);
     for stage in 0..old.ops {
-        let list = state.again(stage);
+        let list = state.remakes(stage);
         let loads_from = list.partition_point(|&what| what < old.ops);
         stages.extend(list[loads_from..].iter().chain(&list[..loads_from]).map(|&what| (None, Some(what))));
-        // An op may be replayed up to the rests before the op that limits it, and a rest limits nothing.
+        // An op may be replayed up to the replay stages before the op that limits it, and a replay stage limits nothing.
         place.push(stages.len() as u32);
-        if !old.is_rest(stage) {
+        if !old.is_replay_stage(stage) {
             stages.push((Some(stage), None));
         }
     }
     renumbered(old, &stages, place)
 }
 
-/// The schedule of a plain sequence, with one replay a rest.
+/// The schedule of a plain sequence, with one replay a replay stage.
 pub(crate) fn one_replay_a_stage_of(
     old: &IndexedProblem,
     actions: &[Action],
@@ -39,7 +38,7 @@ pub(crate) fn one_replay_a_stage_of(
     for action in actions {
         match *action {
             Action::Run(op) if op as usize >= place.len() => {
-                // Rests of the old numbering limit nothing and make nothing, so they may go anywhere.
+                // Replay stages of the old numbering limit nothing and make nothing, so they may go anywhere.
                 place.resize(op as usize + 1, stages.len() as u32);
                 stages.push((Some(op), None));
             }
@@ -138,11 +137,12 @@ mod tests {
         // From the plain sequence comes the same.
         let (wide_too, again) = one_replay_a_stage_of(&indexed, &state.actions());
         assert_eq!((wide_too.ops, ops(&again.restore(&wide_too))), (wide.ops, ops(&state)));
-        // A second time changes nothing, and a rest that has become empty goes.
+        // A second time changes nothing, and a replay stage that has become empty goes.
         assert_eq!(one_replay_a_stage(&after).0.ops, 16);
-        let rest = (0..wide.ops).find(|&stage| wide.is_rest(stage) && !after.again(stage).is_empty());
-        let rest = rest.unwrap_or_default();
-        after.remove(rest, after.again(rest)[0]);
+        let empty =
+            (0..wide.ops).find(|&stage| wide.is_replay_stage(stage) && !after.remakes(stage).is_empty());
+        let empty = empty.unwrap_or_default();
+        after.remove(empty, after.remakes(empty)[0]);
         assert_eq!(one_replay_a_stage(&after).0.ops, 15);
     }
 }

@@ -5,190 +5,33 @@
 //! version of it); a write destroys whatever it touches; a read must find its tensor whole. Lifespans, replays
 //! and copies need no rules of their own: they are right exactly if every read is.
 
+mod byte_map;
+mod copies;
+mod fault;
+
+pub use fault::Fault;
+
 use crate::plan::{Plan, Step};
-use crate::problem::{Carry, Home, OpId, Problem, TensorId};
+use crate::problem::{Carry, Home, Op, OpId, Problem, TensorId};
+use byte_map::ByteMap;
+use copies::{Copies, Copy};
 use std::collections::BTreeMap;
-use thiserror::Error;
 
-/// What is wrong with a plan. `step` counts from 0.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Fault {
-    /// The problem itself contradicts itself.
-    #[error("the problem is not valid: {0}")]
-    Problem(String),
-    /// A step names something that does not exist.
-    #[error("step {step} names {what}, which does not exist")]
-    Unknown {
-        /// The step.
-        step: usize,
-        /// What it named.
-        what: String,
-    },
-    /// A step does not have one offset for each operand.
-    #[error("step {step} runs {op} with a wrong number of offsets")]
-    Operands {
-        /// The step.
-        step: usize,
-        /// The op.
-        op: OpId,
-    },
-    /// A read does not find the tensor (or the version of it) that it was promised.
-    #[error("step {step} reads {tensor} at {offset}, where it is not whole or not the promised version")]
-    StaleRead {
-        /// The step; the number of steps for what must be there at the end.
-        step: usize,
-        /// The tensor.
-        tensor: TensorId,
-        /// Where it was looked for.
-        offset: u64,
-    },
-    /// Two operands of one step overlap though they must not.
-    #[error("step {step} has operands that overlap in the arena at byte {offset}")]
-    Overlap {
-        /// The step.
-        step: usize,
-        /// The first byte of the second of them.
-        offset: u64,
-    },
-    /// An offset breaks the tensor's alignment.
-    #[error("{tensor} lies at {offset}, which is not a multiple of its alignment")]
-    Misaligned {
-        /// The tensor.
-        tensor: TensorId,
-        /// Where it lies.
-        offset: u64,
-    },
-    /// Scratch breaks the problem's alignment for it.
-    #[error("step {step} has scratch at {offset}, which is not a multiple of its alignment")]
-    MisalignedScratch {
-        /// The step.
-        step: usize,
-        /// Where it lies.
-        offset: u64,
-    },
-    /// A byte past the budget is used.
-    #[error("step {step} uses bytes up to {end}, past the budget of {budget}")]
-    PastBudget {
-        /// The step.
-        step: usize,
-        /// The end of the range.
-        end: u64,
-        /// The budget.
-        budget: u64,
-    },
-    /// A resident is missing, doubled, or not resident.
-    #[error("{tensor} is a resident without exactly one place, or has a place without being one")]
-    Resident {
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// An op's first run is called a replay, a later one is not, or an op that must not be replayed is.
-    #[error("step {step} runs {op} as a replay though it has not run, or again though it may not")]
-    Replay {
-        /// The step.
-        step: usize,
-        /// The op.
-        op: OpId,
-    },
-    /// A state update comes out of its turn.
-    #[error("step {step} lets {op} update {tensor} out of turn")]
-    UpdateOrder {
-        /// The step.
-        step: usize,
-        /// The op.
-        op: OpId,
-        /// The state.
-        tensor: TensorId,
-    },
-    /// An op never runs.
-    #[error("{op} never runs")]
-    NeverRuns {
-        /// The op.
-        op: OpId,
-    },
-    /// An output is missing at the end.
-    #[error("output {tensor} has no place at the end")]
-    NoOutput {
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// A copy is not allowed: no link, or of a resident.
-    #[error("step {step} copies {tensor}, but there is no link or it is not a transient of its own bytes")]
-    Copy {
-        /// The step.
-        step: usize,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// Bytes that a copy still reads or writes are written over.
-    #[error("step {step} writes to byte {offset}, which a copy under way still needs")]
-    Busy {
-        /// The step.
-        step: usize,
-        /// The first byte of what it writes.
-        offset: u64,
-    },
-    /// A copy is started twice, or awaited without having been started, or never awaited.
-    #[error(
-        "step {step} starts a copy of {tensor} that is under way, awaits one that is not, or leaves one behind"
-    )]
-    Await {
-        /// The step; the number of steps for a copy that is under way at the end.
-        step: usize,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// A printed figure is not what the replay saw.
-    #[error("the plan says {figure} is {claimed}, but it is {seen}")]
-    Figure {
-        /// Which figure.
-        figure: &'static str,
-        /// What the plan says.
-        claimed: u64,
-        /// What was seen.
-        seen: u64,
-    },
+/// Where a step says that an op's operands and scratch lie.
+struct Offsets<'a> {
+    reads: &'a [u64],
+    writes: &'a [u64],
+    scratch: u64,
 }
 
-/// Which ranges of one memory hold which tensor, whole and unharmed.
-#[derive(Default)]
-struct ByteMap {
-    /// Start of range -> (end, tensor, version). Ranges never overlap.
-    ranges: BTreeMap<u64, (u64, TensorId, u32)>,
-    highest: u64,
+/// Bytes that an op needs as they are: of a tensor that it reads, or of state that it changes.
+struct Operand {
+    range: (u64, u64),
+    read: Option<TensorId>,
 }
 
-impl ByteMap {
-    /// Destroys everything that shares a byte with `start..end`.
-    fn destroy(&mut self, start: u64, end: u64) {
-        self.highest = self.highest.max(end);
-        if start == end {
-            return;
-        }
-        while let Some((&from, _)) = self.ranges.range(..end).next_back().filter(|(_, r)| r.0 > start) {
-            self.ranges.remove(&from);
-        }
-    }
-
-    fn put(&mut self, start: u64, end: u64, tensor: TensorId, version: u32) {
-        self.destroy(start, end);
-        if start < end {
-            self.ranges.insert(start, (end, tensor, version));
-        }
-    }
-
-    fn holds(&self, start: u64, tensor: TensorId, version: u32) -> bool {
-        self.ranges.get(&start).is_some_and(|r| (r.1, r.2) == (tensor, version))
-    }
-}
-
-/// A copy that was started and not awaited yet, with the bytes it needs on both sides, and when it is done.
-struct Copy {
-    tensor: TensorId,
-    out: bool,
-    device: (u64, u64),
-    host: (u64, u64),
-    done_ns: u64,
+fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
+    a.0 < b.1 && b.0 < a.1
 }
 
 struct Replay<'a> {
@@ -205,10 +48,9 @@ struct Replay<'a> {
     found: Vec<Vec<u32>>,
     resident_at: Vec<Option<u64>>,
     step: usize,
-    /// When the ops so far are done, and when the engines that copy in and out are free.
+    /// When the ops so far are done.
     ns: u64,
-    engine_ns: [u64; 2],
-    copies: Vec<Copy>,
+    copies: Copies,
     replays: u64,
     offloads: u64,
 }
@@ -229,8 +71,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         resident_at: vec![None; problem.tensors.len()],
         step: 0,
         ns: 0,
-        engine_ns: [0, 0],
-        copies: Vec::new(),
+        copies: Copies::default(),
         replays: 0,
         offloads: 0,
     };
@@ -239,7 +80,7 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         replay.step = index;
         match step {
             Step::Run { op, replay: again, reads, writes, scratch } => {
-                replay.run(*op, *again, reads, writes, *scratch)?;
+                replay.run(*op, *again, &Offsets { reads, writes, scratch: *scratch })?;
             }
             Step::Offload { tensor, from, to } => replay.copy(*tensor, *from, *to, true)?,
             Step::Prefetch { tensor, from, to } => replay.copy(*tensor, *from, *to, false)?,
@@ -296,9 +137,9 @@ impl Replay<'_> {
             }
             self.aligned(tensor, placed.offset)?;
             let end = self.end(placed.offset, self.bytes(tensor), self.plan.budget)?;
-            let before = self.device.ranges.len();
+            let before = self.device.len();
             self.device.put(placed.offset, end, tensor, 0);
-            if self.device.ranges.len() != before + usize::from(placed.offset < end) {
+            if self.device.len() != before + usize::from(placed.offset < end) {
                 return Err(Fault::Overlap { step: 0, offset: placed.offset });
             }
             self.resident_at[tensor.index()] = Some(placed.offset);
@@ -325,103 +166,127 @@ impl Replay<'_> {
         Ok((start, start + self.bytes(root)))
     }
 
-    fn run(
-        &mut self,
-        id: OpId,
-        again: bool,
-        reads: &[u64],
-        writes: &[u64],
-        scratch: u64,
-    ) -> Result<(), Fault> {
-        let step = self.step;
-        let problem = self.problem;
+    fn run(&mut self, id: OpId, again: bool, offsets: &Offsets<'_>) -> Result<(), Fault> {
+        let (problem, step) = (self.problem, self.step);
         let Some(op) = problem.ops.get(id.index()) else {
             return Err(Fault::Unknown { step, what: id.to_string() });
         };
-        if reads.len() != op.reads.len() || writes.len() != op.writes.len() {
+        if offsets.reads.len() != op.reads.len() || offsets.writes.len() != op.writes.len() {
             return Err(Fault::Operands { step, op: id });
         }
         let ran = std::mem::replace(&mut self.ran[id.index()], true);
         if ran != again || ran && !op.replayable {
             return Err(Fault::Replay { step, op: id });
         }
+        let held = self.find_operands(id, op, again, offsets.reads)?;
+        let mut fresh = self.place_writes(op, offsets.writes, &held)?;
+        let scratch = self.place_scratch(op, offsets.scratch, &held)?;
+        fresh.push(scratch);
+        self.check_fresh(&fresh)?;
+        self.device.destroy(scratch.0, scratch.1);
+        match op.carry {
+            Some(way) => self.start_carry(op, way == Carry::Out, &held, &fresh),
+            None => {
+                self.write(op, again, &fresh);
+                Ok(())
+            }
+        }
+    }
 
-        // What it reads must be there, and so must the state that it changes.
-        let mut held: Vec<(u64, u64, Option<TensorId>)> = Vec::new();
+    /// Finds what an op reads whole at its place, and the state that it changes in its turn.
+    fn find_operands(&self, id: OpId, op: &Op, again: bool, reads: &[u64]) -> Result<Vec<Operand>, Fault> {
+        let mut held = Vec::new();
         for (k, (&tensor, &offset)) in op.reads.iter().zip(reads).enumerate() {
             let (start, end) = self.expect(tensor, offset, self.promised[id.index()][k])?;
             self.end(start, end - start, self.plan.budget)?;
-            held.push((start, end, Some(self.problem.root(tensor).0)));
+            held.push(Operand { range: (start, end), read: Some(self.problem.root(tensor).0) });
         }
         for (k, &tensor) in op.updates.iter().enumerate() {
             let place = self.resident_at[tensor.index()].unwrap_or(u64::MAX);
             if !again && self.version[tensor.index()] != self.found[id.index()][k] {
-                return Err(Fault::UpdateOrder { step, op: id, tensor });
+                return Err(Fault::UpdateOrder { step: self.step, op: id, tensor });
             }
-            held.push((place, place.saturating_add(self.bytes(tensor)), None));
+            held.push(Operand { range: (place, place.saturating_add(self.bytes(tensor))), read: None });
         }
-        // What it writes may only lie on what it reads where the op says so.
-        let mut fresh: Vec<(u64, u64)> = Vec::new();
+        Ok(held)
+    }
+
+    /// The ranges that an op writes. They may lie on what it reads only where the op says so.
+    fn place_writes(&self, op: &Op, writes: &[u64], held: &[Operand]) -> Result<Vec<(u64, u64)>, Fault> {
+        let mut fresh = Vec::new();
         for (&tensor, &offset) in op.writes.iter().zip(writes) {
             self.aligned(tensor, offset)?;
             let end = self.end(offset, self.bytes(tensor), self.plan.budget)?;
-            for &(from, to, read) in &held {
-                let touches = offset < to && from < end;
-                let allowed = read.is_some_and(|read| {
-                    from == offset
-                        && op.in_place.iter().any(|&(r, w)| self.problem.root(r).0 == read && w == tensor)
-                });
-                if touches && !allowed {
-                    return Err(Fault::Overlap { step, offset });
-                }
+            let in_place = |read: TensorId| {
+                op.in_place.iter().any(|&(r, w)| self.problem.root(r).0 == read && w == tensor)
+            };
+            let allowed = |operand: &Operand| operand.range.0 == offset && operand.read.is_some_and(in_place);
+            if held.iter().any(|operand| overlap(operand.range, (offset, end)) && !allowed(operand)) {
+                return Err(Fault::Overlap { step: self.step, offset });
             }
             fresh.push((offset, end));
         }
+        Ok(fresh)
+    }
+
+    /// The range of an op's scratch, which lies on none of its operands.
+    fn place_scratch(&self, op: &Op, offset: u64, held: &[Operand]) -> Result<(u64, u64), Fault> {
         let unit = self.problem.scratch_alignment;
-        let scratch_end = self.end(scratch, op.scratch.div_ceil(unit) * unit, self.plan.budget)?;
-        if !scratch.is_multiple_of(unit) {
-            return Err(Fault::MisalignedScratch { step, offset: scratch });
+        let end = self.end(offset, op.scratch.div_ceil(unit) * unit, self.plan.budget)?;
+        if !offset.is_multiple_of(unit) {
+            return Err(Fault::MisalignedScratch { step: self.step, offset });
         }
-        if held.iter().any(|&(from, to, _)| scratch < to && from < scratch_end) {
-            return Err(Fault::Overlap { step, offset: scratch });
+        if held.iter().any(|operand| overlap(operand.range, (offset, end))) {
+            return Err(Fault::Overlap { step: self.step, offset });
         }
-        fresh.push((scratch, scratch_end));
-        for (k, a) in fresh.iter().enumerate() {
-            if fresh[..k].iter().any(|b| a.0 < b.1 && b.0 < a.1) {
-                return Err(Fault::Overlap { step, offset: a.0 });
+        Ok((offset, end))
+    }
+
+    /// Refuses ranges to write that lie on each other, on a resident or on bytes that a copy needs.
+    fn check_fresh(&self, fresh: &[(u64, u64)]) -> Result<(), Fault> {
+        for (k, &range) in fresh.iter().enumerate() {
+            if fresh[..k].iter().any(|&other| overlap(range, other)) {
+                return Err(Fault::Overlap { step: self.step, offset: range.0 });
             }
         }
-        // Residents are never written over, not even after their last read: they outlive the step.
-        for &(start, end) in &fresh {
-            let mut touched = self.device.ranges.range(..end).rev().take_while(|(_, r)| r.0 > start);
-            if start < end && touched.any(|(_, r)| self.resident_at[r.1.index()].is_some()) {
-                return Err(Fault::Overlap { step, offset: start });
-            }
+        for &(start, end) in fresh.iter().filter(|range| range.0 < range.1) {
+            self.off_residents(start, end)?;
         }
-        for &(start, end) in &fresh {
-            self.free(start, end, |copy| copy.device)?;
+        fresh.iter().try_for_each(|&(start, end)| self.free(start, end, |copy| copy.device))
+    }
+
+    /// Refuses a write over a resident, even after its last read: it outlives the step.
+    fn off_residents(&self, start: u64, end: u64) -> Result<(), Fault> {
+        let is_resident = |tensor: TensorId| self.resident_at[tensor.index()].is_some();
+        match self.device.touched(start, end).any(is_resident) {
+            true => Err(Fault::Overlap { step: self.step, offset: start }),
+            false => Ok(()),
         }
-        self.device.destroy(scratch, scratch_end);
-        if let Some(way) = op.carry {
-            // It is done when it is awaited: until then what it brings is not there, and what it takes must stay.
-            let out = way == Carry::Out;
-            let (tensor, device) = match out {
-                true => (op.reads[0], (held[0].0, held[0].1)),
-                false => (op.writes[0], fresh[0]),
-            };
-            if self.copies.iter().any(|copy| (copy.tensor, copy.out) == (tensor, out)) {
-                return Err(Fault::Await { step, tensor });
-            }
-            if !out {
-                self.device.destroy(device.0, device.1);
-            }
-            let engine = &mut self.engine_ns[usize::from(out)];
-            *engine = (*engine).max(self.ns).saturating_add(op.ns);
-            let done_ns = *engine;
-            self.copies.push(Copy { tensor, out, device, host: (0, 0), done_ns });
-            return Ok(());
+    }
+
+    /// Starts the copy that an op is. Until it is awaited, what it brings is not there, and what it takes must stay.
+    fn start_carry(
+        &mut self,
+        op: &Op,
+        out: bool,
+        held: &[Operand],
+        fresh: &[(u64, u64)],
+    ) -> Result<(), Fault> {
+        let (tensor, device) = match out {
+            true => (op.reads[0], held[0].range),
+            false => (op.writes[0], fresh[0]),
+        };
+        self.not_under_way(tensor, out)?;
+        if !out {
+            self.device.destroy(device.0, device.1);
         }
-        for (&tensor, &(start, end)) in op.writes.iter().zip(&fresh) {
+        self.copies.start(Copy { tensor, out, device, host: (0, 0), done_ns: 0 }, self.ns, op.ns);
+        Ok(())
+    }
+
+    /// Writes what an op makes, and on its first run the new versions of the state it changes.
+    fn write(&mut self, op: &Op, again: bool, fresh: &[(u64, u64)]) {
+        for (&tensor, &(start, end)) in op.writes.iter().zip(fresh) {
             self.device.put(start, end, tensor, 0);
         }
         if !again {
@@ -434,7 +299,6 @@ impl Replay<'_> {
         }
         self.ns = self.ns.saturating_add(op.ns);
         self.replays += u64::from(again);
-        Ok(())
     }
 
     fn copy(&mut self, tensor: TensorId, from: u64, to: u64, out: bool) -> Result<(), Fault> {
@@ -457,14 +321,9 @@ impl Replay<'_> {
         self.aligned(tensor, to)?;
         let end = self.end(to, self.bytes(tensor), budget)?;
         if !out {
-            let mut touched = self.device.ranges.range(..end).rev().take_while(|(_, r)| r.0 > to);
-            if touched.any(|(_, r)| self.resident_at[r.1.index()].is_some()) {
-                return Err(Fault::Overlap { step, offset: to });
-            }
+            self.off_residents(to, end)?;
         }
-        if self.copies.iter().any(|copy| (copy.tensor, copy.out) == (tensor, out)) {
-            return Err(Fault::Await { step, tensor });
-        }
+        self.not_under_way(tensor, out)?;
         let source = (from, from.saturating_add(self.bytes(tensor)));
         let (device, host) = if out { (source, (to, end)) } else { ((to, end), source) };
         // The target is nobody's until the copy is awaited, and no other copy may need it.
@@ -473,18 +332,22 @@ impl Replay<'_> {
             false => self.free(to, end, |copy| copy.device)?,
         }
         if out { &mut self.host } else { &mut self.device }.destroy(to, end);
-        let engine = &mut self.engine_ns[usize::from(out)];
-        *engine = (*engine).max(self.ns).saturating_add(link.ns(t.bytes));
-        let done_ns = *engine;
-        self.copies.push(Copy { tensor, out, device, host, done_ns });
+        self.copies.start(Copy { tensor, out, device, host, done_ns: 0 }, self.ns, link.ns(t.bytes));
         self.offloads += u64::from(out);
         Ok(())
     }
 
+    /// Refuses a copy of a tensor that is being copied the same way.
+    fn not_under_way(&self, tensor: TensorId, out: bool) -> Result<(), Fault> {
+        match self.copies.has(tensor, out) {
+            true => Err(Fault::Await { step: self.step, tensor }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a write to bytes that a copy under way needs.
     fn free(&self, start: u64, end: u64, side: impl Fn(&Copy) -> (u64, u64)) -> Result<(), Fault> {
-        let touches = |copy: &Copy| side(copy).0 < end && start < side(copy).1;
-        match self.copies.iter().any(touches) {
+        match self.copies.need((start, end), side) {
             true => Err(Fault::Busy { step: self.step, offset: start }),
             false => Ok(()),
         }
@@ -492,9 +355,7 @@ impl Replay<'_> {
 
     /// Ends a copy: from now on its target holds the tensor.
     fn wait(&mut self, tensor: TensorId, out: bool) -> Result<(), Fault> {
-        let under_way = self.copies.iter().position(|copy| (copy.tensor, copy.out) == (tensor, out));
-        let Some(at) = under_way else { return Err(Fault::Await { step: self.step, tensor }) };
-        let copy = self.copies.swap_remove(at);
+        let copy = self.copies.take(tensor, out).ok_or(Fault::Await { step: self.step, tensor })?;
         match out {
             true => self.host.put(copy.host.0, copy.host.1, tensor, 0),
             false => self.device.put(copy.device.0, copy.device.1, tensor, 0),
