@@ -40,7 +40,7 @@ pub struct Instance {
 ///
 /// ```
 /// use plimsoll_plan::{Content, Op, Problem, Request, Tensor, instances, plan};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let a = step.tensor(Tensor::transient("a", 1024));
 /// let b = step.tensor(Tensor::output("b", 64));
 /// step.op(Op::new("make a", &[], &[a], 10));
@@ -55,8 +55,8 @@ pub fn instances(problem: &Problem, plan: &Plan) -> Vec<Instance> {
     let mut follow = Follow { problem, now, instances: Vec::new(), replaced: Vec::new() };
     for (time, step) in plan.steps.iter().enumerate() {
         match step {
-            Step::Run { op, algorithm, writes, scratch, .. } => {
-                follow.run(time, *op, *algorithm, writes, *scratch);
+            Step::Run { op, writes, scratch, .. } => {
+                follow.run(time, *op, writes, *scratch);
             }
             // What is copied to the host stays until the copy has been awaited, and what comes back takes its bytes from the
             // start of its copy on.
@@ -91,7 +91,7 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    fn run(&mut self, time: usize, id: OpId, algorithm: u32, writes: &[u64], scratch: u64) {
+    fn run(&mut self, time: usize, id: OpId, writes: &[u64], scratch: u64) {
         let problem = self.problem;
         let op = &problem.ops[id.index()];
         for &tensor in &op.reads {
@@ -101,9 +101,8 @@ impl Follow<'_> {
             self.replace(time, op, tensor, offset);
             self.made(time, tensor, offset);
         }
-        let bytes = op.algorithms.get(algorithm as usize).map_or(0, |way| way.scratch);
-        if bytes > 0 {
-            let bytes = bytes.next_multiple_of(problem.scratch_alignment.max(1));
+        if op.scratch > 0 {
+            let bytes = op.scratch.next_multiple_of(problem.scratch_alignment.max(1));
             let content = Content::Scratch(id);
             let until = time + 1;
             self.instances.push(Instance {

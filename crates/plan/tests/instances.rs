@@ -65,14 +65,14 @@ fn copies_hold_both_ends_until_they_are_awaited() {
 
 #[test]
 fn an_output_that_takes_its_inputs_place_holds_the_bytes_from_then_on() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let made = step.tensor(Tensor::transient("made", 1024));
     let changed = step.tensor(Tensor::transient("changed", 1024));
     let sum = step.tensor(Tensor::output("sum", 64));
     step.op(Op::new("make", &[], &[made], 10));
     let mut change = Op::new("change", &[made], &[changed], 10);
     change.in_place = vec![(made, changed)];
-    change.algorithms[0].scratch = 100;
+    change.scratch = 100;
     step.op(change);
     step.op(Op::new("sum", &[changed], &[sum], 10));
     let plan = plan(&step, &Request::within(1024 + 128)).unwrap();

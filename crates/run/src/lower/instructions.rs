@@ -90,7 +90,7 @@ impl Lowered {
                 Source::Run(id) => {
                     let node = self.graph.node(*id);
                     let at = |v: &ValueId| place(self.location(self.roots[v.index()])?);
-                    let scratch_bytes = planned.algorithms.first().map_or(0, |a| a.scratch) as usize;
+                    let scratch_bytes = planned.scratch as usize;
                     let scratch = if scratch_bytes > 0 { scratch.saturating_sub(base) as usize } else { 0 };
                     Instruction::Run {
                         node: *id,

@@ -12,9 +12,9 @@ mod spans;
 use std::sync::Arc;
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_graph::{Graph, Node, NodeId, Op, Type, ValueId};
 use plimsoll_plan as plan;
-use plimsoll_plan::{Home, Kind, Phase, Problem, Tensor, TensorId};
+use plimsoll_plan::{Home, Kind, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
@@ -102,7 +102,7 @@ impl Lowered {
         offload: bool,
     ) -> Result<Lowered> {
         let replaces = roles.replaces;
-        let mut problem = Problem::new(1);
+        let mut problem = Problem::new();
         problem.scratch_alignment = ALIGNMENT as u64;
         problem.link = if offload { device.costs().link(device.backend()) } else { None };
         let locations = vec![None; graph.values().len()];
@@ -147,7 +147,6 @@ impl Lowered {
         if let (Some(root), Some(maker)) = (guarded, guard) {
             lowered.guard = Some((maker, lowered.location(root)?));
         }
-        let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
             let node = graph.node(id);
             if node.op.is_view() {
@@ -159,8 +158,7 @@ impl Lowered {
             for (v, a) in wanted {
                 lowered.fetch(v, a, device, &costs)?;
             }
-            let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
-            lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            lowered.run(id, node, device, &costs)?;
             // New state goes back as soon as it is there.
             let made = |commit: &mut Commit| {
                 let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
@@ -176,7 +174,7 @@ impl Lowered {
         Ok(lowered)
     }
 
-    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, costs: &Costs) -> Result<()> {
+    fn run(&mut self, id: NodeId, node: &Node, device: &Device, costs: &Costs) -> Result<()> {
         let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         for v in &node.inputs {
@@ -215,8 +213,7 @@ impl Lowered {
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
         let seconds = seconds(&graph, node, device, costs);
-        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
-        op.phase = phase;
+        (op.scratch, op.ns) = (scratch, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
@@ -232,9 +229,7 @@ impl Lowered {
                 Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
                 Source::Copy { .. } => continue,
             };
-            for way in &mut op.algorithms {
-                changed |= std::mem::replace(&mut way.ns, ns) != ns;
-            }
+            changed |= std::mem::replace(&mut op.ns, ns) != ns;
         }
         if self.problem.link.is_some() {
             let link = costs.link(device.backend());
@@ -262,7 +257,6 @@ impl Lowered {
             _ => op.writes.push(to.tensor),
         }
         op.replayable = to.fixed.is_none();
-        op.phase = Phase::Once;
         self.problem.op(op);
         self.sources.push(Source::Copy { from, to, bytes });
     }
@@ -270,15 +264,8 @@ impl Lowered {
     fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
         let info = self.graph.info(v);
         let alignment = ALIGNMENT as u64;
-        let tensor = Tensor {
-            name: info.name.clone(),
-            bytes: bytes as u64,
-            batch_bytes: 0,
-            alignment,
-            home,
-            kind,
-            view: None,
-        };
+        let tensor =
+            Tensor { name: info.name.clone(), bytes: bytes as u64, alignment, home, kind, view: None };
         let location = Location { tensor: self.problem.tensor(tensor), fixed };
         self.locations[v.index()] = Some(location);
         location
