@@ -8,6 +8,7 @@ use plimsoll::graph::counted;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
+use plimsoll::run::record::Plan;
 use plimsoll::run::{Error, Profile};
 
 use crate::compare::{self, Budget};
@@ -15,7 +16,7 @@ use crate::config::Config;
 use crate::setup::Setup;
 use crate::source::default_data;
 use crate::train::named_model;
-use crate::{Failure, Stop, check, chosen, machine, outlook};
+use crate::{Failure, Stop, check, chosen, machine, outlook, records};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -123,7 +124,7 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
             }
             if let Some(out) = &args.out {
                 let step = plan.timeline()?;
-                crate::records::write_plan(out, &chosen.name, batch, info, &step, frontier.as_ref())?;
+                records::write_plan(out, &chosen.name, batch, info, &step, frontier.as_ref())?;
             }
             let (line, words) = described(&name, &chosen.name, &form.data, limit, batch, info);
             let words = words
@@ -173,15 +174,10 @@ fn described(
     info: &StepInfo,
 ) -> (serde_json::Value, String) {
     let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
-    let mut line = serde_json::json!({
-        "model": model, "data": data, "batch": batch, "fits": true, "budget_bytes": limit.map(Bytes::get),
-        "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
-        "arena_bytes": info.arena.get(), "live_bytes": info.live.get(), "predicted_ms": ms,
-        "unlimited_bytes": info.unlimited.get(), "unlimited_ms": unlimited_ms, "micro_batches": info.micro_batches,
-        "recomputed_ops": info.recomputed_ops, "exactness": info.exactness, "plan_seconds": info.plan_seconds,
-        "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
-        "offloaded_copies": info.offloaded_copies,
-    });
+    let memory_limit_bytes = limit.map(Bytes::get);
+    let mut line = serde_json::json!(Plan { memory_limit_bytes, ..records::figures(model, batch, info) });
+    (line["data"], line["fits"], line["budget_bytes"]) =
+        (data.into(), true.into(), limit.map(Bytes::get).into());
     for (name, value) in outlook::json(info) {
         line[name] = value;
     }

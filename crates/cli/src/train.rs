@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use plimsoll::device::process;
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
+use plimsoll::run::record::Event;
 use plimsoll::train::{Ended, Fault, JsonLines, NoticeLog, StepLog};
 use serde::Deserialize;
 
@@ -219,7 +220,7 @@ fn train(
         }
     }
     folder.record(&folder.form(), &form)?;
-    folder.write(&folder.plan(), &records::plan(&chosen.name, batch, &info, &trainer).to_string())?;
+    folder.record(&folder.plan(), &records::plan(&chosen.name, batch, &info, &trainer))?;
     if let Some(timeline) = trainer.training().and_then(Training::timeline) {
         folder.record(&folder.step(), &timeline)?;
     }
@@ -233,7 +234,7 @@ fn train(
     }
     let signals = Signals::listen(&trainer.stop_handle())?;
     if let Err(error) = trainer.fit(&train, Epochs(epochs)) {
-        let fault = serde_json::json!({ "event": "fault", "step": trainer.progress().step, "why": error.to_string() });
+        let fault = Event::new("fault").at(trainer.progress().step).because(error.to_string());
         NoticeLog::add(&folder.notices(), &fault)?;
         return Err(error.into());
     }
@@ -309,7 +310,7 @@ fn keep_model(trainer: &Trainer, chosen: &chosen::Chosen, folder: &Folder) -> Re
     if let Some(training) = trainer.training() {
         let ledger = training.ledger();
         folder.write(&folder.ledger(), &ledger.to_string())?;
-        folder.record(&folder.ledger_json(), &records::ledger(&ledger))?;
+        folder.record(&folder.ledger_json(), &ledger.record())?;
     }
     Ok(written)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Held, Kind, Mode, Result, StateSpec, Step, StepInfo, StepPlanner, Tensor, Timeline,
+    Device, Held, Kind, Mode, Result, StateSpec, Step, StepInfo, StepPlanner, Tensor, record,
 };
 use smallvec::SmallVec;
 
@@ -348,7 +348,7 @@ impl Training {
     }
 
     /// The record of the step, instruction by instruction; see [`Step::timeline`].
-    pub fn timeline(&self) -> Option<Timeline> {
+    pub fn timeline(&self) -> Option<record::Step> {
         self.step.timeline()
     }
 

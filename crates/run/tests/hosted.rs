@@ -7,8 +7,9 @@ mod own_memory;
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
+use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Did, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
 
@@ -287,9 +288,9 @@ fn ledger_and_record_say_what_is_on_the_host() {
         let timeline = step.timeline().unwrap();
         let hosted = step.state().iter().filter(|t| t.is_hosted()).count();
         assert_eq!(timeline.residents.len(), step.state().len() - hosted + 2);
-        let count = |what: Did| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
-        assert!(count(Did::Prefetch) >= hosted as u64 && count(Did::Offload) >= hosted as u64);
-        assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
+        let count = |what: Action| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
+        assert!(count(Action::Prefetch) >= hosted as u64 && count(Action::Offload) >= hosted as u64);
+        assert_eq!(count(Action::Await), step.info().offloaded_copies, "every copy is waited for once");
         assert_eq!(timeline.peak().1, step.info().live.get());
         assert_apart(&timeline);
     }

@@ -6,8 +6,9 @@ mod own_memory;
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
+use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Did, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
 
@@ -171,21 +172,21 @@ fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
         let line = lines(Net::Dense, &device)[0];
         let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
         let timeline = step.timeline().unwrap();
-        let count = |what: Did| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
-        assert_eq!(count(Did::Offload) + count(Did::Prefetch), step.info().offloaded_copies);
-        assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
-        assert!(count(Did::Prefetch) > 0);
+        let count = |what: Action| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
+        assert_eq!(count(Action::Offload) + count(Action::Prefetch), step.info().offloaded_copies);
+        assert_eq!(count(Action::Await), step.info().offloaded_copies, "every copy is waited for once");
+        assert!(count(Action::Prefetch) > 0);
         // A recording ends at a check, and nothing that it starts may be under way then.
         let mut under_way = 0;
         for instruction in &timeline.instructions {
             match instruction.what {
-                Did::Offload | Did::Prefetch => under_way += 1,
-                Did::Await => under_way -= 1,
-                Did::Check => assert_eq!(under_way, 0, "copies at the check"),
-                Did::Run | Did::Again | Did::Copy => {}
+                Action::Offload | Action::Prefetch => under_way += 1,
+                Action::Await => under_way -= 1,
+                Action::Check => assert_eq!(under_way, 0, "copies at the check"),
+                Action::Run | Action::Again | Action::Copy => {}
             }
         }
-        assert_eq!(count(Did::Check), 1);
+        assert_eq!(count(Action::Check), 1);
         assert_eq!(timeline.peak().1, step.info().live.get());
         assert_apart(&timeline);
     }

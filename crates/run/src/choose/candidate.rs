@@ -4,13 +4,14 @@ use plimsoll_device::Bytes;
 use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::micro_batch::{Cut, cut};
 use plimsoll_graph::{Graph, Type, passes};
-use plimsoll_plan::{Infeasible, Kind};
+use plimsoll_plan::Infeasible;
+use plimsoll_record::Kind;
 
 use super::StepToPlan;
 use super::placement::StatePlacement;
 use crate::device::{Device, padded};
 use crate::error::{Error, Result};
-use crate::lower::{PlannableGraph, PlannedGraph, Roles};
+use crate::lower::{Extent, PlannableGraph, PlannedGraph, Roles};
 use crate::tensor::Tensor;
 use crate::trace::Traced;
 
@@ -90,7 +91,7 @@ impl StepToPlan {
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let graph = self.plannable(&traced.graph, &replaces, guard, 0, placement)?;
+        let graph = self.plannable(&traced.graph, Extent::Step, &replaces, guard, 0, placement)?;
         let captured = traced.captured.clone();
         Ok(Candidate {
             passes: vec![Part { graph, captured, samples: self.step.batch.unwrap_or(1), runs: 1 }],
@@ -118,7 +119,7 @@ impl StepToPlan {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let graph = self.plannable(&cut.pass, &replaces, None, first_sum, placement)?;
+            let graph = self.plannable(&cut.pass, Extent::Pass, &replaces, None, first_sum, placement)?;
             passes.push(Part { graph, captured: traced.captured.clone(), samples, runs });
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -128,7 +129,7 @@ impl StepToPlan {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let graph = self.plannable(&cut.update, &replaces, None, first_sum, placement)?;
+        let graph = self.plannable(&cut.update, Extent::Update, &replaces, None, first_sum, placement)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.step.device.backend().is_host();
         let rows = self.step.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
@@ -150,6 +151,7 @@ impl StepToPlan {
     fn plannable(
         &self,
         graph: &Graph,
+        extent: Extent,
         replaces: &[Option<usize>],
         guard: Option<usize>,
         first_sum: usize,
@@ -161,7 +163,7 @@ impl StepToPlan {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &placement.hosted };
+        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &placement.hosted, extent };
         PlannableGraph::untimed(graph, &roles, &self.step.device, placement.host_free)
     }
 }

@@ -6,7 +6,7 @@
 //! tensors first, since a copy of a small one is all beginning and end.
 
 use plimsoll_device::Bytes;
-use plimsoll_plan::Kind;
+use plimsoll_record::Kind;
 
 use super::StepToPlan;
 use crate::device::{Device, blocks, whole_pages};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use plimsoll_device::{Bytes, Kind as LedgerKind};
+use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_plan::Exactness;
+use plimsoll_record::Kind;
 
 use super::candidate::{Candidate, Planned, PlannedPart, Shared};
 use super::limits::StepLimits;
@@ -14,7 +15,7 @@ use super::placement::StatePlacement;
 use super::{StepInfo, StepToPlan};
 use crate::device::{padded, whole_pages};
 use crate::memory::Account;
-use crate::peak::{Peak, ledger_kind};
+use crate::peak::Peak;
 
 /// The plan of a step under a memory limit, verified. `plan`, `frontier` and training are given the same one.
 #[derive(Clone)]
@@ -111,29 +112,26 @@ impl StepPlan {
     fn peak(&self, account: &Account, planned: Bytes) -> Peak {
         let fullest = self.parts().max_by_key(|part| part.graph.bytes());
         let mut peak = fullest.and_then(|part| part.graph.peak()).unwrap_or_default();
-        let mut held: BTreeMap<LedgerKind, Bytes> = peak.kinds.into_iter().collect();
-        let mut add = |kind: LedgerKind, bytes: Bytes| *held.entry(kind).or_default() += bytes;
+        let mut held: BTreeMap<Kind, Bytes> = peak.kinds.into_iter().collect();
+        let mut add = |kind: Kind, bytes: Bytes| *held.entry(kind).or_default() += bytes;
         let mut state = Bytes::ZERO;
         let parts = &self.subject.step.state;
         for (part, _) in parts.iter().zip(&self.placement.hosted).filter(|(_, is_hosted)| !**is_hosted) {
             state += padded(part.ty.bytes());
-            add(ledger_kind(part.kind), padded(part.ty.bytes()));
+            add(part.kind, padded(part.ty.bytes()));
         }
-        add(
-            LedgerKind::Program,
-            account.program + (account.tensors + self.placement.device).saturating_sub(state),
-        );
-        add(LedgerKind::Input, account.staged + account.beside);
+        add(Kind::Program, account.program + (account.tensors + self.placement.device).saturating_sub(state));
+        add(Kind::Input, account.staged + account.beside);
         let sums: Bytes = self.shared.sums.iter().map(|ty| padded(ty.bytes())).sum();
-        add(LedgerKind::Gradient, sums);
+        add(Kind::Gradient, sums);
         // What passes change is kept as it was, in case one fails; the rest are rows of a micro-batch.
         let mut rows = self.extra.saturating_sub(sums + self.placement.device);
         for &i in self.shared.passed.iter().filter(|_| self.update.is_some()) {
             let bytes = padded(parts[i].ty.bytes());
-            add(ledger_kind(parts[i].kind), bytes);
+            add(parts[i].kind, bytes);
             rows = rows.saturating_sub(bytes);
         }
-        add(LedgerKind::Input, rows);
+        add(Kind::Input, rows);
         peak.kinds = held.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
         peak.unused = planned.saturating_sub(peak.kinds.iter().map(|(_, bytes)| *bytes).sum());
         peak

@@ -10,7 +10,6 @@ use super::step::Step;
 use super::variant::Variant;
 use crate::device::{Buffer, Device, own, padded};
 use crate::memory::Account;
-use crate::peak::ledger_kind;
 
 /// What is planned and measured of a step.
 pub(super) fn ledger(step: &Step) -> Ledger {
@@ -28,7 +27,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
             continue;
         }
         booked += padded(buffer.bytes());
-        rows.add(ledger_kind(*kind), name, planned, taken(&step.device, buffer, 0, buffer.bytes()));
+        rows.add(*kind, name, planned, taken(&step.device, buffer, 0, buffer.bytes()));
     }
     let Some(variant) = step.largest() else { return rows.ledger };
     let Account { program, tensors, staged, beside } = variant.info.account;

@@ -5,7 +5,6 @@ mod function;
 mod ledger;
 #[cfg(test)]
 mod on_a_fake_card;
-mod plan_timeline;
 #[cfg(test)]
 mod plans_and_steps;
 mod state;

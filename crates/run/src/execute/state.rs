@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Site, TensorOps};
-use plimsoll_plan::Kind;
+use plimsoll_record::Kind;
 
 use crate::choose::is_movable;
 use crate::device::Device;

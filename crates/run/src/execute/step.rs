@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{Site, TensorOps, Type};
-use plimsoll_plan::Kind;
+use plimsoll_record as record;
+use plimsoll_record::Kind;
 
 use super::state::{Held, State};
 use super::variant::Variant;
@@ -18,7 +19,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::program::Meanwhile;
 use crate::tensor::Tensor;
-use crate::timeline::{Recorded, Timeline};
+use crate::timeline::Recorded;
 use crate::trace::{Pass, StepFn, StepOptions, StepResult};
 
 /// What a step is run for. All modes share its state, its workspace and its memory limit.
@@ -333,7 +334,20 @@ impl Step {
     /// The record of the step itself, for the inputs that need most; none before it was compiled. It is made anew by each
     /// call and takes memory of its own, some hundred bytes an instruction: between steps of a run under a memory limit, there
     /// is no room for it.
-    pub fn timeline(&self) -> Option<Timeline> {
+    ///
+    /// ```
+    /// use plimsoll_run::{Step, StepResult, Tensor, TensorOps};
+    /// let w = Tensor::from_slice(&[1.0f32; 1000], [1000])?;
+    /// let step = Step::compile(vec![w], &[], |state, _| {
+    ///     let total = state[0].exp()?.sum(&[], false)?;
+    ///     Ok(StepResult { state: state.to_vec(), outputs: vec![total], totals: vec![] })
+    /// })?;
+    /// let timeline = step.timeline().unwrap();
+    /// assert!(timeline.instructions.iter().any(|i| i.op == "exp" || i.op == "sum" || i.op == "fused"));
+    /// assert_eq!(timeline.residents[0].bytes, 4032);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn timeline(&self) -> Option<record::Step> {
         let most = self.variants.iter().filter(|v| v.mode == Mode::Train).max_by_key(|v| v.info.planned)?;
         let ((passes, update), (n_sums, passed)) = (most.parts(), most.sums_and_kept());
         let recorded = Recorded {
@@ -348,7 +362,7 @@ impl Step {
             n_sums,
             passed,
             info: &most.info,
-            line: self.options.request.limit.map(Bytes::get),
+            memory_limit: self.options.request.limit.map(Bytes::get),
         };
         Some(recorded.timeline())
     }

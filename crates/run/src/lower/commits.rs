@@ -3,7 +3,7 @@
 
 use plimsoll_graph::{NodeId, ValueId};
 use plimsoll_plan as plan;
-use plimsoll_plan::{Home, Kind, Phase, Tensor};
+use plimsoll_plan::{Home, Kind, Tensor};
 
 use super::{Location, Lowered, Move, Place, Roles, Source, carry_ns};
 use crate::device::{Costs, Device};
@@ -56,7 +56,7 @@ impl Lowered {
         let (at, bytes) = (self.location(v)?, self.graph.ty(v).bytes());
         let name = format!("fetch {}", self.graph.info(v).name);
         let op = plan::Op::fetch(name, at.tensor, carry_ns(device, costs, bytes));
-        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.problem.op(op);
         self.sources.push(Source::Carry { argument, at, bytes, out: false });
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Lowered {
         let name = format!("store {}", self.graph.info(self.graph.inputs()[argument]).name);
         let mut op = plan::Op::store(name, from.tensor, carry_ns(device, costs, bytes));
         self.wait_for_guard(&mut op);
-        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.problem.op(op);
         self.sources.push(Source::Carry { argument, at: from, bytes, out: true });
         Ok(())
     }

@@ -7,20 +7,24 @@
 
 mod commits;
 mod order;
+mod phases;
 mod place;
 mod plannable;
 mod planned;
+mod spans;
 
+pub(crate) use phases::{Extent, Phases};
 pub(crate) use place::{Move, Place};
 pub(crate) use plannable::PlannableGraph;
 pub(crate) use planned::PlannedGraph;
+pub(crate) use spans::Span;
 
 use std::sync::Arc;
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_graph::{Graph, Node, NodeId, Op, Type, ValueId};
 use plimsoll_plan as plan;
-use plimsoll_plan::{Home, Kind, Phase, Problem, Tensor, TensorId};
+use plimsoll_plan::{Home, Kind, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
@@ -40,6 +44,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) guard: Option<usize>,
     /// Which of the first arguments are in the host's memory: brought before they are wanted, and taken back once changed.
     pub(crate) hosted: &'a [bool],
+    /// How much of a step the graph is.
+    pub(crate) extent: Extent,
 }
 
 impl Roles<'_> {
@@ -60,6 +66,8 @@ pub(crate) struct Lowered {
     pub(crate) roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
+    /// Which phase each node belongs to.
+    phases: Phases,
     /// The node that makes the guarded result, and where that is.
     pub(crate) guard: Option<(NodeId, Location)>,
     /// Copies before the first op and after the last.
@@ -95,14 +103,23 @@ impl Lowered {
         offload: bool,
     ) -> Result<Lowered> {
         let replaces = roles.replaces;
-        let mut problem = Problem::new(1);
+        let mut problem = Problem::new();
         problem.scratch_alignment = ALIGNMENT as u64;
         problem.link = if offload { device.costs().link(device.backend()) } else { None };
         let locations = vec![None; graph.values().len()];
         let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
-        let roots = roots(&graph);
-        let mut lowered =
-            Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
+        let (roots, phases) = (roots(&graph), Phases::new(&graph, roles.extent));
+        let mut lowered = Lowered {
+            graph: graph.clone(),
+            problem,
+            sources,
+            roots,
+            locations,
+            phases,
+            guard: None,
+            first,
+            last,
+        };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
         // Arguments that are still to be brought from the host.
         let mut away: Vec<(ValueId, usize)> = Vec::new();
@@ -131,7 +148,6 @@ impl Lowered {
         if let (Some(root), Some(maker)) = (guarded, guard) {
             lowered.guard = Some((maker, lowered.location(root)?));
         }
-        let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
             let node = graph.node(id);
             if node.op.is_view() {
@@ -143,8 +159,7 @@ impl Lowered {
             for (v, a) in wanted {
                 lowered.fetch(v, a, device, &costs)?;
             }
-            let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
-            lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            lowered.run(id, node, device, &costs)?;
             // New state goes back as soon as it is there.
             let made = |commit: &mut Commit| {
                 let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
@@ -160,7 +175,7 @@ impl Lowered {
         Ok(lowered)
     }
 
-    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, costs: &Costs) -> Result<()> {
+    fn run(&mut self, id: NodeId, node: &Node, device: &Device, costs: &Costs) -> Result<()> {
         let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         for v in &node.inputs {
@@ -173,8 +188,7 @@ impl Lowered {
             let location = match self.locations[v.index()] {
                 Some(location) => location,
                 None => {
-                    let kind =
-                        if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    let kind = self.phases.of(&graph, id).kind();
                     self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
                 }
             };
@@ -200,8 +214,7 @@ impl Lowered {
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
         let seconds = seconds(&graph, node, device, costs);
-        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
-        op.phase = phase;
+        (op.scratch, op.ns) = (scratch, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
@@ -217,9 +230,7 @@ impl Lowered {
                 Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
                 Source::Copy { .. } => continue,
             };
-            for way in &mut op.algorithms {
-                changed |= std::mem::replace(&mut way.ns, ns) != ns;
-            }
+            changed |= std::mem::replace(&mut op.ns, ns) != ns;
         }
         if self.problem.link.is_some() {
             let link = costs.link(device.backend());
@@ -247,7 +258,6 @@ impl Lowered {
             _ => op.writes.push(to.tensor),
         }
         op.replayable = to.fixed.is_none();
-        op.phase = Phase::Once;
         self.problem.op(op);
         self.sources.push(Source::Copy { from, to, bytes });
     }
@@ -255,15 +265,8 @@ impl Lowered {
     fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
         let info = self.graph.info(v);
         let alignment = ALIGNMENT as u64;
-        let tensor = Tensor {
-            name: info.name.clone(),
-            bytes: bytes as u64,
-            batch_bytes: 0,
-            alignment,
-            home,
-            kind,
-            view: None,
-        };
+        let tensor =
+            Tensor { name: info.name.clone(), bytes: bytes as u64, alignment, home, kind, view: None };
         let location = Location { tensor: self.problem.tensor(tensor), fixed };
         self.locations[v.index()] = Some(location);
         location

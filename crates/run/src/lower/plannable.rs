@@ -119,7 +119,7 @@ impl PlannableGraph {
         let problem = &self.lowered.problem;
         let transient = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Transient;
         let tensors = problem.tensors.iter().filter(transient).map(plimsoll_plan::Tensor::padded_bytes);
-        let scratch = problem.ops.iter().filter_map(|op| op.algorithms.first()).map(|way| way.scratch);
+        let scratch = problem.ops.iter().map(|op| op.scratch);
         tensors.sum::<u64>() + scratch.max().unwrap_or(0)
     }
 

@@ -19,9 +19,9 @@ use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lower::{Place, PlannedGraph};
+use crate::lower::{Place, PlannedGraph, Span};
 use crate::tensor::element;
-use instructions::instructions;
+use instructions::Instructions;
 
 /// One thing to do.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub(crate) enum Instruction {
 pub(crate) struct Program {
     graph: Arc<Graph>,
     instructions: Vec<Instruction>,
+    /// Who holds which bytes of the arena, from when to when.
+    spans: Vec<Span>,
     arena_bytes: usize,
     host_bytes: usize,
     /// How many copies are under way at once.
@@ -74,7 +76,8 @@ impl Program {
     /// The program of a plan.
     pub(crate) fn new(planned: &PlannedGraph) -> Result<Program> {
         let graph = planned.lowered().graph.clone();
-        let (instructions, arena_bytes) = instructions(planned.lowered(), planned.plan())?;
+        let Instructions { all: instructions, arena_bytes, spans } =
+            Instructions::new(planned.lowered(), planned.plan())?;
         let host_bytes = planned.figures().host_bytes as usize;
         let slot = |i: &Instruction| match i {
             Instruction::Offload { slot, .. } | Instruction::Prefetch { slot, .. } => slot + 1,
@@ -82,7 +85,7 @@ impl Program {
             _ => 0,
         };
         let slots = instructions.iter().map(slot).max().unwrap_or(0);
-        Ok(Program { graph, instructions, arena_bytes: arena_bytes.max(1), host_bytes, slots })
+        Ok(Program { graph, instructions, spans, arena_bytes: arena_bytes.max(1), host_bytes, slots })
     }
 
     /// The bytes of the host's arena that it copies to, and how many copies are under way at once.
@@ -103,6 +106,11 @@ impl Program {
     /// What it does, in order.
     pub(crate) fn instructions(&self) -> &[Instruction] {
         &self.instructions
+    }
+
+    /// Who holds which bytes of its arena, from which instruction to which, in the order in which they are made.
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
     /// The nodes whose kernels it runs, as often as it runs them.

@@ -10,7 +10,7 @@ pub use step_fn::{Pass, StepFn, StepResult};
 
 use plimsoll_graph::micro_batch::{Frame, Splits, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type};
-use plimsoll_plan::Kind;
+use plimsoll_record::Kind;
 
 use crate::device::Device;
 use crate::error::{Error, Result};

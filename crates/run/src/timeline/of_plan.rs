@@ -1,15 +1,16 @@
 //! The record of a step that is planned and not run.
 
 use plimsoll_device::Bytes;
+use plimsoll_record as record;
 
 use crate::choose::StepPlan;
 use crate::error::Result;
 use crate::program::StepProgram;
-use crate::timeline::{Recorded, Timeline};
+use crate::timeline::Recorded;
 
 impl StepPlan {
     /// The record of the step, instruction by instruction. A function of the plan: nothing is run and nothing is planned anew.
-    pub fn timeline(&self) -> Result<Timeline> {
+    pub fn timeline(&self) -> Result<record::Step> {
         let (program, step) = (StepProgram::new(self)?, &self.subject.step);
         let recorded = Recorded {
             device: &step.device,
@@ -23,7 +24,7 @@ impl StepPlan {
             n_sums: program.shared.sums.len(),
             passed: program.shared.passed.clone(),
             info: &self.figures,
-            line: self.limit.map(Bytes::get),
+            memory_limit: self.limit.map(Bytes::get),
         };
         Ok(recorded.timeline())
     }

@@ -1,70 +1,74 @@
-//! Makes a schedule by snapshots: the stretch before the peak is cut into legs, what lies between cuts is dropped, and
-//! each leg is run again from the nearest snapshot when the stretch after the peak first wants something of it.
+//! Makes schedules with checkpoints: the stretch before the peak is cut into segments, what lies between cuts is dropped, and each
+//! segment is run again from the nearest checkpoint when the stretch after the peak first reads something of it.
 //!
-//! Dropping one tensor after another (see `repair`) is good at saving little and poor at saving nearly everything: each
-//! drop leans on neighbours that the next ones take away. A whole leg leans only on the tensors that cross its start,
-//! so a schedule of legs is sound at any tightness. With as many snapshots as legs each leg is run again once; with
-//! fewer, snapshots are made anew on the way, halving the distance each time, as in the reversal of long recurrences.
+//! Dropping one tensor after another (see `repair`) is good at saving little and poor at saving nearly everything: each drop relies on
+//! neighbours that the next drops take away. A whole segment relies only on the tensors that cross its start, so such a schedule
+//! works however little memory there is. With as many checkpoints as segments each segment is run again once; with fewer,
+//! checkpoints are made anew on the way, halving the distance each time, as in the reversal of long recurrences.
 
 use super::state::State;
-use crate::dense::Dense;
+use crate::indexed_problem::IndexedProblem;
 
-/// What schedules by snapshots take and cost, for several numbers of legs and snapshots.
-pub(crate) struct Snapshots {
+/// What checkpoint schedules take and cost, for several numbers of segments and checkpoints.
+pub(crate) struct CheckpointSchedules {
     pub stretch: Stretch,
-    /// (most held at once, time added, legs, snapshots)
+    /// (most held at once, time added, segments, checkpoints)
     rows: Vec<(u64, u64, usize, usize)>,
 }
 
-impl Snapshots {
-    /// Tries numbers of legs up to `most`, and of snapshots for each.
-    pub fn new(dense: &Dense, most: usize) -> Snapshots {
-        let [table] = Snapshots::timed([&dense.ns], dense, most);
+impl CheckpointSchedules {
+    /// Tries numbers of segments up to `most`, and of checkpoints for each.
+    pub fn new(indexed: &IndexedProblem, most: usize) -> CheckpointSchedules {
+        let [table] = CheckpointSchedules::timed([&indexed.ns], indexed, most);
         table
     }
 
-    /// Like [`Snapshots::new`], for several times of the ops at once: what a schedule takes does not depend on them.
-    pub fn timed<const N: usize>(times: [&[u64]; N], dense: &Dense, most: usize) -> [Snapshots; N] {
-        let mut fresh = State::new(dense);
+    /// Like [`CheckpointSchedules::new`], for several times of the ops at once: what a schedule takes does not depend on them.
+    pub fn timed<const N: usize>(
+        times: [&[u64]; N],
+        indexed: &IndexedProblem,
+        most: usize,
+    ) -> [CheckpointSchedules; N] {
+        let mut fresh = State::new(indexed);
         let stretch = Stretch::new(&mut fresh);
         let mut tables = times.map(|ns| (ns, 3 * ns.iter().sum::<u64>(), Vec::new()));
-        let mut legs = 2;
-        while legs <= most {
-            let mut snapshots = legs;
-            while snapshots > 0 {
+        let mut segments = 2;
+        while segments <= most {
+            let mut checkpoints = segments;
+            while checkpoints > 0 {
                 let mut state = fresh.clone();
-                stretch.apply(&mut state, legs, snapshots);
+                stretch.apply(&mut state, segments, checkpoints);
                 for (ns, limit, rows) in &mut tables {
-                    let again = (0..dense.ops).flat_map(|stage| state.again(stage));
+                    let again = (0..indexed.ops).flat_map(|stage| state.remakes(stage));
                     let extra_ns = again.map(|&op| ns[op as usize]).sum();
                     // What runs everything several times over is no good even as a start.
                     if extra_ns <= *limit {
-                        rows.push((state.peak() as u64, extra_ns, legs, snapshots));
+                        rows.push((state.peak() as u64, extra_ns, segments, checkpoints));
                     }
                 }
-                snapshots = if snapshots > 4 { snapshots / 2 } else { snapshots - 1 };
+                checkpoints = if checkpoints > 4 { checkpoints / 2 } else { checkpoints - 1 };
             }
-            legs = if legs < 8 { legs + 1 } else { legs * 4 / 3 };
+            segments = if segments < 8 { segments + 1 } else { segments * 4 / 3 };
         }
-        tables.map(|(_, _, rows)| Snapshots { stretch: stretch.clone(), rows })
+        tables.map(|(_, _, rows)| CheckpointSchedules { stretch: stretch.clone(), rows })
     }
 
-    /// Legs and snapshots that take least.
+    /// Legs and checkpoints that take least.
     pub fn lowest(&self) -> Option<(usize, usize)> {
         self.rows.iter().min().map(|r| (r.2, r.3))
     }
 
-    /// The least time added within a budget, with legs and snapshots.
+    /// The least time added within a budget, with segments and checkpoints.
     pub fn fastest(&self, budget: u64) -> Option<(u64, usize, usize)> {
         self.rows.iter().filter(|r| r.0 <= budget).map(|r| (r.1, r.2, r.3)).min()
     }
 
-    /// Legs and snapshots that are worth trying for a budget: the cheapest that fit, and one that nearly does.
+    /// Legs and checkpoints that are worth trying for a budget: the cheapest that fit, and one that nearly does.
     pub fn cheapest(&self, budget: u64) -> Vec<(usize, usize)> {
         let mut chosen = Vec::new();
         for (from, to, count) in [(0, budget, 2), (budget + 1, budget + budget / 3, 1)] {
             let mut rows: Vec<_> = self.rows.iter().filter(|r| (from..=to).contains(&r.0)).collect();
-            // Of equally cheap ones the longest legs lean least on each other.
+            // Of equally cheap ones those with the longest segments rely least on each other.
             let least = rows.iter().map(|r| r.1).min().unwrap_or(0);
             rows.sort_unstable_by_key(|r| {
                 (r.1 > least + least / 16, if r.1 > least + least / 16 { r.1 } else { r.2 as u64 })
@@ -93,23 +97,23 @@ impl Stretch {
     /// The stretch up to the worst stage of a schedule without replays.
     pub fn new(fresh: &mut State) -> Stretch {
         let peak = fresh.worst_stage();
-        let dense = fresh.dense;
-        let tensors = dense.tensors() as usize;
+        let indexed = fresh.indexed;
+        let tensors = indexed.tensors() as usize;
         let (mut last, mut next) = (vec![0; tensors], vec![u32::MAX; tensors]);
         let mut change = vec![0i64; peak as usize + 2];
         let mut dropped = vec![0u64; peak as usize + 2];
-        for t in 0..dense.tensors() {
-            let made = dense.producer[t as usize];
+        for t in 0..indexed.tensors() {
+            let made = indexed.producer[t as usize];
             if made >= peak {
                 continue;
             }
-            let bytes = dense.size[t as usize];
-            let used = fresh.used(t);
+            let bytes = indexed.size[t as usize];
+            let used = fresh.uses.of(t);
             let after = used.partition_point(|&u| u <= peak);
             last[t as usize] = used[..after].last().copied().unwrap_or(made);
             change[made as usize + 1] += bytes as i64;
             change[last[t as usize] as usize + 1] -= bytes as i64;
-            let wanted = used.get(after).copied().filter(|&u| u < dense.ops && fresh.may(u, made));
+            let wanted = used.get(after).copied().filter(|&u| u < indexed.ops && fresh.can_insert(u, made));
             if let Some(wanted) = wanted.filter(|_| bytes > 0) {
                 next[t as usize] = wanted;
                 dropped[made as usize + 1] += bytes;
@@ -125,14 +129,14 @@ impl Stretch {
         Stretch { peak, last, next, across, dropped }
     }
 
-    /// Where each of about `legs` legs begins: near equal shares of what can be dropped, where least crosses.
-    fn starts(&self, legs: usize) -> Vec<u32> {
+    /// Where each of about `segments` segments begins: near equal shares of what can be dropped, where least crosses.
+    fn starts(&self, segments: usize) -> Vec<u32> {
         let all = self.dropped.last().copied().unwrap_or(0) as f64;
         let at = |share: f64| self.dropped.partition_point(|&d| (d as f64) < share * all);
         let mut starts = vec![0];
-        for leg in 1..legs {
-            let middle = leg as f64 / legs as f64;
-            let (from, to) = (at(middle - 0.4 / legs as f64), at(middle + 0.4 / legs as f64));
+        for segment in 1..segments {
+            let middle = segment as f64 / segments as f64;
+            let (from, to) = (at(middle - 0.4 / segments as f64), at(middle + 0.4 / segments as f64));
             let best = (from..=to.min(self.peak as usize)).min_by_key(|&p| self.across[p]);
             if let Some(best) = best.filter(|&b| b as u32 > starts[starts.len() - 1]) {
                 starts.push(best as u32);
@@ -146,75 +150,75 @@ impl Stretch {
         made < position && self.last[t as usize] >= position
     }
 
-    /// Changes `state`, which has no replays, to about `legs` legs of which `snapshots` are held at once.
-    pub fn apply(&self, state: &mut State, legs: usize, snapshots: usize) {
-        let starts = self.starts(legs);
-        let dense = state.dense;
-        let leg_of = |position: u32| starts.partition_point(|&s| s <= position) - 1;
+    /// Changes `state`, which has no replays, to about `segments` segments of which `checkpoints` are held at once.
+    pub fn apply(&self, state: &mut State, segments: usize, checkpoints: usize) {
+        let starts = self.starts(segments);
+        let indexed = state.indexed;
+        let segment_of = |position: u32| starts.partition_point(|&s| s <= position) - 1;
         let mut items: Vec<Vec<u32>> = vec![Vec::new(); starts.len()];
         let mut crossing: Vec<Vec<u32>> = vec![Vec::new(); starts.len()];
-        for t in 0..dense.tensors() {
-            let made = dense.producer[t as usize];
+        for t in 0..indexed.tensors() {
+            let made = indexed.producer[t as usize];
             if made >= self.peak {
                 continue;
             }
-            let leg = leg_of(made);
+            let segment = segment_of(made);
             if self.next[t as usize] < u32::MAX {
-                items[leg].push(t);
+                items[segment].push(t);
             }
-            let later = starts[leg + 1..].iter().take_while(|&&s| self.last[t as usize] >= s);
+            let later = starts[segment + 1..].iter().take_while(|&&s| self.last[t as usize] >= s);
             debug_assert!(later.clone().all(|&s| self.crosses(made, t, s)));
-            (leg + 1..leg + 1 + later.count()).for_each(|start| crossing[start].push(t));
+            (segment + 1..segment + 1 + later.count()).for_each(|start| crossing[start].push(t));
         }
-        // Snapshot 0 is the start, which needs nothing. The first ones are made as the step first runs.
+        // Checkpoint 0 is the start, which needs nothing. The first ones are made as the step first runs.
         let mut held = vec![0usize];
-        place(&mut held, starts.len(), snapshots);
-        let mut holds = vec![0u32; dense.tensors() as usize];
+        place(&mut held, starts.len(), checkpoints);
+        let mut holds = vec![0u32; indexed.tensors() as usize];
         held.iter().for_each(|&s| crossing[s].iter().for_each(|&t| holds[t as usize] += 1));
         // Tensors that cannot be made again stay.
-        let first = |leg: &usize| items[*leg].iter().map(|&t| self.next[t as usize]).min();
-        let mut order: Vec<usize> = (0..starts.len()).filter(|leg| first(leg).is_some()).collect();
-        order.sort_by_key(|leg| (first(leg), std::cmp::Reverse(*leg)));
-        let mut in_chain = vec![u32::MAX; dense.ops as usize];
+        let first = |segment: &usize| items[*segment].iter().map(|&t| self.next[t as usize]).min();
+        let mut order: Vec<usize> = (0..starts.len()).filter(|segment| first(segment).is_some()).collect();
+        order.sort_by_key(|segment| (first(segment), std::cmp::Reverse(*segment)));
+        let mut in_chain = vec![u32::MAX; indexed.ops as usize];
         for k in 0..order.len() {
-            let leg = order[k];
-            let wanted = items[leg].iter().copied().filter(|&t| holds[t as usize] == 0);
+            let segment = order[k];
+            let wanted = items[segment].iter().copied().filter(|&t| holds[t as usize] == 0);
             let mut stack: Vec<u32> = wanted.collect();
             let Some(stage) = stack.iter().map(|&t| self.next[t as usize]).min() else { continue };
             let before = held.len();
             held.sort_unstable();
-            let reached = held.partition_point(|&s| s <= leg);
+            let reached = held.partition_point(|&s| s <= segment);
             let mut way: Vec<usize> = vec![held[reached - 1]];
-            place(&mut way, leg, 1 + snapshots.saturating_sub(before));
+            place(&mut way, segment, 1 + checkpoints.saturating_sub(before));
             for &s in &way[1..] {
                 stack.extend(crossing[s].iter().copied().filter(|&t| holds[t as usize] == 0));
             }
             while let Some(t) = stack.pop() {
-                let op = dense.producer[t as usize];
+                let op = indexed.producer[t as usize];
                 if in_chain[op as usize] == k as u32 {
                     continue;
                 }
                 in_chain[op as usize] = k as u32;
-                if !state.may(stage, op) {
+                if !state.can_insert(stage, op) {
                     continue;
                 }
                 state.insert(stage, op);
                 let missing = |t: &&u32| {
-                    let made = dense.producer[**t as usize];
-                    holds[**t as usize] == 0 && !dense.keep[**t as usize] && made < self.peak
+                    let made = indexed.producer[**t as usize];
+                    holds[**t as usize] == 0 && !indexed.keep[**t as usize] && made < self.peak
                 };
-                stack.extend(dense.ins.of(op).iter().filter(missing));
+                stack.extend(indexed.ins.of(op).iter().filter(missing));
             }
             for &s in &way[1..] {
                 held.push(s);
                 crossing[s].iter().for_each(|&t| holds[t as usize] += 1);
             }
-            // Snapshots that no later leg starts from are let go.
+            // CheckpointSchedules that no later segment starts from are let go.
             let rest = &order[k + 1..];
             let all = held.clone();
             held.retain(|&s| {
                 let next = all.iter().copied().filter(|&other| other > s).min().unwrap_or(usize::MAX);
-                let needed = s == 0 || rest.iter().any(|&leg| leg >= s && leg < next);
+                let needed = s == 0 || rest.iter().any(|&segment| segment >= s && segment < next);
                 if !needed {
                     crossing[s].iter().for_each(|&t| holds[t as usize] -= 1);
                 }
@@ -224,7 +228,7 @@ impl Stretch {
     }
 }
 
-/// Adds snapshots between the last of `way` and `end`, evenly, until there are `count`.
+/// Adds checkpoints between the last of `way` and `end`, evenly, until there are `count`.
 fn place(way: &mut Vec<usize>, end: usize, count: usize) {
     let from = way[way.len() - 1];
     let slots = count.saturating_sub(way.len()).min(end.saturating_sub(from + 1));
@@ -238,7 +242,7 @@ mod tests {
 
     /// A chain of `length` ops and its backward pass.
     fn chain(length: u32) -> Problem {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let made: Vec<TensorId> =
             (0..length).map(|n| step.tensor(Tensor::transient(format!("x{n}"), 64))).collect();
         for n in 0..length as usize {
@@ -257,32 +261,32 @@ mod tests {
     fn fewer_snapshots_take_fewer_bytes_and_more_time() {
         let step = chain(64);
         let order: Vec<OpId> = (0..step.ops.len() as u32).map(OpId).collect();
-        let dense = Dense::new(&step, &order);
-        let mut fresh = State::new(&dense);
+        let indexed = IndexedProblem::new(&step, &order);
+        let mut fresh = State::new(&indexed);
         let whole = fresh.peak();
         let stretch = Stretch::new(&mut fresh);
         let mut last = (whole, 0);
-        for snapshots in [8, 4, 2] {
+        for checkpoints in [8, 4, 2] {
             let mut state = fresh.clone();
-            stretch.apply(&mut state, 8, snapshots);
+            stretch.apply(&mut state, 8, checkpoints);
             let now = (state.peak(), state.extra_ns);
-            assert!(now.0 < last.0 && now.1 > last.1, "{snapshots}: {now:?} after {last:?}");
+            assert!(now.0 < last.0 && now.1 > last.1, "{checkpoints}: {now:?} after {last:?}");
             last = now;
         }
-        // Eight legs of eight tensors, of which about one and the snapshots are there at a time.
+        // Eight segments of eight tensors, of which about one and the checkpoints are there at a time.
         assert!(last.0 < whole / 3);
     }
 
     #[test]
     fn a_step_without_anything_to_drop_has_no_legs() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let only = step.tensor(Tensor::output("only", 64));
         step.op(Op::new("make", &[], &[only], 10));
-        let table = Snapshots::new(&Dense::new(&step, &[OpId(0)]), 8);
-        let (legs, snapshots) = table.lowest().unwrap_or((1, 1));
-        let dense = Dense::new(&step, &[OpId(0)]);
-        let mut state = State::new(&dense);
-        table.stretch.apply(&mut state, legs, snapshots);
+        let table = CheckpointSchedules::new(&IndexedProblem::new(&step, &[OpId(0)]), 8);
+        let (segments, checkpoints) = table.lowest().unwrap_or((1, 1));
+        let indexed = IndexedProblem::new(&step, &[OpId(0)]);
+        let mut state = State::new(&indexed);
+        table.stretch.apply(&mut state, segments, checkpoints);
         assert_eq!((state.pairs, state.peak()), (0, 64));
     }
 }

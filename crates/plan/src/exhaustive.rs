@@ -11,15 +11,15 @@
 //!
 //! What is not here: copies to the host, and offsets. A schedule that holds little enough may still have no packing.
 
-use crate::dense::Dense;
-use crate::lifespan::Act;
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::Action;
 use crate::steps::count;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Steps of more ops are not looked at.
+/// Allowance of more ops are not looked at.
 pub(crate) const MOST_OPS: u32 = 24;
-/// The sets that the searches of one rung may look at: about a tenth of a second.
+/// The sets that the searches of one level may look at: about a tenth of a second. More would find the fastest schedule of more steps.
 const MOST_STEPS: u64 = 2_000_000;
 /// A search ends after so many sets. They take somewhat less than a megabyte while it runs: no more than a run declares for
 /// planning a short step.
@@ -27,17 +27,17 @@ const MOST_SETS: usize = 20_000;
 
 /// How many sets may be looked at, be they new or known: what ends a search that would try every subset.
 #[derive(Debug)]
-pub(crate) struct Steps(u64);
+pub(crate) struct Allowance(u64);
 
-impl Steps {
-    /// For the searches of one rung.
-    pub fn of_a_rung() -> Steps {
-        Steps(MOST_STEPS)
+impl Allowance {
+    /// For the searches of one level.
+    pub fn of_a_level() -> Allowance {
+        Allowance(MOST_STEPS)
     }
 
     /// For all searches for the floor, of which there are many.
-    pub fn of_the_floor() -> Steps {
-        Steps(4 * MOST_STEPS)
+    pub fn of_the_floor() -> Allowance {
+        Allowance(4 * MOST_STEPS)
     }
 
     /// Takes one; false if there is none left.
@@ -119,7 +119,7 @@ impl Sets {
 
 /// What a search knows of a step.
 struct Small<'a> {
-    dense: &'a Dense,
+    indexed: &'a IndexedProblem,
     /// What each op reads, writes and may write over, as sets.
     ins: Vec<u64>,
     outs: Vec<u64>,
@@ -128,30 +128,31 @@ struct Small<'a> {
 
 /// The schedule with the least time of replays that holds no more than `budget` at once; none if there is none, or if the step
 /// is too large to tell with the steps that are left.
-pub(crate) fn fastest(dense: &Dense, budget: u64, steps: &mut Steps) -> Option<Vec<Act>> {
-    if dense.ops > MOST_OPS || dense.tensors() > 64 {
+pub(crate) fn fastest(indexed: &IndexedProblem, budget: u64, steps: &mut Allowance) -> Option<Vec<Action>> {
+    if indexed.ops > MOST_OPS || indexed.tensors() > 64 {
         return None;
     }
-    let room = budget.checked_sub(dense.resident_bytes)?;
+    let room = budget.checked_sub(indexed.resident_bytes)?;
     let set = |list: &[u32]| list.iter().fold(0u64, |set, &t| set | 1 << t);
-    let over = |op: u32| dense.pairs.of(op).chunks_exact(2).fold(0u64, |set, pair| set | 1 << pair[0]);
+    let over = |op: u32| indexed.pairs.of(op).chunks_exact(2).fold(0u64, |set, pair| set | 1 << pair[0]);
     let small = Small {
-        dense,
-        ins: (0..dense.ops).map(|op| set(dense.ins.of(op))).collect(),
-        outs: (0..dense.ops).map(|op| set(dense.outs.of(op))).collect(),
-        over: (0..dense.ops).map(over).collect(),
+        indexed,
+        ins: (0..indexed.ops).map(|op| set(indexed.ins.of(op))).collect(),
+        outs: (0..indexed.ops).map(|op| set(indexed.outs.of(op))).collect(),
+        over: (0..indexed.ops).map(over).collect(),
     };
     small.search(room, steps)
 }
 
 impl Small<'_> {
     fn bytes(&self, set: u64) -> u64 {
-        members(set).map(|t| self.dense.size[t as usize]).sum()
+        members(set).map(|t| self.indexed.size[t as usize]).sum()
     }
 
-    fn search(&self, room: u64, steps: &mut Steps) -> Option<Vec<Act>> {
-        let dense = self.dense;
-        let keep = (0..dense.tensors()).filter(|&t| dense.keep[t as usize]).fold(0u64, |set, t| set | 1 << t);
+    fn search(&self, room: u64, steps: &mut Allowance) -> Option<Vec<Action>> {
+        let indexed = self.indexed;
+        let keep =
+            (0..indexed.tensors()).filter(|&t| indexed.keep[t as usize]).fold(0u64, |set, t| set | 1 << t);
         let mut sets = Sets::new();
         // Of equal times the one that has got furthest is looked at first.
         let mut queue = BinaryHeap::with_capacity(Sets::ROOM);
@@ -162,9 +163,9 @@ impl Small<'_> {
                 continue;
             }
             let next = u32::from(next);
-            if next == dense.ops {
+            if next == indexed.ops {
                 if held & keep == keep {
-                    return Some(self.acts(&sets.nodes, at));
+                    return Some(self.actions(&sets.nodes, at));
                 }
                 continue;
             }
@@ -173,11 +174,12 @@ impl Small<'_> {
             }
             for op in 0..=next {
                 let useful = op == next
-                    || next <= dense.replay_until[op as usize] && self.outs[op as usize] & !held != 0;
+                    || next <= indexed.replay_until[op as usize] && self.outs[op as usize] & !held != 0;
                 if !useful || self.ins[op as usize] & !held != 0 {
                     continue;
                 }
-                let (ns, next) = if op == next { (ns, next + 1) } else { (ns + dense.ns[op as usize], next) };
+                let (ns, next) =
+                    if op == next { (ns, next + 1) } else { (ns + indexed.ns[op as usize], next) };
                 self.each_way(held, op, room, &mut |held| {
                     let node = Node { held, ns, from: at, next: next as u8, op: op as u8 };
                     if let Some(number) = sets.reach(node) {
@@ -193,15 +195,15 @@ impl Small<'_> {
     /// Every set that may be held after `op` has run, of those that let go of nothing without need; until `found` says that it
     /// is enough.
     fn each_way(&self, held: u64, op: u32, room: u64, found: &mut impl FnMut(u64) -> bool) {
-        let (outs, scratch) = (self.outs[op as usize], self.dense.scratch[op as usize]);
+        let (outs, scratch) = (self.outs[op as usize], self.indexed.scratch[op as usize]);
         // What is held already and is made again is in the way of itself until it has been let go.
         let held = held & !outs;
         let over = self.over[op as usize];
         let mut least = self.bytes(held | outs) + scratch;
         let free: Vec<u32> = members(held & (!self.ins[op as usize] | over))
-            .filter(|&t| self.dense.size[t as usize] > 0)
+            .filter(|&t| self.indexed.size[t as usize] > 0)
             .collect();
-        let rest: u64 = free.iter().map(|&t| self.dense.size[t as usize]).sum();
+        let rest: u64 = free.iter().map(|&t| self.indexed.size[t as usize]).sum();
         least -= rest.min(least);
         if least <= room {
             self.choose(&free, held | outs, self.bytes(held | outs) + scratch, room, rest, found);
@@ -223,7 +225,7 @@ impl Small<'_> {
             return found(set);
         }
         let Some((&t, others)) = free.split_first() else { return true };
-        let size = self.dense.size[t as usize];
+        let size = self.indexed.size[t as usize];
         if all - rest > room {
             return true;
         }
@@ -232,14 +234,14 @@ impl Small<'_> {
     }
 
     /// The ops on the way to a node.
-    fn acts(&self, nodes: &[Node], mut at: u32) -> Vec<Act> {
-        let mut acts = Vec::new();
+    fn actions(&self, nodes: &[Node], mut at: u32) -> Vec<Action> {
+        let mut actions = Vec::new();
         while at != 0 {
-            acts.push(Act::Run(u32::from(nodes[at as usize].op)));
+            actions.push(Action::Run(u32::from(nodes[at as usize].op)));
             at = nodes[at as usize].from;
         }
-        acts.reverse();
-        acts
+        actions.reverse();
+        actions
     }
 }
 
@@ -258,8 +260,8 @@ mod tests {
     use crate::problem::{Op, OpId, Problem, Tensor, TensorId};
 
     /// Four ops that make tensors of the sizes given, and four that want them back, last first.
-    fn there_and_back(sizes: [u64; 4]) -> Dense {
-        let mut step = Problem::new(1);
+    fn there_and_back(sizes: [u64; 4]) -> IndexedProblem {
+        let mut step = Problem::new();
         let tensor = |name: String, bytes: u64| Tensor { alignment: 1, ..Tensor::transient(name, bytes) };
         let made: Vec<TensorId> =
             (0..4usize).map(|n| step.tensor(tensor(format!("x{n}"), sizes[n]))).collect();
@@ -270,33 +272,35 @@ mod tests {
             let sink = step.tensor(tensor(format!("y{n}"), 1));
             step.op(Op::new(format!("b{n}"), &[made[n]], &[sink], 1));
         }
-        Dense::new(&step, &(0..8).map(OpId).collect::<Vec<_>>())
+        IndexedProblem::new(&step, &(0..8).map(OpId).collect::<Vec<_>>())
     }
 
-    fn replays(dense: &Dense, budget: u64) -> Option<u64> {
-        let ns = |act: &Act| if let Act::Run(op) = *act { dense.ns[op as usize] } else { 0 };
-        fastest(dense, budget, &mut Steps::of_a_rung())
-            .map(|acts| acts.iter().map(ns).sum::<u64>() - dense.base_ns())
+    fn replays(indexed: &IndexedProblem, budget: u64) -> Option<u64> {
+        let ns = |action: &Action| if let Action::Run(op) = *action { indexed.ns[op as usize] } else { 0 };
+        fastest(indexed, budget, &mut Allowance::of_a_level())
+            .map(|actions| actions.iter().map(ns).sum::<u64>() - indexed.base_ns())
     }
 
     #[test]
     fn nothing_runs_again_where_all_fits_and_the_cheapest_does_where_it_does_not() {
-        let dense = there_and_back([8, 8, 8, 8]);
-        assert_eq!(replays(&dense, 33), Some(0));
+        let indexed = there_and_back([8, 8, 8, 8]);
+        assert_eq!(replays(&indexed, 33), Some(0));
         // One of the first three has to go before the first sink is made, and the first is the cheapest to make again.
-        assert_eq!(replays(&dense, 32), Some(10));
-        assert!(replays(&dense, 16).is_some_and(|ns| ns > 10));
-        assert_eq!(replays(&dense, 15), None);
+        assert_eq!(replays(&indexed, 32), Some(10));
+        assert!(replays(&indexed, 16).is_some_and(|ns| ns > 10));
+        assert_eq!(replays(&indexed, 15), None);
     }
 
     #[test]
     fn a_step_of_many_ops_is_left_alone() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         for n in 0..=MOST_OPS {
             let t = step.tensor(Tensor::output(format!("x{n}"), 64));
             step.op(Op::new(format!("f{n}"), &[], &[t], 1));
         }
         let order: Vec<OpId> = (0..=MOST_OPS).map(OpId).collect();
-        assert!(fastest(&Dense::new(&step, &order), u64::MAX, &mut Steps::of_a_rung()).is_none());
+        assert!(
+            fastest(&IndexedProblem::new(&step, &order), u64::MAX, &mut Allowance::of_a_level()).is_none()
+        );
     }
 }

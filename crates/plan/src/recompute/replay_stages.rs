@@ -1,48 +1,50 @@
 //! Gives every replay of a schedule a stage of its own, so that what a long chain holds can be dropped inside it.
 //!
-//! A stage makes each thing again at most once, and what it makes for itself alone stays until it is used. A long
-//! chain of replays in one stage therefore has a peak that no drop can lower. Spread over stages in which no op has
-//! its first run (rests), the same chain is an ordinary stretch of the step: anything in it may be dropped and made
-//! again in turn, to any depth.
+//! A stage makes each thing again at most once, and what it makes for itself alone stays until it is used. A long chain of replays in
+//! one stage therefore has a peak that no drop can lower. Over several *replay stages*, in which no op has its first run, the same
+//! chain is an ordinary stretch of the step: anything in it may be dropped and made again in turn, to any depth.
 
-use super::state::{Again, Frozen, State};
-use crate::dense::{Dense, Lists};
-use crate::lifespan::Act;
+use super::state::{Remake, SavedReplays, State};
+use crate::indexed_problem::{IndexedProblem, Lists};
+use crate::lifespan::Action;
 use crate::problem::OpId;
 
-/// The same schedule with one replay a rest, rests that had become empty left out.
-pub(crate) fn spread(state: &State) -> (Dense, Frozen) {
-    let old = state.dense;
+/// The same schedule with one replay a replay stage; replay stages that had become empty are left out.
+pub(crate) fn one_replay_a_stage(state: &State) -> (IndexedProblem, SavedReplays) {
+    let old = state.indexed;
     // Where each old stage goes; the end goes to the end.
     let mut place = Vec::with_capacity(old.ops as usize + 1);
     let mut stages: Vec<Stage> = Vec::with_capacity(old.ops as usize + state.pairs);
     for stage in 0..old.ops {
-        let list = state.again(stage);
+        let list = state.remakes(stage);
         let loads_from = list.partition_point(|&what| what < old.ops);
         stages.extend(list[loads_from..].iter().chain(&list[..loads_from]).map(|&what| (None, Some(what))));
-        // An op may be replayed up to the rests before the op that limits it, and a rest limits nothing.
+        // An op may be replayed up to the replay stages before the op that limits it, and a replay stage limits nothing.
         place.push(stages.len() as u32);
-        if !old.is_rest(stage) {
+        if !old.is_replay_stage(stage) {
             stages.push((Some(stage), None));
         }
     }
     renumbered(old, &stages, place)
 }
 
-/// The schedule of a plain sequence, with one replay a rest.
-pub(crate) fn spread_acts(old: &Dense, acts: &[Act]) -> (Dense, Frozen) {
+/// The schedule of a plain sequence, with one replay a replay stage.
+pub(crate) fn one_replay_a_stage_of(
+    old: &IndexedProblem,
+    actions: &[Action],
+) -> (IndexedProblem, SavedReplays) {
     let mut place: Vec<u32> = Vec::with_capacity(old.ops as usize + 1);
-    let mut stages: Vec<Stage> = Vec::with_capacity(acts.len());
-    for act in acts {
-        match *act {
-            Act::Run(op) if op as usize >= place.len() => {
-                // Rests of the old numbering limit nothing and make nothing, so they may go anywhere.
+    let mut stages: Vec<Stage> = Vec::with_capacity(actions.len());
+    for action in actions {
+        match *action {
+            Action::Run(op) if op as usize >= place.len() => {
+                // Replay stages of the old numbering limit nothing and make nothing, so they may go anywhere.
                 place.resize(op as usize + 1, stages.len() as u32);
                 stages.push((Some(op), None));
             }
-            Act::Run(op) => stages.push((None, Some(op))),
-            Act::Load(t) => stages.push((None, Some(old.ops + t))),
-            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
+            Action::Run(op) => stages.push((None, Some(op))),
+            Action::Load(t) => stages.push((None, Some(old.ops + t))),
+            Action::Store(_) | Action::Stored(_) | Action::Loaded(_) => {}
         }
     }
     place.resize(old.ops as usize, stages.len() as u32);
@@ -50,24 +52,23 @@ pub(crate) fn spread_acts(old: &Dense, acts: &[Act]) -> (Dense, Frozen) {
 }
 
 /// What one stage does: an op's first run, or something made again.
-type Stage = (Option<u32>, Option<Again>);
+type Stage = (Option<u32>, Option<Remake>);
 
 /// The arrays of `old` for a new row of stages; `place` says where each old stage goes.
-fn renumbered(old: &Dense, stages: &[Stage], mut place: Vec<u32>) -> (Dense, Frozen) {
+fn renumbered(old: &IndexedProblem, stages: &[Stage], mut place: Vec<u32>) -> (IndexedProblem, SavedReplays) {
     let ops = stages.len() as u32;
     place.push(ops);
     let at = |position: u32| place[position as usize];
     let lists =
         |all: &Lists| Lists::new(stages.iter().map(|s| s.0.map_or_else(Vec::new, |op| all.of(op).to_vec())));
     let per_op = |all: &[u64]| stages.iter().map(|s| s.0.map_or(0, |op| all[op as usize])).collect();
-    let dense = Dense {
+    let indexed = IndexedProblem {
         ops,
         op_id: stages.iter().map(|s| s.0.map_or(OpId(u32::MAX), |op| old.op_id[op as usize])).collect(),
         producer: old.producer.iter().map(|&p| at(p)).collect(),
         ins: lists(&old.ins),
         outs: lists(&old.outs),
         pairs: lists(&old.pairs),
-        algorithm: stages.iter().map(|s| s.0.map_or(0, |op| old.algorithm[op as usize])).collect(),
         ns: per_op(&old.ns),
         carried: stages.iter().map(|s| s.0.and_then(|op| old.carried[op as usize])).collect(),
         scratch: per_op(&old.scratch),
@@ -79,14 +80,14 @@ fn renumbered(old: &Dense, stages: &[Stage], mut place: Vec<u32>) -> (Dense, Fro
         keep: old.keep.clone(),
         resident_bytes: old.resident_bytes,
         copy_ns: old.copy_ns.clone(),
-        hidden: old.hidden,
+        copy_overlap_divisor: old.copy_overlap_divisor,
     };
-    let renamed = |what: Again| match what.checked_sub(old.ops) {
+    let renamed = |what: Remake| match what.checked_sub(old.ops) {
         None => at(what),
         Some(t) => ops + t,
     };
     let again = stages.iter().map(|s| s.1.map(renamed).into_iter().collect()).collect();
-    (dense, Frozen::new(again))
+    (indexed, SavedReplays::new(again))
 }
 
 #[cfg(test)]
@@ -96,7 +97,7 @@ mod tests {
 
     /// A chain and its way back, so that the last ops want what the first made.
     fn there_and_back(length: usize) -> Problem {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let mut made: Vec<TensorId> = Vec::new();
         for n in 0..length {
             let next = step.tensor(Tensor::transient(format!("x{n}"), 64));
@@ -112,35 +113,36 @@ mod tests {
     }
 
     fn ops(state: &State) -> Vec<OpId> {
-        let run = |act: &Act| match act {
-            Act::Run(op) => Some(state.dense.op_id[*op as usize]),
+        let run = |action: &Action| match action {
+            Action::Run(op) => Some(state.indexed.op_id[*op as usize]),
             _ => None,
         };
-        state.acts().iter().filter_map(run).collect()
+        state.actions().iter().filter_map(run).collect()
     }
 
     #[test]
     fn a_schedule_that_is_spread_runs_the_same_ops_in_no_more_memory() {
         let step = there_and_back(6);
         let order: Vec<OpId> = (0..12).map(OpId).collect();
-        let dense = Dense::new(&step, &order);
-        let mut state = State::new(&dense);
+        let indexed = IndexedProblem::new(&step, &order);
+        let mut state = State::new(&indexed);
         // The way back from 3 begins with a replay of 0 to 3, of which only the last is wanted there.
         (0..4).for_each(|op| state.insert(8, op));
-        let (wide, frozen) = spread(&state);
-        let mut after = frozen.thaw(&wide);
+        let (wide, saved) = one_replay_a_stage(&state);
+        let mut after = saved.restore(&wide);
         assert_eq!(wide.ops, 16);
         assert_eq!(ops(&state), ops(&after));
         assert_eq!(state.extra_ns, after.extra_ns);
         assert!(after.peak() <= state.peak());
         // From the plain sequence comes the same.
-        let (wide_too, again) = spread_acts(&dense, &state.acts());
-        assert_eq!((wide_too.ops, ops(&again.thaw(&wide_too))), (wide.ops, ops(&state)));
-        // A second time changes nothing, and a rest that has become empty goes.
-        assert_eq!(spread(&after).0.ops, 16);
-        let rest = (0..wide.ops).find(|&stage| wide.is_rest(stage) && !after.again(stage).is_empty());
-        let rest = rest.unwrap_or_default();
-        after.remove(rest, after.again(rest)[0]);
-        assert_eq!(spread(&after).0.ops, 15);
+        let (wide_too, again) = one_replay_a_stage_of(&indexed, &state.actions());
+        assert_eq!((wide_too.ops, ops(&again.restore(&wide_too))), (wide.ops, ops(&state)));
+        // A second time changes nothing, and a replay stage that has become empty goes.
+        assert_eq!(one_replay_a_stage(&after).0.ops, 16);
+        let empty =
+            (0..wide.ops).find(|&stage| wide.is_replay_stage(stage) && !after.remakes(stage).is_empty());
+        let empty = empty.unwrap_or_default();
+        after.remove(empty, after.remakes(empty)[0]);
+        assert_eq!(one_replay_a_stage(&after).0.ops, 15);
     }
 }

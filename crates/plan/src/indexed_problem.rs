@@ -40,10 +40,10 @@ pub(crate) struct Carried {
 
 /// A problem in a given order, in the solvers' numbering.
 #[derive(Clone, Debug)]
-pub(crate) struct Dense {
+pub(crate) struct IndexedProblem {
     /// Number of ops.
     pub ops: u32,
-    /// Position in the order -> the problem's op, or `u32::MAX` for a rest.
+    /// Position in the order -> the problem's op, or `u32::MAX` for a stage that is there for replays alone.
     pub op_id: Vec<OpId>,
     /// Transient -> the problem's tensor.
     pub tensor_id: Vec<TensorId>,
@@ -61,15 +61,13 @@ pub(crate) struct Dense {
     pub outs: Lists,
     /// In-place pairs of each op, flattened: read, written, read, written. No tensor is in two pairs.
     pub pairs: Lists,
-    /// The chosen algorithm of each op.
-    pub algorithm: Vec<u32>,
-    /// Time of each op with it; nothing for ops that are copies, which run beside the others.
+    /// Time of each op; nothing for ops that are copies, which run beside the others.
     pub ns: Vec<u64>,
     /// Ops that are copies.
     pub carried: Vec<Option<Carried>>,
     /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
     pub is_carried: Vec<bool>,
-    /// Scratch of each op with it, padded.
+    /// Scratch of each op, padded.
     pub scratch: Vec<u64>,
     /// Each op may be replayed just before any op up to this one; its own position if never.
     pub replay_until: Vec<u32>,
@@ -77,16 +75,16 @@ pub(crate) struct Dense {
     pub resident_bytes: u64,
     /// Time to copy each transient over the link, if there is one.
     pub copy_ns: Option<Vec<u64>>,
-    /// The search counts a copy with its time divided by this: what is left of it where the rest runs beside ops.
-    pub hidden: u64,
+    /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
+    pub copy_overlap_divisor: u64,
 }
 
-impl Dense {
-    /// Numbers `problem` in the order `order`, with the first algorithm of every op.
-    pub fn new(problem: &Problem, order: &[OpId]) -> Dense {
+impl IndexedProblem {
+    /// Numbers `problem` in the order `order`.
+    pub fn new(problem: &Problem, order: &[OpId]) -> IndexedProblem {
         const NONE: u32 = u32::MAX;
         let mut number = vec![NONE; problem.tensors.len()];
-        let mut dense = Dense {
+        let mut indexed = IndexedProblem {
             ops: order.len() as u32,
             op_id: order.to_vec(),
             tensor_id: Vec::new(),
@@ -97,94 +95,85 @@ impl Dense {
             ins: Lists::default(),
             outs: Lists::default(),
             pairs: Lists::default(),
-            algorithm: vec![0; order.len()],
-            ns: order.iter().map(|o| problem.ops[o.index()].own_ns(0)).collect(),
+            ns: order.iter().map(|o| problem.ops[o.index()].own_ns()).collect(),
             carried: Vec::new(),
             is_carried: Vec::new(),
             scratch: Vec::new(),
             replay_until: Vec::new(),
             resident_bytes: resident_offsets(problem).1,
             copy_ns: None,
-            hidden: 1,
+            copy_overlap_divisor: 1,
         };
         for (position, op) in order.iter().enumerate() {
             for &tensor in &problem.ops[op.index()].writes {
                 let t = &problem.tensors[tensor.index()];
-                number[tensor.index()] = dense.size.len() as u32;
-                dense.tensor_id.push(tensor);
-                dense.size.push(t.padded_bytes());
-                dense.alignment.push(t.alignment);
-                dense.producer.push(position as u32);
-                dense.keep.push(t.home == Home::Output);
+                number[tensor.index()] = indexed.size.len() as u32;
+                indexed.tensor_id.push(tensor);
+                indexed.size.push(t.padded_bytes());
+                indexed.alignment.push(t.alignment);
+                indexed.producer.push(position as u32);
+                indexed.keep.push(t.home == Home::Output);
             }
         }
         let op = |o: &OpId| &problem.ops[o.index()];
-        dense.ins = Lists::new(order.iter().map(|o| {
+        indexed.ins = Lists::new(order.iter().map(|o| {
             let roots = op(o).reads.iter().map(|&t| number[problem.root(t).0.index()]);
             let mut list: Vec<u32> = roots.filter(|&t| t != NONE).collect();
             list.sort_unstable();
             list.dedup();
             list
         }));
-        dense.outs =
+        indexed.outs =
             Lists::new(order.iter().map(|o| op(o).writes.iter().map(|t| number[t.index()]).collect()));
-        dense.pairs = Lists::new(order.iter().map(|o| {
+        indexed.pairs = Lists::new(order.iter().map(|o| {
             let mut list: Vec<u32> = Vec::new();
             for &(read, written) in &op(o).in_place {
                 let (root, inside) = problem.root(read);
                 let (r, w) = (number[root.index()], number[written.index()]);
                 // A smaller tensor in a larger one's place would hold the whole place; equal sizes share freely.
-                let fits = r != NONE && inside == 0 && dense.size[r as usize] == dense.size[w as usize];
-                let stricter = r != NONE && dense.alignment[w as usize] > dense.alignment[r as usize];
+                let fits = r != NONE && inside == 0 && indexed.size[r as usize] == indexed.size[w as usize];
+                let stricter = r != NONE && indexed.alignment[w as usize] > indexed.alignment[r as usize];
                 if fits && !stricter && !list.contains(&r) && !list.contains(&w) {
                     list.extend([r, w]);
                 }
             }
             list
         }));
-        dense.carried = order
+        indexed.carried = order
             .iter()
             .map(|o| {
                 let (op, out) = (op(o), op(o).carry? == Carry::Out);
                 let tensor = if out { op.reads[0] } else { op.writes[0] };
-                Some(Carried { tensor: number[tensor.index()], out, ns: op.algorithms[0].ns })
+                Some(Carried { tensor: number[tensor.index()], out, ns: op.ns })
             })
             .collect();
-        dense.is_carried = vec![false; dense.size.len()];
-        for carried in dense.carried.iter().flatten() {
-            dense.is_carried[carried.tensor as usize] = true;
+        indexed.is_carried = vec![false; indexed.size.len()];
+        for carried in indexed.carried.iter().flatten() {
+            indexed.is_carried[carried.tensor as usize] = true;
         }
-        dense.scratch = order.iter().map(|o| padded_scratch(problem, *o, 0)).collect();
-        dense.replay_until = replay_limits(problem, order);
+        indexed.scratch = order.iter().map(|o| padded_scratch(problem, *o)).collect();
+        indexed.replay_until = replay_limits(problem, order);
         if let Some(link) = problem.link {
             let bytes = |t: &TensorId| link.ns(problem.tensors[t.index()].bytes);
-            dense.copy_ns = Some(dense.tensor_id.iter().map(bytes).collect());
+            indexed.copy_ns = Some(indexed.tensor_id.iter().map(bytes).collect());
         }
-        dense
-    }
-
-    /// Lets an op (by position) use another of its algorithms.
-    pub fn choose(&mut self, problem: &Problem, position: u32, algorithm: u32) {
-        let op = self.op_id[position as usize];
-        self.algorithm[position as usize] = algorithm;
-        self.ns[position as usize] = problem.ops[op.index()].own_ns(algorithm);
-        self.scratch[position as usize] = padded_scratch(problem, op, algorithm);
+        indexed
     }
 
     /// The same step in which none of `ops` writes over what it reads.
-    pub fn apart(&self, ops: &[u32]) -> Dense {
+    pub fn without_in_place(&self, ops: &[u32]) -> IndexedProblem {
         let pairs = |op: u32| if ops.contains(&op) { Vec::new() } else { self.pairs.of(op).to_vec() };
-        Dense { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
+        IndexedProblem { pairs: Lists::new((0..self.ops).map(pairs)), ..self.clone() }
     }
 
-    /// Gives every op the time of its algorithm, and every copy its time.
+    /// Gives every op and every copy its time in `problem`.
     pub fn time(&mut self, problem: &Problem) {
         for position in 0..self.ops as usize {
             let op = self.op_id[position];
             let Some(op) = problem.ops.get(op.index()) else { continue };
-            self.ns[position] = op.own_ns(self.algorithm[position]);
+            self.ns[position] = op.own_ns();
             if let Some(carried) = &mut self.carried[position] {
-                carried.ns = op.algorithms[0].ns;
+                carried.ns = op.ns;
             }
         }
         let link = problem.link;
@@ -194,8 +183,8 @@ impl Dense {
         }
     }
 
-    /// Whether no op has its first run at `position`, so that it is there for replays alone.
-    pub fn is_rest(&self, position: u32) -> bool {
+    /// Whether no op has its first run at `position`: the stage is there for replays alone.
+    pub fn is_replay_stage(&self, position: u32) -> bool {
         self.op_id[position as usize] == OpId(u32::MAX)
     }
 
@@ -215,10 +204,9 @@ impl Dense {
     }
 }
 
-/// Scratch of an algorithm, rounded up.
-pub(crate) fn padded_scratch(problem: &Problem, op: OpId, algorithm: u32) -> u64 {
-    let bytes = problem.ops[op.index()].algorithms[algorithm as usize].scratch;
-    bytes.next_multiple_of(problem.scratch_alignment)
+/// Scratch of an op, rounded up.
+fn padded_scratch(problem: &Problem, op: OpId) -> u64 {
+    problem.ops[op.index()].scratch.next_multiple_of(problem.scratch_alignment)
 }
 
 /// Where residents lie (the strictest alignment first, so that nothing is lost), and where they end.
