@@ -44,7 +44,9 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if let Some(threads) = config.threads.filter(|&threads| threads > MOST_THREADS) {
         return Err(Failure(format!("--threads {threads} is too much; {MOST_THREADS} is the most")));
     }
-    for (flag, value) in [("--lr", config.lr), ("--clip-norm", config.clip_norm)] {
+    let numbers =
+        [("--lr", config.lr), ("--clip-norm", config.clip_norm), ("--weight-decay", config.weight_decay)];
+    for (flag, value) in numbers {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return Err(Failure(format!("{flag} {value} means nothing; it is a number above 0")));
         }
@@ -72,7 +74,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
 /// Whether all names are known ones.
 fn check_names(config: &Config) -> Result<(), Failure> {
     if let Some(name) = &config.optimizer {
-        names::optimizer(name, 1e-3)?;
+        names::optimizer(name, 1e-3, config.weight_decay)?;
     }
     config.schedule(1)?;
     config.precision()?;
@@ -131,6 +133,8 @@ mod tests {
             ("lr = -1.0", "--lr -1"),
             ("lr = inf", "--lr inf"),
             ("clip-norm = 0.0", "--clip-norm 0"),
+            ("weight-decay = -1.0", "--weight-decay -1"),
+            ("optimizer = \"lion\"\nweight-decay = 0.1", "--weight-decay is not for lion"),
             ("validation-split = 1.0", "--validation-split 1"),
             ("validation-split = nan", "--validation-split NaN"),
             ("validation-split = 0.1\nvalidation = \"x\"", "--validation-split"),

@@ -63,6 +63,11 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
+    /// How strongly weights are drawn to 0: for sgd, momentum, nesterov and adam as L2 regularization, for adamw decoupled.
+    /// [default: none; 0.01 for adamw]
+    #[arg(long, help_heading = "Training")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
     /// How the learning rate goes on: constant, cosine, exponential or one-cycle. [default: constant, or a Keras file's own]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +87,7 @@ pub struct Config {
     pub loss: Option<String>,
     /// What is counted beside the loss, with commas: accuracy, binary-accuracy, top5, auc, precision, recall, mean-iou,
     /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`. [default: accuracy, and mean-iou
-    /// of pixels; none beside a named loss; or a Keras file's own]
+    /// of pixels; none beside a named loss; or a Keras file's own; `none` counts nothing]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
@@ -228,7 +233,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }
@@ -332,7 +337,7 @@ impl Config {
 
     pub fn metrics(&self, default: &[Metric]) -> Result<Vec<Metric>, Failure> {
         let Some(names) = &self.metrics else { return Ok(default.to_vec()) };
-        names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(metric).collect()
+        listed(names).map(metric).collect()
     }
 
     /// The metrics that are named, each with the output that it is of where that is named too.
@@ -342,10 +347,14 @@ impl Config {
             Some((_, name)) => metric(name.trim()),
             None => metric(part),
         };
-        let parts = names.split(',').map(str::trim).filter(|part| !part.is_empty());
         let output = |part: &str| part.split_once('=').map(|(output, _)| output.trim().to_string());
-        parts.map(|part| Ok((output(part), one(part)?))).collect::<Result<_, _>>().map(Some)
+        listed(names).map(|part| Ok((output(part), one(part)?))).collect::<Result<_, _>>().map(Some)
     }
+}
+
+/// Names with commas between them; `none` stands for none.
+fn listed(names: &str) -> impl Iterator<Item = &str> {
+    names.split(',').map(str::trim).filter(|name| !matches!(*name, "" | "none"))
 }
 
 fn size(text: Option<&str>, flag: &str) -> Result<Option<Bytes>, Failure> {

@@ -18,6 +18,7 @@ mod form;
 mod inspect;
 mod interrupt;
 mod keras_file;
+mod layers;
 mod model_setup;
 mod models;
 mod names;
@@ -79,8 +80,8 @@ enum Command {
     Explain(explain::Args),
     /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
     Report(report::Args),
-    /// Describes a Keras file.
-    Inspect(inspect::Args),
+    /// Lists the layers of a model with shapes, parameters and bytes.
+    Inspect(Box<inspect::Args>),
     /// Packs buffers with lifespans into the least memory.
     Pack(pack::Args),
     /// Lists the models with their sizes.
@@ -146,7 +147,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),
-        Command::Inspect(args) => inspect::run(&args).map_err(Stop::from),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args).map_err(Stop::from),
         Command::Models(args) => {
             models::run(&args);

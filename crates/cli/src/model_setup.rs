@@ -162,16 +162,22 @@ impl ModelSetup {
     }
 
     /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam.
-    fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
+    pub fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
         if let (Some(compiled), None) = (&self.keras, &config.optimizer)
             && config.lr.is_none_or(|lr| compiled.optimizer.rate() == lr)
         {
-            return Ok(compiled.optimizer.clone());
+            return match config.weight_decay {
+                None => Ok(compiled.optimizer.clone()),
+                Some(_) => {
+                    let why = "a Keras file's optimizer has its own; name another with --optimizer";
+                    Err(Failure(format!("--weight-decay: {why}")))
+                }
+            };
         }
         let named = config.optimizer.as_deref().unwrap_or("adam");
         let plain = ["sgd", "momentum", "nesterov"].contains(&named);
         let lr = config.lr.unwrap_or(if plain { 0.05 } else { 1e-3 });
-        names::optimizer(named, lr)
+        names::optimizer(named, lr, config.weight_decay)
     }
 
     /// Whether an output is a score for each class.

@@ -7,11 +7,24 @@ use plimsoll::prelude::*;
 
 use crate::Failure;
 
-/// The optimizer of a name.
-pub fn optimizer(name: &str, rate: f64) -> Result<Arc<dyn Optimizer>, Failure> {
+/// The optimizer of a name, with a learning rate and a weight decay, where that is not its own.
+pub fn optimizer(name: &str, rate: f64, decay: Option<f64>) -> Result<Arc<dyn Optimizer>, Failure> {
     let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion and adafactor";
-    plimsoll::nn::optimizer(name, rate)
-        .ok_or_else(|| Failure(format!("there is no optimizer {name}; there are {known}")))
+    let plain = plimsoll::nn::optimizer(name, rate)
+        .ok_or_else(|| Failure(format!("there is no optimizer {name}; there are {known}")))?;
+    let Some(decay) = decay else { return Ok(plain) };
+    let sgd = |sgd: Sgd| Arc::new(Sgd { decay: Decay::l2(decay), ..sgd });
+    Ok(match name {
+        "sgd" => sgd(Sgd::new(rate)),
+        "momentum" => sgd(Sgd::momentum(rate, 0.9)),
+        "nesterov" => sgd(Sgd::nesterov(rate, 0.9)),
+        "adam" => Arc::new(Adam { decay: Decay::l2(decay), ..Adam::new(rate) }),
+        "adamw" => Arc::new(Adam::w(rate, decay)),
+        other => {
+            let takes = "sgd, momentum, nesterov, adam and adamw";
+            return Err(Failure(format!("--weight-decay is not for {other}; it is for {takes}")));
+        }
+    })
 }
 
 /// Whether there is a loss of this name.

@@ -26,6 +26,8 @@ impl Trainer {
             // As for a training: the pipelines' wish may be what is too much.
             if matches!(planned, Err(plimsoll_run::Error::Infeasible { .. })) && self.host_memory.is_none() {
                 self.lean_pipelines = true;
+                // What its trace holds is not there when a training is planned.
+                drop(survey);
                 (survey, planned) = self.surveyed(data)?;
             }
             let info = self.with_least_pipelines(planned?, data)?;
