@@ -78,7 +78,7 @@ pub fn table(budgets: &[Budget]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outlook::tests::survey;
+    use crate::plan_text::tests::survey;
 
     #[test]
     fn a_refused_budget_stands_beside_those_that_fit_and_says_its_least() {

@@ -76,7 +76,7 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<Frontier, Failure> {
     };
     let folder = Folder::of(folder)?;
     let config = folder.settings()?;
-    let device = crate::train::device(&config, None)?;
+    let device = crate::device_args::device(&config)?;
     if !device.has_times_in(&folder.times()) {
         return Err(Failure(format!("{} has no kernel times of this machine", folder.path().display())));
     }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::KerasModel;
 use crate::error::{Error, Result};
-use crate::loss::KerasLoss;
+use crate::loss::{KerasLoss, OutputLoss};
 use crate::metrics::{self, Metrics};
 use crate::optimizer::{KerasOptimizer, Rule};
 use crate::optimizer_config::OptimizerConfig;
@@ -112,6 +112,17 @@ impl KerasModel {
         let mut compiled = Compiled::measuring(self, loss);
         compiled.take(metrics);
         Ok(compiled)
+    }
+
+    /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.
+    ///
+    /// # Errors
+    /// As of [`KerasModel::measured`].
+    pub fn labels_are_classes(&self) -> Result<Vec<bool>> {
+        let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
+        let is_sparse =
+            |loss: &Option<OutputLoss>| matches!(loss, Some(OutputLoss::SparseCategorical { .. }));
+        Ok(loss.outputs.iter().map(is_sparse).collect())
     }
 
     /// Whether the file says how the model is to be trained.

@@ -91,4 +91,29 @@ impl Precision {
     pub const fn needs_loss_scale(self) -> bool {
         matches!(self, Precision::MixedF16)
     }
+
+    /// Its name, as users write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::F64 => "f64",
+            Precision::MixedBf16 => "mixed-bf16",
+            Precision::MixedF16 => "mixed-f16",
+        }
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+
+    /// ```
+    /// use plimsoll_run::Precision;
+    /// assert_eq!("mixed-bf16".parse(), Ok(Precision::MixedBf16));
+    /// assert!("f8".parse::<Precision>().is_err_and(|why| why.contains("use f32, f64, mixed-bf16 or mixed-f16")));
+    /// ```
+    fn from_str(name: &str) -> Result<Precision, String> {
+        let all = [Precision::F32, Precision::F64, Precision::MixedBf16, Precision::MixedF16];
+        let known = all.into_iter().find(|precision| precision.name() == name);
+        known.ok_or_else(|| format!("there is no precision {name}; use f32, f64, mixed-bf16 or mixed-f16"))
+    }
 }

@@ -145,12 +145,47 @@ impl Tensor {
             let why = format!("writes {} bytes over a tensor of {}", bytes.len(), self.ty());
             return Err(Error::Signature { site, why });
         }
-        if Arc::strong_count(self.buffer(site)?) > 1 {
+        self.unshare(site)?;
+        // SAFETY: nobody else holds the buffer, and it has as many bytes.
+        unsafe { self.buffer(site)?.write(bytes, site) }
+    }
+
+    /// Lets `fill` write other elements over those it has: in place where the host can write them, else by way of a copy. Where
+    /// somebody holds a clone, that keeps what it saw.
+    ///
+    /// ```
+    /// use plimsoll_run::Tensor;
+    /// let mut x = Tensor::from_slice(&[1u8, 2], [2])?;
+    /// let before = x.clone();
+    /// x.fill_bytes(|bytes| bytes[1] = 7)?;
+    /// assert_eq!((x.to_vec::<u8>()?[1], before.to_vec::<u8>()?[1]), (7, 2));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn fill_bytes(&mut self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let (site, n) = (Site::here(), self.ty().bytes());
+        if !self.buffer(site)?.device().backend().is_host() {
+            let mut bytes = vec![0; n];
+            fill(&mut bytes);
+            return self.set_bytes(&bytes);
+        }
+        if self.unshare(site)? {
+            // SAFETY: the buffer is fresh, and nobody else knows it.
+            unsafe { self.buffer(site)?.ptr().write_bytes(0, n) };
+        }
+        // SAFETY: nobody else holds the buffer, it has as many bytes, and all of them are initialised.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.buffer(site)?.ptr(), n) });
+        Ok(())
+    }
+
+    /// Gives it a buffer of its own, whose bytes are still to be written, where somebody else holds the one that it has.
+    fn unshare(&mut self, site: Site) -> Result<bool> {
+        let is_shared = Arc::strong_count(self.buffer(site)?) > 1;
+        if is_shared {
             let device = self.buffer(site)?.device().clone();
             *self = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;
         }
-        // SAFETY: nobody else holds the buffer, and it has as many bytes.
-        unsafe { self.buffer(site)?.write(bytes, site) }
+        Ok(is_shared)
     }
 
     /// The raw bytes: in place where the host can read them, else a copy. See [`Tensor::read_bytes`] for large ones.

@@ -131,8 +131,8 @@ impl Trainer {
             inputs: inputs.iter().map(ty).collect(),
             labels: labels.iter().map(ty).collect(),
             beside: Bytes::ZERO,
-            // A device with memory of its own is given the next batch while it computes.
-            ahead: labelled && self.on()?.has_own_memory(),
+            // A device with memory of its own is given the next batch while it computes, unless that is only random numbers.
+            ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
         })
     }
 

@@ -10,18 +10,22 @@ use plimsoll::nn::{Loss, Measure, Precisions};
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::check::known_optimizer;
 use crate::config::Config;
 use crate::form::Form;
 use crate::keras_file::{
     Named, advised, fits, follows_file, keep_metrics, name_metrics, named_loss, not_counted, not_followed,
 };
-use crate::sizes;
 use crate::task::Task;
+use crate::{names, sizes};
 
 /// The models, for the help.
-pub const MODELS: &str = "Models: demo, mlp, cnn, resnet18, resnet50, mobilenet, unet, gpt, gpt2, vit, lstm (plimsoll models has their sizes and \
-    data), or a .keras or .h5 file.";
+pub fn help() -> String {
+    let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
+    format!(
+        "Models: demo, {} (plimsoll models has their sizes and data), or a .keras or .h5 file.",
+        names.join(", ")
+    )
+}
 
 /// What a model is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,13 +36,13 @@ pub enum Purpose {
 }
 
 /// A model with what goes with it.
-pub struct Chosen {
+pub struct ModelSetup {
     pub name: String,
     pub model: Arc<dyn Model>,
     pub loss: Arc<dyn Loss>,
     pub metrics: Vec<Measure>,
     /// The precision that a recipe should have.
-    precision: Precision,
+    pub precision: Precision,
     /// Whether the zoo's model says classes, by scores that a softmax makes probabilities.
     pub is_classifier: bool,
     /// What a Keras file says of its training.
@@ -68,17 +72,17 @@ impl Model for Fitted {
     }
 }
 
-impl Chosen {
+impl ModelSetup {
     /// Finds the model and fits it to the form of its data: sides of images, classes, tokens. A Keras file is opened already.
     pub fn new(
         config: &Config,
         file: Option<KerasModel>,
         form: &Form,
         purpose: Purpose,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<ModelSetup, Failure> {
         let name = config.model.as_deref().unwrap_or("demo");
         if let Some(opened) = file {
-            return Chosen::keras(config, name, opened, &form.spec()?, purpose);
+            return ModelSetup::keras(config, name, opened, &form.spec()?, purpose);
         }
         let entry = find(name)?;
         let task = Task::new(config, entry.as_ref(), name, form)?;
@@ -95,7 +99,7 @@ impl Chosen {
         };
         let metrics = config.metrics(&task.metrics)?.into_iter().map(Measure::from).collect();
         let (loss, is_classifier) = (task.loss()?, task.is_classes());
-        Ok(Chosen { name: name.into(), model, loss, metrics, precision, is_classifier, keras: None })
+        Ok(ModelSetup { name: name.into(), model, loss, metrics, precision, is_classifier, keras: None })
     }
 
     /// A model from a Keras file, with the loss, optimizer and metrics that it was compiled with; for predictions with none
@@ -106,7 +110,7 @@ impl Chosen {
         opened: KerasModel,
         spec: &[FieldSpec],
         purpose: Purpose,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<ModelSetup, Failure> {
         let labels = spec.get(opened.n_inputs()..).unwrap_or_default();
         let mut compiled = match (purpose, named_loss(config, path, &opened, labels)?) {
             (Purpose::Predict, _) => Compiled::measuring(&opened, KerasLoss::none(opened.n_outputs())),
@@ -154,20 +158,26 @@ impl Chosen {
         let (model, loss) = (Arc::new(compiled.model.clone()), compiled.loss.clone());
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("keras").to_string();
         let precision = compiled.precision;
-        Ok(Chosen { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
+        Ok(ModelSetup { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
     }
 
     /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam.
-    fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
+    pub fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
         if let (Some(compiled), None) = (&self.keras, &config.optimizer)
             && config.lr.is_none_or(|lr| compiled.optimizer.rate() == lr)
         {
-            return Ok(compiled.optimizer.clone());
+            return match config.weight_decay {
+                None => Ok(compiled.optimizer.clone()),
+                Some(_) => {
+                    let why = "a Keras file's optimizer has its own; name another with --optimizer";
+                    Err(Failure(format!("--weight-decay: {why}")))
+                }
+            };
         }
         let named = config.optimizer.as_deref().unwrap_or("adam");
         let plain = ["sgd", "momentum", "nesterov"].contains(&named);
         let lr = config.lr.unwrap_or(if plain { 0.05 } else { 1e-3 });
-        known_optimizer(named, lr)
+        names::optimizer(named, lr, config.weight_decay)
     }
 
     /// Whether an output is a score for each class.
@@ -201,14 +211,7 @@ impl Chosen {
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
         Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
-            .memory_request(&MemoryRequest {
-                limit: config.line(&device)?,
-                host_limit: config.host_memory()?,
-                exactness: config.exact.map_or(Exactness::Reassociated, Exactness::from),
-                micro_batch: config.micro_batch,
-                precision: self.precision,
-                device: Some(device),
-            })
+            .memory_request(&config.memory_request(self.precision, &device)?)
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
             .labels(labels)
@@ -245,10 +248,4 @@ fn sized(entry: Entry, config: &Config, task: &Task, form: &Form) -> Result<Entr
     });
     sizes::fits(&sized, &form.data, &shape)?;
     Ok(sized)
-}
-
-/// Says which losses there are.
-pub fn no_loss(name: &str) -> Failure {
-    let known = "cross-entropy, mse, mae, binary-cross-entropy and dice";
-    Failure(format!("there is no loss {name}; there are {known}"))
 }

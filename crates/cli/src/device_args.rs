@@ -1,4 +1,4 @@
-//! What several commands ask of the machine: a device whose kernels are timed, and how exact a plan must be.
+//! Turns the name of a device into the device, with kernels that are timed once; or into the record of a card that is not here.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -6,78 +6,58 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
+use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::run::{CudaOptions, Error, Profile};
-use serde::{Deserialize, Serialize};
+use plimsoll::run::{CudaOptions, Profile};
 
 use crate::Failure;
+use crate::config::Config;
 
-/// How far a plan may depart from the bits of an unlimited run.
-#[derive(Clone, Copy, ValueEnum, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Exact {
-    /// The same bits: order, sharing of memory, recomputation.
-    Bitwise,
-    /// The same maths, sums in another order: micro-batches too.
-    Reassociated,
-    /// Also micro-batches for models whose batch statistics they change.
-    Approximate,
+/// Why there is no device of a name.
+enum NoDevice {
+    /// The name is that of none.
+    Unknown,
+    /// There is one, and it cannot be used.
+    Unusable(Failure),
 }
 
-impl From<Exact> for Exactness {
-    fn from(exact: Exact) -> Exactness {
-        match exact {
-            Exact::Bitwise => Exactness::Bitwise,
-            Exact::Reassociated => Exactness::Reassociated,
-            Exact::Approximate => Exactness::Approximate,
-        }
+impl<E: Into<Failure>> From<E> for NoDevice {
+    fn from(error: E) -> NoDevice {
+        NoDevice::Unusable(error.into())
     }
 }
 
-/// In which element type a model computes.
-#[derive(Clone, Copy, ValueEnum, Debug)]
-pub enum Compute {
-    /// Everything in f32.
-    F32,
-    /// Everything in f64; on the CPU.
-    F64,
-    /// Weights are read and activations kept as bf16.
-    MixedBf16,
-    /// Weights are read and activations kept as f16, with a loss scale.
-    MixedF16,
+/// The device that settings name.
+pub fn device(config: &Config) -> Result<Device, Failure> {
+    let name = name(config);
+    named(name, config).map_err(|why| match why {
+        NoDevice::Unknown => Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")),
+        NoDevice::Unusable(why) => why,
+    })
 }
 
-impl From<Compute> for Precision {
-    fn from(compute: Compute) -> Precision {
-        match compute {
-            Compute::F32 => Precision::F32,
-            Compute::F64 => Precision::F64,
-            Compute::MixedBf16 => Precision::MixedBf16,
-            Compute::MixedF16 => Precision::MixedF16,
-        }
-    }
+fn name(config: &Config) -> &str {
+    config.device.as_deref().unwrap_or("cpu")
 }
 
-/// The CPU with a number of threads. Its kernels are timed as they are first planned, and remembered.
-pub fn cpu(threads: usize) -> Result<Device, Error> {
-    Ok(calibrated(Device::cpu_threads(threads)?))
+/// Threads of the CPU: those that are named, or as many as this process may use.
+pub fn threads(config: &Config) -> usize {
+    config.threads.unwrap_or_else(process::allowed_cpus).max(1)
 }
 
 /// The device of a name: `cpu`, `cuda` or `cuda:1`. Its kernels are timed as they are first planned, and remembered.
-pub fn device(name: &str, threads: usize, tf32: bool) -> Result<Device, Failure> {
+fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
+    let tf32 = config.tf32.unwrap_or(false);
     let ordinal = match name.split_once(':') {
         None if name == "cpu" && tf32 => {
-            return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()));
+            return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()).into());
         }
-        None if name == "cpu" => return Ok(cpu(threads)?),
+        None if name == "cpu" => return Ok(calibrated(Device::cpu_threads(threads(config))?)),
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
         _ => None,
     };
-    let Some(ordinal) = ordinal else {
-        return Err(Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")));
-    };
+    let ordinal = ordinal.ok_or(NoDevice::Unknown)?;
     let device = Device::cuda_with(ordinal, CudaOptions { tf32, ..CudaOptions::default() })?;
     for note in device.notes() {
         eprintln!("{note}");
@@ -122,37 +102,28 @@ const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.tim
 
 /// A device to plan for: one that is here, or the record of one that is not. A record comes with the program (`h200`) or is a
 /// file of kernel times, as runs on a card leave them in the cache.
-pub fn plannable(name: &str, threads: usize, tf32: bool) -> Result<(Device, Option<Arc<Profile>>), Failure> {
+pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
     let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
         let profile = Arc::new(profile.map_err(Failure)?);
         Ok((Device::profiled(&profile)?, Some(profile)))
     };
+    let name = name(config);
     if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
         return recorded(Profile::parse(name, text));
     }
     if name.ends_with(".times") {
         return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
     }
-    match device(name, threads, tf32) {
-        Err(Failure(why)) if why.starts_with("there is no device") => {
-            let names: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+    match named(name, config) {
+        Ok(device) => Ok((device, None)),
+        Err(NoDevice::Unusable(why)) => Err(why),
+        Err(NoDevice::Unknown) => {
+            let records: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
             Err(Failure(format!(
-                "{why}, the record of a card ({}), or a file of kernel times",
-                names.join(", ")
+                "there is no device {name}; use cpu, cuda or cuda:N, the record of a card ({}), or a file of kernel times",
+                records.join(", ")
             )))
         }
-        device => Ok((device?, None)),
-    }
-}
-
-/// Refuses host memory for copies where tensors are in it anyway.
-pub fn check_host_memory(device: &Device, host_memory: Option<Bytes>) -> Result<(), Failure> {
-    match host_memory {
-        Some(_) if !device.copies_to_host() => {
-            let why = "the CPU's tensors are in host memory already; --host-memory is for a card";
-            Err(Failure(format!("{why}: name it with --device cuda, or leave --host-memory out")))
-        }
-        _ => Ok(()),
     }
 }
 
