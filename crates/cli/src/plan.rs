@@ -133,7 +133,7 @@ fn described(
     data: &str,
     limit: Option<Bytes>,
     batch: usize,
-    info: &StepInfo,
+    info: &PlanFigures,
 ) -> (serde_json::Value, String) {
     let (ms, unlimited_ms) = (info.predicted_seconds * 1e3, info.unlimited_seconds * 1e3);
     let memory_limit_bytes = limit.map(Bytes::get);

@@ -21,7 +21,7 @@ pub struct Lever {
 }
 
 /// The levers that a plan uses.
-pub fn levers(info: &StepInfo) -> Vec<Lever> {
+pub fn levers(info: &PlanFigures) -> Vec<Lever> {
     let saved = |from: Bytes, to: Bytes| from.get() as i64 - to.get() as i64;
     let mut levers = vec![Lever {
         name: "order and sharing",
@@ -65,7 +65,7 @@ pub fn levers(info: &StepInfo) -> Vec<Lever> {
 }
 
 /// The fields of a plan in JSON that say where its memory goes.
-pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
+pub fn json(info: &PlanFigures) -> Vec<(&'static str, Value)> {
     let peak = &info.peak;
     let mut kinds: serde_json::Map<String, Value> =
         peak.kinds.iter().map(|(kind, bytes)| (kind.name().into(), bytes.get().into())).collect();
@@ -94,7 +94,7 @@ pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
 }
 
 /// Where a plan's memory goes, and what was done about it.
-pub fn page(info: &StepInfo) -> String {
+pub fn page(info: &PlanFigures) -> String {
     let mut text = String::new();
     let total = info.planned.get().max(1) as f64;
     let peak = &info.peak;
@@ -137,7 +137,7 @@ pub fn page(info: &StepInfo) -> String {
 }
 
 /// The frontier as a plot, and what stands to either side of a plan.
-pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
+pub fn frontier(frontier: &Frontier, plan: Option<&PlanFigures>) -> String {
     let mut text = String::new();
     let points = &frontier.points;
     let lines = plot::frontier(points, plan.map(|info| (info.planned, info.predicted_seconds)));
@@ -183,7 +183,7 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
 }
 
 /// What a line to either side of a plan's would buy.
-pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
+pub fn ways(points: &[FrontierPoint], info: &PlanFigures) -> Vec<String> {
     let (bytes, seconds) = (info.planned, info.predicted_seconds);
     let mut ways = Vec::new();
     let percent = |other: f64| 100.0 * (other / seconds - 1.0);

@@ -269,7 +269,7 @@ impl Allocator for PagePool {
         let refusal = |s: &State| {
             let (most, holders) = (self.most(s), self.holders_of(s, HOLDERS_IN_AN_ERROR));
             let refusal = OutOfMemory::new(bytes, owner, &self.stats_of(s, most), holders);
-            if most < self.limit { refusal.by_line() } else { refusal }
+            if most < self.limit { refusal.by_limit() } else { refusal }
         };
         let Some(length) = bytes.to_usize().filter(|_| align <= self.page) else {
             return Err(refusal(&s).by_system());

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::counters::Sum;
 use crate::engine::{Engine, Filling, State};
-use crate::feed::Cursor;
+use crate::sample_reader::Cursor;
 use crate::order::Move;
 
 /// So many epochs in a row of which nothing is let through are taken for the first of all that follow.

@@ -12,7 +12,7 @@ use crate::batch::{Batch, Unwritten, give_back};
 use crate::counters::{StageCount, Sum};
 use crate::engine::{Engine, Filling};
 use crate::error::{Error, Result};
-use crate::feed::Cursor;
+use crate::sample_reader::Cursor;
 use crate::position::Position;
 
 /// How long nobody looks again whether there is a batch, unless somebody says so.

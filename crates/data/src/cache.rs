@@ -13,7 +13,7 @@ use plimsoll_formats::FileError;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::feed::Input;
+use crate::sample_reader::Input;
 use crate::recipe::Stage;
 use crate::sample::{FieldSpec, Rows, Sample, SampleMut};
 use crate::source::{Scratch, Source, StreamSource, read_at};

@@ -7,7 +7,7 @@ use plimsoll_device::Bytes;
 use crate::batches::Batches;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::feed::{Cursor, Input};
+use crate::sample_reader::{Cursor, Input};
 use crate::held_back::Part;
 use crate::open::Split;
 use crate::order::Move;

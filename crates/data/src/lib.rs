@@ -32,7 +32,7 @@ mod counters;
 mod dataset;
 mod engine;
 mod error;
-mod feed;
+mod sample_reader;
 mod fields;
 mod held_back;
 mod open;

@@ -114,7 +114,7 @@ impl OutOfMemory {
     }
 
     /// The same refusal, by a line for the whole process that the limit follows from.
-    pub fn by_line(self) -> OutOfMemory {
+    pub fn by_limit(self) -> OutOfMemory {
         OutOfMemory { verdict: Verdict::Line, ..self }
     }
 
@@ -226,7 +226,7 @@ largest holders:
             aligned,
             limit,
             capacity.clone().by_system(),
-            capacity.clone().by_line(),
+            capacity.clone().by_limit(),
             capacity.rehearsed(),
         ] {
             let text = error.to_string();

@@ -317,7 +317,7 @@ impl Compiled {
             metrics,
             inputs,
             labels,
-            beside: plimsoll_device::Bytes::ZERO,
+            reserved: plimsoll_device::Bytes::ZERO,
             ahead: false,
         }
     }

@@ -50,7 +50,7 @@ pub mod prelude {
     };
     pub use plimsoll_run::{
         Device, Exactness, Frontier, FrontierPoint, Function, MemoryInfo, MemoryRequest, Peak, Sketch, Step,
-        StepInfo, StepPlan, StepPlanner, StepResult, Tape, Tensor, function,
+        PlanFigures, StepPlan, StepPlanner, StepResult, Tape, Tensor, function,
     };
     pub use plimsoll_train::{
         Callback, Checkpoints, CsvLog, EarlyStopping, Epochs, ProgressBar, ReduceOnPlateau, TensorBoardLog,

@@ -13,7 +13,7 @@ use plimsoll_cuda::{Arena, Cuda, Options};
 use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, RandomOps, Type};
 use plimsoll_run::{
-    Device, Error, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Error, StateTensor, Kind, StepArgs, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
 };
 
 /// What tells a process that it is the thief, and what it is to take.
@@ -60,7 +60,7 @@ fn noise(device: &Device, ty: &Type, scale: f64, seed: i64) -> Tensor {
 }
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let tape = Tape::new();
     tape.watch(&pass.state[0])?;
     let mut x = pass.inputs[0].clone();
@@ -80,10 +80,10 @@ fn options(memory: Option<Bytes>) -> StepOptions {
 /// A step, and a count of how often its body is traced: every plan traces it.
 fn compile(device: &Device, memory: Option<Bytes>, samples: usize) -> Result<(Step, Arc<AtomicUsize>)> {
     let w = noise(device, &Type::new(DType::F32, [WIDTH, WIDTH]), 0.04, 1);
-    let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+    let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
     let traced = Arc::new(AtomicUsize::new(0));
     let count = traced.clone();
-    let body = move |pass: &Pass<'_>| {
+    let body = move |pass: &StepArgs<'_>| {
         count.fetch_add(1, Ordering::SeqCst);
         body(pass)
     };
@@ -115,7 +115,7 @@ fn show(what: &str, device: &Device, step: Option<&Step>) {
             info.unlimited,
             info.account.program,
             info.account.tensors,
-            info.account.staged,
+            info.account.inputs,
             info.recomputed_ops
         );
     }

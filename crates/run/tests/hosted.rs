@@ -9,7 +9,7 @@ use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, StateTensor, Kind, StepArgs, Result, StateSpec, Step, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
 
@@ -40,7 +40,7 @@ fn held(device: &Device) -> Vec<(String, Kind, Type)> {
     [named("weight", Kind::Parameter), first, second].concat()
 }
 
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let (weights, moments) = pass.state.split_at(LAYERS);
     let (first, second) = moments.split_at(LAYERS);
     let tape = Tape::new();
@@ -80,7 +80,7 @@ fn compile(device: &Device, options: StepOptions) -> Result<Step> {
                 Kind::Parameter => noise(&ty, scale, i as u64),
                 _ => Tensor::zeros(ty)?,
             };
-            all.push(Held { name, kind, tensor }.hosted(&mut left)?);
+            all.push(StateTensor { name, kind, tensor }.hosted(&mut left)?);
         }
         Step::compile_with(options, all, &[input(device)], body)
     })

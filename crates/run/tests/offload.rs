@@ -8,7 +8,7 @@ use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
 use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, StateTensor, Kind, StepArgs, Result, StateSpec, Step, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
 
@@ -63,7 +63,7 @@ impl Net {
         }
     }
 
-    fn body(self, pass: &Pass<'_>) -> Result<StepResult> {
+    fn body(self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let tape = Tape::new();
         pass.state.iter().try_for_each(|w| tape.watch(w))?;
         let mut x = pass.inputs[0].clone();
@@ -98,7 +98,7 @@ fn copying(memory: Option<Bytes>) -> StepOptions {
 
 fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
     device.scope(|| {
-        let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| Held {
+        let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| StateTensor {
             name,
             kind,
             tensor: noise(&ty, 0.3, i as u64),

@@ -3,7 +3,7 @@
 use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
 use plimsoll_nn::Plateau;
-use plimsoll_run::StepInfo;
+use plimsoll_run::PlanFigures;
 use plimsoll_run::record::Event;
 
 use crate::error::{Error, Result};
@@ -11,11 +11,11 @@ use crate::stop::{Ended, shown};
 
 /// What a run is about to do.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct RunPlan<'a> {
     /// What was planned for a step.
-    pub info: &'a StepInfo,
+    pub info: &'a PlanFigures,
     /// The line, if there is one.
-    pub line: Option<Bytes>,
+    pub limit: Option<Bytes>,
     /// Samples in a batch.
     pub batch: usize,
     /// Trained parameters.
@@ -199,7 +199,7 @@ pub trait Callback: Send {
     }
 
     /// Before the first step.
-    fn on_start(&mut self, _plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, _plan: &RunPlan<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl Callback for EarlyStopping {
         "early-stopping"
     }
 
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         if plan.step == 0 {
             (self.best, self.waited) = (f64::NAN, 0);
         }
@@ -349,7 +349,7 @@ impl Callback for ReduceOnPlateau {
         "reduce-on-plateau"
     }
 
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         if plan.step == 0 {
             let Plateau { best, waited, current, .. } = &mut self.plateau;
             (*best, *waited, *current) = (f64::INFINITY, 0, 1.0);

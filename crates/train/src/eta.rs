@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::callback::{EpochEvent, Plan, StepEvent};
+use crate::callback::{EpochEvent, RunPlan, StepEvent};
 
 /// How long a run will still take, as far as it can be told from what was.
 ///
@@ -31,7 +31,7 @@ pub struct Left {
 
 impl Eta {
     /// For a run that is about to do this.
-    pub fn new(plan: &Plan<'_>) -> Eta {
+    pub fn new(plan: &RunPlan<'_>) -> Eta {
         Eta { samples: plan.samples, epochs: plan.epochs, ..Eta::default() }
     }
 
@@ -41,14 +41,14 @@ impl Eta {
         let each = step.seconds / step.seen as f64;
         let epoch = each * samples.saturating_sub(step.seen) as f64;
         let others = self.epochs.saturating_sub(step.epoch + 1) as f64;
-        let run = epoch + self.beside + others * (each * samples as f64 + self.beside);
+        let run = epoch + self.reserved + others * (each * samples as f64 + self.reserved);
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
         self.left = time(epoch).zip(time(run)).map(|(epoch, run)| Left { epoch, run });
     }
 
     /// Takes note of an epoch.
     pub fn epoch(&mut self, epoch: &EpochEvent) {
-        self.beside = (epoch.seconds - epoch.step_seconds - epoch.waiting_seconds).max(0.0);
+        self.reserved = (epoch.seconds - epoch.step_seconds - epoch.waiting_seconds).max(0.0);
     }
 
     /// What is left; nothing before the first step, or where nobody knows how many samples an epoch has.

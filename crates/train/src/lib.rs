@@ -23,7 +23,7 @@ mod staging;
 mod terms;
 mod trainer;
 
-pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPlateau, StepEvent, Verdict};
+pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, RunPlan, ReduceOnPlateau, StepEvent, Verdict};
 pub use checkpoint::{Checkpoint, Checkpoints, Progress};
 pub use error::{Error, Result};
 pub use eta::{Eta, Left};

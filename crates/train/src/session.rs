@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use plimsoll_data::{Batches, Dataset};
 
-use crate::callback::{EpochEvent, Notice, Plan, Verdict};
+use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -149,9 +149,9 @@ impl Trainer {
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
         let (Some(training), Some(info)) = (&self.training, self.info(data)?) else { return Ok(()) };
-        let plan = Plan {
+        let plan = RunPlan {
             info: &info,
-            line: self.request.limit,
+            limit: self.request.limit,
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),
             // The data here repeats without end; what is said is of one pass.

@@ -100,7 +100,7 @@ fn epoch_bar(frame: &mut Frame<'_>, state: &State, area: Rect) {
 }
 
 fn load_bar(frame: &mut Frame<'_>, state: &State, live: &Live, area: Rect) {
-    let (what, whole) = match state.line {
+    let (what, whole) = match state.limit {
         Some(line) => ("line", line),
         None => ("planned", state.planned),
     };

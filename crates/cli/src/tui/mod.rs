@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{Ended, EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
+use plimsoll::train::{Ended, EpochEvent, Notice, RunPlan, Result, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
@@ -95,7 +95,7 @@ impl LiveView {
 }
 
 impl Callback for LiveView {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         self.shared.state().start(plan);
         *self.shared.device.lock().unwrap_or_else(PoisonError::into_inner) = Device::current().ok();
         if self.thread.is_some() {
@@ -146,7 +146,7 @@ impl Callback for LiveView {
             self.shared.state().events.iter().for_each(|event| say!("{event}"));
             let (_, peak) = self.shared.counted();
             let state = self.shared.state();
-            let line = state.line.map_or(String::new(), |line| format!(" of the line {line}"));
+            let line = state.limit.map_or(String::new(), |line| format!(" of the memory limit {line}"));
             say!("peak {peak}{line}; {} planned", state.planned);
         }
         if self.shared.is_stopping.load(Relaxed) {

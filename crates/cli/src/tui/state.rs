@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
-use plimsoll::train::{EpochEvent, Eta, Notice, Plan, StepEvent};
+use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 
 /// So many of the last events are kept, each so many characters long.
 const EVENTS: usize = 32;
@@ -14,7 +14,7 @@ const EVENT_CHARS: usize = 200;
 #[derive(Clone, Default)]
 pub struct State {
     /// The line, if there is one.
-    pub line: Option<Bytes>,
+    pub limit: Option<Bytes>,
     /// What was planned, of that the most that each kind holds at once, and what stays unused.
     pub planned: Bytes,
     pub kinds: Vec<(&'static str, Bytes)>,
@@ -37,10 +37,10 @@ pub struct State {
 
 impl State {
     /// Takes up the plan.
-    pub fn start(&mut self, plan: &Plan<'_>) {
+    pub fn start(&mut self, plan: &RunPlan<'_>) {
         let info = plan.info;
         let peak = &info.peak;
-        self.line = plan.line;
+        self.limit = plan.limit;
         self.planned = info.planned;
         self.kinds = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).collect();
         if peak.unused > Bytes::ZERO {

@@ -42,7 +42,7 @@ impl Device {
 
     /// The most that a line for this process could be now: what it takes already, and what nobody does. Of a card's memory
     /// where tensors are there, of the machine's (or the control group's) otherwise. None where the system does not say.
-    pub fn line_limit(&self) -> Option<Bytes> {
+    pub fn largest_limit(&self) -> Option<Bytes> {
         if self.taken().is_some() {
             return Some(self.capacity().unwrap_or_else(|| self.memory_info().limit));
         }
@@ -65,7 +65,7 @@ mod tests {
         let (own, total) = (Bytes::mib(10), Bytes::mib(100));
         let (device, card) = FakeCard::device(total, own);
         assert_eq!(device.counted(), Counted { now: own, peak: own });
-        assert_eq!(device.line_limit(), Some(total));
+        assert_eq!(device.largest_limit(), Some(total));
         let tensor = device.scope(|| Tensor::zeros(Type::new(DType::U8, [4 << 20]))).unwrap();
         let held = device.counted();
         assert!(held.now >= own + Bytes::mib(4) && held.now < own + Bytes::mib(6), "{held:?}");

@@ -118,7 +118,7 @@ impl Allocator for Pool {
             return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_system());
         }
         if self.host.stats().in_use + bytes > FakeCard::get(&self.card.line) {
-            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_line());
+            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_limit());
         }
         self.host.allocate(bytes, align, owner)
     }

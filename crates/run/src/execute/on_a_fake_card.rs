@@ -6,13 +6,13 @@ use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, Type};
 
 use crate::device::fake_card::FakeCard;
-use crate::{Device, Error, Held, Kind, Mode, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+use crate::{Device, Error, StateTensor, Kind, Mode, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
 fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
     device.scope(|| {
         let w = Tensor::from_f64(&[0.01; 64 * 64], Type::new(DType::F32, [64, 64]))?;
-        let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+        let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
         let options = StepOptions::default().limit(memory);
         Step::compile_with(options, held, &[input()], |pass| {
             let tape = Tape::new();

@@ -3,6 +3,6 @@
 mod account;
 mod refusal;
 
-pub use account::Account;
+pub use account::FixedMemory;
 pub(crate) use refusal::Refusal;
 pub use refusal::Way;
