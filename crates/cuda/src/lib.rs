@@ -12,6 +12,7 @@ mod arena;
 mod blas;
 mod card;
 mod compile;
+mod deferred;
 mod dnn;
 mod emulator;
 mod engines;
@@ -19,7 +20,6 @@ mod error;
 mod graph;
 mod holders;
 mod kernels;
-mod deferred;
 mod launch;
 mod library;
 mod link;
@@ -47,9 +47,9 @@ use plimsoll_device::backend::{
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
+use deferred::{DeferredCopies, HostBuffer};
 use emulator::Emulator;
 use engines::Engines;
-use deferred::{DeferredCopies, HostBuffer};
 use launch::{Args, Code, Grid};
 
 /// What a user may choose about a CUDA device.

@@ -18,10 +18,10 @@ use std::thread::JoinHandle;
 
 use crate::counters::{Counter, StageCount};
 use crate::error::{Error, Result};
-use crate::sample_reader::{Chain, Cursor, SampleReader, Input};
 use crate::plan::{Limits, STACK};
 use crate::recipe::Recipe;
 use crate::ring::{Free, Opener};
+use crate::sample_reader::{Chain, Cursor, Input, SampleReader};
 
 /// What all threads of a pipeline share.
 pub(crate) struct Engine {

@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::counters::Sum;
 use crate::engine::{Engine, Filling, Staged, State, lock};
 use crate::error::{Error, Result};
-use crate::sample_reader::{Chain, Cursor, SampleReader, Input};
 use crate::recipe::OnError;
 use crate::ring::{Chunk, Free};
+use crate::sample_reader::{Chain, Cursor, Input, SampleReader};
 use crate::source::Scratch;
 use crate::step::{At, Stages};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, StateTensor, Kind, Mode, Result, StateSpec, Step, PlanFigures, StepPlanner, Tensor, record,
+    Device, Kind, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor, record,
 };
 use smallvec::SmallVec;
 
@@ -375,7 +375,8 @@ fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
 
 /// The parameters as a step holds them.
 fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
-    let held = |(p, tensor): (&Param, Tensor)| StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
+    let held =
+        |(p, tensor): (&Param, Tensor)| StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
     params.iter().zip(values).map(held).collect()
 }
 

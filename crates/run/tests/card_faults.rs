@@ -13,7 +13,8 @@ use plimsoll_cuda::{Arena, Cuda, Options};
 use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, RandomOps, Type};
 use plimsoll_run::{
-    Device, Error, StateTensor, Kind, StepArgs, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Error, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
+    TensorOps,
 };
 
 /// What tells a process that it is the thief, and what it is to take.

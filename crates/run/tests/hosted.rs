@@ -9,7 +9,7 @@ use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Error, Exactness, StateTensor, Kind, StepArgs, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::{
-    Device, StateTensor, Kind, StepArgs, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor, TensorOps,
 };
 
 /// The system's allocator, counting what it is asked for.

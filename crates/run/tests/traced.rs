@@ -3,8 +3,8 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, LossOps, NormOps, Site, SoftmaxOps, Type};
 use plimsoll_run::{
-    Device, Error, Kind, StepArgs, Result, StateSpec, Step, StepOptions, StepPlanner, StepResult, Tape, Tensor,
-    TensorOps, asked_at, function, named,
+    Device, Error, Kind, Result, StateSpec, Step, StepArgs, StepOptions, StepPlanner, StepResult, Tape,
+    Tensor, TensorOps, asked_at, function, named,
 };
 
 fn noise(shape: &[usize], dtype: DType, seed: u64) -> Tensor {

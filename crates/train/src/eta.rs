@@ -41,14 +41,14 @@ impl Eta {
         let each = step.seconds / step.seen as f64;
         let epoch = each * samples.saturating_sub(step.seen) as f64;
         let others = self.epochs.saturating_sub(step.epoch + 1) as f64;
-        let run = epoch + self.reserved + others * (each * samples as f64 + self.reserved);
+        let run = epoch + self.beside + others * (each * samples as f64 + self.beside);
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
         self.left = time(epoch).zip(time(run)).map(|(epoch, run)| Left { epoch, run });
     }
 
     /// Takes note of an epoch.
     pub fn epoch(&mut self, epoch: &EpochEvent) {
-        self.reserved = (epoch.seconds - epoch.step_seconds - epoch.waiting_seconds).max(0.0);
+        self.beside = (epoch.seconds - epoch.step_seconds - epoch.waiting_seconds).max(0.0);
     }
 
     /// What is left; nothing before the first step, or where nobody knows how many samples an epoch has.

@@ -23,7 +23,9 @@ mod staging;
 mod terms;
 mod trainer;
 
-pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, RunPlan, ReduceOnPlateau, StepEvent, Verdict};
+pub use callback::{
+    Callback, EarlyStopping, EpochEvent, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict,
+};
 pub use checkpoint::{Checkpoint, Checkpoints, Progress};
 pub use error::{Error, Result};
 pub use eta::{Eta, Left};

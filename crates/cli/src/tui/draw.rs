@@ -194,7 +194,7 @@ mod tests {
         let kinds =
             vec![("parameter", Bytes::mib(4)), ("activation", Bytes::mib(9)), ("program", Bytes::mib(15))];
         let mut state = State {
-            line: Some(Bytes::mib(32)),
+            limit: Some(Bytes::mib(32)),
             planned: Bytes::mib(28),
             kinds,
             epochs: 15,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{Ended, EpochEvent, Notice, RunPlan, Result, StepEvent, Verdict};
+use plimsoll::train::{Ended, EpochEvent, Notice, Result, RunPlan, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{self, EnterAlternateScreen};

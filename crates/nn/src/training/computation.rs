@@ -1,7 +1,7 @@
 //! What is traced of a training: forward, loss, backward, update; and what of that an evaluation and a prediction are.
 
 use plimsoll_graph::{DType, TensorOps};
-use plimsoll_run::{StepArgs, Result, StepResult, Tape, Tensor};
+use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
 use super::layout::Layout;

@@ -7,7 +7,7 @@ use plimsoll_graph::{Type, passes};
 use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
-use super::account::planning;
+use super::fixed::planning;
 use super::candidate::{Candidate, CandidateSpec};
 use super::placement::StatePlacement;
 use super::subject::load_kernels;

@@ -4,7 +4,7 @@
 //! first limit that can be kept asks for it. Asking has no side effect but the cache of kernel times: no weights are
 //! drawn and no memory is taken for the step.
 
-mod account;
+mod fixed;
 mod candidate;
 mod frontier;
 mod info;
@@ -14,8 +14,8 @@ mod refuse;
 mod step_plan;
 mod subject;
 
-pub use account::PROGRAM;
-pub(crate) use account::left_for_libraries;
+pub use fixed::PROGRAM;
+pub(crate) use fixed::left_for_libraries;
 pub(crate) use candidate::{PlannedPart, Shared, staged};
 pub use frontier::{Frontier, FrontierPoint, undominated};
 pub use info::PlanFigures;
@@ -32,7 +32,7 @@ use plimsoll_graph::{Site, Type};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::FixedMemory;
-use crate::trace::{StepArgs, StateSpec, StepOptions, StepResult};
+use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 use candidate::{Candidate, Planned};
 use limits::StepLimits;
 

@@ -11,7 +11,7 @@ use super::limits::{StepLimits, micro_batch_sizes};
 use super::placement::StatePlacement;
 use crate::device::{padded, whole_pages};
 use crate::error::{Error, Result};
-use crate::memory::Way;
+use crate::memory::Remedy;
 use crate::trace::Traced;
 
 /// More host memory than any step copies to.

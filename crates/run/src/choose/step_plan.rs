@@ -85,7 +85,10 @@ impl StepPlan {
             unlimited: elsewhere + limits.unlimited,
             live: most(&|part| part.graph.live()),
             arena,
-            account: FixedMemory { tensors: limits.account.tensors + self.placement.device, ..limits.account },
+            account: FixedMemory {
+                tensors: limits.account.tensors + self.placement.device,
+                ..limits.account
+            },
             outside: elsewhere,
             predicted_seconds: self.ns as f64 / 1e9,
             unlimited_seconds: limits.unlimited_ns as f64 / 1e9,

@@ -12,11 +12,11 @@ use plimsoll_graph::{Site, Type};
 use super::step::{Mode, Step};
 use super::variant::Variant;
 use crate::Exactness;
-use crate::choose::{Present, PlanFigures, StepPlan, StepPlanner, StepToPlan};
+use crate::choose::{PlanFigures, Present, StepPlan, StepPlanner, StepToPlan};
 use crate::device::{blocks, own};
 use crate::error::{Error, Result};
 use crate::program::StepProgram;
-use crate::trace::{StepArgs, StateSpec, StepOptions, StepResult};
+use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 
 /// How often a step is planned again because planning left more pages behind than were declared.
 const MOST_TRIES: usize = 4;

@@ -6,7 +6,7 @@ use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, Type};
 
 use crate::device::fake_card::FakeCard;
-use crate::{Device, Error, StateTensor, Kind, Mode, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+use crate::{Device, Error, Kind, Mode, StateTensor, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
 fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {

@@ -11,7 +11,7 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_record as record;
 use plimsoll_record::Kind;
 
-use super::state::{StateTensor, State};
+use super::state::{State, StateTensor};
 use super::variant::Variant;
 use super::workspace::Workspace;
 use crate::choose::PlanFigures;

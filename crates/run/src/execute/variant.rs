@@ -4,7 +4,7 @@ use plimsoll_device::backend::{ALIGNMENT, HostArena};
 use plimsoll_graph::{DType, Site, TensorOps, Type};
 
 use super::step::Mode;
-use crate::choose::{Shared, PlanFigures, staged};
+use crate::choose::{PlanFigures, Shared, staged};
 use crate::device::{Buffer, Device, Watch};
 use crate::error::{Error, Result};
 use crate::program::{Meanwhile, Part, Recorded, Room, StepProgram, check};

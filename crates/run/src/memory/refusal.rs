@@ -162,7 +162,11 @@ mod tests {
     #[test]
     fn a_refusal_is_a_table_in_one_unit_with_ways_out_that_can_be_typed() {
         let ways = [
-            Remedy { flag: "--exact approximate".into(), change: "micro-batches".into(), least: Bytes::mib(45) },
+            Remedy {
+                flag: "--exact approximate".into(),
+                change: "micro-batches".into(),
+                least: Bytes::mib(45),
+            },
             Remedy { flag: "--batch 4".into(), change: "4 samples a step".into(), least: Bytes(65_000_000) },
         ];
         let heaviest =

@@ -6,7 +6,7 @@ use plimsoll_plan::Exactness;
 use plimsoll_record as record;
 use plimsoll_record::{Action, Kind, Phase};
 
-use crate::{Device, StateTensor, StepArgs, Step, StepOptions, StepResult, Tape, Tensor};
+use crate::{Device, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor};
 
 /// A chain of layers whose gradients need what every one of them made, batched.
 fn step(options: StepOptions) -> crate::Result<Step> {

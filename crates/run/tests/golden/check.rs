@@ -29,7 +29,7 @@ const SECOND: f64 = 4.0;
 
 /// A way to compute a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Remedy {
+enum Way {
     /// Op by op, with a tape.
     Eager,
     /// As a function, gradients included.
@@ -78,7 +78,7 @@ pub fn compare(case: &Case, dtype: DType, devices: &[Device]) -> Vec<String> {
 }
 
 /// Outputs and gradients of a case, on the current device.
-fn run(case: &Case, dtype: DType, way: Remedy) -> Result<Vec<Tensor>> {
+fn run(case: &Case, dtype: DType, way: Way) -> Result<Vec<Tensor>> {
     let inputs = case.inputs.iter().map(|x| Tensor::from_f64(&x.array.data(), x.ty(dtype)));
     let mut arguments = inputs.collect::<Result<Vec<Tensor>>>()?;
     if way == Way::Forward {

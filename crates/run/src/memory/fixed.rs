@@ -17,11 +17,15 @@ pub struct FixedMemory {
 
 impl FixedMemory {
     /// Nothing taken.
-    pub const NOTHING: FixedMemory =
-        FixedMemory { program: Bytes::ZERO, tensors: Bytes::ZERO, inputs: Bytes::ZERO, reserved: Bytes::ZERO };
+    pub const NOTHING: FixedMemory = FixedMemory {
+        program: Bytes::ZERO,
+        tensors: Bytes::ZERO,
+        inputs: Bytes::ZERO,
+        reserved: Bytes::ZERO,
+    };
 
     /// Everything but the arena.
     pub fn total(&self) -> Bytes {
-        self.program + self.tensors + self.staged + self.reserved
+        self.program + self.tensors + self.inputs + self.reserved
     }
 }
