@@ -10,7 +10,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
 use crate::error::{Error, Result, refuse};
-use crate::layer::{Arg, Args, Cx, Made, Masks};
+use crate::layer::{Arg, Args, Cx, Made, Masks, Pass};
 use crate::layers;
 
 /// Models inside models at most.
@@ -167,7 +167,7 @@ impl Block {
                 .collect();
             let result = node.run(cx, &args, &self.outputs, &wanted);
             cx.pass.wants_logits = false;
-            let result = result.map_err(|e| node.at(e))?;
+            let result = result.map_err(|error| node.at(error, cx.pass))?;
             if let Some(seen) = &mut cx.pass.seen {
                 let types = || result.iter().map(|(y, _)| y.ty().clone()).collect();
                 seen.entry(node.place.clone()).or_insert_with(types);
@@ -330,18 +330,19 @@ impl Node {
         }
     }
 
-    /// An error of the engine with the layer's place.
-    fn at(&self, error: plimsoll_run::Error) -> plimsoll_run::Error {
+    /// An error of the engine with the layer's place. Of a model inside a model, the innermost layer is named.
+    fn at(&self, error: plimsoll_run::Error, pass: &mut Pass) -> plimsoll_run::Error {
+        if std::mem::replace(&mut pass.has_failed, true) {
+            return error;
+        }
         match error {
             plimsoll_run::Error::Graph(graph) => {
                 refuse(format!("runs {}, a {}: {graph}", self.place, self.class))
             }
-            plimsoll_run::Error::Signature { site, why } if !why.starts_with("runs ") => {
-                plimsoll_run::Error::Signature {
-                    site,
-                    why: format!("runs {}, a {}: it {why}", self.place, self.class),
-                }
-            }
+            plimsoll_run::Error::Signature { site, why } => plimsoll_run::Error::Signature {
+                site,
+                why: format!("runs {}, a {}: it {why}", self.place, self.class),
+            },
             other => other,
         }
     }

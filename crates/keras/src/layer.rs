@@ -275,6 +275,8 @@ pub(crate) struct Pass {
     pub(crate) seen: Option<HashMap<String, Vec<Type>>>,
     /// The mask that a layer which reads masks sets on its output.
     pub(crate) mask: Option<Tensor>,
+    /// Whether a layer has failed, and was named.
+    pub(crate) has_failed: bool,
 }
 
 impl Pass {
