@@ -49,14 +49,17 @@ impl Site {
             return None;
         }
         let trace = Backtrace::force_capture().to_string();
+        // Line tables have whole paths, of which a trace leaves out the folder that the program runs in.
+        let folder = std::env::current_dir().ok()?;
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/src/site.rs");
         let at = |line: &str| {
             let (place, _column) = line.trim().strip_prefix("at ")?.rsplit_once(':')?;
             let (file, line) = place.rsplit_once(':')?;
             let line = line.parse().ok()?;
-            let file = file.strip_prefix("./").unwrap_or(file);
-            // Compared before it is kept: what is kept stays.
-            let is_users = !file.starts_with("/rustc/") && !is_beside(file!(), file, &[]);
-            is_users.then(|| Site { file: file.to_string().leak(), line })
+            let whole = file.strip_prefix("./").map_or_else(|| file.into(), |file| folder.join(file));
+            let is_users = !file.starts_with("/rustc/") && !is_beside(here, whole.to_str()?, &[]);
+            // Kept for good, as every other line's file is.
+            is_users.then(|| Site { file: file.strip_prefix("./").unwrap_or(file).to_string().leak(), line })
         };
         trace.lines().find_map(at)
     }
