@@ -122,7 +122,7 @@ pub enum Error {
     #[error(transparent)]
     Reserve(#[from] ReserveError),
 
-    /// No plan keeps to the line.
+    /// No plan keeps to the limit.
     #[error("{}", refused(*asked, *least, account, refusal.as_deref(), heaviest, ways))]
     Infeasible {
         /// The bytes asked for, of the process as the system counts it.
@@ -147,7 +147,7 @@ pub enum Error {
     Full {
         /// The device.
         device: String,
-        /// The refusal of a line of all that it has left.
+        /// The refusal of a limit of all that it has left.
         refusal: Box<Error>,
     },
 

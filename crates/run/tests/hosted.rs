@@ -107,7 +107,7 @@ fn expected(device: &Device) -> Vec<Vec<u8>> {
     bits(device, &mut compile(device, options()).unwrap())
 }
 
-/// A line that all of the state on the device would pass: between the least with and without the host's memory.
+/// A limit that all of the state on the device would pass: between the least with and without the host's memory.
 fn low(device: &Device) -> Bytes {
     let (with, without) = (survey(device, &hosting(None)).floor(), survey(device, &options()).floor());
     assert!(with < without, "{with} with state on the host, {without} without");
@@ -115,7 +115,7 @@ fn low(device: &Device) -> Bytes {
 }
 
 #[test]
-fn state_on_the_host_gives_the_same_bits_under_every_line() {
+fn state_on_the_host_gives_the_same_bits_under_every_limit() {
     for device in devices() {
         let expected = expected(&device);
         let (floor, most) = {

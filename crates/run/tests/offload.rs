@@ -137,7 +137,7 @@ fn lines(net: Net, device: &Device) -> Vec<Bytes> {
 }
 
 #[test]
-fn copies_give_the_same_bits_under_every_line() {
+fn copies_give_the_same_bits_under_every_limit() {
     for device in devices() {
         for net in [Net::Dense, Net::Conv] {
             let mut free = compile(net, &device, options()).unwrap();

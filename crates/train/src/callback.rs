@@ -14,7 +14,7 @@ use crate::stop::{Ended, shown};
 pub struct RunPlan<'a> {
     /// What was planned for a step.
     pub info: &'a PlanFigures,
-    /// The line, if there is one.
+    /// The memory limit, if there is one.
     pub limit: Option<Bytes>,
     /// Samples in a batch.
     pub batch: usize,
@@ -86,7 +86,7 @@ pub struct EpochEvent {
     pub waiting_seconds: f64,
     /// Of those, seconds of validation.
     pub validation_seconds: f64,
-    /// What the line counts, now: the process's memory on a card, else its resident set. See
+    /// What the memory limit counts, now: the process's memory on a card, else its resident set. See
     /// [`Device::counted`](plimsoll_run::Device::counted).
     pub device_bytes: u64,
     /// The most there was of it.

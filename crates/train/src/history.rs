@@ -19,7 +19,7 @@ const MOST_ROWS: u64 = 4096;
 const MOST_NOTICES: u64 = 8192;
 
 /// Writes a line of CSV for every step, or for every second, fourth, … step of a long run: loss, rate, speed, what the process
-/// takes of the host's memory, and what is on the device: on a card what the line counts, else what tensors hold. Steps that
+/// takes of the host's memory, and what is on the device: on a card what the memory limit counts, else what tensors hold. Steps that
 /// are logged allocate nothing. A run that goes on goes on in the same file, in the columns that it has.
 pub struct StepLog {
     path: PathBuf,

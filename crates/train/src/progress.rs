@@ -20,7 +20,7 @@ fn print_line(text: &str) {
     crate::output::line(format_args!("{text}"));
 }
 
-/// A bar with step, loss, samples a second, the share of waiting for input, bytes of the line, and the time that is left of the
+/// A bar with step, loss, samples a second, the share of waiting for input, bytes of the memory limit, and the time that is left of the
 /// epoch and of the run. Where the output is no terminal, a line an epoch.
 #[derive(Default)]
 pub struct ProgressBar {
@@ -30,7 +30,7 @@ pub struct ProgressBar {
     epochs: u64,
     drawn: f64,
     eta: Eta,
-    /// Whose memory the line is of.
+    /// Whose memory the limit is of.
     device: Option<Device>,
 }
 

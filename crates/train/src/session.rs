@@ -44,7 +44,7 @@ impl Trainer {
     /// Between two epochs it may go on with other data, from its beginning.
     ///
     /// # Errors
-    /// The line cannot be kept, data cannot be read or has no samples, or a step fails for good; then, where there is a place
+    /// The memory limit cannot be kept, data cannot be read or has no samples, or a step fails for good; then, where there is a place
     /// for checkpoints, the state before the failed step is saved and named.
     pub fn fit(&mut self, data: impl Borrow<Dataset>, epochs: Epochs) -> Result<History> {
         let device = self.pinned()?;

@@ -1,6 +1,6 @@
 //! What the process takes beside the arena of a step, as the system will count it.
 //!
-//! A line is a contract about the whole process, so everything that is not planned must be known before the plan is:
+//! A memory limit is a contract about the whole process, so everything that is not planned must be known before the plan is:
 //! the program's own pages, tensors that exist, batches that are still to come. The figure must be the same in every
 //! run of the same program, or a run at exactly the reported least would be a matter of luck. So the program's pages
 //! are declared, not measured: a round figure above what they come to, whatever was done before: kernels timed or not, a model
@@ -49,7 +49,7 @@ impl FixedMemory {
     /// The account of the process as it stands, before blocks of the `staged` sizes are there. `started` says that what
     /// stands `beside` is there already.
     ///
-    /// On a device with memory of its own, the line counts that and nothing of the host's.
+    /// On a device with memory of its own, the limit counts that and nothing of the host's.
     pub(crate) fn measure(
         device: &Device,
         staged: impl Iterator<Item = usize>,

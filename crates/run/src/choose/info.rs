@@ -25,7 +25,7 @@ pub struct PlanFigures {
     pub outside: Bytes,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
-    /// Predicted seconds without a line.
+    /// Predicted seconds without a limit.
     pub unlimited_seconds: f64,
     /// What the fastest plan would take if every value had bytes of its own: what order and sharing save is the rest.
     pub unshared: Bytes,

@@ -23,7 +23,7 @@ pub(crate) struct FakeCard {
     pub(crate) is_greedy: AtomicBool,
     /// Whether it has failed for good.
     pub(crate) is_lost: AtomicBool,
-    /// What a line leaves for tensors; all bits where there is none.
+    /// What a memory limit leaves for tensors; all bits where there is none.
     pub(crate) line: AtomicU64,
 }
 

@@ -48,7 +48,7 @@ fn every_point_of_the_frontier_takes_more_and_is_faster_than_the_one_before() {
     let unlimited = survey.plan(Some(survey.unlimited())).unwrap().figures;
     assert_eq!((first.limit, first.planned), (survey.floor(), survey.floor()));
     assert_eq!(last.predicted_seconds, unlimited.unlimited_seconds);
-    // What a point takes is a line that gives the same again.
+    // What a point takes is a limit that gives the same again.
     for point in points {
         let again = survey.plan(Some(point.planned)).unwrap().figures;
         assert_eq!(

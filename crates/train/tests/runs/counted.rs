@@ -1,4 +1,4 @@
-//! What a line counts, and where the time goes: on the host, and on a card that is emulated.
+//! What a memory limit counts, and where the time goes: on the host, and on a card that is emulated.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
