@@ -20,26 +20,26 @@ const MOST_ELEMENTS: usize = 1 << 40;
 
 /// A model whose layers are all understood.
 pub(crate) struct Block {
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     calls: Vec<Step>,
     inputs: Vec<TensorRef>,
     outputs: Vec<TensorRef>,
     /// Names of the inputs and outputs, where the file gives them, and of the layers that make them.
-    pub(crate) input_names: Vec<String>,
-    pub(crate) output_names: Vec<String>,
+    pub input_names: Vec<String>,
+    pub output_names: Vec<String>,
 }
 
 /// A layer, or a model inside the model.
 pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) class: String,
+    pub name: String,
+    pub class: String,
     /// Its names from the outermost model on, which is also where its parameters are.
-    pub(crate) place: String,
+    pub place: String,
     /// Where its variables are in the file.
-    pub(crate) path: String,
-    pub(crate) trainable: bool,
-    pub(crate) precision: Option<Precision>,
-    pub(crate) body: Body,
+    pub path: String,
+    pub trainable: bool,
+    pub precision: Option<Precision>,
+    pub body: Body,
 }
 
 pub(crate) enum Body {

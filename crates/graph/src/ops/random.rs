@@ -309,7 +309,7 @@ impl<T: TensorOps> RandomOps for T {}
 mod tests {
     use super::*;
 
-    fn draw(op: &dyn Rule, inputs: &[&Array], samples: usize) -> Vec<f64> {
+    fn draw(op: &impl Rule, inputs: &[&Array], samples: usize) -> Vec<f64> {
         op.reference(inputs, &[Type::new(DType::F32, [samples, 7])]).remove(0).data
     }
 

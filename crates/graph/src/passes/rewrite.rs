@@ -9,7 +9,7 @@ use crate::{Site, Type};
 
 /// A graph under reconstruction: the old one, the new one, and which new value stands for which old one.
 pub(crate) struct Rewrite<'a> {
-    pub(crate) old: &'a Graph,
+    pub old: &'a Graph,
     new: Graph,
     map: Vec<Option<ValueId>>,
 }
