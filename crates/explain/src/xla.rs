@@ -26,6 +26,7 @@ pub(crate) struct Buffer {
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub error: bool,
+    pub memory: Option<String>,
     pub asked: Figure,
     /// What the program needs and what the device has.
     pub used: Figure,
@@ -40,7 +41,6 @@ pub(crate) struct Log {
     /// Bytes of outputs that share nothing with arguments.
     pub unshared: Figure,
     pub buffers: Vec<Buffer>,
-    pub memory: Option<String>,
     pub last_line: u64,
 }
 

@@ -29,6 +29,9 @@ pub(crate) struct Block {
     pub output_names: Vec<String>,
 }
 
+/// What a layer gives.
+type Results = RunResult<Vec<Masked>>;
+
 /// A layer, or a model inside the model.
 pub(crate) struct Node {
     pub name: String,
@@ -263,13 +266,7 @@ impl Node {
     }
 
     /// The layer on its arguments, in its own precision.
-    fn run(
-        &self,
-        cx: &mut Cx<'_>,
-        args: &Args,
-        outputs: &[TensorRef],
-        wanted: &[bool],
-    ) -> RunResult<Vec<Masked>> {
+    fn run(&self, cx: &mut Cx<'_>, args: &Args, outputs: &[TensorRef], wanted: &[bool]) -> Results {
         // Models and operations have no precision of their own.
         let named = cx.pass.layer_precisions.get(&self.place).copied().or(cx.pass.precision);
         let precision = self.precision.map(|own| named.unwrap_or(own));
@@ -278,13 +275,7 @@ impl Node {
         cx.net.with_precision(precision, |net| self.run_in(&mut Cx { net, pass }, args, outputs, wanted))
     }
 
-    fn run_in(
-        &self,
-        cx: &mut Cx<'_>,
-        args: &Args,
-        outputs: &[TensorRef],
-        wanted: &[bool],
-    ) -> RunResult<Vec<Masked>> {
+    fn run_in(&self, cx: &mut Cx<'_>, args: &Args, outputs: &[TensorRef], wanted: &[bool]) -> Results {
         cx.pass.enter(self.trainable);
         match &self.body {
             Body::Input => Err(refuse("calls an input as a layer")),

@@ -20,11 +20,11 @@ const IDLE: [&str; 5] =
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OptimizerConfig {
     pub optimizer: KerasOptimizer,
+    /// The largest norm of all gradients together.
+    pub clip: Option<f64>,
     pub schedule: Schedule,
     /// Whether the rate is a schedule's: else it is one of the optimizer's variables.
     pub is_scheduled: bool,
-    /// The largest norm of all gradients together.
-    pub clip: Option<f64>,
     /// What the loss is scaled by at first, where a `LossScaleOptimizer` is around the optimizer.
     pub scale: Option<f64>,
 }

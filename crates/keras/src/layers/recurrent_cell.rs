@@ -58,14 +58,14 @@ impl Cell {
 /// A cell with what surrounds it, run one step after the other.
 pub(crate) struct Stepped {
     pub cell: Cell,
-    pub activation: Activation,
-    pub gate: Activation,
     /// Which steps are shown, `[B, T]`.
     pub mask: Option<Tensor>,
-    /// What the hidden state is multiplied by before every step.
-    pub hidden_mask: Option<Tensor>,
+    pub activation: Activation,
+    pub gate: Activation,
     /// Whether a hidden step gives zeros; else it repeats the output before it.
     pub zero_masked: bool,
+    /// What the hidden state is multiplied by before every step.
+    pub hidden_mask: Option<Tensor>,
 }
 
 impl Stepped {
