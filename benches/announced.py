@@ -5,7 +5,7 @@
 
 Each command runs twice in its own cache folder: first with nothing in it, then with what the first run left. Compared are the least memory
 that is quoted (`floor_bytes`) and, from outside, the highest resident set of the process (`ru_maxrss`) with what it said it would
-take (`planned_bytes`). A refusal must quote the same least both times. Exits with 1 where a line does not hold.
+take (`planned_bytes`). A refusal must quote the same least both times. Exits with 1 where a limit does not hold.
 """
 
 import json
@@ -36,6 +36,8 @@ MODELS = [
     "mlp --data TABLE --width 256 --loss mae --validation-split 0.2",
     "cnn --data PICTURES --width 4 --batch 8",
     "cnn --data PICTURES --width 4 --batch 16 --image 48",
+    "cnn --data random --width 8 --batch 64 --take 128",
+    "gpt2 --data random --classes 500 --width 64 --depth 2 --heads 2 --sequence 64 --batch 4 --take 8",
 ]
 
 

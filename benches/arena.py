@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Plans every model that `plimsoll plan` knows at ten budgets from its floor to what it would like, and prints how far each arena is
-above the most bytes that are live in it at once.
+"""Plans every model that `plimsoll plan` knows, at the sizes of `plimsoll models`, at ten memory limits from its floor to what it would
+like, and prints how far each arena is above the most bytes that are live in it at once.
 
     cargo build --release && python benches/arena.py [--models resnet50:4 vit:2] [--timed] [--jsonl FILE]
 
@@ -18,6 +18,8 @@ import resource
 import subprocess
 import sys
 
+import cases
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLIMSOLL = ROOT / "target" / "release" / "plimsoll"
 MODELS = ["mlp", "cnn", "resnet18", "unet", "gpt", "lstm", "resnet18:4", "resnet18:16", "resnet50:1", "resnet50:4", "resnet50:16",
@@ -29,8 +31,7 @@ MIB = 1 << 20
 def plan(program, model, memory, env):
     """The plan as `plimsoll plan` prints it, and the processor seconds it took."""
     name, _, batch = model.partition(":")
-    words = [program, "plan", name, "--json", "--no-frontier"]
-    words += ["--batch", batch] if batch else []
+    words = [program, "plan", name, *cases.COMMON, "--batch", batch or str(cases.CPU[name]), "--json", "--no-frontier"]
     words += ["--memory", str(memory)] if memory else []
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, capture_output=True, text=True, env=env)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs every reference case at ten budgets from its floor to what it would like, and prints a table.
+"""Runs every reference case (cases.py) at ten memory limits from its floor to what it would like, and prints a table.
 
     cargo build --release && python benches/budgets.py [--cases cnn gpt] [--steps 20] [--jsonl FILE]
 
-Checked for each run: the process's peak stays within the line; the arena is what was planned and what the ledger has;
-the losses are the same bits as without a line where the batch was not split, and the first five within 1e-4 where it was; one byte less
+Checked for each run: the process's peak stays within the limit; the arena is what was planned and what the ledger has;
+the losses are the same bits as without a limit where the batch was not split, and the first five within 1e-4 where it was; one byte less
 than the floor is refused. Printed beside: predicted and measured time of a step. Run it on a quiet machine.
 """
 
@@ -14,9 +14,11 @@ import pathlib
 import subprocess
 import sys
 
+import cases
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLIMSOLL = ROOT / "target" / "release" / "plimsoll"
-CASES = ["mlp", "cnn", "resnet18", "unet", "gpt", "lstm"]
+CASES = list(cases.CPU)
 MIB = 1 << 20
 
 
@@ -33,23 +35,23 @@ def main():
     parser.add_argument("--jsonl", type=pathlib.Path)
     args = parser.parse_args()
     wrong, errors, lines = [], [], []
-    print(f"{'case':9} {'line MiB':>9} {'peak MiB':>9} {'arena':>9} {'live':>6} {'split':>5} {'again':>5} "
+    print(f"{'case':9} {'limit MiB':>9} {'peak MiB':>9} {'arena':>9} {'live':>6} {'split':>5} {'again':>5} "
           f"{'predicted':>9} {'measured':>9} {'ratio':>6}  losses")
     for case in args.cases:
         # Times of kernels are measured by the first run; the others plan with them.
-        run("bench", case, "--steps", 1)
-        free = run("bench", case, "--steps", args.steps)
+        run("bench", *cases.cpu(case), "--steps", 1)
+        free = run("bench", *cases.cpu(case), "--steps", args.steps)
         floor, most = free["floor_bytes"], max(free["unlimited_bytes"], free["floor_bytes"] + 1)
         budgets = [floor + (most - floor) * i // (args.budgets - 1) for i in range(args.budgets)]
-        if run("bench", case, "--steps", 1, "--memory", floor - 1) is not None:
+        if run("bench", *cases.cpu(case), "--steps", 1, "--memory", floor - 1) is not None:
             wrong.append(f"{case}: one byte less than the floor is not refused")
         before = None
         for budget in budgets:
-            line = run("bench", case, "--steps", args.steps, "--memory", budget)
+            line = run("bench", *cases.cpu(case), "--steps", args.steps, "--memory", budget)
             if line is None:
                 wrong.append(f"{case}: refused at {budget}")
                 continue
-            lines.append({**line, "line_bytes": budget})
+            lines.append(line)
             measured = 1000 / line["steps_s"]
             ratio = measured / line["predicted_ms"]
             errors.append(abs(ratio - 1))

@@ -8,8 +8,10 @@ runs this script runs the peers (pip install torch tensorflow-cpu).
 """
 import argparse, json, os, platform, subprocess, sys, time
 
+import cases
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = ["mlp", "cnn", "resnet18", "unet", "gpt", "lstm"]
+CASES = list(cases.CPU)
 
 
 def lines(command, env=None):
@@ -41,7 +43,7 @@ def main():
     for case in args.cases or CASES:
         for round_ in range(args.rounds):
             runs = {
-                "plimsoll": [args.binary, "bench", case, "--seconds", str(args.seconds), "--threads", str(args.threads), "--json"],
+                "plimsoll": [args.binary, "bench", *cases.cpu(case, args.threads), "--seconds", str(args.seconds), "--json"],
                 "torch": [sys.executable, os.path.join(args.peers, "cpu_torch.py"), case, str(args.seconds)],
                 "tensorflow": [sys.executable, os.path.join(args.peers, "cpu_tf.py"), case, str(args.seconds)],
             }

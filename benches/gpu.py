@@ -3,15 +3,16 @@
 usage: python benches/gpu.py [--peers DIR] [--binary FILE] [--no-compile] [--largest] [--out FILE.jsonl] [CASE ...]
 
 DIR holds gpu_torch.py, whose case(name, batch, mode) prints one JSON line: ms, alloc (GiB), loss. For each case: PyTorch eager,
-PyTorch compiled, Plimsoll without a line, and Plimsoll at a line of half of what it took then. Plimsoll's bytes are NVML's for the whole
+PyTorch compiled, Plimsoll without a memory limit, and Plimsoll with a limit of half of what it took then. Plimsoll's bytes are NVML's for the whole
 process, context included, and its plan's; PyTorch's are what its allocator says was allocated at most. Each runs in a process of its
-own. With --largest, also the largest batches that PyTorch was seen to hold in 16 GiB, doubled, under a line of 16 GiB, unsplit.
+own. With --largest, also the largest batches that PyTorch was seen to hold in 16 GiB, doubled, under a limit of 16 GiB, unsplit.
 Build first: cargo build --release. The interpreter that runs this script runs PyTorch.
 """
 import argparse, json, os, subprocess, sys, time
 
+import cases
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = {"gpt2": 16, "resnet50": 256, "unet": 32, "lstm": 64}
 LARGEST = {"resnet50": 744, "gpt2": 30, "unet": 160}
 GIB = 2**30
 
@@ -50,7 +51,7 @@ def main():
         return line
 
     def plimsoll(case, batch, memory=None, name="plimsoll", exact="reassociated"):
-        command = [args.binary, "bench", case, "--batch", str(batch), "--device", "cuda", "--precision", "mixed-bf16", "--json"]
+        command = [args.binary, "bench", *cases.card(case, batch), "--json"]
         command += ["--memory", str(memory)] if memory else []
         command += ["--exact", exact]
         return keep(name, case, last_line(command, args.seconds))
@@ -60,8 +61,8 @@ def main():
         return keep(mode, case, last_line([sys.executable, "-c", code], args.seconds, cwd=args.peers))
 
     rows = []
-    for case in args.cases or CASES:
-        batch = CASES[case]
+    for case in args.cases or cases.CARD:
+        batch = cases.CARD[case][0]
         ours = plimsoll(case, batch)
         half = plimsoll(case, batch, ours["planned_bytes"] // 2, "half") if "planned_bytes" in ours else {}
         eager = torch(case, batch, "eager")

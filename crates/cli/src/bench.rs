@@ -1,5 +1,6 @@
-//! `plimsoll bench`: training steps of the reference cases, measured as `cpu_torch.py` measures its own.
+//! `plimsoll bench`: a model's training step, planned as `train` plans it, run again and again on one batch of random numbers and timed.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,55 +10,41 @@ use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use serde::Serialize;
 
-use crate::Failure;
-use crate::case::{Case, Setup};
-use crate::machine::{self, Compute, Exact};
+use crate::config::Config;
+use crate::model_setup;
+use crate::setup::Setup;
+use crate::{Failure, Stop, device_args, random, records, request};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
+#[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What to train.
-    case: Case,
-    /// How long to measure, after a few steps of warm-up; by default 8 seconds, on a card 20 steps.
-    #[arg(long)]
+    /// What to measure, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`). All
+    /// flags of `train` are taken, and mean the same; the step is the one that `train` would run. No data is read while it is
+    /// measured: all steps are on one batch of random numbers of the data's shapes.
+    #[arg(value_name = "CONFIG.toml | MODEL")]
+    model: String,
+    #[command(flatten)]
+    config: Config,
+    /// How long to measure, after a few steps of warm-up. [default: 8 seconds; 20 steps on a card]
+    #[arg(long, help_heading = "Bench")]
     seconds: Option<f64>,
     /// Run so many steps instead, without warm-up, and print every loss.
-    #[arg(long)]
+    #[arg(long, help_heading = "Bench")]
     steps: Option<usize>,
-    /// Samples a step; by default the case's own.
-    #[arg(long)]
-    batch: Option<usize>,
-    /// Threads of the CPU.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Where to train: `cpu`, `cuda` or `cuda:N`.
-    #[arg(long, default_value = "cpu")]
-    device: String,
-    /// In which element type to compute.
-    #[arg(long, default_value = "f32")]
-    precision: Compute,
-    /// Let a card's f32 products round their operands to TF32's ten bits: faster, other results.
-    #[arg(long)]
-    tf32: bool,
-    /// How far the plan may depart from the bits of an unlimited run.
-    #[arg(long, default_value = "reassociated")]
-    exact: Exact,
-    /// The memory limit: the most that the process may take (`400MiB`, or plain bytes), of a card's memory where it trains there.
-    #[arg(long)]
-    memory: Option<Bytes>,
-    /// How much of the host's memory activations may be copied to and fetched back from; for a card.
-    #[arg(long)]
-    host_memory: Option<Bytes>,
+    /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
+    #[arg(long, help_heading = "Bench")]
+    out: Option<PathBuf>,
     /// One JSON line instead of text.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
-/// The line that is printed.
+/// What is printed.
 #[derive(Serialize)]
-struct Line {
+struct Measured {
     engine: String,
-    case: &'static str,
+    case: String,
     batch: usize,
     params: usize,
     threads: usize,
@@ -68,6 +55,8 @@ struct Line {
     ms: f64,
     /// The most of the card's memory that the process held, as NVML counts it; none on a CPU.
     device_bytes: Option<u64>,
+    memory_limit_bytes: Option<u64>,
+    /// The same under the name that it had first.
     budget_bytes: Option<u64>,
     /// The part of what is planned that is no tensor: the process's own pages, or a card's context and code.
     program_bytes: u64,
@@ -104,40 +93,44 @@ struct Line {
     losses: Vec<f64>,
 }
 
-/// Measures a case and prints the line.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let device = machine::device(&args.device, args.threads, args.tf32)?;
-    machine::check_host_memory(&device, args.host_memory)?;
-    let line = device.scope(|| measure(args, &device))?;
+/// Measures a model and prints what came out.
+pub fn run(args: &Args) -> Result<(), Stop> {
+    let config = request::without_training(Some(&args.model), &args.config)?;
+    let device = device_args::device(&config)?;
+    let measured = device.scope(|| measure(args, &config, &device))?;
     if args.json {
-        say!("{}", serde_json::json!(line));
+        say!("{}", serde_json::json!(measured));
     } else {
-        say!(
-            "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} of {}, {}",
-            line.case,
-            line.steps_s,
-            line.best_steps_s,
-            line.cpu_ms,
-            line.peak_mib,
-            line.loss,
-            counted(line.steps, "step"),
-            counted(line.batch, "sample"),
-            counted(line.params, "parameter")
-        );
-        if let Some(bytes) = line.device_bytes {
-            say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(line.planned_bytes));
-        }
-        if line.offloaded_copies > 0 {
-            say!(
-                "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
-                counted(line.offloaded_copies, "copy"),
-                Bytes(line.offloaded_bytes),
-                Bytes(line.host_bytes),
-                Bytes(line.hosted_bytes)
-            );
-        }
+        print(&measured);
     }
     Ok(())
+}
+
+fn print(measured: &Measured) {
+    say!(
+        "{}: {:.3} steps/s (best {:.3}), {:.2} CPU ms a step, peak {:.0} MiB, loss {:.4} after {} of {}, {}",
+        measured.case,
+        measured.steps_s,
+        measured.best_steps_s,
+        measured.cpu_ms,
+        measured.peak_mib,
+        measured.loss,
+        counted(measured.steps, "step"),
+        counted(measured.batch, "sample"),
+        counted(measured.params, "parameter")
+    );
+    if let Some(bytes) = measured.device_bytes {
+        say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(measured.planned_bytes));
+    }
+    if measured.offloaded_copies > 0 {
+        say!(
+            "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
+            counted(measured.offloaded_copies, "copy"),
+            Bytes(measured.offloaded_bytes),
+            Bytes(measured.host_bytes),
+            Bytes(measured.hosted_bytes)
+        );
+    }
 }
 
 /// The most of a device's own memory that the process has held, seen by looking again and again.
@@ -170,107 +163,118 @@ impl Watch {
     }
 }
 
-/// A batch of random numbers. It is drawn on the host: what drawing takes for itself is no part of a card's line.
-fn batch_of(
-    input: &Type,
-    labels: &Type,
-    classes: usize,
-    device: &Device,
-) -> plimsoll::run::Result<(Tensor, Tensor)> {
-    let draw = || {
-        let key = Tensor::from_slice(&[0i64, 0, 0], [3])?;
-        let indices = |ty: &Type, stream: u32| {
-            let drawn = key.random_uniform(ty.with_dtype(DType::F32), stream, 0.0, classes as f64)?;
-            drawn.clamp(0.0, classes as f64 - 1.0)?.cast(DType::I64)
-        };
-        let x = match input.dtype {
-            DType::I64 => indices(input, 1)?,
-            _ => key.random_normal(input.clone(), 1, 0.0, 1.0)?,
-        };
-        Ok((x, indices(labels, 2)?))
-    };
-    if device.taken().is_none() {
-        return draw();
+/// One batch of random numbers for the setup's step: inputs, then labels.
+fn random_batch(setup: &Setup, config: &Config) -> Result<Vec<Tensor>, Failure> {
+    let file = setup.model_setup.keras.as_ref().map(|compiled| &compiled.model);
+    let data = random::batch_like(&setup.form, file, setup.batch, config.seed)?;
+    let none = || Failure("there is no batch to measure with".into());
+    let batch = data.batches()?.next().ok_or_else(none)??;
+    let mut tensors = Vec::new();
+    for (i, (dtype, shape)) in (0..batch.len()).filter_map(|i| Some((i, batch.field_type(i)?))) {
+        let mut tensor = Tensor::zeros(Type::new(dtype, &shape[..]))?;
+        tensor.fill_bytes(|bytes| batch.write_field(i, bytes))?;
+        tensors.push(tensor);
     }
-    let (x, y) = Device::cpu()?.scope(draw)?;
-    let moved = |drawn: &Tensor| {
-        let mut there = Tensor::zeros(drawn.ty().clone())?;
-        there.set_bytes(&drawn.as_bytes()?)?;
-        Ok::<Tensor, plimsoll::run::Error>(there)
-    };
-    Ok((moved(&x)?, moved(&y)?))
+    Ok(tensors)
 }
 
-fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
-    let (case, watch) = (args.case, Watch::start(device));
-    let card = watch.is_some();
-    let setup = case.setup(args.batch, card);
-    let mut recipe = case.recipe(&setup);
-    recipe.memory = args.memory;
-    recipe.host_memory = args.host_memory;
-    recipe.exactness = args.exact.into();
-    recipe.precision = args.precision.into();
-    let Setup { batch, input, labels, classes } = setup;
-    let mut training = Training::new(move |net: &mut Net, x: &[Tensor]| case.model(net, x, card), recipe, 0)?;
-    let (x, y) = batch_of(&input, &labels, classes, device)?;
+/// Losses and times of steps.
+struct Steps {
+    seconds: Vec<f64>,
+    losses: Vec<f64>,
+    loss: f64,
+    cpu_seconds: f64,
+}
+
+/// Runs steps on a batch, after those of a warm-up.
+fn run_steps(
+    args: &Args,
+    training: &mut Training,
+    batch: &[&Tensor],
+    watch: Option<&Watch>,
+) -> Result<Steps, Failure> {
+    let mut step = || -> Result<f64, Failure> {
+        let loss = training.run(batch)?.loss;
+        if let Some(notice) = training.take_notice() {
+            eprintln!("{notice}");
+        }
+        Ok(loss)
+    };
+    let is_card = watch.is_some();
     let warm_up = match args.steps {
         Some(_) => 0,
-        None if card => 6,
+        None if is_card => 6,
         None => 3,
     };
     for _ in 0..warm_up {
-        training.step(&[&x], &y)?;
-        if let Some(notice) = training.take_notice() {
-            eprintln!("{notice}");
-        }
+        step()?;
     }
-    if let Some(watch) = &watch {
+    if let Some(watch) = watch {
         watch.rest();
     }
-    let (mut times, mut losses, mut loss) = (Vec::with_capacity(1 << 16), Vec::new(), 0.0);
+    let mut steps =
+        Steps { seconds: Vec::with_capacity(1 << 16), losses: Vec::new(), loss: 0.0, cpu_seconds: 0.0 };
     let (start, cpu) = (Instant::now(), process::cpu_time());
     let more = |done: usize| match args.steps {
         Some(steps) => done < steps.max(1),
-        None if card && args.seconds.is_none() => done < 20,
+        None if is_card && args.seconds.is_none() => done < 20,
         None => start.elapsed().as_secs_f64() < args.seconds.unwrap_or(8.0) || done < 5,
     };
-    while more(times.len()) {
-        let step = Instant::now();
-        loss = training.step(&[&x], &y)?;
-        times.push(step.elapsed().as_secs_f64());
+    while more(steps.seconds.len()) {
+        let began = Instant::now();
+        steps.loss = step()?;
+        steps.seconds.push(began.elapsed().as_secs_f64());
         if args.steps.is_some() {
-            losses.push(loss);
-        }
-        if let Some(notice) = training.take_notice() {
-            eprintln!("{notice}");
+            steps.losses.push(steps.loss);
         }
     }
-    let spent = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
-    let (steps, info) = (times.len(), training.info().clone());
-    times.sort_by(f64::total_cmp);
+    steps.cpu_seconds = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
+    Ok(steps)
+}
+
+fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Failure> {
+    let watch = Watch::start(device);
+    let mut setup = Setup::new(config, device)?;
+    let info = setup.compile()?;
+    if let (Some(out), Some(timeline)) = (&args.out, setup.trainer.training().and_then(Training::timeline)) {
+        records::write_plan(out, &setup.model_setup.name, setup.batch, &info, &timeline, None)?;
+        process::release_unused_heap();
+    }
+    let batch = random_batch(&setup, config)?;
+    let batch: Vec<&Tensor> = batch.iter().collect();
+    let limit = setup.trainer.request().limit.map(Bytes::get);
+    let none = || Failure("the step was not compiled".into());
+    let training = setup.trainer.training_mut().ok_or_else(none)?;
+    let steps = run_steps(args, training, &batch, watch.as_ref())?;
+    let mut seconds = steps.seconds;
+    seconds.sort_by(f64::total_cmp);
+    let (n, median) = (seconds.len(), seconds[seconds.len() / 2]);
     let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
-    Ok(Line {
+    // A step may have been planned anew since; its least with the least pipelines is as it was.
+    let (floor, info) = (info.floor, training.info().clone());
+    Ok(Measured {
         engine: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
-        case: case.name(),
-        batch,
+        case: setup.model_setup.name.clone(),
+        batch: setup.batch,
         params: training.n_trained(),
-        threads: args.threads.max(1),
+        threads: device_args::threads(config),
         device: format!("{device:?}").split(", ").next().unwrap_or_default().into(),
-        precision: format!("{:?}", args.precision).to_lowercase(),
-        ms: round(times[steps / 2] * 1e3, 3),
+        precision: config.precision.clone().unwrap_or_else(|| setup.model_setup.precision.name().into()),
+        ms: round(median * 1e3, 3),
         device_bytes: watch.map(|watch| watch.most(device)),
-        budget_bytes: args.memory.map(Bytes::get),
+        memory_limit_bytes: limit,
+        budget_bytes: limit,
         program_bytes: info.account.program.get(),
-        steps,
-        steps_s: round(1.0 / times[steps / 2], 3),
-        best_steps_s: round(1.0 / times[0], 3),
-        cpu_ms: round(spent / steps as f64 * 1e3, 3),
+        steps: n,
+        steps_s: round(1.0 / median, 3),
+        best_steps_s: round(1.0 / seconds[0], 3),
+        cpu_ms: round(steps.cpu_seconds / n as f64 * 1e3, 3),
         peak_mib: round(process::peak_resident().map_or(0.0, |b| b.get() as f64 / (1 << 20) as f64), 1),
         peak_bytes: process::peak_resident().map_or(0, Bytes::get),
         arena_bytes: training.arena_bytes().get(),
         state_bytes: training.state_bytes().get(),
         planned_bytes: info.planned.get(),
-        floor_bytes: info.floor.get(),
+        floor_bytes: floor.get(),
         unlimited_bytes: info.unlimited.get(),
         live_bytes: info.live.get(),
         ledger_bytes: training.ledger().total(Kind::Activation).measured.map_or(0, Bytes::get),
@@ -283,7 +287,7 @@ fn measure(args: &Args, device: &Device) -> plimsoll::run::Result<Line> {
         offloaded_copies: info.offloaded_copies,
         plan_seconds: round(info.plan_seconds, 3),
         predicted_ms: round(info.predicted_seconds * 1e3, 3),
-        loss: round(loss, 4),
-        losses,
+        loss: round(steps.loss, 4),
+        losses: steps.losses,
     })
 }

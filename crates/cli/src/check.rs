@@ -1,9 +1,7 @@
 //! Turns settings into a refusal where a value of them means nothing, before anything is opened or made.
 
-use plimsoll::prelude::*;
-
-use crate::Failure;
 use crate::config::Config;
+use crate::{Failure, names};
 
 /// More threads than this are a mistake on any machine.
 const MOST_THREADS: usize = 1024;
@@ -46,7 +44,9 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if let Some(threads) = config.threads.filter(|&threads| threads > MOST_THREADS) {
         return Err(Failure(format!("--threads {threads} is too much; {MOST_THREADS} is the most")));
     }
-    for (flag, value) in [("--lr", config.lr), ("--clip-norm", config.clip_norm)] {
+    let numbers =
+        [("--lr", config.lr), ("--clip-norm", config.clip_norm), ("--weight-decay", config.weight_decay)];
+    for (flag, value) in numbers {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return Err(Failure(format!("{flag} {value} means nothing; it is a number above 0")));
         }
@@ -68,42 +68,27 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if config.patience.is_some() && config.early_stopping.is_none() {
         return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
     }
-    names(config)
+    check_names(config)
 }
 
 /// Whether all names are known ones.
-fn names(config: &Config) -> Result<(), Failure> {
+fn check_names(config: &Config) -> Result<(), Failure> {
     if let Some(name) = &config.optimizer {
-        known_optimizer(name, 1e-3)?;
+        names::optimizer(name, 1e-3, config.weight_decay)?;
     }
     config.schedule(1)?;
     config.precision()?;
     config.on_error()?;
     config.scale()?;
-    config.line_text()?;
+    config.written_memory_limit()?;
     config.host_memory()?;
     config.measures()?;
     if let Some(losses) = &config.loss {
         for loss in losses.split(',').map(|part| part.rsplit('=').next().unwrap_or(part).trim()) {
-            known_loss(loss)?;
+            names::check_loss(loss)?;
         }
     }
     Ok(())
-}
-
-/// The optimizer of a name.
-pub fn known_optimizer(name: &str, rate: f64) -> Result<std::sync::Arc<dyn Optimizer>, Failure> {
-    let known = "sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion and adafactor";
-    plimsoll::nn::optimizer(name, rate)
-        .ok_or_else(|| Failure(format!("there is no optimizer {name}; there are {known}")))
-}
-
-/// Whether there is a loss of this name.
-pub fn known_loss(name: &str) -> Result<(), Failure> {
-    match name {
-        "cross-entropy" | "mse" | "mae" | "binary-cross-entropy" | "dice" => Ok(()),
-        other => Err(crate::chosen::no_loss(other)),
-    }
 }
 
 /// Whether early stopping follows something that will be measured.
@@ -148,6 +133,8 @@ mod tests {
             ("lr = -1.0", "--lr -1"),
             ("lr = inf", "--lr inf"),
             ("clip-norm = 0.0", "--clip-norm 0"),
+            ("weight-decay = -1.0", "--weight-decay -1"),
+            ("optimizer = \"lion\"\nweight-decay = 0.1", "--weight-decay is not for lion"),
             ("validation-split = 1.0", "--validation-split 1"),
             ("validation-split = nan", "--validation-split NaN"),
             ("validation-split = 0.1\nvalidation = \"x\"", "--validation-split"),

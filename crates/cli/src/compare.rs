@@ -78,7 +78,7 @@ pub fn table(budgets: &[Budget]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outlook::tests::survey;
+    use crate::plan_text::tests::survey;
 
     #[test]
     fn a_refused_budget_stands_beside_those_that_fit_and_says_its_least() {
@@ -86,7 +86,7 @@ mod tests {
         let (floor, most) = (survey.floor(), survey.unlimited());
         let budgets = [
             Budget::Refused(Bytes(floor.get() - 1), floor),
-            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap())),
+            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap().figures)),
         ];
         let text = table(&budgets);
         let rows: Vec<&str> = text.lines().collect();

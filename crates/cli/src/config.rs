@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll::data::Scale;
-use plimsoll::nn::{Auc, Clip, Metric};
+use plimsoll::nn::{Clip, Metric};
 use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::machine::Exact;
-use crate::plan::is_keras;
+use crate::names::metric;
+use crate::request::is_keras;
+use crate::session::Session;
 use crate::source::is_path;
-use crate::train::Session;
 
-/// The settings of a run. Every one is a flag of `plimsoll train` and a key of its TOML file; a run's folder keeps them.
+/// The settings of a run. Every one is a flag of `train`, `plan`, `bench` and `inspect` and a key of a TOML file; a run's folder
+/// keeps them.
 #[derive(clap::Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Config {
@@ -25,9 +26,10 @@ pub struct Config {
     #[arg(skip)]
     #[serde(skip)]
     pub model_copy: Option<PathBuf>,
-    /// The data: `digits`, `shapes[:SIDE[:COUNT]]` or `text`, or a path: a folder of images (a sub-folder a class), or of
-    /// `images` and `masks`; IDX, .npz, .npy, .csv, .tfrecord, .txt files. For a Keras file with several inputs or outputs: arrays of
-    /// their names, or x0, x1, y0, y1. [default: digits; shapes:128 for unet, text for gpt and lstm]
+    /// The data: `digits`, `shapes[:SIDE[:COUNT]]`, `text`, or `random` (numbers of the model's own sizes, to try speed and memory), or
+    /// a path: a folder of images (a sub-folder a class), or of `images` and `masks`; IDX, .npz, .npy, .csv, .tfrecord, .txt files.
+    /// For a Keras file with several inputs or outputs: arrays of their names, or x0, x1, y0, y1. [default: digits; shapes:128
+    /// for unet, text for gpt and lstm; for other models `plan`, `bench` and `inspect` take random]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
@@ -61,6 +63,11 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
+    /// How strongly weights are drawn to 0: for sgd, momentum, nesterov and adam as L2 regularization, for adamw decoupled.
+    /// [default: none; 0.01 for adamw]
+    #[arg(long, help_heading = "Training")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
     /// How the learning rate goes on: constant, cosine, exponential or one-cycle. [default: constant, or a Keras file's own]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +87,7 @@ pub struct Config {
     pub loss: Option<String>,
     /// What is counted beside the loss, with commas: accuracy, binary-accuracy, top5, auc, precision, recall, mean-iou,
     /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`. [default: accuracy, and mean-iou
-    /// of pixels; none beside a named loss; or a Keras file's own]
+    /// of pixels; none beside a named loss; or a Keras file's own; `none` counts nothing]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
@@ -99,10 +106,12 @@ pub struct Config {
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<String>,
-    /// How far plans may depart from the bits of an unlimited run. [default: reassociated]
+    /// How far plans may depart from the bits of an unlimited run: bitwise (the same bits: other order, recompute, offload),
+    /// reassociated (the same maths, sums in another order: micro-batches too) or approximate (micro-batches also where they change
+    /// batch statistics). [default: reassociated]
     #[arg(long, help_heading = "Memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exact: Option<Exact>,
+    pub exact: Option<Exactness>,
     /// Samples in a micro-batch. [default: the planner chooses]
     #[arg(long, help_heading = "Memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,7 +148,7 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<u64>,
-    /// Classes of the labels, or words of the vocabulary. [default: they are counted]
+    /// Classes of the labels, or words of the vocabulary. [default: they are counted; the model's own for random data]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<usize>,
@@ -159,11 +168,11 @@ pub struct Config {
     #[arg(long, help_heading = "Model size")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<usize>,
-    /// Pixels of an image's side: images of a folder are resized to it. [default: the size of the first]
+    /// Pixels of an image's side: images of a folder are resized to it, random ones made so. [default: the size of the first]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<usize>,
-    /// Tokens of a sequence, of a text. [default: the model's own]
+    /// Tokens of a sequence, of a text or of random data. [default: the model's own]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
@@ -199,11 +208,10 @@ impl Config {
 
     /// Reads a TOML file that somebody wrote: settings of a run, and what is asked of one call.
     pub fn read_request(path: &Path) -> Result<(Config, Session), Failure> {
-        const WORDS: [&str; 6] = ["out", "resume", "fault", "tui", "json", "quiet"];
         let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
         let mut table: toml::Table = toml::from_str(&text).map_err(|e| failed(&e))?;
-        let words: toml::Table = WORDS.iter().filter_map(|key| table.remove_entry(*key)).collect();
+        let words: toml::Table = Session::KEYS.iter().filter_map(|key| table.remove_entry(*key)).collect();
         // Read from the text where it can be, so that an error has its line.
         let config = match words.is_empty() {
             true => toml::from_str(&text),
@@ -225,7 +233,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience)
     }
@@ -252,14 +260,14 @@ impl Config {
     }
 
     /// The memory limit as it is written, `max` aside.
-    pub fn line_text(&self) -> Result<Option<Bytes>, Failure> {
+    pub fn written_memory_limit(&self) -> Result<Option<Bytes>, Failure> {
         size(self.memory.as_deref().filter(|text| *text != "max"), "--memory")
     }
 
     /// The memory limit in bytes; `max` is what is free of the memory that it counts, which is the card's on a card.
-    pub fn line(&self, device: &Device) -> Result<Option<Bytes>, Failure> {
+    fn memory_limit(&self, device: &Device) -> Result<Option<Bytes>, Failure> {
         if self.memory.as_deref() != Some("max") {
-            return self.line_text();
+            return self.written_memory_limit();
         }
         let none = || Failure("the system does not say how much memory is free".into());
         // A limit at the last free byte would leave the machine nothing.
@@ -270,13 +278,26 @@ impl Config {
         size(self.host_memory.as_deref(), "--host-memory")
     }
 
+    /// What these settings ask of memory, for a model that computes in this precision on this device.
+    pub fn memory_request(&self, precision: Precision, device: &Device) -> Result<MemoryRequest, Failure> {
+        Ok(MemoryRequest {
+            limit: self.memory_limit(device)?,
+            host_limit: self.host_memory()?,
+            exactness: self.exact.unwrap_or(Exactness::Reassociated),
+            micro_batch: self.micro_batch,
+            precision,
+            device: Some(device.clone()),
+        })
+    }
+
     /// The precision of all layers, where one is named, and those of layers by name.
     pub fn precision(&self) -> Result<(Option<Precision>, OfLayers), Failure> {
         let (mut all, mut layers) = (None, Vec::new());
+        let parsed = |name: &str| name.parse::<Precision>().map_err(Failure);
         let named = self.precision.iter().flat_map(|text| text.split(',')).map(str::trim);
         for part in named.filter(|part| !part.is_empty()) {
             match part.split_once('=') {
-                Some((layer, of)) => layers.push((layer.trim().to_string(), precision(of.trim())?)),
+                Some((layer, of)) => layers.push((layer.trim().to_string(), parsed(of.trim())?)),
                 None if all.is_some() => {
                     let why = "names two precisions for all layers; a layer's own is written as name=f32";
                     return Err(Failure(format!(
@@ -284,7 +305,7 @@ impl Config {
                         self.precision.as_deref().unwrap_or_default()
                     )));
                 }
-                None => all = Some(precision(part)?),
+                None => all = Some(parsed(part)?),
             }
         }
         Ok((all, layers))
@@ -319,7 +340,7 @@ impl Config {
 
     pub fn metrics(&self, default: &[Metric]) -> Result<Vec<Metric>, Failure> {
         let Some(names) = &self.metrics else { return Ok(default.to_vec()) };
-        names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(metric).collect()
+        listed(names).map(metric).collect()
     }
 
     /// The metrics that are named, each with the output that it is of where that is named too.
@@ -329,47 +350,14 @@ impl Config {
             Some((_, name)) => metric(name.trim()),
             None => metric(part),
         };
-        let parts = names.split(',').map(str::trim).filter(|part| !part.is_empty());
         let output = |part: &str| part.split_once('=').map(|(output, _)| output.trim().to_string());
-        parts.map(|part| Ok((output(part), one(part)?))).collect::<Result<_, _>>().map(Some)
+        listed(names).map(|part| Ok((output(part), one(part)?))).collect::<Result<_, _>>().map(Some)
     }
 }
 
-fn precision(name: &str) -> Result<Precision, Failure> {
-    match name {
-        "f32" => Ok(Precision::F32),
-        "f64" => Ok(Precision::F64),
-        "mixed-bf16" => Ok(Precision::MixedBf16),
-        "mixed-f16" => Ok(Precision::MixedF16),
-        other => {
-            Err(Failure(format!("there is no precision {other}; use f32, f64, mixed-bf16 or mixed-f16")))
-        }
-    }
-}
-
-fn metric(name: &str) -> Result<Metric, Failure> {
-    Ok(match name {
-        "accuracy" => Metric::Accuracy,
-        "binary-accuracy" => Metric::BinaryAccuracy,
-        "auc" => Metric::Auc(Auc::default()),
-        "precision" => Metric::Precision { threshold: 0.5, class: None },
-        "recall" => Metric::Recall { threshold: 0.5, class: None },
-        "mean-iou" => Metric::MeanIou,
-        "cross-entropy" => Metric::CrossEntropy,
-        "perplexity" => Metric::Perplexity,
-        "mae" => Metric::Mae,
-        "mse" => Metric::Mse,
-        "rmse" => Metric::Rmse,
-        "r2" => Metric::R2,
-        _ => match name.strip_prefix("top").and_then(|k| k.parse().ok()).filter(|&k: &usize| k > 0) {
-            Some(k) => Metric::TopK(k),
-            None => {
-                return Err(Failure(format!(
-                    "there is no metric {name}; accuracy, top5, auc, precision, recall, mean-iou, perplexity, mae … are some"
-                )));
-            }
-        },
-    })
+/// Names with commas between them; `none` stands for none.
+fn listed(names: &str) -> impl Iterator<Item = &str> {
+    names.split(',').map(str::trim).filter(|name| !matches!(*name, "" | "none"))
 }
 
 fn size(text: Option<&str>, flag: &str) -> Result<Option<Bytes>, Failure> {

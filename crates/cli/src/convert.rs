@@ -7,8 +7,8 @@ use plimsoll::keras::write_model;
 use plimsoll::run::Tensor;
 
 use crate::Failure;
-use crate::chosen::Purpose;
 use crate::config::Config;
+use crate::model_setup::Purpose;
 use crate::trained::Trained;
 
 /// Arguments of `plimsoll convert`.
@@ -53,9 +53,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "{shown} is there already; name another file, or write over it with --overwrite"
         )));
     }
-    let Trained { chosen, trainer, form, .. } = Trained::run(&args.run, Config::default(), Purpose::Predict)?;
+    let Trained { model_setup, trainer, form, .. } =
+        Trained::run(&args.run, Config::default(), Purpose::Predict)?;
     let training = trainer.training().ok_or_else(|| Failure("the run's model is not loaded".into()))?;
-    match &chosen.keras {
+    match &model_setup.keras {
         // A model that came from Keras goes back as it came.
         Some(compiled) => compiled.model.save(&args.out, training)?,
         None if !ends("keras") => return Err(other()),
@@ -64,7 +65,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();
             let inputs = [Type::new(input.dtype, shape)];
             let (params, values) = (training.params(), training.values());
-            let write = || write_model(&args.out, &chosen.name, &chosen.model, &inputs, params, values);
+            let write =
+                || write_model(&args.out, &model_setup.name, &model_setup.model, &inputs, params, values);
             // What is written is compared where the weights are.
             match values.first().and_then(Tensor::device) {
                 Some(device) => device.scope(write)?,
@@ -74,9 +76,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     match args.json {
         true => {
-            say!("{}", serde_json::json!({ "model": chosen.name, "out": args.out.display().to_string() }))
+            say!(
+                "{}",
+                serde_json::json!({ "model": model_setup.name, "out": args.out.display().to_string() })
+            )
         }
-        false => say!("{} is {} for Keras", args.out.display(), chosen.name),
+        false => say!("{} is {} for Keras", args.out.display(), model_setup.name),
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 use crate::config::Config;
-use crate::plan::is_keras;
+use crate::request::is_keras;
 
 /// A run's folder.
 pub struct Folder(PathBuf);

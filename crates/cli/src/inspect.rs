@@ -1,40 +1,67 @@
-//! `plimsoll inspect`: what is in a Keras file.
+//! `plimsoll inspect`: what a model is made of, be it of the zoo or in a Keras file.
 
-use std::path::PathBuf;
+use std::path::Path;
 
+use plimsoll::keras::Inspection;
 use plimsoll::prelude::*;
 
-use crate::Failure;
+use crate::config::Config;
+use crate::setup::Setup;
+use crate::{Failure, Stop, device_args, layers, model_setup, request};
 
 /// Arguments of `plimsoll inspect`.
 #[derive(clap::Args)]
+#[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A `.keras`, `.h5` or `.weights.h5` file.
-    file: PathBuf,
+    /// A model by name, a `.keras`, `.h5` or `.weights.h5` file, or a file of settings (`run.toml`). A model by name is that which
+    /// `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
+    #[arg(value_name = "CONFIG.toml | MODEL | FILE")]
+    what: String,
+    #[command(flatten)]
+    config: Config,
     /// One JSON line instead of a table.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 /// Prints layers, shapes, parameters and bytes by kind.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.file.is_dir() {
-        let shown = args.file.display();
-        return Err(Failure(format!("{shown} is a folder; name a .keras, .h5 or .weights.h5 file")));
+pub fn run(args: &Args) -> Result<(), Stop> {
+    let (written, _) = request::written(Some(&args.what), &args.config)?;
+    let name = written.model.as_deref().unwrap_or("demo");
+    let found = match name == "demo" || zoo::find(name).is_some() {
+        true => {
+            let config = request::without_training(Some(&args.what), &args.config)?;
+            let device = device_args::device(&config)?;
+            device.scope(|| layers::inspect(&config, &Setup::new(&config, &device)?))?
+        }
+        false => of_file(name)?,
+    };
+    match args.json {
+        true => say!("{}", serde_json::json!(found)),
+        false => print(&found),
     }
-    let found = plimsoll::keras::inspect(&args.file)?;
-    if args.json {
-        say!("{}", serde_json::json!(found));
-        return Ok(());
+    Ok(())
+}
+
+fn of_file(name: &str) -> Result<Inspection, Failure> {
+    let file = Path::new(name);
+    if file.is_dir() {
+        return Err(Failure(format!("{name} is a folder; name a .keras, .h5 or .weights.h5 file")));
     }
-    say!(
-        "{} {} (Keras {}), {} -> {}",
-        found.class,
-        found.name,
-        found.keras_version,
-        found.inputs.join(", "),
-        found.outputs.join(", ")
-    );
+    if !file.exists() && !request::is_keras(name) {
+        return Err(Failure(format!("there is no model and no file {name}; {}", model_setup::help())));
+    }
+    Ok(plimsoll::keras::inspect(file)?)
+}
+
+fn print(found: &Inspection) {
+    let (inputs, outputs) = (found.inputs.join(", "), found.outputs.join(", "));
+    match found.keras_version.is_empty() {
+        true => say!("{}, {inputs} -> {outputs}", found.name),
+        false => {
+            say!("{} {} (Keras {}), {inputs} -> {outputs}", found.class, found.name, found.keras_version)
+        }
+    }
     let width = found.layers.iter().map(|layer| layer.place.chars().count()).max().unwrap_or(0);
     for layer in &found.layers {
         let shapes: Vec<String> =
@@ -63,10 +90,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(optimizer) = &found.optimizer {
         let rate = found.learning_rate.map_or(String::new(), |rate| format!(" at {rate}"));
-        say!("compiled with {optimizer}{rate}");
+        let made = if found.kind == "zoo" { "trained" } else { "compiled" };
+        say!("{made} with {optimizer}{rate}");
     }
     if let Some(problem) = &found.problem {
         say!("it cannot be trained here: {problem}");
     }
-    Ok(())
 }

@@ -8,9 +8,10 @@ use plimsoll::nn::{Count, ScheduleShape};
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::chosen::{Purpose, no_loss};
 use crate::config::Config;
-use crate::plan::is_keras;
+use crate::model_setup::Purpose;
+use crate::names::no_loss;
+use crate::request::is_keras;
 
 /// The Keras file that a run names, in the precision that it names; none where it names another model.
 pub fn keras_model(config: &Config) -> Result<Option<KerasModel>, Failure> {
@@ -26,21 +27,37 @@ pub fn keras_model(config: &Config) -> Result<Option<KerasModel>, Failure> {
 
 /// The arrays that a Keras model takes of a data set: its inputs, and labels for the outputs that have a loss or a metric.
 pub fn fields(config: &Config, model: &KerasModel, purpose: Purpose) -> Result<Fields, Failure> {
-    let path = config.model.as_deref().unwrap_or_default();
     let input = |(name, ty): (String, &DType)| {
         let kind = if ty.is_float() { FieldKind::Numbers } else { FieldKind::Indices };
         Wanted { name, kind }
     };
     let names = model.input_names().into_iter();
     let inputs = names.zip(model.input_dtypes().iter()).map(input).collect();
-    let labelled: Vec<usize> = match (purpose, losses(config, model)?) {
-        (Purpose::Predict, _) => Vec::new(),
-        (_, Some(named)) => (0..named.len()).filter(|&i| named[i].is_some()).collect(),
-        (_, None) => model.measured().map_err(|e| advised(e, path, "--loss"))?.labelled,
-    };
+    let labelled = labelled(config, model, purpose)?;
     let names = labelled.iter().filter_map(|&i| model.output_names().get(i));
     let labels = names.map(|name| Wanted { name: name.clone(), kind: FieldKind::Label }).collect();
     Ok(Fields { inputs, labels })
+}
+
+/// The outputs that have labels: those with a loss or a metric.
+fn labelled(config: &Config, model: &KerasModel, purpose: Purpose) -> Result<Vec<usize>, Failure> {
+    let path = config.model.as_deref().unwrap_or_default();
+    Ok(match (purpose, losses(config, model)?) {
+        (Purpose::Predict, _) => Vec::new(),
+        (_, Some(named)) => (0..named.len()).filter(|&i| named[i].is_some()).collect(),
+        (_, None) => model.measured().map_err(|e| advised(e, path, "--loss"))?.labelled,
+    })
+}
+
+/// The outputs that have labels, each with whether those are numbers of classes; others are numbers of the output's shape.
+pub fn labels(config: &Config, model: &KerasModel, purpose: Purpose) -> Result<Vec<(usize, bool)>, Failure> {
+    let outputs = labelled(config, model, purpose)?;
+    let is_classes: Vec<bool> = match losses(config, model)? {
+        Some(named) => named.iter().map(|loss| *loss == Some("cross-entropy")).collect(),
+        None if outputs.is_empty() => Vec::new(),
+        None => model.labels_are_classes()?,
+    };
+    Ok(outputs.into_iter().map(|i| (i, is_classes.get(i) == Some(&true))).collect())
 }
 
 /// The losses that are named, by output: one for all, or those of some by name.

@@ -6,12 +6,11 @@ macro_rules! say {
 }
 
 mod bench;
-mod case;
 mod check;
-mod chosen;
 mod compare;
 mod config;
 mod convert;
+mod device_args;
 mod digits;
 mod explain;
 mod folder;
@@ -19,19 +18,24 @@ mod form;
 mod inspect;
 mod interrupt;
 mod keras_file;
-mod machine;
+mod layers;
+mod model_setup;
 mod models;
+mod names;
 mod ops;
 mod out;
-mod outlook;
 mod pack;
 mod plan;
+mod plan_text;
 mod plot;
 mod predict;
 mod predictions;
+mod random;
 mod records;
 mod report;
+mod request;
 mod resume;
+mod session;
 mod setup;
 mod sizes;
 mod source;
@@ -68,16 +72,16 @@ enum Command {
     Predict(predict::PredictArgs),
     /// Writes a trained model as a Keras file.
     Convert(convert::Args),
-    /// Measures training steps of a reference case.
-    Bench(bench::Args),
-    /// Plans a training step under a byte budget: what it will take, before it starts.
+    /// Measures the training steps of a model.
+    Bench(Box<bench::Args>),
+    /// Plans a training step within a memory limit: what it will take, before it starts.
     Plan(Box<plan::Args>),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
     Explain(explain::Args),
     /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
     Report(report::Args),
-    /// Describes a Keras file.
-    Inspect(inspect::Args),
+    /// Lists the layers of a model with shapes, parameters and bytes.
+    Inspect(Box<inspect::Args>),
     /// Packs buffers with lifespans into the least memory.
     Pack(pack::Args),
     /// Lists the models with their sizes.
@@ -140,10 +144,10 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::predict(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
-        Command::Bench(args) => bench::run(&args).map_err(Stop::from),
+        Command::Bench(args) => bench::run(&args),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),
-        Command::Inspect(args) => inspect::run(&args).map_err(Stop::from),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args).map_err(Stop::from),
         Command::Models(args) => {
             models::run(&args);

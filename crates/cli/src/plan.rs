@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use plimsoll::device::process;
 use plimsoll::graph::counted;
 use plimsoll::plan::trace::read_trace;
 use plimsoll::plan::{PlanError, Planner, Request};
@@ -14,13 +13,11 @@ use plimsoll::run::{Error, Profile};
 use crate::compare::{self, Budget};
 use crate::config::Config;
 use crate::setup::Setup;
-use crate::source::default_data;
-use crate::train::named_model;
-use crate::{Failure, Stop, check, chosen, machine, outlook, records};
+use crate::{Failure, Stop, device_args, model_setup, plan_text, records, request};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
-#[command(allow_negative_numbers = true, after_help = chosen::MODELS)]
+#[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
     /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`). All
     /// flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
@@ -64,70 +61,36 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     if args.ratio.is_some() || args.seconds.is_some() {
         return Err(Stop::Usage("--ratio and --seconds are for a traced step; name one with --trace".into()));
     }
-    let config = settings(args)?;
-    let threads = config.threads.unwrap_or_else(process::allowed_cpus);
-    let name = config.device.as_deref().unwrap_or("cpu");
-    let (device, profile) = machine::plannable(name, threads, config.tf32.unwrap_or(false))?;
-    machine::check_host_memory(&device, config.host_memory()?)?;
-    Ok(device.scope(|| {
-        let setup = setup(&config, &device)?;
-        model(args, &config, setup, profile.as_deref())
-    })?)
-}
-
-/// The flags over the file, as `train` has them.
-fn settings(args: &Args) -> Result<Config, Stop> {
-    let mut flags = args.config.clone();
-    match args.model.as_deref() {
-        Some(path) if path.ends_with(".toml") => flags = flags.over(Config::read_request(Path::new(path))?.0),
-        Some(model) => flags.model = Some(model.into()),
-        None => {}
-    }
-    let demo = flags.model.is_none() && flags.data.is_none();
-    flags.complete(demo);
-    check::check(&flags).map_err(Stop::usage)?;
-    named_model(&flags).map_err(Stop::usage)?;
-    Ok(flags)
-}
-
-/// What `train` would begin with. A model for which there is no data is planned for data of its own sizes, or a Keras file's.
-fn setup(config: &Config, device: &Device) -> Result<Setup, Failure> {
-    let model = config.model.as_deref();
-    match config.data.is_none() && default_data(model).is_none() {
-        true => Setup::imagined(config, device),
-        false => Setup::new(config, device),
-    }
-}
-
-/// Whether a name is that of a Keras file.
-pub fn is_keras(name: &str) -> bool {
-    name.ends_with(".keras") || name.ends_with(".h5")
+    let config = request::without_training(args.model.as_deref(), &args.config)?;
+    let (device, profile) = device_args::plannable(&config)?;
+    Ok(device.scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref()))?)
 }
 
 /// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.
 fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) -> Result<(), Failure> {
     let start = Instant::now();
-    let Setup { chosen, mut trainer, train, form, batch, .. } = setup;
-    let name = format!("{} on {}", chosen.name, form.data);
+    let Setup { model_setup, mut trainer, train, form, batch, .. } = setup;
+    let name = format!("{} on {}", model_setup.name, form.data);
     if !args.compare.is_empty() {
         return side_by_side(args, &name, batch, &mut trainer, &train);
     }
-    let asked = trainer.survey(&train);
+    let asked = trainer.plan(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
-    let limit = trainer.line_bytes().map(Bytes);
+    let limit = trainer.request().limit;
     let mut frontier = None;
     let (mut line, mut words) = match asked {
-        Ok((survey, info)) => {
+        Ok(plan) => {
+            let info = &plan.figures;
             if !args.no_frontier {
                 frontier = Some(trainer.frontier(&train, FRONTIER_LINES, Some(FRONTIER_LIMIT))?);
             }
             if let Some(out) = &args.out {
-                let step = survey.timeline(limit)?;
-                records::write_plan(out, &chosen.name, batch, &info, &step, frontier.as_ref())?;
+                let step = plan.timeline()?;
+                records::write_plan(out, &model_setup.name, batch, info, &step, frontier.as_ref())?;
             }
-            let (line, words) = described(&name, &chosen.name, &form.data, limit, batch, &info);
+            let (line, words) = described(&name, &model_setup.name, &form.data, limit, batch, info);
             let words = words
-                + &frontier.as_ref().map_or(String::new(), |found| outlook::frontier(found, Some(&info)));
+                + &frontier.as_ref().map_or(String::new(), |found| plan_text::frontier(found, Some(info)));
             (line, words)
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
@@ -139,7 +102,7 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
                 .map(|way| serde_json::json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() }))
                 .collect();
             let line = serde_json::json!({
-                "model": chosen.name, "data": form.data, "batch": batch, "fits": false, "budget_bytes": asked.get(),
+                "model": model_setup.name, "data": form.data, "batch": batch, "fits": false, "budget_bytes": asked.get(),
                 "floor_bytes": least.get(), "plan_seconds": start.elapsed().as_secs_f64(),
                 "why": error.to_string(), "ways": ways,
             });
@@ -177,7 +140,7 @@ fn described(
     let mut line = serde_json::json!(Plan { memory_limit_bytes, ..records::figures(model, batch, info) });
     (line["data"], line["fits"], line["budget_bytes"]) =
         (data.into(), true.into(), limit.map(Bytes::get).into());
-    for (name, value) in outlook::json(info) {
+    for (name, value) in plan_text::json(info) {
         line[name] = value;
     }
     let copies = info.copies().map_or(String::new(), |copies| format!("{copies}, "));
@@ -193,7 +156,7 @@ fn described(
         info.unlimited,
         info.floor,
         info.plan_seconds,
-        outlook::page(info)
+        plan_text::page(info)
     );
     (line, words)
 }
@@ -208,9 +171,9 @@ fn side_by_side(
 ) -> Result<(), Failure> {
     let mut budgets = Vec::new();
     for &line in &args.compare {
-        trainer.set_memory(Some(line))?;
-        budgets.push(match trainer.survey(train) {
-            Ok((_, info)) => Budget::Fits(line, Box::new(info)),
+        trainer.set_memory_limit(Some(line))?;
+        budgets.push(match trainer.plan(train) {
+            Ok(plan) => Budget::Fits(line, Box::new(plan.figures)),
             // The planner's own refusal is a page for each budget; the least says it here.
             Err(plimsoll::train::Error::Run(Error::Infeasible { least, .. })) => Budget::Refused(line, least),
             Err(error) => return Err(error.into()),
@@ -235,7 +198,7 @@ fn traced(args: &Args, file: &Path) -> Result<(), Failure> {
     let deadline_ms = args.seconds.map(|s| (s.max(0.0) * 1000.0) as u64);
     let request = Request { deadline_ms, ..Request::within(0) };
     let mut planner = Planner::new(&step, &request).map_err(|e| Failure(format!("{file}: {e}")))?;
-    let budget = match (args.config.line_text()?, args.ratio) {
+    let budget = match (args.config.written_memory_limit()?, args.ratio) {
         (Some(bytes), _) => bytes.get(),
         (None, Some(ratio)) => (planner.unlimited_bytes() as f64 * ratio) as u64,
         (None, None) => planner.unlimited_bytes(),

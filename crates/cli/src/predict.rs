@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use plimsoll::prelude::*;
 
-use crate::chosen::Purpose;
 use crate::config::Config;
+use crate::model_setup::Purpose;
 use crate::predictions::Writer;
 use crate::trained::Trained;
 use crate::{Failure, Stop, check};
@@ -122,7 +122,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
     let said = args.common.said();
     check::check(&said).map_err(Stop::usage)?;
     let mut trained = Trained::open(&args.common.what, said, Purpose::Predict)?;
-    let wanted = wanted_output(&args.output, &trained.chosen.output_names()).map_err(Stop::usage)?;
+    let wanted = wanted_output(&args.output, &trained.model_setup.output_names()).map_err(Stop::usage)?;
     let mut writer = Writer::new(args.out.as_deref(), args.argmax, &trained, wanted)?;
     let mut outputs = 0;
     let mut failed = None;

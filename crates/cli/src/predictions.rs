@@ -97,8 +97,8 @@ impl Writer {
         Ok(Writer {
             format,
             is_argmax,
-            is_classes: trained.chosen.gives_classes(output),
-            is_logits: trained.chosen.is_classifier,
+            is_classes: trained.model_setup.gives_classes(output),
+            is_logits: trained.model_setup.is_classifier,
             class_names: trained.form.class_names.clone(),
             data: trained.data.clone(),
             out,

@@ -16,7 +16,7 @@ pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
 pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> record::Plan {
     let training = trainer.training();
     record::Plan {
-        memory_limit_bytes: trainer.line_bytes(),
+        memory_limit_bytes: trainer.request().limit.map(Bytes::get),
         arena_bytes: training.map_or(0, |t| t.arena_bytes().get()),
         state_bytes: training.map_or(0, |t| t.state_bytes().get()),
         ..figures(model, batch, info)

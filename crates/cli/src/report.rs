@@ -76,13 +76,13 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<Frontier, Failure> {
     };
     let folder = Folder::of(folder)?;
     let config = folder.settings()?;
-    let device = crate::train::device(&config, None)?;
+    let device = crate::device_args::device(&config)?;
     if !device.has_times_in(&folder.times()) {
         return Err(Failure(format!("{} has no kernel times of this machine", folder.path().display())));
     }
     device.recall_times(&folder.times());
     let Setup { trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
-    let mut trainer = trainer.line(plan.memory_limit_bytes.map(Bytes));
+    let trainer = trainer.memory_limit_bytes(plan.memory_limit_bytes.map(Bytes));
     let (own, found) =
         trainer.frontier_outside(&train, outside, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
     let is_same_time = (own.predicted_seconds * 1e3 - plan.predicted_ms).abs() <= 1e-6 * plan.predicted_ms;

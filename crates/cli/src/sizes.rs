@@ -49,6 +49,19 @@ pub fn check(config: &Config, name: &str, entry: Option<&Entry>) -> Result<(), F
     Ok(())
 }
 
+/// Refuses sizes of random data that mean nothing for the model: none where it is the demo's, which reads images.
+pub fn check_data(config: &Config, name: &str, entry: Option<&Entry>) -> Result<(), Failure> {
+    let reads_tokens = entry.is_some_and(|entry| entry.kind == Kind::Tokens);
+    let (flag, value, reads) = match reads_tokens {
+        true => ("--image", config.image, "tokens, so that it has --sequence"),
+        false => ("--sequence", config.sequence, "images, so that it has --image"),
+    };
+    match value {
+        Some(value) => Err(Failure(format!("{flag} {value} means nothing for {name}: it reads {reads}"))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses images of a size that the model cannot cut up.
 pub fn fits(entry: &Entry, data: &str, shape: &[usize]) -> Result<(), Failure> {
     let (width, heads) = (entry.size.width, entry.size.heads);

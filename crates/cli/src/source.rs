@@ -1,4 +1,4 @@
-//! Data by name or path: the part to train on, the part held back, and where that comes from.
+//! Turns the name or path of data into the part to train on, the part held back, and where that comes from.
 
 use std::path::Path;
 
@@ -7,11 +7,10 @@ use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::chosen::Purpose;
 use crate::config::Config;
-use crate::digits;
 use crate::form::Form;
-use crate::keras_file;
+use crate::model_setup::Purpose;
+use crate::{digits, keras_file, random};
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
@@ -29,6 +28,8 @@ pub struct Source {
     pub classes: Option<usize>,
     /// The names of the classes, where they have names.
     pub class_names: Vec<String>,
+    /// Whether it is random numbers of the model's own sizes.
+    pub is_random: bool,
     /// The Keras file that the run names, by whose inputs and outputs the data was looked through.
     pub model: Option<KerasModel>,
 }
@@ -52,7 +53,7 @@ pub fn default_data(model: Option<&str>) -> Option<&'static str> {
 
 /// Whether data of this name is at a path.
 pub fn is_path(name: &str) -> bool {
-    !matches!(name.split(':').next(), Some("digits" | "shapes" | "text"))
+    !matches!(name.split(':').next(), Some("digits" | "shapes" | "text" | "random"))
 }
 
 impl Source {
@@ -69,43 +70,54 @@ impl Source {
             Some(named) => named,
             None => default_data(config.model.as_deref()).ok_or_else(|| no_data(config))?,
         };
-        let (train, held_back, classes) = both(named, config, fields.as_ref(), form, purpose)?;
+        let request = DataRequest { config, file: model.as_ref(), fields, form, purpose };
+        let Parts { train, held_back, classes } = request.open(named)?;
         let class_names = train.class_names().unwrap_or_default();
         let classes = classes.or((!class_names.is_empty()).then_some(class_names.len()));
-        let mut source = Source { train, held_back, name: named.into(), classes, class_names, model };
+        let mut source = Source {
+            train,
+            held_back,
+            name: named.into(),
+            classes,
+            class_names,
+            is_random: named == RANDOM,
+            model: None,
+        };
+        source.divide(&request)?;
+        source.model = model;
+        Ok(source)
+    }
+
+    /// Takes and holds back what the settings say.
+    fn divide(&mut self, request: &DataRequest<'_>) -> Result<(), Failure> {
+        let config = request.config;
         if let Some(named) = &config.validation {
-            let (all, part, _) = both(named, config, fields.as_ref(), form, purpose)?;
-            source.held_back = Some(part.unwrap_or(HeldBack { data: all, name: named.clone() }));
+            let Parts { train: all, held_back, .. } = request.open(named)?;
+            self.held_back = Some(held_back.unwrap_or(HeldBack { data: all, name: named.clone() }));
         }
         if let Some(n) = config.take {
-            source.train = source.train.take(n);
+            self.train = self.train.clone().take(n);
         }
         if let Some(fraction) = config.validation_split {
-            let (train, data) = source.train.hold_back(fraction)?;
+            let (train, data) = self.train.clone().hold_back(fraction)?;
             if data.samples()? == Some(0) {
                 let n = train.samples()?.unwrap_or(0);
                 return Err(Failure(format!(
                     "--validation-split {fraction} of {n} samples is none; hold back more"
                 )));
             }
-            let name = format!("{} % of {named}", 100.0 * fraction);
-            (source.train, source.held_back) = (train, Some(HeldBack { data, name }));
+            let name = format!("{} % of {}", 100.0 * fraction, self.name);
+            (self.train, self.held_back) = (train, Some(HeldBack { data, name }));
         }
-        if let (Some(n), Some(part), None) = (config.take, &mut source.held_back, config.validation_split) {
+        if let (Some(n), Some(part), None) = (config.take, &mut self.held_back, config.validation_split) {
             part.data = part.data.clone().take(n);
         }
         let on_error = config.on_error()?;
-        source.train = source.train.on_error(on_error);
-        if let Some(part) = &mut source.held_back {
+        self.train = self.train.clone().on_error(on_error);
+        if let Some(part) = &mut self.held_back {
             part.data = part.data.clone().on_error(on_error);
         }
-        Ok(source)
-    }
-
-    /// Data that is never read, of a model's own sizes.
-    pub fn imagined(train: Dataset, classes: usize) -> Source {
-        let name = "imagined data".into();
-        Source { train, held_back: None, name, classes: Some(classes), class_names: Vec::new(), model: None }
+        Ok(())
     }
 
     /// The part of the data that is to be used for evaluation or prediction: the held-back one, or all of it; and what it is.
@@ -123,24 +135,87 @@ fn no_data(config: &Config) -> Failure {
         .map_or("arrays of the shapes that `plimsoll inspect` shows".into(), |entry| {
             crate::sizes::takes(&entry)
         });
-    Failure(format!("{model} takes {takes}; name some with --data"))
+    Failure(format!(
+        "{model} takes {takes}; name some with --data (--data random tries its speed and memory without any)"
+    ))
 }
 
-type Parts = (Dataset, Option<HeldBack>, Option<usize>);
+/// The name of random numbers.
+const RANDOM: &str = "random";
 
-/// The data of a name: what is learned from, what is held back, and the number of classes where it is known.
-fn both(
-    named: &str,
-    config: &Config,
-    fields: Option<&Fields>,
-    form: Option<&Form>,
+/// What is learned from, what is held back, and the number of classes where it is known.
+struct Parts {
+    train: Dataset,
+    held_back: Option<HeldBack>,
+    classes: Option<usize>,
+}
+
+/// What data is asked for.
+struct DataRequest<'a> {
+    config: &'a Config,
+    file: Option<&'a KerasModel>,
+    /// The arrays that the Keras file takes.
+    fields: Option<Fields>,
+    /// The form that the model was trained with.
+    form: Option<&'a Form>,
     purpose: Purpose,
-) -> Result<Parts, Failure> {
-    match named.split(':').next().unwrap_or_default() {
-        "digits" if named == "digits" => digits(),
-        "text" if named == "text" => Ok(text(config)),
-        "shapes" => shapes(named, config.seed.unwrap_or(42)),
-        _ => files(named, config, fields, form, purpose),
+}
+
+impl DataRequest<'_> {
+    /// The data of a name.
+    fn open(&self, named: &str) -> Result<Parts, Failure> {
+        match named.split(':').next().unwrap_or_default() {
+            "digits" if named == "digits" => digits(),
+            "text" if named == "text" => Ok(text(self.config)),
+            RANDOM if named == RANDOM => {
+                let (train, classes) = random::open(self.config, self.file, self.purpose)?;
+                Ok(Parts { train, held_back: None, classes })
+            }
+            "shapes" => shapes(named, self.config.seed.unwrap_or(42)),
+            _ => self.files(named),
+        }
+    }
+
+    fn files(&self, named: &str) -> Result<Parts, Failure> {
+        let path = Path::new(named);
+        let train = self.part(path, Split::Train)?;
+        // Data without a part that is marked as held back has none, and all of it is learned from.
+        let held_back = match Dataset::has_part(path, Split::Test)? {
+            true => {
+                let data = self.part(path, Split::Test)?;
+                Some(HeldBack { data, name: format!("the held-back part of {named}") })
+            }
+            false => None,
+        };
+        Ok(Parts { train, held_back, classes: self.config.classes })
+    }
+
+    fn part(&self, path: &Path, split: Split) -> Result<Dataset, Failure> {
+        let DataRequest { config, form, .. } = self;
+        let seen = |form: &&Form| match form.fields.first().map(|field| &field.shape[..]) {
+            Some(&[height, width, channels]) => Some(Images { channels, ..Images::new(height, width) }),
+            _ => None,
+        };
+        let images = form.as_ref().and_then(seen).or(config.image.map(|side| Images::new(side, side)));
+        let classes = form.map(|form| form.class_names.clone()).filter(|names| !names.is_empty());
+        // Whoever asks for predictions need not know the answers: images in folders are images too.
+        let is_guess = form.is_some() && self.purpose == Purpose::Predict;
+        let labelled = (is_guess && path.is_dir()).then_some(false);
+        let (window, scale, fields) = (window(config), config.scale()?, self.fields.clone());
+        let open = Open { split, images, labelled, classes, window, scale, fields, ..Open::default() };
+        let data = Dataset::open_with(path, &open)?;
+        // A table that has all columns but the label has as many as the model takes.
+        let inputs = |data: &Dataset| -> Result<Option<Vec<usize>>, Failure> {
+            Ok(data.spec()?.first().map(|field| field.shape.clone()))
+        };
+        let own = form.and_then(|form| form.fields.first()).map(|field| field.shape.clone());
+        if is_guess && path.is_file() && inputs(&data)? != own {
+            let unlabelled = Dataset::open_with(path, &Open { labelled: Some(false), ..open })?;
+            if inputs(&unlabelled)? == own {
+                return Ok(unlabelled);
+            }
+        }
+        Ok(data)
     }
 }
 
@@ -151,7 +226,7 @@ fn digits() -> Result<Parts, Failure> {
         Ok(Dataset::columns([x, y])?)
     };
     let held = HeldBack { data: columns(digits::test())?, name: "the held-back part of digits".into() };
-    Ok((columns(digits::train())?, Some(held), Some(10)))
+    Ok(Parts { train: columns(digits::train())?, held_back: Some(held), classes: Some(10) })
 }
 
 fn shapes(named: &str, seed: u64) -> Result<Parts, Failure> {
@@ -168,7 +243,7 @@ fn shapes(named: &str, seed: u64) -> Result<Parts, Failure> {
     };
     let data = make(HELD_BACK.min(count), seed.wrapping_add(1));
     let held = HeldBack { data, name: "the held-back part of shapes".into() };
-    Ok((make(count, seed), Some(held), Some(Shapes::CLASSES)))
+    Ok(Parts { train: make(count, seed), held_back: Some(held), classes: Some(Shapes::CLASSES) })
 }
 
 /// Windows of the text that comes with the program; the last tenth is held back.
@@ -188,77 +263,11 @@ fn text(config: &Config) -> Parts {
     };
     let (train, held) = TEXT.split_at(TEXT.len() / 10 * 9);
     let held = HeldBack { data: windows(held), name: "the held-back part of text".into() };
-    (windows(train), Some(held), Some(128))
+    Parts { train: windows(train), held_back: Some(held), classes: Some(128) }
 }
 
 /// Tokens of a sequence: as asked for, or as the model has it.
 fn window(config: &Config) -> usize {
     let own = || config.model.as_deref().and_then(zoo::find).map(|entry| entry.size.sequence);
     config.sequence.or_else(own).filter(|&n| n > 0).unwrap_or(Open::default().window)
-}
-
-fn files(
-    named: &str,
-    config: &Config,
-    fields: Option<&Fields>,
-    form: Option<&Form>,
-    purpose: Purpose,
-) -> Result<Parts, Failure> {
-    let path = Path::new(named);
-    let train = part(path, config, fields, form, purpose, Split::Train)?;
-    // Data without a part that is marked as held back has none, and all of it is learned from.
-    let held_back = match Dataset::has_part(path, Split::Test)? {
-        true => {
-            let data = part(path, config, fields, form, purpose, Split::Test)?;
-            Some(HeldBack { data, name: format!("the held-back part of {named}") })
-        }
-        false => None,
-    };
-    Ok((train, held_back, config.classes))
-}
-
-fn part(
-    path: &Path,
-    config: &Config,
-    fields: Option<&Fields>,
-    form: Option<&Form>,
-    purpose: Purpose,
-    split: Split,
-) -> Result<Dataset, Failure> {
-    let seen = |form: &Form| match form.fields.first().map(|field| &field.shape[..]) {
-        Some(&[height, width, channels]) => Some(Images { channels, ..Images::new(height, width) }),
-        _ => None,
-    };
-    let images = form.and_then(seen).or(config.image.map(|side| Images::new(side, side)));
-    let classes = form.map(|form| form.class_names.clone()).filter(|names| !names.is_empty());
-    // Whoever asks for predictions need not know the answers: images in folders are images too.
-    let is_guess = form.is_some() && purpose == Purpose::Predict;
-    let labelled = (is_guess && path.is_dir()).then_some(false);
-    let (window, scale) = (window(config), config.scale()?);
-    let open =
-        Open { split, images, labelled, classes, window, scale, fields: fields.cloned(), ..Open::default() };
-    let data = Dataset::open_with(path, &open)?;
-    // A table that has all columns but the label has as many as the model takes.
-    let inputs = |data: &Dataset| -> Result<Option<Vec<usize>>, Failure> {
-        Ok(data.spec()?.first().map(|field| field.shape.clone()))
-    };
-    let own = form.and_then(|form| form.fields.first()).map(|field| field.shape.clone());
-    if is_guess && path.is_file() && inputs(&data)? != own {
-        let unlabelled = Dataset::open_with(path, &Open { labelled: Some(false), ..open })?;
-        if inputs(&unlabelled)? == own {
-            return Ok(unlabelled);
-        }
-    }
-    Ok(data)
-}
-
-/// Data of these types that is never read: what a step takes is known from its shapes.
-pub fn imagined(inputs: &[Type], labels: &[Type], batch: usize) -> Dataset {
-    let field = |prefix: &str, (i, ty): (usize, &Type)| {
-        FieldSpec::new(&format!("{prefix}{i}"), ty.dtype, &ty.shape[1..])
-    };
-    let inputs = inputs.iter().enumerate().map(|at| field("x", at));
-    let labels = labels.iter().enumerate().map(|at| field("y", at));
-    let spec: Vec<FieldSpec> = inputs.chain(labels).collect();
-    Dataset::from_fn(spec, (batch as u64) << 20, |_, _| Ok(()))
 }

@@ -7,9 +7,9 @@ use plimsoll::nn::{Loss, Metric};
 use plimsoll::prelude::*;
 
 use crate::Failure;
-use crate::chosen::no_loss;
 use crate::config::Config;
 use crate::form::Form;
+use crate::names::no_loss;
 
 /// What is learned.
 pub struct Task {

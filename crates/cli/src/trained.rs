@@ -4,18 +4,17 @@ use std::path::Path;
 
 use plimsoll::prelude::*;
 
-use crate::Failure;
-use crate::chosen::{Chosen, Purpose};
 use crate::config::Config;
 use crate::folder::Folder;
 use crate::form::Form;
-use crate::plan::is_keras;
+use crate::model_setup::{ModelSetup, Purpose};
+use crate::request::is_keras;
 use crate::source::Source;
-use crate::train;
+use crate::{Failure, device_args};
 
 /// A trained model, and data.
 pub struct Trained {
-    pub chosen: Chosen,
+    pub model_setup: ModelSetup,
     pub trainer: Trainer,
     /// In batches.
     pub data: Dataset,
@@ -46,16 +45,16 @@ impl Trained {
         let model = source.model.clone();
         let (data, data_name) = source.into_used();
         let data = data.batch(config.batch.unwrap_or(32));
-        let chosen = Chosen::new(&config, model, &form, purpose)?;
-        let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
-        if let Some(compiled) = &chosen.keras {
+        let model_setup = ModelSetup::new(&config, model, &form, purpose)?;
+        let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
+        if let Some(compiled) = &model_setup.keras {
             trainer = trainer.beside(compiled.model.restoring_bytes());
             trainer.prepare_blank(&data)?;
             if let Some(training) = trainer.training_mut() {
                 compiled.model.restore_weights(training)?;
             }
         }
-        Ok(Trained { chosen, trainer, data, data_name, is_seen: false, form })
+        Ok(Trained { model_setup, trainer, data, data_name, is_seen: false, form })
     }
 
     /// The model that a run trained.
@@ -83,7 +82,7 @@ impl Trained {
         };
         let config = said.over(kept);
         let source = Source::open_as(&config, purpose, Some(&form))?;
-        let chosen = Chosen::new(&own, source.model.clone(), &form, purpose)?;
+        let model_setup = ModelSetup::new(&own, source.model.clone(), &form, purpose)?;
         let is_seen = !named && source.held_back.is_none();
         let (data, data_name) = source.into_used();
         let spec = data.spec()?;
@@ -95,8 +94,8 @@ impl Trained {
             )));
         }
         let data = data.batch(config.batch.unwrap_or(32));
-        let mut trainer = chosen.trainer(&config, &data, train::device(&config, None)?)?;
+        let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         trainer.load(folder.model(), &data)?;
-        Ok(Trained { chosen, trainer, data, data_name, is_seen, form })
+        Ok(Trained { model_setup, trainer, data, data_name, is_seen, form })
     }
 }

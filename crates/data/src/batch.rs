@@ -1,37 +1,39 @@
-//! Batches: what a pipeline delivers.
+//! A batch: the samples that a pipeline delivers at once.
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
 
-use plimsoll_device::Bytes;
 use plimsoll_graph::DType;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::auto::Auto;
-use crate::counters::{StageCount, Sum};
-use crate::engine::{Engine, Filling, State};
+use crate::engine::{Engine, State};
 use crate::error::{Error, Result};
-use crate::feed::Cursor;
-use crate::position::Position;
-use crate::ring::Full;
+use crate::ring::{Free, Full};
 use crate::sample::{Number, Sample};
-
-/// How long nobody looks again whether there is a batch, unless somebody says so.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long a caller that keeps every batch is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Samples in one block of memory for each field. Dropping it gives the memory back to the pipeline.
 pub struct Batch {
-    full: Option<Full>,
-    engine: Arc<Engine>,
-    samples: usize,
+    pub(crate) full: Option<Full>,
+    /// The samples of a batch of random numbers, which nobody has written yet.
+    pub(crate) random: Option<Unwritten>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) samples: usize,
     /// The first extents of the fields, padded to the longest where they vary.
-    extents: SmallVec<[usize; 4]>,
-    epoch: u64,
-    last: bool,
+    pub(crate) extents: SmallVec<[usize; 4]>,
+    pub(crate) epoch: u64,
+    pub(crate) last: bool,
+}
+
+/// A batch of random numbers before it is written.
+pub(crate) struct Unwritten {
+    numbers: Vec<u64>,
+    /// The batch, where somebody asked to read it.
+    read: OnceLock<Option<Full>>,
+}
+
+impl Unwritten {
+    pub(crate) fn new(numbers: Vec<u64>) -> Unwritten {
+        Unwritten { numbers, read: OnceLock::new() }
+    }
 }
 
 /// One field of a batch.
@@ -67,7 +69,11 @@ impl Batch {
     /// The number of each sample in its source, whatever shuffles, filters and skipped errors did: what
     /// [`Dataset::sample_name`](crate::Dataset::sample_name) takes.
     pub fn numbers(&self) -> &[u64] {
-        self.full.as_ref().map_or(&[], |full| &full.numbers()[..self.samples])
+        match (&self.full, &self.random) {
+            (Some(full), _) => &full.numbers()[..self.samples],
+            (None, Some(random)) => &random.numbers,
+            (None, None) => &[],
+        }
     }
 
     /// How often the source was gone through before its first sample.
@@ -95,15 +101,54 @@ impl Batch {
 
     /// A field by its number.
     pub fn field(&self, index: usize) -> Option<Field<'_>> {
-        let full = self.full.as_ref()?;
+        let full = self.written()?;
         let spec = full.spec().get(index)?;
-        let mut shape = SmallVec::from_slice(&[self.samples]);
+        let (dtype, shape) = self.field_type(index)?;
+        let bytes = self.samples * self.extents[index] * spec.inner_bytes();
+        Some(Field { name: &spec.name, dtype, shape, bytes: &full.bytes(index)[..bytes] })
+    }
+
+    /// The type of a field's elements, and its extents, samples first.
+    pub fn field_type(&self, index: usize) -> Option<(DType, SmallVec<[usize; 5]>)> {
+        let spec = self.engine.recipe.spec.get(index)?;
+        let mut shape = smallvec![self.samples];
         if !spec.shape.is_empty() {
             shape.push(self.extents[index]);
             shape.extend_from_slice(&spec.shape[1..]);
         }
-        let bytes = self.samples * self.extents[index] * spec.inner_bytes();
-        Some(Field { name: &spec.name, dtype: spec.dtype, shape, bytes: &full.bytes(index)[..bytes] })
+        Some((spec.dtype, shape))
+    }
+
+    /// Whether it is of random numbers that nobody has written yet: [`Batch::write_field`] writes them to where they are
+    /// wanted, where reading a field takes memory that the pipeline did not declare.
+    pub fn is_random(&self) -> bool {
+        self.random.is_some()
+    }
+
+    /// Writes a field of a batch of random numbers to `out`, which has as many bytes.
+    pub fn write_field(&self, index: usize, out: &mut [u8]) {
+        let (Some(random), Some(unwritten)) = (self.engine.recipe.random(), &self.random) else { return };
+        let rows = out.len() / unwritten.numbers.len().max(1);
+        for (row, &number) in out.chunks_exact_mut(rows.max(1)).zip(&unwritten.numbers) {
+            random.write(number, index, row);
+        }
+    }
+
+    /// The block that fields are read from.
+    fn written(&self) -> Option<&Full> {
+        let Some(unwritten) = &self.random else { return self.full.as_ref() };
+        let write = || {
+            let random = self.engine.recipe.random()?;
+            let mut opener = Free::new(&self.engine.recipe.spec, self.samples).open();
+            let mut chunk = opener.chunk(self.samples);
+            for (row, &number) in unwritten.numbers.iter().enumerate() {
+                let mut out = chunk.row(row);
+                (0..self.len()).for_each(|field| random.write(number, field, out.bytes_mut(field)));
+            }
+            drop(chunk);
+            opener.full().ok()
+        };
+        unwritten.read.get_or_init(write).as_ref()
     }
 
     /// All fields.
@@ -113,7 +158,7 @@ impl Batch {
 
     /// Shows one sample as it was before it was padded.
     pub(crate) fn with_sample(&self, row: usize, see: impl FnOnce(&Sample<'_>)) {
-        let Some(full) = &self.full else { return };
+        let Some(full) = self.written() else { return };
         let (spec, lens) = (full.spec(), full.lens());
         let lens = &lens[row * spec.len()..(row + 1) * spec.len()];
         let bytes = spec.iter().enumerate().map(|(index, field)| {
@@ -125,7 +170,7 @@ impl Batch {
 
     /// The lengths of a field in the samples, before they were padded.
     pub fn lengths(&self, field: usize) -> impl Iterator<Item = usize> {
-        let (lens, fields) = (self.full.as_ref().map_or(&[][..], Full::lens), self.len());
+        let (lens, fields) = (self.written().map_or(&[][..], Full::lens), self.len());
         (0..self.samples).filter_map(move |row| lens.get(row * fields + field).map(|&len| len as usize))
     }
 }
@@ -140,217 +185,10 @@ impl Drop for Batch {
     }
 }
 
-fn give_back(state: &mut State, full: Full) {
+pub(crate) fn give_back(state: &mut State, full: Full) {
     if state.buffers > state.buffers_target {
         state.buffers -= 1;
     } else {
         state.free.push(full.free());
-    }
-}
-
-/// A view of a pipeline that does not keep it alive.
-#[derive(Clone, Default)]
-pub struct Watch(Weak<Engine>);
-
-impl Watch {
-    /// What each stage has done so far, from the source to the batch; nothing once the pipeline is gone.
-    pub fn stages(&self) -> Vec<StageCount> {
-        self.0.upgrade().map_or(Vec::new(), |engine| engine.stages())
-    }
-
-    /// Threads and batches that there are now.
-    pub fn parallelism(&self) -> (usize, usize) {
-        self.0.upgrade().map_or((0, 0), |engine| {
-            let state = engine.state();
-            (state.workers, state.buffers)
-        })
-    }
-
-    /// The bytes that the pipeline holds now, and at most.
-    pub fn bytes(&self) -> (Bytes, Bytes) {
-        self.0.upgrade().map_or((Bytes::ZERO, Bytes::ZERO), |engine| {
-            let state = engine.state();
-            (engine.limits.bytes(state.workers, state.buffers), engine.limits.declared())
-        })
-    }
-}
-
-/// The batches of a pipeline, made by its threads while the caller works on those before.
-pub struct Batches {
-    engine: Arc<Engine>,
-    auto: Auto,
-    delivered: Cursor,
-    ended: bool,
-}
-
-impl Batches {
-    pub(crate) fn new(engine: Arc<Engine>, cursor: Cursor) -> Batches {
-        Batches { engine, auto: Auto::new(), delivered: cursor, ended: false }
-    }
-
-    /// Where the pipeline stands after the last batch that was delivered.
-    pub fn position(&self) -> Position {
-        Position::new(self.delivered, self.engine.recipe.fingerprint)
-    }
-
-    /// The bytes that the pipeline holds at most: its budget, or less where it can never use all of it.
-    pub fn declared_bytes(&self) -> Bytes {
-        self.engine.limits.declared()
-    }
-
-    /// The bytes that the pipeline holds now.
-    pub fn held_bytes(&self) -> Bytes {
-        let state = self.engine.state();
-        self.engine.limits.bytes(state.workers, state.buffers)
-    }
-
-    /// Threads and batches that there are now.
-    pub fn parallelism(&self) -> (usize, usize) {
-        let state = self.engine.state();
-        (state.workers, state.buffers)
-    }
-
-    /// What each stage has done so far, from the source to the batch.
-    pub fn stages(&self) -> Vec<StageCount> {
-        self.engine.stages()
-    }
-
-    /// Someone else's view of the pipeline: from another thread, say, while this one takes batches.
-    pub fn watch(&self) -> Watch {
-        Watch(Arc::downgrade(&self.engine))
-    }
-
-    /// How many samples were skipped because of an error.
-    pub fn skipped(&self) -> u64 {
-        self.engine.skipped.load(Relaxed)
-    }
-
-    /// Why the last few of them were, the last first.
-    pub fn skip_reasons(&self) -> Vec<String> {
-        self.engine.state().skips.iter().cloned().collect()
-    }
-
-    fn deliver(&mut self, batch: Filling, waited: Duration) -> Result<Batch> {
-        let recipe = &self.engine.recipe;
-        let began = Instant::now();
-        let Ok(mut full) = batch.opener.full() else {
-            return Err(Error::Stage(
-                "a batch was finished while a thread still wrote into it; this is a bug".into(),
-            ));
-        };
-        let fields = recipe.spec.iter().enumerate();
-        let extents = fields.map(|(index, field)| match field.varying {
-            true => full.pad(index, batch.rows),
-            false => field.first(),
-        });
-        let extents = extents.collect();
-        self.delivered = batch.end;
-        let bytes: usize = recipe.spec.iter().map(|field| field.bytes() * batch.rows).sum();
-        let (elements, bytes, busy) = (batch.rows as u64, bytes as u64, began.elapsed());
-        self.engine.counters[recipe.steps.len() + 1].add(Sum { elements, bytes, busy, waiting: waited });
-        Ok(Batch {
-            full: Some(full),
-            engine: self.engine.clone(),
-            samples: batch.rows,
-            extents,
-            epoch: batch.epoch,
-            last: batch.last,
-        })
-    }
-}
-
-impl Batches {
-    /// The next batch, as [`Iterator::next`] gives it, but not waited for without end: while there is none, `go_on` is asked
-    /// every so often, and where it says no, the answer is [`Poll::Pending`] and the pipeline stands where it stood.
-    ///
-    /// ```
-    /// use std::task::Poll;
-    /// use std::time::Duration;
-    /// use plimsoll_data::{Column, Dataset};
-    ///
-    /// let data = Dataset::columns([Column::memory("x", vec![1i64, 2], [])?])?.batch(2);
-    /// let mut batches = data.batches()?;
-    /// let next = batches.next_while(Duration::from_millis(1), || true);
-    /// assert!(matches!(next, Poll::Ready(Some(Ok(batch))) if batch.samples() == 2));
-    /// # Ok::<(), plimsoll_data::Error>(())
-    /// ```
-    pub fn next_while(
-        &mut self,
-        every: Duration,
-        mut go_on: impl FnMut() -> bool,
-    ) -> Poll<Option<Result<Batch>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let (began, mut starved) = (Instant::now(), None);
-        let engine = self.engine.clone();
-        let mut state = engine.state();
-        loop {
-            if engine.recipe.staged {
-                engine.assemble(&mut state);
-            }
-            if state.batches.front().is_some_and(Filling::is_complete)
-                && let Some(mut batch) = state.batches.pop_front()
-            {
-                state.base += 1;
-                if let Some((_, error)) = batch.error.take() {
-                    self.ended = true;
-                    state.buffers -= 1;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                if batch.discard {
-                    if let Ok(full) = batch.opener.full() {
-                        give_back(&mut state, full);
-                        engine.work.notify_all();
-                    }
-                    continue;
-                }
-                let waited = began.elapsed();
-                if let Err(error) = self.auto.batch(waited, &engine, &mut state) {
-                    self.ended = true;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                drop(state);
-                return Poll::Ready(Some(self.deliver(batch, waited)));
-            }
-            // What is staged without a free batch is used up when one comes back.
-            if state.ended && state.batches.is_empty() && state.staged.is_empty() {
-                self.ended = true;
-                // Nothing at all is never what was meant; behind the end of a run there is nothing, and rightly so.
-                return Poll::Ready((self.delivered.batches == 0).then(|| Err(engine.empty(&state))));
-            }
-            // A batch that is kept back cannot be delivered before the next one has begun.
-            let is_stuck = state.free.is_empty() && state.batches.iter().all(Filling::is_held_back);
-            let is_starved = is_stuck && state.buffers >= state.buffers_target;
-            let since = *starved.get_or_insert_with(Instant::now);
-            if !is_starved {
-                starved = None;
-            } else if since.elapsed() > PATIENCE {
-                return Poll::Ready(Some(Err(Error::AllHeld { buffers: state.buffers })));
-            }
-            if !go_on() {
-                return Poll::Pending;
-            }
-            let wait = engine.ready.wait_timeout(state, every.min(LOOK));
-            state = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
-        }
-    }
-}
-
-impl Iterator for Batches {
-    type Item = Result<Batch>;
-
-    fn next(&mut self) -> Option<Result<Batch>> {
-        loop {
-            if let Poll::Ready(next) = self.next_while(LOOK, || true) {
-                return next;
-            }
-        }
-    }
-}
-
-impl Drop for Batches {
-    fn drop(&mut self) {
-        self.engine.stop();
     }
 }

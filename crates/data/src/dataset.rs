@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 
-use crate::batch::Batches;
+use crate::batches::Batches;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::feed::{Cursor, Input};
@@ -293,6 +293,11 @@ impl Dataset {
     pub fn on_error(mut self, what: OnError) -> Dataset {
         self.on_error = what;
         self
+    }
+
+    /// Whether batches are random numbers that whoever takes them writes: nothing is gained by taking one ahead.
+    pub fn is_random(&self) -> Result<bool> {
+        Ok(self.recipe()?.random().is_some())
     }
 
     /// Samples in a batch, if it makes batches.

@@ -152,7 +152,10 @@ impl Engine {
     }
 
     pub fn start(recipe: Recipe, limits: Limits, cursor: Cursor) -> Result<Arc<Engine>> {
-        let (workers, buffers) = limits.start();
+        let (workers, buffers) = match recipe.random() {
+            Some(_) => (0, 0),
+            None => limits.start(),
+        };
         let chain = match &recipe.input {
             Input::Indexed(_) => None,
             Input::Stream(source) => {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::held_back::Part;
 use crate::order::Move;
 use crate::sample::{FieldSpec, Rows, SampleMut};
-use crate::source::{Source, Stream, StreamSource};
+use crate::source::{Random, Source, Stream, StreamSource};
 use crate::window::Window;
 
 /// What a pipeline reads from.
@@ -66,6 +66,14 @@ impl Input {
         match self {
             Input::Indexed(source) => source.notes(),
             Input::Stream(source) => source.notes(),
+        }
+    }
+
+    /// The random numbers that it is, if it is some.
+    pub fn random(&self) -> Option<&Random> {
+        match self {
+            Input::Indexed(source) => source.random(),
+            Input::Stream(_) => None,
         }
     }
 

@@ -25,6 +25,7 @@
 mod assemble;
 mod auto;
 mod batch;
+mod batches;
 mod cache;
 mod classes;
 mod counters;
@@ -47,7 +48,8 @@ mod step;
 mod window;
 mod worker;
 
-pub use batch::{Batch, Batches, Field, Watch};
+pub use batch::{Batch, Field};
+pub use batches::{Batches, Watch};
 pub use counters::StageCount;
 pub use dataset::Dataset;
 pub use error::{Error, Result};
@@ -58,5 +60,5 @@ pub use position::Position;
 pub use recipe::OnError;
 pub use sample::{FieldSpec, Number, Sample, SampleMut};
 pub use scale::Scale;
-pub use source::{Column, Images, Memory, Shapes, Tokens};
+pub use source::{Column, Draw, Images, Memory, Random, Shapes, Tokens};
 pub use step::At;

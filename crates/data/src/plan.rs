@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// The stack of a thread. Decoders of images are the deepest callers; they keep their tables on the heap.
 pub(crate) const STACK: usize = 512 << 10;
 /// What the pipeline itself takes: queues, counters, names.
-const ENGINE: u64 = 64 << 10;
+pub(crate) const ENGINE: u64 = 64 << 10;
 /// What a pipeline may take unless told otherwise.
 const DEFAULT: Bytes = Bytes::mib(256);
 /// More batches than this have never shortened the waiting; they only fill memory.
@@ -37,6 +37,8 @@ impl From<usize> for Amount {
 /// Bytes by owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
+    /// Queues, counters and names.
+    pub engine: u64,
     pub source: u64,
     pub window: u64,
     /// One thread.
@@ -92,8 +94,9 @@ impl Limits {
         limits.buffers_most =
             limits.buffers_most.min(((limits.budget - fixed) / costs.batch.max(1)).max(1) as usize);
         let fixed = limits.bytes(0, limits.buffers_most.min(2)).0;
-        limits.workers_most =
-            limits.workers_most.min((limits.budget.saturating_sub(fixed) / costs.worker).max(1) as usize);
+        limits.workers_most = limits
+            .workers_most
+            .min((limits.budget.saturating_sub(fixed) / costs.worker.max(1)).max(1) as usize);
         Ok(limits)
     }
 
@@ -106,9 +109,9 @@ impl Limits {
 
     /// What so many threads and batches take with everything else.
     pub fn bytes(&self, workers: usize, buffers: usize) -> Bytes {
-        let Costs { source, window, worker, batch, .. } = self.costs;
+        let Costs { engine, source, window, worker, batch, .. } = self.costs;
         let each = |bytes: u64, n: usize| Bytes(bytes.saturating_mul(n as u64));
-        Bytes(ENGINE) + Bytes(source) + Bytes(window) + each(worker, workers) + each(batch, buffers)
+        Bytes(engine) + Bytes(source) + Bytes(window) + each(worker, workers) + each(batch, buffers)
     }
 
     /// Whether so many threads and batches are allowed.
@@ -160,8 +163,14 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const COSTS: Costs =
-        Costs { source: 1000, window: 2000, worker: 600 << 10, batch: 1 << 20, least_batches: 1 };
+    const COSTS: Costs = Costs {
+        engine: ENGINE,
+        source: 1000,
+        window: 2000,
+        worker: 600 << 10,
+        batch: 1 << 20,
+        least_batches: 1,
+    };
 
     #[test]
     fn one_byte_less_than_the_least_is_refused_with_the_least() {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::feed::{Cursor, Input, window_bytes};
 use crate::order::{Move, Order};
-use crate::plan::{Costs, STACK};
+use crate::plan::{Costs, ENGINE, STACK};
 use crate::ring::buffer_bytes;
 use crate::sample::FieldSpec;
+use crate::source::Random;
 use crate::step::{Stages, Step};
 
 /// What happens to a sample that cannot be read or that a step refuses.
@@ -178,7 +179,15 @@ impl Recipe {
         Ok(recipe)
     }
 
+    /// The random numbers that batches are made of, where nothing is done with them on the way: nobody makes such batches ahead.
+    pub fn random(&self) -> Option<&Random> {
+        self.input.random().filter(|_| self.steps.is_empty() && !self.staged)
+    }
+
     pub fn costs(&self) -> Costs {
+        if self.random().is_some() {
+            return Costs { engine: 0, source: 0, window: 0, worker: 0, batch: 0, least_batches: 1 };
+        }
         let stream = self.input.is_stream();
         let scratch = match &self.input {
             Input::Indexed(source) => source.scratch_bytes(),
@@ -188,6 +197,7 @@ impl Recipe {
         let rows = Stages::bytes(&self.first, &self.steps, stream, self.chunk);
         let window = if stream { window_bytes(&self.first, &self.moves) } else { 0 };
         Costs {
+            engine: ENGINE,
             source: self.input.held(),
             window,
             worker: STACK as u64 + scratch + staging + rows,

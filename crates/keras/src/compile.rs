@@ -6,12 +6,12 @@ use plimsoll_graph::Type;
 use plimsoll_nn::{
     Clip, Count, Loss, Measure, Optimizer, Precision, Recipe, Schedule, ScheduleShape, Training,
 };
-use plimsoll_run::Exactness;
+use plimsoll_run::MemoryRequest;
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
 use crate::error::{Error, Result};
-use crate::loss::KerasLoss;
+use crate::loss::{KerasLoss, OutputLoss};
 use crate::metrics::{self, Metrics};
 use crate::optimizer::{KerasOptimizer, Rule};
 use crate::optimizer_config::OptimizerConfig;
@@ -112,6 +112,17 @@ impl KerasModel {
         let mut compiled = Compiled::measuring(self, loss);
         compiled.take(metrics);
         Ok(compiled)
+    }
+
+    /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.
+    ///
+    /// # Errors
+    /// As of [`KerasModel::measured`].
+    pub fn labels_are_classes(&self) -> Result<Vec<bool>> {
+        let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
+        let is_sparse =
+            |loss: &Option<OutputLoss>| matches!(loss, Some(OutputLoss::SparseCategorical { .. }));
+        Ok(loss.outputs.iter().map(is_sparse).collect())
     }
 
     /// Whether the file says how the model is to be trained.
@@ -301,15 +312,11 @@ impl Compiled {
         Recipe {
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
-            precision: self.precision,
+            request: MemoryRequest { precision: self.precision, ..MemoryRequest::default() },
             clip: self.clip,
             metrics,
             inputs,
             labels,
-            memory: None,
-            host_memory: None,
-            exactness: Exactness::Reassociated,
-            micro_batch: None,
             beside: plimsoll_device::Bytes::ZERO,
             ahead: false,
         }

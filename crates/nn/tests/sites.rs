@@ -7,8 +7,7 @@ use plimsoll_run::record::Step;
 fn planned(model: impl Model + 'static, input: Type) -> Step {
     let labels = Type::new(DType::I64, [input.shape[0]]);
     let recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
-    let survey = Training::survey(model, recipe).unwrap();
-    survey.timeline(None).unwrap()
+    Training::planner(model, recipe).unwrap().plan(None).unwrap().timeline().unwrap()
 }
 
 /// The lines of this file that instructions of a layer carry.

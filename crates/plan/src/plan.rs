@@ -29,6 +29,21 @@ impl fmt::Display for Exactness {
     }
 }
 
+impl std::str::FromStr for Exactness {
+    type Err = String;
+
+    /// ```
+    /// use plimsoll_plan::Exactness;
+    /// assert_eq!("bitwise".parse(), Ok(Exactness::Bitwise));
+    /// assert!("precise".parse::<Exactness>().is_err());
+    /// ```
+    fn from_str(name: &str) -> Result<Exactness, String> {
+        let all = [Exactness::Bitwise, Exactness::Reassociated, Exactness::Approximate];
+        let known = all.into_iter().find(|exactness| exactness.to_string() == name);
+        known.ok_or_else(|| format!("there is no exactness {name}; use bitwise, reassociated or approximate"))
+    }
+}
+
 /// One instruction. All offsets are bytes from the start of the device arena unless they say host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

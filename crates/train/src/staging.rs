@@ -29,6 +29,12 @@ impl Staging {
         let types = types(batch, fields)?;
         let set = &mut self.sets[self.current];
         retype(set, &types)?;
+        if batch.is_random() {
+            for (i, tensor) in set.iter_mut().enumerate() {
+                tensor.fill_bytes(|bytes| batch.write_field(i, bytes))?;
+            }
+            return Ok(set);
+        }
         for (tensor, field) in set.iter_mut().zip(batch.fields()) {
             tensor.set_bytes(field.bytes)?;
         }
@@ -74,7 +80,8 @@ impl Next<'_> {
     /// Starts to write a batch. `false` where the device cannot, or the batch is not like the one before.
     pub(crate) fn start(&mut self, batch: &Batch) -> Result<bool> {
         let types = types(batch, self.fields)?;
-        if *self.is_ahead || !are(self.now, &types) {
+        // Random numbers are written when they are wanted: there is one set of tensors for them.
+        if *self.is_ahead || batch.is_random() || !are(self.now, &types) {
             return Ok(false);
         }
         if self.feed.is_none() {
@@ -96,7 +103,8 @@ fn types(batch: &Batch, fields: usize) -> Result<SmallVec<[Type; 8]>> {
         let why = format!("a sample has {} fields where {fields} are needed", batch.len());
         return Err(Error::Mismatch(why));
     }
-    Ok(batch.fields().take(fields).map(|field| Type::new(field.dtype, &field.shape[..])).collect())
+    let types = (0..fields).filter_map(|i| batch.field_type(i));
+    Ok(types.map(|(dtype, shape)| Type::new(dtype, &shape[..])).collect())
 }
 
 fn are(set: &[Tensor], types: &[Type]) -> bool {

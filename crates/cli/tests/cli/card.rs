@@ -49,12 +49,13 @@ fn run(arguments: &[&str], memory: Option<u64>, before: u64) -> Result<(Value, u
 fn a_line_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits() {
     let Some(before) = card() else { return };
     for case in [
-        &["bench", "resnet18", "--batch", "256"][..],
-        &["bench", "unet", "--batch", "8", "--precision", "mixed-bf16"],
-        &["bench", "gpt2", "--batch", "4", "--precision", "mixed-bf16"],
-        &["bench", "lstm", "--batch", "64", "--precision", "mixed-bf16"],
+        "resnet18 --batch 256",
+        "unet --width 64 --depth 5 --image 256 --batch 8 --precision mixed-bf16",
+        "gpt2 --classes 50304 --optimizer adamw --lr 3e-4 --batch 4 --precision mixed-bf16",
+        "lstm --width 1024 --sequence 256 --classes 10000 --batch 64 --precision mixed-bf16",
     ] {
-        let case = [case, &["--steps", "8", "--exact", "bitwise"]].concat();
+        let common = "--data random --metrics none --steps 8 --exact bitwise";
+        let case: Vec<&str> = ["bench"].into_iter().chain(case.split(' ')).chain(common.split(' ')).collect();
         let (free, _) = run(&case, None, before).unwrap();
         let (least, most) = (bytes(&free, "floor_bytes"), bytes(&free, "planned_bytes"));
         for line in [least, (2 * least + most) / 3, (least + 2 * most) / 3, most] {

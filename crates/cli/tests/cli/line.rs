@@ -3,6 +3,10 @@
 use crate::common::{bytes, lines};
 use serde_json::Value;
 
+/// The reference case that is measured here.
+const CNN: &[&str] =
+    &["bench", "cnn", "--data", "random", "--batch", "64", "--metrics", "none", "--steps", "5"];
+
 /// Runs the command with a line or without, and returns its last JSON line.
 fn run(arguments: &[&str], memory: Option<u64>) -> Result<Value, String> {
     let memory = memory.map(|bytes| bytes.to_string());
@@ -34,7 +38,7 @@ fn at_lines(arguments: &[&str], peak: &str) -> (Value, Vec<Value>) {
 
 #[test]
 fn a_tight_line_is_kept_by_recomputation_with_the_same_bits() {
-    let (free, runs) = at_lines(&["bench", "cnn", "--steps", "5", "--exact", "bitwise"], "peak_bytes");
+    let (free, runs) = at_lines(&[CNN, &["--exact", "bitwise"]].concat(), "peak_bytes");
     for run in &runs {
         assert_eq!(run["losses"], free["losses"]);
         assert_eq!(run["exactness"], "bitwise");
@@ -48,7 +52,7 @@ fn a_tight_line_is_kept_by_recomputation_with_the_same_bits() {
 
 #[test]
 fn a_tighter_line_is_kept_by_micro_batches_up_to_rounding() {
-    let (free, runs) = at_lines(&["bench", "cnn", "--steps", "5"], "peak_bytes");
+    let (free, runs) = at_lines(CNN, "peak_bytes");
     assert!(bytes(&runs[0], "micro_batches") > 1, "{}", runs[0]);
     for run in &runs {
         let losses = |run: &Value| -> Vec<f64> { serde_json::from_value(run["losses"].clone()).unwrap() };
@@ -62,22 +66,10 @@ fn a_tighter_line_is_kept_by_micro_batches_up_to_rounding() {
 
 #[test]
 fn a_line_that_cannot_be_kept_is_refused_with_the_least() {
-    let error = run(&["bench", "cnn"], Some(4 << 20)).unwrap_err();
+    let error = run(CNN, Some(4 << 20)).unwrap_err();
     for part in
         ["a memory limit of 4 MiB cannot be kept", "the least for this step is", "heaviest", "ways out"]
     {
         assert!(error.contains(part), "{part} is missing in: {error}");
-    }
-}
-
-#[test]
-fn host_memory_is_refused_where_tensors_are_in_it_already() {
-    for arguments in [&["bench", "mlp", "--steps", "1"][..], &["plan", "mlp", "--no-frontier"]] {
-        let error = run(&[arguments, &["--host-memory", "1GiB"]].concat(), None).unwrap_err();
-        assert!(error.contains("the CPU's tensors are in host memory already"), "{error}");
-        let without = run(arguments, None).unwrap();
-        for field in ["host_bytes", "offloaded_bytes", "offloaded_copies"] {
-            assert_eq!(without[field], 0, "{field} of {without}");
-        }
     }
 }

@@ -13,4 +13,5 @@ mod model;
 mod plan;
 mod report;
 mod resume;
+mod same_step;
 mod wrong;

@@ -13,6 +13,7 @@ mod listing;
 mod masks;
 mod packed;
 mod picture;
+mod random;
 mod records;
 mod shapes;
 mod table;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 pub use array::{Column, Memory};
 pub use picture::Images;
+pub use random::{Draw, Random};
 pub use shapes::Shapes;
 pub use text::Tokens;
 
@@ -95,6 +97,11 @@ pub trait Source: Send + Sync {
 
     /// The same source with the types that are stored, before any conversion it declares.
     fn stored(&self) -> Option<Arc<dyn Source>> {
+        None
+    }
+
+    /// Itself, where its samples are random numbers: then whoever takes a batch writes it, and no batch is kept.
+    fn random(&self) -> Option<&Random> {
         None
     }
 }

@@ -5,11 +5,9 @@ use plimsoll_graph::{NodeId, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Tensor};
 
-use super::{Location, Lowered, Roles, Source, carry_ns};
-use crate::costs::Costs;
-use crate::device::Device;
+use super::{Location, Lowered, Move, Place, Roles, Source, carry_ns};
+use crate::device::{Costs, Device};
 use crate::error::Result;
-use crate::program::{Instruction, Place};
 
 /// A value that is put into its place once it is there.
 pub(super) struct Commit {
@@ -135,8 +133,8 @@ impl Lowered {
                 let to = Place::Result(r);
                 match present {
                     // An argument's old value leaves before anything is written, all else after everything is.
-                    Some(from) if argument => self.first.push(Instruction::Copy { from, to, bytes }),
-                    Some(from) => self.last.push(Instruction::Copy { from, to, bytes }),
+                    Some(from) if argument => self.first.push(Move { from, to, bytes }),
+                    Some(from) => self.last.push(Move { from, to, bytes }),
                     // An argument that is on the host, as it is.
                     None if argument => {
                         let tensor = Tensor::output(self.graph.info(root).name.clone(), 0);

@@ -1,13 +1,23 @@
-//! Turns a graph into the planner's problem (`commits`: where its results go), and a plan into instructions (`instructions`).
+//! Turns a graph into the planner's problem (`commits`: where its results go; `order`: in what order it is written down), and keeps
+//! the way back from the problem's ops and tensors to the graph's.
 //!
 //! Arguments become residents, so that the planner knows which version of a parameter each op is promised. An op that
 //! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
 //! Results have bytes of their own outside the arena and weigh nothing in the problem.
 
 mod commits;
-mod instructions;
+mod order;
 mod phases;
+mod place;
+mod plannable;
+mod planned;
 mod spans;
+
+pub(crate) use phases::{Extent, Phases};
+pub(crate) use place::{Move, Place};
+pub(crate) use plannable::PlannableGraph;
+pub(crate) use planned::PlannedGraph;
+pub(crate) use spans::Span;
 
 use std::sync::Arc;
 
@@ -18,15 +28,10 @@ use plimsoll_plan::{Home, Kind, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
-pub(crate) use instructions::Instructions;
-pub(crate) use phases::{Extent, Phases};
-pub(crate) use spans::Span;
 
-use crate::costs::Costs;
-use crate::device::Device;
+use crate::device::{Costs, Device};
 use crate::error::{Error, Result};
-use crate::order::{changes_after, early_updates};
-use crate::program::{Instruction, Place};
+use order::{changes_after, early_updates};
 
 /// What a graph's arguments are for, and which results take their place.
 #[derive(Default)]
@@ -50,47 +55,43 @@ impl Roles<'_> {
 }
 
 /// A graph as the planner's problem, with the way back.
+#[derive(Clone)]
 pub(crate) struct Lowered {
     pub(crate) graph: Arc<Graph>,
     /// What the planner sees.
     pub(crate) problem: Problem,
     /// What each op of the problem does.
-    sources: Vec<Source>,
+    pub(crate) sources: Vec<Source>,
     /// For each value, the one whose bytes it uses: itself unless it is a view.
-    roots: Vec<ValueId>,
+    pub(crate) roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
     /// Which phase each node belongs to.
     phases: Phases,
     /// The node that makes the guarded result, and where that is.
-    guard: Option<(NodeId, Location)>,
+    pub(crate) guard: Option<(NodeId, Location)>,
     /// Copies before the first op and after the last.
-    first: Vec<Instruction>,
-    last: Vec<Instruction>,
+    pub(crate) first: Vec<Move>,
+    pub(crate) last: Vec<Move>,
 }
 
 /// Where bytes are, and the tensor that stands for them in the problem.
 #[derive(Clone, Copy, Debug)]
-struct Location {
-    tensor: TensorId,
+pub(crate) struct Location {
+    pub(crate) tensor: TensorId,
     /// `None` for what the plan places.
-    fixed: Option<Place>,
+    pub(crate) fixed: Option<Place>,
 }
 
-enum Source {
+/// What an op of the problem does.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// Runs a node of the graph.
     Run(NodeId),
-    Copy {
-        from: Location,
-        to: Location,
-        bytes: usize,
-    },
+    /// Copies bytes on the device.
+    Copy { from: Location, to: Location, bytes: usize },
     /// Between an argument that is on the host and what stands for it on the device.
-    Carry {
-        argument: usize,
-        at: Location,
-        bytes: usize,
-        out: bool,
-    },
+    Carry { argument: usize, at: Location, bytes: usize, out: bool },
 }
 
 impl Lowered {
@@ -271,9 +272,15 @@ impl Lowered {
         location
     }
 
-    fn location(&self, root: ValueId) -> Result<Location> {
+    pub(crate) fn location(&self, root: ValueId) -> Result<Location> {
         self.locations[root.index()]
             .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
+    }
+
+    /// The value that a tensor of the problem stands for; none for what is only put aside.
+    pub(crate) fn value(&self, tensor: TensorId) -> Option<ValueId> {
+        let stands = |location: &Option<Location>| location.is_some_and(|l| l.tensor == tensor);
+        self.locations.iter().position(stands).map(|v| ValueId(v as u32))
     }
 
     /// Whether input `i` may be written over without harm to the node's other inputs.

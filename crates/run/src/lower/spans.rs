@@ -21,7 +21,7 @@ pub(crate) struct Span {
 impl Lowered {
     /// What a plan holds in the arena, which begins at `base` of the plan's. `starts` has the first instruction of each of the
     /// plan's steps, and the one behind the last.
-    pub(super) fn spans(&self, plan: &Plan, base: u64, starts: &[u32]) -> Vec<Span> {
+    pub(crate) fn spans(&self, plan: &Plan, base: u64, starts: &[u32]) -> Vec<Span> {
         let mut values: Vec<Option<ValueId>> = vec![None; self.problem.tensors.len()];
         for (v, location) in self.locations.iter().enumerate() {
             if let Some(location) = location {

@@ -2,8 +2,7 @@
 
 use plimsoll_record as record;
 
-use crate::step::StepInfo;
-use crate::survey::FrontierPoint;
+use crate::choose::{FrontierPoint, StepInfo};
 
 /// Model, batch, device and memory limit are the caller's to add: a plan does not know them.
 impl From<&StepInfo> for record::Plan {

@@ -6,6 +6,7 @@
 //! arena's pages are touched.
 
 mod figures;
+mod of_plan;
 mod recorder;
 mod residents;
 mod section;
@@ -16,21 +17,19 @@ mod tests;
 use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::Type;
 use plimsoll_record as record;
-use plimsoll_record::Kind;
 
-use crate::compile::Part;
+use crate::choose::StepInfo;
 use crate::device::Device;
 use crate::lower::Extent;
-use crate::step::StepInfo;
-use crate::tensor::Tensor;
+use crate::program::Part;
+use crate::trace::StateSpec;
 use recorder::Recorder;
 use section::record_section;
 
 /// What the record of a step is made from.
 pub(crate) struct Recorded<'a> {
     pub(crate) device: &'a Device,
-    pub(crate) names: &'a [(String, Kind)],
-    pub(crate) state: &'a [Tensor],
+    pub(crate) state: &'a [StateSpec],
     /// Which of the state is on the host.
     pub(crate) hosted: &'a [bool],
     pub(crate) inputs: &'a [Type],

@@ -1,21 +1,21 @@
 //! What is there all the step long: state, inputs, outputs, and where the batch is split, what lies before the arena.
 
-use plimsoll_graph::{TensorOps, Type};
+use plimsoll_graph::Type;
 use plimsoll_record as record;
 use plimsoll_record::Kind;
 
 use super::recorder::Recorder;
 use super::{Recorded, padded, shape};
-use crate::compile::{Part, staged};
+use crate::choose::staged;
+use crate::program::Part;
 
 impl Recorded<'_> {
     /// Adds what stays. Returns the bytes of what does not lie in the workspace.
     pub(super) fn record_residents(&self, to: &mut Recorder) -> u64 {
         let first = self.passes.first().copied();
-        let state = self.names.iter().zip(self.state).enumerate();
-        for (i, ((name, kind), tensor)) in state.filter(|(i, _)| !self.hosted[*i]) {
-            let reader = first.filter(|_| *kind == Kind::Parameter).map(|part| (part, i));
-            add(to, name, *kind, tensor.ty(), reader);
+        for (i, state) in self.state.iter().enumerate().filter(|(i, _)| !self.hosted[*i]) {
+            let reader = first.filter(|_| state.kind == Kind::Parameter).map(|part| (part, i));
+            add(to, &state.name, state.kind, &state.ty, reader);
         }
         for (i, ty) in self.inputs.iter().enumerate() {
             let reader = first.map(|part| (part, self.state.len() + i));
@@ -40,8 +40,8 @@ impl Recorded<'_> {
             }
         }
         for &i in &self.passed {
-            let name = format!("{} before the step", self.names[i].0);
-            add(to, &name, Kind::Other, self.state[i].ty(), None);
+            let name = format!("{} before the step", self.state[i].name);
+            add(to, &name, Kind::Other, &self.state[i].ty, None);
         }
         outside
     }

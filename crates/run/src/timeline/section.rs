@@ -6,10 +6,11 @@ use smallvec::SmallVec;
 
 use super::recorder::Recorder;
 use super::shape;
-use crate::compile::Part;
+
 use crate::device::Device;
+use crate::lower::Place;
 use crate::lower::{Extent, Phases, Span};
-use crate::program::{Instruction, Place};
+use crate::program::{Instruction, Part};
 
 /// Adds a program behind the others.
 pub(super) fn record_section(to: &mut Recorder, device: &Device, part: &Part, extent: Extent) {

@@ -32,7 +32,7 @@ fn step(options: StepOptions) -> crate::Result<Step> {
 }
 
 fn options(exactness: Exactness) -> StepOptions {
-    StepOptions { batched: true, guarded: true, exactness, ..StepOptions::default() }
+    StepOptions { batched: true, guarded: true, ..StepOptions::default() }.exactness(exactness)
 }
 
 /// Two tensors that are there at once lie apart, all inside the arena, and add up to what the plan calls live.
@@ -78,7 +78,7 @@ fn a_timeline_holds_at_its_peak_what_the_plan_calls_live() {
 fn what_a_line_makes_run_again_is_marked() {
     let free = step(options(Exactness::Bitwise)).unwrap();
     let line = Bytes(free.info().floor.get() + (2 << 20));
-    let tight = step(StepOptions { memory: Some(line), ..options(Exactness::Bitwise) }).unwrap();
+    let tight = step(options(Exactness::Bitwise).limit(Some(line))).unwrap();
     let timeline = consistent(&tight);
     assert!(again(&timeline) > 0);
     assert_eq!(again(&timeline), tight.info().recomputed_ops);
@@ -88,7 +88,7 @@ fn what_a_line_makes_run_again_is_marked() {
 
 #[test]
 fn a_split_batch_is_a_pass_and_an_update_in_a_row() {
-    let split = StepOptions { micro_batch: Some(128), ..options(Exactness::Reassociated) };
+    let split = options(Exactness::Reassociated).micro_batch(Some(128));
     let timeline = consistent(&step(split).unwrap());
     let sections: Vec<(&str, u64, u64)> =
         timeline.sections.iter().map(|s| (&*s.name, s.samples, s.runs)).collect();

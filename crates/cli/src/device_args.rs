@@ -1,0 +1,137 @@
+//! Turns the name of a device into the device, with kernels that are timed once; or into the record of a card that is not here.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use plimsoll::device::process;
+use plimsoll::prelude::*;
+use plimsoll::run::{CudaOptions, Profile};
+
+use crate::Failure;
+use crate::config::Config;
+
+/// Why there is no device of a name.
+enum NoDevice {
+    /// The name is that of none.
+    Unknown,
+    /// There is one, and it cannot be used.
+    Unusable(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for NoDevice {
+    fn from(error: E) -> NoDevice {
+        NoDevice::Unusable(error.into())
+    }
+}
+
+/// The device that settings name.
+pub fn device(config: &Config) -> Result<Device, Failure> {
+    let name = name(config);
+    named(name, config).map_err(|why| match why {
+        NoDevice::Unknown => Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")),
+        NoDevice::Unusable(why) => why,
+    })
+}
+
+fn name(config: &Config) -> &str {
+    config.device.as_deref().unwrap_or("cpu")
+}
+
+/// Threads of the CPU: those that are named, or as many as this process may use.
+pub fn threads(config: &Config) -> usize {
+    config.threads.unwrap_or_else(process::allowed_cpus).max(1)
+}
+
+/// The device of a name: `cpu`, `cuda` or `cuda:1`. Its kernels are timed as they are first planned, and remembered.
+fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
+    let tf32 = config.tf32.unwrap_or(false);
+    let ordinal = match name.split_once(':') {
+        None if name == "cpu" && tf32 => {
+            return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()).into());
+        }
+        None if name == "cpu" => return Ok(calibrated(Device::cpu_threads(threads(config))?)),
+        None if name == "cuda" => Some(0),
+        Some(("cuda", number)) => number.parse().ok(),
+        _ => None,
+    };
+    let ordinal = ordinal.ok_or(NoDevice::Unknown)?;
+    let device = Device::cuda_with(ordinal, CudaOptions { tf32, ..CudaOptions::default() })?;
+    for note in device.notes() {
+        eprintln!("{note}");
+    }
+    Ok(calibrated(device))
+}
+
+/// A device whose kernels are timed where they are not known yet, and says so while that takes long.
+fn calibrated(device: Device) -> Device {
+    if let Some(folder) = cache_folder() {
+        device.calibrate(&folder);
+        device.on_timing(timing());
+    }
+    device
+}
+
+/// Nobody waits so long without a word.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Says on standard error how far the timing of kernels has come: on a terminal in one line that goes away, else once.
+fn timing() -> impl Fn(usize, usize, &str) + Send + Sync {
+    let is_terminal = std::io::stderr().is_terminal();
+    let (begun, said) = (OnceLock::new(), AtomicBool::new(false));
+    move |done, total, op| {
+        let is_late = begun.get_or_init(Instant::now).elapsed() > PATIENCE;
+        match (is_terminal, op.is_empty()) {
+            (true, true) if said.swap(false, Relaxed) => eprint!("\r\x1b[K"),
+            (true, false) if is_late => {
+                said.store(true, Relaxed);
+                eprint!("\r\x1b[Ktiming kernels, once for this machine: {done} of {total} ({op})");
+            }
+            (false, false) if is_late && !said.swap(true, Relaxed) => {
+                eprintln!("plimsoll: timing {total} kernels, once for this machine; {done} are done");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Cards of which a record comes with the program.
+const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.times"))];
+
+/// A device to plan for: one that is here, or the record of one that is not. A record comes with the program (`h200`) or is a
+/// file of kernel times, as runs on a card leave them in the cache.
+pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
+    let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
+        let profile = Arc::new(profile.map_err(Failure)?);
+        Ok((Device::profiled(&profile)?, Some(profile)))
+    };
+    let name = name(config);
+    if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
+        return recorded(Profile::parse(name, text));
+    }
+    if name.ends_with(".times") {
+        return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
+    }
+    match named(name, config) {
+        Ok(device) => Ok((device, None)),
+        Err(NoDevice::Unusable(why)) => Err(why),
+        Err(NoDevice::Unknown) => {
+            let records: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+            Err(Failure(format!(
+                "there is no device {name}; use cpu, cuda or cuda:N, the record of a card ({}), or a file of kernel times",
+                records.join(", ")
+            )))
+        }
+    }
+}
+
+/// `PLIMSOLL_CACHE`, or the user's cache folder; none if neither is known, or if `PLIMSOLL_CACHE` is empty.
+fn cache_folder() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let folder = named("PLIMSOLL_CACHE")
+        .or_else(|| Some(named("XDG_CACHE_HOME")?.join("plimsoll")))
+        .or_else(|| Some(named("HOME")?.join(".cache/plimsoll")))?;
+    (!folder.as_os_str().is_empty()).then_some(folder)
+}

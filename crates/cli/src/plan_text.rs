@@ -1,0 +1,267 @@
+//! Turns a plan and the frontier around it into a page of text and into JSON.
+//!
+//! The page answers, in this order: what is taken and by what, when it is most, what was done to get there and at what
+//! cost, what else could be had.
+
+use std::fmt::Write;
+
+use plimsoll::graph::counted;
+use plimsoll::prelude::*;
+use serde_json::{Value, json};
+
+use crate::plot::{self, duration};
+
+/// Something that was done to take less, and what came of it against the fastest plan.
+pub struct Lever {
+    name: &'static str,
+    /// How much of it: ops that run again, micro-batches.
+    count: Option<u64>,
+    saved_bytes: i64,
+    cost_seconds: f64,
+}
+
+/// The levers that a plan uses.
+pub fn levers(info: &StepInfo) -> Vec<Lever> {
+    let saved = |from: Bytes, to: Bytes| from.get() as i64 - to.get() as i64;
+    let mut levers = vec![Lever {
+        name: "order and sharing",
+        count: None,
+        saved_bytes: saved(info.unshared, info.unlimited),
+        cost_seconds: 0.0,
+    }];
+    // What state on the host costs is counted with the copies.
+    let here = info.unlimited.saturating_sub(info.hosted_bytes);
+    if info.hosted_bytes > Bytes::ZERO {
+        levers.push(Lever {
+            name: "state on the host",
+            count: None,
+            saved_bytes: saved(info.unlimited, here),
+            cost_seconds: 0.0,
+        });
+    }
+    if info.micro_batches > 1 {
+        levers.push(Lever {
+            name: "micro-batches",
+            count: Some(info.micro_batches as u64),
+            saved_bytes: saved(here, info.kept),
+            cost_seconds: info.kept_seconds - info.unlimited_seconds,
+        });
+    }
+    // What is computed again and what is copied is chosen together, so that neither saves anything by itself.
+    let name = match (info.recomputed_ops, info.offloaded_copies) {
+        (_, 0) => "recompute",
+        (0, _) => "copies to the host and back",
+        _ => "ops and copies",
+    };
+    if info.recomputed_ops + info.offloaded_copies > 0 {
+        levers.push(Lever {
+            name,
+            count: Some(info.recomputed_ops + info.offloaded_copies),
+            saved_bytes: saved(info.kept, info.planned),
+            cost_seconds: info.predicted_seconds - info.kept_seconds,
+        });
+    }
+    levers
+}
+
+/// The fields of a plan in JSON that say where its memory goes.
+pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
+    let peak = &info.peak;
+    let mut kinds: serde_json::Map<String, Value> =
+        peak.kinds.iter().map(|(kind, bytes)| (kind.name().into(), bytes.get().into())).collect();
+    kinds.insert("unused".into(), peak.unused.get().into());
+    let largest = peak
+        .largest
+        .iter()
+        .map(|(name, kind, bytes)| json!({ "name": name, "kind": kind.name(), "bytes": bytes.get() }));
+    let levers = levers(info).into_iter().map(|lever| {
+        json!({
+            "lever": lever.name, "count": lever.count, "saved_bytes": lever.saved_bytes,
+            "cost_ms": lever.cost_seconds * 1e3,
+        })
+    });
+    vec![
+        ("kinds", kinds.into()),
+        (
+            "peak",
+            json!({
+                "op": peak.op, "site": peak.site.map(|site| site.to_string()), "backward": peak.backward,
+                "step": peak.step, "steps": peak.steps, "largest": largest.collect::<Vec<_>>(),
+            }),
+        ),
+        ("levers", levers.collect::<Vec<_>>().into()),
+    ]
+}
+
+/// Where a plan's memory goes, and what was done about it.
+pub fn page(info: &StepInfo) -> String {
+    let mut text = String::new();
+    let total = info.planned.get().max(1) as f64;
+    let peak = &info.peak;
+    let rows = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).chain([("unused", peak.unused)]);
+    let mut put = |line: String| {
+        writeln!(text, "{line}").ok();
+    };
+    put("\nwhere the memory goes at the peak".into());
+    for (name, bytes) in rows.filter(|(_, bytes)| *bytes > Bytes::ZERO) {
+        let part = bytes.get() as f64 / total;
+        let bar = "█".repeat((part * 30.0).round() as usize);
+        put(format!("  {name:<12}{bytes:>10}  {:>5.1} %  {bar}", 100.0 * part));
+    }
+    put(format!("  {:<12}{:>10}", "planned", info.planned));
+    if peak.steps > 0 {
+        let pass = if peak.backward { ", backward" } else { "" };
+        let site = peak.site.map_or(String::new(), |site| format!(" at {site}"));
+        put(format!("the peak is during {}{site} (op {} of {}{pass})", peak.op, peak.step + 1, peak.steps));
+        let largest: Vec<String> =
+            peak.largest.iter().map(|(name, kind, bytes)| format!("{name} ({kind}) {bytes}")).collect();
+        put(format!("the heaviest there: {}", largest.join(", ")));
+    }
+    put("\nlevers".into());
+    for lever in levers(info) {
+        let what = match (lever.name, lever.count) {
+            ("recompute", Some(n)) => format!("recompute {}", counted(n, "op")),
+            ("micro-batches", Some(n)) => counted(n, "micro-batch"),
+            (name, Some(n)) => format!("{n} {name}"),
+            (name, None) => name.into(),
+        };
+        let (word, bytes) =
+            (if lever.saved_bytes < 0 { "adds" } else { "saves" }, lever.saved_bytes.unsigned_abs());
+        put(format!("  {what:<22}{word} {:>10}   costs {:>10}", Bytes(bytes), duration(lever.cost_seconds)));
+    }
+    put(format!(
+        "\nlower bounds: {:#} is the least of all plans; {} live in an arena of {}",
+        info.floor, info.live, info.arena
+    ));
+    text
+}
+
+/// The frontier as a plot, and what stands to either side of a plan.
+pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
+    let mut text = String::new();
+    let points = &frontier.points;
+    let lines = plot::frontier(points, plan.map(|info| (info.planned, info.predicted_seconds)));
+    if !lines.is_empty() {
+        writeln!(
+            text,
+            "\nwhat memory buys (time of a step over bytes of the process{})",
+            match plan {
+                Some(_) => "; ◆ is this plan",
+                None => "",
+            }
+        )
+        .ok();
+        lines.iter().for_each(|line| {
+            writeln!(text, "{line}").ok();
+        });
+    }
+    if let [only] = &points[..] {
+        writeln!(
+            text,
+            "\nmore memory buys no time: {:#} is predicted to be as fast as any memory limit, {} a step",
+            only.planned,
+            duration(only.predicted_seconds)
+        )
+        .ok();
+    }
+    if frontier.left_out > 0 {
+        writeln!(
+            text,
+            "({} between these {} not tried within {:.1} s)",
+            counted(frontier.left_out, "memory limit"),
+            if frontier.left_out == 1 { "was" } else { "were" },
+            frontier.seconds
+        )
+        .ok();
+    }
+    if let Some(info) = plan {
+        ways(points, info).iter().for_each(|way| {
+            writeln!(text, "{way}").ok();
+        });
+    }
+    text
+}
+
+/// What a line to either side of a plan's would buy.
+pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
+    let (bytes, seconds) = (info.planned, info.predicted_seconds);
+    let mut ways = Vec::new();
+    let percent = |other: f64| 100.0 * (other / seconds - 1.0);
+    let faster = |p: &&FrontierPoint| p.planned > bytes && p.predicted_seconds < seconds;
+    if let Some(next) = points.iter().find(faster) {
+        ways.push(format!(
+            "faster: {:#} ({} more) gives {} a step ({:+.1} %)",
+            next.planned,
+            next.planned.saturating_sub(bytes),
+            duration(next.predicted_seconds),
+            percent(next.predicted_seconds)
+        ));
+    }
+    let smaller = |p: &&FrontierPoint| p.planned < bytes;
+    if let Some(next) = points.iter().rev().find(smaller) {
+        ways.push(format!(
+            "smaller: {:#} ({} less) gives {} a step ({:+.1} %)",
+            next.planned,
+            bytes.saturating_sub(next.planned),
+            duration(next.predicted_seconds),
+            percent(next.predicted_seconds)
+        ));
+    }
+    if let Some(least) = points.first().filter(|p| p.planned < bytes) {
+        ways.push(format!(
+            "the least: {} bytes gives {} a step ({:+.1} %)",
+            least.planned.get(),
+            duration(least.predicted_seconds),
+            percent(least.predicted_seconds)
+        ));
+    }
+    ways.dedup();
+    ways
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A perceptron whose activations outweigh its weights.
+    pub fn survey() -> StepPlanner {
+        let (x, y) = (Type::new(DType::F32, [8192, 64]), Type::new(DType::I64, [8192]));
+        let recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
+        let layers = |net: &mut Net, x: &[Tensor]| {
+            let mut x = x[0].clone();
+            for i in 0..6 {
+                x = net.dense(&format!("layer{i}"), &x, 64, true)?.tanh()?;
+            }
+            net.dense("out", &x, 10, true)
+        };
+        let device = Device::cpu_threads(1).unwrap();
+        device.scope(|| Training::planner(model(layers), recipe)).unwrap()
+    }
+
+    #[test]
+    fn what_the_levers_save_and_cost_adds_up_to_the_plan() {
+        let mut survey = survey();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
+        let levers = levers(&info);
+        assert!(levers.len() > 1, "the floor takes a lever");
+        let saved: i64 = levers.iter().map(|lever| lever.saved_bytes).sum();
+        assert_eq!(saved, info.unshared.get() as i64 - info.planned.get() as i64);
+        let cost: f64 = levers.iter().map(|lever| lever.cost_seconds).sum();
+        assert!((cost - (info.predicted_seconds - info.unlimited_seconds)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_page_names_kinds_peak_levers_and_bounds() {
+        let mut survey = survey();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
+        let page = page(&info);
+        for word in ["parameter", "optimizer", "activation", "program", "planned", "the peak is during"] {
+            assert!(page.contains(word), "no {word} in {page}");
+        }
+        // This model is the command's own: no user finds a line of it.
+        assert!(!page.contains(".rs:"), "{page}");
+        let kinds = json(&info).into_iter().find(|(name, _)| *name == "kinds").unwrap().1;
+        let sum: u64 = kinds.as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        assert_eq!(sum, info.planned.get());
+    }
+}

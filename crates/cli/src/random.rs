@@ -1,0 +1,125 @@
+//! Turns a model into random data of its own sizes: what it is planned and measured on where there is no other data.
+
+use plimsoll::data::{Draw, FieldSpec, Random};
+use plimsoll::keras::KerasModel;
+use plimsoll::prelude::*;
+
+use crate::Failure;
+use crate::config::Config;
+use crate::form::Form;
+use crate::keras_file;
+use crate::model_setup::{self, Purpose};
+use crate::sizes;
+
+/// Steps of an epoch: enough to see how fast they are.
+const STEPS: u64 = 100;
+
+/// Tokens of which nothing is known but that they are some: a model of any vocabulary has these.
+const SOME: Draw = Draw::Below(2);
+
+/// Random data, and the classes of its labels where they are known.
+pub fn open(
+    config: &Config,
+    file: Option<&KerasModel>,
+    purpose: Purpose,
+) -> Result<(Dataset, Option<usize>), Failure> {
+    let (fields, classes) = match file {
+        Some(file) => (of_file(config, file, purpose)?, None),
+        None => of_zoo(config)?,
+    };
+    let batch = config.batch.unwrap_or(32) as u64;
+    Ok((random(fields, STEPS * batch, config.seed), classes))
+}
+
+/// One batch of random numbers of the form that data has.
+pub fn batch_like(
+    form: &Form,
+    file: Option<&KerasModel>,
+    batch: usize,
+    seed: Option<u64>,
+) -> Result<Dataset, Failure> {
+    let spec = form.spec()?;
+    let inputs = file.map_or(1, KerasModel::n_inputs);
+    let field = |(i, spec): (usize, FieldSpec)| {
+        let classes = match file {
+            // Labels that are classes have an axis less than the output that they are of.
+            Some(file) => {
+                let outputs = file.outputs().iter().filter(|ty| ty.shape.rank() == spec.shape.len() + 2);
+                outputs.filter_map(|ty| ty.shape.last().copied()).min()
+            }
+            None => form.classes,
+        };
+        let draw = match (spec.dtype.is_float(), i < inputs) {
+            (true, true) => Draw::Centered,
+            (true, false) => Draw::Unit,
+            (false, true) if file.is_some() => SOME,
+            (false, _) => classes.map_or(SOME, Draw::Below),
+        };
+        (spec, draw)
+    };
+    Ok(random(spec.into_iter().enumerate().map(field).collect(), batch as u64, seed).batch(batch))
+}
+
+fn random(fields: Vec<(FieldSpec, Draw)>, count: u64, seed: Option<u64>) -> Dataset {
+    let (spec, draws) = fields.into_iter().unzip();
+    Dataset::random(Random { spec, draws, count, seed: seed.unwrap_or(42) })
+}
+
+type Fields = Vec<(FieldSpec, Draw)>;
+
+/// One array of samples, of the type of a batch of one.
+fn field(name: &str, ty: &Type) -> FieldSpec {
+    FieldSpec::new(name, ty.dtype, &ty.shape[1..])
+}
+
+/// What a model of the zoo takes, at the sizes of its table or those that are asked for.
+fn of_zoo(config: &Config) -> Result<(Fields, Option<usize>), Failure> {
+    let name = config.model.as_deref().unwrap_or("demo");
+    let entry = model_setup::find(name)?;
+    sizes::check_data(config, name, entry.as_ref())?;
+    let (input, labels, classes) = match entry {
+        // Images and classes as of the digits that it is made for.
+        None => {
+            let side = config.image.unwrap_or(8);
+            let (images, labels) = (Type::new(DType::F32, [1, side, side, 1]), Type::new(DType::I64, [1]));
+            (images, labels, config.classes.unwrap_or(10))
+        }
+        Some(entry) => {
+            let entry = entry.sized(|size| {
+                size.classes = config.classes.unwrap_or(size.classes);
+                size.image = config.image.unwrap_or(size.image);
+                size.sequence = config.sequence.unwrap_or(size.sequence);
+            });
+            (entry.input(1), entry.labels(1), entry.size.classes)
+        }
+    };
+    let x = match input.dtype.is_float() {
+        true => (field("x", &input), Draw::Centered),
+        false => (field("x", &input), Draw::Below(classes)),
+    };
+    // Every loss but cross-entropy compares numbers.
+    let y = match config.loss.as_deref() {
+        None | Some("cross-entropy") => (field("y", &labels), Draw::Below(classes)),
+        Some(_) => (field("y", &labels.with_dtype(DType::F32)), Draw::Unit),
+    };
+    Ok((vec![x, y], Some(classes)))
+}
+
+/// What the model of a Keras file takes.
+fn of_file(config: &Config, file: &KerasModel, purpose: Purpose) -> Result<Fields, Failure> {
+    let mut fields: Fields = Vec::new();
+    for (name, ty) in file.input_names().iter().zip(file.inputs(1)?) {
+        fields.push((field(name, &ty), if ty.dtype.is_float() { Draw::Centered } else { SOME }));
+    }
+    for (output, is_classes) in keras_file::labels(config, file, purpose)? {
+        let (name, ty) = (&file.output_names()[output], &file.outputs()[output]);
+        fields.push(match ty.shape.split_last() {
+            Some((&classes, outer)) if is_classes => {
+                let shape = if outer.is_empty() { &[1] } else { outer };
+                (field(name, &Type::new(DType::I64, shape)), Draw::Below(classes))
+            }
+            _ => (field(name, &ty.with_dtype(DType::F32)), Draw::Unit),
+        });
+    }
+    Ok(fields)
+}

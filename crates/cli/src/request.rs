@@ -1,0 +1,58 @@
+//! Turns what somebody wrote (a model, a file of settings, flags) into the settings that `train`, `plan`, `bench` and `inspect` all
+//! begin with, so that the same words mean the same model, data and step to each of them.
+
+use std::path::Path;
+
+use crate::config::Config;
+use crate::session::Session;
+use crate::source::default_data;
+use crate::{Failure, Stop, check, model_setup, sizes};
+
+/// Whether a name is that of a Keras file.
+pub fn is_keras(name: &str) -> bool {
+    name.ends_with(".keras") || name.ends_with(".h5")
+}
+
+/// The flags over the file of settings that is named, or with the model that is named.
+pub fn written(what: Option<&str>, flags: &Config) -> Result<(Config, Session), Failure> {
+    let mut flags = flags.clone();
+    match what {
+        Some(path) if path.ends_with(".toml") => {
+            let (file, session) = Config::read_request(Path::new(path))?;
+            return Ok((flags.over(file), session));
+        }
+        Some(model) => flags.model = Some(model.into()),
+        None => {}
+    }
+    Ok((flags, Session::default()))
+}
+
+/// Whether nothing is named: then it is the built-in demo.
+pub fn is_demo(config: &Config) -> bool {
+    config.model.is_none() && config.data.is_none()
+}
+
+/// The settings with what everybody gets who says nothing.
+///
+/// # Errors
+/// A value means nothing, or the model is none or has no such sizes.
+pub fn completed(mut config: Config) -> Result<Config, Stop> {
+    let demo = is_demo(&config);
+    config.complete(demo);
+    check::check(&config).map_err(Stop::usage)?;
+    let name = config.model.as_deref().unwrap_or("demo");
+    let entry = if is_keras(name) { Ok(None) } else { model_setup::find(name) };
+    let entry = entry.map_err(Stop::usage)?;
+    sizes::check(&config, name, entry.as_ref()).map_err(Stop::usage)?;
+    Ok(config)
+}
+
+/// The settings of a command that trains nothing. They are those of `train`; a model that `train` has no data for is looked at with
+/// random data of its own sizes.
+pub fn without_training(what: Option<&str>, flags: &Config) -> Result<Config, Stop> {
+    let mut config = completed(written(what, flags)?.0)?;
+    if config.data.is_none() && default_data(config.model.as_deref()).is_none() {
+        config.data = Some("random".into());
+    }
+    Ok(config)
+}

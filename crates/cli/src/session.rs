@@ -1,0 +1,77 @@
+//! What is asked of one call of `plimsoll train` and is no part of the run: where it goes, what it says, whether it resumes.
+
+use std::path::PathBuf;
+
+use plimsoll::train::Fault;
+use serde::Deserialize;
+
+use crate::Failure;
+
+/// What is asked of one call.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Session {
+    /// The folder of the run. [default: the next free one under `runs/`]
+    #[arg(long, help_heading = "Run")]
+    pub out: Option<PathBuf>,
+    /// Go on with the run in `--out` from its newest checkpoint, with the same bits as if it had never stopped.
+    #[arg(long, help_heading = "Run")]
+    pub resume: bool,
+    /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch, `device:N` loses the device at it.
+    #[arg(long, help_heading = "Run")]
+    fault: Option<String>,
+    /// A live view of the run: memory limit, memory by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
+    #[arg(long, help_heading = "Output")]
+    pub tui: bool,
+    /// JSON lines instead of text: a first event with the run's folder, a last one with the model's path.
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Say nothing but errors.
+    #[arg(short, long, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+impl Session {
+    /// The keys under which a file of settings may say the same.
+    pub const KEYS: [&str; 6] = ["out", "resume", "fault", "tui", "json", "quiet"];
+
+    /// What is said here over what a file says.
+    pub fn over(self, file: Session) -> Session {
+        Session {
+            out: self.out.or(file.out),
+            resume: self.resume || file.resume,
+            fault: self.fault.or(file.fault),
+            tui: self.tui || file.tui,
+            json: self.json || file.json,
+            quiet: self.quiet || file.quiet,
+        }
+    }
+
+    /// Whether it goes together.
+    pub fn check(&self) -> Result<(), Failure> {
+        for (a, b, both) in [
+            ("--tui", "--json", self.tui && self.json),
+            ("--tui", "--quiet", self.tui && self.quiet),
+            ("--json", "--quiet", self.json && self.quiet),
+        ] {
+            if both {
+                return Err(Failure(format!("{a} and {b} exclude each other; leave one of them out")));
+            }
+        }
+        if self.resume && self.out.is_none() {
+            return Err(Failure("--resume goes on with the run in a folder; name it with --out".into()));
+        }
+        Ok(())
+    }
+
+    /// The fault to rehearse.
+    pub fn fault(&self) -> Result<Option<Fault>, Failure> {
+        let parse = |text: &str| text.parse::<Fault>().map_err(|e| Failure(format!("--fault {text}: {e}")));
+        self.fault.as_deref().map(parse).transpose()
+    }
+
+    /// Whether people read what is said.
+    pub fn is_text(&self) -> bool {
+        !self.json && !self.quiet
+    }
+}
