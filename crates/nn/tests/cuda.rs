@@ -4,15 +4,14 @@ use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training};
 use plimsoll_run::{Device, Error, Exactness, Result, Tensor};
+use plimsoll_testing::group;
 
 const BATCH: usize = 8;
 
 /// The devices to compare with the CPU, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(64))), ("card", Device::cuda(0))];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 

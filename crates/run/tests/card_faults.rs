@@ -16,6 +16,7 @@ use plimsoll_run::{
     Device, Error, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
     TensorOps,
 };
+use plimsoll_testing::group;
 
 /// What tells a process that it is the thief, and what it is to take.
 const THIEF: &str = "PLIMSOLL_TEST_THIEF";
@@ -30,16 +31,11 @@ const LAYERS: usize = 24;
 const STEPS: usize = 12;
 
 /// The card, for one test at a time: each looks at all of its memory. Or a line that says that there is none.
+#[track_caller]
 fn card() -> Option<(MutexGuard<'static, ()>, Device)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::cuda(0) {
-        Ok(device) => Some((alone, device)),
-        Err(why) => {
-            println!("skipped: no card ({why})");
-            None
-        }
-    }
+    group("card", Device::cuda(0)).map(|device| (alone, device))
 }
 
 /// The same card without libraries, for memory that no device's pool knows of: what is taken through it counts for the
@@ -340,7 +336,7 @@ fn take_all_but(cuda: &Cuda, held: &mut Arena, rest: usize) {
 #[test]
 fn the_thief_is_a_process_of_its_own() {
     let Ok(order) = std::env::var(THIEF) else {
-        return println!("skipped: the tests of theft start it");
+        return println!("nothing to do: the tests of theft start this");
     };
     let numbers: Vec<usize> = order.split(':').skip(1).map(|n| n.parse().expect("a number")).collect();
     let cuda = bare();

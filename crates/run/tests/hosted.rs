@@ -12,15 +12,14 @@ use plimsoll_run::{
     Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
+use plimsoll_testing::group;
 
 const LAYERS: usize = 6;
 
 /// The devices with memory of their own, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 

@@ -11,6 +11,7 @@ use plimsoll_run::{
     Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
+use plimsoll_testing::group;
 
 /// The devices with memory of their own, or lines that say which are not there.
 fn devices() -> Vec<Device> {
@@ -20,9 +21,7 @@ fn devices() -> Vec<Device> {
         card.calibrate(&std::env::temp_dir().join("plimsoll-offload-times"));
     }
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", card)];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 

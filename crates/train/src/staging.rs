@@ -143,10 +143,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_sent_ahead_and_arrives_when_it_is_asked_for() {
-        let device = match Device::cuda_emulated(Bytes::mib(16)) {
-            Ok(device) => device,
-            Err(why) => return println!("skipped: no emulator ({why})"),
-        };
+        let emulated = Device::cuda_emulated(Bytes::mib(16));
+        let Some(device) = plimsoll_testing::group("emulator", emulated) else { return };
         let column = Column::memory("x", (0..12i64).collect::<Vec<i64>>(), []).unwrap();
         let mut batches = Dataset::columns([column]).unwrap().batch(2).batches().unwrap();
         // A pipeline waits for batches to be given back, so none is held longer than it is needed.

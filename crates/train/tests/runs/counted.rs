@@ -7,29 +7,20 @@ use plimsoll_data::Dataset;
 use plimsoll_device::{Bytes, process};
 use plimsoll_nn::{Adam, softmax_cross_entropy};
 use plimsoll_run::{Device, Error as RunError};
+use plimsoll_testing::group;
 use plimsoll_train::{Callback, Epochs, Error, Fault, JsonLines, Notice, Result, Trainer};
 
 use super::{data, device, model, samples, trainer};
 
+#[track_caller]
 fn emulated() -> Option<Device> {
-    match Device::cuda_emulated(Bytes::mib(64)) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            println!("skipped: no emulator ({why})");
-            None
-        }
-    }
+    group("emulator", Device::cuda_emulated(Bytes::mib(64)))
 }
 
 /// A card, where there is one.
+#[track_caller]
 fn card() -> Option<Device> {
-    match Device::cuda(0) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            println!("skipped: no card ({why})");
-            None
-        }
-    }
+    group("card", Device::cuda(0))
 }
 
 /// All devices that there are.
