@@ -242,7 +242,7 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     }
     let batch = random_batch(&setup, config)?;
     let batch: Vec<&Tensor> = batch.iter().collect();
-    let limit = setup.trainer.line_bytes();
+    let limit = setup.trainer.request().limit.map(Bytes::get);
     let none = || Failure("the step was not compiled".into());
     let training = setup.trainer.training_mut().ok_or_else(none)?;
     let steps = run_steps(args, training, &batch, watch.as_ref())?;

@@ -96,7 +96,7 @@ mod tests {
         let (floor, most) = (survey.floor(), survey.unlimited());
         let limits = [
             AtLimit::Refused(Bytes(floor.get() - 1), floor),
-            AtLimit::Fits(most, Box::new(survey.plan(Some(most)).unwrap())),
+            AtLimit::Fits(most, Box::new(survey.plan(Some(most)).unwrap().figures)),
         ];
         let text = table(&limits);
         let rows: Vec<&str> = text.lines().collect();

@@ -278,13 +278,16 @@ impl Config {
         size(self.host_memory.as_deref(), "--host-memory")
     }
 
-    /// A trainer that is asked to keep to the memory that these settings allow.
-    pub fn within_memory(&self, trainer: Trainer, device: &Device) -> Result<Trainer, Failure> {
-        Ok(trainer
-            .line(self.memory_limit(device)?)
-            .host_memory(self.host_memory()?)
-            .exactness(self.exact.unwrap_or(Exactness::Reassociated))
-            .micro_batch(self.micro_batch))
+    /// What these settings ask of memory, for a model that computes in this precision on this device.
+    pub fn memory_request(&self, precision: Precision, device: &Device) -> Result<MemoryRequest, Failure> {
+        Ok(MemoryRequest {
+            limit: self.memory_limit(device)?,
+            host_limit: self.host_memory()?,
+            exactness: self.exact.unwrap_or(Exactness::Reassociated),
+            micro_batch: self.micro_batch,
+            precision,
+            device: Some(device.clone()),
+        })
     }
 
     /// The precision of all layers, where one is named, and those of layers by name.

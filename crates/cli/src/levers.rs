@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn what_the_levers_save_and_cost_adds_up_to_the_plan() {
         let mut survey = survey();
-        let info = survey.plan(Some(survey.floor())).unwrap();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
         let levers = levers(&info);
         assert!(levers.len() > 1, "the floor takes a lever");
         let saved: i64 = levers.iter().map(|lever| lever.saved_bytes).sum();

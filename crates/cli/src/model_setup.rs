@@ -210,11 +210,8 @@ impl ModelSetup {
         };
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
-        let trainer = Trainer::new(self.model.clone(), self.loss.clone(), optimizer);
-        Ok(config
-            .within_memory(trainer, &device)?
-            .device(device)
-            .precision(self.precision)
+        Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
+            .memory_request(&config.memory_request(self.precision, &device)?)
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
             .labels(labels)

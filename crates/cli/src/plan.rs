@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::plan_text::About;
 use crate::plan_trace::Trace;
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, model_setup, request};
+use crate::{Failure, Stop, device_args, model_setup, records, request};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -75,20 +75,20 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
     if !args.compare.is_empty() {
         return side_by_side(args, &about, &mut trainer, &train);
     }
-    let asked = trainer.survey(&train);
+    let asked = trainer.plan(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
-    let limit = trainer.line_bytes().map(Bytes);
+    let limit = trainer.request().limit;
     let (mut line, mut text) = match asked {
-        Ok((survey, info)) => {
+        Ok(plan) => {
+            let info = &plan.figures;
             let frontier = match args.no_frontier {
                 true => None,
                 false => Some(trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
             };
             if let Some(out) = &args.out {
-                let step = survey.timeline(limit)?;
-                crate::records::write_plan(out, name, batch, &info, &step, frontier.as_ref())?;
+                records::write_plan(out, name, batch, info, &plan.timeline()?, frontier.as_ref())?;
             }
-            (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()))
+            (about.plan_json(limit, info, frontier.as_ref()), about.plan_text(info, frontier.as_ref()))
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
         Err(error) if args.out.is_some() => return Err(error.into()),
@@ -121,9 +121,9 @@ fn side_by_side(
 ) -> Result<(), Failure> {
     let mut limits = Vec::new();
     for &limit in &args.compare {
-        trainer.set_memory(Some(limit))?;
-        limits.push(match trainer.survey(train) {
-            Ok((_, info)) => AtLimit::Fits(limit, Box::new(info)),
+        trainer.set_memory_limit(Some(limit))?;
+        limits.push(match trainer.plan(train) {
+            Ok(plan) => AtLimit::Fits(limit, Box::new(plan.figures)),
             // The planner's own refusal is a page for each limit; the least says it here.
             Err(plimsoll::train::Error::Run(Error::Infeasible { least, .. })) => {
                 AtLimit::Refused(limit, least)

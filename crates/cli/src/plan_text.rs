@@ -7,11 +7,13 @@ use std::fmt::Write;
 
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
+use plimsoll::run::record::Plan;
 use plimsoll::run::{Error, Way};
 use serde_json::{Value, json};
 
 use crate::levers::levers;
 use crate::plot::{self, duration};
+use crate::records;
 
 /// What a plan is of.
 pub struct About<'a> {
@@ -28,19 +30,11 @@ impl About<'_> {
 
     /// A plan in JSON.
     pub fn plan_json(&self, limit: Option<Bytes>, info: &StepInfo, frontier: Option<&Frontier>) -> Value {
-        let limit = limit.map(Bytes::get);
-        let mut line = json!({
-            "model": self.model, "data": self.data, "batch": self.batch, "fits": true,
-            "memory_limit_bytes": limit, "budget_bytes": limit,
-            "floor_bytes": info.floor.get(), "planned_bytes": info.planned.get(),
-            "arena_bytes": info.arena.get(), "live_bytes": info.live.get(),
-            "predicted_ms": info.predicted_seconds * 1e3,
-            "unlimited_bytes": info.unlimited.get(), "unlimited_ms": info.unlimited_seconds * 1e3,
-            "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops,
-            "exactness": info.exactness, "plan_seconds": info.plan_seconds,
-            "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(),
-            "offloaded_bytes": info.offloaded_bytes.get(), "offloaded_copies": info.offloaded_copies,
-        });
+        let memory_limit_bytes = limit.map(Bytes::get);
+        let figures = records::figures(self.model, self.batch, info);
+        let mut line = json!(Plan { memory_limit_bytes, ..figures });
+        (line["data"], line["fits"]) = (self.data.into(), true.into());
+        line["budget_bytes"] = memory_limit_bytes.into();
         for (name, value) in json(info) {
             line[name] = value;
         }
@@ -248,7 +242,7 @@ pub mod tests {
     use super::*;
 
     /// A perceptron whose activations outweigh its weights.
-    pub fn survey() -> Survey<'static> {
+    pub fn survey() -> StepPlanner {
         let (x, y) = (Type::new(DType::F32, [8192, 64]), Type::new(DType::I64, [8192]));
         let recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
         let layers = |net: &mut Net, x: &[Tensor]| {
@@ -259,13 +253,13 @@ pub mod tests {
             net.dense("out", &x, 10, true)
         };
         let device = Device::cpu_threads(1).unwrap();
-        device.scope(|| Training::survey(model(layers), recipe)).unwrap()
+        device.scope(|| Training::planner(model(layers), recipe)).unwrap()
     }
 
     #[test]
     fn the_page_names_kinds_peak_levers_and_bounds() {
         let mut survey = survey();
-        let info = survey.plan(Some(survey.floor())).unwrap();
+        let info = survey.plan(Some(survey.floor())).unwrap().figures;
         let page = page(&info);
         for word in ["parameter", "optimizer", "activation", "program", "planned", "the peak is during"] {
             assert!(page.contains(word), "no {word} in {page}");

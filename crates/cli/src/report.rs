@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll::prelude::*;
-use plimsoll_report::{Plan, Record, page, trace};
+use plimsoll::run::record::{Frontier, Plan};
+use plimsoll_report::{page, read, trace};
 
 use crate::Failure;
 use crate::folder::Folder;
@@ -30,7 +31,7 @@ pub struct Args {
 
 /// Reads the record and writes what is asked for.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut record = Record::read(&args.what)?;
+    let mut record = read(&args.what)?;
     let is_run = args.what.is_dir();
     let page_at = match (&args.out, &args.perfetto) {
         _ if args.json => None,
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     if is_run && record.frontier.is_none() {
         match frontier(&args.what, &record.plan) {
-            Ok(found) => record.frontier = Some(serde_json::from_value(found)?),
+            Ok(found) => record.frontier = Some(found),
             // Nothing else of the report needs the model or its data.
             Err(Failure(why)) => eprintln!("plimsoll: the report has no other plans beside this one: {why}"),
         }
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Plans the run's step again for other memory limits, and keeps what is found beside the run's other records. It is planned with the
 /// times and for the process that the run had, so that the run's own plan is one of those that are found; where it is not
 /// (another machine, another version), nothing is found, rather than something that contradicts the run.
-fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
+fn frontier(folder: &Path, plan: &Plan) -> Result<Frontier, Failure> {
     let Some(outside) = plan.outside_bytes.map(Bytes) else {
         return Err(Failure("the run is of a version that did not keep what they need".into()));
     };
@@ -81,7 +82,7 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
     }
     device.recall_times(&folder.times());
     let Setup { trainer, train, .. } = device.scope(|| Setup::new(&config, &device))?;
-    let mut trainer = trainer.line(plan.line_bytes.map(Bytes));
+    let trainer = trainer.memory_limit_bytes(plan.memory_limit_bytes.map(Bytes));
     let (own, found) =
         trainer.frontier_outside(&train, outside, records::FRONTIER_LINES, Some(records::FRONTIER_TIME))?;
     let is_same_time = (own.predicted_seconds * 1e3 - plan.predicted_ms).abs() <= 1e-6 * plan.predicted_ms;
@@ -91,11 +92,10 @@ fn frontier(folder: &Path, plan: &Plan) -> Result<serde_json::Value, Failure> {
         return Err(Failure(why.into()));
     }
     let found = records::frontier_of_run(&found, &own, Bytes(plan.floor_bytes));
-    let known: plimsoll_report::Frontier = serde_json::from_value(found.clone())?;
-    if !known.agrees_with(plan) {
+    if !found.agrees_with(plan) {
         return Err(Failure("what is found today contradicts what was planned then".into()));
     }
     // A folder that cannot be written to costs the next report its time and nothing else.
-    folder.write(&folder.path().join("frontier.json"), &found.to_string()).ok();
+    folder.record(&folder.path().join("frontier.json"), &found).ok();
     Ok(found)
 }

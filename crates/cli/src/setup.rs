@@ -50,7 +50,7 @@ impl Setup {
 
     /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras file are the file's.
     pub fn compile(&mut self) -> Result<StepInfo, Failure> {
-        let info = self.trainer.plan(&self.train)?;
+        let info = self.trainer.compile(&self.train)?;
         if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
             compiled.model.restore(training)?;
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use plimsoll::device::process;
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
+use plimsoll::run::record::Event;
 use plimsoll::train::{Ended, Fault, JsonLines, NoticeLog, StepLog};
 
 use crate::config::Config;
@@ -109,7 +110,7 @@ impl Run<'_> {
         let signals = Signals::listen(&trainer.stop_handle())?;
         if let Err(error) = trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))) {
             let step = trainer.progress().step;
-            let fault = serde_json::json!({ "event": "fault", "step": step, "why": error.to_string() });
+            let fault = Event::new("fault").at(step).because(error.to_string());
             NoticeLog::add(&folder.notices(), &fault)?;
             return Err(error.into());
         }
@@ -152,7 +153,7 @@ impl Run<'_> {
             }
         }
         folder.record(&folder.form(), form)?;
-        folder.write(&folder.plan(), &records::plan(&model_setup.name, *batch, info, trainer).to_string())?;
+        folder.record(&folder.plan(), &records::plan(&model_setup.name, *batch, info, trainer))?;
         if let Some(timeline) = trainer.training().and_then(Training::timeline) {
             folder.record(&folder.step(), &timeline)?;
         }
@@ -235,7 +236,7 @@ impl Run<'_> {
         if let Some(training) = trainer.training() {
             let ledger = training.ledger();
             folder.write(&folder.ledger(), &ledger.to_string())?;
-            folder.record(&folder.ledger_json(), &records::ledger(&ledger))?;
+            folder.record(&folder.ledger_json(), &ledger.record())?;
         }
         Ok(written)
     }

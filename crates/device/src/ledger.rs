@@ -7,67 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use plimsoll_record as record;
+use plimsoll_record::Kind;
+
 use crate::{Bytes, Site};
-
-/// What memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Weights and what else the model learns.
-    Parameter,
-    /// Gradients that live beyond the op that made them.
-    Gradient,
-    /// The optimizer's state.
-    Optimizer,
-    /// Values of the forward pass that the backward pass needs.
-    Activation,
-    /// What a kernel needs while it runs.
-    Scratch,
-    /// Batches on their way in.
-    Input,
-    /// Contexts and handles of libraries.
-    Library,
-    /// The program's own pages and tables.
-    Program,
-    /// The host's memory that a device with memory of its own copies tensors to. It is counted in all with the rest, and is no
-    /// part of a line of the device's memory.
-    Host,
-}
-
-impl Kind {
-    /// All kinds, in the order in which a table lists them.
-    pub const ALL: [Kind; 9] = [
-        Kind::Parameter,
-        Kind::Gradient,
-        Kind::Optimizer,
-        Kind::Activation,
-        Kind::Scratch,
-        Kind::Input,
-        Kind::Library,
-        Kind::Program,
-        Kind::Host,
-    ];
-
-    /// The kind's name in tables and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Parameter => "parameter",
-            Kind::Gradient => "gradient",
-            Kind::Optimizer => "optimizer",
-            Kind::Activation => "activation",
-            Kind::Scratch => "scratch",
-            Kind::Input => "input",
-            Kind::Library => "library",
-            Kind::Program => "program",
-            Kind::Host => "host",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// One entry of the ledger. What nobody has measured says so: a plan's figure is never repeated as a measured one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +59,7 @@ pub enum LedgerError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     // One map a kind, so that a row is found by a borrowed name: booking to a row that exists allocates nothing.
-    rows: [BTreeMap<String, Row>; 9],
+    rows: [BTreeMap<String, Row>; Kind::ALL.len()],
     measured: Bytes,
     peak: Bytes,
 }
@@ -226,6 +169,17 @@ impl Ledger {
         }
     }
 
+    /// The ledger as a record of a run.
+    pub fn record(&self) -> record::Ledger {
+        let row = |(kind, name, row): (Kind, &str, &Row)| record::LedgerRow {
+            kind,
+            name: name.into(),
+            planned_bytes: row.planned.get(),
+            measured_bytes: row.measured.map(Bytes::get),
+        };
+        record::Ledger { rows: self.rows().map(row).collect(), ..record::Ledger::default() }
+    }
+
     fn update<T>(&mut self, kind: Kind, name: &str, change: impl FnOnce(&mut Row) -> T) -> T {
         let rows = &mut self.rows[kind as usize];
         match rows.get_mut(name) {
@@ -328,12 +282,5 @@ total                        16 MiB     14 MiB
         assert!(ledger.remove(Kind::Input, "other", Bytes(1)).is_err());
         assert_eq!(ledger.remove(Kind::Input, "batch", Bytes(10)), Ok(()));
         assert_eq!(ledger.measured(), Bytes::ZERO);
-    }
-
-    #[test]
-    fn kinds_are_listed_in_the_order_of_their_numbers() {
-        for (i, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, i);
-        }
     }
 }

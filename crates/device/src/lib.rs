@@ -15,6 +15,7 @@ pub use allocator::{
     HostMemory, Lease, ReleaseError, ReserveError, Stats, System,
 };
 pub use bytes::{Bytes, ParseBytesError};
-pub use ledger::{Kind, Ledger, LedgerError, Row};
+pub use ledger::{Ledger, LedgerError, Row};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
+pub use plimsoll_record::Kind;

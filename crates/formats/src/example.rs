@@ -196,10 +196,10 @@ fn delimited(field: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn example(n: i64) -> Vec<u8> {
+    pub(crate) fn example(n: i64) -> Vec<u8> {
         ExampleWriter::default()
             .ints("label", &[n, -1])
             .floats("x", &[n as f32, 0.5])

@@ -122,18 +122,11 @@ pub fn write(out: &mut impl Write, record: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example::{ExampleWriter, features};
+    use crate::example::features;
+    use crate::example::tests::example;
 
     fn scratch(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("plimsoll-tfrecord-{}-{name}", std::process::id()))
-    }
-
-    fn example(n: i64) -> Vec<u8> {
-        ExampleWriter::default()
-            .ints("label", &[n, -1])
-            .floats("x", &[n as f32, 0.5])
-            .bytes("raw", &[b"ab", b""])
-            .finish()
     }
 
     fn file(path: &Path) -> Vec<u8> {

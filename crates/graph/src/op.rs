@@ -57,15 +57,26 @@ impl Keep {
 
 /// What every op must say of itself.
 pub trait Rule {
-    /// The name people see.
-    fn name(&self) -> &'static str;
+    /// The name people see; of a family whose members have names of their own, the family's.
+    const NAME: &'static str;
+
+    /// Pairs (output, input): the output may be written over the input, element for element.
+    const IN_PLACE: &'static [(usize, usize)] = &[];
+
+    /// What the gradient rule keeps of the forward pass.
+    const KEEP: Keep = Keep::NOTHING;
+
+    /// The name, where it depends on attributes.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
 
     /// Output types from input types, or what does not fit.
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
 
-    /// Pairs (output, input): the output may be written over the input, element for element.
+    /// The in-place pairs, where they depend on attributes.
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        SmallVec::new()
+        Self::IN_PLACE.into()
     }
 
     /// Whether output 0 is the bytes of input 0 under another shape: no kernel runs.
@@ -78,9 +89,9 @@ pub trait Rule {
         Cost { flops: outputs.first().map_or(0, |t| t.elements()) as f64, bytes: traffic(inputs, outputs) }
     }
 
-    /// What the gradient rule keeps of the forward pass.
+    /// What the gradient rule keeps, where it depends on attributes.
     fn keep(&self) -> Keep {
-        Keep::NOTHING
+        Self::KEEP
     }
 
     /// The gradients of the inputs from those of the outputs: one entry an input, `None` where none flows.

@@ -6,7 +6,7 @@ use plimsoll_graph::Type;
 use plimsoll_nn::{
     Clip, Count, Loss, Measure, Optimizer, Precision, Recipe, Schedule, ScheduleShape, Training,
 };
-use plimsoll_run::Exactness;
+use plimsoll_run::MemoryRequest;
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
@@ -120,7 +120,8 @@ impl KerasModel {
     /// As of [`KerasModel::measured`].
     pub fn labels_are_classes(&self) -> Result<Vec<bool>> {
         let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
-        let is_sparse = |loss: &Option<OutputLoss>| matches!(loss, Some(OutputLoss::SparseCategorical { .. }));
+        let is_sparse =
+            |loss: &Option<OutputLoss>| matches!(loss, Some(OutputLoss::SparseCategorical { .. }));
         Ok(loss.outputs.iter().map(is_sparse).collect())
     }
 
@@ -311,15 +312,11 @@ impl Compiled {
         Recipe {
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
-            precision: self.precision,
+            request: MemoryRequest { precision: self.precision, ..MemoryRequest::default() },
             clip: self.clip,
             metrics,
             inputs,
             labels,
-            memory: None,
-            host_memory: None,
-            exactness: Exactness::Reassociated,
-            micro_batch: None,
             beside: plimsoll_device::Bytes::ZERO,
             ahead: false,
         }

@@ -144,8 +144,8 @@ fn a_batch_in_pieces_has_the_losses_and_metrics_of_the_whole() {
     let (inputs, labels) = (arrays.list("x"), arrays.list("t"));
     let batch: Vec<&Tensor> = inputs.iter().chain(&labels).collect();
     let run = |micro_batch| {
-        let recipe = compiled.recipe(types(&inputs), types(&labels));
-        let recipe = plimsoll_nn::Recipe { micro_batch, ..recipe };
+        let mut recipe = compiled.recipe(types(&inputs), types(&labels));
+        recipe.request.micro_batch = micro_batch;
         let mut training = compiled.model.training(recipe).unwrap();
         training.run(&batch).unwrap();
         (training.info().micro_batches, counted(&compiled, &training.run(&batch).unwrap()))

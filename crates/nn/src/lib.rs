@@ -43,7 +43,7 @@ pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
-    Adafactor, Adagrad, Adam, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt,
+    Adafactor, Adagrad, Adam, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt, Updated,
     clip_by_global_norm, clip_by_value, optimizer,
 };
 pub use plateau::Plateau;

@@ -1,80 +1,9 @@
 //! In which element type a model computes.
 
-use plimsoll_graph::DType;
+pub use plimsoll_run::Precision;
 use plimsoll_run::{Result, Tensor};
 
 use crate::{Model, Net, Outputs};
-
-/// A precision policy. Parameters, statistics and optimizer state are f32 under all of them but `F64`; what differs is the
-/// type in which weights are read and activations are kept.
-///
-/// Norms keep their statistics, losses their sums in f32 at least, whatever they read. Half precision (`MixedF16`) has a narrow
-/// range: small gradients vanish unless the loss is scaled. bfloat16 has f32's range and needs no scale.
-///
-/// ```
-/// use plimsoll_nn::Precision;
-/// assert_eq!(Precision::MixedBf16.compute().bytes(), 2);
-/// assert!(Precision::MixedF16.needs_loss_scale() && !Precision::MixedBf16.needs_loss_scale());
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// Everything in f32.
-    #[default]
-    F32,
-    /// Everything in f64, parameters and the optimizer's state too: to compare with other systems beyond rounding. On the CPU.
-    F64,
-    /// Weights are read and activations kept as bf16.
-    MixedBf16,
-    /// Weights are read and activations kept as f16.
-    MixedF16,
-}
-
-impl Precision {
-    /// The type of activations and of weights as ops read them.
-    pub const fn compute(self) -> DType {
-        match self {
-            Precision::F32 => DType::F32,
-            Precision::F64 => DType::F64,
-            Precision::MixedBf16 => DType::BF16,
-            Precision::MixedF16 => DType::F16,
-        }
-    }
-
-    /// The type of parameters, statistics and the optimizer's state.
-    pub const fn master(self) -> DType {
-        self.compute().accumulator()
-    }
-
-    /// Whether gradients underflow unless the loss is multiplied by a scale.
-    pub const fn needs_loss_scale(self) -> bool {
-        matches!(self, Precision::MixedF16)
-    }
-
-    /// Its name, as users write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::F64 => "f64",
-            Precision::MixedBf16 => "mixed-bf16",
-            Precision::MixedF16 => "mixed-f16",
-        }
-    }
-}
-
-impl std::str::FromStr for Precision {
-    type Err = String;
-
-    /// ```
-    /// use plimsoll_nn::Precision;
-    /// assert_eq!("mixed-bf16".parse(), Ok(Precision::MixedBf16));
-    /// assert!("f8".parse::<Precision>().is_err_and(|why| why.contains("use f32, f64, mixed-bf16 or mixed-f16")));
-    /// ```
-    fn from_str(name: &str) -> std::result::Result<Precision, String> {
-        let all = [Precision::F32, Precision::F64, Precision::MixedBf16, Precision::MixedF16];
-        let known = all.into_iter().find(|precision| precision.name() == name);
-        known.ok_or_else(|| format!("there is no precision {name}; use f32, f64, mixed-bf16 or mixed-f16"))
-    }
-}
 
 /// A precision for a whole model, and others for some of its layers: most of a network in 16 bits, its head in f32.
 ///
@@ -180,7 +109,7 @@ impl<M: Model> Model for Layered<M> {
 mod tests {
     use super::*;
     use crate::{Adam, Recipe, Training, model};
-    use plimsoll_graph::{TensorOps, Type};
+    use plimsoll_graph::{DType, TensorOps, Type};
 
     /// What two layers and a block give.
     fn seen(precisions: Precisions) -> Result<Vec<DType>> {
@@ -232,9 +161,9 @@ mod tests {
             net.dense("head", &y, 2, true)
         });
         let (x, y) = (Type::new(DType::F32, [4, 2]), Type::new(DType::I64, [4]));
-        let recipe = Recipe::cross_entropy(Adam::new(0.05), x, y);
+        let mut recipe = Recipe::cross_entropy(Adam::new(0.05), x, y);
         let precisions = Precisions::new(Precision::MixedBf16).layer("head", Precision::F32);
-        let recipe = Recipe { precision: precisions.of_recipe(), ..recipe };
+        recipe.request.precision = precisions.of_recipe();
         let mut training = Training::new(precisions.over(net), recipe, 7).unwrap();
         let x = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.0, 0.1, 0.9, 0.8, 0.2], [4, 2]).unwrap();
         let y = Tensor::from_slice(&[1i64, 0, 1, 0], [4]).unwrap();

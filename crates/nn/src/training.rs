@@ -1,24 +1,23 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
-mod body;
+mod computation;
 mod layout;
 mod recipe;
 
 pub use recipe::{Clip, Recipe};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Frontier, Held, Kind, Result, Step, StepInfo, StepOptions, Survey, Tensor, Timeline,
+    Device, Held, Kind, Mode, Result, StateSpec, Step, StepInfo, StepPlanner, Tensor, record,
 };
 use smallvec::SmallVec;
 
 use crate::error::refuse;
 use crate::{Model, Net, Param};
-use body::Body;
+use computation::Computation;
 use layout::{Layout, Start};
 
 /// What a step did.
@@ -61,15 +60,13 @@ pub struct Training {
     scaled: bool,
     /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
     starts: Vec<Start>,
-    evaluation: usize,
-    prediction: usize,
 }
 
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, seed)
@@ -86,61 +83,47 @@ impl Training {
         Training::compile(model, recipe, params, values, 0)
     }
 
-    /// What would be planned for a step of this model: nothing is computed and no memory is taken for it. Returns the plan and
-    /// the bytes of its arena.
-    #[track_caller]
-    pub fn plan(model: impl Model + 'static, recipe: Recipe) -> Result<(StepInfo, Bytes)> {
-        let memory = recipe.memory;
-        let info = Training::survey(model, recipe)?.plan(memory)?;
-        let arena = info.arena;
-        Ok((info, arena))
-    }
-
-    /// What memory buys in a step of this model: the plans that no other beats in both memory and time, of `lines` lines from
-    /// the least to that of the fastest plan, as many as are found within `limit`.
-    #[track_caller]
-    pub fn frontier(
-        model: impl Model + 'static,
-        recipe: Recipe,
-        lines: usize,
-        limit: Option<Duration>,
-    ) -> Result<Frontier> {
-        Training::survey(model, recipe)?.frontier(lines, limit)
-    }
-
-    /// A step of this model, traced once to be planned for any line: for a plan, other lines beside it, and the frontier.
+    /// A step of this model, traced once to be planned for any memory limit: for a plan, other limits beside it, and the frontier.
+    /// Nothing is computed, no weights are drawn, and no memory is taken for a step.
     ///
     /// ```
     /// use plimsoll_graph::{DType, Type};
     /// use plimsoll_nn::{Adam, Recipe, Training, model};
     /// let (x, y) = (Type::new(DType::F32, [64, 256]), Type::new(DType::I64, [64]));
     /// let recipe = Recipe::cross_entropy(Adam::new(0.1), x, y);
-    /// let mut survey = Training::survey(model(|net, x| net.dense("out", &x[0], 10, true)), recipe)?;
-    /// let plan = survey.plan(Some(survey.floor()))?;
-    /// assert!(plan.planned <= survey.floor());
-    /// assert!(survey.frontier(8, None)?.points.len() <= 8);
+    /// let mut planner = Training::planner(model(|net, x| net.dense("out", &x[0], 10, true)), recipe)?;
+    /// let plan = planner.plan(Some(planner.floor()))?;
+    /// assert!(plan.figures.planned <= planner.floor());
+    /// assert!(planner.frontier(8, None)?.points.len() <= 8);
     /// # Ok::<(), plimsoll_run::Error>(())
     /// ```
     #[track_caller]
-    pub fn survey(model: impl Model + 'static, recipe: Recipe) -> Result<Survey<'static>> {
-        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+    pub fn planner(model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
-        let types = recipe.types();
-        let held: Vec<(String, Kind, Type)> = params
-            .iter()
-            .map(|p| (p.name.clone(), Kind::Parameter, p.ty.clone()))
-            .chain(held.into_iter().map(|(name, ty, _)| (name, Kind::Optimizer, ty)))
-            .collect();
-        let options = recipe.options();
-        let body = Body { model, recipe, params, layout };
-        Survey::new(&options, &Device::current()?, &held, &types, move |pass| body.train(pass))
+        let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, p.ty.clone()));
+        let state = parameters.chain(others(held)).collect();
+        let (options, types) = (recipe.options(), recipe.types());
+        let traced = Computation { model, recipe, params, layout };
+        StepPlanner::new(&options, &Device::current()?, state, &types, move |pass| traced.train(pass))
+    }
+
+    /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
+    #[track_caller]
+    pub fn planner_of(&self, model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (layout, held) = Layout::new(&recipe, &params);
+        let more = if self.is_idle() { others(held).collect() } else { Vec::new() };
+        let (options, types) = (recipe.options(), recipe.types());
+        let traced = Computation { model, recipe, params, layout };
+        self.step.planner(&options, more, &types, move |pass| traced.train(pass))
     }
 
     /// A model that is only to be evaluated or used: no step is compiled, and nothing is kept for an optimizer. Parameters
     /// start as the model's layers say, from a seed. [`Training::begin`] makes a training of it.
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let values =
             params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
         Training::unused(model, recipe, params, values)
@@ -150,7 +133,7 @@ impl Training {
     /// memory that it takes to draw them.
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
-        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
         Training::unused(model, recipe, params, values)
     }
@@ -163,10 +146,8 @@ impl Training {
         values: Vec<Tensor>,
     ) -> Result<Training> {
         let (layout, _) = Layout::new(&recipe, &params);
-        let step = Step::idle(recipe.options(), parameters(&params, values), |_| {
-            Err(refuse("trains a model that is only to be used"))
-        })?;
-        Ok(Training::with_bodies(step, Arc::new(Body { model, recipe, params, layout }), Vec::new()))
+        let step = Step::idle(recipe.options(), parameters(&params, values))?;
+        Ok(Training::over(step, Arc::new(Computation { model, recipe, params, layout }), Vec::new()))
     }
 
     #[track_caller]
@@ -181,21 +162,21 @@ impl Training {
         let mut held = parameters(&params, values);
         held.extend(beside(&kept, &recipe, seed)?);
         let (options, types) = (recipe.options(), recipe.types());
-        let trained = Arc::new(Body { model, recipe, params, layout });
+        let trained = Arc::new(Computation { model, recipe, params, layout });
         let traced = trained.clone();
         let step = Step::compile_with(options, held, &types, move |pass| traced.train(pass))?;
         let starts = kept.into_iter().map(|(_, _, start)| start).collect();
-        Ok(Training::with_bodies(step, trained, starts))
+        Ok(Training::over(step, trained, starts))
     }
 
-    /// A training over a compiled step, with an evaluation and a prediction beside it.
-    fn with_bodies<M: Model + 'static>(mut step: Step, body: Arc<Body<M>>, starts: Vec<Start>) -> Training {
-        let (rate, scaled) = (body.layout.rate, body.layout.scale.is_some());
-        let (params, n_metrics) = (body.params.clone(), body.recipe.metrics.len());
-        let evaluated = body.clone();
-        let evaluation = step.add_body(move |pass| evaluated.evaluate(pass));
-        let prediction = step.add_body(move |pass| body.predict(pass));
-        Training { step, params, rate, n_metrics, scaled, starts, evaluation, prediction }
+    /// A training over a step, with an evaluation and a prediction beside it.
+    fn over<M: Model + 'static>(mut step: Step, model: Arc<Computation<M>>, starts: Vec<Start>) -> Training {
+        let (rate, scaled) = (model.layout.rate, model.layout.scale.is_some());
+        let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
+        let evaluated = model.clone();
+        step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
+        step.set_body(Mode::Predict, move |pass| model.predict(pass));
+        Training { step, params, rate, n_metrics, scaled, starts }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -224,13 +205,13 @@ impl Training {
     /// ```
     ///
     /// # Errors
-    /// The model has other parameters, or there is no plan within the line; then everything is as it was.
+    /// The model has other parameters, or there is no plan within the memory limit; then everything is as it was.
     #[track_caller]
     pub fn begin(&mut self, model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<()> {
         if !self.is_idle() {
             return Ok(());
         }
-        let params = Net::discover_in(recipe.precision, &recipe.inputs, &model)?;
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty == b.ty;
         if params.len() != self.params.len() || !params.iter().zip(&self.params).all(same) {
             return Err(refuse("begins to train another model than the one that was used"));
@@ -238,7 +219,7 @@ impl Training {
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
-        let body = Body { model, recipe, params, layout };
+        let body = Computation { model, recipe, params, layout };
         let more = || beside(&kept, &for_state, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.n_metrics) = (rate, scaled, n_metrics);
@@ -262,7 +243,7 @@ impl Training {
     #[track_caller]
     pub fn evaluate(&mut self, batch: &[&Tensor]) -> Result<Outcome<'_>> {
         let n = self.n_metrics;
-        let outputs = self.step.run_body(self.evaluation, batch)?;
+        let outputs = self.step.run_mode(Mode::Evaluate, batch)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
         Ok(Outcome { loss: means[0].item()?, skipped: false, loss_scale: None, sums })
     }
@@ -270,7 +251,7 @@ impl Training {
     /// What the model makes of inputs, as a user of it would have it.
     #[track_caller]
     pub fn predict(&mut self, inputs: &[&Tensor]) -> Result<&[Tensor]> {
-        self.step.run_body(self.prediction, inputs)
+        self.step.run_mode(Mode::Predict, inputs)
     }
 
     /// One step on a batch; returns its loss.
@@ -312,14 +293,13 @@ impl Training {
         self.step.set_state(self.rate, &rate.to_ne_bytes())
     }
 
-    /// Plans anew for another line; weights and everything else that is trained stay as they are.
+    /// Plans anew for another memory limit; weights and everything else that is trained stay as they are.
     ///
     /// # Errors
-    /// There is no plan within it; training can go on under the old line.
+    /// There is no plan within it; training can go on under the old limit.
     #[track_caller]
-    pub fn set_memory(&mut self, memory: Option<Bytes>) -> Result<()> {
-        let options = StepOptions { memory, ..self.step.options().clone() };
-        self.step.replan(options)
+    pub fn set_memory_limit(&mut self, limit: Option<Bytes>) -> Result<()> {
+        self.step.replan(self.step.options().clone().limit(limit))
     }
 
     /// That the step was planned anew by itself since the last call, and why: libraries of a card took more than they had
@@ -368,7 +348,7 @@ impl Training {
     }
 
     /// The record of the step, instruction by instruction; see [`Step::timeline`].
-    pub fn timeline(&self) -> Option<Timeline> {
+    pub fn timeline(&self) -> Option<record::Step> {
         self.step.timeline()
     }
 
@@ -388,6 +368,11 @@ impl Training {
     }
 }
 
+/// What a step keeps beside the parameters, as far as planning must know it.
+fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
+    kept.into_iter().map(|(name, ty, _)| StateSpec::new(name, Kind::Optimizer, ty))
+}
+
 /// The parameters as a step holds them.
 fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<Held> {
     let held = |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
@@ -396,7 +381,7 @@ fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<Held> {
 
 /// What a step holds beside the parameters, as it starts: on the host as far as that is allowed.
 fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<Held>> {
-    let mut host = recipe.host_memory.unwrap_or(Bytes::ZERO);
+    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
     let held = |(name, ty, start): &(String, Type, Start)| {
         let tensor = start.tensor(ty.clone(), seed)?;
         Held { name: name.clone(), kind: Kind::Optimizer, tensor }.hosted(&mut host)

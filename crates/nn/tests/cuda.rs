@@ -58,7 +58,7 @@ fn losses_on_the_backend_are_those_of_the_cpu_whole_and_split() {
     for device in devices() {
         let (whole, ..) = train(&device, |_| ()).unwrap();
         assert_close(&whole, &expected, "whole");
-        let (split, _, _, parts) = train(&device, |recipe| recipe.micro_batch = Some(3)).unwrap();
+        let (split, _, _, parts) = train(&device, |recipe| recipe.request.micro_batch = Some(3)).unwrap();
         assert_eq!(parts, 3);
         assert_close(&split, &expected, "split");
     }
@@ -71,8 +71,8 @@ fn a_tight_line_is_kept_and_a_byte_less_is_refused() {
     for device in devices() {
         let reassociated = |line: Bytes| {
             move |recipe: &mut Recipe| {
-                recipe.memory = Some(line);
-                recipe.exactness = Exactness::Reassociated;
+                recipe.request.limit = Some(line);
+                recipe.request.exactness = Exactness::Reassociated;
             }
         };
         let (_, _, least, _) = train(&device, reassociated(Bytes::mib(4096))).unwrap();

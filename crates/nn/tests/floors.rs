@@ -63,12 +63,13 @@ fn train(name: &str, cache: &Path, line: Option<Bytes>) -> Said {
     device.scope(|| {
         let (build, x, y) = model(name);
         let build = std::sync::Arc::new(build);
-        let recipe = Recipe { memory: line, ..Recipe::cross_entropy(Adam::new(0.01), x.clone(), y.clone()) };
+        let mut recipe = Recipe::cross_entropy(Adam::new(0.01), x.clone(), y.clone());
+        recipe.request.limit = line;
         let shared = |build: &std::sync::Arc<Build>| {
             let build = build.clone();
             plimsoll_nn::model(move |net: &mut Net, x: &[Tensor]| build(net, x))
         };
-        let surveyed = Training::survey(shared(&build), recipe.clone()).unwrap().floor().get();
+        let surveyed = Training::planner(shared(&build), recipe.clone()).unwrap().floor().get();
         let mut training = match Training::new(shared(&build), recipe, 1) {
             Err(Error::Infeasible { least, .. }) => {
                 return Said { least: least.get(), announced: 0, surveyed, peak: 0 };

@@ -13,8 +13,8 @@ fn losses(
 ) -> Result<(Vec<f64>, Training)> {
     let (x, y) = (Type::new(DType::F32, [BATCH, 8, 8, 3]), Type::new(DType::I64, [BATCH]));
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x.clone(), y.clone());
-    recipe.micro_batch = samples;
-    recipe.exactness = exactness;
+    recipe.request.micro_batch = samples;
+    recipe.request.exactness = exactness;
     let mut training = Training::new(model, recipe, 3)?;
     let mut losses = Vec::new();
     for step in 0..20 {
@@ -89,7 +89,7 @@ fn a_loss_that_sums_over_samples_is_not_split() {
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
     recipe.loss =
         std::sync::Arc::new(|out: &Tensor, target: &Tensor| out.sub(target)?.square()?.sum(&[], false));
-    recipe.micro_batch = Some(5);
+    recipe.request.micro_batch = Some(5);
     let error = Training::new(model(|net, x| net.dense("out", &x[0], 2, true)), recipe, 1).err().unwrap();
     assert!(error.to_string().contains("sums over samples"), "{error}");
 }

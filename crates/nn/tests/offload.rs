@@ -14,8 +14,9 @@ fn emulator() -> Option<Device> {
 }
 
 fn recipe(input: Type, labels: Type, host: Option<Bytes>) -> Recipe {
-    let recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
-    Recipe { host_memory: host, exactness: Exactness::Bitwise, ..recipe }
+    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
+    (recipe.request.host_limit, recipe.request.exactness) = (host, Exactness::Bitwise);
+    recipe
 }
 
 #[test]
@@ -39,8 +40,8 @@ fn models_of_the_zoo_are_planned_with_copies() {
             // One after the other: what a survey holds of the device is counted by the next.
             let survey = |host: Option<Bytes>, lines: &[Bytes]| -> (Bytes, Bytes, Vec<StepInfo>) {
                 let recipe = recipe(input.clone(), labels.clone(), host);
-                let mut survey = Training::survey(model(), recipe).unwrap();
-                let plans = lines.iter().map(|&line| survey.plan(Some(line)).unwrap()).collect();
+                let mut survey = Training::planner(model(), recipe).unwrap();
+                let plans = lines.iter().map(|&line| survey.plan(Some(line)).unwrap().figures).collect();
                 (survey.floor(), survey.unlimited(), plans)
             };
             let (least, most, _) = survey(None, &[]);

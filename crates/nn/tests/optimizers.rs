@@ -36,7 +36,7 @@ fn params() -> Vec<Param> {
 /// Losses and last parameters of least squares, in one traced step.
 fn train(
     optimizer: impl Optimizer + 'static,
-    clip: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>> + Send + 'static,
+    clip: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync + 'static,
 ) -> Result<Vec<Vec<f64>>> {
     let params = params();
     let mut state: Vec<Tensor> =

@@ -22,7 +22,8 @@ fn tower(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
 
 fn compile(precision: Precision, batch: usize) -> Training {
     let (x, y) = (Type::new(DType::F32, [batch, 32, 32, 3]), Type::new(DType::I64, [batch]));
-    let recipe = Recipe { precision, ..Recipe::cross_entropy(Adam::new(1e-3), x, y) };
+    let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
+    recipe.request.precision = precision;
     Training::new(tower, recipe, 1).unwrap()
 }
 
@@ -83,8 +84,9 @@ fn small_versions_of_every_model_train_in_every_precision() {
                 smaller(&mut size.classes, 10);
             });
             for precision in ALL {
-                let recipe = Recipe::cross_entropy(Adam::new(1e-3), entry.input(4), entry.labels(4));
-                let mut training = Training::new(entry, Recipe { precision, ..recipe }, 1).unwrap();
+                let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), entry.input(4), entry.labels(4));
+                recipe.request.precision = precision;
+                let mut training = Training::new(entry, recipe, 1).unwrap();
                 let x = match entry.input(4) {
                     ty if ty.dtype == DType::I64 => labels(1, &ty, 10),
                     ty => uniform(1, &ty, 1.0),

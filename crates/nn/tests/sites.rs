@@ -2,17 +2,16 @@
 
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Conv2d, Model, Recipe, Sequential, Training, model, zoo};
-use plimsoll_run::Timeline;
+use plimsoll_run::record::Step;
 
-fn planned(model: impl Model + 'static, input: Type) -> Timeline {
+fn planned(model: impl Model + 'static, input: Type) -> Step {
     let labels = Type::new(DType::I64, [input.shape[0]]);
     let recipe = Recipe::cross_entropy(Adam::new(1e-3), input, labels);
-    let survey = Training::survey(model, recipe).unwrap();
-    survey.timeline(None).unwrap()
+    Training::planner(model, recipe).unwrap().plan(None).unwrap().timeline().unwrap()
 }
 
 /// The lines of this file that instructions of a layer carry.
-fn lines_of(timeline: &Timeline, layer: &str) -> Vec<u32> {
+fn lines_of(timeline: &Step, layer: &str) -> Vec<u32> {
     let of_layer = timeline
         .instructions
         .iter()
@@ -31,7 +30,7 @@ fn lines_of(timeline: &Timeline, layer: &str) -> Vec<u32> {
 }
 
 /// Only lines of this file are named, by anybody.
-fn own_lines_only(timeline: &Timeline) {
+fn own_lines_only(timeline: &Step) {
     assert!(!timeline.sites.is_empty());
     assert!(timeline.sites.iter().all(|site| site.contains("tests/sites.rs:")), "{:?}", timeline.sites);
 }

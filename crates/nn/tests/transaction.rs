@@ -11,8 +11,8 @@ fn training(micro_batch: Option<usize>) -> Training {
     let (x, y) = (Type::new(DType::F32, [BATCH, 8, 8, 3]), Type::new(DType::I64, [BATCH]));
     let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x, y);
     recipe.metrics = vec![Metric::Accuracy.into()];
-    recipe.exactness = Exactness::Approximate;
-    recipe.micro_batch = micro_batch;
+    recipe.request.exactness = Exactness::Approximate;
+    recipe.request.micro_batch = micro_batch;
     fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
         let y = zoo::batch_norm_cnn(net, &x[0], &[8], 5)?;
         net.dropout("drop", &y, 0.1)

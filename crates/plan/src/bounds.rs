@@ -2,7 +2,7 @@
 //!
 //! Both hold for plans that first run the ops in the given order, which is how the planner's schedules look.
 
-use crate::dense::Dense;
+use crate::indexed_problem::IndexedProblem;
 use crate::instant::{Line, lines};
 use crate::problem::Link;
 use std::sync::OnceLock;
@@ -13,19 +13,16 @@ pub(crate) struct Bounds {
     must: Vec<u64>,
     /// For each op, bytes that are there in a plan without replays.
     live: Vec<u64>,
-    /// For each op, the scratch that is part of `must`.
-    scratch: Vec<u64>,
     /// Transients that can be made again, cheapest byte first: (price of a byte, bytes, op made, op last used).
     items: Vec<Item>,
-    /// With the least time and scratch of every op.
-    least: Dense,
+    least: IndexedProblem,
     /// What the fullest instants say of the time; found when it is first asked for.
     lines: OnceLock<Vec<Line>>,
     /// For each op, the time of it and of all behind it.
     rest: Vec<u64>,
 }
 
-/// How many arcs may be looked at for the lines of an instant.
+/// How many arcs may be looked at for the lines of an instant. More give tighter bounds in long steps, and take longer.
 const MOST_ARCS: u64 = 12_000_000;
 
 struct Item {
@@ -36,36 +33,36 @@ struct Item {
 }
 
 impl Bounds {
-    pub fn new(least: Dense) -> Bounds {
-        let dense = &least;
-        let ops = dense.ops as usize;
-        let mut last: Vec<u32> = dense.producer.clone();
-        for op in 0..dense.ops {
-            dense.ins.of(op).iter().for_each(|&t| last[t as usize] = op);
+    pub fn new(least: IndexedProblem) -> Bounds {
+        let indexed = &least;
+        let ops = indexed.ops as usize;
+        let mut last: Vec<u32> = indexed.producer.clone();
+        for op in 0..indexed.ops {
+            indexed.ins.of(op).iter().for_each(|&t| last[t as usize] = op);
         }
         let mut must_change = vec![0i64; ops + 1];
         let mut live_change = vec![0i64; ops + 1];
         let mut items = Vec::new();
-        let host = dense.copy_ns.is_some();
-        for t in 0..dense.tensors() as usize {
-            let bytes = dense.size[t];
-            let producer = dense.producer[t];
-            if dense.keep[t] {
-                last[t] = dense.ops;
+        let host = indexed.copy_ns.is_some();
+        for t in 0..indexed.tensors() as usize {
+            let bytes = indexed.size[t];
+            let producer = indexed.producer[t];
+            if indexed.keep[t] {
+                last[t] = indexed.ops;
             }
             let end = (last[t] as usize).max(producer as usize + 1);
             let first = producer as usize + 1;
             live_change[first.min(ops)] += bytes as i64;
             live_change[end] -= bytes as i64;
-            let outs: u64 = dense.outs.of(producer).iter().map(|&t| dense.size[t as usize]).sum();
-            let again = dense.replay_until[producer as usize];
+            let outs: u64 = indexed.outs.of(producer).iter().map(|&t| indexed.size[t as usize]).sum();
+            let again = indexed.replay_until[producer as usize];
             // A drop at op `s` is made good after `s`, so only before `again` does dropping help.
-            let until = if dense.keep[t] { first } else { end.min((again as usize).max(first)) };
-            let until = if host && !dense.keep[t] { end } else { until };
+            let until = if indexed.keep[t] { first } else { end.min((again as usize).max(first)) };
+            let until = if host && !indexed.keep[t] { end } else { until };
             must_change[until.min(ops)] += bytes as i64;
             must_change[end] -= bytes as i64;
             if until > first && bytes > 0 {
-                let ns = if host { 0 } else { dense.ns[producer as usize] };
+                let ns = if host { 0 } else { indexed.ns[producer as usize] };
                 let ns_per_byte = ns as f64 / outs as f64;
                 items.push(Item { ns_per_byte, bytes, made: producer, last: until as u32 });
             }
@@ -74,36 +71,36 @@ impl Bounds {
         let (must, live) = (Vec::with_capacity(ops), Vec::with_capacity(ops));
         let mut bounds = (must, live);
         let (mut must, mut live) = (0i64, 0i64);
-        let bytes = |t: &u32| dense.size[*t as usize];
-        for op in 0..dense.ops {
+        let bytes = |t: &u32| indexed.size[*t as usize];
+        for op in 0..indexed.ops {
             must += must_change[op as usize];
             live += live_change[op as usize];
             // Operands that are live past this op are in the sums already; those that end here are not.
             let across = |t: &&u32| last[**t as usize] > op;
             let pinned = |t: &&u32| {
-                let again = dense.replay_until[dense.producer[**t as usize] as usize];
-                across(t) && (dense.keep[**t as usize] || (!host && op >= again))
+                let again = indexed.replay_until[indexed.producer[**t as usize] as usize];
+                across(t) && (indexed.keep[**t as usize] || (!host && op >= again))
             };
-            let ins = dense.ins.of(op);
-            let outs: u64 = dense.outs.of(op).iter().map(bytes).sum();
-            let shared = dense.pairs.of(op).chunks_exact(2).filter(|pair| last[pair[0] as usize] == op);
-            let own = outs + dense.scratch[op as usize];
+            let ins = indexed.ins.of(op);
+            let outs: u64 = indexed.outs.of(op).iter().map(bytes).sum();
+            let shared = indexed.pairs.of(op).chunks_exact(2).filter(|pair| last[pair[0] as usize] == op);
+            let own = outs + indexed.scratch[op as usize];
             let own = own - shared.map(|pair| bytes(&pair[1])).sum::<u64>();
             let all: u64 = ins.iter().map(bytes).sum();
             let in_must: u64 = ins.iter().filter(pinned).map(bytes).sum();
             let in_live: u64 = ins.iter().filter(across).map(bytes).sum();
             // A pair may be shared in the least plan even if the input is wanted later and made again then.
-            let may_share: u64 = dense.pairs.of(op).chunks_exact(2).map(|pair| bytes(&pair[1])).sum();
-            let least = outs.saturating_sub(may_share) + dense.scratch[op as usize];
-            bounds.0.push(dense.resident_bytes + must as u64 + all - in_must + least);
-            bounds.1.push(dense.resident_bytes + live as u64 + all - in_live + own);
+            let may_share: u64 = indexed.pairs.of(op).chunks_exact(2).map(|pair| bytes(&pair[1])).sum();
+            let least = outs.saturating_sub(may_share) + indexed.scratch[op as usize];
+            bounds.0.push(indexed.resident_bytes + must as u64 + all - in_must + least);
+            bounds.1.push(indexed.resident_bytes + live as u64 + all - in_live + own);
         }
-        let ((must, live), scratch) = (bounds, dense.scratch.clone());
-        let mut rest = dense.ns.clone();
+        let (must, live) = bounds;
+        let mut rest = indexed.ns.clone();
         for op in (1..rest.len()).rev() {
             rest[op - 1] += rest[op];
         }
-        Bounds { must, live, scratch, items, rest, least, lines: OnceLock::new() }
+        Bounds { must, live, items, rest, least, lines: OnceLock::new() }
     }
 
     /// What the fullest instant says of the time that a budget costs. Copies to the host have no part in it.
@@ -116,16 +113,6 @@ impl Bounds {
 
     fn fullest(&self) -> Option<usize> {
         (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)))
-    }
-
-    /// The bytes that must be there while op `position` runs.
-    pub fn must(&self, position: usize) -> u64 {
-        self.must[position]
-    }
-
-    /// The scratch among them.
-    pub fn scratch(&self, position: usize) -> u64 {
-        self.scratch[position]
     }
 
     /// No plan is smaller than this, and the op that makes it so.

@@ -63,12 +63,6 @@ pub enum ProblemError {
         /// The op.
         op: OpId,
     },
-    /// An op has no algorithm.
-    #[error("{op} has no algorithm")]
-    NoAlgorithm {
-        /// The op.
-        op: OpId,
-    },
     /// A view leaves its tensor, or is a view of a view.
     #[error("{tensor} is a view that does not lie inside one tensor with bytes of its own")]
     BadView {
@@ -88,16 +82,6 @@ pub enum ProblemError {
     BadScratchAlignment {
         /// The alignment.
         alignment: u64,
-    },
-    /// More of a tensor or algorithm shrinks with the batch than there is.
-    #[error("{tensor} has {batch_bytes} bytes that follow the batch but only {bytes} bytes")]
-    BadBatchBytes {
-        /// The tensor.
-        tensor: TensorId,
-        /// What was said to follow the batch.
-        batch_bytes: u64,
-        /// Its bytes.
-        bytes: u64,
     },
     /// The sums of bytes or times leave 63 bits.
     #[error("the step's bytes or nanoseconds add up to more than 2^63")]
@@ -146,9 +130,6 @@ impl Problem {
                     return Err(ProblemError::BadInPlace { op: op_id, read, written: write });
                 }
             }
-            if op.algorithms.is_empty() {
-                return Err(ProblemError::NoAlgorithm { op: op_id });
-            }
             if op.carry.is_some_and(|way| !self.is_plain_carry(op, way)) {
                 return Err(ProblemError::BadCarry { op: op_id });
             }
@@ -172,8 +153,7 @@ impl Problem {
             Carry::In => op.reads.is_empty() && op.writes.len() == 1 && op.writes.iter().all(transient),
             Carry::Out => op.writes.is_empty() && op.reads.first().is_some_and(transient),
         };
-        let without_scratch = op.algorithms.len() == 1 && op.algorithms[0].scratch == 0;
-        moves && without_scratch && !op.replayable && op.updates.is_empty()
+        moves && op.scratch == 0 && !op.replayable && op.updates.is_empty()
     }
 
     fn check_tensors(&self) -> Result<(), ProblemError> {
@@ -186,10 +166,6 @@ impl Problem {
             if !t.alignment.is_power_of_two() {
                 return Err(ProblemError::BadAlignment { tensor, alignment: t.alignment });
             }
-            if t.batch_bytes > t.bytes {
-                let (batch_bytes, bytes) = (t.batch_bytes, t.bytes);
-                return Err(ProblemError::BadBatchBytes { tensor, batch_bytes, bytes });
-            }
             total += u128::from(t.bytes) + 2 * u128::from(t.alignment);
             if let Some(view) = t.view {
                 let inside = self.tensors.get(view.of.index()).is_some_and(|root| {
@@ -201,9 +177,9 @@ impl Problem {
                 }
             }
         }
-        for algorithm in self.ops.iter().flat_map(|op| &op.algorithms) {
+        for op in &self.ops {
             // Replays multiply times, so leave them room.
-            total += u128::from(algorithm.scratch) + 256 * u128::from(algorithm.ns);
+            total += u128::from(op.scratch) + 256 * u128::from(op.ns);
         }
         if total >= 1 << 63 { Err(ProblemError::TooLarge) } else { Ok(()) }
     }

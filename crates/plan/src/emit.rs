@@ -1,7 +1,7 @@
 //! Turns a schedule and offsets into the steps of a plan.
 
-use crate::dense::{Dense, resident_offsets};
-use crate::lifespan::{Act, Lifespans};
+use crate::indexed_problem::{IndexedProblem, resident_offsets};
+use crate::lifespan::{Action, Lifespans};
 use crate::overlap::makespan;
 use crate::place::Places;
 use crate::plan::{Placed, Step};
@@ -19,11 +19,11 @@ pub(crate) struct Emitted {
     pub offloads: u64,
 }
 
-/// Writes the steps of `acts`, whose buffers are `spans` at `places`.
+/// Writes the steps of `actions`, whose buffers are `spans` at `places`.
 pub(crate) fn emit(
     problem: &Problem,
-    dense: &Dense,
-    acts: &[Act],
+    indexed: &IndexedProblem,
+    actions: &[Action],
     spans: &Lifespans,
     places: &Places,
 ) -> Emitted {
@@ -40,25 +40,25 @@ pub(crate) fn emit(
     let mut all = Emitted {
         residents: residents.iter().map(|&(tensor, offset)| Placed { tensor, offset }).collect(),
         outputs: Vec::new(),
-        steps: Vec::with_capacity(acts.len()),
+        steps: Vec::with_capacity(actions.len()),
         arena_bytes,
         host_bytes: 0,
-        ns: makespan(dense, acts),
+        ns: makespan(indexed, actions),
         replays: 0,
         offloads: 0,
     };
-    let mut ran = vec![false; dense.ops as usize];
-    let mut host: Vec<u64> = vec![0; dense.tensors() as usize];
-    for (time, act) in acts.iter().enumerate() {
+    let mut ran = vec![false; indexed.ops as usize];
+    let mut host: Vec<u64> = vec![0; indexed.tensors() as usize];
+    for (time, action) in actions.iter().enumerate() {
         let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
         let offset = |k: usize| places.offsets[operands[k] as usize];
-        match *act {
-            Act::Run(position) => {
-                let id = dense.op_id[position as usize];
+        match *action {
+            Action::Run(position) => {
+                let id = indexed.op_id[position as usize];
                 let op = &problem.ops[id.index()];
-                let (ins, outs) = (dense.ins.of(position), dense.outs.of(position));
+                let (ins, outs) = (indexed.ins.of(position), indexed.outs.of(position));
                 for (k, &t) in ins.iter().enumerate() {
-                    at[dense.tensor_id[t as usize].index()] = offset(k);
+                    at[indexed.tensor_id[t as usize].index()] = offset(k);
                 }
                 let find = |t: &TensorId| {
                     let (root, inside) = problem.root(*t);
@@ -66,32 +66,31 @@ pub(crate) fn emit(
                 };
                 let reads = op.reads.iter().map(find).collect();
                 let writes: Vec<u64> = (0..outs.len()).map(|k| offset(ins.len() + k)).collect();
-                let has_scratch = dense.scratch[position as usize] > 0;
+                let has_scratch = indexed.scratch[position as usize] > 0;
                 let scratch = if has_scratch { offset(ins.len() + outs.len()) } else { 0 };
                 let replay = std::mem::replace(&mut ran[position as usize], true);
-                let algorithm = dense.algorithm[position as usize];
-                all.steps.push(Step::Run { op: id, algorithm, replay, reads, writes, scratch });
+                all.steps.push(Step::Run { op: id, replay, reads, writes, scratch });
                 all.replays += u64::from(replay);
             }
-            Act::Store(t) => {
-                let unit = dense.alignment[t as usize];
+            Action::Store(t) => {
+                let unit = indexed.alignment[t as usize];
                 host[t as usize] = all.host_bytes.next_multiple_of(unit);
-                all.host_bytes = host[t as usize] + dense.size[t as usize];
-                let (tensor, from, to) = (dense.tensor_id[t as usize], offset(0), host[t as usize]);
+                all.host_bytes = host[t as usize] + indexed.size[t as usize];
+                let (tensor, from, to) = (indexed.tensor_id[t as usize], offset(0), host[t as usize]);
                 all.steps.push(Step::Offload { tensor, from, to });
                 all.offloads += 1;
             }
-            Act::Load(t) => {
-                let (tensor, from, to) = (dense.tensor_id[t as usize], host[t as usize], offset(0));
+            Action::Load(t) => {
+                let (tensor, from, to) = (indexed.tensor_id[t as usize], host[t as usize], offset(0));
                 all.steps.push(Step::Prefetch { tensor, from, to });
             }
-            Act::Stored(t) | Act::Loaded(t) => {
-                let (tensor, offload) = (dense.tensor_id[t as usize], matches!(act, Act::Stored(_)));
+            Action::Stored(t) | Action::Loaded(t) => {
+                let (tensor, offload) = (indexed.tensor_id[t as usize], matches!(action, Action::Stored(_)));
                 all.steps.push(Step::Await { tensor, offload });
             }
         }
     }
-    for (t, &tensor) in dense.tensor_id.iter().enumerate() {
+    for (t, &tensor) in indexed.tensor_id.iter().enumerate() {
         if problem.tensors[tensor.index()].home == Home::Output {
             let offset = places.offsets[spans.last[t] as usize];
             all.outputs.push(Placed { tensor, offset });

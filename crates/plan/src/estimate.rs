@@ -1,14 +1,14 @@
-//! Turns a problem's times into what a search starts from: how little it can take, and how much of its copies runs beside ops.
+//! Turns a problem's times into two estimates for a search: the least time it can take, and how much of a copy runs beside ops.
 
 use crate::order::dependencies;
-use crate::problem::{Algorithm, Carry, Op, Phase, Problem};
+use crate::problem::{Carry, Problem};
 
-/// How little of a copy is counted where most of it is taken to run beside ops.
-const HIDDEN: u64 = 64;
+/// The largest divisor: even a copy that runs beside ops entirely counts for a 64th of its time, so that none is made without need.
+const MOST_COPY_OVERLAP: u64 = 64;
 
-/// What to divide the time of a copy by, so that those which then seem better than making a tensor again are about as many as
-/// run beside the ops: where more would, they wait for each other, and where fewer would, the link lies idle.
-pub(crate) fn hidden(problem: &Problem) -> u64 {
+/// What the search divides the time of a copy by. It is chosen so that about as many copies seem better than recomputing as the link can
+/// carry while the ops run: with more, copies wait for each other, and with fewer, the link lies idle.
+pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     let Some(link) = problem.link else { return 1 };
     let n = problem.tensors.len();
     let (mut made, mut used) = (vec![None; n], vec![0; n]);
@@ -20,14 +20,14 @@ pub(crate) fn hidden(problem: &Problem) -> u64 {
     }
     // Each way a copy has about half of the step: what is made in its first half is wanted in its second. State that lives on
     // the host takes its part of that.
-    let carried = problem.ops.iter().filter(|op| op.carry == Some(Carry::In)).map(|op| op.algorithms[0].ns);
+    let carried = problem.ops.iter().filter(|op| op.carry == Some(Carry::In)).map(|op| op.ns);
     let mut left = (problem.unlimited_ns() / 2).saturating_sub(carried.sum());
     let mut gains: Vec<(f64, u64)> = Vec::new();
     for (t, tensor) in problem.tensors.iter().enumerate() {
         let far = |at: &usize| used[t] > at + problem.ops.len() / 8 && problem.ops[*at].carry.is_none();
         let Some(at) = made[t].filter(far) else { continue };
         let copy = link.ns(tensor.bytes).max(1);
-        let again = problem.ops[at].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
+        let again = problem.ops[at].ns;
         gains.push((again as f64 / copy as f64, copy));
     }
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -37,20 +37,14 @@ pub(crate) fn hidden(problem: &Problem) -> u64 {
         !fits
     });
     // There and back it costs its time twice.
-    last.map_or(HIDDEN, |(gain, _)| (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, HIDDEN as f64) as u64)
+    last.map_or(MOST_COPY_OVERLAP, |(gain, _)| {
+        (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, MOST_COPY_OVERLAP as f64) as u64
+    })
 }
 
-/// A bound on the time of a step split into `k`, without looking at memory.
-pub(crate) fn least_ns(problem: &Problem, k: u64) -> u64 {
-    let time = |op: &Op| {
-        let times = if op.phase == Phase::Each { k } else { 1 };
-        let one = |a: &Algorithm| match op.phase {
-            Phase::Each => a.ns - a.batch_ns.min(a.ns) + a.batch_ns / k,
-            Phase::Once => a.ns,
-        };
-        if op.carry.is_some() { 0 } else { times * op.algorithms.iter().map(one).min().unwrap_or(0) }
-    };
-    problem.ops.iter().map(time).sum::<u64>().max(if k == 1 { copies_ns(problem) } else { 0 })
+/// A bound on the time of a step, without looking at memory.
+pub(crate) fn least_ns(problem: &Problem) -> u64 {
+    problem.unlimited_ns().max(copies_ns(problem))
 }
 
 /// A bound by copies of state: nothing goes to the host before what makes it has run, and nothing that came from there is of use
@@ -65,15 +59,13 @@ fn copies_ns(problem: &Problem) -> u64 {
     for (op, needs) in before.iter().enumerate() {
         needs.iter().for_each(|&need| after[need as usize].push(op as u32));
     }
-    let least = |op: usize| problem.ops[op].algorithms.iter().map(|way| way.ns).min().unwrap_or(0);
-    let own = |op: usize| if problem.ops[op].carry.is_some() { 0 } else { least(op) };
     // The time of all ops that an op needs, or that need it.
     let reached = |from: usize, next: &[Vec<u32>]| {
         let (mut seen, mut stack, mut ns) = (vec![false; next.len()], vec![from], 0);
         while let Some(op) = stack.pop() {
             for &other in &next[op] {
                 if !std::mem::replace(&mut seen[other as usize], true) {
-                    ns += own(other as usize);
+                    ns += problem.ops[other as usize].own_ns();
                     stack.push(other as usize);
                 }
             }
@@ -82,7 +74,8 @@ fn copies_ns(problem: &Problem) -> u64 {
     };
     // The copies that cannot begin before some time, or must end so long before the end, follow each other in what is left.
     let one_way = |way: Carry, next: &[Vec<u32>]| {
-        let mut all: Vec<(u64, u64)> = copies(way).map(|op| (reached(op, next), least(op))).collect();
+        let mut all: Vec<(u64, u64)> =
+            copies(way).map(|op| (reached(op, next), problem.ops[op].ns)).collect();
         all.sort_unstable();
         let mut sum = 0;
         all.into_iter()

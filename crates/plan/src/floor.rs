@@ -1,214 +1,164 @@
 //! Finds the schedule of a step that takes least, and schedules that take little on the way to it.
 //!
-//! First schedules come by snapshots and by dropping tensors one by one; the lowest are then pressed lower, step by step,
-//! and spread where they are stuck. Nothing here looks at how long an op takes.
+//! First schedules come from checkpoints and from dropping tensors one by one; the peaks of the lowest are then lowered further (see
+//! `low_peak`). Nothing here looks at how long an op takes: every op counts as one unit of time, so that the floor of a step does
+//! not change when its ops are timed anew.
 
-use crate::dense::Dense;
-use crate::entry::Entry;
-use crate::exact::{Steps, fastest};
-use crate::ladder::Ladder;
+use crate::exhaustive::{Allowance, fastest};
+use crate::indexed_problem::IndexedProblem;
+use crate::low_peak::{LowPeakSchedule, lower_peak};
 use crate::problem::Problem;
-use crate::recompute::improve::improve;
-use crate::recompute::repair::{Outcome, Repair, Score};
-use crate::recompute::snapshots::Snapshots;
-use crate::recompute::spread::{spread, spread_acts};
-use crate::recompute::state::{Frozen, State};
+use crate::recompute::checkpoints::CheckpointSchedules;
+use crate::recompute::replay_stages::{one_replay_a_stage, one_replay_a_stage_of};
+use crate::recompute::state::State;
+use crate::schedule::Schedule;
+use crate::starts::drop_one_by_one;
+use crate::step_search::StepSearch;
 use std::sync::Arc;
 
-/// What chance starts from when a schedule is first pressed.
+/// What random numbers start from when a schedule's peak is first lowered.
 const SEED: u64 = 3;
+/// Schedules that hold this part more than the lowest are not lowered further: they would take as long and hardly get there.
+const FAR: u64 = 4;
+/// The search starts again only while the least found is this part above the bound: below that there is little left to gain.
+const NEAR_BOUND: u64 = 32;
+/// Schedules that hold up to this part more than the least are packed: a higher peak sometimes packs into a lower arena.
+const PACKED_WITHIN: u64 = 16;
 
 /// The schedule that takes least.
 pub(crate) struct Floor {
-    pub entry: Entry,
-    /// The least that rungs are searched for: what it took before its acts were put in another order, which rungs do not do.
+    pub schedule: Schedule,
+    /// The least budget that levels are searched for: what the schedule held before its actions were reordered, which levels do not do.
     pub lowest: u64,
     /// Schedules found on the way to it, the highest first.
-    pub lows: Vec<Low>,
-    /// What schedules by snapshots take and cost with the times of the ops, where that came with the search.
-    pub snapshots: Option<Snapshots>,
-}
-
-/// A schedule that takes little.
-pub(crate) struct Low {
-    pub live: u64,
-    pub ns: u64,
-    pub frozen: Frozen,
-    pub dense: Arc<Dense>,
+    pub low_peaks: Vec<LowPeakSchedule>,
+    /// What checkpoint schedules take and cost with the times of the ops, where that came with the search.
+    pub checkpoints: Option<CheckpointSchedules>,
 }
 
 impl Floor {
-    /// The same with the times of `problem`.
-    pub fn time(mut self, problem: &Problem) -> Floor {
-        self.entry.time(problem);
-        self.lows = self.lows.into_iter().map(|low| low.time(problem)).collect();
-        self.snapshots = None;
-        self
-    }
-}
-
-impl Low {
-    pub fn new(frozen: Frozen, dense: Arc<Dense>) -> Low {
-        let mut state = frozen.thaw(&dense);
-        Low { live: state.peak() as u64, ns: dense.base_ns() + state.extra_ns, frozen, dense }
-    }
-
-    fn time(self, problem: &Problem) -> Low {
-        let mut dense = Dense::clone(&self.dense);
-        dense.time(problem);
-        Low::new(self.frozen, Arc::new(dense))
-    }
-}
-
-impl Ladder {
-    /// Looks for the schedule that takes least: by snapshots and by dropping tensors one by one, then by pressing the best of
-    /// those lower. Every op counts as one unit of time here, so that the floor of a step does not change when its ops are
-    /// timed anew.
-    pub fn find_floor(&self) -> Floor {
-        let bound = self.bounds.floor().0;
-        let lean = self.lean(bound, true);
-        let mut bare = Dense::clone(&lean);
-        bare.ns.iter_mut().for_each(|ns| *ns = 1);
-        bare.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
-        bare.carried.iter_mut().flatten().for_each(|copy| copy.ns = 1);
-        let bare = Arc::new(bare);
-        let fresh = State::new(&bare).freeze();
-        let mut found = vec![Low::new(fresh, bare.clone())];
-        let [table, timed] = Snapshots::timed([&bare.ns, &self.plain.ns], &bare, self.effort.legs);
-        if let Some((legs, snapshots)) = table.lowest() {
-            let mut state = State::new(&bare);
-            table.stretch.apply(&mut state, legs, snapshots);
-            let (dense, frozen) = spread(&state);
-            found.push(Low::new(frozen, Arc::new(dense)));
-        }
-        let mut live = found.iter().map(|f| f.live).min().unwrap_or(0);
-        let (mut low, mut at) = (bound, bound);
-        while low < live && live - low > live / self.effort.open {
-            let tried = self.start(&bare, at, self.effort.floor, None).map(|f| Low::new(f, bare.clone()));
-            match tried {
-                Some(lower) if lower.live < live => {
-                    live = lower.live;
-                    found.push(lower);
-                }
-                // Nothing, or nothing lower (a step whose transients weigh nothing has nothing to give): the interval
-                // closes from below, so that the search ends.
-                _ => low = at + 1,
-            }
-            at = (low as f64 * live as f64).sqrt() as u64;
-            at = at.clamp(low, live.max(low));
-        }
-        found.sort_by_key(|f| f.live);
-        found.truncate(2);
-        // What is far behind is not pressed, but is a schedule all the same.
-        let (near, mut lows): (Vec<Low>, Vec<Low>) =
-            found.into_iter().partition(|start| start.live <= live + live / 4);
-        near.iter().for_each(|start| self.press(start, bound, SEED, &mut lows));
-        // Where a schedule gets stuck is a matter of chance: while much is left open, and that helps, it is pressed again.
-        for seed in (1..=self.effort.again).map(|n| SEED + n) {
-            let least = lows.iter().map(|low| low.live).min().unwrap_or(u64::MAX);
-            if least.saturating_sub(bound) <= bound / 32 || self.is_late() {
+    /// Looks for the schedule that takes least of a step that holds `unlimited_live` bytes without replays.
+    pub fn find(step: &StepSearch, unlimited_live: u64) -> Floor {
+        let bound = step.bounds.floor().0;
+        let untimed = Arc::new(one_unit_each(&step.indexed));
+        let both = [&untimed.ns[..], &step.indexed.ns];
+        let [table, timed] = CheckpointSchedules::timed(both, &untimed, step.effort.most_segments);
+        let starts = starts(step, &untimed, &table, bound);
+        let live = starts.iter().map(|start| start.live).min().unwrap_or(0);
+        let (near, mut low_peaks): (Vec<LowPeakSchedule>, Vec<LowPeakSchedule>) =
+            starts.into_iter().partition(|start| start.live <= live + live / FAR);
+        near.iter().for_each(|start| lower_peak(step, start, bound, SEED, &mut low_peaks));
+        // Where a schedule gets stuck depends on random numbers, so other ones are tried as long as that helps.
+        for seed in (1..=step.effort.restarts).map(|n| SEED + n) {
+            let least = low_peaks.iter().map(|low| low.live).min().unwrap_or(u64::MAX);
+            if least.saturating_sub(bound) <= bound / NEAR_BOUND || step.is_late() {
                 break;
             }
             let mut more = Vec::new();
-            near.iter().for_each(|start| self.press(start, bound, seed, &mut more));
+            near.iter().for_each(|start| lower_peak(step, start, bound, seed, &mut more));
             more.retain(|low| low.live < least);
             if more.is_empty() {
                 break;
             }
-            lows.append(&mut more);
+            low_peaks.append(&mut more);
         }
-        self.exhaust(&bare, bound, &mut lows);
-        // Rungs start from the step with the first algorithm of every op.
-        let snapshots = Some(timed).filter(|_| Arc::ptr_eq(&lean, &self.plain));
-        Floor { snapshots, ..self.timed(lows) }
+        search_exhaustively(&untimed, bound, &mut low_peaks);
+        Floor { checkpoints: Some(timed), ..Floor::packed(step, unlimited_live, low_peaks) }
     }
 
-    /// Adds the lowest schedules of a small step, found by trying all. The lowest may have a hole wherever its buffers are put,
-    /// so some follow that hold a little more.
-    fn exhaust(&self, bare: &Arc<Dense>, bound: u64, lows: &mut Vec<Low>) {
-        let mut live = lows.iter().map(|low| low.live).min().unwrap_or(0);
-        let mut steps = Steps::of_the_floor();
-        let mut add = |budget: u64| {
-            let (dense, frozen) = spread_acts(bare, &fastest(bare, budget, &mut steps)?);
-            lows.push(Low::new(frozen, Arc::new(dense)));
-            lows.last().map(|low| low.live)
-        };
-        while live > bound
-            && let Some(lower) = add(live - 1)
-        {
-            live = lower;
-        }
-        for more in 0..8 {
-            add(live + live * more / 64);
-        }
-    }
-
-    /// The lowest of `lows` once packed, and all of them as starts for rungs, with the times of their ops.
-    fn timed(&self, mut lows: Vec<Low>) -> Floor {
-        lows.sort_by_key(|low| std::cmp::Reverse(low.live));
-        let least = lows.last().map_or(0, |low| low.live);
-        let alignment = self.problem.scratch_alignment;
-        // Holding less does not always pack lower, so several are packed.
-        let mut entry: Option<Entry> = None;
-        for low in lows.iter().rev().filter(|low| low.live <= least + least / 16).take(self.effort.packed) {
-            let mut next = Entry::new(&mut low.frozen.thaw(&low.dense), &low.dense, low.live);
-            let best = entry.as_mut().map_or(u64::MAX, |entry| entry.arena(alignment));
+    /// The lowest of `low_peaks` once packed, and all of them as starts for levels, with the times of their ops.
+    fn packed(step: &StepSearch, unlimited_live: u64, mut low_peaks: Vec<LowPeakSchedule>) -> Floor {
+        low_peaks.sort_by_key(|low| std::cmp::Reverse(low.live));
+        let least = low_peaks.last().map_or(0, |low| low.live);
+        let alignment = step.problem.scratch_alignment;
+        let near = low_peaks.iter().rev().filter(|low| low.live <= least + least / PACKED_WITHIN);
+        let mut schedule: Option<Schedule> = None;
+        for low in near.take(step.effort.packed) {
+            let mut next = Schedule::new(&mut low.saved.restore(&low.indexed), &low.indexed, low.live);
+            let best = schedule.as_mut().map_or(u64::MAX, |schedule| schedule.arena(alignment));
             if low.live < best && next.arena(alignment) < best {
-                entry = Some(next);
+                schedule = Some(next);
             }
         }
-        let fresh = || Entry::new(&mut State::new(&self.plain), &self.plain, self.unlimited_live);
-        let entry = entry.unwrap_or_else(fresh);
-        let lowest = entry.live;
-        let entry = entry.into_tight(&self.problem, self.host_budget);
-        let lowest = lowest.max(entry.live);
-        Floor { entry, lowest, lows, snapshots: None }.time(&self.problem)
+        let fresh = || Schedule::new(&mut State::new(&step.indexed), &step.indexed, unlimited_live);
+        let schedule = schedule.unwrap_or_else(fresh);
+        let lowest = schedule.live;
+        let schedule = schedule.into_repacked(&step.problem, step.host_budget);
+        let lowest = lowest.max(schedule.live);
+        Floor { schedule, lowest, low_peaks, checkpoints: None }.time(&step.problem)
     }
 
-    /// Presses a schedule lower, step by step, and keeps what it was on the way. Where it is stuck it is spread.
-    fn press(&self, start: &Low, bound: u64, seed: u64, lows: &mut Vec<Low>) {
-        let (mut dense, mut frozen) = (start.dense.clone(), start.frozen.clone());
-        let (mut fails, mut step) = (0, 64);
-        let mut kept = u64::MAX;
-        let mut left = 48 * self.effort.floor;
-        loop {
-            let mut state = frozen.thaw(&dense);
-            state.work = 0;
-            let mut live = state.peak() as u64;
-            let mut repair = Repair::new(&state, live, self.host_budget, seed);
-            let mut stuck = false;
-            let over = |state: &State, repair: &Repair| state.work + repair.work > left || self.is_late();
-            while fails < self.effort.fails && live > bound && !stuck && !over(&state, &repair) {
-                improve(&mut state, &mut repair, self.effort.floor / 8);
-                if live < kept - kept / 24 {
-                    lows.push(Low::new(state.clone().freeze(), dense.clone()));
-                    kept = live;
-                }
-                repair.budget = (live - live / step - 1).max(bound) as i64;
-                let (gap, noise) = ([0.0, 0.5, 1.0][fails % 3], [0.3, 1.0][fails / 3 % 2]);
-                match repair.try_run(&mut state, Score { gap, noise }, 8 * dense.base_ns(), self.effort.floor)
-                {
-                    Outcome::Fits => {
-                        repair.give_back(&mut state, 4 * self.effort.floor);
-                        live = state.peak() as u64;
-                    }
-                    outcome => {
-                        state.undo_to(0);
-                        fails += 1;
-                        step = (2 * step).min(1 << 12);
-                        stuck = outcome == Outcome::Stuck;
-                    }
-                }
-                state.keep_changes();
-                repair.budget = live as i64;
+    /// The same with the times of `problem`.
+    pub fn time(mut self, problem: &Problem) -> Floor {
+        self.schedule.time(problem);
+        self.low_peaks = self.low_peaks.into_iter().map(|low| low.time(problem)).collect();
+        self.checkpoints = None;
+        self
+    }
+}
+
+/// The step in which every op and every copy takes one unit of time.
+fn one_unit_each(indexed: &IndexedProblem) -> IndexedProblem {
+    let mut untimed = indexed.clone();
+    untimed.ns.iter_mut().for_each(|ns| *ns = 1);
+    untimed.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
+    untimed.carried.iter_mut().flatten().for_each(|copy| copy.ns = 1);
+    untimed
+}
+
+/// The two lowest of: the step without replays, the lowest checkpoint schedule, and what dropping tensors one by one finds for budgets
+/// between the bound and the lowest so far.
+fn starts(
+    step: &StepSearch,
+    untimed: &Arc<IndexedProblem>,
+    table: &CheckpointSchedules,
+    bound: u64,
+) -> Vec<LowPeakSchedule> {
+    let fresh = State::new(untimed).save();
+    let mut found = vec![LowPeakSchedule::new(fresh, untimed.clone())];
+    if let Some((segments, checkpoints)) = table.lowest() {
+        let mut state = State::new(untimed);
+        table.stretch.apply(&mut state, segments, checkpoints);
+        let (indexed, saved) = one_replay_a_stage(&state);
+        found.push(LowPeakSchedule::new(saved, Arc::new(indexed)));
+    }
+    let mut live = found.iter().map(|f| f.live).min().unwrap_or(0);
+    let (mut low, mut at) = (bound, bound);
+    while low < live && live - low > live / step.effort.floor_precision {
+        let replays = drop_one_by_one(step, untimed, at, step.effort.floor, None);
+        match replays.map(|replays| LowPeakSchedule::new(replays, untimed.clone())) {
+            Some(lower) if lower.live < live => {
+                live = lower.live;
+                found.push(lower);
             }
-            left = left.saturating_sub(state.work + repair.work);
-            let (next, schedule) = spread(&state);
-            if !stuck || fails >= self.effort.fails || left == 0 || next.ops == dense.ops {
-                lows.push(Low::new(state.freeze(), dense));
-                return;
-            }
-            (dense, frozen) = (Arc::new(next), schedule);
+            // Nothing was found, or nothing lower, as in a step whose transients have no bytes: the interval closes from below, so
+            // that the search ends.
+            _ => low = at + 1,
         }
+        at = (low as f64 * live as f64).sqrt() as u64;
+        at = at.clamp(low, live.max(low));
+    }
+    found.sort_by_key(|f| f.live);
+    found.truncate(2);
+    found
+}
+
+/// Adds the lowest schedules of a small step, found by trying all. The lowest may leave a gap however its buffers are packed, so some
+/// follow that hold a little more.
+fn search_exhaustively(untimed: &Arc<IndexedProblem>, bound: u64, low_peaks: &mut Vec<LowPeakSchedule>) {
+    let mut live = low_peaks.iter().map(|low| low.live).min().unwrap_or(0);
+    let mut allowance = Allowance::of_the_floor();
+    let mut add = |budget: u64| {
+        let (indexed, saved) = one_replay_a_stage_of(untimed, &fastest(untimed, budget, &mut allowance)?);
+        low_peaks.push(LowPeakSchedule::new(saved, Arc::new(indexed)));
+        low_peaks.last().map(|low| low.live)
+    };
+    while live > bound
+        && let Some(lower) = add(live - 1)
+    {
+        live = lower;
+    }
+    for more in 0..8 {
+        add(live + live * more / 64);
     }
 }

@@ -1,29 +1,13 @@
-//! Says why no plan fits, in figures and in words: the floor, where it is, who holds what there, and ways out.
+//! Says why no plan fits, in figures and in words: the floor, where it is, and who holds what there.
 
-use crate::effort::Effort;
-use crate::entry::Entry;
-use crate::ladder::Ladder;
-use crate::lifespan::{Act, lifespans, profile};
-use crate::plan::{Exactness, Request};
-use crate::problem::{Home, Kind, OpId, Phase, Problem, Tensor, TensorId};
-use crate::split::{candidates, split};
+use crate::budget_grid::BudgetGrid;
+use crate::lifespan::{Action, lifespans, profile};
+use crate::problem::{Home, OpId, Problem, Tensor, TensorId};
+use crate::schedule::Schedule;
+use plimsoll_record::Kind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-
-/// Something the user could change, and the floor it would lead to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lever {
-    /// What to change, as an order.
-    pub change: String,
-    /// The least budget that would then do.
-    pub floor_bytes: u64,
-    /// Predicted nanoseconds of the smallest plan found then: an upper bound on the time at that floor.
-    pub predicted_ns: u64,
-    /// Whether the budget that was asked for would then do.
-    pub fits: bool,
-}
 
 /// A tensor that is there when memory is shortest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,11 +25,11 @@ pub struct Holder {
 pub struct Infeasible {
     /// The budget that was asked for.
     pub budget: u64,
-    /// The least budget that the planner can keep to, at the exactness that was asked for.
+    /// The least budget that the planner can keep to.
     pub floor_bytes: u64,
     /// Predicted nanoseconds of the smallest plan found: an upper bound on the time at the floor.
     pub floor_ns: u64,
-    /// What no plan of this order and batch can go below, whatever the planner.
+    /// What no plan of this order can go below, whatever the planner.
     pub bound_bytes: u64,
     /// The op during which the floor's plan holds most.
     pub op: OpId,
@@ -57,8 +41,6 @@ pub struct Infeasible {
     pub scratch_bytes: u64,
     /// The largest tensors that are held there.
     pub largest: Vec<Holder>,
-    /// Ways out, the cheapest in time first.
-    pub levers: Vec<Lever>,
 }
 
 impl Infeasible {
@@ -74,35 +56,26 @@ impl Infeasible {
             held: Vec::new(),
             scratch_bytes: 0,
             largest: Vec::new(),
-            levers: Vec::new(),
         }
     }
 }
 
-/// Finds out what the floor is made of, and what would lower it.
-pub(crate) fn explain(
-    problem: &Problem,
-    request: &Request,
-    budget: u64,
-    bound_bytes: u64,
-    ladder: &mut Ladder,
-) -> Infeasible {
+/// Finds out what the floor is made of.
+pub(crate) fn explain(budget: u64, bound_bytes: u64, grid: &mut BudgetGrid) -> Infeasible {
     let mut refusal =
-        Infeasible { bound_bytes, floor_bytes: ladder.floor_bytes(), ..Infeasible::empty(budget) };
-    let step = ladder.problem.clone();
-    if let Some(entry) = ladder.floor_entry() {
-        refusal.floor_ns = entry.ns;
-        at_peak(&step, entry, &mut refusal);
-    }
-    refusal.levers = levers(problem, request, budget, refusal.floor_bytes);
+        Infeasible { bound_bytes, floor_bytes: grid.floor_bytes(), ..Infeasible::empty(budget) };
+    let step = grid.step.problem.clone();
+    let schedule = grid.floor_schedule();
+    refusal.floor_ns = schedule.ns;
+    at_peak(&step, schedule, &mut refusal);
     refusal
 }
 
-/// Fills in who holds what at the action where the entry's schedule holds most.
-fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
-    let dense = &entry.dense;
-    let spans = lifespans(dense, &entry.acts, problem.scratch_alignment);
-    let profile = profile(&spans.buffers, entry.acts.len());
+/// Fills in who holds what at the action where the schedule's schedule holds most.
+fn at_peak(problem: &Problem, schedule: &Schedule, refusal: &mut Infeasible) {
+    let indexed = &schedule.indexed;
+    let spans = lifespans(indexed, &schedule.actions, problem.scratch_alignment);
+    let profile = profile(&spans.buffers, schedule.actions.len());
     let Some(peak) = (0..profile.len()).max_by_key(|&at| (profile[at], std::cmp::Reverse(at))) else {
         return;
     };
@@ -115,19 +88,19 @@ fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
     problem.tensors.iter().enumerate().filter(|t| resident(&t)).for_each(|t| add(TensorId(t.0 as u32)));
     // Which tensor a buffer holds at the peak: the one last written to it by then.
     let mut inside: Vec<Option<TensorId>> = vec![None; spans.buffers.len()];
-    for (time, act) in entry.acts.iter().enumerate().take(peak + 1) {
+    for (time, action) in schedule.actions.iter().enumerate().take(peak + 1) {
         let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
-        match *act {
-            Act::Run(op) => {
-                let ins = dense.ins.of(op).len();
-                for (k, &t) in dense.outs.of(op).iter().enumerate() {
-                    inside[operands[ins + k] as usize] = Some(dense.tensor_id[t as usize]);
+        match *action {
+            Action::Run(op) => {
+                let ins = indexed.ins.of(op).len();
+                for (k, &t) in indexed.outs.of(op).iter().enumerate() {
+                    inside[operands[ins + k] as usize] = Some(indexed.tensor_id[t as usize]);
                 }
-                refusal.op = dense.op_id[op as usize];
-                refusal.scratch_bytes = dense.scratch[op as usize];
+                refusal.op = indexed.op_id[op as usize];
+                refusal.scratch_bytes = indexed.scratch[op as usize];
             }
-            Act::Load(t) => inside[operands[0] as usize] = Some(dense.tensor_id[t as usize]),
-            Act::Store(_) | Act::Stored(_) | Act::Loaded(_) => {}
+            Action::Load(t) => inside[operands[0] as usize] = Some(indexed.tensor_id[t as usize]),
+            Action::Store(_) | Action::Stored(_) | Action::Loaded(_) => {}
         }
     }
     for (b, buffer) in spans.buffers.iter().enumerate() {
@@ -147,83 +120,12 @@ fn at_peak(problem: &Problem, entry: &Entry, refusal: &mut Infeasible) {
     refusal.largest = holders;
 }
 
-/// Tries what the request did not allow, and smaller batches.
-fn levers(problem: &Problem, request: &Request, budget: u64, floor_bytes: u64) -> Vec<Lever> {
-    let mut levers = Vec::new();
-    let mut offer = |change: String, step: Problem, exactness: Exactness, host_budget: u64| {
-        let order: Vec<OpId> = (0..step.ops.len() as u32).map(OpId).collect();
-        let effort = Effort::new(order.len() as u32, 1);
-        let mut ladder = Ladder::new(Arc::new(step), &order, exactness, host_budget, 1, effort);
-        let floor = ladder.floor_bytes();
-        let predicted_ns = ladder.floor_entry().map_or(0, |entry| entry.ns);
-        let fits = floor <= budget;
-        if floor < floor_bytes {
-            levers.push(Lever { change, floor_bytes: floor, predicted_ns, fits });
-        }
-        fits
-    };
-    let affordable = |k: u32| k as usize * problem.ops.len() <= 20_000;
-    let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
-    let needed = if coupled { Exactness::Approximate } else { Exactness::Reassociated };
-    if request.exactness < needed {
-        for k in candidates(problem, request.max_micro_batches).into_iter().filter(|k| affordable(*k)) {
-            let Some(parts) = split(problem, k) else { break };
-            if offer(
-                format!("allow {needed} results and {k} micro-batches"),
-                parts.problem,
-                needed,
-                request.host_budget,
-            ) {
-                break;
-            }
-        }
-    }
-    if problem.link.is_some() && request.host_budget == 0 {
-        let host = problem.tensors.iter().map(|t| t.padded_bytes()).sum();
-        offer("give it host memory to offload to".into(), problem.clone(), request.exactness, host);
-    }
-    for k in candidates(problem, 1024) {
-        let batch = problem.batch / u64::from(k);
-        if offer(
-            format!("reduce the batch to {batch}"),
-            smaller_batch(problem, u64::from(k)),
-            request.exactness,
-            request.host_budget,
-        ) {
-            break;
-        }
-    }
-    levers.sort_by_key(|lever| (!lever.fits, lever.predicted_ns));
-    levers
-}
-
-/// The step with a batch `k` times smaller.
-fn smaller_batch(problem: &Problem, k: u64) -> Problem {
-    let mut small = problem.clone();
-    small.batch /= k;
-    let scaled = |whole: &mut u64, batch: &mut u64| {
-        *whole -= *batch - batch.div_ceil(k);
-        *batch = batch.div_ceil(k);
-    };
-    for t in &mut small.tensors {
-        if let Some(view) = t.view.as_mut().filter(|_| t.batch_bytes > 0) {
-            view.offset /= k;
-        }
-        scaled(&mut t.bytes, &mut t.batch_bytes);
-    }
-    for way in small.ops.iter_mut().flat_map(|op| &mut op.algorithms) {
-        scaled(&mut way.scratch, &mut way.batch_scratch);
-        scaled(&mut way.ns, &mut way.batch_ns);
-    }
-    small
-}
-
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "budget {} cannot hold this step: ", Bytes(self.budget))?;
         write!(f, "floor is {} at {} ({}); held there: ", Bytes(self.floor_bytes), self.op, self.op_name)?;
         let mut parts: Vec<String> =
-            self.held.iter().map(|(kind, b)| format!("{kind} {}", Bytes(*b))).collect();
+            self.held.iter().map(|(kind, b)| format!("{} {}", kind.plural(), Bytes(*b))).collect();
         if self.scratch_bytes > 0 {
             parts.push(format!("scratch {}", Bytes(self.scratch_bytes)));
         }
@@ -231,11 +133,7 @@ impl fmt::Display for Infeasible {
         let largest: Vec<String> =
             self.largest.iter().map(|h| format!("{} {}", h.name, Bytes(h.bytes))).collect();
         write!(f, "; largest: {}", largest.join(", "))?;
-        write!(f, "; raising the budget to {} would fit", self.floor_bytes)?;
-        for lever in self.levers.iter().filter(|lever| lever.fits) {
-            write!(f, ", or {} (floor {})", lever.change, Bytes(lever.floor_bytes))?;
-        }
-        Ok(())
+        write!(f, "; raising the budget to {} would fit", self.floor_bytes)
     }
 }
 

@@ -8,8 +8,8 @@
 //!
 //! Any flow is at most as much as any cut, so a search for the largest flow that stops early still gives a bound.
 
-use crate::dense::Dense;
 use crate::flow::{ENDLESS, Flow};
+use crate::indexed_problem::IndexedProblem;
 
 /// A bound for one price: no plan within `budget` adds less than `ns - price * budget`.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ impl Line {
     }
 }
 
-/// For how many prices cuts are looked for.
+/// For how many prices cuts are looked for. More give tighter bounds, which rule out more levels, and take longer.
 const PRICES: usize = 14;
 /// Flow is counted in these shares of a nanosecond.
 const UNIT: f64 = 1024.0;
@@ -33,9 +33,9 @@ const UNIT: f64 = 1024.0;
 const LONGEST: f64 = 1e13;
 
 /// The lines for the instant at which op `at` runs; `most` is how many arcs may be looked at.
-pub(crate) fn lines(dense: &Dense, at: u32, most: u64) -> Vec<Line> {
-    let instant = Instant::new(dense, at);
-    let all: f64 = dense.base_ns() as f64;
+pub(crate) fn lines(indexed: &IndexedProblem, at: u32, most: u64) -> Vec<Line> {
+    let instant = Instant::new(indexed, at);
+    let all: f64 = indexed.base_ns() as f64;
     let (mut lines, mut work) = (Vec::new(), most);
     if all > LONGEST {
         return lines;
@@ -82,7 +82,7 @@ struct Choice {
 
 /// What is wanted after the instant, as a graph: node `p` is "op p runs again", node `ops + t` "transient t is there".
 struct Instant<'a> {
-    dense: &'a Dense,
+    indexed: &'a IndexedProblem,
     at: u32,
     /// Bytes there whatever is chosen.
     fixed: u64,
@@ -94,54 +94,55 @@ struct Instant<'a> {
 }
 
 impl Instant<'_> {
-    fn new(dense: &Dense, at: u32) -> Instant<'_> {
-        let tensors = dense.tensors() as usize;
+    fn new(indexed: &IndexedProblem, at: u32) -> Instant<'_> {
+        let tensors = indexed.tensors() as usize;
         let (mut wanted, mut free) = (vec![false; tensors], vec![false; tensors]);
-        let bytes = |list: &[u32]| -> u64 { list.iter().map(|&t| dense.size[t as usize]).sum() };
-        dense.ins.of(at).iter().for_each(|&t| free[t as usize] = true);
-        let before = |t: u32| dense.producer[t as usize] < at && !dense.ins.of(at).contains(&t);
-        for op in at + 1..dense.ops {
-            dense.ins.of(op).iter().filter(|&&t| before(t)).for_each(|&t| wanted[t as usize] = true);
+        let bytes = |list: &[u32]| -> u64 { list.iter().map(|&t| indexed.size[t as usize]).sum() };
+        indexed.ins.of(at).iter().for_each(|&t| free[t as usize] = true);
+        let before = |t: u32| indexed.producer[t as usize] < at && !indexed.ins.of(at).contains(&t);
+        for op in at + 1..indexed.ops {
+            indexed.ins.of(op).iter().filter(|&&t| before(t)).for_each(|&t| wanted[t as usize] = true);
         }
-        for t in (0..dense.tensors()).filter(|&t| dense.keep[t as usize] && before(t)) {
+        for t in (0..indexed.tensors()).filter(|&t| indexed.keep[t as usize] && before(t)) {
             wanted[t as usize] = true;
         }
-        let shared: u64 = dense.pairs.of(at).chunks_exact(2).map(|pair| dense.size[pair[1] as usize]).sum();
-        let made = bytes(dense.outs.of(at)).saturating_sub(shared) + dense.scratch[at as usize];
-        let fixed = dense.resident_bytes + bytes(dense.ins.of(at)) + made;
-        let wanted_bytes = (0..tensors).filter(|&t| wanted[t]).map(|t| dense.size[t]).sum();
-        Instant { dense, at, fixed, wanted, wanted_bytes, free }
+        let shared: u64 =
+            indexed.pairs.of(at).chunks_exact(2).map(|pair| indexed.size[pair[1] as usize]).sum();
+        let made = bytes(indexed.outs.of(at)).saturating_sub(shared) + indexed.scratch[at as usize];
+        let fixed = indexed.resident_bytes + bytes(indexed.ins.of(at)) + made;
+        let wanted_bytes = (0..tensors).filter(|&t| wanted[t]).map(|t| indexed.size[t]).sum();
+        Instant { indexed, at, fixed, wanted, wanted_bytes, free }
     }
 
     /// A bound on what is cheapest at a price per byte held, in nanoseconds, what the cheapest choice is if it was found,
     /// and how many arcs were looked at.
     fn cheapest(&self, price: f64, most: u64) -> (f64, Option<Choice>, u64) {
-        let dense = self.dense;
-        let (source, sink) = (dense.ops + dense.tensors(), dense.ops + dense.tensors() + 1);
+        let indexed = self.indexed;
+        let (source, sink) = (indexed.ops + indexed.tensors(), indexed.ops + indexed.tensors() + 1);
         let mut flow = Flow::new(sink as usize + 1);
-        let cost = |t: usize| ((price * dense.size[t] as f64 * UNIT) as i64).min(ENDLESS);
-        let again = |op: u32| self.at < dense.replay_until[op as usize];
+        let cost = |t: usize| ((price * indexed.size[t] as f64 * UNIT) as i64).min(ENDLESS);
+        let again = |op: u32| self.at < indexed.replay_until[op as usize];
         // Only what is wanted, at first or by a replay, has a part in it.
-        let mut seen = vec![false; dense.tensors() as usize];
-        let mut ran = vec![false; dense.ops as usize];
-        let mut stack: Vec<u32> = (0..dense.tensors()).filter(|&t| self.wanted[t as usize]).collect();
+        let mut seen = vec![false; indexed.tensors() as usize];
+        let mut ran = vec![false; indexed.ops as usize];
+        let mut stack: Vec<u32> = (0..indexed.tensors()).filter(|&t| self.wanted[t as usize]).collect();
         for &t in &stack {
             seen[t as usize] = true;
-            flow.arc(source, dense.ops + t, ENDLESS);
+            flow.arc(source, indexed.ops + t, ENDLESS);
         }
         while let Some(t) = stack.pop() {
-            let op = dense.producer[t as usize];
-            if !again(op) || dense.keep[t as usize] {
-                flow.arc(dense.ops + t, sink, cost(t as usize));
+            let op = indexed.producer[t as usize];
+            if !again(op) || indexed.keep[t as usize] {
+                flow.arc(indexed.ops + t, sink, cost(t as usize));
                 continue;
             }
-            flow.arc(dense.ops + t, op, cost(t as usize));
+            flow.arc(indexed.ops + t, op, cost(t as usize));
             if std::mem::replace(&mut ran[op as usize], true) {
                 continue;
             }
-            flow.arc(op, sink, (dense.ns[op as usize] as f64 * UNIT) as i64);
-            for &u in dense.ins.of(op).iter().filter(|&&u| !self.free[u as usize]) {
-                flow.arc(op, dense.ops + u, ENDLESS);
+            flow.arc(op, sink, (indexed.ns[op as usize] as f64 * UNIT) as i64);
+            for &u in indexed.ins.of(op).iter().filter(|&&u| !self.free[u as usize]) {
+                flow.arc(op, indexed.ops + u, ENDLESS);
                 if !std::mem::replace(&mut seen[u as usize], true) {
                     stack.push(u);
                 }
@@ -152,11 +153,11 @@ impl Instant<'_> {
         let choice = is_most.then(|| {
             let there = |node: u32| flow.level[node as usize] >= 0;
             let held = |t: &u32| {
-                let op = dense.producer[*t as usize];
-                there(dense.ops + t) && (!again(op) || dense.keep[*t as usize] || !there(op))
+                let op = indexed.producer[*t as usize];
+                there(indexed.ops + t) && (!again(op) || indexed.keep[*t as usize] || !there(op))
             };
-            let bytes: u64 = (0..dense.tensors()).filter(held).map(|t| dense.size[t as usize]).sum();
-            let ns: u64 = (0..dense.ops).filter(|&op| there(op)).map(|op| dense.ns[op as usize]).sum();
+            let bytes: u64 = (0..indexed.tensors()).filter(held).map(|t| indexed.size[t as usize]).sum();
+            let ns: u64 = (0..indexed.ops).filter(|&op| there(op)).map(|op| indexed.ns[op as usize]).sum();
             Choice { bytes: bytes as f64, ns: ns as f64 }
         });
         (sum as f64 / UNIT, choice, flow.work)
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_cheap_op_costs_its_dear_operand_too() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| step.tensor(Tensor::transient(name, 1024)));
         let end = step.tensor(Tensor::output("end", 64));
         step.op(Op::new("dear", &[], &[a], 900));
@@ -182,16 +183,16 @@ mod tests {
         step.op(Op::new("other", &[], &[c], 5000));
         step.op(Op::new("end", &[b, c], &[end], 10));
         let order: Vec<OpId> = (0..4).map(OpId).collect();
-        let dense = Dense::new(&step, &order);
+        let indexed = IndexedProblem::new(&step, &order);
         // While `other` runs there is room for its result alone, so `b` comes again, and `a` before it.
-        let lines = lines(&dense, 2, 1 << 20);
+        let lines = lines(&indexed, 2, 1 << 20);
         assert!((best(&lines, 1024) - 910.0).abs() < 1.0, "{lines:?}");
         assert_eq!(best(&lines, 2048), 0.0);
     }
 
     #[test]
     fn a_search_that_is_cut_short_gives_a_lower_bound() {
-        let mut step = Problem::new(1);
+        let mut step = Problem::new();
         let mut made = Vec::new();
         for n in 0..40usize {
             let next = step.tensor(Tensor::transient(format!("x{n}"), 64 * (1 + n as u64 % 5)));
@@ -207,10 +208,10 @@ mod tests {
             step.op(Op::new(format!("b{n}"), &[made[n]], &[], 10));
         }
         let order: Vec<OpId> = (0..80).map(OpId).collect();
-        let dense = Dense::new(&step, &order);
-        let whole = lines(&dense, 39, 1 << 24);
+        let indexed = IndexedProblem::new(&step, &order);
+        let whole = lines(&indexed, 39, 1 << 24);
         for most in [0, 400, 1600, 6400] {
-            let part = lines(&dense, 39, most);
+            let part = lines(&indexed, 39, most);
             for budget in [1000, 2000, 4000, 6000] {
                 assert!(best(&part, budget) <= best(&whole, budget) + 1.0, "{most} {budget}");
             }

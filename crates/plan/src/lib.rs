@@ -7,7 +7,7 @@
 //! The modules stand in the order in which data passes them:
 //!
 //! ```text
-//! trace ─► problem ─► order ─► recompute (under a ladder of budgets, for each split) ─► lifespan ─► pack ─► plan ─► verify
+//! trace ─► problem ─► order ─► recompute (under a grid of budgets) ─► lifespan ─► pack ─► plan ─► verify
 //! ```
 //!
 //! What is not here: tensors' values, ops' meaning, devices.
@@ -16,26 +16,27 @@ pub mod check;
 pub mod problem;
 pub mod trace;
 
-pub mod split;
-
-mod dense;
+mod indexed_problem;
 mod lifespan;
 mod order;
 
+mod anneal;
 mod bounds;
+mod budget_grid;
 mod effort;
-mod entry;
 mod estimate;
-mod exact;
+mod exhaustive;
 mod floor;
 mod flow;
 mod instant;
-mod ladder;
+mod low_peak;
 mod overlap;
 mod recompute;
-mod reorder;
+mod repack;
+mod rng;
+mod schedule;
 mod starts;
-mod tight;
+mod step_search;
 
 pub mod csv;
 pub mod pack;
@@ -44,6 +45,7 @@ mod steps;
 
 mod emit;
 pub mod infeasible;
+pub mod instances;
 pub mod plan;
 pub mod planner;
 pub mod text;
@@ -52,8 +54,10 @@ pub mod verify;
 
 pub use check::ProblemError;
 pub use infeasible::Infeasible;
+pub use instances::{Content, Instance, instances, live_bytes};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use problem::{Algorithm, Carry, Home, Kind, Link, Op, OpId, Phase, Problem, Tensor, TensorId, View};
+pub use plimsoll_record::Kind;
+pub use problem::{Carry, Home, Link, Op, OpId, Problem, Tensor, TensorId, View};
 pub use steps::steps_taken;
 pub use verify::{Fault, verify};

@@ -4,12 +4,12 @@
 //! action that makes it to the last one that uses it before it is made anew. An instance that takes another's
 //! place is the same buffer.
 
-use crate::dense::Dense;
+use crate::indexed_problem::IndexedProblem;
 use crate::steps::count;
 
 /// One action of a schedule, in the solvers' numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     /// Runs an op.
     Run(u32),
     /// Starts to copy a transient to the host.
@@ -43,28 +43,28 @@ pub(crate) struct Lifespans {
     pub last: Vec<u32>,
 }
 
-/// Follows `acts` and finds the buffers. A read of something that was never made panics: the caller's defect.
-pub(crate) fn lifespans(dense: &Dense, acts: &[Act], scratch_alignment: u64) -> Lifespans {
+/// Follows `actions` and finds the buffers. A read of something that was never made panics: the caller's defect.
+pub(crate) fn lifespans(indexed: &IndexedProblem, actions: &[Action], scratch_alignment: u64) -> Lifespans {
     const NONE: u32 = u32::MAX;
-    count(acts.len() as u64);
+    count(actions.len() as u64);
     // First the instances, then the sharing, because whether an input dies is known only at the end.
-    let mut instance = vec![NONE; dense.tensors() as usize];
+    let mut instance = vec![NONE; indexed.tensors() as usize];
     let mut birth: Vec<u32> = Vec::new();
     let mut death: Vec<u32> = Vec::new();
     let mut tensor: Vec<u32> = Vec::new();
     let mut operands: Vec<u32> = Vec::new();
-    let mut start = Vec::with_capacity(acts.len() + 1);
-    for (time, act) in acts.iter().enumerate() {
+    let mut start = Vec::with_capacity(actions.len() + 1);
+    for (time, action) in actions.iter().enumerate() {
         start.push(operands.len() as u32);
         let single;
-        let (ins, outs): (&[u32], &[u32]) = match *act {
-            Act::Run(op) => (dense.ins.of(op), dense.outs.of(op)),
+        let (ins, outs): (&[u32], &[u32]) = match *action {
+            Action::Run(op) => (indexed.ins.of(op), indexed.outs.of(op)),
             // What is copied stays until the copy has been awaited.
-            Act::Store(t) | Act::Stored(t) | Act::Loaded(t) => {
+            Action::Store(t) | Action::Stored(t) | Action::Loaded(t) => {
                 single = [t];
                 (&single, &[])
             }
-            Act::Load(t) => {
+            Action::Load(t) => {
                 single = [t];
                 (&[], &single)
             }
@@ -84,25 +84,25 @@ pub(crate) fn lifespans(dense: &Dense, acts: &[Act], scratch_alignment: u64) -> 
     }
     start.push(operands.len() as u32);
     for (t, &i) in instance.iter().enumerate() {
-        if dense.keep[t] && i != NONE {
+        if indexed.keep[t] && i != NONE {
             // Past the last action, so that not even that one may take its place.
-            death[i as usize] = acts.len() as u32 + 1;
+            death[i as usize] = actions.len() as u32 + 1;
         }
     }
-    let (buffer_of, mut buffers) = share(dense, acts, &operands, &start, &birth, &death, &tensor);
+    let (buffer_of, mut buffers) = share(indexed, actions, &operands, &start, &birth, &death, &tensor);
     let mut all = Lifespans { last: instance, ..Lifespans::default() };
     for l in all.last.iter_mut().filter(|l| **l != NONE) {
         *l = buffer_of[*l as usize];
     }
-    for (time, act) in acts.iter().enumerate() {
+    for (time, action) in actions.iter().enumerate() {
         all.start.push(all.operands.len() as u32);
         let range = start[time] as usize..start[time + 1] as usize;
         all.operands.extend(operands[range].iter().map(|&i| buffer_of[i as usize]));
-        if let Act::Run(op) = *act
-            && dense.scratch[op as usize] > 0
+        if let Action::Run(op) = *action
+            && indexed.scratch[op as usize] > 0
         {
             all.operands.push(buffers.len() as u32);
-            let (lower, size) = (time as u32, dense.scratch[op as usize]);
+            let (lower, size) = (time as u32, indexed.scratch[op as usize]);
             buffers.push(Buffer { lower, upper: lower + 1, size, alignment: scratch_alignment });
         }
     }
@@ -113,8 +113,8 @@ pub(crate) fn lifespans(dense: &Dense, acts: &[Act], scratch_alignment: u64) -> 
 
 /// Gives every instance a buffer; an output takes its input's where the op allows it and the input dies.
 fn share(
-    dense: &Dense,
-    acts: &[Act],
+    indexed: &IndexedProblem,
+    actions: &[Action],
     operands: &[u32],
     start: &[u32],
     birth: &[u32],
@@ -123,10 +123,10 @@ fn share(
 ) -> (Vec<u32>, Vec<Buffer>) {
     let mut buffer_of = vec![u32::MAX; birth.len()];
     let mut buffers: Vec<Buffer> = Vec::new();
-    for (time, act) in acts.iter().enumerate() {
+    for (time, action) in actions.iter().enumerate() {
         let operands = &operands[start[time] as usize..start[time + 1] as usize];
-        if let Act::Run(op) = *act {
-            for pair in dense.pairs.of(op).chunks_exact(2) {
+        if let Action::Run(op) = *action {
+            for pair in indexed.pairs.of(op).chunks_exact(2) {
                 let find = |t: u32| operands.iter().find(|&&i| tensor[i as usize] == t);
                 if let (Some(&read), Some(&made)) = (find(pair[0]), find(pair[1]))
                     && death[read as usize] == time as u32 + 1
@@ -134,7 +134,7 @@ fn share(
                     let b = buffer_of[read as usize];
                     buffer_of[made as usize] = b;
                     let upper = &mut buffers[b as usize].upper;
-                    *upper = (*upper).max(death[made as usize].min(acts.len() as u32));
+                    *upper = (*upper).max(death[made as usize].min(actions.len() as u32));
                 }
             }
         }
@@ -142,8 +142,8 @@ fn share(
             if birth[i as usize] == time as u32 && buffer_of[i as usize] == u32::MAX {
                 let t = tensor[i as usize] as usize;
                 buffer_of[i as usize] = buffers.len() as u32;
-                let (lower, upper) = (birth[i as usize], death[i as usize].min(acts.len() as u32));
-                buffers.push(Buffer { lower, upper, size: dense.size[t], alignment: dense.alignment[t] });
+                let (lower, upper) = (birth[i as usize], death[i as usize].min(actions.len() as u32));
+                buffers.push(Buffer { lower, upper, size: indexed.size[t], alignment: indexed.alignment[t] });
             }
         }
     }
@@ -152,27 +152,32 @@ fn share(
 
 /// The ops that write over what they read and need not: apart, what they read and what they make fit `room` beside all
 /// else that is held, every time the op runs.
-pub(crate) fn separable(dense: &Dense, acts: &[Act], spans: &Lifespans, room: u64) -> Vec<u32> {
-    let held = profile(&spans.buffers, acts.len());
-    let mut shares = vec![false; dense.ops as usize];
-    let mut fits = vec![true; dense.ops as usize];
-    for (time, act) in acts.iter().enumerate() {
-        let Act::Run(op) = *act else { continue };
+pub(crate) fn separable(
+    indexed: &IndexedProblem,
+    actions: &[Action],
+    spans: &Lifespans,
+    room: u64,
+) -> Vec<u32> {
+    let held = profile(&spans.buffers, actions.len());
+    let mut shares = vec![false; indexed.ops as usize];
+    let mut fits = vec![true; indexed.ops as usize];
+    for (time, action) in actions.iter().enumerate() {
+        let Action::Run(op) = *action else { continue };
         let operands = &spans.operands[spans.start[time] as usize..spans.start[time + 1] as usize];
-        let (ins, outs) = (dense.ins.of(op), dense.outs.of(op));
+        let (ins, outs) = (indexed.ins.of(op), indexed.outs.of(op));
         let buffer = |list: &[u32], t: u32| list.iter().position(|&other| other == t);
         let mut more = 0;
-        for pair in dense.pairs.of(op).chunks_exact(2) {
+        for pair in indexed.pairs.of(op).chunks_exact(2) {
             if let (Some(read), Some(made)) = (buffer(ins, pair[0]), buffer(outs, pair[1]))
                 && operands[read] == operands[ins.len() + made]
             {
-                more += dense.size[pair[1] as usize];
+                more += indexed.size[pair[1] as usize];
             }
         }
         shares[op as usize] |= more > 0;
         fits[op as usize] &= held[time] + more <= room;
     }
-    (0..dense.ops).filter(|&op| shares[op as usize] && fits[op as usize]).collect()
+    (0..indexed.ops).filter(|&op| shares[op as usize] && fits[op as usize]).collect()
 }
 
 /// The bytes held during each action, residents not counted.

@@ -5,10 +5,10 @@
 //! whatever frees more than it takes (which is how an update comes to run as soon as its gradient is complete, so
 //! that gradients never all live at once), or always run what adds least. The best is then polished around its peak.
 //! An order by demand holds no less while everything is kept, but may hold far less once things are dropped and made
-//! again: a tree whose leaves all come first is wide at its waist, and depth first it is narrow.
+//! again: a tree whose leaves all come first is wide at its peak_with_drops, and depth first it is narrow.
 
-use crate::dense::Dense;
-use crate::lifespan::{Act, lifespans, profile};
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::{Action, lifespans, profile};
 use crate::problem::{OpId, Problem};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,11 +20,12 @@ const WORTH: f64 = 0.995;
 /// replays long. A traced LSTM whose peak such an order lowered by 1.6 % had its floor more than doubled by it.
 const WORTH_SCATTERING: f64 = 0.9;
 
-/// What the waist of the order by demand must be, as a share of the waist of the best other order, to be taken instead.
+/// What [`peak_with_drops`] of the order by demand must be, as a share of that of the best other order, to be taken instead: program
+/// order is what people expect to see, so little is not worth a change.
 const WORTH_DEMAND: f64 = 0.8;
 
-/// The orders worth planning, the best alone if it is clearly better than program order.
-pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
+/// The order to plan: another than program order only where it holds clearly less.
+pub(crate) fn best_order(problem: &Problem) -> Vec<OpId> {
     let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
     let before = dependencies(problem);
     let mut best = program.clone();
@@ -47,10 +48,12 @@ pub(crate) fn candidates(problem: &Problem) -> Vec<Vec<OpId>> {
     }
     let demand = by_demand(&before);
     let no_worse = peak(problem, &demand) <= least + least / 100;
-    if no_worse && (waist(problem, &demand) as f64) < WORTH_DEMAND * waist(problem, &best) as f64 {
+    if no_worse
+        && (peak_with_drops(problem, &demand) as f64) < WORTH_DEMAND * peak_with_drops(problem, &best) as f64
+    {
         best = demand;
     }
-    vec![best]
+    best
 }
 
 /// Runs each op as late as it can, just before the first op that needs it: depth first, from the ops that nobody needs.
@@ -80,25 +83,25 @@ fn by_demand(before: &[Vec<u32>]) -> Vec<OpId> {
 
 /// The most that an order would hold at once if whatever crosses its peak were dropped there and made again for nothing:
 /// a guess at how low replays can bring it.
-fn waist(problem: &Problem, order: &[OpId]) -> u64 {
-    let dense = Dense::new(problem, order);
+fn peak_with_drops(problem: &Problem, order: &[OpId]) -> u64 {
+    let indexed = IndexedProblem::new(problem, order);
     let memory = held(problem, order);
     let most = memory.iter().copied().max().unwrap_or(0);
     let peak = memory.iter().position(|&m| m == most).unwrap_or(0) as u32;
-    let mut uses: Vec<Vec<u32>> = dense.producer.iter().map(|&p| vec![p]).collect();
-    for op in 0..dense.ops {
-        dense.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
+    let mut uses: Vec<Vec<u32>> = indexed.producer.iter().map(|&p| vec![p]).collect();
+    for op in 0..indexed.ops {
+        indexed.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
     }
     let mut change = vec![0i64; order.len() + 1];
     for (t, uses) in uses.iter().enumerate() {
         let mut hold = |from: u32, to: u32| {
-            change[from as usize] += dense.size[t] as i64;
-            change[to as usize + 1] -= dense.size[t] as i64;
+            change[from as usize] += indexed.size[t] as i64;
+            change[to as usize + 1] -= indexed.size[t] as i64;
         };
-        let (first, last) = (uses[0], if dense.keep[t] { dense.ops - 1 } else { uses[uses.len() - 1] });
+        let (first, last) = (uses[0], if indexed.keep[t] { indexed.ops - 1 } else { uses[uses.len() - 1] });
         let after = uses.partition_point(|&u| u <= peak);
-        let again = uses.get(after).filter(|&&u| u <= dense.replay_until[first as usize]);
-        match again.filter(|_| after > 0 && !dense.keep[t]) {
+        let again = uses.get(after).filter(|&&u| u <= indexed.replay_until[first as usize]);
+        match again.filter(|_| after > 0 && !indexed.keep[t]) {
             Some(&again) => {
                 hold(first, uses[after - 1]);
                 hold(again, last);
@@ -150,10 +153,10 @@ enum Rule {
 /// Lists the ops by a rule; equal ops in program order.
 fn list(problem: &Problem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
     let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
-    let dense = Dense::new(problem, &program);
-    let mut uses = vec![0u32; dense.tensors() as usize];
-    for op in 0..dense.ops {
-        dense.ins.of(op).iter().for_each(|&t| uses[t as usize] += 1);
+    let indexed = IndexedProblem::new(problem, &program);
+    let mut uses = vec![0u32; indexed.tensors() as usize];
+    for op in 0..indexed.ops {
+        indexed.ins.of(op).iter().for_each(|&t| uses[t as usize] += 1);
     }
     let mut after: Vec<Vec<u32>> = vec![Vec::new(); before.len()];
     let mut missing: Vec<u32> = before.iter().map(|b| b.len() as u32).collect();
@@ -163,36 +166,36 @@ fn list(problem: &Problem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
     // What an op adds changes only when one of its inputs loses a user, and then only downwards, so a stale entry
     // is never too good: entries are pushed again when they improve.
     let adds = |op: u32, uses: &[u32]| -> i64 {
-        let size = |t: &u32| dense.size[*t as usize] as i64;
-        let made: i64 = dense
+        let size = |t: &u32| indexed.size[*t as usize] as i64;
+        let made: i64 = indexed
             .outs
             .of(op)
             .iter()
-            .filter(|t| uses[**t as usize] > 0 || dense.keep[**t as usize])
+            .filter(|t| uses[**t as usize] > 0 || indexed.keep[**t as usize])
             .map(size)
             .sum();
-        let gone = |t: &&u32| uses[**t as usize] == 1 && !dense.keep[**t as usize];
-        made - dense.ins.of(op).iter().filter(gone).map(size).sum::<i64>()
+        let gone = |t: &&u32| uses[**t as usize] == 1 && !indexed.keep[**t as usize];
+        made - indexed.ins.of(op).iter().filter(gone).map(size).sum::<i64>()
     };
     let key = |op: u32, uses: &[u32]| match (rule, adds(op, uses)) {
         (Rule::FreeAtOnce, added) if added <= 0 => (0, op),
         (Rule::FreeAtOnce, _) => (1, op),
         (Rule::AddLeast, added) => (added, op),
     };
-    let mut users: Vec<Vec<u32>> = vec![Vec::new(); dense.tensors() as usize];
-    for op in 0..dense.ops {
-        dense.ins.of(op).iter().for_each(|&t| users[t as usize].push(op));
+    let mut users: Vec<Vec<u32>> = vec![Vec::new(); indexed.tensors() as usize];
+    for op in 0..indexed.ops {
+        indexed.ins.of(op).iter().for_each(|&t| users[t as usize].push(op));
     }
     let mut ready = BinaryHeap::new();
     let mut done = vec![false; before.len()];
-    ready.extend((0..dense.ops).filter(|&op| missing[op as usize] == 0).map(|op| Reverse(key(op, &uses))));
+    ready.extend((0..indexed.ops).filter(|&op| missing[op as usize] == 0).map(|op| Reverse(key(op, &uses))));
     let mut order = Vec::with_capacity(before.len());
     while let Some(Reverse((_, op))) = ready.pop() {
         if std::mem::replace(&mut done[op as usize], true) {
             continue;
         }
         order.push(OpId(op));
-        for &t in dense.ins.of(op) {
+        for &t in indexed.ins.of(op) {
             uses[t as usize] -= 1;
             if uses[t as usize] == 1 {
                 let last =
@@ -216,10 +219,10 @@ fn peak(problem: &Problem, order: &[OpId]) -> u64 {
 }
 
 fn held(problem: &Problem, order: &[OpId]) -> Vec<u64> {
-    let dense = Dense::new(problem, order);
-    let acts: Vec<Act> = (0..dense.ops).map(Act::Run).collect();
-    let spans = lifespans(&dense, &acts, problem.scratch_alignment);
-    profile(&spans.buffers, acts.len())
+    let indexed = IndexedProblem::new(problem, order);
+    let actions: Vec<Action> = (0..indexed.ops).map(Action::Run).collect();
+    let spans = lifespans(&indexed, &actions, problem.scratch_alignment);
+    profile(&spans.buffers, actions.len())
 }
 
 /// Moves ops near the peak out of its way, as long as the peak falls.
@@ -277,7 +280,7 @@ mod tests {
 
     /// Four gradients, then four updates: in program order all gradients live at once.
     fn updates_at_the_end() -> Problem {
-        let mut p = Problem::new(1);
+        let mut p = Problem::new();
         let weights: Vec<_> = (0..4).map(|i| p.tensor(Tensor::resident(format!("w{i}"), 64))).collect();
         let grads: Vec<_> = (0..4).map(|i| p.tensor(Tensor::transient(format!("g{i}"), 1024))).collect();
         (0..4).for_each(|i| _ = p.op(Op::new(format!("backward{i}"), &[weights[i]], &[grads[i]], 10)));
@@ -292,8 +295,8 @@ mod tests {
     #[test]
     fn an_update_runs_as_soon_as_its_gradient_is_complete() {
         let problem = updates_at_the_end();
-        let order = &candidates(&problem)[0];
-        assert_eq!(peak(&problem, order), 1024);
+        let order = best_order(&problem);
+        assert_eq!(peak(&problem, &order), 1024);
         let names: Vec<&str> = order.iter().map(|op| problem.ops[op.index()].name.as_str()).collect();
         assert_eq!(names[..4], ["backward0", "sgd0", "backward1", "sgd1"]);
     }
@@ -304,20 +307,20 @@ mod tests {
         let late = problem.tensor(Tensor::output("late", 64));
         // Reads weight 0 before its update, in program order.
         problem.ops.insert(4, Op::new("reader", &[crate::TensorId(0)], &[late], 5));
-        let order = &candidates(&problem)[0];
+        let order = best_order(&problem);
         let at = |name: &str| order.iter().position(|op| problem.ops[op.index()].name == name);
         assert!(at("reader") < at("sgd0"));
     }
 
     #[test]
     fn program_order_stays_where_nothing_is_gained() {
-        let mut p = Problem::new(1);
+        let mut p = Problem::new();
         let mut last = p.tensor(Tensor::resident("w", 64));
         for i in 0..5 {
             let next = p.tensor(Tensor::transient(format!("x{i}"), 512));
             p.op(Op::new(format!("op{i}"), &[last], &[next], 10));
             last = next;
         }
-        assert_eq!(candidates(&p)[0], (0..5).map(OpId).collect::<Vec<_>>());
+        assert_eq!(best_order(&p), (0..5).map(OpId).collect::<Vec<_>>());
     }
 }

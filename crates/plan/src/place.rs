@@ -19,7 +19,7 @@ pub(crate) fn usual_work(buffers: usize) -> f64 {
 }
 
 /// Packs `spans` from byte `base` on; any height up to `enough` will do.
-pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64, polish: bool) -> Places {
+pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Places {
     let buffer = |b: &crate::lifespan::Buffer| pack::Buffer {
         lower: u64::from(b.lower),
         upper: u64::from(b.upper),
@@ -28,7 +28,7 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64, polish
     };
     let buffers: Vec<pack::Buffer> = spans.buffers.iter().map(buffer).collect();
     let options = pack::Options { capacity: Some(enough.saturating_sub(base)), work, deadline: f64::MAX };
-    match pack::pack_with(&buffers, &options, polish) {
+    match pack::pack_with(&buffers, &options, false) {
         // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.
         Ok(packing) => {
             let at = |(b, offset): (&pack::Buffer, &u64)| if b.size == 0 { 0 } else { base + offset };

@@ -6,13 +6,14 @@ use crate::problem::{OpId, TensorId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How far a plan may depart from the bits of an unlimited run.
+/// How far a step under a memory limit may depart from the bits of an unlimited run. Every plan of this crate is bitwise; the rest is
+/// for those who change the step before it is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exactness {
     /// The same bits: order, in-place, packing, recomputation, offload.
     Bitwise,
-    /// The same maths, sums in another order: also micro-batches and algorithms that round differently.
+    /// The same maths, sums in another order: also micro-batches.
     Reassociated,
     /// Also what changes the maths, such as batch statistics over micro-batches.
     Approximate,
@@ -51,8 +52,6 @@ pub enum Step {
     Run {
         /// Which op.
         op: OpId,
-        /// Which of its algorithms.
-        algorithm: u32,
         /// Whether it has run before in this step, so that its state updates are left out.
         replay: bool,
         /// Where each of its reads lies, in the order of the op's `reads`.
@@ -108,17 +107,17 @@ pub struct Figures {
     pub predicted_ns: u64,
     /// Predicted nanoseconds without a budget.
     pub unlimited_ns: u64,
-    /// No plan with this order, split and budget is faster than this.
+    /// No plan with this order and budget is faster than this.
     pub lower_bound_ns: u64,
     /// The highest byte of the arena that is used, plus one.
     pub arena_bytes: u64,
     /// The largest sum of live bytes at any step: no packing of these lifespans is smaller.
     pub live_bytes: u64,
-    /// The bytes that a plan without recomputation, offload and split would take.
+    /// The bytes that a plan without recomputation and offload would take.
     pub unlimited_bytes: u64,
-    /// The least budget for which the planner finds a plan with this split: it plans this, and not a byte less.
+    /// The least budget for which the planner finds a plan: it plans this, and not a byte less.
     pub floor_bytes: u64,
-    /// What no plan with this order and split can go below: what must be there while the hungriest op runs.
+    /// What no plan with this order can go below: what must be there while the hungriest op runs.
     pub bound_bytes: u64,
     /// The highest byte of the host arena that is used, plus one.
     pub host_bytes: u64,
@@ -135,11 +134,6 @@ pub struct Plan {
     pub budget: u64,
     /// The host budget that was asked for, in bytes.
     pub host_budget: u64,
-    /// How many micro-batches the batch is split into. With more than one, ops and tensors are those of
-    /// [`crate::split::split`].
-    pub micro_batches: u32,
-    /// How far the plan departs from the bits of an unlimited run.
-    pub exactness: Exactness,
     /// Where the residents lie.
     pub residents: Vec<Placed>,
     /// Where the outputs lie when the step is over.
@@ -157,10 +151,6 @@ pub struct Request {
     pub budget: u64,
     /// Bytes of host memory that offloaded tensors may take.
     pub host_budget: u64,
-    /// How far the plan may depart from the bits of an unlimited run.
-    pub exactness: Exactness,
-    /// The largest number of micro-batches to consider.
-    pub max_micro_batches: u32,
     /// How long to search: 1 is a good plan in little time, more looks longer. The work is counted, not timed,
     /// so that the same request gives the same plan.
     pub effort: u32,
@@ -170,15 +160,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Asks for a plan in `budget` bytes that gives the same bits as an unlimited run.
+    /// Asks for a plan in `budget` bytes. Every plan gives the same bits as an unlimited run.
     pub fn within(budget: u64) -> Request {
-        Request {
-            budget,
-            host_budget: 0,
-            exactness: Exactness::Bitwise,
-            max_micro_batches: 64,
-            effort: 1,
-            deadline_ms: None,
-        }
+        Request { budget, host_budget: 0, effort: 1, deadline_ms: None }
     }
 }

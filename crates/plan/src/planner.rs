@@ -1,22 +1,21 @@
 //! Turns a problem and a request into a plan, or into the reasons why there is none.
 //!
-//! The levers are tried together: for each number of micro-batches that could still be faster, by its lower bound,
-//! the fastest schedule that fits; then the fastest of all. Where copies to the host are allowed, schedules without them are
-//! looked for too: the search with more choices is not always the luckier one, and what is allowed must not make a plan slower or
-//! the floor higher. How much of a copy runs beside ops is known only when a schedule is there, so schedules are looked for with a
-//! guess at that, and are then taken for what they really take.
+//! Where copies to the host are allowed, schedules without them are searched for too: a search with more choices does not always find
+//! the better schedule, and allowing copies must not make a plan slower or the floor higher. How much of a copy runs beside ops is
+//! known only when a schedule is there, so the search works with a guess, and the schedules it finds are then timed as they are.
 
+use crate::budget_grid::BudgetGrid;
 use crate::check::ProblemError;
 use crate::effort::Effort;
 use crate::emit::emit;
-use crate::entry::Entry;
-use crate::estimate::{hidden, least_ns};
+use crate::estimate::{copy_overlap_divisor, least_ns};
 use crate::infeasible::{Infeasible, explain};
-use crate::ladder::Ladder;
 use crate::lifespan::lifespans;
-use crate::plan::{Exactness, Figures, Plan, Request};
-use crate::problem::{OpId, Phase, Problem};
-use crate::split::{candidates, split};
+use crate::order::best_order;
+use crate::plan::{Figures, Plan, Request};
+use crate::problem::{OpId, Problem};
+use crate::schedule::Schedule;
+use crate::step_search::StepSearch;
 use crate::verify::{Fault, verify};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,7 +41,7 @@ pub enum PlanError {
 ///
 /// ```
 /// use plimsoll_plan::{Op, Problem, Request, Tensor, plan};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let a = step.tensor(Tensor::transient("a", 1024));
 /// let b = step.tensor(Tensor::transient("b", 1024));
 /// let c = step.tensor(Tensor::output("c", 1024));
@@ -63,138 +62,94 @@ pub struct Planner {
     /// The same without a link to the host.
     unlinked: Arc<Problem>,
     request: Request,
-    families: Vec<Family>,
+    searches: Vec<Search>,
     /// When to stop searching, if the request says so.
     deadline: Option<Instant>,
 }
 
-/// The step in one order, split into some number of micro-batches.
-struct Family {
-    micro_batches: u32,
+/// One search: the step in one order, with or without copies to the host.
+struct Search {
     /// Bytes of the host that it may copy to.
     host_budget: u64,
-    /// What its search divides the time of a copy by, and which share of the guess at that it is.
-    hidden: u64,
-    share: u64,
+    /// What it divides the time of a copy by: the guess of [`copy_overlap_divisor`], divided by `guess_divisor`.
+    copy_overlap_divisor: u64,
+    guess_divisor: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
-    /// `None` until it is wanted; `Some(None)` if the step cannot be split so.
-    ladder: Option<Option<Ladder>>,
-    order: Option<Vec<OpId>>,
+    /// `None` until it is wanted.
+    grid: Option<BudgetGrid>,
+    order: Vec<OpId>,
 }
-
-/// A split step of more ops than this is not considered.
-const MOST_OPS: usize = 60_000;
 
 impl Planner {
     /// Prepares to plan `problem`; the request's budget is not looked at.
     pub fn new(problem: &Problem, request: &Request) -> Result<Planner, ProblemError> {
         problem.check()?;
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
-        let mut families = Vec::new();
-        let most = if problem.link.is_some() { request.host_budget } else { 0 };
-        let mut copying = vec![(0, 1, 1)];
-        if most > 0 {
-            let hidden = hidden(&problem);
-            copying.push((most, hidden, 1));
-            // State that is copied anyway leaves less of the link to guess about.
-            if problem.ops.iter().all(|op| op.carry.is_none()) {
-                copying.push((most, hidden.div_ceil(2), 2));
-            }
-        }
-        for order in crate::order::candidates(&problem) {
-            let (micro_batches, least_ns) = (1, least_ns(&problem, 1));
-            families.extend(copying.iter().map(|&(host_budget, hidden, share)| {
-                let order = Some(order.clone());
-                Family { micro_batches, host_budget, hidden, share, least_ns, ladder: None, order }
-            }));
-        }
-        let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
-        let needed = if coupled { Exactness::Approximate } else { Exactness::Reassociated };
-        if request.exactness >= needed {
-            let most = request.max_micro_batches.min((MOST_OPS / problem.ops.len().max(1)) as u32);
-            for k in candidates(&problem, most) {
-                let (micro_batches, least_ns) = (k, least_ns(&problem, u64::from(k)));
-                families.extend(copying.iter().map(|&(host_budget, hidden, share)| Family {
-                    micro_batches,
-                    host_budget,
-                    hidden,
-                    share,
-                    least_ns,
-                    ladder: None,
-                    order: None,
-                }));
-            }
-        }
+        let host_budget = if problem.link.is_some() { request.host_budget } else { 0 };
+        let guess_divisors: &[u64] = match problem.ops.iter().any(|op| op.carry.is_some()) {
+            _ if host_budget == 0 => &[],
+            // Copies of state take most of the link, which leaves less to guess about.
+            true => &[1],
+            false => &[1, 2],
+        };
+        let (order, least_ns) = (best_order(&problem), least_ns(&problem));
+        let search = |host_budget: u64, guess: u64, guess_divisor: u64| {
+            let (copy_overlap_divisor, order) = (guess.div_ceil(guess_divisor), order.clone());
+            Search { host_budget, copy_overlap_divisor, guess_divisor, least_ns, grid: None, order }
+        };
+        let guess = copy_overlap_divisor(&problem);
+        let copying = guess_divisors.iter().map(|&divisor| search(host_budget, guess, divisor));
+        let searches = std::iter::once(search(0, 1, 1)).chain(copying).collect();
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-        Ok(Planner { problem, unlinked, request: request.clone(), families, deadline })
+        Ok(Planner { problem, unlinked, request: request.clone(), searches, deadline })
     }
 
     /// Takes the times of `problem`, which is otherwise the one it was made for. No floor depends on times, so floors that
     /// were found stay.
     pub fn time(&mut self, problem: &Problem) {
         (self.problem, self.unlinked) = (Arc::new(problem.clone()), unlinked(problem));
-        let hidden = hidden(problem);
-        for family in &mut self.families {
-            family.least_ns = least_ns(&self.problem, u64::from(family.micro_batches));
-            let hidden = if family.host_budget > 0 { hidden.div_ceil(family.share) } else { 1 };
-            if std::mem::replace(&mut family.hidden, hidden) != hidden {
-                family.ladder = None;
+        let guess = copy_overlap_divisor(problem);
+        for search in &mut self.searches {
+            search.least_ns = least_ns(&self.problem);
+            let copies = search.host_budget > 0;
+            let divisor = if copies { guess.div_ceil(search.guess_divisor) } else { 1 };
+            if std::mem::replace(&mut search.copy_overlap_divisor, divisor) != divisor {
+                search.grid = None;
             }
-            let problem = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-            match &mut family.ladder {
-                Some(Some(ladder)) if family.micro_batches == 1 => ladder.time(problem.clone()),
-                ladder => *ladder = None,
+            let problem = if copies { &self.problem } else { &self.unlinked };
+            if let Some(grid) = &mut search.grid {
+                grid.time(problem.clone());
             }
         }
     }
 
     /// The least budget for which there is a plan.
     pub fn floor_bytes(&mut self) -> u64 {
-        let floors: Vec<u64> =
-            (0..self.families.len()).filter_map(|f| Some(self.ladder(f)?.floor_bytes())).collect();
-        floors.into_iter().min().unwrap_or(0)
+        (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
-        let bounds: Vec<u64> =
-            (0..self.families.len()).filter_map(|f| Some(self.ladder(f)?.bounds.floor().0)).collect();
-        bounds.into_iter().min().unwrap_or(0)
+        (0..self.searches.len()).map(|f| self.grid(f).step.bounds.floor().0).min().unwrap_or(0)
     }
 
-    /// The bytes of the step without recomputation, offload and split.
+    /// The bytes of the step without recomputation and offload.
     pub fn unlimited_bytes(&mut self) -> u64 {
-        self.ladder(0).map_or(0, Ladder::unlimited_bytes)
+        self.grid(0).unlimited_bytes()
     }
 
-    fn ladder(&mut self, family: usize) -> Option<&mut Ladder> {
-        let family = &mut self.families[family];
-        if family.ladder.is_none() {
-            let whole = if family.host_budget > 0 { &self.problem } else { &self.unlinked };
-            let problem = match family.micro_batches {
-                1 => Some(whole.clone()),
-                k => split(whole, k).map(|split| Arc::new(split.problem)),
-            };
-            let (request, deadline) = (&self.request, self.deadline);
-            family.ladder = Some(problem.map(|problem| {
-                let order =
-                    family.order.clone().unwrap_or_else(|| (0..problem.ops.len() as u32).map(OpId).collect());
-                let effort = Effort::new(order.len() as u32, request.effort);
-                let effort = if family.host_budget > 0 { effort.beside_another() } else { effort };
-                let mut ladder = Ladder::new(
-                    problem,
-                    &order,
-                    request.exactness,
-                    family.host_budget,
-                    family.hidden,
-                    effort,
-                );
-                ladder.deadline = deadline;
-                ladder
-            }));
-        }
-        family.ladder.as_mut().and_then(Option::as_mut)
+    fn grid(&mut self, search: usize) -> &mut BudgetGrid {
+        let search = &mut self.searches[search];
+        let (request, deadline, copies) = (&self.request, self.deadline, search.host_budget > 0);
+        let problem = if copies { &self.problem } else { &self.unlinked };
+        search.grid.get_or_insert_with(|| {
+            let effort = Effort::new(search.order.len() as u32, request.effort);
+            let effort = if copies { effort.beside_another() } else { effort };
+            let (host_budget, divisor) = (search.host_budget, search.copy_overlap_divisor);
+            let problem = problem.clone();
+            BudgetGrid::new(StepSearch::new(problem, &search.order, host_budget, divisor, effort, deadline))
+        })
     }
 
     /// Plans the step within `budget` bytes.
@@ -209,40 +164,39 @@ impl Planner {
     pub fn plan_faster(&mut self, budget: u64, than: u64) -> Result<Option<Plan>, PlanError> {
         let mut best: Option<usize> = None;
         let mut best_ns = than;
-        for f in 0..self.families.len() {
-            if self.families[f].least_ns >= best_ns {
+        for f in 0..self.searches.len() {
+            if self.searches[f].least_ns >= best_ns {
                 continue;
             }
-            let Some(ladder) = self.ladder(f) else { continue };
-            if ladder.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
+            let grid = self.grid(f);
+            if grid.step.bound_below(budget, best_ns).is_none_or(|bound| bound >= best_ns) {
                 continue;
             }
-            if let Some(entry) = ladder.fastest(budget, best_ns) {
-                best_ns = entry.ns;
+            if let Some(schedule) = grid.fastest(budget, best_ns) {
+                best_ns = schedule.ns;
                 best = Some(f);
             }
         }
         let Some(f) = best else { return Ok(None) };
-        let Family { micro_batches, host_budget: copied_to, .. } = self.families[f];
+        let copied_to = self.searches[f].host_budget;
         let host_budget = self.request.host_budget;
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
-        let Some(ladder) = self.ladder(f) else { return Ok(None) };
-        let mut floor_bytes = ladder.floor_bytes();
-        let mut bound_bytes = ladder.bounds.floor().0;
-        let mut lower_bound_ns = ladder.bound_ns(budget).unwrap_or(ladder.least_ns);
-        let problem = ladder.problem.clone();
-        let Some(entry) = ladder.fastest(budget, than) else { return Ok(None) };
-        let entry = entry.tight(&problem, copied_to);
-        let mut plan = write(&problem, entry, micro_batches);
+        let grid = self.grid(f);
+        let mut floor_bytes = grid.floor_bytes();
+        let mut bound_bytes = grid.step.bounds.floor().0;
+        let mut lower_bound_ns = grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns());
+        let problem = grid.step.problem.clone();
+        let Some(schedule) = grid.fastest(budget, than) else { return Ok(None) };
+        let schedule = schedule.repacked(&problem, copied_to);
+        let mut plan = write(&problem, schedule);
         // The figures are of whatever is allowed, copies too.
-        let same = |family: &Family| family.micro_batches == micro_batches && host_budget > 0;
-        let others = (0..self.families.len()).filter(|&other| other != f && same(&self.families[other]));
-        for other in others.collect::<Vec<usize>>() {
-            let Some(ladder) = self.ladder(other) else { continue };
-            floor_bytes = floor_bytes.min(ladder.floor_bytes());
-            bound_bytes = bound_bytes.min(ladder.bounds.floor().0);
-            lower_bound_ns = lower_bound_ns.min(ladder.bound_ns(budget).unwrap_or(ladder.least_ns));
+        let others = if host_budget > 0 { self.searches.len() } else { 0 };
+        for other in (0..others).filter(|&other| other != f) {
+            let grid = self.grid(other);
+            floor_bytes = floor_bytes.min(grid.floor_bytes());
+            bound_bytes = bound_bytes.min(grid.step.bounds.floor().0);
+            lower_bound_ns = lower_bound_ns.min(grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns()));
         }
         plan.budget = budget;
         plan.host_budget = host_budget;
@@ -259,22 +213,9 @@ impl Planner {
     }
 
     fn refusal(&mut self, budget: u64) -> Infeasible {
-        let mut least: Option<(u64, usize)> = None;
-        for f in 0..self.families.len() {
-            if let Some(ladder) = self.ladder(f) {
-                let floor = ladder.floor_bytes();
-                least = Some(least.map_or((floor, f), |l| l.min((floor, f))));
-            }
-        }
-        let f = least.map_or(0, |l| l.1);
-        let (problem, request) = (self.problem.clone(), self.request.clone());
-        let bound =
-            self.families.iter_mut().filter_map(|f| f.ladder.as_ref()?.as_ref()).map(|l| l.bounds.floor().0);
-        let bound = bound.min().unwrap_or(0);
-        match self.ladder(f) {
-            Some(ladder) => explain(&problem, &request, budget, bound, ladder),
-            None => Infeasible::empty(budget),
-        }
+        let least = (0..self.searches.len()).map(|f| (self.grid(f).floor_bytes(), f)).min();
+        let bound = self.bound_bytes();
+        explain(budget, bound, self.grid(least.map_or(0, |least| least.1)))
     }
 }
 
@@ -282,29 +223,17 @@ fn unlinked(problem: &Problem) -> Arc<Problem> {
     Arc::new(Problem { link: None, ..problem.clone() })
 }
 
-/// Writes a schedule as a plan, without the figures that need a ladder.
-fn write(problem: &Problem, entry: &mut Entry, micro_batches: u32) -> Plan {
+/// Writes a schedule as a plan, without the figures that need a grid.
+fn write(problem: &Problem, schedule: &mut Schedule) -> Plan {
     let alignment = problem.scratch_alignment;
-    let spans = lifespans(&entry.dense, &entry.acts, alignment);
-    let live_bytes = entry.live;
-    let dense = entry.dense.clone();
-    let acts = entry.acts.clone();
-    let emitted = emit(problem, &dense, &acts, &spans, entry.places(alignment));
-    let rounded = |(position, op): (usize, &OpId)| {
-        let way = dense.algorithm[position];
-        way > 0 && !problem.ops[op.index()].algorithms[way as usize].same_bits
-    };
-    let coupled = problem.ops.iter().any(|op| op.couples_samples && op.phase == Phase::Each);
-    let exactness = match (micro_batches > 1, dense.op_id.iter().enumerate().any(rounded)) {
-        (true, _) if coupled => Exactness::Approximate,
-        (false, false) => Exactness::Bitwise,
-        _ => Exactness::Reassociated,
-    };
+    let spans = lifespans(&schedule.indexed, &schedule.actions, alignment);
+    let live_bytes = schedule.live;
+    let indexed = schedule.indexed.clone();
+    let actions = schedule.actions.clone();
+    let emitted = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
     Plan {
         budget: 0,
         host_budget: 0,
-        micro_batches,
-        exactness,
         residents: emitted.residents,
         outputs: emitted.outputs,
         steps: emitted.steps,

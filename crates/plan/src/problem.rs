@@ -7,6 +7,7 @@
 //!
 //! What is not here: values, shapes, what an op computes. The planner could not use them.
 
+use plimsoll_record::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -58,37 +59,6 @@ pub enum Home {
     Output,
 }
 
-/// What a tensor is for, so that a refusal can say who holds the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A trained weight.
-    Parameter,
-    /// A gradient of a parameter, or its accumulator.
-    Gradient,
-    /// State of the optimizer.
-    Optimizer,
-    /// What the forward pass leaves for the backward pass, and everything in between.
-    Activation,
-    /// A staged input batch.
-    Input,
-    /// Anything else.
-    Other,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Parameter => "parameters",
-            Kind::Gradient => "gradients",
-            Kind::Optimizer => "optimizer state",
-            Kind::Activation => "activations",
-            Kind::Input => "input",
-            Kind::Other => "other",
-        })
-    }
-}
-
 /// Says that a tensor is a part of another one's bytes and has none of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
@@ -103,11 +73,8 @@ pub struct View {
 pub struct Tensor {
     /// What people call it.
     pub name: String,
-    /// Its bytes at the full batch.
+    /// Its bytes.
     pub bytes: u64,
-    /// How many of those bytes shrink in proportion when the batch is split.
-    #[serde(default)]
-    pub batch_bytes: u64,
     /// Its offset must be a multiple of this; also what its bytes are rounded up to. A power of two.
     pub alignment: u64,
     /// Where it lives.
@@ -123,7 +90,7 @@ impl Tensor {
     /// A transient activation of `bytes` bytes, aligned to 64.
     pub fn transient(name: impl Into<String>, bytes: u64) -> Tensor {
         let (home, kind) = (Home::Transient, Kind::Activation);
-        Tensor { name: name.into(), bytes, batch_bytes: 0, alignment: 64, home, kind, view: None }
+        Tensor { name: name.into(), bytes, alignment: 64, home, kind, view: None }
     }
 
     /// A resident parameter of `bytes` bytes, aligned to 64.
@@ -140,40 +107,6 @@ impl Tensor {
     pub fn padded_bytes(&self) -> u64 {
         self.bytes.next_multiple_of(self.alignment.max(1))
     }
-}
-
-/// One way to run an op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Algorithm {
-    /// Bytes it needs beside its operands while it runs, at the full batch.
-    pub scratch: u64,
-    /// How many of those shrink in proportion when the batch is split.
-    #[serde(default)]
-    pub batch_scratch: u64,
-    /// Predicted nanoseconds at the full batch.
-    pub ns: u64,
-    /// How many of those shrink in proportion when the batch is split; the rest is paid by every micro-batch.
-    #[serde(default)]
-    pub batch_ns: u64,
-    /// Whether it gives the same bits as the op's first algorithm. Always true of the first.
-    pub same_bits: bool,
-}
-
-impl Algorithm {
-    /// An algorithm without scratch.
-    pub fn of_ns(ns: u64) -> Algorithm {
-        Algorithm { scratch: 0, batch_scratch: 0, ns, batch_ns: 0, same_bits: true }
-    }
-}
-
-/// When an op runs if the batch is split into micro-batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Once for each micro-batch: forward and backward.
-    Each,
-    /// Once a step, after the last micro-batch: the update.
-    Once,
 }
 
 /// Which way an op copies that does nothing else.
@@ -202,15 +135,13 @@ pub struct Op {
     /// old value only if the tensor is listed under `reads` too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<TensorId>,
-    /// The ways to run it; the first is the one it would take without a budget.
-    pub algorithms: Vec<Algorithm>,
+    /// Predicted nanoseconds.
+    pub ns: u64,
+    /// Bytes it needs beside its operands while it runs.
+    #[serde(default)]
+    pub scratch: u64,
     /// Whether it may run again and gives the same bits again.
     pub replayable: bool,
-    /// When it runs if the batch is split.
-    pub phase: Phase,
-    /// Whether splitting the batch changes its meaning beyond rounding (batch statistics).
-    #[serde(default)]
-    pub couples_samples: bool,
     /// Whether it is a copy from or to the host: of state that lives there between steps, say. Like any copy it runs beside
     /// other ops, one at a time each way, and is done only when it is awaited; its time is that of the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,7 +149,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// A replayable op with one algorithm of `ns` nanoseconds and no scratch.
+    /// A replayable op of `ns` nanoseconds without scratch.
     pub fn new(name: impl Into<String>, reads: &[TensorId], writes: &[TensorId], ns: u64) -> Op {
         Op {
             name: name.into(),
@@ -226,10 +157,9 @@ impl Op {
             writes: writes.to_vec(),
             in_place: Vec::new(),
             updates: Vec::new(),
-            algorithms: vec![Algorithm::of_ns(ns)],
+            ns,
+            scratch: 0,
             replayable: true,
-            phase: Phase::Each,
-            couples_samples: false,
             carry: None,
         }
     }
@@ -244,10 +174,9 @@ impl Op {
         Op { carry: Some(Carry::Out), replayable: false, ..Op::new(name, &[tensor], &[], ns) }
     }
 
-    /// Nanoseconds of an algorithm that other ops wait for in any case: none if it is a copy.
-    pub fn own_ns(&self, algorithm: u32) -> u64 {
-        let ns = self.algorithms.get(algorithm as usize).map_or(0, |way| way.ns);
-        if self.carry.is_some() { 0 } else { ns }
+    /// Nanoseconds that other ops wait for in any case: none if it is a copy.
+    pub fn own_ns(&self) -> u64 {
+        if self.carry.is_some() { 0 } else { self.ns }
     }
 }
 
@@ -270,7 +199,7 @@ impl Link {
 ///
 /// ```
 /// use plimsoll_plan::{Op, Problem, Tensor};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let weight = step.tensor(Tensor::resident("weight", 256));
 /// let hidden = step.tensor(Tensor::transient("hidden", 1024));
 /// let loss = step.tensor(Tensor::output("loss", 4));
@@ -280,32 +209,27 @@ impl Link {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Samples in the full batch.
-    pub batch: u64,
     /// The tensors.
     pub tensors: Vec<Tensor>,
     /// The ops, in an order that works.
     pub ops: Vec<Op>,
     /// What every scratch offset must be a multiple of, and what scratch bytes are rounded up to. A power of two.
     pub scratch_alignment: u64,
-    /// How fast a sum over micro-batches grows, in bytes of the sum a second.
-    pub accumulate_bytes_per_second: u64,
     /// The way to host memory, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
 }
 
+impl Default for Problem {
+    fn default() -> Problem {
+        Problem::new()
+    }
+}
+
 impl Problem {
-    /// An empty step for a batch of `batch` samples.
-    pub fn new(batch: u64) -> Problem {
-        Problem {
-            batch,
-            tensors: Vec::new(),
-            ops: Vec::new(),
-            scratch_alignment: 64,
-            accumulate_bytes_per_second: 5_000_000_000,
-            link: None,
-        }
+    /// An empty step whose scratch is aligned to 64.
+    pub fn new() -> Problem {
+        Problem { tensors: Vec::new(), ops: Vec::new(), scratch_alignment: 64, link: None }
     }
 
     /// Adds a tensor and names it.
@@ -328,8 +252,8 @@ impl Problem {
         }
     }
 
-    /// Nanoseconds of all ops, each run once with its first algorithm; copies run beside them.
+    /// Nanoseconds of all ops, each run once; copies run beside them.
     pub fn unlimited_ns(&self) -> u64 {
-        self.ops.iter().map(|op| op.own_ns(0)).sum()
+        self.ops.iter().map(|op| op.own_ns()).sum()
     }
 }

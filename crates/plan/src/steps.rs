@@ -19,7 +19,7 @@ pub(crate) fn count(steps: u64) {
 ///
 /// ```
 /// use plimsoll_plan::{Op, Problem, Request, Tensor, plan, steps_taken};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let a = step.tensor(Tensor::output("a", 1024));
 /// step.op(Op::new("make a", &[], &[a], 10));
 /// let before = steps_taken();

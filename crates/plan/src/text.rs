@@ -4,11 +4,11 @@ use crate::plan::{Plan, Step};
 use crate::problem::{Carry, Problem, TensorId};
 use std::fmt::Write;
 
-/// Writes `plan` for `problem` (for more than one micro-batch: the split problem).
+/// Writes `plan` for `problem`.
 ///
 /// ```
 /// use plimsoll_plan::{Op, Problem, Request, Tensor, plan, text::write_plan};
-/// let mut step = Problem::new(1);
+/// let mut step = Problem::new();
 /// let y = step.tensor(Tensor::output("y", 64));
 /// step.op(Op::new("make", &[], &[y], 10));
 /// let plan = plan(&step, &Request::within(64)).unwrap();
@@ -28,7 +28,7 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
         "ns {} lower bound {} unlimited {}",
         figures.predicted_ns, figures.lower_bound_ns, figures.unlimited_ns
     ));
-    line(format!("{} micro-batches {} host {}", plan.exactness, plan.micro_batches, figures.host_bytes));
+    line(format!("host {}", figures.host_bytes));
     let name = |t: TensorId| problem.tensors.get(t.index()).map_or("?", |t| t.name.as_str());
     let placed = |t: TensorId, offset: u64| format!("{}@{offset}", name(t));
     for resident in &plan.residents {
@@ -36,7 +36,7 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
     }
     for step in &plan.steps {
         match step {
-            Step::Run { op, algorithm, replay, reads, writes, scratch } => {
+            Step::Run { op, replay, reads, writes, scratch } => {
                 let Some(o) = problem.ops.get(op.index()) else { continue };
                 let list = |ids: &[TensorId], at: &[u64]| {
                     ids.iter().zip(at).map(|(t, at)| format!(" {}", placed(*t, *at))).collect::<String>()
@@ -51,11 +51,8 @@ pub fn write_plan(problem: &Problem, plan: &Plan) -> String {
                 if !o.writes.is_empty() {
                     s += &format!(" ->{}", list(&o.writes, writes));
                 }
-                if let Some(way) = o.algorithms.get(*algorithm as usize).filter(|way| way.scratch > 0) {
-                    s += &format!(" scratch {}@{scratch}", way.scratch);
-                }
-                if *algorithm > 0 {
-                    s += &format!(" algorithm {algorithm}");
+                if o.scratch > 0 {
+                    s += &format!(" scratch {}@{scratch}", o.scratch);
                 }
                 line(s);
             }

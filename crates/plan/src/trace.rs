@@ -5,7 +5,8 @@
 //! version, with an in-place pair that lets the versions share their bytes; a constant that is written in place
 //! becomes a resident that is updated.
 
-use crate::problem::{Algorithm, Home, Kind, Op, Phase, Problem, Tensor, TensorId};
+use crate::problem::{Home, Op, Problem, Tensor, TensorId};
+use plimsoll_record::Kind;
 use serde::Deserialize;
 use std::collections::HashMap;
 use thiserror::Error;
@@ -70,7 +71,7 @@ struct Storage {
 
 /// Reads the text of a trace. Every offset is aligned to `alignment` bytes.
 pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
-    let mut problem = Problem::new(1);
+    let mut problem = Problem::new();
     problem.scratch_alignment = alignment;
     let mut storages: HashMap<u64, Storage> = HashMap::new();
     for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -88,8 +89,6 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
             Line::Op { op: number, name, ns, ins, outs, mutated } => {
                 let missing = |storage: u64| TraceError::Storage { line, op: number, storage };
                 let mut op = Op::new(name, &[], &[], ns);
-                op.algorithms = vec![Algorithm::of_ns(ns)];
-                op.phase = Phase::Each;
                 for s in ins {
                     let tensor = storages.get(&s).and_then(|s| s.now).ok_or_else(|| missing(s))?;
                     op.reads.push(tensor);
@@ -136,8 +135,8 @@ mod tests {
 
     const TRACE: &str = r#"{"model": "tiny", "source": "x", "ops": 3, "storages": 3}
 {"s": 0, "size": 100, "kind": "const", "output": true}
-{"s": 1, "size": 10, "kind": "act", "output": false}
-{"s": 2, "size": 4, "kind": "act", "output": true}
+{"s": 1, "size": 10, "kind": "action", "output": false}
+{"s": 2, "size": 4, "kind": "action", "output": true}
 {"op": 0, "name": "mul", "ns": 5, "ins": [0], "outs": [1], "mut": [], "bwd": false}
 {"op": 1, "name": "relu_", "ns": 3, "ins": [1], "outs": [], "mut": [1], "bwd": false}
 {"op": 2, "name": "sgd_", "ns": 2, "ins": [0, 1], "outs": [2], "mut": [0], "bwd": true}"#;

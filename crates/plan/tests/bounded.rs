@@ -82,7 +82,7 @@ fn check(name: &str, step: &Problem) {
 /// Few ops that each make many tensors of one size, of which later ops want some: what a recurrent layer leaves when it is
 /// only used.
 fn many_results(chance: &mut Chance) -> Problem {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let mut made: Vec<TensorId> = Vec::new();
     let ops = 6 + chance.below(17) as usize;
     let results = 54 / ops as u64;
@@ -108,7 +108,7 @@ fn many_results(chance: &mut Chance) -> Problem {
 /// One op with many results of one size, of which all are wanted at the end and some by an op that wants much room for itself.
 /// Whatever that room is taken from may be any of them.
 fn fan(width: usize, wide: usize, room: u64) -> Problem {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let mut made: Vec<TensorId> =
         (0..width).map(|n| step.tensor(Tensor::transient(format!("x{n}"), 4096))).collect();
     step.op(Op::new("split", &[], &made, 10));

@@ -49,7 +49,7 @@ fn the_floor_stays_when_ops_are_timed_anew() {
         let floor = Planner::new(&step, &Request::within(0)).unwrap().floor_bytes();
         let mut other = step.clone();
         for (n, op) in other.ops.iter_mut().enumerate() {
-            op.algorithms[0].ns = 1 + (n as u64 * 7919) % 1000;
+            op.ns = 1 + (n as u64 * 7919) % 1000;
         }
         assert_eq!(Planner::new(&other, &Request::within(0)).unwrap().floor_bytes(), floor, "{name}");
     }

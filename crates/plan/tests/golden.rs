@@ -5,17 +5,17 @@ use plimsoll_plan::{Op, PlanError, Problem, Request, Tensor, TensorId, plan};
 
 /// Three layers forward and backward, every activation 1024 bytes.
 fn step() -> Problem {
-    let mut step = Problem::new(4);
+    let mut step = Problem::new();
     let weight = step.tensor(Tensor::resident("w", 256));
-    let a = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("a", 1024) });
-    let b = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("b", 1024) });
-    let c = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient("c", 1024) });
+    let a = step.tensor(Tensor::transient("a", 1024));
+    let b = step.tensor(Tensor::transient("b", 1024));
+    let c = step.tensor(Tensor::transient("c", 1024));
     step.op(Op::new("fa", &[weight], &[a], 10));
     step.op(Op::new("fb", &[a, weight], &[b], 20));
     step.op(Op::new("fc", &[b, weight], &[c], 30));
     let mut gradient: Option<TensorId> = None;
     for (name, value) in [("c", c), ("b", b), ("a", a)] {
-        let g = step.tensor(Tensor { batch_bytes: 1024, ..Tensor::transient(format!("g{name}"), 1024) });
+        let g = step.tensor(Tensor::transient(format!("g{name}"), 1024));
         let reads: Vec<TensorId> = [value].into_iter().chain(gradient).collect();
         step.op(Op::new(format!("b{name}"), &reads, &[g], 40));
         gradient = Some(g);
@@ -65,7 +65,7 @@ const OFFLOADED: &str = "\
 budget 3328 arena 3328 live 3328
 floor 3328 bound 3328 unlimited 4352
 ns 225 lower bound 185 unlimited 185
-bitwise micro-batches 1 host 1024
+host 1024
 resident w@0
 run fa w@0 -> a@256
 offload a@256 to 0
@@ -85,7 +85,7 @@ const UNLIMITED: &str = "\
 budget 1048576 arena 4352 live 4352
 floor 3328 bound 3328 unlimited 4352
 ns 185 lower bound 185 unlimited 185
-bitwise micro-batches 1 host 0
+host 0
 resident w@0
 run fa w@0 -> a@256
 run fb a@256 w@0 -> b@1280
@@ -101,7 +101,7 @@ const TIGHT: &str = "\
 budget 3328 arena 3328 live 3328
 floor 3328 bound 3328 unlimited 4352
 ns 195 lower bound 195 unlimited 185
-bitwise micro-batches 1 host 0
+host 0
 resident w@0
 run fa w@0 -> a@1280
 run fb a@1280 w@0 -> b@256
@@ -116,5 +116,4 @@ output norm@256
 
 const REFUSAL: &str = "budget 2 KiB cannot hold this step: floor is 3.25 KiB at op3 (bc); held there: \
     activations 3 KiB, parameters 256 B; largest: b 1 KiB, c 1 KiB, gc 1 KiB, w 256 B; raising the budget to 3328 \
-    would fit, or reduce the batch to 2 (floor 1.75 KiB), or allow reassociated results and 2 micro-batches (floor \
-    1.81 KiB)";
+    would fit";

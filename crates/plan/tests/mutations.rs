@@ -135,19 +135,6 @@ const DAMAGES: &[(&str, Damage)] = &[
         op.0 += problem.ops.len() as u32;
         true
     }),
-    ("an algorithm that does not exist", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Run { .. })) else { return false };
-        let Step::Run { algorithm, .. } = &mut plan.steps[i] else { return false };
-        *algorithm += 7;
-        true
-    }),
-    ("an algorithm with other bits or another time", |problem, plan, chance| {
-        let two = |s: &Step| op_of(problem, s).is_some_and(|op| op.algorithms.len() > 1);
-        let Some(i) = pick(plan, chance, two) else { return false };
-        let Step::Run { algorithm, .. } = &mut plan.steps[i] else { return false };
-        *algorithm = 1 - *algorithm;
-        true
-    }),
     ("a read too few", |problem, plan, chance| {
         let Some(i) = pick(plan, chance, |s| op_of(problem, s).is_some_and(|op| !op.reads.is_empty())) else {
             return false;
@@ -191,10 +178,9 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("scratch on top of an operand", |problem, plan, chance| {
         let some = |s: &Step| match s {
-            Step::Run { op, algorithm, .. } => {
+            Step::Run { op, .. } => {
                 let op = &problem.ops[op.index()];
-                op.algorithms[*algorithm as usize].scratch > 0
-                    && op.writes.iter().any(|w| bytes(problem, *w) > 0)
+                op.scratch > 0 && op.writes.iter().any(|w| bytes(problem, *w) > 0)
             }
             _ => false,
         };
@@ -205,9 +191,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("scratch past the budget", |problem, plan, chance| {
         let some = |s: &Step| match s {
-            Step::Run { op, algorithm, .. } => {
-                problem.ops[op.index()].algorithms[*algorithm as usize].scratch > 0
-            }
+            Step::Run { op, .. } => problem.ops[op.index()].scratch > 0,
             _ => false,
         };
         let Some(i) = pick(plan, chance, some) else { return false };
@@ -301,14 +285,6 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("other host bytes than it has", |_, plan, _| {
         plan.figures.host_bytes += 64;
-        true
-    }),
-    ("a split batch called bitwise", |_, plan, _| {
-        plan.micro_batches = 2;
-        true
-    }),
-    ("no batch at all", |_, plan, _| {
-        plan.micro_batches = 0;
         true
     }),
     ("a copy out left out", |_, plan, chance| {
@@ -557,7 +533,7 @@ fn two_hundred_kinds_of_damage_are_all_caught() {
 
 #[test]
 fn a_fault_says_where_it_is() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let a = step.tensor(Tensor::transient("a", 64));
     let b = step.tensor(Tensor::output("b", 64));
     step.op(Op::new("make a", &[], &[a], 1));

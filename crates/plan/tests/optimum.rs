@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 /// A forward chain of `sizes.len()` ops and its backward pass; every tensor is transient but the last gradient.
 fn chain(sizes: &[u64], times: &[u64]) -> Problem {
     let n = sizes.len();
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     step.scratch_alignment = 1;
     let tensor = |name: String, bytes: u64| Tensor { alignment: 1, ..Tensor::transient(name, bytes) };
     let values: Vec<TensorId> = (0..n).map(|i| step.tensor(tensor(format!("x{i}"), sizes[i]))).collect();
@@ -44,7 +44,7 @@ fn optimum(step: &Problem, budget: u64) -> Option<u64> {
     let outputs = (0..step.tensors.len()).filter(|&t| step.tensors[t].home == Home::Output);
     let outputs = outputs.fold(0u64, |set, t| set | 1 << t);
     let ops: Vec<(u64, u64, u64)> =
-        step.ops.iter().map(|op| (mask(&op.reads), mask(&op.writes), op.algorithms[0].ns)).collect();
+        step.ops.iter().map(|op| (mask(&op.reads), mask(&op.writes), op.ns)).collect();
     let mut best: HashMap<(u64, usize), u64> = HashMap::from([((0, 0), 0)]);
     let mut queue = BinaryHeap::from([(Reverse(0u64), 0usize, 0u64)]);
     while let Some((Reverse(ns), next, held)) = queue.pop() {

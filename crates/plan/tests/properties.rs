@@ -5,10 +5,7 @@ mod common;
 
 use carried::with_carried_state;
 use common::{Chance, random_step};
-use plimsoll_plan::{
-    Exactness, Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, split::split,
-    verify,
-};
+use plimsoll_plan::{Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, verify};
 
 #[test]
 fn random_steps_under_random_budgets_verify_and_stay_within() {
@@ -30,7 +27,6 @@ fn random_steps_under_random_budgets_verify_and_stay_within() {
             assert!(plan.figures.live_bytes <= plan.figures.arena_bytes);
             assert!(plan.figures.lower_bound_ns <= plan.figures.predicted_ns);
             assert!(plan.figures.bound_bytes <= plan.figures.arena_bytes);
-            assert_eq!(plan.exactness, Exactness::Bitwise);
             planned += 1;
         }
     }
@@ -84,23 +80,6 @@ fn the_floor_runs_and_one_byte_less_is_refused() {
             }
             other => unreachable!("a byte below the floor was planned: {other:?}"),
         }
-    }
-}
-
-#[test]
-fn micro_batches_lower_the_floor_and_verify() {
-    for seed in 300..308 {
-        let step = random_step(8, seed);
-        let bitwise = Planner::new(&step, &Request::within(0)).unwrap().floor_bytes();
-        let request =
-            Request { exactness: Exactness::Reassociated, max_micro_batches: 4, ..Request::within(0) };
-        let mut planner = Planner::new(&step, &request).unwrap();
-        let floor = planner.floor_bytes();
-        assert!(floor <= bitwise);
-        let plan = planner.plan(floor).unwrap();
-        let parts = split(&step, plan.micro_batches).unwrap();
-        verify(&parts.problem, &plan).unwrap();
-        assert!(plan.figures.arena_bytes <= floor);
     }
 }
 
@@ -179,7 +158,7 @@ fn state_on_the_host_takes_less_of_the_device_and_runs_beside_ops_where_there_is
 /// A copy takes as long as three ops, so that it is dear where it is waited for; beside the ops between, it costs nothing.
 #[test]
 fn copies_that_run_beside_ops_are_taken_where_waiting_for_them_would_be_dear() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     step.link = Some(Link { bytes_per_second: 4096 * 1_000_000_000 / 3000 });
     let layers = 32usize;
     let made: Vec<TensorId> =
@@ -223,8 +202,8 @@ fn copies_run_beside_ops_where_there_is_room() {
             let mut ns = 0;
             for (at, act) in plan.steps.iter().enumerate() {
                 match act {
-                    Step::Run { op, algorithm, .. } => {
-                        ns += step.ops[op.index()].algorithms[*algorithm as usize].ns;
+                    Step::Run { op, .. } => {
+                        ns += step.ops[op.index()].ns;
                     }
                     Step::Offload { tensor, .. } | Step::Prefetch { tensor, .. } => {
                         ns +=
@@ -245,7 +224,7 @@ fn copies_run_beside_ops_where_there_is_room() {
 
 #[test]
 fn a_step_whose_transients_weigh_nothing_is_planned_at_once() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let weight = step.tensor(Tensor::resident("weight", 64));
     let result = step.tensor(Tensor::output("result", 0));
     step.op(Op::new("exp", &[weight], &[result], 10));
@@ -255,7 +234,7 @@ fn a_step_whose_transients_weigh_nothing_is_planned_at_once() {
 
 #[test]
 fn a_step_without_ops_takes_its_residents_and_nothing_else() {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     step.tensor(Tensor::resident("weight", 256));
     let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
     assert_eq!((planner.floor_bytes(), planner.unlimited_bytes()), (256, 256));
@@ -269,7 +248,7 @@ fn the_floor_of_a_step_with_state_on_the_host_does_not_depend_on_times() {
         let floors = [1, 200, 40_000].map(|ns| {
             let mut step = with_carried_state(random_step(8, seed), ns);
             for (n, op) in step.ops.iter_mut().enumerate().filter(|(_, op)| op.carry.is_none()) {
-                op.algorithms.iter_mut().for_each(|way| way.ns = way.ns * (1 + ns) % 977 + n as u64);
+                op.ns = op.ns * (1 + ns) % 977 + n as u64;
             }
             let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
             let floor = planner.floor_bytes();

@@ -4,8 +4,7 @@
 //! pooling, sums, a dense layer, the loss, all gradients, and an update of each parameter with momentum. Elementwise chains
 //! are one op, as an engine that fuses them runs them: normalization is a pass for the statistics and one op that
 //! applies them, adds the shortcut and takes the ReLU. Times are of a device of 10 TFLOP/s and 700 GB/s: whichever
-//! limits an op. Everything is counted in the bytes: parameters, momentum, the batch, activations, gradients. No op has
-//! scratch or a second algorithm, and the batch is not split.
+//! limits an op. Everything is counted in the bytes: parameters, momentum, the batch, activations, gradients. No op has scratch.
 
 use plimsoll_plan::{Home, Kind, Op, OpId, Planner, Problem, Request, Tensor, TensorId};
 use std::collections::HashMap;
@@ -180,7 +179,7 @@ impl Net {
 }
 
 fn resnet50() -> Problem {
-    let mut net = Net { step: Problem::new(BATCH), ops: Vec::new() };
+    let mut net = Net { step: Problem::new(), ops: Vec::new() };
     let id = net.resident("images", BATCH * 3 * 224 * 224, Kind::Input);
     let labels = net.resident("labels", BATCH, Kind::Input);
     let input = Map { id, channels: 3, side: 224 };

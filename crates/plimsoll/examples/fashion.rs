@@ -20,13 +20,13 @@ fn main() -> plimsoll::Result<()> {
         .dropout(0.2)
         .dense(10);
     let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
-        .device(Device::cpu()?) // on a card (`Device::best`) the line is of the card's memory
-        .memory("128MiB")?
+        .device(Device::cpu()?) // on a card (`Device::best`) the limit is of the card's memory
+        .memory_limit("128MiB")?
         .metrics([Metric::Accuracy])
         .validation(test)
         .callback(ProgressBar::new());
     let plan = trainer.plan(&train)?; // what it will take, before it starts
-    println!("{} planned, {} at the least", plan.planned, plan.floor);
+    println!("{} planned, {} at the least", plan.figures.planned, plan.figures.floor);
     trainer.fit(&train, Epochs(3))?;
     trainer.save("fashion.safetensors")
 }

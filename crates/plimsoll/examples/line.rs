@@ -13,7 +13,7 @@ fn main() -> plimsoll::Result<()> {
         };
         let (x, y) = (Type::new(DType::F32, [32, 784]), Type::new(DType::I64, [32]));
         let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), x.clone(), y.clone());
-        recipe.memory = Some(Bytes::mib(24)); // the line, for the whole process
+        recipe.request.limit = Some(Bytes::mib(24)); // the line, for the whole process
         let mut training = Training::new(model, recipe, 42)?;
         println!("planned {}, the least is {}", training.info().planned, training.info().floor);
         let (x, y) = (Tensor::full(x, 0.5)?, Tensor::zeros(y)?);

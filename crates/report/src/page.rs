@@ -3,8 +3,9 @@
 //! The record travels in the page as it is, so that the numbers people see are those of the JSON document; all drawing is
 //! done by the page's own script, curves by uPlot (MIT, `assets/uPlot.LICENSE`).
 
-use crate::error::{Error, Result};
-use crate::record::Record;
+use plimsoll_record::{Error, Record};
+
+use crate::error::Result;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 /// What stands in the template for each file.

@@ -5,113 +5,72 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use plimsoll_record::{Epoch, Event, Frontier, Ledger, Record, Run, Step, Steps, parse};
+
 use crate::error::{Error, Result};
-use crate::record::{Event, Frontier, LedgerRow, Plan, Record, Run, SCHEMA};
-use crate::step::Step;
-use crate::table;
 
 /// No record is larger. A step of a hundred thousand ops is a tenth of it.
 const MOST_BYTES: u64 = 256 << 20;
 /// So many events are shown.
 const MOST_EVENTS: usize = 10_000;
 
-impl Record {
-    /// Reads the record at a path: the folder of a run, or a plan.
-    pub fn read(path: &Path) -> Result<Record> {
-        if path.is_dir() { Record::of_run(path) } else { Record::of_plan(path) }
+/// Reads the record at a path: the folder of a run, or a plan.
+///
+/// # Errors
+/// Says which file is missing, damaged, too large or of another version, and what to do.
+pub fn read(path: &Path) -> Result<Record> {
+    if path.is_dir() {
+        return read_run(path);
     }
-
-    /// Reads a plan (`plimsoll plan --out`).
-    pub fn of_plan(path: &Path) -> Result<Record> {
-        let Some(text) = text(path)? else { return Err(Error::NoRecord { path: path.into() }) };
-        plan(&text, &path.display().to_string())
-    }
-
-    /// Reads a plan from its text.
-    pub fn from_plan(document: &str) -> Result<Record> {
-        plan(document, "plan")
-    }
-
-    /// Reads the folder of a run. Plan and step must be there: a run that was killed has no ledger.
-    pub fn of_run(folder: &Path) -> Result<Record> {
-        let file = |name: &str| folder.join(name);
-        let shown = |name: &str| file(name).display().to_string();
-        let Some(plan_text) = text(&file("plan.json"))? else {
-            return Err(Error::NoRecord { path: folder.into() });
-        };
-        let mut record = plan(&plan_text, &shown("plan.json"))?;
-        let Some(step_text) = text(&file("step.json"))? else {
-            return Err(Error::NoStep { folder: folder.into() });
-        };
-        let step: Step = parsed(&step_text, &shown("step.json"), true)?;
-        step.check(&shown("step.json"))?;
-        record.step = Some(step);
-        if let Some(text) = text(&file("frontier.json"))? {
-            let found: Frontier = parsed(&text, &shown("frontier.json"), false)?;
-            // Of another plan: the run was begun anew under another line, say.
-            record.frontier = Some(found).filter(|found| found.agrees_with(&record.plan));
-        }
-        let mut run = Run::default();
-        if let Some(text) = text(&file("steps.csv"))? {
-            let (steps, unread) = table::steps(&text);
-            (run.steps, run.unread_lines) = (steps, unread);
-        }
-        if let Some(text) = text(&file("metrics.csv"))? {
-            let (epochs, unread) = table::epochs(&text);
-            (run.epochs, run.unread_lines) = (epochs, run.unread_lines + unread);
-        }
-        if let Some(text) = text(&file("events.jsonl"))? {
-            for line in text.lines().filter(|line| !line.trim().is_empty()) {
-                match serde_json::from_str::<Event>(line) {
-                    Ok(event) if run.events.len() < MOST_EVENTS => run.events.push(event),
-                    Ok(_) => {}
-                    Err(_) => run.unread_lines += 1,
-                }
-            }
-        }
-        if let Some(text) = text(&file("ledger.json"))? {
-            run.ledger = parsed::<Vec<LedgerRow>>(&text, &shown("ledger.json"), false)?;
-        }
-        run.sum_up(&record.plan);
-        record.run = Some(run);
-        Ok(record)
-    }
+    let Some(text) = text(path)? else { return Err(Error::NoRecord { path: path.into() }) };
+    Ok(Record::parse_plan(&text, &path.display().to_string())?)
 }
 
-/// What else is in a plan's file.
-#[derive(Default, serde::Deserialize)]
-#[serde(default)]
-struct Parts {
-    planned_bytes: Option<u64>,
-    step: Option<Step>,
-    frontier: Option<Frontier>,
+/// Reads a plan from its text.
+///
+/// # Errors
+/// As [`Record::parse_plan`].
+pub fn parse_plan(document: &str) -> Result<Record> {
+    Ok(Record::parse_plan(document, "plan")?)
 }
 
-/// A plan with what comes in the same file. It is read twice, so that a mistake is known by its place in the text.
-fn plan(text: &str, file: &str) -> Result<Record> {
-    #[derive(serde::Deserialize)]
-    struct Version {
-        schema: Option<u64>,
+/// Reads the folder of a run. Plan and step must be there: a run that was killed has no ledger.
+fn read_run(folder: &Path) -> Result<Record> {
+    let file = |name: &str| folder.join(name);
+    let shown = |name: &str| file(name).display().to_string();
+    let Some(plan_text) = text(&file("plan.json"))? else {
+        return Err(Error::NoRecord { path: folder.into() });
+    };
+    let mut record = Record::parse_plan(&plan_text, &shown("plan.json"))?;
+    let Some(step_text) = text(&file("step.json"))? else {
+        return Err(Error::NoStep { folder: folder.into() });
+    };
+    let step: Step = parse(&step_text, &shown("step.json"), true)?;
+    step.check(&shown("step.json"))?;
+    record.step = Some(step);
+    if let Some(text) = text(&file("frontier.json"))? {
+        let found: Frontier = parse(&text, &shown("frontier.json"), false)?;
+        // Of another plan: the run was begun anew under another memory limit, say.
+        record.frontier = Some(found).filter(|found| found.agrees_with(&record.plan));
     }
-    // Of another version nothing else need be right.
-    if let Ok(Version { schema: Some(found) }) = serde_json::from_str(text)
-        && found != u64::from(SCHEMA)
-    {
-        return Err(Error::Schema { file: file.into(), found, known: SCHEMA });
+    let mut run = Run::default();
+    if let Some(text) = text(&file("steps.csv"))? {
+        (run.steps, run.unread_lines) = Steps::from_csv(&text);
     }
-    let parts: Parts = parsed(text, file, true)?;
-    if parts.planned_bytes.is_none() {
-        let why =
-            "it says no planned_bytes, so it is no plan; name a file that plimsoll plan --out wrote".into();
-        return Err(Error::Broken { file: file.into(), why });
+    if let Some(text) = text(&file("metrics.csv"))? {
+        let (epochs, unread) = Epoch::from_csv(&text);
+        (run.epochs, run.unread_lines) = (epochs, run.unread_lines + unread);
     }
-    parts.step.iter().try_for_each(|step| step.check(file))?;
-    let plan: Plan = parsed(text, file, true)?;
-    Ok(Record { schema: SCHEMA, plan, step: parts.step, frontier: parts.frontier, run: None })
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(text: &str, file: &str, needed: bool) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| Error::json(file, text, &error, needed))
+    if let Some(text) = text(&file("events.jsonl"))? {
+        let (events, unread) = Event::from_lines(&text, &shown("events.jsonl"), MOST_EVENTS)?;
+        (run.events, run.unread_lines) = (events, run.unread_lines + unread);
+    }
+    if let Some(text) = text(&file("ledger.json"))? {
+        run.ledger = Ledger::parse(&text, &shown("ledger.json"))?.rows;
+    }
+    run.sum_up(&record.plan);
+    record.run = Some(run);
+    Ok(record)
 }
 
 /// The text of a file; none if there is no such file. What is no UTF-8 is replaced, and refused as JSON later.
@@ -131,6 +90,8 @@ fn text(path: &Path) -> Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_record::Error as Broken;
+
     use super::*;
 
     const PLAN: &str = r#"{"model": "cnn", "batch": 4, "planned_bytes": 900, "line_bytes": 1000, "predicted_ms": 1.5,
@@ -145,7 +106,7 @@ mod tests {
 
     /// Reads it and, if that works, draws all that is drawn on this side.
     fn drawn(text: &str) -> Result<()> {
-        let record = Record::from_plan(text)?;
+        let record = parse_plan(text)?;
         crate::trace(&record);
         record.step.iter().for_each(|step| assert!(step.peak().0 <= step.instructions.len()));
         crate::page(&record).map(|_| ())
@@ -153,8 +114,8 @@ mod tests {
 
     #[test]
     fn a_plan_is_read_whole() {
-        let record = Record::from_plan(PLAN).unwrap();
-        assert_eq!((record.plan.model.as_str(), record.plan.line_bytes), ("cnn", Some(1000)));
+        let record = parse_plan(PLAN).unwrap();
+        assert_eq!((record.plan.model.as_str(), record.plan.memory_limit_bytes), ("cnn", Some(1000)));
         assert_eq!(record.step.as_ref().map(Step::peak), Some((0, 64)));
         assert_eq!(record.frontier.unwrap().points[0].planned_bytes, 500);
     }
@@ -197,23 +158,22 @@ mod tests {
     #[test]
     fn a_damaged_record_is_named_with_line_and_column_as_an_editor_counts() {
         let text = "{\n  \"planned_bytes\": 900,\n  \"model\": \"Größe\", \"batch\": x\n}\n";
-        let error = Record::from_plan(text).unwrap_err();
-        let Error::Json { line, column, .. } = &error else { panic!("{error}") };
+        let error = parse_plan(text).unwrap_err();
+        let Error::Record(Broken::Json { line, column, .. }) = &error else { panic!("{error}") };
         let third = text.lines().nth(2).unwrap();
         assert_eq!((*line, *column), (3, third.chars().position(|c| c == 'x').unwrap() + 1));
         assert!(error.to_string().starts_with("plan:3:30: expected value: the file is damaged"), "{error}");
-        let typed =
-            Record::from_plan("{\"planned_bytes\": 1,\n \"batch\": \"many\"}").unwrap_err().to_string();
+        let typed = parse_plan("{\"planned_bytes\": 1,\n \"batch\": \"many\"}").unwrap_err().to_string();
         assert!(typed.starts_with("plan:2:") && typed.contains("many"), "{typed}");
-        let empty = Record::from_plan("").unwrap_err().to_string();
+        let empty = parse_plan("").unwrap_err().to_string();
         assert!(empty.starts_with("plan:1:1: "), "{empty}");
     }
 
     #[test]
     fn a_record_of_another_schema_is_refused_by_its_number() {
-        let error = Record::from_plan(r#"{"schema": 7, "planned_bytes": "unlike today"}"#).unwrap_err();
-        assert!(matches!(error, Error::Schema { found: 7, known: 1, .. }), "{error}");
-        assert!(Record::from_plan(r#"{"schema": 1, "planned_bytes": 5}"#).is_ok());
+        let error = parse_plan(r#"{"schema": 7, "planned_bytes": "unlike today"}"#).unwrap_err();
+        assert!(matches!(error, Error::Record(Broken::Schema { found: 7, known: 1, .. })), "{error}");
+        assert!(parse_plan(r#"{"schema": 1, "planned_bytes": 5}"#).is_ok());
     }
 
     #[test]
@@ -221,7 +181,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("plimsoll-report-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
-        let said = || Record::read(&folder).unwrap_err().to_string();
+        let said = || read(&folder).unwrap_err().to_string();
         assert!(said().contains("neither the folder of a run"), "{}", said());
         write(
             "plan.json",
@@ -231,23 +191,23 @@ mod tests {
         write("step.json", "{\"arena_bytes\": 12");
         assert!(said().contains("step.json:1:"), "{}", said());
         write("step.json", "{}");
-        assert!(Record::read(&folder).unwrap().frontier.is_none());
+        assert!(read(&folder).unwrap().frontier.is_none());
         for (points, is_shown) in
             [("500, \"predicted_ms\": 3.0", true), ("499, \"predicted_ms\": 3.0", false)]
         {
             write("frontier.json", &format!("{{\"points\": [{{\"planned_bytes\": {points}}}]}}"));
-            assert_eq!(Record::read(&folder).unwrap().frontier.is_some(), is_shown, "{points}");
+            assert_eq!(read(&folder).unwrap().frontier.is_some(), is_shown, "{points}");
         }
         write("events.jsonl", "{\"event\": \"started\"}\n{\"event\": \"sav");
         write("steps.csv", "step,loss\n1,0.5\n2\n");
-        let run = Record::read(&folder).unwrap().run.unwrap();
+        let run = read(&folder).unwrap().run.unwrap();
         assert_eq!((run.events.len(), run.steps.step.len(), run.unread_lines), (1, 1, 2));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn what_is_no_record_is_refused_with_what_to_do() {
-        let error = Record::read(Path::new("no/such/run")).unwrap_err().to_string();
+        let error = read(Path::new("no/such/run")).unwrap_err().to_string();
         assert!(error.contains("plimsoll train wrote"), "{error}");
     }
 }

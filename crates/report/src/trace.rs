@@ -1,12 +1,11 @@
 //! Turns a record into a Chrome trace: instructions as slices on one track a phase, memory by kind as counters. Perfetto
 //! (ui.perfetto.dev) and chrome://tracing open it.
 
+use plimsoll_record::{Kind, Phase, Record, Step};
 use serde_json::{Value, json};
 
-use crate::record::Record;
-use crate::step::{KINDS, Step};
-
-const PHASES: &[&str] = &["forward", "backward", "update"];
+/// The kinds of what lies in an arena, in the order in which pictures stack them.
+const KINDS: [Kind; 5] = [Kind::Activation, Kind::Gradient, Kind::Optimizer, Kind::Scratch, Kind::Other];
 /// An instruction without a predicted time is drawn with this one, so that it can be seen.
 const LEAST_US: f64 = 0.1;
 
@@ -16,9 +15,9 @@ pub fn trace(record: &Record) -> Value {
         "ph": "M", "pid": 1, "name": "process_name",
         "args": { "name": format!("{} step, batch {}", record.plan.model, record.plan.batch) },
     })];
-    for (i, phase) in PHASES.iter().enumerate() {
+    for (i, phase) in Phase::ALL.iter().enumerate() {
         events.push(json!({
-            "ph": "M", "pid": 1, "tid": i + 1, "name": "thread_name", "args": { "name": phase },
+            "ph": "M", "pid": 1, "tid": i + 1, "name": "thread_name", "args": { "name": phase.name() },
         }));
     }
     if let Some(step) = &record.step {
@@ -28,28 +27,28 @@ pub fn trace(record: &Record) -> Value {
         "displayTimeUnit": "ms",
         "otherData": {
             "model": record.plan.model, "batch": record.plan.batch,
-            "line_bytes": record.plan.line_bytes, "planned_bytes": record.plan.planned_bytes,
+            "line_bytes": record.plan.memory_limit_bytes, "planned_bytes": record.plan.planned_bytes,
         },
         "traceEvents": events,
     })
 }
 
 fn slices(step: &Step, events: &mut Vec<Value>) {
-    let held = step.held(KINDS);
+    let held = KINDS.map(|kind| step.held(kind));
     let mut resident = std::collections::BTreeMap::new();
     for r in &step.residents {
-        *resident.entry(r.kind.as_str()).or_insert(0u64) += r.bytes;
+        *resident.entry(r.kind).or_insert(0u64) += r.bytes;
     }
     let elsewhere = step.program_bytes + step.pipeline_bytes + step.other_bytes;
     let mut at = 0.0;
     for (i, instruction) in step.instructions.iter().enumerate() {
         let layer = &step.names[instruction.layer as usize];
         let name = match layer.as_str() {
-            "" => instruction.op.clone(),
+            "" => instruction.op.to_string(),
             layer => format!("{layer}/{}", instruction.op),
         };
         let us = instruction.us.max(LEAST_US);
-        let phase = PHASES.iter().position(|phase| *phase == instruction.phase).unwrap_or(0);
+        let phase = instruction.phase as usize;
         let site = instruction.site.map_or("", |site| step.sites[site as usize].as_str());
         events.push(json!({
             "ph": "X", "pid": 1, "tid": phase + 1, "ts": at, "dur": us, "name": name, "cat": instruction.what,
@@ -59,11 +58,11 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
         let mut total = elsewhere;
         for (kind, held) in KINDS.iter().zip(&held) {
             let bytes = held[i] + resident.get(kind).copied().unwrap_or(0);
-            args.insert((*kind).into(), bytes.into());
+            args.insert(kind.name().into(), bytes.into());
             total += bytes;
         }
         for (kind, bytes) in resident.iter().filter(|(kind, _)| !KINDS.contains(kind)) {
-            args.insert((*kind).into(), (*bytes).into());
+            args.insert(kind.name().into(), (*bytes).into());
             total += bytes;
         }
         args.insert("program".into(), elsewhere.into());
@@ -71,9 +70,9 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
         events.push(json!({ "ph": "C", "pid": 1, "ts": at, "name": "bytes", "args": { "taken": total } }));
         at += us;
     }
-    if let Some(line) = step.line_bytes {
+    if let Some(limit) = step.memory_limit_bytes {
         for ts in [0.0, at] {
-            events.push(json!({ "ph": "C", "pid": 1, "ts": ts, "name": "line", "args": { "line": line } }));
+            events.push(json!({ "ph": "C", "pid": 1, "ts": ts, "name": "line", "args": { "line": limit } }));
         }
     }
 }
@@ -81,22 +80,22 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::{Instruction, Tensor};
+    use plimsoll_record::{Action, Instruction, Interval};
 
     fn record() -> Record {
-        let instruction = |op: &str, phase: &str, us: f64| Instruction {
+        let instruction = |op: &'static str, phase: Phase, us: f64| Instruction {
             op: op.into(),
             layer: 0,
             site: Some(0),
             us,
-            what: "run".into(),
-            phase: phase.into(),
+            what: Action::Run,
+            phase,
         };
-        let tensor = |kind: &str, from: u32, to: u32, bytes: u64| Tensor {
+        let tensor = |kind: Kind, from: u32, to: u32, bytes: u64| Interval {
             name: 1,
             layer: 0,
-            kind: kind.into(),
-            shape: vec![bytes / 4],
+            kind,
+            shape: [bytes / 4].into(),
             dtype: "f32".into(),
             bytes,
             offset: 0,
@@ -106,16 +105,16 @@ mod tests {
             site: None,
         };
         let step = Step {
-            line_bytes: Some(5000),
+            memory_limit_bytes: Some(5000),
             program_bytes: 1000,
             names: vec!["dense".into(), "dense/matmul".into()],
             sites: vec!["model.rs:7".into()],
             instructions: vec![
-                instruction("matmul", "forward", 40.0),
-                instruction("matmul", "backward", 80.0),
-                instruction("sub", "update", 0.0),
+                instruction("matmul", Phase::Forward, 40.0),
+                instruction("matmul", Phase::Backward, 80.0),
+                instruction("sub", Phase::Update, 0.0),
             ],
-            tensors: vec![tensor("activation", 0, 2, 640), tensor("gradient", 1, 3, 1280)],
+            tensors: vec![tensor(Kind::Activation, 0, 2, 640), tensor(Kind::Gradient, 1, 3, 1280)],
             ..Step::default()
         };
         Record { step: Some(step), ..Record::default() }
@@ -137,7 +136,7 @@ mod tests {
         assert_eq!(slices[0]["name"], "dense/matmul");
         assert_eq!(slices[0]["args"]["source"], "model.rs:7");
         let named: Vec<&str> = of("M").iter().filter_map(|e| e["args"]["name"].as_str()).skip(1).collect();
-        assert_eq!(named, PHASES);
+        assert_eq!(named, ["forward", "backward", "update"]);
         let counters: Vec<&Value> = of("C").into_iter().filter(|e| e["name"] == "bytes by kind").collect();
         let of_kind = |i: usize, kind: &str| counters[i]["args"][kind].as_u64().unwrap();
         assert_eq!(

@@ -4,8 +4,7 @@ use plimsoll_device::backend::{Fault, Unsupported};
 use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
-use crate::account::Account;
-use crate::refusal::{Refusal, Way};
+use crate::memory::{Account, Refusal, Way};
 
 /// An error of the run stage.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +174,7 @@ pub enum Error {
 impl From<plimsoll_graph::Error> for Error {
     /// With the layer that was being traced, and the line that asked for it.
     fn from(error: plimsoll_graph::Error) -> Error {
-        Error::Graph(error.within(&crate::tracing::path(), crate::tracing::asked_from()))
+        Error::Graph(error.within(&crate::scope::path(), crate::scope::asked_from()))
     }
 }
 

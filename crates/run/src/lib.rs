@@ -1,55 +1,57 @@
 //! Turns op calls into results: tensors (eager and traced), the gradient tape, traced functions and training steps.
 //!
+//! The modules stand in the order in which data passes them; each imports only from those before it:
+//!
+//! ```text
+//! scope, memory, error   names, figures and refusals
+//! device, request        what runs kernels and how long they take; what is asked of memory
+//! tensor                 eager tensors, the tape, tracing
+//! trace                  a step's body -> a graph for so many samples
+//! lower                  a graph -> the planner's problem -> a verified plan of it
+//! choose                 a step and a memory limit -> the one `StepPlan`
+//! program                a plan -> instructions at fixed offsets, and how they run
+//! timeline               a program -> a record for people
+//! execute                functions and steps over their state
+//! ```
+//!
 //! What is not here: layers, optimizers, files.
+
+mod scope;
+
+mod memory;
+mod peak;
 
 mod error;
 
 mod device;
-mod feed;
-mod host;
+mod request;
+
 mod tensor;
 
-mod sketch;
-mod tape;
-mod tracing;
+mod trace;
 
-mod costs;
-mod draft;
 mod lower;
-mod order;
-mod peak;
-mod profile;
+
+mod choose;
+
 mod program;
-mod refusal;
-mod times;
-mod timing;
 
-mod account;
-mod compile;
-mod function;
-mod step;
-mod survey;
 mod timeline;
-mod variant;
 
-#[cfg(test)]
-mod stand;
+mod execute;
 
-pub use account::{Account, PROGRAM};
-pub use device::{Counted, Device, MemoryInfo, Placement};
+pub use choose::{Frontier, FrontierPoint, PROGRAM, StepInfo, StepPlan, StepPlanner, undominated};
+pub use device::{Counted, Device, MemoryInfo, Placement, Profile};
 pub use error::{Error, Result};
-pub use feed::Feed;
-pub use function::{Function, function};
+pub use execute::{Function, Held, Mode, Step, function};
+pub use memory::{Account, Way};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;
-pub use plimsoll_plan::{Exactness, Kind};
-pub use profile::Profile;
-pub use refusal::Way;
-pub use sketch::Sketch;
-pub use step::{Held, Pass, Step, StepInfo, StepOptions, StepResult};
-pub use survey::{Frontier, FrontierPoint, Survey, undominated};
-pub use tape::Tape;
-pub use tensor::Tensor;
-pub use timeline::{Did, Interval, Moment, Purpose, Resident, Stretch, Timeline};
-pub use tracing::{asked_at, asked_from, named};
+pub use plimsoll_plan::Exactness;
+pub use plimsoll_record as record;
+pub use plimsoll_record::Kind;
+pub use request::{MemoryRequest, Precision};
+pub use scope::{asked_at, asked_from, named};
+pub use tensor::{Feed, Sketch, Tape, Tensor};
+pub use trace::{Pass, StateSpec, StepFn, StepOptions, StepResult};

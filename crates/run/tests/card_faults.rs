@@ -74,7 +74,7 @@ fn body(pass: &Pass<'_>) -> Result<StepResult> {
 }
 
 fn options(memory: Option<Bytes>) -> StepOptions {
-    StepOptions { memory, batched: true, ..StepOptions::default() }
+    StepOptions { batched: true, ..StepOptions::default() }.limit(memory)
 }
 
 /// A step, and a count of how often its body is traced: every plan traces it.

@@ -7,9 +7,10 @@ mod own_memory;
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
+use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Did, Error, Exactness, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape,
-    Tensor, TensorOps,
+    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    StepResult, Tape, Tensor, TensorOps,
 };
 
 const LAYERS: usize = 6;
@@ -66,13 +67,13 @@ fn options() -> StepOptions {
 }
 
 fn hosting(memory: Option<Bytes>) -> StepOptions {
-    StepOptions { memory, host_memory: Some(Bytes::gib(8)), ..options() }
+    options().limit(memory).host_limit(Some(Bytes::gib(8)))
 }
 
 fn compile(device: &Device, options: StepOptions) -> Result<Step> {
     device.scope(|| {
         let scale = 1.0 / (input(device).shape[1] as f64).sqrt();
-        let mut left = options.host_memory.unwrap_or(Bytes::ZERO);
+        let mut left = options.request.host_limit.unwrap_or(Bytes::ZERO);
         let mut all = Vec::new();
         for (i, (name, kind, ty)) in held(device).into_iter().enumerate() {
             let tensor = match kind {
@@ -85,8 +86,9 @@ fn compile(device: &Device, options: StepOptions) -> Result<Step> {
     })
 }
 
-fn survey(device: &Device, options: &StepOptions) -> Survey<'static> {
-    Survey::new(options, device, &held(device), &[input(device)], body).unwrap()
+fn survey(device: &Device, options: &StepOptions) -> StepPlanner {
+    let specs = held(device).into_iter().map(|(name, kind, ty)| StateSpec::new(name, kind, ty)).collect();
+    StepPlanner::new(options, device, specs, &[input(device)], body).unwrap()
 }
 
 fn losses(device: &Device, step: &mut Step, n: usize) -> Vec<Vec<u8>> {
@@ -167,7 +169,7 @@ fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
             Err(Error::Infeasible { least, .. }) => assert_eq!(least, with),
             other => panic!("a byte less gave {:?}", other.map(|step| step.info().clone())),
         }
-        let tight = StepOptions { memory: Some(with), ..options() };
+        let tight = options().limit(Some(with));
         let Err(Error::Infeasible { ways, .. }) = compile(&device, tight) else {
             panic!("it fits without the host")
         };
@@ -180,13 +182,13 @@ fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
 fn more_memory_is_never_slower_and_the_host_gives_no_more_than_it_may() {
     for device in devices().into_iter().filter(|device| !is_card(device)) {
         for host in [Bytes::kib(1), Bytes::kib(30), Bytes::mib(8)] {
-            let options = StepOptions { host_memory: Some(host), ..options() };
+            let options = options().host_limit(Some(host));
             let mut survey = survey(&device, &options);
             let (floor, most) = (survey.floor().get(), survey.unlimited().get());
             let mut last = f64::MAX;
             for k in 0..12 {
                 let line = Bytes(floor + (most - floor) * k / 11);
-                let info = survey.plan(Some(line)).unwrap();
+                let info = survey.plan(Some(line)).unwrap().figures;
                 assert!(info.predicted_seconds <= last, "{line} is slower than less");
                 assert!(info.planned <= line && info.host_bytes <= host, "{info:?}");
                 last = info.predicted_seconds;
@@ -258,11 +260,7 @@ fn state_on_the_host_is_read_kept_and_set_like_any_other() {
 #[test]
 fn the_updates_of_a_split_batch_fetch_their_state_too() {
     for device in devices() {
-        let split = |options: StepOptions| StepOptions {
-            micro_batch: Some(3),
-            exactness: Exactness::Reassociated,
-            ..options
-        };
+        let split = |options: StepOptions| options.micro_batch(Some(3)).exactness(Exactness::Reassociated);
         let expected = bits(&device, &mut compile(&device, split(options())).unwrap());
         let floor = |options: &StepOptions| survey(&device, &split(options.clone())).floor();
         let (with, without) = (floor(&hosting(None)), floor(&options()));
@@ -290,9 +288,9 @@ fn ledger_and_record_say_what_is_on_the_host() {
         let timeline = step.timeline().unwrap();
         let hosted = step.state().iter().filter(|t| t.is_hosted()).count();
         assert_eq!(timeline.residents.len(), step.state().len() - hosted + 2);
-        let count = |what: Did| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
-        assert!(count(Did::Prefetch) >= hosted as u64 && count(Did::Offload) >= hosted as u64);
-        assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
+        let count = |what: Action| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
+        assert!(count(Action::Prefetch) >= hosted as u64 && count(Action::Offload) >= hosted as u64);
+        assert_eq!(count(Action::Await), step.info().offloaded_copies, "every copy is waited for once");
         assert_eq!(timeline.peak().1, step.info().live.get());
         assert_apart(&timeline);
     }

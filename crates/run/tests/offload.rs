@@ -6,9 +6,10 @@ mod own_memory;
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
+use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Did, Error, Exactness, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape,
-    Tensor, TensorOps,
+    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    StepResult, Tape, Tensor, TensorOps,
 };
 
 /// The devices with memory of their own, or lines that say which are not there.
@@ -81,13 +82,18 @@ impl Net {
     }
 }
 
+/// The state as far as planning must know it.
+fn specs(held: Vec<(String, Kind, Type)>) -> Vec<StateSpec> {
+    held.into_iter().map(|(name, kind, ty)| StateSpec::new(name, kind, ty)).collect()
+}
+
 fn options() -> StepOptions {
-    StepOptions { batched: true, guarded: true, exactness: Exactness::Bitwise, ..StepOptions::default() }
+    StepOptions { batched: true, guarded: true, ..StepOptions::default() }.exactness(Exactness::Bitwise)
 }
 
 /// Copies that are allowed to take whatever they like.
 fn copying(memory: Option<Bytes>) -> StepOptions {
-    StepOptions { memory, host_memory: Some(Bytes::gib(8)), ..options() }
+    options().limit(memory).host_limit(Some(Bytes::gib(8)))
 }
 
 fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
@@ -117,8 +123,13 @@ fn bits(net: Net, device: &Device, step: &mut Step) -> Vec<Vec<u8>> {
 /// Lines between the least with copies and what the fastest plan takes. What a card's context takes may change by a page or
 /// two from plan to plan, so there the least itself is left out.
 fn lines(net: Net, device: &Device) -> Vec<Bytes> {
-    let survey =
-        Survey::new(&copying(None), device, &net.held(device), &[net.input(device)], |pass| net.body(pass));
+    let survey = StepPlanner::new(
+        &copying(None),
+        device,
+        specs(net.held(device)),
+        &[net.input(device)],
+        move |pass| net.body(pass),
+    );
     let survey = survey.unwrap();
     let (floor, most) = (survey.floor().get(), survey.unlimited().get());
     let first = if is_card(device) { 1 } else { 0 };
@@ -161,21 +172,21 @@ fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
         let line = lines(Net::Dense, &device)[0];
         let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
         let timeline = step.timeline().unwrap();
-        let count = |what: Did| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
-        assert_eq!(count(Did::Offload) + count(Did::Prefetch), step.info().offloaded_copies);
-        assert_eq!(count(Did::Await), step.info().offloaded_copies, "every copy is waited for once");
-        assert!(count(Did::Prefetch) > 0);
+        let count = |what: Action| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
+        assert_eq!(count(Action::Offload) + count(Action::Prefetch), step.info().offloaded_copies);
+        assert_eq!(count(Action::Await), step.info().offloaded_copies, "every copy is waited for once");
+        assert!(count(Action::Prefetch) > 0);
         // A recording ends at a check, and nothing that it starts may be under way then.
         let mut under_way = 0;
         for instruction in &timeline.instructions {
             match instruction.what {
-                Did::Offload | Did::Prefetch => under_way += 1,
-                Did::Await => under_way -= 1,
-                Did::Check => assert_eq!(under_way, 0, "copies at the check"),
-                Did::Run | Did::Again | Did::Copy => {}
+                Action::Offload | Action::Prefetch => under_way += 1,
+                Action::Await => under_way -= 1,
+                Action::Check => assert_eq!(under_way, 0, "copies at the check"),
+                Action::Run | Action::Again | Action::Copy => {}
             }
         }
-        assert_eq!(count(Did::Check), 1);
+        assert_eq!(count(Action::Check), 1);
         assert_eq!(timeline.peak().1, step.info().live.get());
         assert_apart(&timeline);
     }
@@ -186,22 +197,22 @@ fn host_memory_lowers_the_floor_and_is_never_exceeded() {
     for device in devices() {
         let survey = |options: &StepOptions| {
             let net = Net::Dense;
-            Survey::new(options, &device, &net.held(&device), &[net.input(&device)], move |pass| {
+            StepPlanner::new(options, &device, specs(net.held(&device)), &[net.input(&device)], move |pass| {
                 net.body(pass)
             })
             .unwrap()
         };
         let (without, with) = (survey(&options()).floor(), survey(&copying(None)).floor());
         assert!(with <= without, "{with} with copies, {without} without");
-        let zero = StepOptions { host_memory: Some(Bytes::ZERO), ..options() };
+        let zero = options().host_limit(Some(Bytes::ZERO));
         // What libraries take of a card is measured, and grows by a grain now and then.
         let grain = if is_card(&device) { 32 << 20 } else { 0 };
         assert!(survey(&zero).floor().get().abs_diff(without.get()) <= grain);
         // From too little for any tensor to all that is wanted.
         let line = Bytes((with.get() + 2 * survey(&options()).unlimited().get()) / 3).max(without);
         for host in [Bytes(1), Bytes::kib(17), Bytes::kib(40), Bytes::mib(24), Bytes::gib(8)] {
-            let options = StepOptions { memory: Some(line), host_memory: Some(host), ..options() };
-            let info = survey(&options).plan(Some(line)).unwrap();
+            let options = options().limit(Some(line)).host_limit(Some(host));
+            let info = survey(&options).plan(Some(line)).unwrap().figures;
             assert!(info.host_bytes <= host, "{} of {host}", info.host_bytes);
             assert!(info.planned <= line);
         }
@@ -231,7 +242,7 @@ fn the_floor_with_copies_is_kept_and_a_byte_less_is_refused() {
 fn a_refusal_without_host_memory_says_what_it_would_give() {
     for device in devices().into_iter().filter(|device| !is_card(device)) {
         let least = compile(Net::Dense, &device, copying(None)).unwrap().info().floor;
-        let tight = StepOptions { memory: Some(Bytes(1)), ..options() };
+        let tight = options().limit(Some(Bytes(1)));
         let Err(Error::Infeasible { ways, .. }) = compile(Net::Dense, &device, tight) else {
             panic!("a byte is enough");
         };

@@ -77,10 +77,10 @@ fn copies_allocate_nothing() {
     };
     let (without, copies, ..) = allocations(&device, StepOptions::default());
     assert_eq!(copies, 0);
-    let free = StepOptions { host_memory: Some(Bytes::mib(64)), ..StepOptions::default() };
+    let free = StepOptions::default().host_limit(Some(Bytes::mib(64)));
     let (.., floor, unlimited) = allocations(&device, free.clone());
     let line = Bytes((floor.get() + unlimited.get()) / 2);
-    let (with, copies, again, ..) = allocations(&device, StepOptions { memory: Some(line), ..free });
+    let (with, copies, again, ..) = allocations(&device, free.limit(Some(line)));
     assert!(copies > 0 && again == 0, "{copies} copies, {again} ops again");
     assert_eq!(with, without, "three steps with {copies} copies each");
 }

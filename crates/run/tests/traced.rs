@@ -3,8 +3,8 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, LossOps, NormOps, Site, SoftmaxOps, Type};
 use plimsoll_run::{
-    Device, Error, Kind, Pass, Result, Step, StepOptions, StepResult, Survey, Tape, Tensor, TensorOps,
-    asked_at, function, named,
+    Device, Error, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner, StepResult, Tape, Tensor,
+    TensorOps, asked_at, function, named,
 };
 
 fn noise(shape: &[usize], dtype: DType, seed: u64) -> Tensor {
@@ -246,7 +246,7 @@ fn values_without_elements_run_like_others() {
 fn sizes_that_cannot_be_counted_are_refused_as_such() {
     let rows = Type::new(DType::F32, [1 << 40, 1 << 40]);
     assert_eq!(rows.bytes(), usize::MAX);
-    let held = [("w".to_string(), Kind::Parameter, Type::new(DType::F32, [2, 2]))];
+    let state = vec![StateSpec::new("w", Kind::Parameter, Type::new(DType::F32, [2, 2]))];
     let survey = |ty: Type| {
         let options = StepOptions::default();
         let body = |pass: &Pass<'_>| {
@@ -260,7 +260,7 @@ fn sizes_that_cannot_be_counted_are_refused_as_such() {
                 totals: vec![],
             })
         };
-        match Survey::new(&options, &Device::current().unwrap(), &held, &[ty], body) {
+        match StepPlanner::new(&options, &Device::current().unwrap(), state.clone(), &[ty], body) {
             Err(error) => error.to_string(),
             Ok(_) => panic!("it was planned"),
         }

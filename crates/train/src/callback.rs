@@ -4,6 +4,7 @@ use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
 use plimsoll_nn::Plateau;
 use plimsoll_run::StepInfo;
+use plimsoll_run::record::Event;
 
 use crate::error::{Error, Result};
 use crate::stop::{Ended, shown};
@@ -156,27 +157,24 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// The notice as a line of a log.
+    /// The notice as JSON, as a run's record has it.
     pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!(self.to_event())
+    }
+
+    /// The notice as an event of the run's record.
+    pub fn to_event(&self) -> Event {
         match self {
             Notice::Skipped { step, loss_scale } => {
-                serde_json::json!({ "event": "skipped", "step": step, "loss_scale": loss_scale })
+                Event::new("skipped").at(*step).with("loss_scale", *loss_scale)
             }
-            Notice::Replanned { step, why } => {
-                serde_json::json!({ "event": "replanned", "step": step, "why": why })
-            }
-            Notice::Saved { step, path } => {
-                serde_json::json!({ "event": "saved", "step": step, "path": shown(path) })
-            }
-            Notice::Resumed { step, path } => {
-                serde_json::json!({ "event": "resumed", "step": step, "path": shown(path) })
-            }
+            Notice::Replanned { step, why } => Event::new("replanned").at(*step).because(why.clone()),
+            Notice::Saved { step, path } => Event::new("saved").at(*step).with("path", shown(path)),
+            Notice::Resumed { step, path } => Event::new("resumed").at(*step).with("path", shown(path)),
             Notice::DamagedCheckpoint { path, why } => {
-                serde_json::json!({ "event": "damaged", "path": shown(path), "why": why })
+                Event::new("damaged").because(why.clone()).with("path", shown(path))
             }
-            Notice::Rehearsed { step, what } => {
-                serde_json::json!({ "event": "rehearsed", "step": step, "why": what })
-            }
+            Notice::Rehearsed { step, what } => Event::new("rehearsed").at(*step).because(what.clone()),
         }
     }
 }

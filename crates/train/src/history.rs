@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll_device::process::Meter;
+use plimsoll_run::record::{Event, Steps};
 use plimsoll_run::{Counted, Device};
 
 use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
@@ -37,7 +38,6 @@ pub struct StepLog {
 
 /// To ask how much of a card's memory is taken is slow, so that it is done no more often than this.
 const COUNT: Duration = Duration::from_millis(500);
-const HEADING: &str = "step,epoch,loss,rate,samples_s,waiting,resident_bytes,resident_peak_bytes,device_bytes,device_peak_bytes";
 
 impl StepLog {
     /// A log at a path.
@@ -83,11 +83,11 @@ impl StepLog {
         if !is_new {
             let mut heading = String::new();
             BufReader::new(File::open(&self.path)?).read_line(&mut heading)?;
-            self.has_peaks = heading.trim_end().split(',').count() >= HEADING.split(',').count();
+            self.has_peaks = heading.trim_end().split(',').count() >= Steps::HEADING.split(',').count();
         }
         let file = self.file.insert(BufWriter::with_capacity(1 << 13, file));
         if is_new {
-            writeln!(file, "{HEADING}")?;
+            writeln!(file, "{}", Steps::HEADING)?;
         }
         Ok(())
     }
@@ -196,8 +196,11 @@ impl NoticeLog {
     }
 
     /// Adds a line that is no notice: what ended a run, say.
-    pub fn add(path: &Path, event: &serde_json::Value) -> Result<()> {
-        let write = || writeln!(File::options().create(true).append(true).open(path)?, "{event}");
+    pub fn add(path: &Path, event: &Event) -> Result<()> {
+        let write = || {
+            let line = serde_json::to_string(event)?;
+            writeln!(File::options().create(true).append(true).open(path)?, "{line}")
+        };
         write().map_err(Error::file(path))
     }
 }
@@ -208,7 +211,7 @@ impl Callback for NoticeLog {
             self.lines = BufReader::new(file).split(b'\n').count() as u64;
         }
         let (line, planned) = (plan.line.map(|line| line.get()), plan.info.planned.get());
-        let event = serde_json::json!({ "event": "started", "line_bytes": line, "planned_bytes": planned });
+        let event = Event::started().with("line_bytes", line).with("planned_bytes", planned);
         NoticeLog::add(&self.path, &event)
     }
 
@@ -218,7 +221,7 @@ impl Callback for NoticeLog {
             return Ok(());
         }
         self.lines += 1;
-        NoticeLog::add(&self.path, &notice.to_json())
+        NoticeLog::add(&self.path, &notice.to_event())
     }
 
     fn on_end(&mut self, ended: &Ended) -> Result<()> {
@@ -226,7 +229,7 @@ impl Callback for NoticeLog {
         if matches!(ended, Ended::Failed { .. }) {
             return Ok(());
         }
-        NoticeLog::add(&self.path, &serde_json::json!({ "event": "ended", "how": ended.name() }))
+        NoticeLog::add(&self.path, &Event::new("ended").with("how", ended.name()))
     }
 }
 

@@ -20,7 +20,6 @@ mod checkpoint;
 mod predict;
 mod session;
 mod staging;
-mod survey;
 mod terms;
 mod trainer;
 

@@ -151,7 +151,7 @@ impl Trainer {
         let (Some(training), Some(info)) = (&self.training, self.info(data)?) else { return Ok(()) };
         let plan = Plan {
             info: &info,
-            line: self.memory,
+            line: self.request.limit,
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),
             // The data here repeats without end; what is said is of one pass.

@@ -1,21 +1,18 @@
-//! What a user asks for: a model, a loss, an optimizer, a line, data.
+//! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
 
-mod last_batch;
 mod options;
-mod ready;
-mod room;
+mod pipelines;
+mod planning;
 mod weights;
 
-pub(crate) use ready::{Values, check_rate};
+pub(crate) use planning::{Values, check_rate};
 
-use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Precision, Schedule, Training};
-use plimsoll_run::{Device, Exactness, Frontier, StepInfo, Tensor};
+use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
+use plimsoll_run::{Device, MemoryRequest, Tensor};
 
 use crate::callback::Callback;
 use crate::checkpoint::{Checkpoints, Progress};
@@ -24,12 +21,13 @@ use crate::fault::Fault;
 use crate::staging::Staging;
 use crate::stop::{Ended, StopFlag};
 use crate::terms::Terms;
+use pipelines::Share;
 
 /// A number of passes over the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs(pub u64);
 
-/// Trains a model inside a line.
+/// Trains a model inside a memory limit.
 ///
 /// ```
 /// use plimsoll_data::{Column, Dataset};
@@ -40,7 +38,7 @@ pub struct Epochs(pub u64);
 /// let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
 /// let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?;
 /// let model = Sequential::new([2]).dense(8).relu().dense(2);
-/// let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2));
+/// let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2)).memory_limit("200MiB")?;
 /// let history = trainer.fit(&data.shuffle(100, 1).batch(20), Epochs(30))?;
 /// assert!(history.last().map(|epoch| epoch.loss) < history.first().map(|epoch| epoch.loss));
 /// # Ok::<(), plimsoll_train::Error>(())
@@ -74,12 +72,7 @@ pub struct Trainer {
     pub(crate) model: Arc<dyn Model>,
     pub(crate) loss: Arc<dyn Loss>,
     pub(crate) optimizer: Arc<dyn Optimizer>,
-    pub(crate) device: Option<Device>,
-    pub(crate) memory: Option<Bytes>,
-    pub(crate) host_memory: Option<Bytes>,
-    pub(crate) precision: Precision,
-    pub(crate) exactness: Exactness,
-    pub(crate) micro_batch: Option<usize>,
+    pub(crate) request: MemoryRequest,
     pub(crate) clip: Option<Clip>,
     pub(crate) metrics: Vec<Measure>,
     pub(crate) schedule: Schedule,
@@ -100,18 +93,14 @@ pub struct Trainer {
     pub(crate) terms: Option<Terms>,
     pub(crate) stop: StopFlag,
     pub(crate) ended: Option<Ended>,
-    /// Whether pipelines must do with the least they can, because the line is tight.
-    pub(crate) lean_pipelines: bool,
-    /// The least with which a smaller last batch can be run, where there is one.
-    pub(crate) last_batch_floor: Bytes,
+    /// How the memory limit is shared with pipelines, since it was planned.
+    pub(crate) share: Share,
     /// What the process takes for other things.
     pub(crate) beside: Bytes,
-    /// What of the line is not for pipelines: weights of a model that is only used, and the program.
-    pub(crate) taken: Bytes,
 }
 
 impl Trainer {
-    /// A trainer without a line.
+    /// A trainer without a memory limit.
     pub fn new(
         model: impl Model + 'static,
         loss: impl Loss + 'static,
@@ -121,12 +110,7 @@ impl Trainer {
             model: Arc::new(model),
             loss: Arc::new(loss),
             optimizer: Arc::new(optimizer),
-            device: None,
-            memory: None,
-            host_memory: None,
-            precision: Precision::F32,
-            exactness: Exactness::Reassociated,
-            micro_batch: None,
+            request: MemoryRequest::default(),
             clip: None,
             metrics: Vec::new(),
             schedule: Schedule::constant(),
@@ -144,72 +128,27 @@ impl Trainer {
             terms: None,
             stop: StopFlag::new(),
             ended: None,
-            lean_pipelines: false,
-            last_batch_floor: Bytes::ZERO,
+            share: Share::default(),
             beside: Bytes::ZERO,
-            taken: Bytes::ZERO,
         }
     }
 
-    /// What a step on such data will take, before it starts; or a refusal that says the least and ways out.
-    pub fn plan(&mut self, data: impl Borrow<Dataset>) -> Result<StepInfo> {
-        let device = self.pinned()?;
-        device.scope(|| self.ready(data.borrow()))?;
-        let none = || Error::Mismatch("there is no model to plan for".into());
-        self.info(data.borrow())?.ok_or_else(none)
-    }
-
-    /// What memory buys in a step on such data: the plans that no other beats in both memory and time, of `lines` lines, as
-    /// many as are found within `limit`. Nothing is run and no memory is taken for a step.
-    pub fn frontier(
-        &mut self,
-        data: impl Borrow<Dataset>,
-        lines: usize,
-        limit: Option<Duration>,
-    ) -> Result<Frontier> {
-        let device = self.pinned()?;
-        device.scope(|| {
-            let mut recipe = self.recipe(data.borrow(), true)?;
-            // With pipelines that take the least, as for the least that a plan names.
-            recipe.beside = self.beside + self.least_pipelines(data.borrow())?;
-            Ok(Training::frontier(self.model.clone(), recipe, lines, limit)?)
-        })
-    }
-
-    /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
-    /// ([`StepInfo::outside`](plimsoll_run::StepInfo::outside)), whatever this process takes. The plan within the trainer's own
-    /// line comes with it, so that it can be seen whether it is the one that was run.
-    pub fn frontier_outside(
-        &mut self,
-        data: impl Borrow<Dataset>,
-        outside: Bytes,
-        lines: usize,
-        limit: Option<Duration>,
-    ) -> Result<(StepInfo, Frontier)> {
-        let device = self.on()?;
-        device.scope(|| {
-            let mut survey = Training::survey(self.model.clone(), self.recipe(data.borrow(), true)?)?;
-            survey.set_outside(outside);
-            Ok((survey.plan(self.memory)?, survey.frontier(lines, limit)?))
-        })
-    }
-
-    /// Sets another line between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
+    /// Sets another memory limit between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
     /// goes on, with the same bits where the plan does not split the batch.
     ///
     /// # Errors
-    /// The line cannot be kept; training can go on under the old one.
-    pub fn set_memory(&mut self, line: Option<Bytes>) -> Result<()> {
+    /// The limit cannot be kept; training can go on under the old one.
+    pub fn set_memory_limit(&mut self, limit: Option<Bytes>) -> Result<()> {
         if let Some(training) = &mut self.training {
-            training.set_memory(line)?;
+            training.set_memory_limit(limit)?;
         }
-        self.memory = line;
+        self.request.limit = limit;
         Ok(())
     }
 
-    /// The line in force, in bytes.
-    pub fn line_bytes(&self) -> Option<u64> {
-        self.memory.map(Bytes::get)
+    /// What is asked of memory.
+    pub fn request(&self) -> &MemoryRequest {
+        &self.request
     }
 
     /// How far the training has come.
@@ -255,12 +194,12 @@ impl Trainer {
             },
             _ => device,
         };
-        self.device = Some(device.clone());
+        self.request.device = Some(device.clone());
         Ok(device)
     }
 
     pub(crate) fn on(&self) -> Result<Device> {
-        match &self.device {
+        match &self.request.device {
             Some(device) => Ok(device.clone()),
             None => Ok(Device::best()?),
         }

@@ -25,14 +25,17 @@ fn trainer(cache: &Path, line: Option<Bytes>, beside: Bytes) -> Trainer {
     let device = Device::cpu_with(2, Bytes::gib(1)).unwrap();
     device.calibrate(cache);
     let model = Sequential::new([784]).dense(64).relu().dense(10);
-    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3)).device(device).line(line).beside(beside)
+    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
+        .device(device)
+        .memory_limit_bytes(line)
+        .beside(beside)
 }
 
 /// What one process says: the least, what it announced, the most that it took, and where the frontier begins.
 fn said(cache: &Path, line: Option<Bytes>, beside: Bytes) -> [u64; 4] {
     let data = data();
     let mut training = trainer(cache, line, beside);
-    let [least, announced, peak] = match training.plan(&data) {
+    let [least, announced, peak] = match training.compile(&data) {
         Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => [least.get(), 0, 0],
         info => {
             let info = info.unwrap();

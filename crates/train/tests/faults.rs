@@ -163,8 +163,8 @@ fn another_line_between_two_fits_goes_on_with_the_same_bits() {
     steady.fit(data(), Epochs(4)).unwrap();
     let mut changed = trainer(device(), &scratch.0.join("b"));
     changed.fit(data(), Epochs(2)).unwrap();
-    changed.set_memory(Some(Bytes::gib(1))).unwrap();
-    assert!(changed.set_memory(Some(Bytes::mib(1))).is_err());
+    changed.set_memory_limit(Some(Bytes::gib(1))).unwrap();
+    assert!(changed.set_memory_limit(Some(Bytes::mib(1))).is_err());
     changed.fit(data(), Epochs(4)).unwrap();
     assert_eq!(weights(&steady), weights(&changed));
 }

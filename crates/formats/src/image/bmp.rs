@@ -2,9 +2,7 @@
 //!
 //! Written by hand: a page of format.
 
-use std::path::Path;
-
-use super::{Size, check, fit, recolor};
+use super::{Encoded, Size, check, fit, recolor};
 use crate::{FileError, Result};
 
 /// What the header says.
@@ -66,13 +64,8 @@ impl Header {
     }
 }
 
-pub fn decode(
-    bytes: &[u8],
-    file: &Path,
-    channels: usize,
-    limit: usize,
-    pixels: &mut Vec<u8>,
-) -> Result<Size> {
+pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
+    let Encoded { bytes, file, channels, limit } = *image;
     let early = || FileError::damaged(file, "the BMP is not readable: it ends too early");
     let header = Header::read(bytes).ok_or_else(early)?;
     let Header { width, height, bits, compression, masks, .. } = header;
@@ -149,7 +142,8 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Result<Vec<u8>> {
         let mut pixels = Vec::new();
-        decode(bytes, Path::new("a.bmp"), 3, 1 << 16, &mut pixels).map(|_| pixels)
+        decode(&Encoded { bytes, file: "a.bmp".as_ref(), channels: 3, limit: 1 << 16 }, &mut pixels)
+            .map(|_| pixels)
     }
 
     #[test]

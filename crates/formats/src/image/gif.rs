@@ -1,19 +1,11 @@
 //! Turns GIF files into the pixels of their first picture.
 
-use std::path::Path;
+use super::{Encoded, Size, check, fit, recolor, unreadable};
+use crate::Result;
 
-use super::{Size, check, fit, recolor};
-use crate::{FileError, Result};
-
-pub fn decode(
-    bytes: &[u8],
-    file: &Path,
-    channels: usize,
-    limit: usize,
-    pixels: &mut Vec<u8>,
-) -> Result<Size> {
-    let damaged =
-        |error: &dyn std::fmt::Display| FileError::damaged(file, format!("the GIF is not readable: {error}"));
+pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
+    let Encoded { bytes, file, channels, limit } = *image;
+    let damaged = unreadable(file, "GIF");
     let mut options = gif::DecodeOptions::new();
     // A picture that reaches over the canvas is damaged, not a larger one.
     options.check_frame_consistency(true);

@@ -1,25 +1,16 @@
 //! Turns JPEG files into pixels.
 
-use std::path::Path;
-
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Size, check, fit, recolor};
-use crate::{FileError, Result};
+use super::{Encoded, Size, check, fit, recolor, unreadable};
+use crate::Result;
 
-pub fn decode(
-    bytes: &[u8],
-    file: &Path,
-    channels: usize,
-    limit: usize,
-    pixels: &mut Vec<u8>,
-) -> Result<Size> {
-    let damaged = |error: &dyn std::fmt::Display| {
-        FileError::damaged(file, format!("the JPEG is not readable: {error}"))
-    };
+pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
+    let Encoded { bytes, file, channels, limit } = *image;
+    let damaged = unreadable(file, "JPEG");
     let color = if channels == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     let options = DecoderOptions::default().jpeg_set_out_colorspace(color).jpeg_set_max_scans(64);
     let options = options.set_max_width(1 << 16).set_max_height(1 << 16).set_strict_mode(true);

@@ -97,6 +97,20 @@ fn check(file: &Path, width: usize, height: usize, limit: usize) -> Result<()> {
     Ok(())
 }
 
+/// An image to be decoded: its bytes, its file's name for errors, the channels wanted and the most pixels it may have.
+#[derive(Clone, Copy)]
+struct Encoded<'a> {
+    bytes: &'a [u8],
+    file: &'a Path,
+    channels: usize,
+    limit: usize,
+}
+
+/// Says why a file of a format cannot be read.
+fn unreadable(file: &Path, format: &str) -> impl Fn(&dyn std::fmt::Display) -> FileError {
+    move |error| FileError::damaged(file, format!("the {format} is not readable: {error}"))
+}
+
 /// Decodes an image of at most `limit` pixels into `pixels`, as gray (1 channel) or color (3 channels) whatever it is.
 ///
 /// Pixels are those of the file, not turned as its [`orientation`] says; transparency is dropped; of several pictures
@@ -112,12 +126,13 @@ pub fn decode(
         let what = format!("images have 1 channel (gray) or 3 (color), not {channels}");
         return Err(FileError::unsupported(file, what));
     }
+    let image = Encoded { bytes, file, channels, limit };
     match Format::of(bytes) {
-        Some(Format::Jpeg) => jpeg::decode(bytes, file, channels, limit, pixels),
-        Some(Format::Png) => png::decode(bytes, file, channels, limit, pixels),
-        Some(Format::Gif) => gif::decode(bytes, file, channels, limit, pixels),
-        Some(Format::Bmp) => bmp::decode(bytes, file, channels, limit, pixels),
-        Some(Format::Webp) => webp::decode(bytes, file, channels, limit, pixels),
+        Some(Format::Jpeg) => jpeg::decode(&image, pixels),
+        Some(Format::Png) => png::decode(&image, pixels),
+        Some(Format::Gif) => gif::decode(&image, pixels),
+        Some(Format::Bmp) => bmp::decode(&image, pixels),
+        Some(Format::Webp) => webp::decode(&image, pixels),
         None => Err(no_image(file)),
     }
 }

@@ -5,18 +5,12 @@ use std::path::Path;
 
 use png::{BitDepth, ColorType};
 
-use super::{Size, check, fit, recolor};
+use super::{Encoded, Size, check, fit, recolor, unreadable};
 use crate::{FileError, Result};
 
-pub fn decode(
-    bytes: &[u8],
-    file: &Path,
-    channels: usize,
-    limit: usize,
-    pixels: &mut Vec<u8>,
-) -> Result<Size> {
-    let damaged =
-        |error: &dyn std::fmt::Display| FileError::damaged(file, format!("the PNG is not readable: {error}"));
+pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
+    let Encoded { bytes, file, channels, limit } = *image;
+    let damaged = unreadable(file, "PNG");
     let limits = png::Limits { bytes: limit.saturating_mul(8).saturating_add(64 << 10) };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(png::Transformations::normalize_to_color8());
@@ -34,8 +28,7 @@ pub fn decode(
 /// Decodes a PNG whose pixels are numbers of classes: entries of a palette, or levels of gray. A colored picture whose
 /// three channels are equal is one of gray; others are refused, because their colors are no numbers.
 pub fn decode_ids(bytes: &[u8], file: &Path, limit: usize, pixels: &mut Vec<u8>) -> Result<Size> {
-    let damaged =
-        |error: &dyn std::fmt::Display| FileError::damaged(file, format!("the PNG is not readable: {error}"));
+    let damaged = unreadable(file, "PNG");
     if !bytes.starts_with(b"\x89PNG") {
         let what = "masks are read from PNG files only: other formats change the numbers of classes";
         return Err(FileError::unsupported(file, what));

@@ -3,19 +3,12 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use super::{Size, check, fit, recolor};
-use crate::{FileError, Result};
+use super::{Encoded, Size, check, fit, recolor, unreadable};
+use crate::Result;
 
-pub fn decode(
-    bytes: &[u8],
-    file: &Path,
-    channels: usize,
-    limit: usize,
-    pixels: &mut Vec<u8>,
-) -> Result<Size> {
-    let damaged = |error: &dyn std::fmt::Display| {
-        FileError::damaged(file, format!("the WebP is not readable: {error}"))
-    };
+pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
+    let Encoded { bytes, file, channels, limit } = *image;
+    let damaged = unreadable(file, "WebP");
     let mut decoder = image_webp::WebPDecoder::new(Cursor::new(bytes)).map_err(|error| damaged(&error))?;
     decoder.set_memory_limit(limit.saturating_mul(8));
     let (width, height) = decoder.dimensions();

@@ -168,9 +168,7 @@ fn probability(score: f64, lse: f64) -> f64 {
 }
 
 impl Rule for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
+    const NAME: &'static str = "attention";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (dims, rest) = self.split(inputs)?;

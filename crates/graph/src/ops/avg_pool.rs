@@ -55,9 +55,7 @@ impl AvgPool {
 }
 
 impl Rule for AvgPool {
-    fn name(&self) -> &'static str {
-        "avg_pool"
-    }
+    const NAME: &'static str = "avg_pool";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -124,9 +122,7 @@ impl AvgPoolGrad {
 }
 
 impl Rule for AvgPoolGrad {
-    fn name(&self) -> &'static str {
-        "avg_pool_grad"
-    }
+    const NAME: &'static str = "avg_pool_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [dy] = ops::arity(inputs)?;

@@ -1,6 +1,6 @@
 //! y = a ∘ b, element by element, with broadcasting: arithmetic, comparison, choice.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -83,6 +83,8 @@ fn broadcast(a: &Type, b: &Type) -> Result<Shape, String> {
 }
 
 impl Rule for Binary {
+    const NAME: &'static str = "binary";
+
     fn name(&self) -> &'static str {
         match self {
             Binary::Add => "add",
@@ -103,9 +105,7 @@ impl Rule for Binary {
         Ok(smallvec![Type::new(dtype, broadcast(a, b)?)])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0), (0, 1)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0), (0, 1)];
 
     fn keep(&self) -> Keep {
         match self {
@@ -245,6 +245,8 @@ impl Compare {
 }
 
 impl Rule for Compare {
+    const NAME: &'static str = "compare";
+
     fn name(&self) -> &'static str {
         match self {
             Compare::Eq => "eq",
@@ -291,9 +293,7 @@ impl Rule for Compare {
 pub struct Select;
 
 impl Rule for Select {
-    fn name(&self) -> &'static str {
-        "select"
-    }
+    const NAME: &'static str = "select";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [c, a, b] = ops::arity(inputs)?;
@@ -305,13 +305,9 @@ impl Rule for Select {
         Ok(smallvec![Type::new(dtype, broadcast(c, &either)?)])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 1), (0, 2)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 2)];
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(1)
-    }
+    const KEEP: Keep = Keep::inputs(1);
 
     /// da = c ? dy : 0 and db = c ? 0 : dy.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {

@@ -17,9 +17,7 @@ use crate::{DType, Type, ops};
 pub struct Cast(pub DType);
 
 impl Rule for Cast {
-    fn name(&self) -> &'static str {
-        "cast"
-    }
+    const NAME: &'static str = "cast";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;

@@ -156,9 +156,7 @@ impl Conv {
 }
 
 impl Rule for Conv {
-    fn name(&self) -> &'static str {
-        "conv"
-    }
+    const NAME: &'static str = "conv";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (x, w) = operands(inputs, self.bias)?;

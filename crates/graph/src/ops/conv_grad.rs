@@ -38,9 +38,7 @@ impl ConvGradInput {
 }
 
 impl Rule for ConvGradInput {
-    fn name(&self) -> &'static str {
-        "conv_grad_input"
-    }
+    const NAME: &'static str = "conv_grad_input";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (dy, w) = operands(inputs, self.bias)?;
@@ -64,9 +62,7 @@ impl Rule for ConvGradInput {
         Frame::cost(inputs[0], inputs[1], inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(3)
-    }
+    const KEEP: Keep = Keep::inputs(3);
 
     /// With the gradient g at dx: that of dy is g ∗ w, that of w is the filter's gradient with g for x.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -130,9 +126,7 @@ impl ConvGradFilter {
 }
 
 impl Rule for ConvGradFilter {
-    fn name(&self) -> &'static str {
-        "conv_grad_filter"
-    }
+    const NAME: &'static str = "conv_grad_filter";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (x, dy) = operands(inputs, false)?;
@@ -152,9 +146,7 @@ impl Rule for ConvGradFilter {
         Frame::cost(inputs[1], outputs[0], inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(3)
-    }
+    const KEEP: Keep = Keep::inputs(3);
 
     /// With the gradient g at dw: that of x is the input's gradient with g for w, that of dy is x ∗ g.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {

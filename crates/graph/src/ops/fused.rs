@@ -95,9 +95,7 @@ impl ElementOp {
 }
 
 impl Rule for Fused {
-    fn name(&self) -> &'static str {
-        "fused"
-    }
+    const NAME: &'static str = "fused";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let chain = &*self.0;

@@ -80,9 +80,7 @@ fn moved(inputs: &[&Type], outputs: &[&Type], elements: usize) -> Cost {
 }
 
 impl Rule for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
+    const NAME: &'static str = "gather";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, indices] = ops::arity(inputs)?;
@@ -95,9 +93,7 @@ impl Rule for Gather {
         moved(inputs, outputs, outputs[0].elements())
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(2)
-    }
+    const KEEP: Keep = Keep::inputs(2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = ScatterAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
@@ -151,9 +147,7 @@ impl ScatterAdd {
 }
 
 impl Rule for ScatterAdd {
-    fn name(&self) -> &'static str {
-        "scatter_add"
-    }
+    const NAME: &'static str = "scatter_add";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, indices] = ops::arity(inputs)?;
@@ -166,9 +160,7 @@ impl Rule for ScatterAdd {
         Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(2)
-    }
+    const KEEP: Keep = Keep::inputs(2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = Gather { axis: self.axis };
@@ -211,9 +203,7 @@ impl Rule for ScatterAdd {
 }
 
 impl Rule for OneHot {
-    fn name(&self) -> &'static str {
-        "one_hot"
-    }
+    const NAME: &'static str = "one_hot";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [indices] = ops::arity(inputs)?;
@@ -254,9 +244,7 @@ fn same_but(axis: usize, a: &Type, b: &Type) -> Result<(), String> {
 }
 
 impl Rule for TakeAlong {
-    fn name(&self) -> &'static str {
-        "take_along"
-    }
+    const NAME: &'static str = "take_along";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, indices] = ops::arity(inputs)?;
@@ -269,9 +257,7 @@ impl Rule for TakeAlong {
         moved(inputs, outputs, outputs[0].elements())
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(2)
-    }
+    const KEEP: Keep = Keep::inputs(2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = PutAlongAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
@@ -308,9 +294,7 @@ impl Rule for TakeAlong {
 }
 
 impl Rule for PutAlongAdd {
-    fn name(&self) -> &'static str {
-        "put_along_add"
-    }
+    const NAME: &'static str = "put_along_add";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, indices] = ops::arity(inputs)?;
@@ -330,9 +314,7 @@ impl Rule for PutAlongAdd {
         Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(2)
-    }
+    const KEEP: Keep = Keep::inputs(2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = TakeAlong { axis: self.axis };

@@ -21,9 +21,7 @@ pub struct Full {
 }
 
 impl Rule for Full {
-    fn name(&self) -> &'static str {
-        "full"
-    }
+    const NAME: &'static str = "full";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [] = ops::arity(inputs)?;
@@ -51,9 +49,7 @@ pub struct Iota {
 }
 
 impl Rule for Iota {
-    fn name(&self) -> &'static str {
-        "iota"
-    }
+    const NAME: &'static str = "iota";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [] = ops::arity(inputs)?;
@@ -84,9 +80,7 @@ impl Rule for Iota {
 pub struct Broadcast(pub Shape);
 
 impl Rule for Broadcast {
-    fn name(&self) -> &'static str {
-        "broadcast"
-    }
+    const NAME: &'static str = "broadcast";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -124,9 +118,7 @@ impl Rule for Broadcast {
 pub struct Reshape(pub Shape);
 
 impl Rule for Reshape {
-    fn name(&self) -> &'static str {
-        "reshape"
-    }
+    const NAME: &'static str = "reshape";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -168,9 +160,7 @@ impl Rule for Reshape {
 pub struct Transpose(pub SmallVec<[usize; 5]>);
 
 impl Rule for Transpose {
-    fn name(&self) -> &'static str {
-        "transpose"
-    }
+    const NAME: &'static str = "transpose";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -245,9 +235,7 @@ impl SliceAxis {
 pub struct Slice(pub SmallVec<[SliceAxis; 4]>);
 
 impl Rule for Slice {
-    fn name(&self) -> &'static str {
-        "slice"
-    }
+    const NAME: &'static str = "slice";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -326,9 +314,7 @@ pub struct Pad {
 }
 
 impl Rule for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
+    const NAME: &'static str = "pad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;

@@ -3,7 +3,7 @@
 //! Probabilities are never kept: the forward pass saves one log-sum-exp a sample, from which the gradient makes them
 //! again, over the logits' own memory where it may.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -94,9 +94,7 @@ fn example_shapes(dice: &mut Dice) -> Vec<Shape> {
 }
 
 impl Rule for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross_entropy"
-    }
+    const NAME: &'static str = "cross_entropy";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [logits, labels] = ops::arity(inputs)?;
@@ -109,9 +107,7 @@ impl Rule for CrossEntropy {
         Cost { flops: 10.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::both(3, 2)
-    }
+    const KEEP: Keep = Keep::both(3, 2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let dx = at.push(CrossEntropyGrad, &[&at.input(0)?, &at.input(1)?, &at.output(1)?, &at.grad(0)?])?;
@@ -145,9 +141,7 @@ impl Rule for CrossEntropy {
 }
 
 impl Rule for CrossEntropyGrad {
-    fn name(&self) -> &'static str {
-        "cross_entropy_grad"
-    }
+    const NAME: &'static str = "cross_entropy_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [logits, labels, lse, dloss] = ops::arity(inputs)?;
@@ -157,17 +151,13 @@ impl Rule for CrossEntropyGrad {
         Ok(smallvec![logits.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 10.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(15)
-    }
+    const KEEP: Keep = Keep::inputs(15);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         through(at, |i| {
@@ -201,9 +191,7 @@ impl Rule for CrossEntropyGrad {
 }
 
 impl Rule for DenseCrossEntropy {
-    fn name(&self) -> &'static str {
-        "dense_cross_entropy"
-    }
+    const NAME: &'static str = "dense_cross_entropy";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [logits, targets] = ops::arity(inputs)?;
@@ -216,9 +204,7 @@ impl Rule for DenseCrossEntropy {
         Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::both(3, 2)
-    }
+    const KEEP: Keep = Keep::both(3, 2);
 
     /// dx by the op above; dt = dloss (lse - x).
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -258,9 +244,7 @@ impl Rule for DenseCrossEntropy {
 }
 
 impl Rule for DenseCrossEntropyGrad {
-    fn name(&self) -> &'static str {
-        "dense_cross_entropy_grad"
-    }
+    const NAME: &'static str = "dense_cross_entropy_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [logits, targets, lse, dloss] = ops::arity(inputs)?;
@@ -270,17 +254,13 @@ impl Rule for DenseCrossEntropyGrad {
         Ok(smallvec![logits.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0), (0, 1)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0), (0, 1)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(15)
-    }
+    const KEEP: Keep = Keep::inputs(15);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         through(at, |i| {

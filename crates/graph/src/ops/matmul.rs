@@ -81,9 +81,7 @@ impl MatMul {
 }
 
 impl Rule for MatMul {
-    fn name(&self) -> &'static str {
-        "matmul"
-    }
+    const NAME: &'static str = "matmul";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (a, b) = match (self.bias, inputs) {

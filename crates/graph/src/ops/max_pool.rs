@@ -60,9 +60,7 @@ impl MaxPool {
 }
 
 impl Rule for MaxPool {
-    fn name(&self) -> &'static str {
-        "max_pool"
-    }
+    const NAME: &'static str = "max_pool";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -76,9 +74,7 @@ impl Rule for MaxPool {
         Cost { flops: outputs[0].elements() as f64 * area(self.window), bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::outputs(2)
-    }
+    const KEEP: Keep = Keep::outputs(2);
 
     /// dy goes to the element that won.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -134,9 +130,7 @@ impl MaxPoolGrad {
 }
 
 impl Rule for MaxPoolGrad {
-    fn name(&self) -> &'static str {
-        "max_pool_grad"
-    }
+    const NAME: &'static str = "max_pool_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [index, dy] = ops::arity(inputs)?;
@@ -147,9 +141,7 @@ impl Rule for MaxPoolGrad {
         Ok(smallvec![dy.with_shape(x)])
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(1)
-    }
+    const KEEP: Keep = Keep::inputs(1);
 
     /// Linear in dy: the gradient at dx is read where dy was written.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -206,9 +198,7 @@ impl MaxPoolGather {
 }
 
 impl Rule for MaxPoolGather {
-    fn name(&self) -> &'static str {
-        "max_pool_gather"
-    }
+    const NAME: &'static str = "max_pool_gather";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [index, x] = ops::arity(inputs)?;
@@ -219,9 +209,7 @@ impl Rule for MaxPoolGather {
         Ok(smallvec![y])
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(1)
-    }
+    const KEEP: Keep = Keep::inputs(1);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Ok(vec![None, Some(self.forward().spread(at, &at.input(0)?, &at.grad(0)?, at.input_type(1))?)])

@@ -5,7 +5,7 @@
 //! the exact rule). Element e of a sample comes from word e mod 4 of block e / 4. Nothing depends on call order, on
 //! what else is drawn, or on how a batch is split: the piece that starts at sample 4 is given the first index 4.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -79,9 +79,7 @@ pub struct Uniform {
 }
 
 impl Rule for Uniform {
-    fn name(&self) -> &'static str {
-        "random_uniform"
-    }
+    const NAME: &'static str = "random_uniform";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [key] = ops::arity(inputs)?;
@@ -139,9 +137,7 @@ pub struct Normal {
 }
 
 impl Rule for Normal {
-    fn name(&self) -> &'static str {
-        "random_normal"
-    }
+    const NAME: &'static str = "random_normal";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [key] = ops::arity(inputs)?;
@@ -207,9 +203,7 @@ impl Dropout {
 }
 
 impl Rule for Dropout {
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
+    const NAME: &'static str = "dropout";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, key] = ops::arity(inputs)?;
@@ -224,17 +218,13 @@ impl Rule for Dropout {
         Ok(smallvec![x.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         word_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(2)
-    }
+    const KEEP: Keep = Keep::inputs(2);
 
     /// The same op with the same key: the mask is drawn again and need not be kept.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -319,7 +309,7 @@ impl<T: TensorOps> RandomOps for T {}
 mod tests {
     use super::*;
 
-    fn draw(op: &dyn Rule, inputs: &[&Array], samples: usize) -> Vec<f64> {
+    fn draw(op: &impl Rule, inputs: &[&Array], samples: usize) -> Vec<f64> {
         op.reference(inputs, &[Type::new(DType::F32, [samples, 7])]).remove(0).data
     }
 

@@ -59,6 +59,8 @@ impl Reduce {
 }
 
 impl Rule for Reduce {
+    const NAME: &'static str = "reduce";
+
     fn name(&self) -> &'static str {
         match self.kind {
             ReduceKind::Sum => "sum",
@@ -178,9 +180,7 @@ pub struct ProdGrad {
 }
 
 impl Rule for ProdGrad {
-    fn name(&self) -> &'static str {
-        "prod_grad"
-    }
+    const NAME: &'static str = "prod_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, dy] = ops::arity(inputs)?;
@@ -234,9 +234,7 @@ pub struct ArgMax {
 }
 
 impl Rule for ArgMax {
-    fn name(&self) -> &'static str {
-        "argmax"
-    }
+    const NAME: &'static str = "argmax";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;

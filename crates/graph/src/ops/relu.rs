@@ -1,6 +1,6 @@
 //! The gradient of relu, from the output's sign or from one bit an element.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -18,9 +18,7 @@ pub struct ReluGrad {
 }
 
 impl Rule for ReluGrad {
-    fn name(&self) -> &'static str {
-        "relu_grad"
-    }
+    const NAME: &'static str = "relu_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [y, dy] = ops::arity(inputs)?;
@@ -31,13 +29,9 @@ impl Rule for ReluGrad {
         Ok(smallvec![dy.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 1), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(1)
-    }
+    const KEEP: Keep = Keep::inputs(1);
 
     /// Linear in dy; constant in y wherever the derivative exists.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -66,9 +60,7 @@ impl Rule for ReluGrad {
 pub struct ReluMask;
 
 impl Rule for ReluMask {
-    fn name(&self) -> &'static str {
-        "relu_mask"
-    }
+    const NAME: &'static str = "relu_mask";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -76,13 +68,9 @@ impl Rule for ReluMask {
         Ok(smallvec![x.clone(), mask_type(x)])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
-    fn keep(&self) -> Keep {
-        Keep::outputs(2)
-    }
+    const KEEP: Keep = Keep::outputs(2);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Ok(vec![Some(at.push(ReluMaskGrad, &[&at.output(1)?, &at.grad(0)?])?.remove(0))])
@@ -109,9 +97,7 @@ impl Rule for ReluMask {
 pub struct ReluMaskGrad;
 
 impl Rule for ReluMaskGrad {
-    fn name(&self) -> &'static str {
-        "relu_mask_grad"
-    }
+    const NAME: &'static str = "relu_mask_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [mask, dy] = ops::arity(inputs)?;
@@ -122,13 +108,9 @@ impl Rule for ReluMaskGrad {
         Ok(smallvec![dy.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 1)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1)];
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(1)
-    }
+    const KEEP: Keep = Keep::inputs(1);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Ok(vec![None, Some(at.push(*self, &[&at.input(0)?, &at.grad(0)?])?.remove(0))])

@@ -140,9 +140,7 @@ impl Resize {
 }
 
 impl Rule for Resize {
-    fn name(&self) -> &'static str {
-        "resize"
-    }
+    const NAME: &'static str = "resize";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
@@ -196,9 +194,7 @@ impl ResizeGrad {
 }
 
 impl Rule for ResizeGrad {
-    fn name(&self) -> &'static str {
-        "resize_grad"
-    }
+    const NAME: &'static str = "resize_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [dy] = ops::arity(inputs)?;

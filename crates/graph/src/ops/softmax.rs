@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along one axis.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -93,25 +93,19 @@ fn shapes(dice: &mut Dice) -> Vec<(usize, Type)> {
 }
 
 impl Rule for Softmax {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
+    const NAME: &'static str = "softmax";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         forward_type(self.axis, inputs)
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::outputs(1)
-    }
+    const KEEP: Keep = Keep::outputs(1);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Ok(vec![Some(at.push(SoftmaxGrad { axis: self.axis }, &[&at.output(0)?, &at.grad(0)?])?.remove(0))])
@@ -131,25 +125,19 @@ impl Rule for Softmax {
 }
 
 impl Rule for SoftmaxGrad {
-    fn name(&self) -> &'static str {
-        "softmax_grad"
-    }
+    const NAME: &'static str = "softmax_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         backward_type(self.axis, inputs)
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 1), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 4.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(3)
-    }
+    const KEEP: Keep = Keep::inputs(3);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         through(at, |x| {
@@ -177,25 +165,19 @@ impl Rule for SoftmaxGrad {
 }
 
 impl Rule for LogSoftmax {
-    fn name(&self) -> &'static str {
-        "log_softmax"
-    }
+    const NAME: &'static str = "log_softmax";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         forward_type(self.axis, inputs)
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::outputs(1)
-    }
+    const KEEP: Keep = Keep::outputs(1);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Ok(vec![Some(
@@ -217,25 +199,19 @@ impl Rule for LogSoftmax {
 }
 
 impl Rule for LogSoftmaxGrad {
-    fn name(&self) -> &'static str {
-        "log_softmax_grad"
-    }
+    const NAME: &'static str = "log_softmax_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         backward_type(self.axis, inputs)
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 1), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(3)
-    }
+    const KEEP: Keep = Keep::inputs(3);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         through(at, |x| {

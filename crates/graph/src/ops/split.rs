@@ -18,9 +18,7 @@ pub struct Concat {
 }
 
 impl Rule for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
+    const NAME: &'static str = "concat";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let Some(first) = inputs.first() else { return Err("it takes at least one input".into()) };
@@ -77,9 +75,7 @@ pub struct Split {
 }
 
 impl Rule for Split {
-    fn name(&self) -> &'static str {
-        "split"
-    }
+    const NAME: &'static str = "split";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;

@@ -197,6 +197,8 @@ impl Unary {
 }
 
 impl Rule for Unary {
+    const NAME: &'static str = "unary";
+
     fn name(&self) -> &'static str {
         match self {
             Unary::Neg => "neg",

@@ -7,7 +7,7 @@
 use plimsoll_graph::{DType, Shape, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Adafactor.
@@ -46,13 +46,7 @@ fn root_mean_square(x: &Tensor) -> Result<Tensor> {
 }
 
 impl Optimizer for Adafactor {
-    fn name(&self) -> &'static str {
-        "adafactor"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("adafactor");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         if param.ty.shape.rank() < 2 {
@@ -73,13 +67,7 @@ impl Optimizer for Adafactor {
         Ok(vec![size, share, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [size, share, shrink] = taken(at.scalars, "scalars")?;
         let grad = self.decay.grad(at.param, value, grad)?;
         let square = grad.square()?;

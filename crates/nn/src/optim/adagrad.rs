@@ -5,7 +5,7 @@
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Adagrad.
@@ -31,13 +31,7 @@ impl Adagrad {
 }
 
 impl Optimizer for Adagrad {
-    fn name(&self) -> &'static str {
-        "adagrad"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("adagrad");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot { init: self.start, ..Slot::zeros("sum", param) }]
@@ -49,13 +43,7 @@ impl Optimizer for Adagrad {
         Ok(vec![size, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [size, shrink] = taken(at.scalars, "scalars")?;
         let [sum] = taken(slots, "slots")?;
         let grad = self.decay.grad(at.param, value, grad)?;

@@ -5,7 +5,7 @@
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, follow, mix, one_minus_power, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, one_minus_power, taken};
 use crate::Param;
 
 /// Adam's settings.
@@ -36,13 +36,7 @@ impl Adam {
 }
 
 impl Optimizer for Adam {
-    fn name(&self) -> &'static str {
-        "adam"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("adam");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot::zeros("m", param), Slot::zeros("v", param)]
@@ -55,13 +49,7 @@ impl Optimizer for Adam {
         Ok(vec![size, root, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [size, root, shrink] = taken(at.scalars, "scalars")?;
         let [m, v] = taken(slots, "slots")?;
         let grad = self.decay.grad(at.param, value, grad)?;

@@ -6,7 +6,7 @@
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Optimizer, Slot, UpdateAt, taken};
+use super::{Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Ftrl.
@@ -44,13 +44,7 @@ impl Ftrl {
 }
 
 impl Optimizer for Ftrl {
-    fn name(&self) -> &'static str {
-        "ftrl"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("ftrl");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot { init: self.start, ..Slot::zeros("sum", param) }, Slot::zeros("linear", param)]
@@ -63,13 +57,7 @@ impl Optimizer for Ftrl {
         Ok(vec![inverse.cast(DType::F32)?, added.cast(DType::F32)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [inverse, added] = taken(at.scalars, "scalars")?;
         let [sum, linear] = taken(slots, "slots")?;
         let new_sum = sum.add(&grad.square()?)?;

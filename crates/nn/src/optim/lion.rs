@@ -5,7 +5,7 @@
 use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, mix, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, mix, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Lion.
@@ -29,13 +29,7 @@ impl Lion {
 }
 
 impl Optimizer for Lion {
-    fn name(&self) -> &'static str {
-        "lion"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("lion");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot::zeros("m", param)]
@@ -45,13 +39,7 @@ impl Optimizer for Lion {
         Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [rate, shrink] = taken(at.scalars, "scalars")?;
         let [m] = taken(slots, "slots")?;
         let grad = self.decay.grad(at.param, value, grad)?;

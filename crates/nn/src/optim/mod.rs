@@ -64,6 +64,9 @@ pub struct UpdateAt<'a> {
     pub param: &'a Param,
 }
 
+/// The new value of a parameter and its slots.
+pub type Updated = Result<(Tensor, Vec<Tensor>)>;
+
 /// A rule that moves parameters.
 ///
 /// ```
@@ -96,13 +99,7 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>>;
 
     /// The new value of a parameter and its slots.
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)>;
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated;
 }
 
 impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
@@ -122,16 +119,24 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
         (**self).prepare(count, rate)
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         (**self).update(at, value, grad, slots)
     }
 }
+
+/// The name of an optimizer, and its learning rate as its settings have it.
+macro_rules! name_and_rate {
+    ($name:literal) => {
+        fn name(&self) -> &'static str {
+            $name
+        }
+
+        fn rate(&self) -> f64 {
+            self.lr
+        }
+    };
+}
+use name_and_rate;
 
 /// An optimizer by name, with a learning rate and the usual settings: `sgd`, `momentum`, `nesterov`, `adam`, `adamw`,
 /// `rmsprop`, `adagrad`, `ftrl`, `lion` or `adafactor`.

@@ -5,7 +5,7 @@
 use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, follow, mix, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of RMSprop.
@@ -33,13 +33,7 @@ impl RmsProp {
 }
 
 impl Optimizer for RmsProp {
-    fn name(&self) -> &'static str {
-        "rmsprop"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("rmsprop");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let mut slots = vec![Slot::zeros("square", param)];
@@ -56,13 +50,7 @@ impl Optimizer for RmsProp {
         Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [rate, shrink] = taken(at.scalars, "scalars")?;
         let missing = || crate::error::refuse("gives RMSprop fewer slots than it has");
         let mut slots = slots.iter();

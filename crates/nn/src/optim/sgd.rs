@@ -5,7 +5,7 @@
 use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of gradient descent.
@@ -39,13 +39,7 @@ impl Sgd {
 }
 
 impl Optimizer for Sgd {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
-    fn rate(&self) -> f64 {
-        self.lr
-    }
+    name_and_rate!("sgd");
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         if self.momentum == 0.0 { Vec::new() } else { vec![Slot::zeros("momentum", param)] }
@@ -55,13 +49,7 @@ impl Optimizer for Sgd {
         Ok(vec![rate.cast(rate.dtype())?, self.decay.shrink(rate)?])
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let [rate, shrink] = taken(at.scalars, "scalars")?;
         let grad = self.decay.grad(at.param, value, grad)?;
         let value = self.decay.value(at.param, value, shrink)?;

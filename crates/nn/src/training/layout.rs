@@ -51,7 +51,7 @@ impl Layout {
         let count = keep("training.updates".into(), f64s.clone(), Start::Value(0.0));
         let key = keep("training.random".into(), Type::new(DType::I64, [2]), Start::Seed);
         let rate = keep("training.rate".into(), f64s, Start::Value(recipe.optimizer.rate()));
-        let scale = recipe.precision.needs_loss_scale().then(|| LossScale {
+        let scale = recipe.request.precision.needs_loss_scale().then(|| LossScale {
             scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
             good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
         });

@@ -1,12 +1,12 @@
-//! How a model is trained: loss, optimizer, precision, line.
+//! How a model is trained: loss, optimizer, what is asked of memory.
 
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_run::{Exactness, StepOptions};
+use plimsoll_run::{MemoryRequest, StepOptions};
 
-use crate::{Loss, Measure, Optimizer, Precision, softmax_cross_entropy};
+use crate::{Loss, Measure, Optimizer, softmax_cross_entropy};
 
 /// A bound on gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,8 +26,8 @@ pub struct Recipe {
     pub loss: Arc<dyn Loss>,
     /// How.
     pub optimizer: Arc<dyn Optimizer>,
-    /// In which element type.
-    pub precision: Precision,
+    /// What is asked of memory, and in which element type the model computes.
+    pub request: MemoryRequest,
     /// A bound on gradients.
     pub clip: Option<Clip>,
     /// What is counted beside the loss.
@@ -36,15 +36,6 @@ pub struct Recipe {
     pub inputs: Vec<Type>,
     /// The types of the labels.
     pub labels: Vec<Type>,
-    /// The line: the most that the process may take, as the system counts it.
-    pub memory: Option<Bytes>,
-    /// How much of the host's memory activations may be copied to and fetched back from, where the device's memory is its
-    /// own: see [`StepOptions::host_memory`].
-    pub host_memory: Option<Bytes>,
-    /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
-    pub exactness: Exactness,
-    /// Samples in a micro-batch, where that is not for the planner to choose.
-    pub micro_batch: Option<usize>,
     /// What the process will take beside the step: an input pipeline, say.
     pub beside: Bytes,
     /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
@@ -52,7 +43,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// A loss and an optimizer over one input, in f32, no line.
+    /// A loss and an optimizer over one input, in f32, without a memory limit.
     pub fn new(
         loss: impl Loss + 'static,
         optimizer: impl Optimizer + 'static,
@@ -62,21 +53,17 @@ impl Recipe {
         Recipe {
             loss: Arc::new(loss),
             optimizer: Arc::new(optimizer),
-            precision: Precision::F32,
+            request: MemoryRequest::default(),
             clip: None,
             metrics: Vec::new(),
             inputs: vec![input],
             labels: vec![labels],
-            memory: None,
-            host_memory: None,
-            exactness: Exactness::Reassociated,
-            micro_batch: None,
             beside: Bytes::ZERO,
             ahead: false,
         }
     }
 
-    /// An optimizer on the mean cross-entropy, one input, f32, no line.
+    /// An optimizer on the mean cross-entropy, one input, f32, without a memory limit.
     pub fn cross_entropy(optimizer: impl Optimizer + 'static, input: Type, labels: Type) -> Recipe {
         Recipe::new(softmax_cross_entropy, optimizer, input, labels)
     }
@@ -88,14 +75,11 @@ impl Recipe {
 
     pub(super) fn options(&self) -> StepOptions {
         StepOptions {
-            memory: self.memory,
-            host_memory: self.host_memory,
-            exactness: self.exactness,
+            request: self.request.clone(),
             batched: true,
-            micro_batch: self.micro_batch,
             beside: self.beside,
             ahead: self.ahead,
-            guarded: !self.precision.needs_loss_scale(),
+            guarded: !self.request.precision.needs_loss_scale(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 6,
         }

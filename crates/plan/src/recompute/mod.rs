@@ -6,9 +6,11 @@
 //! and 0.28 %, and within 10 % of it 1.5 % and 0.4 %. What such a step takes to plan is, for the most part, the search for
 //! its floor; the bound spares it the budgets that cannot do better.
 
+pub(crate) mod checkpoints;
 pub(crate) mod improve;
 pub(crate) mod repair;
-pub(crate) mod snapshots;
-pub(crate) mod spread;
+pub(crate) mod replay_stages;
+mod stage_memory;
 pub(crate) mod state;
-pub(crate) mod tree;
+mod tree;
+mod uses;

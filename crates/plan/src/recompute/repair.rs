@@ -5,7 +5,8 @@
 //! again too if it does not. A chain that makes something anew early may save making it later: those later
 //! replays are given back where there is room.
 
-use super::state::{Again, State};
+use super::state::{Remake, State};
+use crate::rng::Rng;
 use crate::steps::count;
 
 /// How the price of a drop is weighed.
@@ -13,7 +14,7 @@ use crate::steps::count;
 pub(crate) struct Score {
     /// Exponent of the length of the gap (in stages) that the drop frees.
     pub gap: f64,
-    /// How much chance changes a price, as a share of it.
+    /// How much random numbers change a price, as a share of it.
     pub noise: f64,
 }
 
@@ -28,34 +29,11 @@ pub(crate) enum Outcome {
     Spent,
 }
 
-/// A small deterministic source of chance.
-#[derive(Clone)]
-pub(crate) struct Chance(pub u64);
-
-impl Chance {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-
-    /// Between 0 and 1.
-    pub fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// The tools of repair, kept between calls so that nothing is allocated anew.
 pub(crate) struct Repair {
     pub budget: i64,
     pub host_budget: u64,
-    pub chance: Chance,
+    pub rng: Rng,
     /// Work done so far, in tensors and ops looked at.
     pub work: u64,
     stamp: u32,
@@ -65,6 +43,7 @@ pub(crate) struct Repair {
     candidates: Vec<(f64, u32, u32)>,
 }
 
+/// Chains of more replays than this are not considered: they cost much, and following them takes long.
 const CHAIN_LIMIT: usize = 400;
 
 impl Repair {
@@ -72,10 +51,10 @@ impl Repair {
         Repair {
             budget: budget as i64,
             host_budget,
-            chance: Chance(seed),
+            rng: Rng(seed),
             work: 0,
             stamp: 0,
-            seen: vec![0; state.dense.ops as usize],
+            seen: vec![0; state.indexed.ops as usize],
             stack: Vec::new(),
             chain: Vec::new(),
             candidates: Vec::new(),
@@ -88,23 +67,25 @@ impl Repair {
         self.stamp += 1;
         self.chain.clear();
         self.stack.clear();
-        let dense = state.dense;
+        let indexed = state.indexed;
         let mut ns = self.want(state, stage, t)?;
         while let Some(op) = self.stack.pop() {
             self.work += 1;
             count(1);
             self.chain.push(op);
-            ns += dense.ns[op as usize];
+            ns += indexed.ns[op as usize];
             if self.chain.len() > CHAIN_LIMIT {
                 return None;
             }
-            for &t in dense.ins.of(op) {
-                if self.seen[dense.producer[t as usize] as usize] == self.stamp || state.is_held(t, stage) {
+            for &t in indexed.ins.of(op) {
+                if self.seen[indexed.producer[t as usize] as usize] == self.stamp
+                    || state.uses.is_held(t, stage)
+                {
                     continue;
                 }
-                let made = state.made_before(t, stage);
-                let last = state.last_use_before(t, made, stage);
-                let room = self.budget - dense.size[t as usize] as i64;
+                let made = state.uses.made_before(t, stage);
+                let last = state.uses.last_use_before(t, made, stage);
+                let room = self.budget - indexed.size[t as usize] as i64;
                 if state.settled_peak_in(last.max(made + 1), stage) > room {
                     ns += self.want(state, stage, t)?;
                 }
@@ -115,13 +96,13 @@ impl Repair {
 
     /// Has `t` made again in `stage`: by its producer, whose turn comes later, or by a load, whose time is returned.
     fn want(&mut self, state: &State, stage: u32, t: u32) -> Option<u64> {
-        let producer = state.dense.producer[t as usize];
-        let load = state.dense.ops + t;
-        let replay = state.may(stage, producer);
-        if self.host_budget > 0 && state.may(stage, load) {
-            let room = state.host_bytes + state.dense.size[t as usize] <= self.host_budget;
+        let producer = state.indexed.producer[t as usize];
+        let load = state.indexed.ops + t;
+        let replay = state.can_insert(stage, producer);
+        if self.host_budget > 0 && state.can_insert(stage, load) {
+            let room = state.host_bytes + state.indexed.size[t as usize] <= self.host_budget;
             let ns = state.ns(load);
-            if (room || state.is_offloaded(t)) && (!replay || ns < state.dense.ns[producer as usize]) {
+            if (room || state.is_offloaded(t)) && (!replay || ns < state.indexed.ns[producer as usize]) {
                 self.chain.push(load);
                 return Some(ns);
             }
@@ -139,7 +120,7 @@ impl Repair {
         let chain = std::mem::take(&mut self.chain);
         for &what in &chain {
             // Two inputs may have wanted the same tensor in two ways.
-            if state.may(next, what) {
+            if state.can_insert(next, what) {
                 state.insert(next, what);
             }
         }
@@ -150,23 +131,23 @@ impl Repair {
     }
 
     /// Tries to do without the next making of `what` after `stage`, now that it is made in `stage`.
-    fn give_back_after(&mut self, state: &mut State, stage: u32, what: Again) {
+    fn give_back_after(&mut self, state: &mut State, stage: u32, what: Remake) {
         loop {
             let load;
-            let outs = match what.checked_sub(state.dense.ops) {
-                None => state.dense.outs.of(what),
+            let outs = match what.checked_sub(state.indexed.ops) {
+                None => state.indexed.outs.of(what),
                 Some(t) => {
                     load = [t];
                     &load
                 }
             };
-            let after = outs.iter().filter_map(|&t| state.made_after(t, stage)).min();
+            let after = outs.iter().filter_map(|&t| state.uses.made_after(t, stage)).min();
             let Some(later) = after.filter(|&later| state.has(later, what)) else { return };
             let worst = state.peak_in(stage, later).max(self.budget);
-            if !state.may_go(later, what, worst) {
+            if !state.might_remove(later, what, worst) {
                 return;
             }
-            let before = state.checkpoint();
+            let before = state.journal_mark();
             state.remove(later, what);
             if state.peak_in(stage, later) > worst {
                 state.undo_to(before);
@@ -189,7 +170,7 @@ impl Repair {
                 return Outcome::Spent;
             }
             let stage = state.worst_stage();
-            if !self.relieve(state, stage, score, limit_ns) {
+            if !self.drop_at(state, stage, score, limit_ns) {
                 return Outcome::Stuck;
             }
         }
@@ -197,23 +178,23 @@ impl Repair {
     }
 
     /// Drops tensors at `stage` until it fits; false if it could not be made any lower.
-    fn relieve(&mut self, state: &mut State, stage: u32, score: Score, limit_ns: u64) -> bool {
-        let dense = state.dense;
+    fn drop_at(&mut self, state: &mut State, stage: u32, score: Score, limit_ns: u64) -> bool {
+        let indexed = state.indexed;
         let start = state.peak_in(stage, stage);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
-        self.work += u64::from(dense.tensors()) / 64;
-        count(u64::from(dense.tensors()));
-        for t in 0..dense.tensors() {
-            if dense.producer[t as usize] > stage || dense.size[t as usize] == 0 {
+        self.work += u64::from(indexed.tensors()) / 64;
+        count(u64::from(indexed.tensors()));
+        for t in 0..indexed.tensors() {
+            if indexed.producer[t as usize] > stage || indexed.size[t as usize] == 0 {
                 continue;
             }
-            let Some(&last) = state.used(t).last() else { continue };
-            if last <= stage || dense.producer[t as usize] > stage {
+            let Some(&last) = state.uses.of(t).last() else { continue };
+            if last <= stage || indexed.producer[t as usize] > stage {
                 continue;
             }
-            let Some(next) = state.next_use(t, stage) else { continue };
-            if next >= dense.ops {
+            let Some(next) = state.uses.next_use(t, stage) else { continue };
+            if next >= indexed.ops {
                 continue;
             }
             if let Some(price) = self.price(state, t, stage, next, score, start - self.budget) {
@@ -229,7 +210,7 @@ impl Repair {
                 break;
             }
             let (price, t, next) = candidates[k];
-            if state.next_use(t, stage) != Some(next) {
+            if state.uses.next_use(t, stage) != Some(next) {
                 continue;
             }
             // Earlier drops may have made this one dearer; then it waits for its turn in the next round.
@@ -238,7 +219,7 @@ impl Repair {
             {
                 continue;
             }
-            let before = state.checkpoint();
+            let before = state.journal_mark();
             self.apply(state, next);
             if state.peak_in(stage, stage) >= now {
                 state.undo_to(before);
@@ -261,30 +242,28 @@ impl Repair {
         over: i64,
     ) -> Option<f64> {
         let ns = self.chain(state, next, t)?;
-        let made = state.made_before(t, stage);
-        let last = state.last_use_before(t, made, stage + 1);
+        let made = state.uses.made_before(t, stage);
+        let last = state.uses.last_use_before(t, made, stage + 1);
         let gap = f64::from(next - last);
-        let bytes = (state.dense.size[t as usize] as i64).min(over.max(1)) as f64;
+        let bytes = (state.indexed.size[t as usize] as i64).min(over.max(1)) as f64;
         let price = ns as f64 / (bytes * gap.powf(score.gap));
-        Some(price * (1.0 + score.noise * (self.chance.share() - 0.5)))
+        Some(price * (1.0 + score.noise * (self.rng.unit() - 0.5)))
     }
 
     /// Tries to do without each replay, dearest first, until `work` is used up.
     pub fn give_back(&mut self, state: &mut State, work: u64) {
         let end = self.work + state.work + work;
-        let mut pairs: Vec<(u64, u32, Again)> = Vec::new();
-        for stage in 0..state.dense.ops {
-            pairs.extend(state.again(stage).iter().map(|&what| (state.ns(what), stage, what)));
-        }
+        let mut pairs: Vec<(u64, u32, Remake)> =
+            state.all_remakes().map(|(stage, what)| (state.ns(what), stage, what)).collect();
         pairs.sort_by(|a, b| b.cmp(a));
         for (_, stage, what) in pairs {
             if self.work + state.work > end {
                 return;
             }
-            if !state.may_go(stage, what, self.budget) {
+            if !state.might_remove(stage, what, self.budget) {
                 continue;
             }
-            let before = state.checkpoint();
+            let before = state.journal_mark();
             state.remove(stage, what);
             if state.peak() > self.budget {
                 state.undo_to(before);

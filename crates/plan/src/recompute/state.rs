@@ -1,68 +1,54 @@
 //! Holds a schedule with replays, and its memory at every stage, under single changes.
 //!
-//! Stage `j` is the stretch of the step that ends with op `j`'s first run; before it, the stage replays some
-//! earlier ops and loads some offloaded tensors. A set of pairs (stage, what is made again there) is a whole
-//! schedule: every use is served by the latest making before it, and an instance is held from its making to the
-//! last such use. So any set is valid, and only its memory and its time are to be judged.
-//!
-//! Memory is kept in two parts: what is held across a whole stage (changed by ranges, in a tree), and the peak of
-//! what is made or dropped inside the stage (found again by walking it whenever one of its operands changes).
+//! Stage `j` is the stretch of the step that ends with op `j`'s first run; before it, the stage replays some earlier ops and loads some
+//! offloaded tensors. A set of pairs (stage, what is made again there) is a whole schedule: every use is served by the latest making
+//! before it, and an instance is held from its making to the last such use. So any set is valid, and only its memory and its time are
+//! to be judged.
 
-use super::tree::MaxTree;
-use crate::dense::Dense;
-use crate::lifespan::Act;
+use super::stage_memory::StageMemory;
+use super::uses::Uses;
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::Action;
 use crate::steps::count;
 
-/// What a stage makes again: an op below `dense.ops`, or a load of transient `x - dense.ops`.
-pub(crate) type Again = u32;
+/// What a stage makes again: an op below `indexed.ops`, or a load of transient `x - indexed.ops`.
+pub(crate) type Remake = u32;
 
 /// A schedule with replays.
 #[derive(Clone)]
 pub(crate) struct State<'a> {
-    pub dense: &'a Dense,
+    pub indexed: &'a IndexedProblem,
+    pub uses: Uses,
     /// What each stage makes again, ascending (so ops in program order, loads at the end of the list).
-    again: Vec<Vec<Again>>,
-    /// The stages in which each transient is made, ascending.
-    made: Vec<Vec<u32>>,
-    /// The stages in which each transient is used, ascending, once for each use.
-    used: Vec<Vec<u32>>,
+    remakes: Vec<Vec<Remake>>,
     /// How many loads each transient has.
     loads: Vec<u32>,
     /// Bytes of all transients that have loads.
     pub host_bytes: u64,
-    /// Peak of what is made or dropped inside each stage.
-    local: Vec<i64>,
-    memory: MaxTree,
+    memory: StageMemory,
     /// Time added by replays and copies.
     pub extra_ns: u64,
     /// Changes since the last [`State::keep_changes`], for undoing.
-    journal: Vec<(u32, Again, bool)>,
+    journal: Vec<(u32, Remake, bool)>,
+    /// How many pairs (stage, what is made again there) there are.
     pub pairs: usize,
-    // Scratch space of `walk`.
-    stamp: u32,
-    mark: Vec<u32>,
-    last_at: Vec<u32>,
-    stays: Vec<bool>,
-    /// Stages whose inner peak must be found again before memory is looked at.
-    dirty: Vec<u32>,
-    is_dirty: Vec<bool>,
     /// Work done so far, in changes and stages walked.
     pub work: u64,
 }
 
-/// A schedule at rest: what each stage makes again.
+/// A schedule that was put aside: what each stage makes again.
 #[derive(Clone)]
-pub(crate) struct Frozen(Vec<Vec<Again>>);
+pub(crate) struct SavedReplays(Vec<Vec<Remake>>);
 
-impl Frozen {
-    /// The schedule that makes `again[stage]` again in each stage; lists are ascending.
-    pub fn new(again: Vec<Vec<Again>>) -> Frozen {
-        Frozen(again)
+impl SavedReplays {
+    /// The schedule that makes `remakes[stage]` again in each stage; lists are ascending.
+    pub fn new(remakes: Vec<Vec<Remake>>) -> SavedReplays {
+        SavedReplays(remakes)
     }
 
     /// The schedule with its memory, on the arrays it was made for.
-    pub fn thaw<'a>(&self, dense: &'a Dense) -> State<'a> {
-        let mut state = State::new(dense);
+    pub fn restore<'a>(&self, indexed: &'a IndexedProblem) -> State<'a> {
+        let mut state = State::new(indexed);
         for (stage, list) in self.0.iter().enumerate() {
             list.iter().for_each(|&what| state.insert(stage as u32, what));
         }
@@ -73,69 +59,49 @@ impl Frozen {
 
 impl<'a> State<'a> {
     /// The schedule without replays.
-    pub fn new(dense: &'a Dense) -> State<'a> {
-        let (ops, tensors) = (dense.ops as usize, dense.tensors() as usize);
-        let mut used: Vec<Vec<u32>> = vec![Vec::new(); tensors];
-        for op in 0..dense.ops {
-            dense.ins.of(op).iter().for_each(|&t| used[t as usize].push(op));
-        }
-        for (t, used) in used.iter_mut().enumerate().filter(|(t, _)| dense.keep[*t]) {
-            debug_assert!(dense.keep[t]);
-            used.push(dense.ops);
-        }
-        let mut across = vec![0i64; ops + 2];
-        for t in 0..tensors {
-            let (made, last) = (dense.producer[t], *used[t].last().unwrap_or(&dense.producer[t]));
-            if last > made + 1 {
-                across[made as usize + 1] += dense.size[t] as i64;
-                across[last as usize] -= dense.size[t] as i64;
-            }
-        }
-        let mut held = dense.resident_bytes as i64;
-        let memory: Vec<i64> = (0..ops)
-            .map(|s| {
-                held += across[s];
-                held
-            })
-            .collect();
+    pub fn new(indexed: &'a IndexedProblem) -> State<'a> {
+        let uses = Uses::new(indexed);
+        let memory = StageMemory::new(indexed, &uses);
         let mut state = State {
-            dense,
-            again: vec![Vec::new(); ops],
-            made: dense.producer.iter().map(|&p| vec![p]).collect(),
-            used,
-            loads: vec![0; tensors],
+            indexed,
+            uses,
+            remakes: vec![Vec::new(); indexed.ops as usize],
+            loads: vec![0; indexed.tensors() as usize],
             host_bytes: 0,
-            local: vec![0; ops],
-            memory: MaxTree::new(&memory),
+            memory,
             extra_ns: 0,
             journal: Vec::new(),
             pairs: 0,
-            stamp: 0,
-            mark: vec![0; tensors],
-            last_at: vec![0; tensors],
-            stays: vec![false; tensors],
-            dirty: Vec::new(),
-            is_dirty: vec![false; ops + 1],
             work: 0,
         };
-        for stage in 0..dense.ops {
-            state.walk(stage);
+        for stage in 0..indexed.ops {
+            state.work += state.memory.walk(indexed, &state.uses, stage, &[]);
         }
         state
     }
 
+    /// The schedule without its tie to the step's arrays.
+    pub fn save(self) -> SavedReplays {
+        SavedReplays(self.remakes)
+    }
+
     /// What a stage makes again.
-    pub fn again(&self, stage: u32) -> &[Again] {
-        &self.again[stage as usize]
+    pub fn remakes(&self, stage: u32) -> &[Remake] {
+        &self.remakes[stage as usize]
+    }
+
+    /// All pairs of a stage and what it makes again.
+    pub fn all_remakes(&self) -> impl Iterator<Item = (u32, Remake)> {
+        (0..self.indexed.ops).flat_map(|stage| self.remakes(stage).iter().map(move |&what| (stage, what)))
     }
 
     /// The time that one more making of `what` costs.
-    pub fn ns(&self, what: Again) -> u64 {
-        match what.checked_sub(self.dense.ops) {
-            None => self.dense.ns[what as usize],
+    pub fn ns(&self, what: Remake) -> u64 {
+        match what.checked_sub(self.indexed.ops) {
+            None => self.indexed.ns[what as usize],
             Some(t) => {
-                let once = self.dense.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
-                let once = once.div_ceil(self.dense.hidden);
+                let once = self.indexed.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
+                let once = once.div_ceil(self.indexed.copy_overlap_divisor);
                 if self.loads[t as usize] == 0 { 2 * once } else { once }
             }
         }
@@ -147,73 +113,26 @@ impl<'a> State<'a> {
     }
 
     /// Whether `stage` makes `what` again.
-    pub fn has(&self, stage: u32, what: Again) -> bool {
-        self.again[stage as usize].binary_search(&what).is_ok()
+    pub fn has(&self, stage: u32, what: Remake) -> bool {
+        self.remakes[stage as usize].binary_search(&what).is_ok()
     }
 
-    /// The stage of the latest making of `t` at or before `stage`.
-    pub fn made_before(&self, t: u32, stage: u32) -> u32 {
-        let made = &self.made[t as usize];
-        made[made.partition_point(|&m| m <= stage) - 1]
-    }
-
-    /// The stage of the first making of `t` after `stage`.
-    pub fn made_after(&self, t: u32, stage: u32) -> Option<u32> {
-        let made = &self.made[t as usize];
-        made.get(made.partition_point(|&m| m <= stage)).copied()
-    }
-
-    /// The stages in which `t` is used.
-    pub fn used(&self, t: u32) -> &[u32] {
-        &self.used[t as usize]
-    }
-
-    /// The first use of the instance of `t` that is held after `stage`, if one is.
-    pub fn next_use(&self, t: u32, stage: u32) -> Option<u32> {
-        let used = &self.used[t as usize];
-        let next = *used.get(used.partition_point(|&u| u <= stage))?;
-        match self.made_after(t, stage) {
-            Some(made) if made <= next => None,
-            _ => Some(next),
-        }
-    }
-
-    /// The last use before `stage` of an instance made at `made`, or `made` itself.
-    pub fn last_use_before(&self, t: u32, made: u32, stage: u32) -> u32 {
-        let used = &self.used[t as usize];
-        match used.partition_point(|&u| u < stage) {
-            0 => made,
-            k => used[k - 1].max(made),
-        }
-    }
-
-    /// Whether `t` is in memory at some time in `stage` without a change.
-    pub fn is_held(&self, t: u32, stage: u32) -> bool {
-        if self.made[t as usize].binary_search(&stage).is_ok() {
-            return true;
-        }
-        let used = &self.used[t as usize];
-        let Some(&next) = used.get(used.partition_point(|&u| u < stage)) else { return false };
-        self.made_after(t, stage).is_none_or(|made| next < made)
-    }
-
-    /// Whether `what` may be made again in `stage`.
-    pub fn may(&self, stage: u32, what: Again) -> bool {
-        let dense = self.dense;
-        if stage >= dense.ops || self.has(stage, what) {
+    /// Whether `what` can be made again in `stage`.
+    pub fn can_insert(&self, stage: u32, what: Remake) -> bool {
+        let indexed = self.indexed;
+        if stage >= indexed.ops || self.has(stage, what) {
             return false;
         }
-        match what.checked_sub(dense.ops) {
+        let free = |t: u32| !self.uses.is_made_in(t, stage);
+        match what.checked_sub(indexed.ops) {
             None => {
-                let free = |t: &u32| self.made[*t as usize].binary_search(&stage).is_err();
                 stage > what
-                    && stage <= dense.replay_until[what as usize]
-                    && dense.outs.of(what).iter().all(free)
+                    && stage <= indexed.replay_until[what as usize]
+                    && indexed.outs.of(what).iter().all(|&t| free(t))
             }
             Some(t) => {
-                let free = self.made[t as usize].binary_search(&stage).is_err();
-                let may = dense.copy_ns.is_some() && !dense.is_carried[t as usize];
-                may && stage > dense.producer[t as usize] && free
+                let copies = indexed.copy_ns.is_some() && !indexed.is_carried[t as usize];
+                copies && stage > indexed.producer[t as usize] && free(t)
             }
         }
     }
@@ -221,19 +140,18 @@ impl<'a> State<'a> {
     /// The most that is held at once; nothing in a step without ops.
     pub fn peak(&mut self) -> i64 {
         self.settle();
-        self.memory.top().max(0)
+        self.memory.top()
     }
 
     /// The most that is held at once in stages `from..=to`.
     pub fn peak_in(&mut self, from: u32, to: u32) -> i64 {
         self.settle();
-        self.memory.max(from, to)
+        self.memory.most_in(from, to)
     }
 
-    /// Like [`State::peak_in`], for a state that has been settled.
+    /// Like [`State::peak_in`], for a state whose memory is up to date.
     pub fn settled_peak_in(&self, from: u32, to: u32) -> i64 {
-        debug_assert!(self.dirty.is_empty());
-        self.memory.max(from, to)
+        self.memory.most_in(from, to)
     }
 
     /// The first stage that holds most.
@@ -242,77 +160,64 @@ impl<'a> State<'a> {
         self.memory.worst()
     }
 
-    /// A quick no to whether doing without `what` in `stage` could fit `budget`.
-    pub fn may_go(&mut self, stage: u32, what: Again, budget: i64) -> bool {
+    /// Whether the schedule might fit `budget` without `what` in `stage`. A no is certain, and quickly found.
+    pub fn might_remove(&mut self, stage: u32, what: Remake, budget: i64) -> bool {
         self.settle();
-        let dense = self.dense;
-        let load;
-        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(dense.ops) {
-            None => (dense.ins.of(what), dense.outs.of(what)),
-            Some(t) => {
-                load = [t];
-                (&[], &load)
-            }
-        };
+        let indexed = self.indexed;
+        let load = load_of(indexed, what);
+        let (ins, outs) = operands(indexed, what, &load);
         // Its inputs may go too, which frees at most their bytes.
-        let freed: i64 = ins.iter().map(|&t| dense.size[t as usize] as i64).sum();
+        let freed: i64 = ins.iter().map(|&t| indexed.size[t as usize] as i64).sum();
         self.work += outs.len() as u64;
         count(outs.len() as u64);
         outs.iter().all(|&t| {
-            let used = &self.used[t as usize];
-            let next = used.get(used.partition_point(|&u| u < stage)).copied().unwrap_or(u32::MAX);
-            if self.made_after(t, stage).is_some_and(|made| made <= next) || next == u32::MAX {
+            let next = self.uses.from(t, stage).unwrap_or(u32::MAX);
+            if self.uses.made_after(t, stage).is_some_and(|made| made <= next) || next == u32::MAX {
                 return true;
             }
-            let before = self.made_before(t, stage - 1);
-            let last = self.last_use_before(t, before, stage);
-            let room = budget - dense.size[t as usize] as i64 + freed;
-            self.memory.max(last.max(before + 1), stage.saturating_sub(1)) <= room
+            let before = self.uses.made_before(t, stage - 1);
+            let last = self.uses.last_use_before(t, before, stage);
+            let room = budget - indexed.size[t as usize] as i64 + freed;
+            self.memory.most_in(last.max(before + 1), stage.saturating_sub(1)) <= room
         })
     }
 
-    /// Finds the inner peaks of all stages that changes have touched.
-    pub fn settle(&mut self) {
-        while let Some(stage) = self.dirty.pop() {
-            self.is_dirty[stage as usize] = false;
-            self.walk(stage);
-        }
-    }
-
-    fn touch(&mut self, stage: u32) {
-        if !std::mem::replace(&mut self.is_dirty[stage as usize], true) {
-            self.dirty.push(stage);
+    /// Brings the memory of all stages that changes have touched up to date.
+    fn settle(&mut self) {
+        while let Some(stage) = self.memory.take_dirty() {
+            let remakes = self.remakes.get(stage as usize).map_or(&[][..], |list| list);
+            self.work += self.memory.walk(self.indexed, &self.uses, stage, remakes);
         }
     }
 
     /// Makes `what` again in `stage`.
-    pub fn insert(&mut self, stage: u32, what: Again) {
+    pub fn insert(&mut self, stage: u32, what: Remake) {
         self.journal.push((stage, what, true));
         self.change(stage, what, true);
     }
 
     /// Lets `stage` make `what` no more.
-    pub fn remove(&mut self, stage: u32, what: Again) {
+    pub fn remove(&mut self, stage: u32, what: Remake) {
         self.journal.push((stage, what, false));
         self.change(stage, what, false);
     }
 
     /// A point to which [`State::undo_to`] can return.
-    pub fn checkpoint(&self) -> usize {
+    pub fn journal_mark(&self) -> usize {
         self.journal.len()
     }
 
-    /// Undoes every change since `checkpoint`.
-    pub fn undo_to(&mut self, checkpoint: usize) {
-        while self.journal.len() > checkpoint {
+    /// Undoes every change since `mark`.
+    pub fn undo_to(&mut self, mark: usize) {
+        while self.journal.len() > mark {
             let Some((stage, what, inserted)) = self.journal.pop() else { return };
             self.change(stage, what, !inserted);
         }
     }
 
-    /// The changes since `checkpoint`: stage, what, whether it was inserted.
-    pub fn changes(&self, checkpoint: usize) -> &[(u32, Again, bool)] {
-        &self.journal[checkpoint..]
+    /// The changes since the last that were kept: stage, what, whether it was inserted.
+    pub fn changes(&self) -> &[(u32, Remake, bool)] {
+        &self.journal
     }
 
     /// Forgets how to undo.
@@ -320,22 +225,16 @@ impl<'a> State<'a> {
         self.journal.clear();
     }
 
-    fn change(&mut self, stage: u32, what: Again, insert: bool) {
+    fn change(&mut self, stage: u32, what: Remake, insert: bool) {
         self.work += 1;
         count(1);
-        let dense = self.dense;
-        let load;
-        let (ins, outs): (&[u32], &[u32]) = match what.checked_sub(dense.ops) {
-            None => (dense.ins.of(what), dense.outs.of(what)),
-            Some(t) => {
-                load = [t];
-                (&[], &load)
-            }
-        };
+        let indexed = self.indexed;
+        let load = load_of(indexed, what);
+        let (ins, outs) = operands(indexed, what, &load);
         if !insert {
             self.count(stage, what, false);
         }
-        self.touch(stage);
+        self.memory.touch(stage);
         for &t in outs {
             self.change_making(t, stage, insert);
         }
@@ -348,16 +247,16 @@ impl<'a> State<'a> {
     }
 
     /// Keeps the lists and sums of what is made again.
-    fn count(&mut self, stage: u32, what: Again, insert: bool) {
-        let list = &mut self.again[stage as usize];
+    fn count(&mut self, stage: u32, what: Remake, insert: bool) {
+        let list = &mut self.remakes[stage as usize];
         let at = list.partition_point(|&w| w < what);
-        let load = what.checked_sub(self.dense.ops).map(|t| t as usize);
+        let load = what.checked_sub(self.indexed.ops).map(|t| t as usize);
         if insert {
             list.insert(at, what);
             self.pairs += 1;
             self.extra_ns += self.ns(what);
             if let Some(t) = load {
-                self.host_bytes += if self.loads[t] == 0 { self.dense.size[t] } else { 0 };
+                self.host_bytes += if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
                 self.loads[t] += 1;
             }
         } else {
@@ -365,7 +264,7 @@ impl<'a> State<'a> {
             self.pairs -= 1;
             if let Some(t) = load {
                 self.loads[t] -= 1;
-                self.host_bytes -= if self.loads[t] == 0 { self.dense.size[t] } else { 0 };
+                self.host_bytes -= if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
             }
             self.extra_ns -= self.ns(what);
         }
@@ -373,138 +272,70 @@ impl<'a> State<'a> {
 
     /// One making of `t` more or less in `stage`: the instance before it ends earlier or goes on.
     fn change_making(&mut self, t: u32, stage: u32, insert: bool) {
-        let made = &mut self.made[t as usize];
-        let at = made.partition_point(|&m| m < stage);
-        let before = made[at - 1];
-        if insert {
-            made.insert(at, stage);
-        } else {
-            made.remove(at);
-        }
-        let after = made.get(at + usize::from(insert)).copied().unwrap_or(u32::MAX);
-        let shorter = self.last_use_before(t, before, stage);
-        let longer = self.last_use_before(t, before, after);
+        let (before, after) = self.uses.change_making(t, stage, insert);
+        let shorter = self.uses.last_use_before(t, before, stage);
+        let longer = self.uses.last_use_before(t, before, after);
         if longer >= stage {
-            let bytes = self.dense.size[t as usize] as i64;
+            let bytes = self.indexed.size[t as usize] as i64;
             let from = shorter.max(before + 1);
             let to = stage.min(longer - 1);
             self.memory.add(from, to, if insert { -bytes } else { bytes });
-            self.touch(shorter);
-            self.touch(before);
+            self.memory.touch(shorter);
+            self.memory.touch(before);
         }
     }
 
     /// One use of `t` more or less in `stage`: the instance that serves it may end later or earlier.
     fn change_use(&mut self, t: u32, stage: u32, insert: bool) {
-        let before = self.made_before(t, stage);
-        let after = self.made_after(t, stage).unwrap_or(u32::MAX);
+        let before = self.uses.made_before(t, stage);
+        let after = self.uses.made_after(t, stage).unwrap_or(u32::MAX);
         if !insert {
-            let used = &mut self.used[t as usize];
-            let at = used.partition_point(|&u| u < stage);
-            used.remove(at);
+            self.uses.remove(t, stage);
         }
-        let last = self.last_use_before(t, before, after);
+        let last = self.uses.last_use_before(t, before, after);
         if insert {
-            let used = &mut self.used[t as usize];
-            let at = used.partition_point(|&u| u < stage);
-            used.insert(at, stage);
+            self.uses.add(t, stage);
         }
         if stage > last {
-            let bytes = self.dense.size[t as usize] as i64;
+            let bytes = self.indexed.size[t as usize] as i64;
             self.memory.add(last.max(before + 1), stage - 1, if insert { bytes } else { -bytes });
-            self.touch(last);
-            self.touch(before);
+            self.memory.touch(last);
+            self.memory.touch(before);
         }
-    }
-
-    /// Finds a stage's inner peak again.
-    fn walk(&mut self, stage: u32) {
-        if stage >= self.dense.ops {
-            return;
-        }
-        let dense = self.dense;
-        let again = std::mem::take(&mut self.again[stage as usize]);
-        let loads_from = again.partition_point(|&w| w < dense.ops);
-        let runs = || again[..loads_from].iter().copied().chain([stage]);
-        self.stamp += 1;
-        let mut held = 0i64;
-        self.work += 1;
-        count(1 + runs().map(|op| dense.ins.of(op).len() as u64).sum::<u64>());
-        for (position, op) in runs().enumerate() {
-            self.work += dense.ins.of(op).len() as u64;
-            for &t in dense.ins.of(op) {
-                if self.mark[t as usize] != self.stamp {
-                    self.mark[t as usize] = self.stamp;
-                    let stays = self.next_use(t, stage).is_some();
-                    self.stays[t as usize] = stays;
-                    // What comes in and ends here is not in the tree's sum for this stage.
-                    if !stays && self.made[t as usize].binary_search(&stage).is_err() {
-                        held += dense.size[t as usize] as i64;
-                    }
-                }
-                self.last_at[t as usize] = position as u32;
-            }
-        }
-        let mut peak = held;
-        for &what in &again[loads_from..] {
-            let t = what - dense.ops;
-            held += dense.size[t as usize] as i64;
-            peak = peak.max(held);
-            if self.mark[t as usize] != self.stamp && self.next_use(t, stage).is_none() {
-                held -= dense.size[t as usize] as i64;
-            }
-        }
-        for (position, op) in runs().enumerate() {
-            let dies = |t: u32| self.last_at[t as usize] == position as u32 && !self.stays[t as usize];
-            let mut during = held + dense.scratch[op as usize] as i64;
-            for &t in dense.outs.of(op) {
-                let bytes = dense.size[t as usize] as i64;
-                during += bytes;
-                if self.mark[t as usize] == self.stamp || self.next_use(t, stage).is_some() {
-                    held += bytes;
-                }
-            }
-            for pair in dense.pairs.of(op).chunks_exact(2) {
-                if dies(pair[0]) {
-                    during -= dense.size[pair[1] as usize] as i64;
-                }
-            }
-            peak = peak.max(during);
-            for &t in dense.ins.of(op) {
-                if dies(t) {
-                    held -= dense.size[t as usize] as i64;
-                }
-            }
-        }
-        self.again[stage as usize] = again;
-        let old = std::mem::replace(&mut self.local[stage as usize], peak);
-        self.memory.add(stage, stage, peak - old);
-    }
-
-    /// The schedule without its tie to the step's arrays.
-    pub fn freeze(self) -> Frozen {
-        Frozen(self.again)
     }
 
     /// The schedule as a plain sequence.
-    pub fn acts(&self) -> Vec<Act> {
-        let mut acts = Vec::with_capacity(self.dense.ops as usize + self.pairs);
-        for stage in 0..self.dense.ops {
-            let again = &self.again[stage as usize];
-            let loads_from = again.partition_point(|&w| w < self.dense.ops);
-            for t in again[loads_from..].iter().map(|&w| w - self.dense.ops) {
-                acts.extend([Act::Load(t), Act::Loaded(t)]);
+    pub fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::with_capacity(self.indexed.ops as usize + self.pairs);
+        for stage in 0..self.indexed.ops {
+            let remakes = &self.remakes[stage as usize];
+            let (replays, loads) = remakes.split_at(remakes.partition_point(|&w| w < self.indexed.ops));
+            for t in loads.iter().map(|&w| w - self.indexed.ops) {
+                actions.extend([Action::Load(t), Action::Loaded(t)]);
             }
-            acts.extend(again[..loads_from].iter().map(|&w| Act::Run(w)));
-            if self.dense.is_rest(stage) {
+            actions.extend(replays.iter().map(|&w| Action::Run(w)));
+            if self.indexed.is_replay_stage(stage) {
                 continue;
             }
-            acts.push(Act::Run(stage));
+            actions.push(Action::Run(stage));
             let stored = |t: &&u32| self.loads[**t as usize] > 0;
-            for &t in self.dense.outs.of(stage).iter().filter(stored) {
-                acts.extend([Act::Store(t), Act::Stored(t)]);
+            for &t in self.indexed.outs.of(stage).iter().filter(stored) {
+                actions.extend([Action::Store(t), Action::Stored(t)]);
             }
         }
-        acts
+        actions
+    }
+}
+
+/// The transient that `what` loads, if it is a load.
+fn load_of(indexed: &IndexedProblem, what: Remake) -> Option<u32> {
+    what.checked_sub(indexed.ops)
+}
+
+/// What making `what` again reads and makes; `load` is what [`load_of`] says of it.
+fn operands<'a>(indexed: &'a IndexedProblem, what: Remake, load: &'a Option<u32>) -> (&'a [u32], &'a [u32]) {
+    match load {
+        None => (indexed.ins.of(what), indexed.outs.of(what)),
+        Some(_) => (&[], load.as_slice()),
     }
 }

@@ -1,11 +1,11 @@
 //! Training steps whose updates have state on the host.
 
-use plimsoll_plan::{Kind, Op, Phase, Problem, Tensor};
+use plimsoll_plan::{Kind, Op, Problem, Tensor};
 
 /// The same step with state of every update on the host: brought before the update, and taken back after it.
 pub fn with_carried_state(mut step: Problem, ns: u64) -> Problem {
     for (layer, mut op) in std::mem::take(&mut step.ops).into_iter().enumerate() {
-        if op.phase == Phase::Each || op.updates.is_empty() {
+        if !op.writes.is_empty() || op.updates.is_empty() {
             step.op(op);
             continue;
         }
@@ -15,10 +15,9 @@ pub fn with_carried_state(mut step: Problem, ns: u64) -> Problem {
         op.reads.push(old);
         op.writes.push(new);
         op.in_place.push((old, new));
-        let once = |op: Op| Op { phase: Phase::Once, ..op };
-        step.op(once(Op::fetch(format!("fetch{layer}"), old, ns)));
+        step.op(Op::fetch(format!("fetch{layer}"), old, ns));
         step.op(op);
-        step.op(once(Op::store(format!("store{layer}"), new, ns)));
+        step.op(Op::store(format!("store{layer}"), new, ns));
     }
     step
 }

@@ -1,10 +1,10 @@
 //! Training steps of many equal layers for tests.
 
-use plimsoll_plan::{Kind, Op, Phase, Problem, Tensor, TensorId};
+use plimsoll_plan::{Kind, Op, Problem, Tensor, TensorId};
 
 /// A step of `layers` equal layers, built like those of a language model: forward, backward, an update for each weight.
 pub fn layered_step(layers: usize) -> Problem {
-    let mut step = Problem::new(16);
+    let mut step = Problem::new();
     let tokens = step.tensor(Tensor { kind: Kind::Input, ..Tensor::resident("tokens", 64) });
     let (width, tall) = (64 * 1024u64, 256 * 1024u64);
     // What each op of a layer reads (ops of the layer by number, -1 the layer's input), its bytes, its time, whether it
@@ -76,7 +76,6 @@ pub fn layered_step(layers: usize) -> Problem {
                 let mut update = Op::new(format!("update{layer}.{k}"), &[share], &[], 10);
                 update.updates = weights[layer][k].into_iter().collect();
                 update.replayable = false;
-                update.phase = Phase::Once;
                 step.op(update);
             }
         }

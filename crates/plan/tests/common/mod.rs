@@ -1,6 +1,6 @@
 //! Random training steps for tests: a forward pass, a backward pass that reads it, and updates.
 
-use plimsoll_plan::{Algorithm, Home, Kind, Op, Phase, Problem, Tensor, TensorId, View};
+use plimsoll_plan::{Home, Kind, Op, Problem, Tensor, TensorId, View};
 
 /// A small deterministic source of chance.
 pub struct Chance(pub u64);
@@ -19,10 +19,10 @@ impl Chance {
     }
 }
 
-/// A random step of `layers` layers with skips, views, in-place pairs, state updates, scratch and several algorithms.
+/// A random step of `layers` layers with skips, views, in-place pairs, state updates, and scratch.
 pub fn random_step(layers: usize, seed: u64) -> Problem {
     let mut chance = Chance(seed);
-    let mut step = Problem::new(16);
+    let mut step = Problem::new();
     let input =
         step.tensor(Tensor { kind: Kind::Input, ..Tensor::resident("input", 64 * (1 + chance.below(40))) });
     let mut values: Vec<TensorId> = vec![input];
@@ -31,7 +31,7 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
     for layer in 0..layers {
         let bytes = 1 + chance.below(8000);
         let weight = step.tensor(Tensor::resident(format!("weight{layer}"), 1 + chance.below(500)));
-        let value = Tensor { batch_bytes: bytes / 2, ..Tensor::transient(format!("value{layer}"), bytes) };
+        let value = Tensor::transient(format!("value{layer}"), bytes);
         let value = step.tensor(Tensor { alignment: 1 << chance.below(9), ..value });
         let mut reads = vec![values[values.len() - 1], weight];
         if chance.one_in(3) {
@@ -40,9 +40,7 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
         let mut op = Op::new(format!("forward{layer}"), &reads, &[value], 10 + chance.below(1000));
         op.replayable = !chance.one_in(12);
         if chance.one_in(3) {
-            let quick = Algorithm { scratch: chance.below(6000), ..op.algorithms[0] };
-            let lean = Algorithm { ns: quick.ns * 2, scratch: 0, same_bits: chance.one_in(2), ..quick };
-            op.algorithms = vec![quick, lean];
+            op.scratch = chance.below(6000);
         }
         if chance.one_in(5) {
             let mean = step.tensor(Tensor::resident(format!("mean{layer}"), 8));
@@ -63,7 +61,6 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
             let half = Tensor {
                 view: Some(view),
                 bytes: bytes.div_ceil(2),
-                batch_bytes: 0,
                 alignment: 1,
                 ..step.tensors[last.index()].clone()
             };
@@ -91,7 +88,6 @@ pub fn random_step(layers: usize, seed: u64) -> Problem {
         step.op(Op::new(format!("backward{layer}"), &reads, &[next, share], 20 + chance.below(1500)));
         let mut sgd = Op::new(format!("sgd{layer}"), &[share], &[], 10);
         sgd.updates = vec![weight];
-        sgd.phase = Phase::Once;
         sgd.replayable = false;
         step.op(sgd);
         gradient = next;

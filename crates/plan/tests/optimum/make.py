@@ -114,11 +114,10 @@ def problem(ops):
         return {"name": f"t{i}", "bytes": size, "alignment": 1, "home": home, "kind": "activation"}
 
     def op(i, reads, ns):
-        way = {"scratch": 0, "ns": ns, "same_bits": True}
-        return {"name": f"op{i}", "reads": reads, "writes": [i], "algorithms": [way], "replayable": True, "phase": "each"}
-    return {"batch": 1, "tensors": [tensor(i, o[1]) for i, o in enumerate(ops)],
+        return {"name": f"op{i}", "reads": reads, "writes": [i], "ns": ns, "replayable": True}
+    return {"tensors": [tensor(i, o[1]) for i, o in enumerate(ops)],
             "ops": [op(i, o[0], o[2]) for i, o in enumerate(ops)],
-            "scratch_alignment": 1, "accumulate_bytes_per_second": 1}
+            "scratch_alignment": 1}
 
 
 def steps():

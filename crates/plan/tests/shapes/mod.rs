@@ -19,7 +19,7 @@ pub fn node(reads: &[usize], bytes: u64, ns: u64) -> Node {
 /// the gradient of what it made, and makes gradients of what it read; where several meet they are added in place. A node
 /// that reads nothing reads the resident input, and its gradient updates a resident.
 pub fn training(nodes: &[Node]) -> Problem {
-    let mut step = Problem::new(1);
+    let mut step = Problem::new();
     let input = step.tensor(Tensor { kind: Kind::Input, ..Tensor::resident("input", 256) });
     let mut values: Vec<TensorId> = Vec::new();
     for (n, node) in nodes.iter().enumerate() {

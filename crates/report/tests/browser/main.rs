@@ -7,7 +7,8 @@ mod sample;
 use std::path::{Path, PathBuf};
 
 use chromium::Browser;
-use plimsoll_report::{Record, Step, page};
+use plimsoll_report::page;
+use plimsoll_report::record::{Interval, Kind, Record, Step};
 use serde_json::json;
 
 fn written(name: &str, record: &Record) -> PathBuf {
@@ -67,7 +68,7 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
     let (at, held) = step.peak();
     let expected = [
         ("figure-planned", record.plan.planned_bytes),
-        ("figure-line", record.plan.line_bytes.unwrap()),
+        ("figure-line", record.plan.memory_limit_bytes.unwrap()),
         ("figure-least-possible", record.plan.floor_bytes),
         ("figure-fastest-plan-takes", record.plan.unlimited_bytes),
         ("figure-most-measured", record.plan.planned_bytes - 500),
@@ -136,7 +137,7 @@ fn hover_click_zoom_search_and_keys_work() {
     at(&mut browser, "#map-canvas", 0.5, 0.5);
     let corner = |side: &str| format!("document.getElementById('map-canvas').getBoundingClientRect().{side}");
     let (left, top) = (browser.number(&corner("left")), browser.number(&corner("top")));
-    let widest = step.tensors.iter().position(|t| t.kind == "activation" && t.bytes > 64 * 3000).unwrap();
+    let widest = step.tensors.iter().position(|t| t.kind == Kind::Activation && t.bytes > 64 * 3000).unwrap();
     let middle = |axis: &str, a: f64, b: f64| format!("plimsoll.map.{axis}({})", (a + b) / 2.0);
     let tensor = &step.tensors[widest];
     let x = left + browser.number(&middle("x", f64::from(tensor.from), f64::from(tensor.to)));
@@ -166,7 +167,7 @@ fn hover_click_zoom_search_and_keys_work() {
     browser.eval("document.getElementById('search').focus()");
     browser.call("Input.insertText", json!({ "text": "block7/" }));
     let found = browser.number("+document.getElementById('found').dataset.count");
-    let named = |t: &plimsoll_report::Tensor| step.names[t.layer as usize].contains("block7/");
+    let named = |t: &Interval| step.names[t.layer as usize].contains("block7/");
     assert_eq!(found as usize, step.tensors.iter().filter(|t| named(t)).count());
     let height = "plimsoll.map.view.o1 - plimsoll.map.view.o0";
     let before = browser.number(height);

@@ -1,8 +1,8 @@
 //! Records to draw: a made-up step of any length, with a run around it.
 
-use plimsoll_report::{
-    Epoch, Event, Frontier, Instruction, LedgerRow, Plan, Point, Record, Resident, Run, Step, Steps, Stretch,
-    Tensor,
+use plimsoll_report::record::{
+    Action, Epoch, Event, Frontier, Instruction, Interval, Kind, LedgerRow, Phase, Plan, Point, Record,
+    Resident, Run, Section, Step, Steps,
 };
 
 /// A step of `n` instructions: a forward pass whose activations are kept, and a backward pass that lets go of them, the
@@ -19,39 +19,40 @@ pub fn record(n: u32) -> Record {
         step.names.push(name(i));
         let layer = 2 + i;
         let site = Some(i % 40);
-        step.instructions.push(instruction("conv", layer, site, "forward"));
-        step.tensors.push(tensor(layer, "activation", bytes(i), top, i, n - i, site));
+        step.instructions.push(instruction("conv", layer, site, Phase::Forward));
+        step.tensors.push(tensor(layer, Kind::Activation, bytes(i), top, i, n - i, site));
         top += bytes(i);
         if i % 5 == 0 {
-            step.tensors.push(Tensor { name: 0, ..tensor(layer, "scratch", 4096, top, i, i + 1, site) });
+            step.tensors
+                .push(Interval { name: 0, ..tensor(layer, Kind::Scratch, 4096, top, i, i + 1, site) });
         }
     }
     for i in half..n {
         let layer = 2 + (n - 1 - i);
         let site = Some(i % 40);
-        let what = if i % 9 == 0 { "again" } else { "run" };
-        let done = instruction("conv_grad", layer, site, "backward");
-        step.instructions.push(Instruction { what: what.into(), ..done });
+        let what = if i % 9 == 0 { Action::Again } else { Action::Run };
+        let done = instruction("conv_grad", layer, site, Phase::Backward);
+        step.instructions.push(Instruction { what, ..done });
         let at = step.tensors.iter().filter(|t| t.from <= i && i < t.to).map(|t| t.offset + t.bytes).max();
-        let gradient = tensor(layer, "gradient", 8192, at.unwrap_or(0), i, i + 1, site);
-        step.tensors.push(Tensor { again: i % 9 == 0, ..gradient });
+        let gradient = tensor(layer, Kind::Gradient, 8192, at.unwrap_or(0), i, i + 1, site);
+        step.tensors.push(Interval { again: i % 9 == 0, ..gradient });
     }
     step.residents.push(Resident {
         name: 1,
-        kind: "parameter".into(),
-        shape: vec![1 << 20],
+        kind: Kind::Parameter,
+        shape: [1 << 20].into(),
         dtype: "f32".into(),
         bytes: 4 << 20,
         site: Some(3),
     });
-    step.stretches.push(Stretch { name: "step".into(), first: 0, samples: 32, runs: 1 });
+    step.sections.push(Section { name: "step".into(), first: 0, samples: 32, runs: 1 });
     step.arena_bytes = step.tensors.iter().map(|t| t.offset + t.bytes).max().unwrap_or(1);
     step.planned_bytes = (19 << 20) + step.arena_bytes;
-    step.line_bytes = Some(step.planned_bytes + (1 << 20));
+    step.memory_limit_bytes = Some(step.planned_bytes + (1 << 20));
     let plan = Plan {
         model: "sample".into(),
         batch: 32,
-        line_bytes: step.line_bytes,
+        memory_limit_bytes: step.memory_limit_bytes,
         planned_bytes: step.planned_bytes,
         floor_bytes: step.planned_bytes / 2,
         unlimited_bytes: step.planned_bytes + (9 << 20),
@@ -67,29 +68,25 @@ pub fn record(n: u32) -> Record {
     let point =
         |planned_bytes: u64, predicted_ms: f64| Point { planned_bytes, predicted_ms, ..Point::default() };
     let points = vec![point(plan.floor_bytes, 20.0), point(plan.planned_bytes, 12.5)];
-    let frontier = Some(Frontier { points });
-    Record { schema: 1, run: Some(run(&plan)), plan, step: Some(step), frontier }
+    let frontier = Some(Frontier { points, ..Frontier::default() });
+    Record { run: Some(run(&plan)), plan, step: Some(step), frontier, ..Record::default() }
 }
 
-fn instruction(op: &str, layer: u32, site: Option<u32>, phase: &str) -> Instruction {
-    Instruction { op: op.into(), layer, site, us: 12.5, what: "run".into(), phase: phase.into() }
+fn instruction(op: &'static str, layer: u32, site: Option<u32>, phase: Phase) -> Instruction {
+    Instruction { op: op.into(), layer, site, us: 12.5, what: Action::Run, phase }
 }
 
-fn tensor(layer: u32, kind: &str, bytes: u64, offset: u64, from: u32, to: u32, site: Option<u32>) -> Tensor {
-    let (shape, dtype) = (vec![bytes / 4], "f32".into());
-    Tensor {
-        name: layer,
-        layer,
-        kind: kind.into(),
-        shape,
-        dtype,
-        bytes,
-        offset,
-        from,
-        to,
-        again: false,
-        site,
-    }
+fn tensor(
+    layer: u32,
+    kind: Kind,
+    bytes: u64,
+    offset: u64,
+    from: u32,
+    to: u32,
+    site: Option<u32>,
+) -> Interval {
+    let (shape, dtype) = ([bytes / 4].into(), "f32".into());
+    Interval { name: layer, layer, kind, shape, dtype, bytes, offset, from, to, again: false, site }
 }
 
 fn run(plan: &Plan) -> Run {
@@ -111,21 +108,21 @@ fn run(plan: &Plan) -> Run {
         let values = values.map(|(name, value)| (name.to_string(), Some(value))).into();
         Epoch { epoch, step: epoch * 100, values }
     };
-    let event = |event: &str, step: u64| Event { event: event.into(), step: Some(step), why: None };
-    let row = |kind: &str, planned_bytes: u64| LedgerRow {
-        kind: kind.into(),
-        name: kind.into(),
+    let event = |event: &'static str, step: u64| Event::new(event).at(step);
+    let row = |kind: Kind, planned_bytes: u64| LedgerRow {
+        kind,
+        name: kind.name().into(),
         planned_bytes,
-        measured_bytes: (kind != "program").then(|| planned_bytes - 64),
+        measured_bytes: (kind != Kind::Program).then(|| planned_bytes - 64),
     };
     Run {
         steps,
         epochs: (1..=3).map(epoch).collect(),
         events: vec![event("started", 0), event("skipped", 17), event("saved", 100)],
         ledger: vec![
-            row("parameter", 4 << 20),
-            row("activation", plan.arena_bytes),
-            row("program", 15 << 20),
+            row(Kind::Parameter, 4 << 20),
+            row(Kind::Activation, plan.arena_bytes),
+            row(Kind::Program, 15 << 20),
         ],
         peak_bytes: Some(plan.planned_bytes - 500),
         host_peak_bytes: Some(plan.planned_bytes - 500),

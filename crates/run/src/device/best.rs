@@ -2,11 +2,12 @@
 
 use std::sync::OnceLock;
 
-use plimsoll_graph::TensorOps;
+use plimsoll_device::backend::{Call, Operand};
+use plimsoll_graph::ops::Full;
+use plimsoll_graph::{DType, Op, Site, Type};
 
-use super::{Device, SCOPES};
+use super::{Buffer, Device, SCOPES};
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
 
 /// The variable that names the device: `cpu`, `cuda` or `cuda:1`.
 const VARIABLE: &str = "PLIMSOLL_DEVICE";
@@ -97,10 +98,20 @@ fn look(named: Option<&str>, card: impl FnOnce() -> Result<Device>) -> Result<Fo
 
 /// Whether a device computes: a card may be there and refuse, because its compiler's library is not there, say.
 fn works(device: &Device) -> Result<()> {
-    let sum = device.scope(|| Tensor::from_slice(&[1.0f32, 2.0], [2])?.sum(&[], false)?.item())?;
-    match sum == 3.0 {
-        true => Ok(()),
-        false => Err(Error::Internal(format!("{} says that 1 + 2 is {sum}", device.name()))),
+    let (site, ty) = (Site::here(), Type::new(DType::F32, [1]));
+    let op = Op::from(Full { ty: ty.clone(), value: 3.0.into() });
+    let scratch_bytes = device.backend().scratch(&op, &[], &[&ty])?;
+    let (result, scratch) =
+        (Buffer::new(device, ty.bytes(), "test", site)?, Buffer::new(device, scratch_bytes, "test", site)?);
+    let outputs = [Operand { ty: &ty, ptr: result.ptr() }];
+    let call = Call { op: &op, inputs: &[], outputs: &outputs, scratch: scratch.ptr(), scratch_bytes };
+    // SAFETY: result and scratch are fresh, on this device and as large as was declared.
+    unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site })?;
+    let mut bytes = [0; 4];
+    result.read(0, &mut bytes, site)?;
+    match f32::from_ne_bytes(bytes) {
+        3.0 => Ok(()),
+        other => Err(Error::Internal(format!("{} writes {other} where it was told 3", device.name()))),
     }
 }
 

@@ -57,13 +57,13 @@ mod tests {
     use plimsoll_graph::{DType, Type};
 
     use super::*;
-    use crate::stand::Knobs;
+    use crate::device::fake_card::FakeCard;
     use crate::tensor::Tensor;
 
     #[test]
     fn on_a_card_the_cards_memory_is_counted_and_not_the_hosts() {
         let (own, total) = (Bytes::mib(10), Bytes::mib(100));
-        let (device, knobs) = Knobs::device(total, own);
+        let (device, card) = FakeCard::device(total, own);
         assert_eq!(device.counted(), Counted { now: own, peak: own });
         assert_eq!(device.line_limit(), Some(total));
         let tensor = device.scope(|| Tensor::zeros(Type::new(DType::U8, [4 << 20]))).unwrap();
@@ -73,9 +73,9 @@ mod tests {
         device.memory().release_unused();
         assert!(device.counted().now < held.now && device.counted().peak == held.now);
         // What libraries take counts too, and the peak keeps it.
-        knobs.own.store(Bytes::mib(50).get(), Ordering::SeqCst);
+        card.own.store(Bytes::mib(50).get(), Ordering::SeqCst);
         assert!(device.counted().now >= Bytes::mib(50));
-        knobs.own.store(own.get(), Ordering::SeqCst);
+        card.own.store(own.get(), Ordering::SeqCst);
         assert!(device.counted().peak >= Bytes::mib(50));
     }
 

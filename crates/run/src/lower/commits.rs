@@ -3,13 +3,11 @@
 
 use plimsoll_graph::{NodeId, ValueId};
 use plimsoll_plan as plan;
-use plimsoll_plan::{Home, Kind, Phase, Tensor};
+use plimsoll_plan::{Home, Kind, Tensor};
 
-use super::{Location, Lowered, Roles, Source, carry_ns};
-use crate::costs::Costs;
-use crate::device::Device;
+use super::{Location, Lowered, Move, Place, Roles, Source, carry_ns};
+use crate::device::{Costs, Device};
 use crate::error::Result;
-use crate::program::{Instruction, Place};
 
 /// A value that is put into its place once it is there.
 pub(super) struct Commit {
@@ -58,7 +56,7 @@ impl Lowered {
         let (at, bytes) = (self.location(v)?, self.graph.ty(v).bytes());
         let name = format!("fetch {}", self.graph.info(v).name);
         let op = plan::Op::fetch(name, at.tensor, carry_ns(device, costs, bytes));
-        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.problem.op(op);
         self.sources.push(Source::Carry { argument, at, bytes, out: false });
         Ok(())
     }
@@ -80,7 +78,7 @@ impl Lowered {
         let name = format!("store {}", self.graph.info(self.graph.inputs()[argument]).name);
         let mut op = plan::Op::store(name, from.tensor, carry_ns(device, costs, bytes));
         self.wait_for_guard(&mut op);
-        self.problem.op(plan::Op { phase: Phase::Once, ..op });
+        self.problem.op(op);
         self.sources.push(Source::Carry { argument, at: from, bytes, out: true });
         Ok(())
     }
@@ -135,8 +133,8 @@ impl Lowered {
                 let to = Place::Result(r);
                 match present {
                     // An argument's old value leaves before anything is written, all else after everything is.
-                    Some(from) if argument => self.first.push(Instruction::Copy { from, to, bytes }),
-                    Some(from) => self.last.push(Instruction::Copy { from, to, bytes }),
+                    Some(from) if argument => self.first.push(Move { from, to, bytes }),
+                    Some(from) => self.last.push(Move { from, to, bytes }),
                     // An argument that is on the host, as it is.
                     None if argument => {
                         let tensor = Tensor::output(self.graph.info(root).name.clone(), 0);

@@ -1,27 +1,37 @@
-//! Turns a graph into the planner's problem (`commits`: where its results go), and a plan into instructions (`instructions`).
+//! Turns a graph into the planner's problem (`commits`: where its results go; `order`: in what order it is written down), and keeps
+//! the way back from the problem's ops and tensors to the graph's.
 //!
 //! Arguments become residents, so that the planner knows which version of a parameter each op is promised. An op that
 //! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
 //! Results have bytes of their own outside the arena and weigh nothing in the problem.
 
 mod commits;
-mod instructions;
+mod order;
+mod phases;
+mod place;
+mod plannable;
+mod planned;
+mod spans;
+
+pub(crate) use phases::{Extent, Phases};
+pub(crate) use place::{Move, Place};
+pub(crate) use plannable::PlannableGraph;
+pub(crate) use planned::PlannedGraph;
+pub(crate) use spans::Span;
 
 use std::sync::Arc;
 
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::{Graph, Node, NodeId, Op, Phase as GraphPhase, Type, ValueId};
+use plimsoll_graph::{Graph, Node, NodeId, Op, Type, ValueId};
 use plimsoll_plan as plan;
-use plimsoll_plan::{Home, Kind, Phase, Problem, Tensor, TensorId};
+use plimsoll_plan::{Home, Kind, Problem, Tensor, TensorId};
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
 
-use crate::costs::Costs;
-use crate::device::Device;
+use crate::device::{Costs, Device};
 use crate::error::{Error, Result};
-use crate::order::{changes_after, early_updates};
-use crate::program::{Instruction, Place};
+use order::{changes_after, early_updates};
 
 /// What a graph's arguments are for, and which results take their place.
 #[derive(Default)]
@@ -34,6 +44,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) guard: Option<usize>,
     /// Which of the first arguments are in the host's memory: brought before they are wanted, and taken back once changed.
     pub(crate) hosted: &'a [bool],
+    /// How much of a step the graph is.
+    pub(crate) extent: Extent,
 }
 
 impl Roles<'_> {
@@ -43,45 +55,43 @@ impl Roles<'_> {
 }
 
 /// A graph as the planner's problem, with the way back.
+#[derive(Clone)]
 pub(crate) struct Lowered {
     pub(crate) graph: Arc<Graph>,
     /// What the planner sees.
     pub(crate) problem: Problem,
     /// What each op of the problem does.
-    sources: Vec<Source>,
+    pub(crate) sources: Vec<Source>,
     /// For each value, the one whose bytes it uses: itself unless it is a view.
-    roots: Vec<ValueId>,
+    pub(crate) roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
+    /// Which phase each node belongs to.
+    phases: Phases,
     /// The node that makes the guarded result, and where that is.
-    guard: Option<(NodeId, Location)>,
+    pub(crate) guard: Option<(NodeId, Location)>,
     /// Copies before the first op and after the last.
-    first: Vec<Instruction>,
-    last: Vec<Instruction>,
+    pub(crate) first: Vec<Move>,
+    pub(crate) last: Vec<Move>,
 }
 
 /// Where bytes are, and the tensor that stands for them in the problem.
 #[derive(Clone, Copy, Debug)]
-struct Location {
-    tensor: TensorId,
+pub(crate) struct Location {
+    pub(crate) tensor: TensorId,
     /// `None` for what the plan places.
-    fixed: Option<Place>,
+    pub(crate) fixed: Option<Place>,
 }
 
-enum Source {
+/// What an op of the problem does.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// Runs a node of the graph.
     Run(NodeId),
-    Copy {
-        from: Location,
-        to: Location,
-        bytes: usize,
-    },
+    /// Copies bytes on the device.
+    Copy { from: Location, to: Location, bytes: usize },
     /// Between an argument that is on the host and what stands for it on the device.
-    Carry {
-        argument: usize,
-        at: Location,
-        bytes: usize,
-        out: bool,
-    },
+    Carry { argument: usize, at: Location, bytes: usize, out: bool },
 }
 
 impl Lowered {
@@ -93,14 +103,23 @@ impl Lowered {
         offload: bool,
     ) -> Result<Lowered> {
         let replaces = roles.replaces;
-        let mut problem = Problem::new(1);
+        let mut problem = Problem::new();
         problem.scratch_alignment = ALIGNMENT as u64;
         problem.link = if offload { device.costs().link(device.backend()) } else { None };
         let locations = vec![None; graph.values().len()];
         let (sources, first, last) = (Vec::new(), Vec::new(), Vec::new());
-        let roots = roots(&graph);
-        let mut lowered =
-            Lowered { graph: graph.clone(), problem, sources, roots, locations, guard: None, first, last };
+        let (roots, phases) = (roots(&graph), Phases::new(&graph, roles.extent));
+        let mut lowered = Lowered {
+            graph: graph.clone(),
+            problem,
+            sources,
+            roots,
+            locations,
+            phases,
+            guard: None,
+            first,
+            last,
+        };
         let overwritten: Vec<ValueId> = replaces.iter().flatten().map(|&a| graph.inputs()[a]).collect();
         // Arguments that are still to be brought from the host.
         let mut away: Vec<(ValueId, usize)> = Vec::new();
@@ -129,7 +148,6 @@ impl Lowered {
         if let (Some(root), Some(maker)) = (guarded, guard) {
             lowered.guard = Some((maker, lowered.location(root)?));
         }
-        let first_backward = graph.nodes().iter().position(|node| node.phase == GraphPhase::Backward);
         for &id in &order {
             let node = graph.node(id);
             if node.op.is_view() {
@@ -141,8 +159,7 @@ impl Lowered {
             for (v, a) in wanted {
                 lowered.fetch(v, a, device, &costs)?;
             }
-            let update = first_backward.is_some_and(|b| id.index() > b) && node.phase == GraphPhase::Forward;
-            lowered.run(id, node, if update { Phase::Once } else { Phase::Each }, device, &costs)?;
+            lowered.run(id, node, device, &costs)?;
             // New state goes back as soon as it is there.
             let made = |commit: &mut Commit| {
                 let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
@@ -158,7 +175,7 @@ impl Lowered {
         Ok(lowered)
     }
 
-    fn run(&mut self, id: NodeId, node: &Node, phase: Phase, device: &Device, costs: &Costs) -> Result<()> {
+    fn run(&mut self, id: NodeId, node: &Node, device: &Device, costs: &Costs) -> Result<()> {
         let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         for v in &node.inputs {
@@ -171,8 +188,7 @@ impl Lowered {
             let location = match self.locations[v.index()] {
                 Some(location) => location,
                 None => {
-                    let kind =
-                        if node.phase == GraphPhase::Backward { Kind::Gradient } else { Kind::Activation };
+                    let kind = self.phases.of(&graph, id).kind();
                     self.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None)
                 }
             };
@@ -198,8 +214,7 @@ impl Lowered {
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
         let seconds = seconds(&graph, node, device, costs);
-        op.algorithms = vec![plan::Algorithm { scratch, ..plan::Algorithm::of_ns((seconds * 1e9) as u64) }];
-        op.phase = phase;
+        (op.scratch, op.ns) = (scratch, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
@@ -215,9 +230,7 @@ impl Lowered {
                 Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
                 Source::Copy { .. } => continue,
             };
-            for way in &mut op.algorithms {
-                changed |= std::mem::replace(&mut way.ns, ns) != ns;
-            }
+            changed |= std::mem::replace(&mut op.ns, ns) != ns;
         }
         if self.problem.link.is_some() {
             let link = costs.link(device.backend());
@@ -245,7 +258,6 @@ impl Lowered {
             _ => op.writes.push(to.tensor),
         }
         op.replayable = to.fixed.is_none();
-        op.phase = Phase::Once;
         self.problem.op(op);
         self.sources.push(Source::Copy { from, to, bytes });
     }
@@ -253,23 +265,22 @@ impl Lowered {
     fn locate(&mut self, v: ValueId, home: Home, kind: Kind, bytes: usize, fixed: Option<Place>) -> Location {
         let info = self.graph.info(v);
         let alignment = ALIGNMENT as u64;
-        let tensor = Tensor {
-            name: info.name.clone(),
-            bytes: bytes as u64,
-            batch_bytes: 0,
-            alignment,
-            home,
-            kind,
-            view: None,
-        };
+        let tensor =
+            Tensor { name: info.name.clone(), bytes: bytes as u64, alignment, home, kind, view: None };
         let location = Location { tensor: self.problem.tensor(tensor), fixed };
         self.locations[v.index()] = Some(location);
         location
     }
 
-    fn location(&self, root: ValueId) -> Result<Location> {
+    pub(crate) fn location(&self, root: ValueId) -> Result<Location> {
         self.locations[root.index()]
             .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
+    }
+
+    /// The value that a tensor of the problem stands for; none for what is only put aside.
+    pub(crate) fn value(&self, tensor: TensorId) -> Option<ValueId> {
+        let stands = |location: &Option<Location>| location.is_some_and(|l| l.tensor == tensor);
+        self.locations.iter().position(stands).map(|v| ValueId(v as u32))
     }
 
     /// Whether input `i` may be written over without harm to the node's other inputs.

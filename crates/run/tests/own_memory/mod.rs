@@ -2,7 +2,8 @@
 
 use plimsoll_graph::example::Dice;
 use plimsoll_graph::{RandomOps, Type};
-use plimsoll_run::{Device, Tensor, Timeline};
+use plimsoll_run::record::Step;
+use plimsoll_run::{Device, Tensor};
 
 pub fn is_card(device: &Device) -> bool {
     device.name().starts_with("cuda:")
@@ -20,7 +21,7 @@ pub fn noise(ty: &Type, scale: f64, seed: u64) -> Tensor {
 }
 
 /// No two tensors of the arena share bytes while both are there.
-pub fn assert_apart(timeline: &Timeline) {
+pub fn assert_apart(timeline: &Step) {
     for (i, a) in timeline.tensors.iter().enumerate() {
         for b in &timeline.tensors[..i] {
             let at_once = a.from < b.to && b.from < a.to;

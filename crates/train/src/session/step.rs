@@ -125,7 +125,7 @@ impl Trainer {
             };
             // Memory that was promised is not there: plan anew within what is left, and try once more.
             again = false;
-            training.set_memory(self.memory)?;
+            training.set_memory_limit(self.request.limit)?;
             let why = why.to_string().lines().next().unwrap_or_default().to_string();
             let notice = Notice::Replanned { step: self.progress.step, why };
             self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;

@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Measure, Precision, Schedule};
-use plimsoll_run::{Device, Exactness};
+use plimsoll_run::{Device, Exactness, MemoryRequest};
 
 use super::Trainer;
 use crate::callback::Callback;
@@ -17,35 +17,42 @@ impl Trainer {
     /// [`Device::best`].
     #[must_use]
     pub fn device(mut self, device: Device) -> Trainer {
-        self.device = Some(device);
+        self.request.device = Some(device);
         self
     }
 
-    /// The line: the most that the process may take, as the system counts it; on a card, of the card's memory. `200MiB`,
+    /// The memory limit: the most that the process may take, as the system counts it; on a card, of the card's memory. `200MiB`,
     /// `1.5GiB`, or plain bytes.
-    pub fn memory(mut self, line: &str) -> Result<Trainer> {
-        self.memory = Some(line.parse()?);
+    pub fn memory_limit(mut self, limit: &str) -> Result<Trainer> {
+        self.request.limit = Some(limit.parse()?);
         Ok(self)
     }
 
-    /// The line in bytes, or none.
+    /// The memory limit in bytes, or none.
     #[must_use]
-    pub fn line(mut self, line: Option<Bytes>) -> Trainer {
-        self.memory = line;
+    pub fn memory_limit_bytes(mut self, limit: Option<Bytes>) -> Trainer {
+        self.request.limit = limit;
         self
     }
 
-    /// What the input pipeline may take of it. Without a word it takes an eighth of the line, or as little as it can.
+    /// Everything that is asked of memory at once: limits, exactness, micro-batches, precision, the device.
+    #[must_use]
+    pub fn memory_request(mut self, request: &MemoryRequest) -> Trainer {
+        self.request = request.clone();
+        self
+    }
+
+    /// What the input pipeline may take of it. Without a word it takes an eighth of the memory limit, or as little as it can.
     ///
-    /// On a device with memory of its own the line is of that, and this is of the host's: the pipelines take an eighth of it,
+    /// On a device with memory of its own the limit is of that, and this is of the host's: the pipelines take an eighth of it,
     /// at most 64 MiB, and activations may be copied to the rest and fetched back.
     #[must_use]
-    pub fn host_memory(mut self, bytes: Option<Bytes>) -> Trainer {
-        self.host_memory = bytes;
+    pub fn host_limit(mut self, bytes: Option<Bytes>) -> Trainer {
+        self.request.host_limit = bytes;
         self
     }
 
-    /// What the process will take beside the training and its pipelines, so that the line holds for all of it: a callback
+    /// What the process will take beside the training and its pipelines, so that the memory limit holds for all of it: a callback
     /// that draws, say.
     #[must_use]
     pub fn beside(mut self, bytes: Bytes) -> Trainer {
@@ -56,7 +63,7 @@ impl Trainer {
     /// In which element type the model computes.
     #[must_use]
     pub fn precision(mut self, precision: Precision) -> Trainer {
-        self.precision = precision;
+        self.request.precision = precision;
         self
     }
 
@@ -64,14 +71,14 @@ impl Trainer {
     /// nothing but the order of sums.
     #[must_use]
     pub fn exactness(mut self, exactness: Exactness) -> Trainer {
-        self.exactness = exactness;
+        self.request.exactness = exactness;
         self
     }
 
     /// Samples in a micro-batch, where that is not for the planner to choose.
     #[must_use]
     pub fn micro_batch(mut self, samples: Option<usize>) -> Trainer {
-        self.micro_batch = samples;
+        self.request.micro_batch = samples;
         self
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_data::Dataset;
 
 use super::Trainer;
-use super::ready::Values;
+use super::planning::Values;
 use crate::callback::Notice;
 use crate::checkpoint::{Checkpoint, Progress, load_tensors, save_tensors};
 use crate::error::{Error, Result};

@@ -93,7 +93,7 @@ fn waiting_and_steps_add_up_with_the_clock() {
     for device in devices() {
         let name = device.name().to_string();
         let mut trainer = on(device).validation(data());
-        trainer.plan(slow(each)).unwrap();
+        trainer.compile(slow(each)).unwrap();
         let began = Instant::now();
         let history = trainer.fit(slow(each), Epochs(2)).unwrap();
         let wall = began.elapsed().as_secs_f64();
@@ -124,7 +124,7 @@ fn waiting_and_steps_add_up_with_the_clock() {
 fn a_device_that_is_not_named_is_that_of_the_scope() {
     let device = device();
     let mut trainer = Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2));
-    device.scope(|| trainer.plan(data())).unwrap();
+    device.scope(|| trainer.compile(data())).unwrap();
     let held = device.memory_info().current;
     assert!(held > Bytes::ZERO);
     // It stays there, wherever it is used from then on.

@@ -81,7 +81,7 @@ fn a_learning_rate_that_is_no_number_is_refused_before_anything_is_trained() {
     }
     // Nothing is learnt at a rate of 0, and that is what was asked for.
     let mut still = Trainer::new(model(), softmax_cross_entropy, Sgd::new(0.0)).device(device());
-    still.plan(data()).unwrap();
+    still.compile(data()).unwrap();
     let before = weights(&still);
     still.fit(data(), Epochs(1)).unwrap();
     assert_eq!(weights(&still), before);

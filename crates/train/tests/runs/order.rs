@@ -13,6 +13,7 @@ type Weights = Vec<Vec<u8>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Plan,
+    Compile,
     Prepare,
     Load,
     Evaluate,
@@ -22,8 +23,8 @@ enum Op {
     Resume,
 }
 
-const OPS: [Op; 8] =
-    [Op::Plan, Op::Prepare, Op::Load, Op::Evaluate, Op::Predict, Op::Fit, Op::Save, Op::Resume];
+const OPS: [Op; 9] =
+    [Op::Plan, Op::Compile, Op::Prepare, Op::Load, Op::Evaluate, Op::Predict, Op::Fit, Op::Save, Op::Resume];
 
 /// Where weights come from, and how many epochs were fitted since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,9 +58,9 @@ impl World {
             known.insert(from, (trainer.evaluate(&data()).unwrap().loss, weights(trainer)));
         };
         let mut start = trainer();
-        start.plan(data()).unwrap();
+        start.compile(data()).unwrap();
         let mut loaded = trainer();
-        loaded.plan(data()).unwrap();
+        loaded.compile(data()).unwrap();
         let training = loaded.training_mut().unwrap();
         let names: Vec<String> = training.params().iter().map(|p| p.name.clone()).collect();
         for (name, bytes) in names.iter().zip(&file) {
@@ -91,7 +92,11 @@ impl World {
             let seen = |from: From| if from == From::Nowhere { From::Start(0) } else { from };
             match op {
                 Op::Plan => {
+                    // A question changes nothing.
                     trainer.plan(data()).unwrap_or_else(|e| panic!("{at}: {e}"));
+                }
+                Op::Compile => {
+                    trainer.compile(data()).unwrap_or_else(|e| panic!("{at}: {e}"));
                     from = seen(from);
                 }
                 Op::Prepare => {
@@ -226,10 +231,10 @@ fn weights_that_do_not_fit_change_nothing() {
 fn a_line_that_is_too_low_for_training_leaves_a_model_that_can_be_used() {
     let mut trainer = trainer();
     let before = trainer.evaluate(&data()).unwrap();
-    trainer.set_memory(Some(Bytes::mib(1))).unwrap();
+    trainer.set_memory_limit(Some(Bytes::mib(1))).unwrap();
     let error = trainer.fit(data(), Epochs(1)).unwrap_err();
     assert!(error.to_string().contains("the least for this step is"), "{error}");
-    trainer.set_memory(None).unwrap();
+    trainer.set_memory_limit(None).unwrap();
     assert_eq!(trainer.evaluate(&data()).unwrap(), before);
     trainer.fit(data(), Epochs(1)).unwrap();
     let mut straight = super::trainer();

@@ -23,9 +23,7 @@ pub struct AttentionGrad(
 );
 
 impl Rule for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention_grad"
-    }
+    const NAME: &'static str = "attention_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (dims, rest) = self.0.split(inputs)?;

@@ -1,6 +1,6 @@
 //! Batch norm in training: statistics of each channel over all other axes, channels last.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
 use crate::error::Result;
@@ -47,9 +47,7 @@ fn view(x: &Shape) -> View {
 }
 
 impl Rule for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
+    const NAME: &'static str = "batch_norm";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, beta] = ops::arity(inputs)?;
@@ -58,9 +56,7 @@ impl Rule for BatchNorm {
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone(), gamma.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         // x passes twice: once for the statistics, once to be normalised.
@@ -118,9 +114,7 @@ impl Rule for BatchNorm {
 }
 
 impl Rule for BatchNormGrad {
-    fn name(&self) -> &'static str {
-        "batch_norm_grad"
-    }
+    const NAME: &'static str = "batch_norm_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (x, gamma, mean, rstd, dy, beta) = if self.relu {
@@ -136,9 +130,7 @@ impl Rule for BatchNormGrad {
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 4), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         // x and dy pass twice: once for the sums, once for dx.

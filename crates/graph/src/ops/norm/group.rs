@@ -1,6 +1,6 @@
 //! Group norm: statistics over the positions and a part of the channels of each sample, channels last.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
 use crate::error::Result;
@@ -58,9 +58,7 @@ fn view(x: &Shape, groups: usize) -> View {
 }
 
 impl Rule for GroupNorm {
-    fn name(&self) -> &'static str {
-        "group_norm"
-    }
+    const NAME: &'static str = "group_norm";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, beta] = ops::arity(inputs)?;
@@ -70,17 +68,13 @@ impl Rule for GroupNorm {
         Ok(smallvec![x.clone(), stats.clone(), stats])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         forward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::both(0b11, 0b110)
-    }
+    const KEEP: Keep = Keep::both(0b11, 0b110);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let (mean, rstd) = (at.output(1)?, at.output(2)?);
@@ -116,9 +110,7 @@ impl Rule for GroupNorm {
 }
 
 impl Rule for GroupNormGrad {
-    fn name(&self) -> &'static str {
-        "group_norm_grad"
-    }
+    const NAME: &'static str = "group_norm_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
@@ -129,17 +121,13 @@ impl Rule for GroupNormGrad {
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 4), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         backward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(0b11111)
-    }
+    const KEEP: Keep = Keep::inputs(0b11111);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let view = view(&at.input_type(0).shape, self.groups);

@@ -1,6 +1,6 @@
 //! Layer norm: statistics over the trailing axes of each row.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
 use crate::error::Result;
@@ -46,9 +46,7 @@ fn view(x: &Shape, axes: usize) -> View {
 }
 
 impl Rule for LayerNorm {
-    fn name(&self) -> &'static str {
-        "layer_norm"
-    }
+    const NAME: &'static str = "layer_norm";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, beta] = ops::arity(inputs)?;
@@ -58,17 +56,13 @@ impl Rule for LayerNorm {
         Ok(smallvec![x.clone(), stats.clone(), stats])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         forward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::both(0b11, 0b110)
-    }
+    const KEEP: Keep = Keep::both(0b11, 0b110);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let (mean, rstd) = (at.output(1)?, at.output(2)?);
@@ -103,9 +97,7 @@ impl Rule for LayerNorm {
 }
 
 impl Rule for LayerNormGrad {
-    fn name(&self) -> &'static str {
-        "layer_norm_grad"
-    }
+    const NAME: &'static str = "layer_norm_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
@@ -116,17 +108,13 @@ impl Rule for LayerNormGrad {
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 4), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         backward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(0b11111)
-    }
+    const KEEP: Keep = Keep::inputs(0b11111);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let view = view(&at.input_type(0).shape, self.axes);

@@ -1,6 +1,6 @@
 //! RMS norm: x over its root mean square, row by row.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
 use crate::error::Result;
@@ -39,9 +39,7 @@ fn view(x: &Shape) -> View {
 }
 
 impl Rule for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms_norm"
-    }
+    const NAME: &'static str = "rms_norm";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma] = ops::arity(inputs)?;
@@ -50,17 +48,13 @@ impl Rule for RmsNorm {
         Ok(smallvec![x.clone(), Type::new(x.dtype.accumulator(), rows)])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         forward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::both(0b11, 0b10)
-    }
+    const KEEP: Keep = Keep::both(0b11, 0b10);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let rstd = at.output(1)?;
@@ -88,9 +82,7 @@ impl Rule for RmsNorm {
 }
 
 impl Rule for RmsNormGrad {
-    fn name(&self) -> &'static str {
-        "rms_norm_grad"
-    }
+    const NAME: &'static str = "rms_norm_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, gamma, rstd, dy] = ops::arity(inputs)?;
@@ -101,17 +93,13 @@ impl Rule for RmsNormGrad {
         Ok(smallvec![x.clone(), gamma.clone()])
     }
 
-    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
-        smallvec![(0, 3), (0, 0)]
-    }
+    const IN_PLACE: &'static [(usize, usize)] = &[(0, 3), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         backward_cost(inputs, outputs)
     }
 
-    fn keep(&self) -> Keep {
-        Keep::inputs(0b1111)
-    }
+    const KEEP: Keep = Keep::inputs(0b1111);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let view = view(&at.input_type(0).shape);

@@ -28,9 +28,7 @@ use crate::{Shape, Type, ops};
 pub struct Gru;
 
 impl Rule for Gru {
-    fn name(&self) -> &'static str {
-        "gru"
-    }
+    const NAME: &'static str = "gru";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, bias, bias_u, h0] = ops::arity(inputs)?;
@@ -49,9 +47,7 @@ impl Rule for Gru {
     }
 
     /// x, w, u and h₀; y and the saved gates.
-    fn keep(&self) -> Keep {
-        Keep::both(0b100111, 0b101)
-    }
+    const KEEP: Keep = Keep::both(0b100111, 0b101);
 
     /// See [`GruGrad`]; gradients may arrive at y and at the last h.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -120,9 +116,7 @@ impl Rule for Gru {
 pub struct GruGrad;
 
 impl Rule for GruGrad {
-    fn name(&self) -> &'static str {
-        "gru_grad"
-    }
+    const NAME: &'static str = "gru_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, h0, y, saved, dy, dh] = ops::arity(inputs)?;

@@ -28,9 +28,7 @@ use crate::{Shape, Type, ops};
 pub struct Lstm;
 
 impl Rule for Lstm {
-    fn name(&self) -> &'static str {
-        "lstm"
-    }
+    const NAME: &'static str = "lstm";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, bias, h0, c0] = ops::arity(inputs)?;
@@ -51,9 +49,7 @@ impl Rule for Lstm {
     }
 
     /// All inputs but the bias; y, gates and cells.
-    fn keep(&self) -> Keep {
-        Keep::both(0b110111, 0b11001)
-    }
+    const KEEP: Keep = Keep::both(0b110111, 0b11001);
 
     /// See [`LstmGrad`]; gradients may arrive at y and at the last h and c.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -122,9 +118,7 @@ impl Rule for Lstm {
 pub struct LstmGrad;
 
 impl Rule for LstmGrad {
-    fn name(&self) -> &'static str {
-        "lstm_grad"
-    }
+    const NAME: &'static str = "lstm_grad";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, h0, c0, y, gates, cells, dy, dh, dc] = ops::arity(inputs)?;

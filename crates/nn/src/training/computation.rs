@@ -1,0 +1,139 @@
+//! What is traced of a training: forward, loss, backward, update; and what of that an evaluation and a prediction are.
+
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_run::{Pass, Result, StepResult, Tape, Tensor};
+use smallvec::SmallVec;
+
+use super::layout::Layout;
+use super::{Clip, Recipe};
+use crate::error::refuse;
+use crate::optim::clip_by_plain_norm;
+use crate::scale::LossScale;
+use crate::{Model, Net, Param, UpdateAt, clip_by_global_norm, clip_by_value};
+
+/// What is traced: forward, loss, backward, update.
+pub(super) struct Computation<M> {
+    pub(super) model: M,
+    pub(super) recipe: Recipe,
+    pub(super) params: Vec<Param>,
+    pub(super) layout: Layout,
+}
+
+impl<M: Model + 'static> Computation<M> {
+    /// The net for everything but training.
+    fn net(&self, pass: &Pass<'_>) -> Net {
+        Net::bound(&self.params, &pass.state[..self.params.len()], false)
+            .precision(self.recipe.request.precision)
+    }
+
+    pub(super) fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
+        let outputs = self.model.forward(&mut self.net(pass), inputs)?;
+        let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
+        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
+    }
+
+    pub(super) fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
+        // Numbers are given as f32, but for those that were asked for in f64.
+        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
+        let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
+        Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
+    }
+
+    fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
+    }
+
+    pub(super) fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
+        let Computation { model, recipe, params, layout } = self;
+        let state = pass.state;
+        let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
+        let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
+        let tape = Tape::new();
+        for w in &wrt {
+            tape.watch(w)?;
+        }
+        let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
+        let mut net =
+            Net::bound(params, &state[..params.len()], true).precision(recipe.request.precision).key(key);
+        let outputs = model.forward(&mut net, inputs)?;
+        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
+        let totals = self.sums(&outputs, labels, &parts)?;
+        let found = match &layout.scale {
+            None => tape.try_gradient(&loss, &wrt)?,
+            Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
+        };
+        // The parameters that move, with their slots and gradients.
+        let (mut moved, mut grads) = (Vec::new(), Vec::new());
+        for ((&i, slots), grad) in layout.trained.iter().zip(&layout.slots).zip(found) {
+            match grad {
+                Some(grad) => {
+                    moved.push((i, slots));
+                    grads.push(grad);
+                }
+                None if recipe.loss.leaves_out() => {}
+                None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
+            }
+        }
+        let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        match recipe.clip {
+            None => {}
+            Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
+            Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
+            Some(Clip::PlainNorm(most)) => grads = clip_by_plain_norm(&grads, most)?,
+        }
+        let count = state[layout.count].add_scalar(1.0)?;
+        let rate = &state[layout.rate];
+        let prepared = recipe.optimizer.prepare(&count, rate)?;
+        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
+        let mut new: Vec<Tensor> = state.to_vec();
+        for ((i, slots), grad) in moved.into_iter().zip(&grads) {
+            let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
+            let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
+            let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
+            let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
+            if updated.len() != slots.len() {
+                let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
+                return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
+            }
+            new[i] = value;
+            new[slots.clone()].clone_from_slice(&updated);
+        }
+        for (i, update) in net.updates().into_iter().enumerate() {
+            if let Some(value) = update {
+                new[i] = value;
+            }
+        }
+        new[layout.count] = count;
+        let mut outputs = vec![loss];
+        if let (Some(scale), Some(finite)) = (&layout.scale, finite) {
+            // A step with a gradient that is not finite changes nothing but the scale.
+            for (i, value) in new.iter_mut().enumerate() {
+                if !matches!(i, i if i == layout.key || i == layout.rate || scale.is(i)) {
+                    *value = finite.select(value, &state[i])?;
+                }
+            }
+            scale.update(&finite, state, &mut new)?;
+            outputs.extend([finite.cast(DType::F32)?, new[scale.scale].clone()]);
+        }
+        let next = Tensor::from_slice(&[0i64, 1], [2])?;
+        new[layout.key] = state[layout.key].add(&next)?;
+        Ok(StepResult { state: new, outputs, totals })
+    }
+}
+
+/// Scalars by type.
+type InTypes = SmallVec<[(DType, Vec<Tensor>); 2]>;
+
+/// An optimizer's scalars in each type that parameters have: usually one.
+fn in_types(scalars: &[Tensor], dtypes: impl Iterator<Item = DType>) -> Result<InTypes> {
+    let mut all = InTypes::new();
+    for dtype in dtypes {
+        if all.iter().all(|(known, _)| *known != dtype) {
+            all.push((dtype, scalars.iter().map(|x| x.cast(dtype)).collect::<Result<_>>()?));
+        }
+    }
+    Ok(all)
+}

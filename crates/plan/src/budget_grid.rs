@@ -1,0 +1,214 @@
+//! Plans a step for a fixed grid of budgets, so that more bytes never plan a slower step.
+//!
+//! A search that starts anew for every budget is not monotone: it may be luckier with less. So searches are done at levels that
+//! depend only on the step, and a request takes the fastest schedule of all levels at or below its budget; a larger budget chooses
+//! from more. Levels that cannot be faster than what has been found, by the lower bound, are not searched, which changes nothing in
+//! the outcome.
+//!
+//! A level is searched from first schedules of its own (see `starts`). Its schedule is then improved at sublevels, which rise in small
+//! steps to just below the next level: at each the schedule of the one below gets the bytes gained.
+
+use crate::floor::Floor;
+use crate::indexed_problem::IndexedProblem;
+use crate::problem::Problem;
+use crate::recompute::checkpoints::CheckpointSchedules;
+use crate::recompute::improve::improve;
+use crate::recompute::repair::Repair;
+use crate::recompute::state::{SavedReplays, State};
+use crate::schedule::Schedule;
+use crate::starts::{faster_start, first_schedules};
+use crate::step_search::StepSearch;
+use std::sync::Arc;
+
+/// How many times the budget of one sublevel the next one has. Smaller steps lose fewer of the bytes between two sublevels, and take
+/// more searches.
+const SUBLEVEL: f64 = 1.0026;
+
+/// How many times the budget of its search a schedule may take, where state lives on the host: with more room, copies of it start
+/// earlier and end later, and so run beside more ops.
+const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
+
+/// The schedules of a step that were found so far, by budget.
+pub(crate) struct BudgetGrid {
+    pub step: StepSearch,
+    /// The most that the step without replays holds at once.
+    unlimited_live: u64,
+    /// By level: `None` if not searched yet, empty if nothing was found.
+    levels: Vec<Option<Vec<Schedule>>>,
+    floor: Option<Floor>,
+    /// What checkpoint schedules take and cost; `None` until it is wanted.
+    checkpoints: Option<CheckpointSchedules>,
+}
+
+impl BudgetGrid {
+    pub fn new(step: StepSearch) -> BudgetGrid {
+        let top = Schedule::new(&mut State::new(&step.indexed), &step.indexed, u64::MAX);
+        let unlimited_live = top.live;
+        BudgetGrid { step, unlimited_live, levels: vec![Some(vec![top])], floor: None, checkpoints: None }
+    }
+
+    /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
+    /// the step without replays depend on none.
+    pub fn time(&mut self, problem: Arc<Problem>) {
+        let mut fresh = BudgetGrid::new(self.step.timed(problem));
+        fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.step.problem));
+        if let Some(mut top) = self.levels[0].take().and_then(|mut schedules| schedules.pop()) {
+            top.time(&fresh.step.problem);
+            fresh.levels[0] = Some(vec![top]);
+        }
+        *self = fresh;
+    }
+
+    /// The budget of a level; level 0 is the step without replays, the last one is the floor.
+    fn level_budget(&self, level: usize) -> u64 {
+        let lowest = self.floor.as_ref().map_or(0, |floor| floor.lowest);
+        let sublevels = f64::from(self.step.effort.sublevels) * level as f64;
+        ((self.unlimited_live as f64 * SUBLEVEL.powf(-sublevels)) as u64).max(lowest)
+    }
+
+    /// The bytes of the step without replays, packed.
+    pub fn unlimited_bytes(&mut self) -> u64 {
+        let (problem, host_budget) = (&self.step.problem, self.step.host_budget);
+        let top = self.levels[0].as_mut().and_then(|level| level.first_mut());
+        let bytes = top.map_or(0, |top| top.repacked(problem, host_budget).arena(problem.scratch_alignment));
+        // Repacking may change the order of ops and take less than the bounds, which hold for this order. The planner refuses
+        // budgets below the bounds, so it must not promise them.
+        bytes.max(self.step.bounds.floor().0)
+    }
+
+    /// The fastest schedule that fits `budget` and is faster than `faster_than`.
+    pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Schedule> {
+        let alignment = self.step.problem.scratch_alignment;
+        let mut best: Option<(usize, usize)> = None;
+        let mut best_ns = faster_than;
+        if self.floor_bytes() > budget {
+            return None;
+        }
+        let mut level = 0;
+        let lowest = self.floor.as_ref().map_or(u64::MAX, |floor| floor.lowest);
+        while level == 0 || self.level_budget(level - 1) > lowest {
+            // Schedules of this level have less than the level above.
+            let ceiling = if level == 0 { u64::MAX } else { self.level_budget(level - 1) };
+            let bound = self.step.bound_below(ceiling.min(budget), best_ns);
+            let hopeless = bound.is_none_or(|bound| bound >= best_ns);
+            if level > 0 && hopeless {
+                break;
+            }
+            if level == 0 || self.level_budget(level) <= budget {
+                self.search(level);
+                let top = self.unlimited_bytes();
+                let schedules = self.levels[level].as_mut().map_or(&mut [][..], |found| &mut found[..]);
+                for (k, schedule) in schedules.iter_mut().enumerate().rev() {
+                    // Of the step without replays the lowest packing counts, because that is what no budget means.
+                    let fits = match level {
+                        _ if schedule.ns >= best_ns => false,
+                        0 => top <= budget,
+                        _ => {
+                            schedule.budget.max(schedule.live) <= budget
+                                && schedule.arena(alignment) <= budget
+                        }
+                    };
+                    if fits {
+                        best = Some((level, k));
+                        best_ns = schedule.ns;
+                    }
+                }
+            }
+            level += 1;
+        }
+        match best {
+            Some((level, k)) => self.levels[level].as_mut().map(|found| &mut found[k]),
+            None => {
+                let floor = self.floor.as_mut().map(|floor| &mut floor.schedule);
+                floor.filter(|schedule| schedule.ns < faster_than)
+            }
+        }
+    }
+
+    /// The schedule that takes least.
+    pub fn floor_schedule(&mut self) -> &mut Schedule {
+        &mut self.floor.get_or_insert_with(|| Floor::find(&self.step, self.unlimited_live)).schedule
+    }
+
+    /// The least budget for which a schedule is found.
+    pub fn floor_bytes(&mut self) -> u64 {
+        let alignment = self.step.problem.scratch_alignment;
+        let floor = self.floor_schedule().arena(alignment);
+        // What copies of state beside ops take depends on times. A floor must not, so there only the floor's own schedule counts.
+        let least = if self.step.indexed.carries() { floor } else { floor.min(self.unlimited_bytes()) };
+        least.max(self.step.bounds.floor().0)
+    }
+
+    /// Searches a level, if that has not been done.
+    fn search(&mut self, level: usize) {
+        if self.levels.len() <= level {
+            self.levels.resize_with(level + 1, || None);
+        }
+        if self.levels[level].is_some() {
+            return;
+        }
+        let budget = self.level_budget(level);
+        let mut schedules = Vec::new();
+        if let Some(floor) = self.floor.as_mut() {
+            let found = floor.checkpoints.take();
+            let (indexed, segments) = (&self.step.indexed, self.step.effort.most_segments);
+            let table = self
+                .checkpoints
+                .get_or_insert_with(|| found.unwrap_or_else(|| CheckpointSchedules::new(indexed, segments)));
+            for start in first_schedules(&self.step, floor, table, budget) {
+                search_sublevels(&self.step, floor, table, budget, start, &mut schedules);
+            }
+        }
+        self.levels[level] = Some(schedules);
+    }
+}
+
+/// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.
+fn search_sublevels(
+    step: &StepSearch,
+    floor: &Floor,
+    table: &CheckpointSchedules,
+    level_budget: u64,
+    start: (SavedReplays, Arc<IndexedProblem>),
+    schedules: &mut Vec<Schedule>,
+) {
+    let (mut saved, mut indexed) = start;
+    let mut sublevel = 0;
+    loop {
+        let mut state = saved.restore(&indexed);
+        let mut repair = Repair::new(&state, level_budget, step.host_budget, 7);
+        let mut work = step.effort.level;
+        let mut last_ns = u64::MAX;
+        let faster = loop {
+            let budget = (level_budget as f64 * SUBLEVEL.powi(sublevel as i32)) as u64;
+            let ns = indexed.base_ns() + state.extra_ns;
+            let faster = if last_ns < u64::MAX { faster_start(step, floor, table, budget, ns) } else { None };
+            if faster.is_some() || sublevel >= step.effort.sublevels {
+                break faster;
+            }
+            repair.budget = budget as i64;
+            if !step.is_late() {
+                if last_ns < u64::MAX {
+                    repair.give_back(&mut state, work);
+                }
+                improve(&mut state, &mut repair, work);
+            }
+            if state.extra_ns < last_ns {
+                schedules.push(Schedule::new(&mut state, &indexed, budget));
+                let rooms: &[f64] = if indexed.carries() { &OVERLAP_ROOM } else { &[] };
+                let more = rooms.iter().map(|room| (budget as f64 * room) as u64);
+                schedules.extend(more.map(|more| Schedule::new(&mut state, &indexed, more)));
+            }
+            if step.is_late() {
+                return;
+            }
+            last_ns = state.extra_ns;
+            work = step.effort.sublevel;
+            sublevel += if sublevel == 0 { 1 } else { step.effort.stride as u32 };
+        };
+        match faster {
+            Some(faster) => (saved, indexed) = faster,
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Keeps the most bytes that each stage of a schedule holds at once.
+//!
+//! They have two parts: what is held across a whole stage, which changes by ranges and is kept in a tree, and the peak of what is made
+//! or dropped inside the stage, which is found again by walking the stage whenever one of its operands has changed.
+
+use super::state::Remake;
+use super::tree::MaxTree;
+use super::uses::Uses;
+use crate::indexed_problem::IndexedProblem;
+use crate::steps::count;
+
+/// The memory of every stage.
+#[derive(Clone)]
+pub(crate) struct StageMemory {
+    tree: MaxTree,
+    /// Peak of what is made or dropped inside each stage.
+    inside: Vec<i64>,
+    /// Stages that have to be walked again before memory is looked at.
+    dirty: Vec<u32>,
+    is_dirty: Vec<bool>,
+    // What `walk` knows of each transient, by the number of the walk.
+    walk: u32,
+    seen: Vec<u32>,
+    last_at: Vec<u32>,
+    stays: Vec<bool>,
+}
+
+impl StageMemory {
+    /// That of the schedule without replays, whose stages have still to be walked.
+    pub fn new(indexed: &IndexedProblem, uses: &Uses) -> StageMemory {
+        let (ops, tensors) = (indexed.ops as usize, indexed.tensors() as usize);
+        let mut across = vec![0i64; ops + 2];
+        for t in 0..tensors {
+            let made = indexed.producer[t];
+            let last = *uses.of(t as u32).last().unwrap_or(&made);
+            if last > made + 1 {
+                across[made as usize + 1] += indexed.size[t] as i64;
+                across[last as usize] -= indexed.size[t] as i64;
+            }
+        }
+        let held = across[..ops].iter().scan(indexed.resident_bytes as i64, |held, across| {
+            *held += across;
+            Some(*held)
+        });
+        StageMemory {
+            tree: MaxTree::new(&held.collect::<Vec<i64>>()),
+            inside: vec![0; ops],
+            dirty: Vec::new(),
+            is_dirty: vec![false; ops + 1],
+            walk: 0,
+            seen: vec![0; tensors],
+            last_at: vec![0; tensors],
+            stays: vec![false; tensors],
+        }
+    }
+
+    /// The most of all stages.
+    pub fn top(&self) -> i64 {
+        self.tree.top().max(0)
+    }
+
+    /// The most of stages `from..=to`.
+    pub fn most_in(&self, from: u32, to: u32) -> i64 {
+        debug_assert!(self.dirty.is_empty());
+        self.tree.max(from, to)
+    }
+
+    /// The first stage that holds most.
+    pub fn worst(&self) -> u32 {
+        self.tree.worst()
+    }
+
+    /// Holds `bytes` more across stages `from..=to`.
+    pub fn add(&mut self, from: u32, to: u32, bytes: i64) {
+        self.tree.add(from, to, bytes);
+    }
+
+    /// Notes that something inside `stage` has changed.
+    pub fn touch(&mut self, stage: u32) {
+        if !std::mem::replace(&mut self.is_dirty[stage as usize], true) {
+            self.dirty.push(stage);
+        }
+    }
+
+    /// Takes a stage that has to be walked again.
+    pub fn take_dirty(&mut self) -> Option<u32> {
+        let stage = self.dirty.pop()?;
+        self.is_dirty[stage as usize] = false;
+        Some(stage)
+    }
+
+    /// Finds the peak inside `stage` again, which makes `remakes` again; returns the work that took.
+    pub fn walk(&mut self, indexed: &IndexedProblem, uses: &Uses, stage: u32, remakes: &[Remake]) -> u64 {
+        if stage >= indexed.ops {
+            return 0;
+        }
+        let (replays, loads) = remakes.split_at(remakes.partition_point(|&what| what < indexed.ops));
+        let runs = || replays.iter().copied().chain([stage]);
+        let work = 1 + runs().map(|op| indexed.ins.of(op).len() as u64).sum::<u64>();
+        count(work);
+        let mut held = self.enter(indexed, uses, stage, runs());
+        let mut peak = held;
+        for t in loads.iter().map(|&what| what - indexed.ops) {
+            held += indexed.size[t as usize] as i64;
+            peak = peak.max(held);
+            if self.seen[t as usize] != self.walk && uses.next_use(t, stage).is_none() {
+                held -= indexed.size[t as usize] as i64;
+            }
+        }
+        for (position, op) in runs().enumerate() {
+            let dies = |t: u32| self.last_at[t as usize] == position as u32 && !self.stays[t as usize];
+            let mut during = held + indexed.scratch[op as usize] as i64;
+            for &t in indexed.outs.of(op) {
+                let bytes = indexed.size[t as usize] as i64;
+                during += bytes;
+                if self.seen[t as usize] == self.walk || uses.next_use(t, stage).is_some() {
+                    held += bytes;
+                }
+            }
+            for pair in indexed.pairs.of(op).chunks_exact(2) {
+                if dies(pair[0]) {
+                    during -= indexed.size[pair[1] as usize] as i64;
+                }
+            }
+            peak = peak.max(during);
+            for &t in indexed.ins.of(op) {
+                if dies(t) {
+                    held -= indexed.size[t as usize] as i64;
+                }
+            }
+        }
+        let old = std::mem::replace(&mut self.inside[stage as usize], peak);
+        self.tree.add(stage, stage, peak - old);
+        work
+    }
+
+    /// Notes where `runs` of `stage` read each transient last and whether it stays; returns the bytes that come into the stage and end
+    /// in it, which the tree's sum for the stage does not have.
+    fn enter(
+        &mut self,
+        indexed: &IndexedProblem,
+        uses: &Uses,
+        stage: u32,
+        runs: impl Iterator<Item = u32>,
+    ) -> i64 {
+        self.walk += 1;
+        let mut held = 0i64;
+        for (position, op) in runs.enumerate() {
+            for &t in indexed.ins.of(op) {
+                if self.seen[t as usize] != self.walk {
+                    self.seen[t as usize] = self.walk;
+                    let stays = uses.next_use(t, stage).is_some();
+                    self.stays[t as usize] = stays;
+                    if !stays && !uses.is_made_in(t, stage) {
+                        held += indexed.size[t as usize] as i64;
+                    }
+                }
+                self.last_at[t as usize] = position as u32;
+            }
+        }
+        held
+    }
+}

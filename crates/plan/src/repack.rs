@@ -1,0 +1,164 @@
+//! Packs the one schedule that becomes a plan as low as is found, changing it where that costs nothing.
+//!
+//! Where a packing is higher than the bytes that are live, another schedule that takes as long often packs lower: of some dozens one
+//! mostly reaches what is live. So many are packed, each for a short time. They differ in four ways:
+//!
+//! - The order of their actions. Orders are preferred that hold less where most is held, which leaves more room for everything else.
+//! - What writes over what it reads. An op that need not may write elsewhere, which cuts a long buffer in two.
+//! - When a tensor is made again.
+//! - Which tensors are made again.
+
+use crate::anneal::ActionOrder;
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::{Action, lifespans, profile, separable};
+use crate::place::{place, usual_work};
+use crate::problem::Problem;
+use crate::recompute::improve::vary;
+use crate::recompute::repair::Repair;
+use crate::recompute::replay_stages::one_replay_a_stage_of;
+use crate::recompute::state::{SavedReplays, State};
+use crate::rng::Rng;
+use crate::schedule::Schedule;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// The work of all packings of other schedules together, in the packer's seconds: how long a plan may wait for a lower arena.
+const WORK: f64 = 0.5;
+/// The work of one of them, as a part of what a packing usually gets. Less packs more schedules and searches each less.
+const QUICK: f64 = 0.2;
+/// The fewest and the most schedules that are packed. A step of few actions has few other schedules, so there are no more than actions.
+const FEWEST: u64 = 4;
+const MOST: u64 = 200;
+/// How many orders that follow from each other are packed before the search starts from another schedule.
+const ORDERS: u64 = 10;
+/// How many moves of an action are tried between two orders, for each action, and at most. More lead to orders that differ more.
+const MOVES: usize = 2;
+const MOST_MOVES: usize = 2000;
+/// The work of changing what is made again, between two starts.
+const VARY_WORK: u64 = 20_000;
+/// Where a packing usually takes longer than this, in the packer's seconds, only the schedule itself is packed once more: in a long
+/// step one packing takes as long as all the attempts on a short one.
+const LONG: f64 = 0.08;
+/// How much worse an order may get by a move, for each start in turn: higher ones leave poor orders, lower ones improve good ones.
+const TEMPERATURES: [f64; 3] = [0.05, 0.5, 0.0125];
+
+impl Schedule {
+    /// This schedule, of which a packing of `height` is known, or another that takes at most `more_ns` longer and packs lower.
+    pub fn with_lower_packing(
+        &self,
+        height: u64,
+        problem: &Problem,
+        host_budget: u64,
+        more_ns: u64,
+    ) -> Schedule {
+        let mut search = Repacking { problem, least: height };
+        let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
+        let mut best =
+            Schedule::of(self.actions.clone(), self.indexed.clone(), self.budget, self.ns, self.live);
+        best.packed = self.packed.clone();
+        // What copies take depends on all else that runs, so schedules with copies are left as they are.
+        let copies =
+            self.indexed.carries() || self.actions.iter().any(|action| matches!(action, Action::Load(_)));
+        if search.pack(&mut best, usual) || copies || usual > LONG {
+            return best;
+        }
+        let (indexed, saved) = one_replay_a_stage_of(&self.indexed, &self.actions);
+        let mut variant = Variant { state: saved.restore(&indexed), saved: &saved, host_budget };
+        let least_ns = variant.state.extra_ns;
+        let attempts = ((WORK / (QUICK * usual)) as u64).clamp(FEWEST, MOST).min(self.actions.len() as u64);
+        let mut rng = Rng(17);
+        let mut is_other = false;
+        for round in 0..attempts.div_ceil(ORDERS) {
+            let done = round * ORDERS;
+            // In the second half schedules may hold more and take longer, the more so the later it is.
+            let late = (2 * done).saturating_sub(attempts);
+            let budget = self.live + (search.least - 1).saturating_sub(self.live) * late / attempts;
+            // Every other round goes on from what packs lowest.
+            let (actions, ns, live) = if is_other && round % 2 == 1 {
+                (best.actions.clone(), best.ns, best.live)
+            } else {
+                variant.next(round, budget, &(least_ns..=least_ns + more_ns * done / attempts));
+                (variant.state.actions(), indexed.base_ns() + variant.state.extra_ns, budget)
+            };
+            let room = live - indexed.resident_bytes;
+            let Some(mut order) = ActionOrder::new(problem, &indexed, &actions) else { return best };
+            let moves = (MOVES * actions.len()).min(MOST_MOVES);
+            for attempt in 0..ORDERS.min(attempts - done) {
+                order.anneal_order(room, moves, TEMPERATURES[(round % 3) as usize], &mut rng);
+                // Ops that write elsewhere may take the room that the order has gained, or not.
+                let room = if attempt % 2 == 0 { room } else { order.peak() };
+                let mut next = search.varied(&order, &indexed, room, attempt, &mut rng);
+                (next.budget, next.ns) = (self.budget, ns);
+                if next.live < search.least && search.pack(&mut next, QUICK * usual) {
+                    return next;
+                }
+                if next.packed.is_some() {
+                    (best, is_other) = (next, true);
+                }
+            }
+        }
+        best
+    }
+}
+
+/// A schedule whose replays are changed from round to round.
+struct Variant<'a> {
+    state: State<'a>,
+    saved: &'a SavedReplays,
+    host_budget: u64,
+}
+
+impl Variant<'_> {
+    /// Changes what is made again and when, within `budget` and with an extra time of one of `ns`. Round 0 leaves all as it is.
+    fn next(&mut self, round: u64, budget: u64, ns: &RangeInclusive<u64>) {
+        if self.state.peak() as u64 > budget {
+            self.state = self.saved.restore(self.state.indexed);
+        }
+        if round > 0 && self.state.pairs > 0 {
+            let mut repair = Repair::new(&self.state, budget, self.host_budget, round);
+            vary(&mut self.state, &mut repair, VARY_WORK, 4 << (round % 4), ns);
+        }
+    }
+}
+
+/// The search for a lower packing than the lowest so far.
+struct Repacking<'a> {
+    problem: &'a Problem,
+    least: u64,
+}
+
+impl Repacking<'_> {
+    /// Packs a schedule, and keeps the packing if it is the lowest; whether it is as low as what is live.
+    fn pack(&mut self, schedule: &mut Schedule, work: f64) -> bool {
+        if !schedule.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
+            let spans = lifespans(&schedule.indexed, &schedule.actions, self.problem.scratch_alignment);
+            let again = place(&spans, schedule.indexed.resident_bytes, schedule.live, work);
+            if again.height < self.least {
+                self.least = again.height;
+                schedule.packed = Some(again);
+            }
+        }
+        self.least <= schedule.live
+    }
+
+    /// The schedule of an order in which some of the ops that write over what they read, and need not, write elsewhere within `room`.
+    fn varied(
+        &self,
+        order: &ActionOrder,
+        indexed: &IndexedProblem,
+        room: u64,
+        attempt: u64,
+        rng: &mut Rng,
+    ) -> Schedule {
+        let actions = order.actions();
+        let spans = lifespans(indexed, &actions, self.problem.scratch_alignment);
+        let mut elsewhere = separable(indexed, &actions, &spans, room);
+        let of_four = [2, 0, 1, 3, 4][(attempt % 5) as usize];
+        elsewhere.retain(|_| rng.below(4) < of_four);
+        let indexed = Arc::new(indexed.without_in_place(&elsewhere));
+        let spans = lifespans(&indexed, &actions, self.problem.scratch_alignment);
+        let most = profile(&spans.buffers, actions.len()).into_iter().max().unwrap_or(0);
+        let live = indexed.resident_bytes + most;
+        Schedule::of(actions, indexed, 0, 0, live)
+    }
+}

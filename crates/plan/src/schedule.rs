@@ -1,0 +1,98 @@
+//! Holds a schedule that was found, with its offsets once someone has asked for them.
+
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::{Action, lifespans};
+use crate::overlap::{awaited, makespan, overlap};
+use crate::place::{Places, place, usual_work};
+use crate::problem::Problem;
+use crate::recompute::state::State;
+use std::sync::Arc;
+
+/// A schedule that was found: the actions of a step, with what they take.
+pub(crate) struct Schedule {
+    /// The budget it was searched for.
+    pub budget: u64,
+    pub ns: u64,
+    /// The most bytes that are live at once.
+    pub live: u64,
+    pub indexed: Arc<IndexedProblem>,
+    pub actions: Vec<Action>,
+    pub packed: Option<Places>,
+    /// What [`Schedule::repacked`] found, if it was asked and there was something to find.
+    repacked: Option<Box<Schedule>>,
+    /// Whether it is itself what such a search found.
+    is_repacked: bool,
+}
+
+impl Schedule {
+    pub fn new(state: &mut State, indexed: &Arc<IndexedProblem>, budget: u64) -> Schedule {
+        let (mut ns, mut live) = (indexed.base_ns() + state.extra_ns, state.peak() as u64);
+        let mut actions = awaited(indexed, state.actions());
+        if indexed.carries() || actions.iter().any(|action| matches!(action, Action::Load(_))) {
+            (actions, live) = overlap(indexed, actions, budget.max(live));
+            ns = makespan(indexed, &actions);
+        }
+        Schedule::of(actions, indexed.clone(), budget, ns, live)
+    }
+
+    /// A schedule whose time and bytes are known.
+    pub fn of(
+        actions: Vec<Action>,
+        indexed: Arc<IndexedProblem>,
+        budget: u64,
+        ns: u64,
+        live: u64,
+    ) -> Schedule {
+        Schedule { budget, ns, live, indexed, actions, packed: None, repacked: None, is_repacked: false }
+    }
+
+    /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
+    pub fn places(&mut self, scratch_alignment: u64) -> &Places {
+        let (indexed, actions, enough) = (&self.indexed, &self.actions, self.budget.max(self.live));
+        // Without a budget of its own the lowest packing is wanted.
+        let enough = if enough == u64::MAX { self.live } else { enough };
+        self.packed.get_or_insert_with(|| {
+            let spans = lifespans(indexed, actions, scratch_alignment);
+            place(&spans, indexed.resident_bytes, enough, usual_work(spans.buffers.len()))
+        })
+    }
+
+    /// The same schedule, or another that takes as long and no more bytes, packed as low as is found.
+    ///
+    /// [`Schedule::places`] stops at the budget, which is all that a search asks for. For the one schedule that becomes a plan it is
+    /// worth searching on: see `repack`.
+    pub fn repacked(&mut self, problem: &Problem, host_budget: u64) -> &mut Schedule {
+        let height = self.arena(problem.scratch_alignment);
+        if self.repacked.is_none() && height > self.live && !self.is_repacked {
+            self.repacked = Some(Box::new(self.with_lower_packing(height, problem, host_budget, 0)));
+        }
+        match self.repacked {
+            Some(ref mut repacked) => repacked,
+            None => self,
+        }
+    }
+
+    /// Like [`Schedule::repacked`], for a schedule of which only the bytes count: another may take up to an eighth longer.
+    pub fn into_repacked(mut self, problem: &Problem, host_budget: u64) -> Schedule {
+        let height = self.arena(problem.scratch_alignment);
+        if height <= self.live {
+            return self;
+        }
+        let repacked = self.with_lower_packing(height, problem, host_budget, self.ns / 8);
+        Schedule { budget: repacked.live, is_repacked: true, ..repacked }
+    }
+
+    /// Takes the times of `problem`, which differ from those it was made with in nothing else.
+    pub fn time(&mut self, problem: &Problem) {
+        let mut indexed = IndexedProblem::clone(&self.indexed);
+        indexed.time(problem);
+        self.ns = makespan(&indexed, &self.actions);
+        self.indexed = Arc::new(indexed);
+        self.repacked = None;
+    }
+
+    /// The bytes its buffers take once they have offsets.
+    pub fn arena(&mut self, scratch_alignment: u64) -> u64 {
+        self.places(scratch_alignment).height
+    }
+}

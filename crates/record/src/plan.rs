@@ -1,0 +1,73 @@
+//! What was planned for a step, in figures.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Schema;
+
+/// What was planned (`plan.json`). Bytes are of the whole process, except where they say otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    /// The version of the schema.
+    pub schema: Schema,
+    /// The model's name.
+    pub model: String,
+    /// Samples a step.
+    pub batch: u64,
+    /// The device.
+    pub device: Option<String>,
+    /// The memory limit, if there is one.
+    #[serde(rename = "line_bytes")]
+    pub memory_limit_bytes: Option<u64>,
+    /// What the plan takes.
+    pub planned_bytes: u64,
+    /// The least for which there is a plan.
+    pub floor_bytes: u64,
+    /// What the fastest plan takes.
+    pub unlimited_bytes: u64,
+    /// What it would take if every value had bytes of its own.
+    pub unshared_bytes: Option<u64>,
+    /// What every plan of this step takes beside its workspace.
+    pub outside_bytes: Option<u64>,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// The most bytes of the arena that are needed at once.
+    pub live_bytes: u64,
+    /// Parameters and optimizer state.
+    pub state_bytes: u64,
+    /// The program's own pages.
+    pub program_bytes: u64,
+    /// Input pipelines.
+    pub pipeline_bytes: u64,
+    /// A batch, and what a step gives back.
+    pub input_bytes: u64,
+    /// Predicted milliseconds a step.
+    pub predicted_ms: f64,
+    /// Predicted milliseconds a step without a memory limit.
+    pub unlimited_ms: f64,
+    /// Into how many micro-batches the batch is split.
+    pub micro_batches: u64,
+    /// Ops that run again instead of keeping their results.
+    pub recomputed_ops: u64,
+    /// How far the plan departs from the bits of an unlimited run.
+    pub exactness: Option<Cow<'static, str>>,
+    /// Seconds that planning took.
+    pub plan_seconds: f64,
+    /// What is taken of the host's memory to copy to, beside a card's.
+    pub host_bytes: u64,
+    /// What of that is state that lives there.
+    pub hosted_bytes: u64,
+    /// What a step copies there.
+    pub offloaded_bytes: u64,
+    /// Copies there and back.
+    pub offloaded_copies: u64,
+}
+
+impl Plan {
+    /// Whether the memory limit and all bytes that are planned are of a card's own memory, and not of the host's.
+    pub fn is_of_a_card(&self) -> bool {
+        self.device.as_deref().is_some_and(|device| device.starts_with("cuda"))
+    }
+}

@@ -1,0 +1,135 @@
+//! What the process takes beside the arena of a step, as the system will count it.
+//!
+//! A line is a contract about the whole process, so everything that is not planned must be known before the plan is:
+//! the program's own pages, tensors that exist, batches that are still to come. The figure must be the same in every
+//! run of the same program, or a run at exactly the reported least would be a matter of luck. So the program's pages
+//! are declared, not measured: a round figure above what they come to, whatever was done before: kernels timed or not, a model
+//! read from a file or built. Only where the process already has more than that (a large program around the engine) is it
+//! measured, and then what was measured first stays as long as it holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_device::{Bytes, process};
+
+use crate::device::{Device, blocks, own};
+use crate::memory::Account;
+
+/// What the program is declared to take of the host: code, stacks, tables, what planning leaves behind. Most of it is pages of
+/// code, of which a build with assertions has more. The one figure for it: whoever needs it asks here.
+pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 22 } else { 18 });
+/// Pages that will be touched and are not yet, once a step is planned and its kernels are timed: stacks, the books of the allocator.
+const RESERVE: Bytes = Bytes::mib(1);
+/// The same before that, where the program is measured: planning and timing touch code too.
+const GROWTH: Bytes = Bytes::mib(4);
+/// How much more than it needs a figure that was measured before may be, and still stay.
+const STALE: Bytes = Bytes::mib(16);
+/// What a device with memory of its own may take after it is measured: code that libraries load when they first need it,
+/// and recordings of steps.
+const DEVICE_RESERVE: Bytes = Bytes::mib(32);
+/// What is measured of a device is rounded up to this, for the same reason as below.
+const DEVICE_GRAIN: u64 = 16 << 20;
+/// A measured figure is rounded up to this, so that two runs count alike as far as can be.
+const GRAIN: u64 = 2 << 20;
+
+/// What planning takes for itself while it runs, for each op and in all. It runs where the arena will be, so it counts only
+/// where the arena is smaller than that.
+const PLANNING_PER_OP: Bytes = Bytes::kib(12);
+const PLANNING: Bytes = Bytes::mib(1);
+
+/// The least that must be free beside everything else, for a step of so many ops to be planned at all.
+/// Planning is the host's work and takes nothing of a device with memory of its own.
+pub(crate) fn planning(device: &Device, ops: usize) -> Bytes {
+    if own(device).is_some() {
+        return Bytes::ZERO;
+    }
+    PLANNING + Bytes(PLANNING_PER_OP.get() * ops as u64)
+}
+
+impl Account {
+    /// The account of the process as it stands, before blocks of the `staged` sizes are there. `started` says that what
+    /// stands `beside` is there already.
+    ///
+    /// On a device with memory of its own, the line counts that and nothing of the host's.
+    pub(crate) fn measure(
+        device: &Device,
+        staged: impl Iterator<Item = usize>,
+        beside: Bytes,
+        started: bool,
+    ) -> Account {
+        device.memory().release_unused();
+        let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
+        if let Some(own) = own(device) {
+            let program = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
+            return Account { program, tensors, staged, beside: Bytes::ZERO };
+        }
+        process::release_unused_heap();
+        let known = tensors + if started { beside } else { Bytes::ZERO };
+        Account { program: program(known), tensors, staged, beside }
+    }
+
+    /// Whether the process, as it stands now, is within its part.
+    pub(crate) fn holds(&self, device: &Device, started: bool) -> bool {
+        device.memory().release_unused();
+        if let Some(own) = own(device) {
+            // Half of the reserve is for what is loaded while plans are made, half for what the first steps load.
+            return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
+        }
+        let known = device.memory_info().current + if started { self.beside } else { Bytes::ZERO };
+        let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+        own + RESERVE <= self.program
+    }
+}
+
+/// The program's pages, where `known` bytes of the process are something else.
+fn program(known: Bytes) -> Bytes {
+    static MEASURED: AtomicU64 = AtomicU64::new(0);
+    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+    let (figure, measured) = declared(own, Bytes(MEASURED.load(Ordering::Relaxed)));
+    if let Some(measured) = measured {
+        MEASURED.store(measured.get(), Ordering::Relaxed);
+    }
+    figure
+}
+
+/// What to declare for a program of which `own` bytes are resident, where `before` was declared once, and what is to be
+/// remembered of that.
+fn declared(own: Bytes, before: Bytes) -> (Bytes, Option<Bytes>) {
+    let holds = |figure: Bytes| own + RESERVE <= figure;
+    if holds(PROGRAM) {
+        return (PROGRAM, None);
+    }
+    if holds(before) && before <= own + STALE {
+        return (before, None);
+    }
+    let fresh = Bytes((own + GROWTH).get().next_multiple_of(GRAIN));
+    (fresh, Some(fresh))
+}
+
+/// What eager ops must leave for all but tensors, where the process takes `own` for that now and was declared to take
+/// `program`: room for what the next steps load, as far as it was declared.
+pub(crate) fn left_for_libraries(own: Bytes, program: Bytes) -> Bytes {
+    (own + Bytes(DEVICE_RESERVE.get() / 2)).min(program).max(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_program_counts_as_declared_and_a_large_one_as_first_measured() {
+        let (nothing, mib) = (Bytes::ZERO, Bytes::mib);
+        for own in [mib(1), mib(8), PROGRAM.saturating_sub(RESERVE)] {
+            assert_eq!(declared(own, nothing), (PROGRAM, None));
+            assert_eq!(declared(own, mib(64)), (PROGRAM, None), "a smaller program is declared again");
+        }
+        let (first, kept) = declared(mib(41), nothing);
+        assert_eq!((first, kept), (mib(46), Some(mib(46))));
+        // Planning, timing and the step itself touch a few more pages, or let go of some: the figure stays.
+        for own in [mib(38), mib(41), mib(44), mib(45)] {
+            assert_eq!(declared(own, first), (first, None), "{own}");
+        }
+        // What no longer holds is measured anew, and so is what is far too much.
+        assert_eq!(declared(mib(46), first).0, mib(50));
+        assert_eq!(declared(mib(28), first).0, mib(32));
+    }
+}

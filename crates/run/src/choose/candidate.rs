@@ -1,0 +1,289 @@
+//! One way to run a step: the whole batch or micro-batches, with some of its state on the host; and its plans within a limit.
+
+use plimsoll_device::Bytes;
+use plimsoll_device::backend::ALIGNMENT;
+use plimsoll_graph::micro_batch::{Cut, cut};
+use plimsoll_graph::{Graph, Type, passes};
+use plimsoll_plan::Infeasible;
+use plimsoll_record::Kind;
+
+use super::StepToPlan;
+use super::placement::StatePlacement;
+use crate::device::{Device, padded};
+use crate::error::{Error, Result};
+use crate::lower::{Extent, PlannableGraph, PlannedGraph, Roles};
+use crate::tensor::Tensor;
+use crate::trace::Traced;
+
+/// A step without a limit takes the least memory that is predicted to cost at most this much time over the fastest plan.
+const LEAN: f64 = 1.01;
+
+/// Which candidate: with how much of the state on the host, and in what micro-batches, if any.
+#[derive(Clone, Debug)]
+pub(crate) struct CandidateSpec {
+    pub(super) placement: StatePlacement,
+    pub(super) samples: Option<usize>,
+}
+
+/// A program of a candidate before it is planned.
+pub(super) struct Part {
+    pub(super) graph: PlannableGraph,
+    pub(super) captured: Vec<Tensor>,
+    pub(super) samples: usize,
+    pub(super) runs: usize,
+}
+
+/// A program of a step with its plan, what it captured, and how often it runs on how many samples.
+#[derive(Clone)]
+pub(crate) struct PlannedPart {
+    pub(crate) graph: PlannedGraph,
+    pub(crate) captured: Vec<Tensor>,
+    pub(crate) samples: usize,
+    pub(crate) runs: usize,
+}
+
+/// What passes over micro-batches share with each other and with the update.
+#[derive(Clone, Default)]
+pub(crate) struct Shared {
+    /// What passes add up.
+    pub(crate) sums: Vec<Type>,
+    /// Which of them must be finite before the update.
+    pub(crate) guard: Option<usize>,
+    /// Which state each pass changes, and which the update.
+    pub(crate) passed: Vec<usize>,
+    pub(crate) updated: Vec<usize>,
+}
+
+/// One way to run the step, before it is planned.
+pub(crate) struct Candidate {
+    /// The passes over the batch; where it is not split, one part that is the whole step.
+    passes: Vec<Part>,
+    /// What runs after all passes of a split batch.
+    update: Option<Part>,
+    pub(super) shared: Shared,
+    /// Bytes of the device beside arena and account: what passes share, and state that could be on the host.
+    pub(super) extra: Bytes,
+    pub(super) placement: StatePlacement,
+    /// Whether its kernels have been timed.
+    is_timed: bool,
+}
+
+/// The plans of a candidate: of its passes and its update.
+pub(crate) struct Planned {
+    pub(super) passes: Vec<PlannedPart>,
+    pub(super) update: Option<PlannedPart>,
+    pub(super) ns: u64,
+}
+
+impl StepToPlan {
+    /// The candidate of a spec; `whole` is the trace of the whole batch, where it is at hand.
+    pub(super) fn candidate(&self, spec: &CandidateSpec, whole: Option<&Traced>) -> Result<Candidate> {
+        match (spec.samples, whole) {
+            (Some(samples), _) => self.split(samples, &spec.placement),
+            (None, Some(whole)) => self.whole(whole, &spec.placement),
+            (None, None) => self.whole(&self.step.trace(self.step.batch)?, &spec.placement),
+        }
+    }
+
+    /// The step without a split.
+    pub(super) fn whole(&self, traced: &Traced, placement: &StatePlacement) -> Result<Candidate> {
+        let n_state = self.step.state.len();
+        let replaces: Vec<Option<usize>> =
+            (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
+        let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
+        let graph = self.plannable(&traced.graph, Extent::Step, &replaces, guard, 0, placement)?;
+        let captured = traced.captured.clone();
+        Ok(Candidate {
+            passes: vec![Part { graph, captured, samples: self.step.batch.unwrap_or(1), runs: 1 }],
+            update: None,
+            shared: Shared::default(),
+            extra: placement.device,
+            placement: placement.clone(),
+            is_timed: false,
+        })
+    }
+
+    /// The step in micro-batches of so many samples, the last of which may have fewer.
+    pub(super) fn split(&self, samples: usize, placement: &StatePlacement) -> Result<Candidate> {
+        let batch = self.step.batch.unwrap_or(1);
+        let (full, rest) = (batch / samples, batch % samples);
+        let mut passes = Vec::new();
+        let mut made = None;
+        for (samples, runs) in [(samples, full), (rest, usize::from(rest > 0))] {
+            if runs == 0 || samples == 0 {
+                continue;
+            }
+            let traced = self.step.trace(Some(samples))?;
+            let cut = cut(&traced.graph, &traced.frame, samples as f64 / batch as f64)?;
+            let first_sum = traced.graph.inputs().len();
+            let state = cut.passed.iter().map(|&i| Some(i));
+            let replaces: Vec<Option<usize>> =
+                state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
+            let graph = self.plannable(&cut.pass, Extent::Pass, &replaces, None, first_sum, placement)?;
+            passes.push(Part { graph, captured: traced.captured.clone(), samples, runs });
+            made.get_or_insert((cut, traced.captured, first_sum));
+        }
+        let Some((cut, captured, first_sum)) = made else {
+            return Err(Error::Internal(format!("a batch of {batch} in micro-batches of {samples}")));
+        };
+        let outputs = cut.update.outputs().len() - cut.updated.len();
+        let replaces: Vec<Option<usize>> =
+            cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
+        let graph = self.plannable(&cut.update, Extent::Update, &replaces, None, first_sum, placement)?;
+        let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
+        let fixed = !self.step.device.backend().is_host();
+        let rows = self.step.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
+        let kept = cut.passed.iter().map(|&i| padded(self.step.state[i].ty.bytes()));
+        let first = fixed.then(|| padded(size_of::<i64>()));
+        let extra = sums.chain(rows).chain(kept).chain(first).chain([placement.device]).sum();
+        let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
+        let Cut { sums, passed, updated, .. } = cut;
+        Ok(Candidate {
+            passes,
+            update: Some(Part { graph, captured, samples: 0, runs: 1 }),
+            shared: Shared { sums, guard, passed, updated },
+            extra,
+            placement: placement.clone(),
+            is_timed: false,
+        })
+    }
+
+    fn plannable(
+        &self,
+        graph: &Graph,
+        extent: Extent,
+        replaces: &[Option<usize>],
+        guard: Option<usize>,
+        first_sum: usize,
+        placement: &StatePlacement,
+    ) -> Result<PlannableGraph> {
+        let graph = passes::optimize(graph)?;
+        let mut kinds: Vec<Kind> = self.step.state.iter().map(|part| part.kind).collect();
+        if first_sum > 0 {
+            kinds.resize(first_sum, Kind::Input);
+            kinds.resize(graph.inputs().len(), Kind::Gradient);
+        }
+        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &placement.hosted, extent };
+        PlannableGraph::untimed(graph, &roles, &self.step.device, placement.host_free)
+    }
+}
+
+impl Candidate {
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.passes.iter().chain(&self.update)
+    }
+
+    fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        self.passes.iter_mut().chain(&mut self.update)
+    }
+
+    /// Bytes beside the account: the least with which it can run.
+    pub(super) fn floor(&mut self) -> Bytes {
+        let extra = self.extra;
+        extra + Bytes(self.parts_mut().map(|part| part.graph.floor()).max().unwrap_or(0))
+    }
+
+    /// Bytes beside the account that no plan of it can go below.
+    pub(super) fn bound(&mut self) -> Bytes {
+        let extra = self.extra;
+        extra + Bytes(self.parts_mut().map(|part| part.graph.bound()).max().unwrap_or(0))
+    }
+
+    /// Bytes beside the account with which nothing is recomputed.
+    pub(super) fn unlimited(&mut self) -> Bytes {
+        let extra = self.extra;
+        extra + Bytes(self.parts_mut().map(|part| part.graph.unlimited()).max().unwrap_or(0))
+    }
+
+    /// Bytes beside the account if every value had its own.
+    pub(super) fn unshared(&self) -> Bytes {
+        self.extra + self.parts().map(|part| Bytes(part.graph.unshared())).max().unwrap_or_default()
+    }
+
+    pub(super) fn ops(&self) -> usize {
+        self.parts().map(|part| part.graph.ops()).sum()
+    }
+
+    /// Times its kernels, as far as their operands fit into `room`. No floor depends on that.
+    pub(super) fn time(&mut self, device: &Device, room: Bytes) -> Result<()> {
+        if self.is_timed {
+            return Ok(());
+        }
+        self.is_timed = true;
+        self.parts_mut().try_for_each(|part| part.graph.time(device, Some(room)))
+    }
+
+    /// The bytes that timing each of its kernels takes, ascending.
+    pub(super) fn timing_needs(&self, device: &Device) -> Result<Vec<Bytes>> {
+        let mut all = Vec::new();
+        for part in self.parts() {
+            all.extend(part.graph.timing_needs(device)?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// Predicted nanoseconds without recomputation.
+    pub(super) fn unlimited_ns(&self) -> u64 {
+        self.parts().map(|part| part.graph.unlimited_ns() * part.runs as u64).sum()
+    }
+
+    /// The fastest plans within so many bytes beside the account, if they take less than so many nanoseconds.
+    pub(super) fn plan(&mut self, room: Bytes, than: u64) -> Result<Option<Planned>> {
+        let arena = room.saturating_sub(self.extra).get();
+        if room < self.extra {
+            return Ok(None);
+        }
+        // What no part can do without: the rest may be taken by any one of them.
+        let (mut least, mut ns) = (self.unlimited_ns(), 0);
+        self.planned(|graph, runs| {
+            let most = graph.unlimited();
+            least -= graph.unlimited_ns() * runs;
+            let than =
+                if than == u64::MAX { than } else { than.saturating_sub(ns + least).div_ceil(runs.max(1)) };
+            let plan = graph.plan_faster(arena.min(most), than)?;
+            ns += plan.as_ref().map_or(0, |plan| plan.figures().predicted_ns * runs);
+            Ok(plan)
+        })
+    }
+
+    /// The plans that take the least memory among those predicted to cost little more than the fastest.
+    pub(super) fn lean(&mut self) -> Result<Option<Planned>> {
+        self.planned(|graph, _| graph.lean(LEAN).map(Some))
+    }
+
+    /// Plans every part, which runs so often; nothing if one has no plan.
+    fn planned(
+        &mut self,
+        mut plan: impl FnMut(&mut PlannableGraph, u64) -> Result<Option<PlannedGraph>>,
+    ) -> Result<Option<Planned>> {
+        let n = self.passes.len();
+        let mut parts = Vec::with_capacity(n + 1);
+        let mut total = 0;
+        for part in self.passes.iter_mut().chain(&mut self.update) {
+            let Some(graph) = plan(&mut part.graph, part.runs as u64)? else { return Ok(None) };
+            total += graph.figures().predicted_ns * part.runs as u64;
+            let (captured, samples, runs) = (part.captured.clone(), part.samples, part.runs);
+            parts.push(PlannedPart { graph, captured, samples, runs });
+        }
+        let update = if parts.len() > n { parts.pop() } else { None };
+        Ok(Some(Planned { passes: parts, update, ns: total }))
+    }
+
+    /// Why there is no plan, said of the part that needs most; `None` if none needs an arena.
+    pub(super) fn refusal(&mut self) -> Result<Option<Box<Infeasible>>> {
+        let worst = self.parts_mut().map(|part| (part.graph.floor(), part)).max_by_key(|(floor, _)| *floor);
+        match worst {
+            Some((floor, part)) if floor > 0 => Ok(part.graph.plan(floor - 1)?.err()),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Bytes in which a micro-batch's rows of an input are staged: none where the rows of every micro-batch are aligned and
+/// need not be at a fixed place, as recordings want them.
+pub(crate) fn staged(ty: &Type, batch: usize, samples: usize, fixed: bool) -> Bytes {
+    let rows = ty.bytes() / batch.max(1) * samples;
+    if rows.is_multiple_of(ALIGNMENT) && !fixed { Bytes::ZERO } else { padded(rows) }
+}

@@ -1,0 +1,130 @@
+//! Why a step cannot be run as was asked, and what would help.
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::counted;
+use plimsoll_graph::micro_batch::Splits;
+use plimsoll_plan::Exactness;
+
+use super::StepToPlan;
+use super::candidate::Candidate;
+use super::limits::{StepLimits, micro_batch_sizes};
+use super::placement::StatePlacement;
+use crate::device::{padded, whole_pages};
+use crate::error::{Error, Result};
+use crate::memory::Way;
+use crate::trace::Traced;
+
+/// More host memory than any step copies to.
+const MUCH: Bytes = Bytes::gib(1 << 16);
+
+/// So many of the heaviest tensors are named.
+const HEAVIEST: usize = 5;
+
+impl StepToPlan {
+    /// Why a memory limit cannot be kept, and what would help.
+    pub(super) fn refuse(&self, limit: Bytes, limits: &StepLimits) -> Result<Error> {
+        let (account, elsewhere) = (limits.account, limits.account.elsewhere());
+        // With as much on the host as may be.
+        let placement = self.placements().pop().unwrap_or_default();
+        let allowed = limits.splits.is_some_and(|needed| self.options.request.exactness >= needed);
+        let mut ways = Vec::new();
+        if !allowed {
+            ways.extend(self.by_splitting(limits, &placement)?);
+            self.by_a_smaller_batch(elsewhere, &placement, &mut ways)?;
+        }
+        ways.extend(self.by_offloading(elsewhere, allowed)?);
+        let refusal = self.smallest(allowed, &placement)?.refusal()?;
+        let state = self.step.state.iter().map(|part| (part.name.clone(), part.ty.bytes().into()));
+        let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
+        let mut heaviest: Vec<(String, Bytes)> =
+            state.chain(largest.map(|t| (t.name.clone(), Bytes(t.bytes)))).collect();
+        heaviest.sort_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+        heaviest.dedup();
+        heaviest.truncate(HEAVIEST);
+        Ok(Error::Infeasible { asked: limit, least: limits.floor(), account, refusal, heaviest, ways })
+    }
+
+    /// What micro-batches would take, where they can be made and were not allowed.
+    fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Way>> {
+        let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
+        let floor = self.split(least_samples(batch), placement)?.floor();
+        let flag = format!("--exact {needed}");
+        let change = match needed {
+            Exactness::Approximate => "micro-batches, each with statistics of its own",
+            _ => "micro-batches: the same sums in another order",
+        };
+        Ok(Some(Way { flag, change: change.into(), least: limits.account.elsewhere() + floor }))
+    }
+
+    /// What smaller batches would take, as far as there are not three ways yet.
+    fn by_a_smaller_batch(
+        &self,
+        elsewhere: Bytes,
+        placement: &StatePlacement,
+        ways: &mut Vec<Way>,
+    ) -> Result<()> {
+        let Some(batch) = self.step.batch else { return Ok(()) };
+        for smaller in [batch / 2, batch / 4, 1] {
+            if smaller > 0 && smaller < batch && ways.len() < 3 {
+                let mut fewer = self.whole(&self.step.trace(Some(smaller))?, placement)?;
+                let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - smaller));
+                let saved: Bytes = self.step.inputs.iter().map(row).sum();
+                let least = elsewhere.saturating_sub(saved) + fewer.floor();
+                let (flag, change) = (format!("--batch {smaller}"), counted(smaller, "sample") + " a step");
+                ways.push(Way { flag, change, least });
+            }
+        }
+        Ok(())
+    }
+
+    /// What host memory would help, where the device can copy to it and none was allowed.
+    fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Way>> {
+        let device = &self.step.device;
+        if self.host() > Bytes::ZERO || device.backend().rough_link().is_none() {
+            return Ok(None);
+        }
+        let hosting = StepToPlan { options: self.options.clone().host_limit(Some(MUCH)), ..self.clone() };
+        let placement = hosting.placements().pop().unwrap_or_default();
+        let mut candidate = hosting.smallest(allowed, &placement)?;
+        let floor = candidate.floor();
+        let Some(planned) = candidate.plan(floor, u64::MAX)? else { return Ok(None) };
+        let parts = planned.passes.iter().chain(&planned.update);
+        let copied = parts.map(|part| part.graph.figures().host_bytes).max().unwrap_or(0);
+        let host = Bytes(copied) + placement.host;
+        if host == Bytes::ZERO {
+            return Ok(None);
+        }
+        // State that may move with host memory and not without it is counted with the account here.
+        let beside = elsewhere.saturating_sub(hosting.movable_bytes().saturating_sub(self.movable_bytes()));
+        let flag = format!("--host-memory {}MiB", host.get().div_ceil(1 << 20));
+        let change = "host memory to copy to and fetch from".into();
+        Ok(Some(Way { flag, change, least: beside + whole_pages(device, floor) }))
+    }
+
+    /// The candidate that takes least: the smallest micro-batches, where they are allowed.
+    fn smallest(&self, allowed: bool, placement: &StatePlacement) -> Result<Candidate> {
+        match self.step.batch {
+            Some(batch) if allowed => self.split(least_samples(batch), placement),
+            batch => self.whole(&self.step.trace(batch)?, placement),
+        }
+    }
+
+    /// Why the batch is not split as the caller asks.
+    pub(super) fn cannot_split(&self, whole: &Traced) -> Result<Error> {
+        let allowed = self.options.request.exactness;
+        let why = match self.step.splits(whole)? {
+            Splits::Exactly => format!("only {allowed} plans are allowed; allow {}", Exactness::Reassociated),
+            Splits::Approximately(why) => format!(
+                "{why}, which micro-batches would change; allow {} plans to have statistics of each micro-batch instead",
+                Exactness::Approximate
+            ),
+            Splits::Not(why) => why,
+        };
+        Ok(Error::Split { why, site: self.step.site })
+    }
+}
+
+/// The smallest micro-batches of a batch.
+fn least_samples(batch: usize) -> usize {
+    micro_batch_sizes(batch).last().copied().unwrap_or(batch)
+}

@@ -1,0 +1,139 @@
+//! A step's plan: what will run, where, and what is said of it in figures.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::Type;
+use plimsoll_plan::Exactness;
+use plimsoll_record::Kind;
+
+use super::candidate::{Candidate, Planned, PlannedPart, Shared};
+use super::limits::StepLimits;
+use super::placement::StatePlacement;
+use super::{StepInfo, StepToPlan};
+use crate::device::{padded, whole_pages};
+use crate::memory::Account;
+use crate::peak::Peak;
+
+/// The plan of a step under a memory limit, verified. `plan`, `frontier` and training are given the same one.
+#[derive(Clone)]
+pub struct StepPlan {
+    /// What it takes and how long it is predicted to run.
+    pub figures: StepInfo,
+    pub(crate) subject: Arc<StepToPlan>,
+    /// The passes over the batch; where it is not split, one part that is the whole step.
+    pub(crate) passes: Vec<PlannedPart>,
+    /// What runs after all passes of a split batch.
+    pub(crate) update: Option<PlannedPart>,
+    pub(crate) shared: Shared,
+    pub(crate) outputs: Vec<Type>,
+    pub(crate) placement: StatePlacement,
+    pub(crate) limit: Option<Bytes>,
+    /// Predicted nanoseconds.
+    pub(super) ns: u64,
+    /// Bytes of the device beside arena and account.
+    extra: Bytes,
+}
+
+impl StepPlan {
+    /// The plans of a candidate; figures are still to be filled in.
+    pub(super) fn new(subject: &Arc<StepToPlan>, candidate: &Candidate, planned: Planned) -> StepPlan {
+        let Planned { passes, update, ns } = planned;
+        StepPlan {
+            figures: StepInfo::NOTHING,
+            subject: subject.clone(),
+            passes,
+            update,
+            shared: candidate.shared.clone(),
+            outputs: Vec::new(),
+            placement: candidate.placement.clone(),
+            limit: None,
+            ns,
+            extra: candidate.extra,
+        }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &PlannedPart> {
+        self.passes.iter().chain(&self.update)
+    }
+
+    /// The same with what is to be said of it.
+    pub(super) fn with_figures(
+        mut self,
+        limits: &StepLimits,
+        limit: Option<Bytes>,
+        start: Instant,
+    ) -> StepPlan {
+        let (device, host) = (&self.subject.step.device, self.placement.host);
+        let most = |of: &dyn Fn(&PlannedPart) -> u64| Bytes(self.parts().map(of).max().unwrap_or(0));
+        let sum =
+            |of: &dyn Fn(&PlannedPart) -> u64| self.parts().map(|part| of(part) * part.runs as u64).sum();
+        let arena = most(&|part| part.graph.bytes().max(1));
+        let kept_ns: u64 = sum(&|part| part.graph.figures().unlimited_ns);
+        let micro_batches: usize = self.passes.iter().map(|part| part.runs).sum();
+        let elsewhere = limits.account.elsewhere();
+        // Kernels are timed while the step is planned, before the arena is there: whichever takes more is announced, whether they
+        // have to be timed or not.
+        let before = limits.planning + limits.timing(limit, self.subject.movable_bytes());
+        let whole = |arena: Bytes| elsewhere + whole_pages(device, before.max(arena));
+        let planned = whole(self.extra + arena);
+        self.figures = StepInfo {
+            planned,
+            floor: limits.floor(),
+            unlimited: elsewhere + limits.unlimited,
+            live: most(&|part| part.graph.live()),
+            arena,
+            account: Account { tensors: limits.account.tensors + self.placement.device, ..limits.account },
+            outside: elsewhere,
+            predicted_seconds: self.ns as f64 / 1e9,
+            unlimited_seconds: limits.unlimited_ns as f64 / 1e9,
+            unshared: whole(limits.unshared),
+            kept: whole(self.extra + most(&|part| part.graph.kept())),
+            // Never a split for speed: a prediction that the parts take less time than the whole counts as the whole's.
+            kept_seconds: kept_ns.max(limits.unlimited_ns) as f64 / 1e9,
+            recomputed_ops: sum(&|part| part.graph.figures().recomputed_ops),
+            host_bytes: most(&|part| part.graph.figures().host_bytes) + host,
+            hosted_bytes: host,
+            offloaded_bytes: Bytes(sum(&|part| part.graph.copies().1)),
+            offloaded_copies: sum(&|part| part.graph.copies().0),
+            micro_batches,
+            exactness: limits.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),
+            plan_seconds: start.elapsed().as_secs_f64(),
+            peak: self.peak(&limits.account, planned),
+        };
+        self.outputs = limits.outputs.clone();
+        self.limit = limit;
+        self
+    }
+
+    /// What the process holds when it holds most.
+    fn peak(&self, account: &Account, planned: Bytes) -> Peak {
+        let fullest = self.parts().max_by_key(|part| part.graph.bytes());
+        let mut peak = fullest.and_then(|part| part.graph.peak()).unwrap_or_default();
+        let mut held: BTreeMap<Kind, Bytes> = peak.kinds.into_iter().collect();
+        let mut add = |kind: Kind, bytes: Bytes| *held.entry(kind).or_default() += bytes;
+        let mut state = Bytes::ZERO;
+        let parts = &self.subject.step.state;
+        for (part, _) in parts.iter().zip(&self.placement.hosted).filter(|(_, is_hosted)| !**is_hosted) {
+            state += padded(part.ty.bytes());
+            add(part.kind, padded(part.ty.bytes()));
+        }
+        add(Kind::Program, account.program + (account.tensors + self.placement.device).saturating_sub(state));
+        add(Kind::Input, account.staged + account.beside);
+        let sums: Bytes = self.shared.sums.iter().map(|ty| padded(ty.bytes())).sum();
+        add(Kind::Gradient, sums);
+        // What passes change is kept as it was, in case one fails; the rest are rows of a micro-batch.
+        let mut rows = self.extra.saturating_sub(sums + self.placement.device);
+        for &i in self.shared.passed.iter().filter(|_| self.update.is_some()) {
+            let bytes = padded(parts[i].ty.bytes());
+            add(parts[i].kind, bytes);
+            rows = rows.saturating_sub(bytes);
+        }
+        add(Kind::Input, rows);
+        peak.kinds = held.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
+        peak.unused = planned.saturating_sub(peak.kinds.iter().map(|(_, bytes)| *bytes).sum());
+        peak
+    }
+}

@@ -1,0 +1,74 @@
+//! What is planned: a step, its options, and what of it is there already.
+
+use plimsoll_device::Bytes;
+use plimsoll_graph::{Graph, Site, Type, ValueId};
+
+use crate::device::{Device, blocks};
+use crate::error::{Error, Result};
+use crate::trace::{StateSpec, StepFn, StepOptions, Traceable};
+
+/// A step that is to be planned.
+#[derive(Clone)]
+pub(crate) struct StepToPlan {
+    pub(crate) step: Traceable,
+    pub(crate) options: StepOptions,
+    /// Whether the first output must be finite, or nothing is changed.
+    pub(crate) guarded: bool,
+    pub(crate) present: Present,
+}
+
+/// What of a step is there when it is planned: it is counted where it lies, and what is not there is added.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Present {
+    /// How many parts of the state are, from the first on.
+    pub(crate) state: usize,
+    /// Bytes of the device that are given back before the step takes its own: the workspace of a step over the same state.
+    pub(crate) given_back: Bytes,
+    /// Whether a batch of inputs is.
+    pub(crate) inputs: bool,
+    /// Whether the step has run before, and with it what was declared beside it.
+    pub(crate) others: bool,
+    /// Which state is on the host, where that is settled and not for this plan to choose.
+    pub(crate) placement: Option<Vec<bool>>,
+}
+
+impl StepToPlan {
+    /// A step over a state and inputs of these types, on a device.
+    pub(crate) fn new(
+        device: &Device,
+        options: &StepOptions,
+        state: Vec<StateSpec>,
+        inputs: &[Type],
+        body: StepFn,
+        present: Present,
+        site: Site,
+    ) -> Result<StepToPlan> {
+        let batch = options.batch_of(inputs, site)?;
+        let (device, inputs) = (device.clone(), inputs.to_vec());
+        let step = Traceable { device, body, state, inputs, batch, site };
+        Ok(StepToPlan { step, options: options.clone(), guarded: options.guarded, present })
+    }
+
+    /// Bytes of the device that state will take that is not there yet.
+    pub(super) fn absent(&self) -> Bytes {
+        blocks(&self.step.device, self.step.state.iter().skip(self.present.state).map(|part| part.ty.bytes()))
+    }
+
+    /// Bytes of the host that plans may copy to: none where the device's memory is the host's.
+    pub(super) fn host(&self) -> Bytes {
+        let link = self.step.device.backend().rough_link();
+        self.options.request.host_limit.filter(|_| link.is_some()).unwrap_or(Bytes::ZERO)
+    }
+}
+
+/// Loads the code of a graph's kernels, so that what it takes is counted.
+pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
+    for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+        let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
+        device
+            .backend()
+            .prepare(&node.op, &types(&node.inputs), &types(&node.outputs))
+            .map_err(|fault| Error::Fault { fault, site: node.site })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Turns a request for bytes into a block of a device's memory that is given back when it is dropped.
+
+use plimsoll_device::backend::HostBlock;
+use plimsoll_device::{Lease, Verdict};
+use plimsoll_graph::Site;
+
+use super::Device;
+use crate::error::{Error, Result};
+
+/// Bytes on a device, or of the host's where the device reaches them. Written by the op that makes them, then only read, until
+/// the last tensor lets go of them.
+pub(crate) struct Buffer {
+    memory: Memory,
+    device: Device,
+}
+
+enum Memory {
+    Device(Lease),
+    Host(Box<dyn HostBlock>),
+}
+
+impl Buffer {
+    pub(crate) fn new(device: &Device, bytes: usize, op: &'static str, site: Site) -> Result<Buffer> {
+        let owner = plimsoll_device::Owner::new(op, site);
+        let align = plimsoll_device::backend::ALIGNMENT;
+        let lease = Lease::new(device.memory(), bytes.into(), align, owner).map_err(|refusal| {
+            // A device that has failed gives no memory either, and that is what must be told then.
+            let failed =
+                if refusal.verdict == Verdict::System { device.backend().synchronize() } else { Ok(()) };
+            failed.map_or_else(|fault| Error::Fault { fault, site }, |()| Error::OutOfMemory(refusal))
+        })?;
+        Ok(Buffer { memory: Memory::Device(lease), device: device.clone() })
+    }
+
+    /// Bytes of the host's memory that the device reaches, zeroed; none where its memory is the host's.
+    pub(crate) fn hosted(device: &Device, bytes: usize, site: Site) -> Result<Option<Buffer>> {
+        let block = device.backend().host_block(bytes).map_err(|fault| Error::Fault { fault, site })?;
+        Ok(block.map(|block| Buffer { memory: Memory::Host(block), device: device.clone() }))
+    }
+
+    pub(crate) fn is_hosted(&self) -> bool {
+        matches!(self.memory, Memory::Host(_))
+    }
+
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        match &self.memory {
+            Memory::Device(lease) => lease.as_ptr().as_ptr(),
+            Memory::Host(block) => block.ptr(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Device(lease) => lease.len(),
+            Memory::Host(block) => block.bytes(),
+        }
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Copies bytes to the host, from `start` on.
+    pub(crate) fn read(&self, start: usize, into: &mut [u8], site: Site) -> Result<()> {
+        if start + into.len() > self.bytes() {
+            return Err(Error::Internal(format!(
+                "{} bytes are read of a buffer of {}",
+                start + into.len(),
+                self.bytes()
+            )));
+        }
+        // SAFETY: so many bytes are there, and they are not written while shared.
+        unsafe { self.device.backend().download(self.ptr().add(start), into) }
+            .map_err(|fault| Error::Fault { fault, site })
+    }
+
+    /// Copies bytes of the host over the first ones.
+    ///
+    /// # Safety
+    /// Nobody else may use the buffer, and it must have as many bytes.
+    pub(crate) unsafe fn write(&self, bytes: &[u8], site: Site) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.device.backend().upload(self.ptr(), bytes) }
+            .map_err(|fault| Error::Fault { fault, site })
+    }
+}

@@ -1,0 +1,486 @@
+//! How long kernels take on a device: from a roofline at first, then from timing each distinct one once.
+//!
+//! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan. A time that was
+//! taken on a busy machine, or that steps have contradicted, is taken again by the next process that plans the kernel.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
+use plimsoll_device::{Bytes, process};
+use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
+use plimsoll_plan::Link;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::Device;
+use super::buffer::Buffer;
+use super::times::{Facts, Timed, Times, Trust};
+use super::timing::{Measured, Sample, drift, measure};
+use super::usage::own;
+use crate::error::Result;
+
+/// A kernel that is estimated to take longer than this is not timed.
+const MOST_SECONDS: f64 = 0.3;
+/// Nor one whose operands take more than this.
+const MOST_BYTES: Bytes = Bytes::mib(512);
+/// Under what name the time of copies to the host and back is kept: seconds for so many bytes, the slower way.
+pub(crate) const LINK: &str = "copy of a GiB between device and host";
+pub(crate) const LINK_BYTES: f64 = (1u64 << 30) as f64;
+/// Bytes of a copy that is timed: at most, so that starting it costs nothing, and at least, or it is not timed.
+const MOST_COPIED: Bytes = Bytes::mib(64);
+const LEAST_COPIED: Bytes = Bytes::mib(1);
+/// Calls that a device is given at once.
+const TOGETHER: usize = 8;
+
+/// The times that are known of a device's kernels.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    /// By kernel.
+    known: FxHashMap<String, Timed>,
+    /// Kernels that this process has timed: it times none of them again.
+    tried: FxHashSet<String>,
+    /// Where they are kept; without a place nothing is timed.
+    file: Option<PathBuf>,
+    /// Whether they are those of an earlier run, which are neither added to nor taken anew.
+    is_recalled: bool,
+}
+
+impl Costs {
+    /// Times kept in a folder for a device of this name. A file that cannot be read is as good as none: its kernels are
+    /// timed again.
+    pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
+        let file = file_in(folder, device);
+        let known = Times::read(&file).kernels;
+        Costs { known, tried: FxHashSet::default(), file: Some(file), is_recalled: false }
+    }
+
+    /// The same, with every time taken as it stands: plans that were made by them are made again.
+    pub(crate) fn recalled_from(folder: &Path, device: &str) -> Costs {
+        Costs { is_recalled: true, ..Costs::kept_in(folder, device) }
+    }
+
+    /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
+    pub(crate) fn write_to(&self, folder: &Path, device: &Device) -> std::io::Result<()> {
+        let mut timed: Vec<(&String, &Timed)> = self.known.iter().collect();
+        timed.sort_by_key(|(key, _)| *key);
+        let facts = Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
+        Times::write(&file_in(folder, &device.backend().signature()), &facts, &timed)
+    }
+
+    /// Seconds of a kernel: as timed, else as the device predicts.
+    pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        match self.known.get(&key(op, inputs)) {
+            Some(timed) => timed.seconds,
+            None => backend.predict(op, inputs, outputs),
+        }
+    }
+
+    /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
+    pub(crate) fn link(&self, backend: &dyn Backend) -> Option<Link> {
+        let rough = backend.rough_link()?.slower();
+        let speed = self.known.get(LINK).map_or(rough, |timed| LINK_BYTES / timed.seconds.max(1e-9));
+        Some(Link { bytes_per_second: speed as u64 })
+    }
+
+    /// Times the link, if that has not been done, with at most so many bytes on either side.
+    pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
+        let is_known = self.is_recalled || self.known.contains_key(LINK);
+        let Some(file) = self.file.clone().filter(|_| !is_known) else { return Ok(()) };
+        let bytes = room.min(MOST_COPIED);
+        if bytes < LEAST_COPIED {
+            return Ok(());
+        }
+        let (bytes, site) = (bytes.get() as usize, Site::here());
+        let buffer = Buffer::new(device, bytes, "calibration", site)?;
+        // SAFETY: the buffer is fresh, has as many bytes, and nobody else knows it.
+        let link = unsafe { device.backend().time_link(buffer.ptr(), bytes) }
+            .map_err(|fault| crate::error::Error::Fault { fault, site })?;
+        drop(buffer);
+        device.memory().release_unused();
+        if let Some(link) = link {
+            let seconds = kept(LINK_BYTES / link.slower().max(1.0));
+            let timed = Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES, trust: Trust::default() };
+            self.keep(&file, device, vec![(LINK.to_string(), timed)]);
+        }
+        Ok(())
+    }
+
+    /// Remembers times, here and in the file. A cache that cannot be written costs the next run its time and nothing else.
+    fn keep(&mut self, file: &Path, device: &Device, timed: Vec<(String, Timed)>) {
+        let own = own(device).unwrap_or(Bytes::ZERO);
+        let facts = Facts::new(device.backend(), device.memory().page(), own);
+        Times::append(file, &facts, &timed).ok();
+        self.known.extend(timed);
+    }
+
+    /// Holds the times of kernels, each run so often in a step, against what steps took: undisturbed, and usually. Where that is
+    /// far from their sum, the times are corrected for the next plan. Of kernels that were never timed nothing is known, and where
+    /// they are most of a step its time says nothing of the others.
+    pub(crate) fn compare<'g>(
+        &mut self,
+        device: &Device,
+        kernels: impl Iterator<Item = (&'g Graph, &'g Node, usize)>,
+        (least, usual): (f64, f64),
+    ) {
+        let Some(file) = self.file.clone() else { return };
+        let (mut known, mut all) = (0.0, 0.0);
+        let mut keys = FxHashSet::default();
+        for (graph, node, runs) in kernels {
+            let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+            let key = key(&node.op, &inputs);
+            let seconds = runs as f64 * self.seconds(device.backend(), &node.op, &inputs, &outputs);
+            all += seconds;
+            if self.known.contains_key(&key) {
+                known += seconds;
+                keys.insert(key);
+            }
+        }
+        let Some(factor) = drift(all, least, usual).filter(|_| known > all / 2.0) else { return };
+        let correct = |key: String| Some((self.known.get(&key)?.corrected(factor), key));
+        let mut corrected: Vec<(String, Timed)> =
+            keys.into_iter().filter_map(correct).map(|(timed, key)| (key, timed)).collect();
+        corrected.sort_by(|a, b| a.0.cmp(&b.0));
+        self.keep(&file, device, corrected);
+    }
+
+    /// The bytes that timing each kernel of a graph takes, whether it has been timed or not: what a process announces must not
+    /// depend on what is in a file. Nothing where nothing is timed.
+    pub(crate) fn needs(&self, graph: &Graph, device: &Device) -> Result<Vec<Bytes>> {
+        if self.file.is_none() {
+            return Ok(Vec::new());
+        }
+        let most = most(device);
+        let kernels = graph.nodes().iter().filter(|node| !node.op.is_view());
+        let needs = kernels.map(|node| Ok(Bytes::from(needs(graph, node, device)?)));
+        let mut needs = needs.collect::<Result<Vec<Bytes>>>()?;
+        needs.retain(|bytes| *bytes <= most);
+        needs.sort_unstable();
+        needs.dedup();
+        Ok(needs)
+    }
+
+    /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
+    pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
+        let Some(file) = self.file.clone().filter(|_| !self.is_recalled) else { return Ok(()) };
+        let mut fresh = Vec::new();
+        let mut seen = FxHashSet::default();
+        for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+            let key = key(&node.op, &types(graph, &node.inputs));
+            let known = self.known.get(&key).is_some_and(|timed| !timed.trust.wants_timing());
+            if !known && !self.tried.contains(&key) && seen.insert(key.clone()) {
+                fresh.push((key, node));
+            }
+        }
+        let mut timed = Vec::new();
+        let total = fresh.len();
+        for (done, (key, node)) in fresh.into_iter().enumerate() {
+            device.tell_timing(done, total, node.op.name());
+            // Of what takes long anyway, the roofline says enough.
+            let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+            if self.seconds(device.backend(), &node.op, &inputs, &outputs) > MOST_SECONDS {
+                continue;
+            }
+            if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room)? {
+                let seconds = kept(seconds);
+                let cost = node.op.cost(&inputs, &outputs);
+                let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+                let trust = Trust::default();
+                let fresh = Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust };
+                let known = self.known.get(&key).copied().unwrap_or(fresh);
+                self.tried.insert(key.clone());
+                timed.push((key, known.timed_again(seconds, is_noisy)));
+            }
+            // The next operands may not fit where these were, and both together may be more than was announced.
+            device.memory().release_unused();
+        }
+        if total > 0 {
+            device.tell_timing(total, total, "");
+        }
+        if !timed.is_empty() {
+            self.keep(&file, device, timed);
+        }
+        Ok(())
+    }
+}
+
+/// Where a folder keeps the times of a device.
+pub(crate) fn file_in(folder: &Path, device: &str) -> PathBuf {
+    let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    folder.join(format!("{name}.times"))
+}
+
+/// A time as the file keeps it, in whole nanoseconds: the run that takes it must plan as the next one, which reads it.
+fn kept(seconds: f64) -> f64 {
+    (seconds * 1e9).ceil() / 1e9
+}
+
+/// A kernel that takes more is not timed: a device of its own is timed with whatever fits; of the host's memory others live too.
+fn most(device: &Device) -> Bytes {
+    if device.backend().is_host() { MOST_BYTES } else { Bytes(u64::MAX) }
+}
+
+/// Bytes that timing a kernel takes: operands and scratch, each padded.
+fn needs(graph: &Graph, node: &Node, device: &Device) -> Result<usize> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let operands: usize = inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
+    Ok((operands + padded(scratch)).max(ALIGNMENT))
+}
+
+fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g Type; 4]> {
+    ids.iter().map(|&v| graph.ty(v)).collect()
+}
+
+/// What tells kernels apart: the op with its attributes, and the types of its inputs.
+pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
+    let mut key = format!("{op:?}");
+    inputs.iter().for_each(|ty| key += &format!(" {ty}"));
+    key
+}
+
+/// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them.
+fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<Measured>> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    let scratch_bytes = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let all = || inputs.iter().chain(&outputs);
+    let bytes = needs(graph, node, device)?;
+    let most = most(device);
+    if Bytes::from(bytes) > room.unwrap_or(most).min(most) {
+        return Ok(None);
+    }
+    let buffer = Buffer::new(device, bytes, "calibration", Site::here())?;
+    let mut at = buffer.ptr();
+    let mut operands: SmallVec<[Operand<'_>; 16]> = SmallVec::new();
+    for ty in all() {
+        operands.push(Operand { ty, ptr: at });
+        // SAFETY: the buffer was made as large as all operands one after the other, then scratch.
+        let filled = unsafe {
+            match device.backend().is_host() {
+                true => {
+                    fill(ty, at);
+                    Ok(())
+                }
+                false => fill_there(device.backend(), ty, at),
+            }
+        };
+        if filled.is_err() {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(padded(ty.bytes())) };
+    }
+    let (reads, writes) = operands.split_at(inputs.len());
+    let call = Call { op: &node.op, inputs: reads, outputs: writes, scratch: at, scratch_bytes };
+    if !device.backend().is_host() {
+        return Ok(time_recorded(device.backend(), &call));
+    }
+    let run = || {
+        let (start, processor) = (Instant::now(), process::thread_cpu_time());
+        // SAFETY: operands and scratch are disjoint, of the declared sizes, and live until the buffer is dropped.
+        unsafe { device.backend().run(&call) }.ok()?;
+        let wall = start.elapsed().as_secs_f64();
+        let had = process::thread_cpu_time().zip(processor).map(|(end, start)| (end - start).as_secs_f64());
+        Some(Sample { wall, processor: had })
+    };
+    // The first run touches the memory and is not counted.
+    Ok(run().and_then(|_| measure(run)))
+}
+
+/// The same on a device that does not wait for its kernels: several calls at once, recorded where the device can, since that is
+/// how a step will run them and what the host does for a single call is not what is to be timed.
+fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<Measured> {
+    let several = |backend: &dyn Backend| -> std::result::Result<(), Fault> {
+        // SAFETY: operands and scratch are disjoint, of the declared sizes, and live as long as the call.
+        (0..TOGETHER).try_for_each(|_| unsafe { backend.run(call) })
+    };
+    // The first run loads code, and touches the memory.
+    // SAFETY: as above.
+    unsafe { backend.run(call) }.ok()?;
+    backend.synchronize().ok()?;
+    let recording = backend.record(&mut || several(backend)).ok()?;
+    let run = || {
+        let start = Instant::now();
+        match &recording {
+            // SAFETY: the memory is live as it was.
+            Some(recording) => unsafe { recording.replay() }.ok()?,
+            None => several(backend).ok()?,
+        }
+        backend.synchronize().ok()?;
+        // The host only waits, so its processor time says nothing.
+        Some(Sample { wall: start.elapsed().as_secs_f64(), processor: None })
+    };
+    let together = run().and_then(|_| measure(run))?;
+    Some(Measured { seconds: together.seconds / TOGETHER as f64, ..together })
+}
+
+/// As [`fill`], by kernels of the device.
+///
+/// # Safety
+/// As for [`fill`].
+unsafe fn fill_there(backend: &dyn Backend, ty: &Type, at: *mut u8) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !ty.dtype.is_float() {
+            return backend.zero(at, ty.bytes());
+        }
+        let op = Op::from(plimsoll_graph::ops::Full { ty: ty.clone(), value: 0.5.into() });
+        let outputs = [Operand { ty, ptr: at }];
+        backend.run(&Call {
+            op: &op,
+            inputs: &[],
+            outputs: &outputs,
+            scratch: std::ptr::null_mut(),
+            scratch_bytes: 0,
+        })
+    }
+}
+
+/// Writes plain values: halves where they are real, zeros where they count or index.
+///
+/// # Safety
+/// `at` is aligned memory of `ty`'s bytes that nobody else uses.
+unsafe fn fill(ty: &Type, at: *mut u8) {
+    let n = ty.elements();
+    // SAFETY: the caller's promise; all element types take any bits.
+    unsafe {
+        match ty.dtype {
+            DType::F32 => std::slice::from_raw_parts_mut(at.cast::<f32>(), n).fill(0.5),
+            DType::F64 => std::slice::from_raw_parts_mut(at.cast::<f64>(), n).fill(0.5),
+            DType::BF16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::bf16::from_f32(0.5)),
+            DType::F16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::f16::from_f32(0.5)),
+            _ => at.write_bytes(0, ty.bytes()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use plimsoll_graph::{TensorOps, Trace};
+
+    #[test]
+    fn a_kernel_is_timed_once_and_remembered() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-costs-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let y = x.matmul(&x).unwrap().exp().unwrap();
+        let graph = trace.finish(&[&y]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        assert_eq!(costs.known.len(), 2);
+        let again = Costs::kept_in(&folder, "a cpu");
+        // To the last bit: the run that times a kernel plans as those that read its time.
+        let all = |costs: &Costs| {
+            let mut all: Vec<(String, u64)> =
+                costs.known.iter().map(|(k, t)| (k.clone(), t.seconds.to_bits())).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(all(&costs), all(&again));
+        let elsewhere = folder.join("run");
+        costs.write_to(&elsewhere, &device).unwrap();
+        costs.write_to(&elsewhere, &device).unwrap();
+        assert_eq!(all(&costs), all(&Costs::kept_in(&elsewhere, &device.backend().signature())));
+        fs::write(folder.join("a-cpu.times"), "something else\n12\tx\n").unwrap();
+        assert!(Costs::kept_in(&folder, "a cpu").known.is_empty());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn steps_far_from_the_prediction_correct_the_kernels_and_have_them_timed_again() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-drift-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let kernels = || graph.nodes().iter().map(|node| (&graph, node, 1));
+        let sum = |costs: &Costs| costs.known.values().map(|timed| timed.seconds).sum::<f64>();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        let predicted = sum(&costs);
+        // About right, or disturbed now and then: nothing changes.
+        costs.compare(&device, kernels(), (1.2 * predicted, 9.0 * predicted));
+        assert_eq!(sum(&costs), predicted);
+        // Five times too much was predicted.
+        costs.compare(&device, kernels(), (0.2 * predicted, 0.2 * predicted));
+        let mut next = Costs::kept_in(&folder, "a cpu");
+        assert!((sum(&next) - 0.2 * predicted).abs() < 1e-8, "{} of {predicted}", sum(&next));
+        assert!(next.known.values().all(|timed| timed.trust == Trust::Doubted));
+        // This process has timed them; the next one does so again, once.
+        costs.time(&graph, &device, None).unwrap();
+        assert!(costs.known.values().all(|timed| timed.trust == Trust::Doubted));
+        next.time(&graph, &device, None).unwrap();
+        assert!(next.known.values().all(|timed| timed.trust == Trust::Again));
+        // Steps that contradict those too have the last word.
+        let least = 3.0 * sum(&next);
+        next.compare(&device, kernels(), (least, least));
+        let last = Costs::kept_in(&folder, "a cpu");
+        assert!((sum(&last) - least).abs() < 1e-8 && last.known.len() == 2);
+        assert!(last.known.values().all(|timed| timed.trust == Trust::Corrected));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn whoever_asks_is_told_how_far_timing_has_come() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-told-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let lines = told.clone();
+        device.on_timing(move |done, total, op| lines.lock().unwrap().push((done, total, op.to_string())));
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [8, 8]));
+        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, None).unwrap();
+        let expected = [(0, 2, "matmul"), (1, 2, "exp"), (2, 2, "")].map(|(d, t, op)| (d, t, op.to_string()));
+        assert_eq!(*told.lock().unwrap(), expected);
+        // What is known is not timed, and nobody is told anything.
+        costs.time(&graph, &device, None).unwrap();
+        assert_eq!(told.lock().unwrap().len(), 3);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_without_room_is_not_timed() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-room-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let graph = trace.finish(&[&x.exp().unwrap()]).unwrap();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time(&graph, &device, Some(Bytes::kib(31))).unwrap();
+        assert!(costs.known.is_empty());
+        costs.time(&graph, &device, Some(Bytes::kib(32))).unwrap();
+        assert_eq!(costs.known.len(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_link_is_timed_once_where_there_is_room_and_remembered() {
+        let device = match Device::cuda_emulated(Bytes::mib(64)) {
+            Ok(device) => device,
+            Err(why) => return println!("skipped: no emulator ({why})"),
+        };
+        let folder = std::env::temp_dir().join(format!("plimsoll-link-{}", std::process::id()));
+        let mut costs = Costs::kept_in(&folder, "a card");
+        costs.time_link(&device, Bytes::kib(512)).unwrap();
+        assert!(costs.known.is_empty(), "half a MiB is not timed");
+        costs.time_link(&device, Bytes::mib(2)).unwrap();
+        assert_eq!(costs.known.len(), 1);
+        let again = Costs::kept_in(&folder, "a card");
+        let (one, two) = (costs.link(device.backend()).unwrap(), again.link(device.backend()).unwrap());
+        // Times are kept in whole nanoseconds.
+        assert!(one.bytes_per_second.abs_diff(two.bytes_per_second) <= one.bytes_per_second / 1_000_000);
+        let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        assert_eq!(again.link(cpu.backend()), None, "the CPU has none");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

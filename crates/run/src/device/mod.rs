@@ -1,0 +1,328 @@
+//! A device as a value: kernels, memory and a record of what was placed on it.
+
+mod backends;
+mod best;
+mod buffer;
+mod costs;
+mod counted;
+#[cfg(test)]
+pub(crate) mod fake_card;
+mod profile;
+mod times;
+mod timing;
+mod usage;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use costs::Costs;
+pub use counted::Counted;
+pub use profile::Profile;
+pub(crate) use timing::Watch;
+pub(crate) use usage::{blocks, full_pages, own, padded, whole_pages};
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_device::backend::Backend;
+use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch};
+use plimsoll_graph::Site;
+
+use crate::error::Result;
+use costs::file_in;
+
+/// Where ops run and tensors live. Clones are the same device.
+///
+/// ```
+/// use plimsoll_run::{Device, Tensor, TensorOps};
+/// let device = Device::cpu_with(2, "64MiB".parse().unwrap())?;
+/// let y = device.scope(|| Tensor::from_slice(&[1.0f32, 2.0], [2])?.exp())?;
+/// assert_eq!(y.device().map(|d| d.name().to_string()), Some("cpu".into()));
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    backend: Arc<dyn Backend>,
+    memory: Arc<dyn Allocator>,
+    placements: Mutex<Option<Vec<Placement>>>,
+    growth: Mutex<GrowthWatch>,
+    costs: Arc<Mutex<Costs>>,
+    /// The most that was seen to be taken of a device's own memory.
+    most_taken: AtomicU64,
+    /// Which allocation is made to fail, where one is.
+    fails: Option<u64>,
+    /// Who is told how far the timing of kernels has come.
+    timing: Mutex<Option<Told>>,
+}
+
+/// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
+type Told = Arc<dyn Fn(usize, usize, &str) + Send + Sync>;
+
+/// One line of the placement log: which op ran where, asked for by which line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The op's name.
+    pub op: &'static str,
+    /// The device's name.
+    pub device: String,
+    /// The line that asked for it.
+    pub site: Site,
+}
+
+/// The placement log keeps at most this many lines, the newest; a log must not become the leak it helps to find.
+const LOGGED_PLACEMENTS: usize = 100_000;
+
+/// What a device's memory holds now and held at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes in use.
+    pub current: Bytes,
+    /// The most that were in use since the start or the last reset.
+    pub peak: Bytes,
+    /// Bytes the device has taken from the system.
+    pub reserved: Bytes,
+    /// The hard limit.
+    pub limit: Bytes,
+}
+
+thread_local! {
+    static SCOPES: RefCell<Vec<Device>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Device {
+    /// The same device, kernels and memory, of which the n-th allocation from now on fails, from 1: to rehearse what happens
+    /// then. The refusal says that it is a rehearsal.
+    #[must_use]
+    pub fn failing(&self, n: u64) -> Device {
+        let (backend, memory) = (self.0.backend.clone(), self.0.memory.clone());
+        let mut device = Device::inner(backend, Arc::new(Failing::new(memory, n)));
+        device.fails = Some(n);
+        // Times that were taken or read from a file are as good for it.
+        device.costs = self.0.costs.clone();
+        Device(Arc::new(device))
+    }
+
+    /// Which allocation is made to fail, where [`Device::failing`] says so.
+    pub fn fails(&self) -> Option<u64> {
+        self.0.fails
+    }
+
+    /// A device of one's own: kernels, and the memory they work on.
+    pub fn over(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Device {
+        Device(Arc::new(Device::inner(backend, memory)))
+    }
+
+    fn inner(backend: Arc<dyn Backend>, memory: Arc<dyn Allocator>) -> Inner {
+        let growth = Mutex::new(GrowthWatch::default());
+        let (placements, costs) = (Mutex::new(None), Arc::new(Mutex::new(Costs::default())));
+        Inner {
+            backend,
+            memory,
+            placements,
+            growth,
+            costs,
+            most_taken: AtomicU64::new(0),
+            fails: None,
+            timing: Mutex::new(None),
+        }
+    }
+
+    /// The innermost device scope of this thread, or the process's own CPU device.
+    pub fn current() -> Result<Device> {
+        match SCOPES.with_borrow(|scopes| scopes.last().cloned()) {
+            Some(device) => Ok(device),
+            None => Device::default_cpu(),
+        }
+    }
+
+    /// Runs `body` with this as the current device: tensors made in it live here.
+    pub fn scope<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                SCOPES.with_borrow_mut(|scopes| {
+                    scopes.pop();
+                });
+            }
+        }
+        SCOPES.with_borrow_mut(|scopes| scopes.push(self.clone()));
+        let _leave = Leave;
+        body()
+    }
+
+    /// Its name: `cpu`, `cuda:0`.
+    pub fn name(&self) -> &str {
+        self.0.backend.name()
+    }
+
+    /// What its user should know, a sentence each: a library that is not installed and would make it faster, say.
+    pub fn notes(&self) -> Vec<String> {
+        self.0.backend.notes()
+    }
+
+    /// Bytes in use, peak, reserved and limit.
+    pub fn memory_info(&self) -> MemoryInfo {
+        let stats = self.0.memory.stats();
+        MemoryInfo { current: stats.in_use, peak: stats.peak, reserved: stats.reserved, limit: stats.limit }
+    }
+
+    /// Sets the peak back to what is in use now.
+    pub fn reset_peak(&self) {
+        self.0.memory.reset_peak();
+    }
+
+    /// Ends a step of an eager loop and names what has grown in each of the last few steps, with its source line.
+    pub fn mark_step(&self) -> Vec<Growth> {
+        let mut growth = self.0.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        growth.mark_step(&*self.0.memory)
+    }
+
+    /// Starts (or restarts) the placement log, or ends it.
+    pub fn log_placement(&self, on: bool) {
+        *self.0.placements.lock().unwrap_or_else(PoisonError::into_inner) = on.then(Vec::new);
+    }
+
+    /// What ran where since the log was started, the newest 100,000 lines.
+    pub fn placements(&self) -> Vec<Placement> {
+        self.0.placements.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    /// Lets plans go by measured times: each distinct kernel is timed once, when it is first planned, and its time is
+    /// kept in `folder`. Without this, times are estimated from the kernel's work.
+    ///
+    /// ```
+    /// use plimsoll_run::{Device, Tensor, TensorOps, function};
+    /// let folder = std::env::temp_dir().join("plimsoll-example");
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.calibrate(&folder);
+    /// let exp = function(|x| Ok(vec![x[0].exp()?]));
+    /// device.scope(|| exp.call(&[&Tensor::from_slice(&[0.0f32], [1])?]))?;
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn calibrate(&self, folder: &Path) {
+        *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    /// Goes by the times that [`Device::keep_times`] wrote to a folder, and takes none of them anew: the same plans are made again.
+    pub fn recall_times(&self, folder: &Path) {
+        *self.costs() = Costs::recalled_from(folder, &self.0.backend.signature());
+    }
+
+    /// Writes the times that plans went by to a folder: [`Device::recall_times`] lets the same plans be made again, whatever has been
+    /// timed since.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn keep_times(&self, folder: &Path) -> std::io::Result<()> {
+        self.costs().write_to(folder, self)
+    }
+
+    /// Whether a folder has times of this very device: [`Device::keep_times`] wrote them, or an earlier run.
+    pub fn has_times_in(&self, folder: &Path) -> bool {
+        file_in(folder, &self.0.backend.signature()).is_file()
+    }
+
+    /// Tells how far the timing of kernels has come, since that may take long where many are planned for the first time: called
+    /// before each kernel with how many are done, of how many, and the name of its op; and once all are done, with an empty name.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.on_timing(|done, total, op| eprintln!("timing kernels: {done} of {total} {op}"));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn on_timing(&self, told: impl Fn(usize, usize, &str) + Send + Sync + 'static) {
+        *self.0.timing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(told));
+    }
+
+    pub(crate) fn tell_timing(&self, done: usize, total: usize, op: &str) {
+        let told = self.0.timing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(told) = told {
+            told(done, total, op);
+        }
+    }
+
+    /// What the process takes of the device's own memory, as the system counts it (NVML); none where tensors are in the
+    /// host's memory.
+    pub fn taken(&self) -> Option<Bytes> {
+        self.0.backend.taken()
+    }
+
+    /// Whether all that was run on it is done, without waiting for it.
+    pub fn is_idle(&self) -> bool {
+        self.0.backend.is_idle()
+    }
+
+    /// Whether tensors are in memory of its own, and not in the host's.
+    pub fn has_own_memory(&self) -> bool {
+        !self.0.backend.is_host()
+    }
+
+    /// All of the device's own memory that this process could hold now: what it takes, and what nobody does. None where
+    /// tensors are in the host's memory.
+    pub fn capacity(&self) -> Option<Bytes> {
+        Some(self.0.backend.taken()? + self.0.backend.free()?)
+    }
+
+    /// Whether a step on it can copy tensors to the host's memory and back beside its kernels: a device with memory of its
+    /// own, as [`StepOptions::host_memory`](crate::StepOptions::host_memory) wants it.
+    pub fn copies_to_host(&self) -> bool {
+        self.0.backend.rough_link().is_some()
+    }
+
+    pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.0.costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn placed(&self, op: &'static str, site: Site) {
+        if let Some(log) = &mut *self.0.placements.lock().unwrap_or_else(PoisonError::into_inner) {
+            if log.len() >= LOGGED_PLACEMENTS {
+                log.drain(..LOGGED_PLACEMENTS / 2);
+            }
+            log.push(Placement { op, device: self.name().into(), site });
+        }
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.0.backend
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<dyn Allocator> {
+        &self.0.memory
+    }
+
+    pub(crate) fn same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What somebody leaves for all others of a device's memory, for as long as it stands.
+pub(crate) struct Hold {
+    memory: Arc<dyn Allocator>,
+    who: u64,
+}
+
+impl Hold {
+    /// Lets everything together take at most so many bytes.
+    pub(crate) fn new(device: &Device, most: Bytes) -> Hold {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let who = NEXT.fetch_add(1, Ordering::Relaxed);
+        device.memory().hold_to(who, Some(most));
+        Hold { memory: device.memory().clone(), who }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.memory.hold_to(self.who, None);
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, {}", self.0.backend, self.0.memory.stats())
+    }
+}

@@ -1,0 +1,17 @@
+//! Runs what was planned: traced functions, and training steps over state that they update in place.
+
+mod forms;
+mod function;
+mod ledger;
+#[cfg(test)]
+mod on_a_fake_card;
+#[cfg(test)]
+mod plans_and_steps;
+mod state;
+mod step;
+mod variant;
+mod workspace;
+
+pub use function::{Function, function};
+pub use state::Held;
+pub use step::{Mode, Step};

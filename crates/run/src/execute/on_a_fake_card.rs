@@ -1,0 +1,168 @@
+//! Steps on a fake card, whose memory libraries and other processes take while they are planned and run.
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_device::{Bytes, Verdict};
+use plimsoll_graph::{DType, Type};
+
+use crate::device::fake_card::FakeCard;
+use crate::{Device, Error, Held, Kind, Mode, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+
+/// A deep chain over a batch: most of what it takes can be recomputed.
+fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
+    device.scope(|| {
+        let w = Tensor::from_f64(&[0.01; 64 * 64], Type::new(DType::F32, [64, 64]))?;
+        let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+        let options = StepOptions::default().limit(memory);
+        Step::compile_with(options, held, &[input()], |pass| {
+            let tape = Tape::new();
+            tape.watch(&pass.state[0])?;
+            let mut x = pass.inputs[0].clone();
+            for _ in 0..24 {
+                x = x.matmul(&pass.state[0])?.tanh()?;
+            }
+            let loss = x.square()?.mean(&[], false)?;
+            let grad = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
+            let state = vec![pass.state[0].sub(&grad.mul_scalar(0.1)?)?];
+            Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
+        })
+    })
+}
+
+fn input() -> Type {
+    Type::new(DType::F32, [16384, 64])
+}
+
+fn run(step: &mut Step, device: &Device) -> crate::Result<Vec<u8>> {
+    let x = device.scope(|| Tensor::from_f64(&[0.5; 16384 * 64], input()))?;
+    step.run(&[&x])?[0].to_bytes()
+}
+
+const OWN: Bytes = Bytes::mib(100);
+
+#[test]
+fn a_step_without_a_line_is_planned_within_what_the_device_has() {
+    let (wide, _) = FakeCard::device(Bytes::gib(1), OWN);
+    let free = step(&wide, None).unwrap();
+    let (planned, floor) = (free.info().planned, free.info().floor);
+    assert!(floor < planned);
+    let (tight, _) = FakeCard::device(Bytes((floor.get() + planned.get()) / 2), OWN);
+    let mut small = step(&tight, None).unwrap();
+    assert!(small.info().planned < planned && small.info().recomputed_ops > 0);
+    assert_eq!(run(&mut small, &tight).unwrap(), run(&mut { free }, &wide).unwrap());
+    let (full, _) = FakeCard::device(Bytes(floor.get() - 1), OWN);
+    let why = match step(&full, None) {
+        Err(why @ Error::Full { .. }) => why.to_string(),
+        other => panic!("{:?}", other.map(|s| s.info().clone())),
+    };
+    assert!(
+        why.starts_with("fake card has not enough memory left") && why.contains("the least for this step is"),
+        "{why}"
+    );
+}
+
+#[test]
+fn memory_that_somebody_takes_after_planning_is_done_without() {
+    let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
+    let planned = step(&device, None).unwrap().info().planned;
+    let left = planned.saturating_sub(Bytes::mib(60));
+    card.thief.store(Bytes::gib(1).get() - left.get(), Ordering::SeqCst);
+    let mut step = step(&device, None).unwrap();
+    assert!(step.info().planned <= left, "{} of {left}", step.info().planned);
+    run(&mut step, &device).unwrap();
+    // One who takes more after every plan leaves none that fits, and the step says so.
+    let (device, card) = FakeCard::device(planned, OWN);
+    card.thief.store(Bytes::mib(60).get(), Ordering::SeqCst);
+    card.is_greedy.store(true, Ordering::SeqCst);
+    let refused = self::step(&device, None).err().expect("nothing is left");
+    assert!(matches!(refused, Error::OutOfMemory(_) | Error::Full { .. }), "{refused}");
+}
+
+#[test]
+fn memory_that_is_taken_while_another_form_is_made_or_the_line_is_moved_is_done_without() {
+    let (wide, _) = FakeCard::device(Bytes::gib(1), OWN);
+    let mut free = step(&wide, None).unwrap();
+    let planned = free.info().planned;
+    let expected: Vec<Vec<u8>> = (0..2).map(|_| run(&mut free, &wide).unwrap()).collect();
+    for is_moved in [false, true] {
+        let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
+        let mut step = step(&device, None).unwrap();
+        step.set_body(Mode::Evaluate, |pass| {
+            let y = pass.inputs[0].matmul(&pass.state[0])?.square()?.mean(&[], false)?;
+            Ok(StepResult { state: pass.state.to_vec(), outputs: vec![y], totals: vec![] })
+        });
+        assert_eq!(run(&mut step, &device).unwrap(), expected[0]);
+        let stolen = Bytes::gib(1).saturating_sub(planned) + Bytes::mib(60);
+        card.thief.store(stolen.get(), Ordering::SeqCst);
+        // Either way the workspace is given back while a plan is made, and there is less of it behind that.
+        if is_moved {
+            step.replan(StepOptions::default()).unwrap();
+        } else {
+            let x = device.scope(|| Tensor::from_f64(&[0.5; 16384 * 64], input())).unwrap();
+            step.run_mode(Mode::Evaluate, &[&x]).unwrap();
+        }
+        assert_eq!(run(&mut step, &device).unwrap(), expected[1]);
+        let left = device.capacity().unwrap();
+        assert!(left < planned && step.info().planned <= left, "{} of {left}", step.info().planned);
+    }
+}
+
+#[test]
+fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
+    let (device, _) = FakeCard::device(Bytes::gib(1), OWN);
+    let line = step(&device, None).unwrap().info().planned;
+    let mut step = step(&device, Some(line)).unwrap();
+    let expected = run(&mut step, &device).unwrap();
+    // A page more than the line leaves.
+    let past = || {
+        let left = line.get() - device.taken().unwrap().get();
+        device.scope(|| Tensor::zeros(Type::new(DType::U8, [left as usize + 4096])))
+    };
+    let refused = past().unwrap_err();
+    let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
+    assert!(why.verdict == Verdict::Line && why.to_string().contains("raise the line"), "{refused}");
+    device.scope(|| Tensor::zeros(Type::new(DType::U8, [4096]))).unwrap();
+    step.replan(StepOptions::default()).unwrap();
+    past().unwrap();
+    step.replan(StepOptions::default().limit(Some(line))).unwrap();
+    assert!(past().is_err());
+    drop(step);
+    past().unwrap();
+    assert_eq!(run(&mut self::step(&device, None).unwrap(), &device).unwrap(), expected);
+}
+
+#[test]
+fn a_device_that_has_failed_is_not_called_full() {
+    let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
+    let taken = || device.scope(|| Tensor::zeros(input())).map(drop);
+    taken().unwrap();
+    card.is_lost.store(true, Ordering::SeqCst);
+    let refused = taken().unwrap_err();
+    assert!(matches!(&refused, Error::Fault { .. }) && refused.to_string().contains("failed"), "{refused}");
+    card.is_lost.store(false, Ordering::SeqCst);
+    card.total.store(OWN.get(), Ordering::SeqCst);
+    let refused = taken().unwrap_err();
+    assert!(matches!(&refused, Error::OutOfMemory(_)), "{refused}");
+}
+
+#[test]
+fn libraries_that_grow_are_noticed_and_planned_around() {
+    let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
+    let planned = step(&device, None).unwrap().info().planned;
+    let mut step = step(&device, Some(planned)).unwrap();
+    let first = run(&mut step, &device).unwrap();
+    assert!(step.take_notice().is_none());
+    let grown = step.info().account.program + Bytes::mib(3);
+    card.own.store(grown.get(), Ordering::SeqCst);
+    run(&mut step, &device).unwrap();
+    let notice = step.take_notice().expect("it grew");
+    assert!(notice.contains("3 MiB more than was declared"), "{notice}");
+    assert!(step.info().planned <= planned && step.info().account.program > grown);
+    assert!(device.taken().unwrap() <= planned);
+    let (fresh, _) = FakeCard::device(Bytes::gib(1), OWN);
+    assert_eq!(run(&mut self::step(&fresh, None).unwrap(), &fresh).unwrap(), first);
+    // Where nothing is left to do without, that is said.
+    card.own.store(planned.get(), Ordering::SeqCst);
+    let refused = (0..8).find_map(|_| run(&mut step, &device).err()).expect("the line cannot be kept");
+    assert!(matches!(refused, Error::Infeasible { .. }), "{refused}");
+}

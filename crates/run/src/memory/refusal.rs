@@ -1,0 +1,219 @@
+//! Turns the figures of a refusal into its text: what was asked, the least, what that consists of, who is heaviest, ways out.
+//!
+//! All sizes are in one unit, so that they can be compared at a glance; the least is also given to the last byte, and the limit
+//! that is proposed is one that can be typed as it stands.
+
+use plimsoll_device::Bytes;
+
+use super::Account;
+
+/// Something that would lower the least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The flag of the command that does it.
+    pub flag: String,
+    /// What it changes, in words.
+    pub change: String,
+    /// The least memory limit that would then do.
+    pub least: Bytes,
+}
+
+/// What a refusal is about.
+pub(crate) struct Refusal<'a> {
+    pub(crate) asked: Bytes,
+    pub(crate) least: Bytes,
+    pub(crate) account: &'a Account,
+    /// The op at which the arena is fullest.
+    pub(crate) fullest: Option<&'a str>,
+    pub(crate) heaviest: &'a [(String, Bytes)],
+    pub(crate) ways: &'a [Way],
+}
+
+impl Refusal<'_> {
+    /// The text, in several lines without an end of line behind the last.
+    pub(crate) fn text(&self) -> String {
+        let Refusal { asked, least, account, .. } = *self;
+        let unit = Unit::of(least.max(asked));
+        let (mut limit, lowest) = (unit.short(asked), unit.short(least));
+        if limit == lowest {
+            limit += &format!(" ({} bytes)", asked.get());
+        }
+        let mut lines = vec![format!(
+            "a memory limit of {limit} cannot be kept: the least for this step is {lowest} ({} bytes)",
+            least.get()
+        )];
+        let mut parts = vec![
+            ("program", account.program),
+            ("state", account.tensors),
+            ("inputs", account.staged),
+            ("pipeline", account.beside),
+            ("arena", least.saturating_sub(account.elsewhere())),
+        ];
+        parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
+        let wide = |figures: &mut dyn Iterator<Item = Bytes>| {
+            figures.map(|b| unit.figure(b).len()).max().unwrap_or(0)
+        };
+        let width = wide(&mut parts.iter().map(|(_, bytes)| *bytes));
+        for (name, bytes) in parts {
+            let at = self
+                .fullest
+                .filter(|_| name == "arena")
+                .map_or(String::new(), |op| format!("  fullest at {op}"));
+            lines.push(format!("  {name:<8}  {:>width$} {}{at}", unit.figure(bytes), unit.name()));
+        }
+        if !self.heaviest.is_empty() {
+            lines.push("the heaviest tensors:".into());
+            let width = wide(&mut self.heaviest.iter().map(|(_, bytes)| *bytes));
+            for (name, bytes) in self.heaviest {
+                lines.push(format!("  {:>width$} {}  {name}", unit.figure(*bytes), unit.name()));
+            }
+        }
+        lines.push("ways out:".into());
+        let higher = Way {
+            flag: format!("--memory {}", unit.enough(least)),
+            change: "a higher memory limit".into(),
+            least,
+        };
+        let ways: Vec<&Way> = std::iter::once(&higher).chain(self.ways).collect();
+        let flags = ways.iter().map(|way| way.flag.chars().count()).max().unwrap_or(0);
+        let width = wide(&mut ways.iter().map(|way| way.least));
+        for way in ways {
+            let keeps = if way.least <= asked { "" } else { ", with --memory raised to that" };
+            let keeps = if way.flag == higher.flag { "" } else { keeps };
+            let (least, unit) = (unit.figure(way.least), unit.name());
+            lines
+                .push(format!("  {:<flags$}  least {least:>width$} {unit}  {}{keeps}", way.flag, way.change));
+        }
+        lines.join("\n")
+    }
+}
+
+/// The one unit of a text.
+#[derive(Clone, Copy)]
+enum Unit {
+    Mib,
+    Gib,
+}
+
+impl Unit {
+    /// GiB from ten of them on.
+    fn of(most: Bytes) -> Unit {
+        if most >= Bytes::gib(10) { Unit::Gib } else { Unit::Mib }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Mib => "MiB",
+            Unit::Gib => "GiB",
+        }
+    }
+
+    fn bytes(self) -> u64 {
+        match self {
+            Unit::Mib => 1 << 20,
+            Unit::Gib => 1 << 30,
+        }
+    }
+
+    /// Digits behind the point.
+    fn digits(self) -> usize {
+        match self {
+            Unit::Mib => 1,
+            Unit::Gib => 2,
+        }
+    }
+
+    fn figure(self, bytes: Bytes) -> String {
+        format!("{:.*}", self.digits(), bytes.get() as f64 / self.bytes() as f64)
+    }
+
+    /// With its unit, and without digits that say nothing.
+    fn short(self, bytes: Bytes) -> String {
+        let figure = self.figure(bytes);
+        format!("{} {}", figure.trim_end_matches('0').trim_end_matches('.'), self.name())
+    }
+
+    /// The size rounded up so that, typed as it stands, it is at least as much.
+    fn enough(self, least: Bytes) -> String {
+        let parts = 10u64.pow(self.digits() as u32);
+        let mut n = (u128::from(least.get()) * u128::from(parts)).div_ceil(u128::from(self.bytes())) as u64;
+        loop {
+            let text = format!("{:.*}", self.digits(), n as f64 / parts as f64);
+            let text = format!("{}{}", text.trim_end_matches('0').trim_end_matches('.'), self.name());
+            // A reader may round down what stands behind the point.
+            if text.parse::<Bytes>().is_ok_and(|typed| typed < least) {
+                n += 1;
+                continue;
+            }
+            return text;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> Account {
+        let (program, tensors) = (Bytes::mib(16), Bytes(23_172_608));
+        Account { program, tensors, staged: Bytes::kib(1280), beside: Bytes::ZERO }
+    }
+
+    #[test]
+    fn a_refusal_is_a_table_in_one_unit_with_ways_out_that_can_be_typed() {
+        let ways = [
+            Way { flag: "--exact approximate".into(), change: "micro-batches".into(), least: Bytes::mib(45) },
+            Way { flag: "--batch 4".into(), change: "4 samples a step".into(), least: Bytes(65_000_000) },
+        ];
+        let heaviest =
+            [("up0/concat".to_string(), Bytes::mib(16)), ("down3/weight".into(), Bytes::kib(2304))];
+        let refusal = Refusal {
+            asked: Bytes::mib(60),
+            least: Bytes(75_842_816),
+            account: &account(),
+            fullest: Some("mean"),
+            heaviest: &heaviest,
+            ways: &ways,
+        };
+        let expected = "\
+a memory limit of 60 MiB cannot be kept: the least for this step is 72.3 MiB (75842816 bytes)
+  program   16.0 MiB
+  state     22.1 MiB
+  inputs     1.2 MiB
+  arena     33.0 MiB  fullest at mean
+the heaviest tensors:
+  16.0 MiB  up0/concat
+   2.2 MiB  down3/weight
+ways out:
+  --memory 72.4MiB     least 72.3 MiB  a higher memory limit
+  --exact approximate  least 45.0 MiB  micro-batches
+  --batch 4            least 62.0 MiB  4 samples a step, with --memory raised to that";
+        assert_eq!(refusal.text(), expected);
+    }
+
+    #[test]
+    fn the_limit_that_is_proposed_is_never_below_the_least() {
+        for least in
+            [1u64, 1 << 20, (1 << 20) + 1, 75_842_816, 75_916_902, 75_916_903, 10 << 30, (10 << 30) + 1]
+        {
+            let typed = Unit::of(Bytes(least)).enough(Bytes(least));
+            let bytes: Bytes = typed.parse().unwrap();
+            assert!(bytes >= Bytes(least), "{typed} for {least}");
+            assert!(bytes.get() - least <= Unit::of(Bytes(least)).bytes() / 9, "{typed} for {least}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_look_alike_are_told_apart_to_the_byte() {
+        let least = Bytes(75_842_816);
+        let asked = Bytes(least.get() - 1);
+        let (account, heaviest, ways) = (account(), [], []);
+        let refusal =
+            Refusal { asked, least, account: &account, fullest: None, heaviest: &heaviest, ways: &ways };
+        let text = refusal.text();
+        assert!(
+            text.contains("of 72.3 MiB (75842815 bytes) cannot") && text.contains("(75842816 bytes)"),
+            "{text}"
+        );
+    }
+}

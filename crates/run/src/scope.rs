@@ -1,0 +1,56 @@
+//! The naming scopes and source lines that are open in this thread: what plans, errors and reports call a layer, and which line of
+//! the model they name.
+
+use std::cell::{Cell, RefCell};
+
+use plimsoll_graph::Site;
+
+thread_local! {
+    static PATH: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static SITE: Cell<Option<Site>> = const { Cell::new(None) };
+}
+
+/// Runs `body` inside a naming scope: values traced in it carry the name in their path, and so do plans and refusals.
+///
+/// ```
+/// use plimsoll_run::{Tensor, TensorOps, function, named};
+/// let f = function(|x| named("layer1", || Ok(vec![x[0].exp()?])));
+/// assert_eq!(f.call(&[&Tensor::from_slice(&[0.0f32], [1])?])?[0].to_vec::<f32>()?, [1.0]);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+pub fn named<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            PATH.with_borrow_mut(|path| {
+                path.pop();
+            });
+        }
+    }
+    PATH.with_borrow_mut(|path| path.push(name.into()));
+    let _leave = Leave;
+    body()
+}
+
+/// Runs `body` as part of what another line asked for: values traced in it carry that line, and so do plans, refusals and
+/// reports. A layer uses it so that the line of the model is named and not the layer's own.
+pub fn asked_at<T>(site: Site, body: impl FnOnce() -> T) -> T {
+    struct Leave(Option<Site>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            SITE.set(self.0);
+        }
+    }
+    let _leave = Leave(SITE.replace(Some(site)));
+    body()
+}
+
+/// The line that [`asked_at`] names, if the caller runs inside it.
+pub fn asked_from() -> Option<Site> {
+    SITE.get()
+}
+
+/// The naming scopes that are open, outermost first.
+pub(crate) fn path() -> String {
+    PATH.with_borrow(|path| path.join("/"))
+}
