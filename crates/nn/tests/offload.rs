@@ -4,7 +4,7 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
-use plimsoll_run::{Device, Exactness, Result, StepInfo, Tensor};
+use plimsoll_run::{Device, Exactness, PlanFigures, Result, Tensor};
 use plimsoll_testing::group;
 
 const GPT: zoo::Gpt = zoo::Gpt { vocabulary: 64, width: 64, layers: 4, heads: 4 };

@@ -18,7 +18,8 @@ fn lines_of(timeline: &Step, layer: &str) -> Vec<u32> {
         .filter(|i| timeline.names[i.layer as usize].split('/').any(|part| part == layer));
     let mut lines: Vec<u32> = of_layer
         .map(|i| {
-            let site = i.site.unwrap_or_else(|| panic!("{layer} has an instruction {} without a limit", i.op));
+            let site =
+                i.site.unwrap_or_else(|| panic!("{layer} has an instruction {} without a limit", i.op));
             let (file, line) = timeline.sites[site as usize].rsplit_once(':').unwrap();
             assert!(file.ends_with("tests/sites.rs"), "{layer}: {file}");
             line.parse().unwrap()

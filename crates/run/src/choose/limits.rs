@@ -7,8 +7,8 @@ use plimsoll_graph::{Type, passes};
 use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
-use super::fixed::planning;
 use super::candidate::{Candidate, CandidateSpec};
+use super::fixed::planning;
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
 use crate::device::{Device, full_pages, whole_pages};

@@ -4,8 +4,8 @@
 //! first limit that can be kept asks for it. Asking has no side effect but the cache of kernel times: no weights are
 //! drawn and no memory is taken for the step.
 
-mod fixed;
 mod candidate;
+mod fixed;
 mod frontier;
 mod info;
 mod limits;
@@ -14,9 +14,9 @@ mod refuse;
 mod step_plan;
 mod subject;
 
+pub(crate) use candidate::{PlannedPart, Shared, staged};
 pub use fixed::PROGRAM;
 pub(crate) use fixed::left_for_libraries;
-pub(crate) use candidate::{PlannedPart, Shared, staged};
 pub use frontier::{Frontier, FrontierPoint, undominated};
 pub use info::PlanFigures;
 pub(crate) use placement::is_movable;

@@ -120,7 +120,10 @@ fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
     };
     let refused = past().unwrap_err();
     let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
-    assert!(why.verdict == Verdict::MemoryLimit && why.to_string().contains("raise the memory limit"), "{refused}");
+    assert!(
+        why.verdict == Verdict::MemoryLimit && why.to_string().contains("raise the memory limit"),
+        "{refused}"
+    );
     device.scope(|| Tensor::zeros(Type::new(DType::U8, [4096]))).unwrap();
     step.replan(StepOptions::default()).unwrap();
     past().unwrap();
