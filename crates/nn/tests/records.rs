@@ -6,8 +6,6 @@ use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
 use plimsoll_run::record::{Kind, Phase};
 use plimsoll_run::{Device, Exactness, Result, Tensor};
 
-const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
-
 type Build = fn(&mut Net, &[Tensor]) -> Result<Tensor>;
 
 /// The reference cases at small sizes.
@@ -39,18 +37,14 @@ fn a_plan_its_peak_and_its_record_hold_the_same_bytes() {
     let mut recomputed = Vec::new();
     device.scope(|| {
         for (name, build, x, y) in cases() {
-            let recipe = Recipe {
-                exactness: Exactness::Bitwise,
-                ..Recipe::cross_entropy(Adam::new(0.01), x.clone(), y.clone())
-            };
+            let mut recipe = Recipe::cross_entropy(Adam::new(0.01), x.clone(), y.clone());
+            recipe.request.exactness = Exactness::Bitwise;
             let model = plimsoll_nn::model(build);
-            let mut survey = Training::survey(model, recipe).unwrap();
-            let (floor, most) = (survey.floor(), survey.unlimited());
-            // What a debug build takes beside its plan is measured, and varies a little from plan to plan.
-            let least = Bytes(floor.get() + GRAIN);
-            for limit in [None, Some(least), Some(Bytes(least.get().midpoint(most.get())).max(least))] {
-                let info = survey.plan(limit).unwrap();
-                let step = survey.timeline(limit).unwrap();
+            let mut planner = Training::planner(model, recipe).unwrap();
+            let (floor, most) = (planner.floor(), planner.unlimited());
+            for limit in [None, Some(floor), Some(Bytes(floor.get().midpoint(most.get())))] {
+                let plan = planner.plan(limit).unwrap();
+                let (info, step) = (&plan.figures, plan.timeline().unwrap());
                 step.check(name).unwrap();
                 let (at, peak) = step.peak();
                 assert_eq!(peak, info.live.get(), "{name} in {limit:?}: record and plan");
