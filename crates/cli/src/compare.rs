@@ -1,4 +1,4 @@
-//! Turns the plans for several budgets into a table with a column each, and into JSON.
+//! Turns the plans for several memory limits into a table with a column each, and into JSON.
 
 use std::fmt::Write;
 
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use crate::plot::duration;
 
-/// What became of one of several budgets.
-pub enum Budget {
+/// What became of one of several memory limits.
+pub enum AtLimit {
     /// A plan.
-    Fits(Bytes, Box<StepInfo>),
+    Fits(Bytes, Box<PlanFigures>),
     /// None, and the least that would do.
     Refused(Bytes, Bytes),
 }
 
-/// Budgets in JSON.
-pub fn json(budgets: &[Budget]) -> Value {
-    let one = |budget: &Budget| match budget {
-        Budget::Fits(line, info) => json!({
-            "budget_bytes": line.get(), "fits": true, "planned_bytes": info.planned.get(),
+/// Memory limits in JSON.
+pub fn json(limits: &[AtLimit]) -> Value {
+    let one = |at: &AtLimit| match at {
+        AtLimit::Fits(limit, info) => json!({
+            "memory_limit_bytes": limit.get(), "budget_bytes": limit.get(), "fits": true, "planned_bytes": info.planned.get(),
             "predicted_ms": info.predicted_seconds * 1e3,
             "times_unlimited": info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE),
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops,
@@ -27,24 +27,34 @@ pub fn json(budgets: &[Budget]) -> Value {
             "hosted_bytes": info.hosted_bytes.get(),
             "offloaded_bytes": info.offloaded_bytes.get(), "offloaded_copies": info.offloaded_copies,
         }),
-        Budget::Refused(line, least) => {
-            json!({ "budget_bytes": line.get(), "fits": false, "floor_bytes": least.get() })
+        AtLimit::Refused(limit, least) => {
+            json!({
+                "memory_limit_bytes": limit.get(), "budget_bytes": limit.get(), "fits": false, "floor_bytes": least.get(),
+            })
         }
     };
-    budgets.iter().map(one).collect::<Vec<_>>().into()
+    limits.iter().map(one).collect::<Vec<_>>().into()
 }
 
-/// Budgets side by side, one column each.
-pub fn table(budgets: &[Budget]) -> String {
-    let mut rows: Vec<Vec<String>> =
-        ["budget", "fits", "planned", "a step", "× unlimited", "micro-batches", "ops run again", "exactness"]
-            .iter()
-            .map(|name| vec![name.to_string()])
-            .collect();
-    for budget in budgets {
-        let cells = match budget {
-            Budget::Fits(line, info) => [
-                line.to_string(),
+/// Memory limits side by side, one column each.
+pub fn table(limits: &[AtLimit]) -> String {
+    let mut rows: Vec<Vec<String>> = [
+        "memory limit",
+        "fits",
+        "planned",
+        "a step",
+        "× unlimited",
+        "micro-batches",
+        "recomputed ops",
+        "exactness",
+    ]
+    .iter()
+    .map(|name| vec![name.to_string()])
+    .collect();
+    for at in limits {
+        let cells = match at {
+            AtLimit::Fits(limit, info) => [
+                limit.to_string(),
                 "yes".into(),
                 info.planned.to_string(),
                 duration(info.predicted_seconds),
@@ -53,10 +63,10 @@ pub fn table(budgets: &[Budget]) -> String {
                 info.recomputed_ops.to_string(),
                 info.exactness.to_string(),
             ],
-            Budget::Refused(line, least) => {
+            AtLimit::Refused(limit, least) => {
                 let none = || "-".to_string();
                 let no = format!("no, least {least:#}");
-                [line.to_string(), no, none(), none(), none(), none(), none(), none()]
+                [limit.to_string(), no, none(), none(), none(), none(), none(), none()]
             }
         };
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
@@ -81,18 +91,18 @@ mod tests {
     use crate::plan_text::tests::survey;
 
     #[test]
-    fn a_refused_budget_stands_beside_those_that_fit_and_says_its_least() {
+    fn a_refused_limit_stands_beside_those_that_fit_and_says_its_least() {
         let mut survey = survey();
         let (floor, most) = (survey.floor(), survey.unlimited());
-        let budgets = [
-            Budget::Refused(Bytes(floor.get() - 1), floor),
-            Budget::Fits(most, Box::new(survey.plan(Some(most)).unwrap().figures)),
+        let limits = [
+            AtLimit::Refused(Bytes(floor.get() - 1), floor),
+            AtLimit::Fits(most, Box::new(survey.plan(Some(most)).unwrap().figures)),
         ];
-        let text = table(&budgets);
+        let text = table(&limits);
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[1].contains("no, least") && rows[1].ends_with("yes"), "{text}");
         assert!(rows[4].trim_end().ends_with("1.00"), "{text}");
-        let json = json(&budgets);
+        let json = json(&limits);
         assert_eq!((&json[0]["fits"], &json[1]["fits"]), (&Value::Bool(false), &Value::Bool(true)));
         assert_eq!(json[0]["floor_bytes"], floor.get());
     }

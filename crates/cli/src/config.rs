@@ -86,8 +86,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
     /// What is counted beside the loss, with commas: accuracy, binary-accuracy, top5, auc, precision, recall, mean-iou,
-    /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`. [default: accuracy, and mean-iou
-    /// of pixels; none beside a named loss; or a Keras file's own; `none` counts nothing]
+    /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`; or none. [default: accuracy, and mean-iou
+    /// of pixels; none beside a named loss; or a Keras file's own]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
@@ -271,7 +271,7 @@ impl Config {
         }
         let none = || Failure("the system does not say how much memory is free".into());
         // A limit at the last free byte would leave the machine nothing.
-        Ok(Some(Bytes(device.line_limit().ok_or_else(none)?.get() / 20 * 19)))
+        Ok(Some(Bytes(device.largest_limit().ok_or_else(none)?.get() / 20 * 19)))
     }
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {

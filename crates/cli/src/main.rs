@@ -19,6 +19,7 @@ mod inspect;
 mod interrupt;
 mod keras_file;
 mod layers;
+mod levers;
 mod model_setup;
 mod models;
 mod names;
@@ -27,11 +28,13 @@ mod out;
 mod pack;
 mod plan;
 mod plan_text;
+mod plan_trace;
 mod plot;
 mod predict;
 mod predictions;
 mod random;
 mod records;
+mod reference;
 mod report;
 mod request;
 mod resume;
@@ -92,6 +95,9 @@ enum Command {
     Completions(words::CompletionsArgs),
     /// Prints the manual page, or writes one for each command into a folder.
     Man(words::ManArgs),
+    /// Prints the reference of all commands as Markdown.
+    #[command(hide = true)]
+    Reference,
 }
 
 /// Why a command did not do what it was asked.
@@ -162,6 +168,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Man(args) => words::man(&args).map_err(Stop::from),
+        Command::Reference => {
+            reference::run();
+            Ok(())
+        }
     };
     let (why, code) = match (result, plimsoll::train::output::lost()) {
         (Ok(()), None) => return ExitCode::SUCCESS,

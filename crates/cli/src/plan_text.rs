@@ -7,65 +7,82 @@ use std::fmt::Write;
 
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
+use plimsoll::run::record::Plan;
+use plimsoll::run::{Error, Remedy};
 use serde_json::{Value, json};
 
+use crate::levers::levers;
 use crate::plot::{self, duration};
+use crate::records;
 
-/// Something that was done to take less, and what came of it against the fastest plan.
-pub struct Lever {
-    name: &'static str,
-    /// How much of it: ops that run again, micro-batches.
-    count: Option<u64>,
-    saved_bytes: i64,
-    cost_seconds: f64,
+/// What a plan is of.
+pub struct About<'a> {
+    pub model: &'a str,
+    pub data: &'a str,
+    pub batch: usize,
 }
 
-/// The levers that a plan uses.
-pub fn levers(info: &StepInfo) -> Vec<Lever> {
-    let saved = |from: Bytes, to: Bytes| from.get() as i64 - to.get() as i64;
-    let mut levers = vec![Lever {
-        name: "order and sharing",
-        count: None,
-        saved_bytes: saved(info.unshared, info.unlimited),
-        cost_seconds: 0.0,
-    }];
-    // What state on the host costs is counted with the copies.
-    let here = info.unlimited.saturating_sub(info.hosted_bytes);
-    if info.hosted_bytes > Bytes::ZERO {
-        levers.push(Lever {
-            name: "state on the host",
-            count: None,
-            saved_bytes: saved(info.unlimited, here),
-            cost_seconds: 0.0,
-        });
+impl About<'_> {
+    /// Model and data, in words.
+    pub fn name(&self) -> String {
+        format!("{} on {}", self.model, self.data)
     }
-    if info.micro_batches > 1 {
-        levers.push(Lever {
-            name: "micro-batches",
-            count: Some(info.micro_batches as u64),
-            saved_bytes: saved(here, info.kept),
-            cost_seconds: info.kept_seconds - info.unlimited_seconds,
-        });
+
+    /// A plan in JSON.
+    pub fn plan_json(&self, limit: Option<Bytes>, info: &PlanFigures, frontier: Option<&Frontier>) -> Value {
+        let memory_limit_bytes = limit.map(Bytes::get);
+        let figures = records::figures(self.model, self.batch, info);
+        let mut line = json!(Plan { memory_limit_bytes, ..figures });
+        (line["data"], line["fits"]) = (self.data.into(), true.into());
+        line["budget_bytes"] = memory_limit_bytes.into();
+        for (name, value) in json(info) {
+            line[name] = value;
+        }
+        if let Some(frontier) = frontier {
+            line["frontier"] = json!(frontier);
+        }
+        line
     }
-    // What is computed again and what is copied is chosen together, so that neither saves anything by itself.
-    let name = match (info.recomputed_ops, info.offloaded_copies) {
-        (_, 0) => "recompute",
-        (0, _) => "copies to the host and back",
-        _ => "ops and copies",
-    };
-    if info.recomputed_ops + info.offloaded_copies > 0 {
-        levers.push(Lever {
-            name,
-            count: Some(info.recomputed_ops + info.offloaded_copies),
-            saved_bytes: saved(info.kept, info.planned),
-            cost_seconds: info.predicted_seconds - info.kept_seconds,
-        });
+
+    /// A refusal in JSON.
+    pub fn refusal_json(&self, refusal: &Error) -> Value {
+        let mut line = json!({ "model": self.model, "data": self.data, "batch": self.batch, "fits": false, "why": refusal.to_string() });
+        if let Error::Infeasible { asked, least, ways, .. } = refusal {
+            let way = |way: &Remedy| json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() });
+            (line["memory_limit_bytes"], line["budget_bytes"]) = (asked.get().into(), asked.get().into());
+            line["floor_bytes"] = least.get().into();
+            line["ways"] = ways.iter().map(way).collect();
+        }
+        line
     }
-    levers
+
+    /// A plan in words: its figures, where its memory goes, and what other limits would buy.
+    pub fn plan_text(&self, info: &PlanFigures, around: Option<&Frontier>) -> String {
+        let copies = info.copies().map_or(String::new(), |copies| format!("{copies}, "));
+        format!(
+            "{} at batch {}: {:#} for the whole process (arena {}), {:.1} ms a step predicted\n\
+             {}, {} recomputed, {copies}{}\n\
+             the fastest plan takes {:#} and {:.1} ms; the least is {:#}; planned in {:.2} s\n{}{}",
+            self.name(),
+            self.batch,
+            info.planned,
+            info.arena,
+            info.predicted_seconds * 1e3,
+            counted(info.micro_batches, "micro-batch"),
+            counted(info.recomputed_ops, "op"),
+            info.exactness,
+            info.unlimited,
+            info.unlimited_seconds * 1e3,
+            info.floor,
+            info.plan_seconds,
+            page(info),
+            around.map_or(String::new(), |found| frontier(found, Some(info)))
+        )
+    }
 }
 
 /// The fields of a plan in JSON that say where its memory goes.
-pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
+pub fn json(info: &PlanFigures) -> Vec<(&'static str, Value)> {
     let peak = &info.peak;
     let mut kinds: serde_json::Map<String, Value> =
         peak.kinds.iter().map(|(kind, bytes)| (kind.name().into(), bytes.get().into())).collect();
@@ -94,13 +111,13 @@ pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
 }
 
 /// Where a plan's memory goes, and what was done about it.
-pub fn page(info: &StepInfo) -> String {
+pub fn page(info: &PlanFigures) -> String {
     let mut text = String::new();
     let total = info.planned.get().max(1) as f64;
     let peak = &info.peak;
     let rows = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).chain([("unused", peak.unused)]);
-    let mut put = |line: String| {
-        writeln!(text, "{line}").ok();
+    let mut put = |row: String| {
+        writeln!(text, "{row}").ok();
     };
     put("\nwhere the memory goes at the peak".into());
     for (name, bytes) in rows.filter(|(_, bytes)| *bytes > Bytes::ZERO) {
@@ -137,7 +154,7 @@ pub fn page(info: &StepInfo) -> String {
 }
 
 /// The frontier as a plot, and what stands to either side of a plan.
-pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
+pub fn frontier(frontier: &Frontier, plan: Option<&PlanFigures>) -> String {
     let mut text = String::new();
     let points = &frontier.points;
     let lines = plot::frontier(points, plan.map(|info| (info.planned, info.predicted_seconds)));
@@ -182,8 +199,8 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
     text
 }
 
-/// What a line to either side of a plan's would buy.
-pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
+/// What a memory limit to either side of a plan's would buy.
+pub fn ways(points: &[FrontierPoint], info: &PlanFigures) -> Vec<String> {
     let (bytes, seconds) = (info.planned, info.predicted_seconds);
     let mut ways = Vec::new();
     let percent = |other: f64| 100.0 * (other / seconds - 1.0);
@@ -236,18 +253,6 @@ pub mod tests {
         };
         let device = Device::cpu_threads(1).unwrap();
         device.scope(|| Training::planner(model(layers), recipe)).unwrap()
-    }
-
-    #[test]
-    fn what_the_levers_save_and_cost_adds_up_to_the_plan() {
-        let mut survey = survey();
-        let info = survey.plan(Some(survey.floor())).unwrap().figures;
-        let levers = levers(&info);
-        assert!(levers.len() > 1, "the floor takes a lever");
-        let saved: i64 = levers.iter().map(|lever| lever.saved_bytes).sum();
-        assert_eq!(saved, info.unshared.get() as i64 - info.planned.get() as i64);
-        let cost: f64 = levers.iter().map(|lever| lever.cost_seconds).sum();
-        assert!((cost - (info.predicted_seconds - info.unlimited_seconds)).abs() < 1e-9);
     }
 
     #[test]

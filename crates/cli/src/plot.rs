@@ -24,7 +24,7 @@ pub fn frontier(points: &[FrontierPoint], plan: Option<(Bytes, f64)>) -> Vec<Str
         (part * (HEIGHT - 1) as f64).round() as usize
     };
     let mut cells = vec![[' '; WIDTH]; HEIGHT];
-    // Between two points a line buys nothing but what the smaller one has.
+    // A limit between two points buys nothing but what the smaller one has.
     for pair in points.windows(2) {
         let (from, to) = (column(pair[0].planned), column(pair[1].planned));
         cells[row(pair[0].predicted_seconds)][from..to].fill('·');
@@ -67,8 +67,8 @@ mod tests {
     use super::*;
 
     fn point(mib: u64, seconds: f64) -> FrontierPoint {
-        let (line, planned) = (Bytes::mib(mib), Bytes::mib(mib));
-        FrontierPoint { line, planned, predicted_seconds: seconds, micro_batches: 1, recomputed_ops: 0 }
+        let (limit, planned) = (Bytes::mib(mib), Bytes::mib(mib));
+        FrontierPoint { limit, planned, predicted_seconds: seconds, micro_batches: 1, recomputed_ops: 0 }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Plans the run's step again for other lines, and keeps what is found beside the run's other records. It is planned with the
+/// Plans the run's step again for other memory limits, and keeps what is found beside the run's other records. It is planned with the
 /// times and for the process that the run had, so that the run's own plan is one of those that are found; where it is not
 /// (another machine, another version), nothing is found, rather than something that contradicts the run.
 fn frontier(folder: &Path, plan: &Plan) -> Result<Frontier, Failure> {

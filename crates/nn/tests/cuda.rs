@@ -77,12 +77,12 @@ fn a_tight_line_is_kept_and_a_byte_less_is_refused() {
         let (_, _, least, _) = train(&device, reassociated(Bytes::mib(4096))).unwrap();
         let (losses, planned, floor, _) = train(&device, reassociated(least)).unwrap();
         assert!(planned <= least && floor <= least, "{planned} and {floor} of {least}");
-        assert_close(&losses, &expected, "at the least line");
+        assert_close(&losses, &expected, "at the least limit");
         // What a card's context takes may change by a page or two while it is in use.
         let page = if device.name().contains("emulated") { 1 } else { 64 << 20 };
         match train(&device, reassociated(Bytes(least.get() - page))) {
             Err(Error::Infeasible { least: known, .. }) => assert!(known <= least, "{known} of {least}"),
-            other => panic!("a line below the least gave {other:?}"),
+            other => panic!("a limit below the least gave {other:?}"),
         }
     }
 }

@@ -54,7 +54,7 @@ struct Said {
     peak: u64,
 }
 
-/// Trains a few steps under a line, in this process. Refused, it announces nothing.
+/// Trains a few steps under a memory limit, in this process. Refused, it announces nothing.
 fn train(name: &str, cache: &Path, line: Option<Bytes>) -> Said {
     let device = Device::cpu_with(2, Bytes::gib(1)).unwrap();
     if !cache.as_os_str().is_empty() {

@@ -4,14 +4,14 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::{
-    Device, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor, TensorOps,
 };
 use plimsoll_testing::{Counting, group};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let tape = Tape::new();
     tape.watch(&pass.state[0])?;
     let mut x = pass.inputs[0].clone();
@@ -29,7 +29,7 @@ fn allocations(device: &Device, options: StepOptions) -> (usize, u64, u64, Bytes
     device.scope(|| {
         let (w, x) = (Type::new(DType::F32, [32, 32]), Type::new(DType::F32, [64, 32]));
         let tensor = Tensor::full(w, 0.1).unwrap();
-        let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor }];
+        let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor }];
         let mut step = Step::compile_with(options, held, std::slice::from_ref(&x), body).unwrap();
         let x = Tensor::full(x, 0.5).unwrap();
         for _ in 0..3 {

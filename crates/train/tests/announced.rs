@@ -28,7 +28,7 @@ fn trainer(cache: &Path, line: Option<Bytes>, beside: Bytes) -> Trainer {
     Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
         .device(device)
         .memory_limit_bytes(line)
-        .beside(beside)
+        .reserve(beside)
 }
 
 /// What one process says: the least, what it announced, the most that it took, and where the frontier begins.
@@ -45,7 +45,7 @@ fn said(cache: &Path, line: Option<Bytes>, beside: Bytes) -> [u64; 4] {
     };
     drop(training);
     let frontier = trainer(cache, line, beside).frontier(&data, 2, None).unwrap();
-    [least, announced, peak, frontier.points[0].line.get()]
+    [least, announced, peak, frontier.points[0].limit.get()]
 }
 
 fn ask(cache: &Path, line: u64, beside: u64) -> [u64; 4] {

@@ -1,4 +1,4 @@
-//! Turns the state of a run into a screen: the line and the load, the loss, the pipeline, what happened.
+//! Turns the state of a run into a screen: the memory limit and what is taken of it, the loss, the pipeline, what happened.
 
 use plimsoll::data::StageCount;
 use plimsoll::prelude::*;
@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, live: &Live) {
     let [left, right] = Layout::horizontal([Constraint::Length(44), Constraint::Min(10)]).areas(middle);
     frame.render_widget(Paragraph::new(heading(state)), head);
     epoch_bar(frame, state, epoch);
-    load_bar(frame, state, live, load);
+    memory_bar(frame, state, live, load);
     by_kind(frame, state, left);
     losses(frame, state, right);
     let [left, right] = Layout::horizontal([Constraint::Length(44), Constraint::Min(10)]).areas(bottom);
@@ -68,7 +68,7 @@ q, Ctrl-C   end the run after this step, as if it had finished early: a checkpoi
 p           stop drawing, and draw again; the training goes on
 ?           this page, and back
 
-load        what the process takes now, of the line; the mark of the bar is the line
+memory      what the process takes now, of the memory limit, which is the end of the bar
 by kind     what the plan gives each kind of memory when most is held
 waiting     the share of time in which the training waited for its input
 pipeline    samples that left each stage, the time its threads worked, and waited";
@@ -99,14 +99,14 @@ fn epoch_bar(frame: &mut Frame<'_>, state: &State, area: Rect) {
     frame.render_widget(gauge.gauge_style(Style::new().fg(Color::Blue)), area);
 }
 
-fn load_bar(frame: &mut Frame<'_>, state: &State, live: &Live, area: Rect) {
-    let (what, whole) = match state.line {
-        Some(line) => ("line", line),
+fn memory_bar(frame: &mut Frame<'_>, state: &State, live: &Live, area: Rect) {
+    let (what, whole) = match state.memory_limit {
+        Some(limit) => ("limit", limit),
         None => ("planned", state.planned),
     };
     let part = live.resident.get() as f64 / whole.get().max(1) as f64;
     let label =
-        format!("load {} of {what} {whole}  peak {}  planned {}", live.resident, live.peak, state.planned);
+        format!("memory {} of {what} {whole}  peak {}  planned {}", live.resident, live.peak, state.planned);
     let color = if part > 1.0 { Color::Red } else { Color::Green };
     let gauge = Gauge::default().ratio(part.clamp(0.0, 1.0)).label(label);
     frame.render_widget(gauge.gauge_style(Style::new().fg(color)), area);
@@ -194,7 +194,7 @@ mod tests {
         let kinds =
             vec![("parameter", Bytes::mib(4)), ("activation", Bytes::mib(9)), ("program", Bytes::mib(15))];
         let mut state = State {
-            line: Some(Bytes::mib(32)),
+            memory_limit: Some(Bytes::mib(32)),
             planned: Bytes::mib(28),
             kinds,
             epochs: 15,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_shows_line_load_kinds_loss_speed_stages_and_events() {
+    fn the_screen_shows_memory_limit_kinds_loss_speed_stages_and_events() {
         let (state, live) = run();
         let text = screen(110, 30, &state, &live);
         for word in [
@@ -252,7 +252,7 @@ mod tests {
             "loss 0.0500",
             "10 samples/s",
             "waiting 25 %",
-            "load 24 MiB of line 32 MiB",
+            "memory 24 MiB of limit 32 MiB",
             "peak 27 MiB",
             "planned 28 MiB",
             "parameter",

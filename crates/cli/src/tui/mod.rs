@@ -1,7 +1,7 @@
 //! A live view of a run on a terminal.
 //!
 //! The view has a thread of its own, which asks for figures and keys and draws; the training only writes down what it
-//! is told, into memory that was taken before the first step. What the view takes is declared ([`MEMORY`]) and counts under the line.
+//! is told, into memory that was taken before the first step. What the view takes is declared ([`MEMORY`]) and counts under the memory limit.
 
 mod draw;
 mod state;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{Ended, EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
+use plimsoll::train::{Ended, EpochEvent, Notice, Result, RunPlan, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
@@ -45,7 +45,7 @@ pub fn is_possible() -> bool {
 struct Shared {
     state: Mutex<State>,
     watch: Mutex<Watch>,
-    /// Whose memory the line is of.
+    /// Whose memory the limit is of.
     device: Mutex<Option<Device>>,
     is_stopping: AtomicBool,
     is_over: AtomicBool,
@@ -56,7 +56,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the line counts, now and at most.
+    /// What the memory limit counts, now and at most.
     fn counted(&self) -> (Bytes, Bytes) {
         match &*self.device.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(device) => {
@@ -95,7 +95,7 @@ impl LiveView {
 }
 
 impl Callback for LiveView {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         self.shared.state().start(plan);
         *self.shared.device.lock().unwrap_or_else(PoisonError::into_inner) = Device::current().ok();
         if self.thread.is_some() {
@@ -146,8 +146,9 @@ impl Callback for LiveView {
             self.shared.state().events.iter().for_each(|event| say!("{event}"));
             let (_, peak) = self.shared.counted();
             let state = self.shared.state();
-            let line = state.line.map_or(String::new(), |line| format!(" of the line {line}"));
-            say!("peak {peak}{line}; {} planned", state.planned);
+            let limit =
+                state.memory_limit.map_or(String::new(), |limit| format!(" of the memory limit {limit}"));
+            say!("peak {peak}{limit}; {} planned", state.planned);
         }
         if self.shared.is_stopping.load(Relaxed) {
             say!("stopped by q; go on with --resume and the same --out");

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
-use plimsoll::train::{EpochEvent, Eta, Notice, Plan, StepEvent};
+use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 
 /// So many of the last events are kept, each so many characters long.
 const EVENTS: usize = 32;
@@ -13,8 +13,8 @@ const EVENT_CHARS: usize = 200;
 /// Everything that is shown of a run but what the system and the pipeline are asked for.
 #[derive(Clone, Default)]
 pub struct State {
-    /// The line, if there is one.
-    pub line: Option<Bytes>,
+    /// The memory limit, if there is one.
+    pub memory_limit: Option<Bytes>,
     /// What was planned, of that the most that each kind holds at once, and what stays unused.
     pub planned: Bytes,
     pub kinds: Vec<(&'static str, Bytes)>,
@@ -37,17 +37,17 @@ pub struct State {
 
 impl State {
     /// Takes up the plan.
-    pub fn start(&mut self, plan: &Plan<'_>) {
+    pub fn start(&mut self, plan: &RunPlan<'_>) {
         let info = plan.info;
         let peak = &info.peak;
-        self.line = plan.line;
+        self.memory_limit = plan.limit;
         self.planned = info.planned;
         self.kinds = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).collect();
         if peak.unused > Bytes::ZERO {
             self.kinds.push(("unused", peak.unused));
         }
         self.plan = format!(
-            "{:.1} ms a step predicted, {:.1} ms unlimited; {}, {} run again, {}; the least is {}",
+            "{:.1} ms a step predicted, {:.1} ms unlimited; {}, {} recomputed, {}; the least is {}",
             info.predicted_seconds * 1e3,
             info.unlimited_seconds * 1e3,
             counted(info.micro_batches, "micro-batch"),
@@ -99,7 +99,7 @@ impl State {
         });
     }
 
-    /// Keeps a line of text.
+    /// Keeps a sentence.
     pub fn event(&mut self, text: String) {
         if self.events.len() >= EVENTS {
             self.events.pop_front();

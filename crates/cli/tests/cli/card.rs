@@ -1,4 +1,4 @@
-//! The line on a card, measured from outside: NVIDIA's own tool is asked again and again while the command runs.
+//! The memory limit on a card, measured from outside: NVIDIA's own tool is asked again and again while the command runs.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,8 +15,7 @@ fn held() -> Option<u64> {
     Some(mib << 20)
 }
 
-/// A card that nobody else uses, with what it holds before the command runs, or a line that says that there is none.
-#[track_caller]
+/// A card that nobody else uses, with what it holds before the command runs, or a sentence that says that there is none.
 fn card() -> Option<u64> {
     group("card", held().ok_or("nvidia-smi does not answer"))
 }
@@ -46,7 +45,7 @@ fn run(arguments: &[&str], memory: Option<u64>, before: u64) -> Result<(Value, u
 }
 
 #[test]
-fn a_line_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits() {
+fn a_memory_limit_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits() {
     let Some(before) = card() else { return };
     for case in [
         "resnet18 --batch 256",
@@ -58,12 +57,15 @@ fn a_line_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits() {
         let case: Vec<&str> = ["bench"].into_iter().chain(case.split(' ')).chain(common.split(' ')).collect();
         let (free, _) = run(&case, None, before).unwrap();
         let (least, most) = (bytes(&free, "floor_bytes"), bytes(&free, "planned_bytes"));
-        for line in [least, (2 * least + most) / 3, (least + 2 * most) / 3, most] {
-            let (tight, seen) = run(&case, Some(line), before).unwrap();
+        for limit in [least, (2 * least + most) / 3, (least + 2 * most) / 3, most] {
+            let (tight, seen) = run(&case, Some(limit), before).unwrap();
             let own = bytes(&tight, "device_bytes");
-            println!("{case:?} line {line}: {seen} seen, {own} by its own count, {} ms", tight["ms"]);
-            assert!(seen <= line && own <= line, "{seen} and {own} bytes under a line of {line}: {tight}");
-            assert_eq!(tight["losses"], free["losses"], "other bits at {line}");
+            println!("{case:?} limit {limit}: {seen} seen, {own} by its own count, {} ms", tight["ms"]);
+            assert!(
+                seen <= limit && own <= limit,
+                "{seen} and {own} bytes under a limit of {limit}: {tight}"
+            );
+            assert_eq!(tight["losses"], free["losses"], "other bits at {limit}");
         }
         let error = run(&case, Some(least - 1), before).unwrap_err();
         assert!(error.contains("cannot be kept"), "{error}");

@@ -59,7 +59,7 @@ fn on_terminal(arguments: &[&str], key: Option<u8>) -> Output {
 }
 
 #[test]
-fn a_live_view_stays_in_the_line_and_gives_the_terminal_back() {
+fn a_live_view_stays_in_the_memory_limit_and_gives_the_terminal_back() {
     if !has_terminal() {
         return;
     }

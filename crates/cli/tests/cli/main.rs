@@ -1,4 +1,4 @@
-//! The command from outside: lines that are kept, runs that are killed, models that are used.
+//! The command from outside: memory limits that are kept, runs that are killed, models that are used.
 
 mod card;
 mod common;
@@ -6,9 +6,9 @@ mod contract;
 mod evening;
 mod explain;
 mod keras_training;
-mod line;
 mod live;
 mod manners;
+mod memory_limit;
 mod model;
 mod plan;
 mod report;

@@ -1,5 +1,7 @@
 //! Small commands given wrong things: one sentence, exit status 1, and nothing written over.
 
+use std::path::Path;
+
 use crate::common::{Scratch, plimsoll};
 
 /// What a command says that fails with status 1.
@@ -65,4 +67,18 @@ fn what_is_read_is_never_written_over() {
     std::fs::write(&log, oom).unwrap();
     assert!(refused(&["explain", &log, "--html", "--out", &log]).contains("is what is read"));
     assert_eq!(std::fs::read_to_string(&log).unwrap(), oom);
+}
+
+#[test]
+fn the_guides_page_of_commands_is_what_the_program_says() {
+    let said = plimsoll().arg("reference").output().unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/src/commands.md");
+    let written = std::fs::read_to_string(&page).unwrap_or_default();
+    assert!(
+        String::from_utf8_lossy(&said.stdout) == written,
+        "docs/guide/src/commands.md is not up to date; write it anew: plimsoll reference > docs/guide/src/commands.md"
+    );
+    for command in ["train", "plan", "bench", "inspect"] {
+        assert!(written.contains(&format!("## plimsoll {command}\n")), "{command} is missing");
+    }
 }

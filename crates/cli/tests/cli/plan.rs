@@ -12,7 +12,7 @@ fn plan(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_plan_says_where_its_memory_goes_and_what_other_lines_would_buy() {
+fn a_plan_says_where_its_memory_goes_and_what_other_limits_would_buy() {
     let free = plan(&[]);
     let floor = bytes(&free, "floor_bytes").to_string();
     for plan in [free, plan(&["--memory", &floor])] {
@@ -44,19 +44,19 @@ fn a_frontier_that_is_not_wanted_is_not_looked_for() {
 }
 
 #[test]
-fn budgets_stand_side_by_side_and_one_that_is_refused_says_its_least() {
+fn limits_stand_side_by_side_and_one_that_is_refused_says_its_least() {
     let compared = plan(&["--compare", "1MiB,64MiB,4GiB"]);
-    let budgets = compared["compare"].as_array().unwrap();
-    assert_eq!(budgets.len(), 3);
-    assert_eq!((&budgets[0]["fits"], bytes(&budgets[0], "budget_bytes")), (&Value::Bool(false), 1 << 20));
-    let least = bytes(&budgets[0], "floor_bytes");
-    for budget in &budgets[1..] {
-        assert_eq!(budget["fits"], true, "{compared}");
-        let planned = bytes(budget, "planned_bytes");
-        assert!(least <= planned && planned <= bytes(budget, "budget_bytes"), "{compared}");
-        assert!(budget["times_unlimited"].as_f64().unwrap() >= 1.0 - 1e-9, "{compared}");
+    let limits = compared["compare"].as_array().unwrap();
+    assert_eq!(limits.len(), 3);
+    assert_eq!((&limits[0]["fits"], bytes(&limits[0], "budget_bytes")), (&Value::Bool(false), 1 << 20));
+    let least = bytes(&limits[0], "floor_bytes");
+    for at in &limits[1..] {
+        assert_eq!(at["fits"], true, "{compared}");
+        let planned = bytes(at, "planned_bytes");
+        assert!(least <= planned && planned <= bytes(at, "memory_limit_bytes"), "{compared}");
+        assert!(at["times_unlimited"].as_f64().unwrap() >= 1.0 - 1e-9, "{compared}");
     }
-    assert!(budgets[1]["predicted_ms"].as_f64() >= budgets[2]["predicted_ms"].as_f64(), "{compared}");
+    assert!(limits[1]["predicted_ms"].as_f64() >= limits[2]["predicted_ms"].as_f64(), "{compared}");
 }
 
 #[test]

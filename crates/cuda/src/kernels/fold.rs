@@ -22,7 +22,7 @@ const TOGETHER: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold {
     whole: Shape,
-    pub(super) folded: Shape,
+    pub folded: Shape,
     dtype: DType,
 }
 

@@ -1,4 +1,4 @@
-//! The line, measured from outside: runs of the command under budgets from the least to more than it would like.
+//! The memory limit, measured from outside: runs of the command from the least to more than it would like.
 
 use crate::common::{bytes, lines};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 const CNN: &[&str] =
     &["bench", "cnn", "--data", "random", "--batch", "64", "--metrics", "none", "--steps", "5"];
 
-/// Runs the command with a line or without, and returns its last JSON line.
+/// Runs the command with a memory limit or without, and returns its last JSON line.
 fn run(arguments: &[&str], memory: Option<u64>) -> Result<Value, String> {
     let memory = memory.map(|bytes| bytes.to_string());
     let mut arguments = [arguments, &["--threads", "2", "--json"]].concat();
@@ -20,15 +20,15 @@ fn run(arguments: &[&str], memory: Option<u64>) -> Result<Value, String> {
 /// What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
 const GRAIN: u64 = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
 
-/// Runs at several lines from the least to what it would like; returns the free run and those under a line.
-fn at_lines(arguments: &[&str], peak: &str) -> (Value, Vec<Value>) {
+/// Runs at several limits from the least to what it would like; returns the free run and those with a limit.
+fn at_limits(arguments: &[&str], peak: &str) -> (Value, Vec<Value>) {
     let free = run(arguments, None).unwrap();
     let (least, most) = (bytes(&free, "floor_bytes") + GRAIN, bytes(&free, "planned_bytes") + GRAIN);
-    let lines = [least, (2 * least + most) / 3, (least + 2 * most) / 3, most];
-    let runs = lines.map(|line| {
-        let run = run(arguments, Some(line)).unwrap();
+    let limits = [least, (2 * least + most) / 3, (least + 2 * most) / 3, most];
+    let runs = limits.map(|limit| {
+        let run = run(arguments, Some(limit)).unwrap();
         let peak = bytes(&run, peak);
-        assert!(peak <= line, "{peak} bytes under a line of {line}: {run}");
+        assert!(peak <= limit, "{peak} bytes under a limit of {limit}: {run}");
         run
     });
     let error = run(arguments, Some(least - 1 - 2 * GRAIN)).unwrap_err();
@@ -37,8 +37,8 @@ fn at_lines(arguments: &[&str], peak: &str) -> (Value, Vec<Value>) {
 }
 
 #[test]
-fn a_tight_line_is_kept_by_recomputation_with_the_same_bits() {
-    let (free, runs) = at_lines(&[CNN, &["--exact", "bitwise"]].concat(), "peak_bytes");
+fn a_tight_limit_is_kept_by_recomputation_with_the_same_bits() {
+    let (free, runs) = at_limits(&[CNN, &["--exact", "bitwise"]].concat(), "peak_bytes");
     for run in &runs {
         assert_eq!(run["losses"], free["losses"]);
         assert_eq!(run["exactness"], "bitwise");
@@ -51,8 +51,8 @@ fn a_tight_line_is_kept_by_recomputation_with_the_same_bits() {
 }
 
 #[test]
-fn a_tighter_line_is_kept_by_micro_batches_up_to_rounding() {
-    let (free, runs) = at_lines(CNN, "peak_bytes");
+fn a_tighter_limit_is_kept_by_micro_batches_up_to_rounding() {
+    let (free, runs) = at_limits(CNN, "peak_bytes");
     assert!(bytes(&runs[0], "micro_batches") > 1, "{}", runs[0]);
     for run in &runs {
         let losses = |run: &Value| -> Vec<f64> { serde_json::from_value(run["losses"].clone()).unwrap() };
@@ -65,7 +65,7 @@ fn a_tighter_line_is_kept_by_micro_batches_up_to_rounding() {
 }
 
 #[test]
-fn a_line_that_cannot_be_kept_is_refused_with_the_least() {
+fn a_limit_that_cannot_be_kept_is_refused_with_the_least() {
     let error = run(CNN, Some(4 << 20)).unwrap_err();
     for part in
         ["a memory limit of 4 MiB cannot be kept", "the least for this step is", "heaviest", "ways out"]
