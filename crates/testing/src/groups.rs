@@ -55,10 +55,10 @@ pub fn needs(name: &str, is_there: bool, why_not: &str) -> bool {
 /// The test that asks: its name, or where it is, if there is only one thread and so no name.
 #[track_caller]
 fn test() -> String {
-    let thread = std::thread::current();
-    match thread.name() {
-        Some(name) if name != "main" => name.into(),
-        _ => Location::caller().to_string(),
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    match std::thread::current().name() {
+        Some(name) if name != "main" => format!("{package} {name}"),
+        _ => format!("{package} {}", Location::caller()),
     }
 }
 
