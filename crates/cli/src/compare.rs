@@ -10,7 +10,7 @@ use crate::plot::duration;
 /// What became of one of several memory limits.
 pub enum AtLimit {
     /// A plan.
-    Fits(Bytes, Box<StepInfo>),
+    Fits(Bytes, Box<PlanFigures>),
     /// None, and the least that would do.
     Refused(Bytes, Bytes),
 }

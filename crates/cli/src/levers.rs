@@ -12,7 +12,7 @@ pub struct Lever {
 }
 
 /// The levers that a plan uses.
-pub fn levers(info: &StepInfo) -> Vec<Lever> {
+pub fn levers(info: &PlanFigures) -> Vec<Lever> {
     let saved = |from: Bytes, to: Bytes| from.get() as i64 - to.get() as i64;
     let mut levers = vec![Lever {
         name: "order and sharing",

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
 use plimsoll::run::record::Plan;
-use plimsoll::run::{Error, Way};
+use plimsoll::run::{Error, Remedy};
 use serde_json::{Value, json};
 
 use crate::levers::levers;
@@ -29,7 +29,7 @@ impl About<'_> {
     }
 
     /// A plan in JSON.
-    pub fn plan_json(&self, limit: Option<Bytes>, info: &StepInfo, frontier: Option<&Frontier>) -> Value {
+    pub fn plan_json(&self, limit: Option<Bytes>, info: &PlanFigures, frontier: Option<&Frontier>) -> Value {
         let memory_limit_bytes = limit.map(Bytes::get);
         let figures = records::figures(self.model, self.batch, info);
         let mut line = json!(Plan { memory_limit_bytes, ..figures });
@@ -49,8 +49,7 @@ impl About<'_> {
     pub fn refusal_json(&self, refusal: &Error) -> Value {
         let mut line = json!({ "model": self.model, "data": self.data, "batch": self.batch, "fits": false, "why": refusal.to_string() });
         if let Error::Infeasible { asked, least, ways, .. } = refusal {
-            let way =
-                |way: &Way| json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() });
+            let way = |way: &Remedy| json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() });
             (line["memory_limit_bytes"], line["budget_bytes"]) = (asked.get().into(), asked.get().into());
             line["floor_bytes"] = least.get().into();
             line["ways"] = ways.iter().map(way).collect();
@@ -59,7 +58,7 @@ impl About<'_> {
     }
 
     /// A plan in words: its figures, where its memory goes, and what other limits would buy.
-    pub fn plan_text(&self, info: &StepInfo, around: Option<&Frontier>) -> String {
+    pub fn plan_text(&self, info: &PlanFigures, around: Option<&Frontier>) -> String {
         let copies = info.copies().map_or(String::new(), |copies| format!("{copies}, "));
         format!(
             "{} at batch {}: {:#} for the whole process (arena {}), {:.1} ms a step predicted\n\
@@ -84,7 +83,7 @@ impl About<'_> {
 }
 
 /// The fields of a plan in JSON that say where its memory goes.
-pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
+pub fn json(info: &PlanFigures) -> Vec<(&'static str, Value)> {
     let peak = &info.peak;
     let mut kinds: serde_json::Map<String, Value> =
         peak.kinds.iter().map(|(kind, bytes)| (kind.name().into(), bytes.get().into())).collect();
@@ -113,7 +112,7 @@ pub fn json(info: &StepInfo) -> Vec<(&'static str, Value)> {
 }
 
 /// Where a plan's memory goes, and what was done about it.
-pub fn page(info: &StepInfo) -> String {
+pub fn page(info: &PlanFigures) -> String {
     let mut text = String::new();
     let total = info.planned.get().max(1) as f64;
     let peak = &info.peak;
@@ -156,7 +155,7 @@ pub fn page(info: &StepInfo) -> String {
 }
 
 /// The frontier as a plot, and what stands to either side of a plan.
-pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
+pub fn frontier(frontier: &Frontier, plan: Option<&PlanFigures>) -> String {
     let mut text = String::new();
     let points = &frontier.points;
     let lines = plot::frontier(points, plan.map(|info| (info.planned, info.predicted_seconds)));
@@ -202,7 +201,7 @@ pub fn frontier(frontier: &Frontier, plan: Option<&StepInfo>) -> String {
 }
 
 /// What a memory limit to either side of a plan's would buy.
-pub fn ways(points: &[FrontierPoint], info: &StepInfo) -> Vec<String> {
+pub fn ways(points: &[FrontierPoint], info: &PlanFigures) -> Vec<String> {
     let (bytes, seconds) = (info.planned, info.predicted_seconds);
     let mut ways = Vec::new();
     let percent = |other: f64| 100.0 * (other / seconds - 1.0);

@@ -67,8 +67,8 @@ mod tests {
     use super::*;
 
     fn point(mib: u64, seconds: f64) -> FrontierPoint {
-        let (line, planned) = (Bytes::mib(mib), Bytes::mib(mib));
-        FrontierPoint { line, planned, predicted_seconds: seconds, micro_batches: 1, recomputed_ops: 0 }
+        let (limit, planned) = (Bytes::mib(mib), Bytes::mib(mib));
+        FrontierPoint { limit, planned, predicted_seconds: seconds, micro_batches: 1, recomputed_ops: 0 }
     }
 
     #[test]

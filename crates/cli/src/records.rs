@@ -13,7 +13,7 @@ pub const FRONTIER_LINES: usize = 24;
 pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
 
 /// What was planned for a run.
-pub fn plan(model: &str, batch: usize, info: &StepInfo, trainer: &Trainer) -> record::Plan {
+pub fn plan(model: &str, batch: usize, info: &PlanFigures, trainer: &Trainer) -> record::Plan {
     let training = trainer.training();
     record::Plan {
         memory_limit_bytes: trainer.request().limit.map(Bytes::get),
@@ -28,7 +28,7 @@ pub fn write_plan(
     path: &Path,
     model: &str,
     batch: usize,
-    info: &StepInfo,
+    info: &PlanFigures,
     step: &record::Step,
     other: Option<&Frontier>,
 ) -> Result<(), Failure> {
@@ -47,17 +47,17 @@ pub fn write_plan(
 
 /// Other plans for the step of a run, and its own among them. `least` is the least memory that the run could have been given:
 /// below what the first of them takes, input pipelines make do with less, and the step is that one's.
-pub fn frontier_of_run(found: &Frontier, own: &StepInfo, least: Bytes) -> record::Frontier {
+pub fn frontier_of_run(found: &Frontier, own: &PlanFigures, least: Bytes) -> record::Frontier {
     let mut all = found.points.clone();
-    all.extend(all.first().map(|first| FrontierPoint { line: least, planned: least, ..*first }));
-    let (line, planned, predicted_seconds) = (own.unlimited, own.unlimited, own.unlimited_seconds);
+    all.extend(all.first().map(|first| FrontierPoint { limit: least, planned: least, ..*first }));
+    let (limit, planned, predicted_seconds) = (own.unlimited, own.unlimited, own.unlimited_seconds);
     // The fastest is one too, also where the rest of the process hides what it takes more.
-    all.push(FrontierPoint { line, planned, predicted_seconds, micro_batches: 1, recomputed_ops: 0 });
+    all.push(FrontierPoint { limit, planned, predicted_seconds, micro_batches: 1, recomputed_ops: 0 });
     let mut all = plimsoll::run::undominated(all);
     // Its own stays, also where one with smaller pipelines takes less and no more time.
     all.retain(|point| point.planned != own.planned || point.predicted_seconds < own.predicted_seconds);
     all.push(FrontierPoint {
-        line: own.planned,
+        limit: own.planned,
         planned: own.planned,
         predicted_seconds: own.predicted_seconds,
         micro_batches: own.micro_batches,
@@ -74,7 +74,7 @@ fn frontier(points: &[FrontierPoint]) -> record::Frontier {
 }
 
 /// The figures of a plan, with what it is a plan of.
-pub fn figures(model: &str, batch: usize, info: &StepInfo) -> record::Plan {
+pub fn figures(model: &str, batch: usize, info: &PlanFigures) -> record::Plan {
     record::Plan {
         model: model.into(),
         batch: batch as u64,

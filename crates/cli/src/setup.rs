@@ -49,7 +49,7 @@ impl Setup {
     }
 
     /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras file are the file's.
-    pub fn compile(&mut self) -> Result<StepInfo, Failure> {
+    pub fn compile(&mut self) -> Result<PlanFigures, Failure> {
         let info = self.trainer.compile(&self.train)?;
         if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
             compiled.model.restore(training)?;
@@ -80,7 +80,7 @@ impl Setup {
             .trainer(config, &train, device.clone())?
             .schedule(model_setup.schedule(config, steps)?);
         if let Some(compiled) = &model_setup.keras {
-            trainer = trainer.beside(compiled.model.restoring_bytes());
+            trainer = trainer.reserve(compiled.model.restoring_bytes());
         }
         let mut name = None;
         if let Some((data, own)) = held_back {

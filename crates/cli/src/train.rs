@@ -125,7 +125,7 @@ impl Run<'_> {
             checkpoints = checkpoints.every(every);
         }
         let mut trainer = match session.tui && tui::is_possible() {
-            true => trainer.beside(tui::MEMORY).callback(tui::LiveView::new()),
+            true => trainer.reserve(tui::MEMORY).callback(tui::LiveView::new()),
             false if session.json => trainer.callback(JsonLines::new().ends_later()),
             false if session.quiet => trainer,
             false => trainer.callback(ProgressBar::new()),
@@ -143,7 +143,7 @@ impl Run<'_> {
     }
 
     /// Keeps what the run is: the Keras file, the form of its data, its plan and the kernel times that the plan went by.
-    fn record(&self, setup: &Setup, info: &StepInfo) -> Result<(), Failure> {
+    fn record(&self, setup: &Setup, info: &PlanFigures) -> Result<(), Failure> {
         let Run { config, folder, .. } = self;
         let Setup { model_setup, trainer, form, batch, .. } = setup;
         if let Some(named) = config.model.as_deref().filter(|name| is_keras(name)) {

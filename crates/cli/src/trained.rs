@@ -48,7 +48,7 @@ impl Trained {
         let model_setup = ModelSetup::new(&config, model, &form, purpose)?;
         let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         if let Some(compiled) = &model_setup.keras {
-            trainer = trainer.beside(compiled.model.restoring_bytes());
+            trainer = trainer.reserve(compiled.model.restoring_bytes());
             trainer.prepare_blank(&data)?;
             if let Some(training) = trainer.training_mut() {
                 compiled.model.restore_weights(training)?;

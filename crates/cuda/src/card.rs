@@ -54,20 +54,20 @@ struct Module {
 
 /// A card, its context and its stream.
 pub(crate) struct Card {
-    pub(crate) device: sys::CUdevice,
-    pub(crate) ordinal: usize,
+    pub device: sys::CUdevice,
+    pub ordinal: usize,
     context: sys::CUcontext,
-    pub(crate) stream: sys::CUstream,
+    pub stream: sys::CUstream,
     /// The architecture, as compilers name it: `sm_90`.
-    pub(crate) target: String,
+    pub target: String,
     /// What generation it is of.
-    pub(crate) capability: (usize, usize),
-    pub(crate) name: String,
-    pub(crate) bus: String,
+    pub capability: (usize, usize),
+    pub name: String,
+    pub bus: String,
     /// Bytes that the context took when it was made, as the driver's free memory shows.
-    pub(crate) context_bytes: usize,
-    pub(crate) shared_limit: usize,
-    pub(crate) multiprocessors: usize,
+    pub context_bytes: usize,
+    pub shared_limit: usize,
+    pub multiprocessors: usize,
     cache: Cache,
     modules: Mutex<HashMap<u64, Module>>,
 }

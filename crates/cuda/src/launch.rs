@@ -38,15 +38,15 @@ pub(crate) const THREADS: u32 = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Code<'a> {
     /// The family's name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The family's text.
-    pub(crate) text: &'static str,
+    pub text: &'static str,
     /// Type names and sizes that the text uses.
-    pub(crate) head: String,
+    pub head: String,
     /// More text, written for one call.
-    pub(crate) tail: Cow<'a, str>,
+    pub tail: Cow<'a, str>,
     /// Whether products and sums may be contracted.
-    pub(crate) contract: bool,
+    pub contract: bool,
 }
 
 impl Code<'_> {
@@ -146,11 +146,11 @@ impl Args {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     /// Blocks along x, y and z.
-    pub(crate) blocks: [u32; 3],
+    pub blocks: [u32; 3],
     /// Threads of a block.
-    pub(crate) threads: u32,
+    pub threads: u32,
     /// Bytes of shared memory beside what the kernel declares itself.
-    pub(crate) shared: u32,
+    pub shared: u32,
 }
 
 impl Grid {

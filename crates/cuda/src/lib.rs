@@ -12,6 +12,7 @@ mod arena;
 mod blas;
 mod card;
 mod compile;
+mod deferred;
 mod dnn;
 mod emulator;
 mod engines;
@@ -19,7 +20,6 @@ mod error;
 mod graph;
 mod holders;
 mod kernels;
-mod late;
 mod launch;
 mod library;
 mod link;
@@ -47,9 +47,9 @@ use plimsoll_device::backend::{
 use plimsoll_graph::{Op, Type};
 
 use card::Card;
+use deferred::{DeferredCopies, HostBuffer};
 use emulator::Emulator;
 use engines::Engines;
-use late::{LateCopies, Plain};
 use launch::{Args, Code, Grid};
 
 /// What a user may choose about a CUDA device.
@@ -473,14 +473,14 @@ impl Backend for Cuda {
     fn host_arena(&self) -> Result<Option<Box<dyn HostArena>>, Fault> {
         match &self.0.engine {
             Engine::Card(_) => Ok(Some(Box::new(Engines::new(self).map_err(Error::into_fault)?))),
-            Engine::Host(_) => Ok(Some(Box::new(LateCopies::new()))),
+            Engine::Host(_) => Ok(Some(Box::new(DeferredCopies::new()))),
         }
     }
 
     fn host_block(&self, bytes: usize) -> Result<Option<Box<dyn HostBlock>>, Fault> {
         match &self.0.engine {
             Engine::Card(_) => Ok(Some(Box::new(Pinned::or_refuse(self, bytes)?))),
-            Engine::Host(_) => Ok(Some(Box::new(Plain::new(bytes)?))),
+            Engine::Host(_) => Ok(Some(Box::new(HostBuffer::new(bytes)?))),
         }
     }
 }

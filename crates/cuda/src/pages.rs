@@ -41,7 +41,7 @@ pub(crate) fn page_bytes(card: &Card) -> Result<usize, Error> {
 pub(crate) struct Page {
     cuda: Cuda,
     handle: sys::CUmemGenericAllocationHandle,
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 impl Page {

@@ -102,8 +102,8 @@ struct State {
     peak: usize,
     /// Pages taken from the driver.
     taken: usize,
-    /// What lines leave for this pool, in pages, by whose they are.
-    lines: BTreeMap<u64, usize>,
+    /// What memory limits leave for this pool, in pages, by whose they are.
+    limits: BTreeMap<u64, usize>,
 }
 
 /// An allocator over pages of a card.
@@ -135,9 +135,9 @@ impl PagePool {
         Bytes::from(pages * self.page)
     }
 
-    /// The most pages that may be held as things are: the limit, or less where a line is lower.
+    /// The most pages that may be held as things are: the limit, or less where a memory limit is lower.
     fn most(&self, s: &State) -> usize {
-        s.lines.values().copied().min().map_or(self.limit, |line| line.min(self.limit))
+        s.limits.values().copied().min().map_or(self.limit, |limit| limit.min(self.limit))
     }
 
     fn stats_of(&self, s: &State, limit: usize) -> Stats {
@@ -269,7 +269,7 @@ impl Allocator for PagePool {
         let refusal = |s: &State| {
             let (most, holders) = (self.most(s), self.holders_of(s, HOLDERS_IN_AN_ERROR));
             let refusal = OutOfMemory::new(bytes, owner, &self.stats_of(s, most), holders);
-            if most < self.limit { refusal.by_line() } else { refusal }
+            if most < self.limit { refusal.by_limit() } else { refusal }
         };
         let Some(length) = bytes.to_usize().filter(|_| align <= self.page) else {
             return Err(refusal(&s).by_system());
@@ -336,10 +336,10 @@ impl Allocator for PagePool {
 
     fn hold_to(&self, who: u64, most: Option<Bytes>) {
         let pages = most.map(|most| most.to_usize().unwrap_or(usize::MAX) / self.page);
-        let lines = &mut self.state().lines;
+        let limits = &mut self.state().limits;
         match pages {
-            Some(pages) => lines.insert(who, pages),
-            None => lines.remove(&who),
+            Some(pages) => limits.insert(who, pages),
+            None => limits.remove(&who),
         };
     }
 

@@ -4,69 +4,19 @@
 mod common;
 mod device;
 
-use common::{Memory, card, check_values, emulator};
+use common::{bench, card, emulator};
 use plimsoll_cuda::{Cuda, Options};
-use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{Attention, AttentionGrad, Conv, ConvGradFilter, ConvGradInput, ScatterAdd};
 use plimsoll_graph::reference::Array;
-use plimsoll_graph::{DType, OPS, Op, Scalar, Type};
-
-/// Runs an example on a device and returns its outputs' types, values and bytes. With `share`, outputs that may be
-/// written over an input are.
-fn run(cuda: &Cuda, example: &Example, values: &[Array], share: bool) -> Vec<(Type, Vec<f64>, Vec<u8>)> {
-    let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
-    let output_types = example.op.infer(&input_types).unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
-    let output_types: Vec<&Type> = output_types.iter().collect();
-    let scratch_bytes =
-        cuda.scratch(&example.op, &input_types, &output_types).unwrap_or_else(|e| panic!("{e}"));
-    let inputs: Vec<Memory> = input_types.iter().map(|ty| Memory::new(cuda, ty.bytes())).collect();
-    for ((memory, ty), array) in inputs.iter().zip(&input_types).zip(values) {
-        memory.write(ty, array);
-    }
-    let outputs: Vec<Memory> = output_types.iter().map(|ty| Memory::new(cuda, ty.bytes())).collect();
-    let scratch = Memory::new(cuda, scratch_bytes);
-    let mut places: Vec<Option<usize>> = vec![None; outputs.len()];
-    if share {
-        for (o, i) in example.op.in_place() {
-            if places[o].is_none() && !places.contains(&Some(i)) && input_types[i] == output_types[o] {
-                places[o] = Some(i);
-            }
-        }
-    }
-    let ins: Vec<Operand<'_>> =
-        inputs.iter().zip(&input_types).map(|(m, ty)| Operand { ty, ptr: m.ptr() }).collect();
-    let outs: Vec<Operand<'_>> = outputs
-        .iter()
-        .zip(&output_types)
-        .zip(&places)
-        .map(|((m, ty), place)| Operand { ty, ptr: place.map_or(m.ptr(), |i| ins[i].ptr) })
-        .collect();
-    let call = Call { op: &example.op, inputs: &ins, outputs: &outs, scratch: scratch.ptr(), scratch_bytes };
-    // SAFETY: all memory is live, sized by the types and the declared scratch, and shared only as the op allows.
-    unsafe { cuda.run(&call) }.unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
-    cuda.synchronize().unwrap_or_else(|e| panic!("{:?}: {e}", example.op));
-    assert!(scratch.fence_stands(), "{:?} writes past its scratch", example.op);
-    let mut results = Vec::new();
-    for (o, ty) in output_types.iter().enumerate() {
-        let memory = places[o].map_or(&outputs[o], |i| &inputs[i]);
-        assert!(memory.fence_stands(), "{:?} writes past output {o}", example.op);
-        let bytes = memory.bytes();
-        results.push(((*ty).clone(), common::read(&bytes, ty), bytes));
-    }
-    results
-}
+use plimsoll_graph::{DType, Op, Scalar, Type};
+use plimsoll_testing::reference::{self, check_bits, check_values, chosen, examples_of, run};
 
 fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
     check_filled(cuda, example, &example.fill(dice), computed_in);
 }
 
 fn check_filled(cuda: &Cuda, example: &Example, values: &[Array], computed_in: DType) {
-    let input_types: Vec<&Type> = example.inputs.iter().map(|(ty, _)| ty).collect();
-    let Ok(output_types) = example.op.infer(&input_types) else {
-        panic!("{:?} does not take {computed_in}: {input_types:?}", example.op);
-    };
-    let wanted = example.op.reference(&values.iter().collect::<Vec<_>>(), &output_types);
     // The gradients of recurrences round the gates' own before they are summed over steps and samples, as products in
     // 16-bit types want both sides alike; everything else is rounded once, at its end.
     let slack = match example.op {
@@ -75,52 +25,22 @@ fn check_filled(cuda: &Cuda, example: &Example, values: &[Array], computed_in: D
         Op::Attention(_) | Op::AttentionGrad(_) if computed_in.bytes() == 2 => 3.0,
         _ => 1.0,
     };
-    let one = run(cuda, example, values, false);
-    for (o, ((ty, got, _), want)) in one.iter().zip(&wanted).enumerate() {
-        check_values(ty, computed_in, slack, got, &want.data, &|| {
-            format!("{:?} on {input_types:?} output {o}", example.op)
-        });
-    }
+    let bench = bench(cuda);
+    let one = reference::check(&bench, example, values, computed_in, slack);
     for share in [false, true] {
-        for (o, (a, b)) in one.iter().zip(&run(cuda, example, values, share)).enumerate() {
-            assert!(a.2 == b.2, "{:?} output {o}: other bits, in place: {share}", example.op);
-        }
+        check_bits(example, &one, &run(&bench, example, values, share), &format!("in place: {share}"));
     }
-}
-
-/// All ops, or those that the environment variable `PLIMSOLL_OPS` names, to look at a few; of them the part that
-/// `PLIMSOLL_PART` names, as in `2/8`, so that several processes compile and run them side by side.
-fn chosen(number: usize, name: &str) -> bool {
-    let part = std::env::var("PLIMSOLL_PART").unwrap_or_default();
-    let (part, parts) = part.split_once('/').unwrap_or(("0", "1"));
-    let of = |text: &str| text.parse::<usize>().expect("PLIMSOLL_PART is like 2/8");
-    let named = std::env::var("PLIMSOLL_OPS").map_or(true, |list| list.split(',').any(|n| n == name));
-    named && number % of(parts) == of(part)
 }
 
 /// Checks every op and gathers what fails, so that one run shows all of it.
 fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
     let mut failures = Vec::new();
-    for (_, def) in OPS.iter().enumerate().filter(|(i, def)| chosen(*i, def.name)) {
+    for op in chosen() {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for seed in 0..seeds {
-                let mut dice = Dice::new(seed);
-                for example in (def.examples)(&mut dice) {
-                    let floats = example.inputs.iter().any(|(ty, _)| ty.dtype.is_float());
-                    // Casts name both of their types themselves.
-                    if floats && def.name != "Cast" && def.name != "Fused" {
-                        for &dtype in dtypes {
-                            check(cuda, &example.with_float(dtype), &mut dice, dtype);
-                        }
-                    } else {
-                        let narrowest = example.inputs.iter().map(|(ty, _)| ty.dtype).find(|d| d.is_float());
-                        check(cuda, &example, &mut dice, narrowest.unwrap_or(DType::F32));
-                    }
-                }
-            }
+            examples_of(op, seeds, dtypes, &mut |example, dice, dtype| check(cuda, example, dice, dtype));
         }));
         if outcome.is_err() {
-            failures.push(def.name);
+            failures.push(op.name);
         }
     }
     assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
@@ -172,14 +92,15 @@ fn attention_by_a_library_means_what_our_own_means() {
             let op = Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) };
             let example = Example::new(op, inputs);
             let values = example.fill(&mut dice);
-            let one = run(&cuda, &example, &values, false);
-            let wanted = run(&own, &example, &values, false);
-            for (o, ((ty, got, _), (_, want, _))) in one.iter().zip(&wanted).enumerate() {
-                check_values(ty, dtype, 3.0, got, want, &|| format!("{op:?} of {tq} by {tk}, output {o}"));
+            let one = run(&bench(&cuda), &example, &values, false);
+            let wanted = run(&bench(&own), &example, &values, false);
+            for (o, (got, want)) in one.iter().zip(&wanted).enumerate() {
+                check_values(&got.ty, dtype, 3.0, &got.values, &want.values, &|| {
+                    format!("{op:?} of {tq} by {tk}, output {o}")
+                });
             }
-            for (o, (a, b)) in one.iter().zip(&run(&cuda, &example, &values, false)).enumerate() {
-                assert!(a.2 == b.2, "{op:?} of {tq} by {tk}, output {o}: other bits");
-            }
+            let again = run(&bench(&cuda), &example, &values, false);
+            check_bits(&example, &one, &again, &format!("for {tq} by {tk}"));
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::counters::Sum;
 use crate::engine::{Engine, Filling, State};
-use crate::feed::Cursor;
 use crate::order::Move;
+use crate::sample_reader::Cursor;
 
 /// So many epochs in a row of which nothing is let through are taken for the first of all that follow.
 const BARREN_EPOCHS: u64 = 4;

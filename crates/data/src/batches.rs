@@ -12,8 +12,8 @@ use crate::batch::{Batch, Unwritten, give_back};
 use crate::counters::{StageCount, Sum};
 use crate::engine::{Engine, Filling};
 use crate::error::{Error, Result};
-use crate::feed::Cursor;
 use crate::position::Position;
+use crate::sample_reader::Cursor;
 
 /// How long nobody looks again whether there is a batch, unless somebody says so.
 const LOOK: Duration = Duration::from_millis(100);

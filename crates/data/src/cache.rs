@@ -13,9 +13,9 @@ use plimsoll_formats::FileError;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::feed::Input;
 use crate::recipe::Stage;
 use crate::sample::{FieldSpec, Rows, Sample, SampleMut};
+use crate::sample_reader::Input;
 use crate::source::{Scratch, Source, StreamSource, read_at};
 
 const MAGIC: &[u8; 8] = b"PLIMCCH1";

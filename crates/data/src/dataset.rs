@@ -7,7 +7,6 @@ use plimsoll_device::Bytes;
 use crate::batches::Batches;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::feed::{Cursor, Input};
 use crate::held_back::Part;
 use crate::open::Split;
 use crate::order::Move;
@@ -15,6 +14,7 @@ use crate::plan::{AUTO, Amount, Limits};
 use crate::position::Position;
 use crate::recipe::{OnError, Recipe, Stage};
 use crate::sample::{FieldSpec, Sample, SampleMut};
+use crate::sample_reader::{Cursor, Input};
 use crate::source::{Arrays, Column, Function, Iterators, Source, StreamSource};
 use crate::step::{At, Step};
 

@@ -18,16 +18,16 @@ use std::thread::JoinHandle;
 
 use crate::counters::{Counter, StageCount};
 use crate::error::{Error, Result};
-use crate::feed::{Chain, Cursor, Feed, Input};
 use crate::plan::{Limits, STACK};
 use crate::recipe::Recipe;
 use crate::ring::{Free, Opener};
+use crate::sample_reader::{Chain, Cursor, Input, SampleReader};
 
 /// What all threads of a pipeline share.
 pub(crate) struct Engine {
     pub recipe: Recipe,
     pub limits: Limits,
-    pub feed: Mutex<Feed>,
+    pub feed: Mutex<SampleReader>,
     state: Mutex<State>,
     /// There may be room to work.
     pub work: Condvar,
@@ -194,7 +194,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             recipe,
             limits,
-            feed: Mutex::new(Feed { cursor, chain }),
+            feed: Mutex::new(SampleReader { cursor, chain }),
             state: Mutex::new(state),
             work: Condvar::new(),
             ready: Condvar::new(),

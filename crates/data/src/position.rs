@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::feed::Cursor;
+use crate::sample_reader::Cursor;
 
 /// Where a pipeline stands between two batches: give it to [`Dataset::resume`](crate::Dataset::resume) of the same
 /// pipeline, and the next batch is the one that would have come.

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::feed::{Cursor, Input, window_bytes};
 use crate::order::{Move, Order};
 use crate::plan::{Costs, ENGINE, STACK};
 use crate::ring::buffer_bytes;
 use crate::sample::FieldSpec;
+use crate::sample_reader::{Cursor, Input, window_bytes};
 use crate::source::Random;
 use crate::step::{Stages, Step};
 

@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::counters::Sum;
 use crate::engine::{Engine, Filling, Staged, State, lock};
 use crate::error::{Error, Result};
-use crate::feed::{Chain, Cursor, Feed, Input};
 use crate::recipe::OnError;
 use crate::ring::{Chunk, Free};
+use crate::sample_reader::{Chain, Cursor, Input, SampleReader};
 use crate::source::Scratch;
 use crate::step::{At, Stages};
 
@@ -97,7 +97,7 @@ impl Engine {
         };
         drop(state);
         self.counters[0].add(Sum { waiting: began.elapsed(), ..Sum::default() });
-        let Feed { cursor, chain } = &mut *feed;
+        let SampleReader { cursor, chain } = &mut *feed;
         match chain {
             Some(chain) => self.pull(cursor, chain, claim, local),
             None => Next::Work(claim),
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Goes on to the pass of which something is wanted, where a take after a filter has had enough of this one.
-    fn leave_pass(&self, state: &State, feed: &mut Feed) {
+    fn leave_pass(&self, state: &State, feed: &mut SampleReader) {
         if feed.cursor.pass < state.next_pass {
             (feed.cursor.pass, feed.cursor.position) = (state.next_pass, 0);
             if let Some(chain) = &mut feed.chain {
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// The next rows with the positions they belong to; nothing while there is no room, `Err` at the end.
-    fn room(&self, state: &mut State, feed: &mut Feed) -> Option<Result<Claim, ()>> {
+    fn room(&self, state: &mut State, feed: &mut SampleReader) -> Option<Result<Claim, ()>> {
         let recipe = &self.recipe;
         let is_open = !recipe.staged && state.batches.back().is_some_and(|batch| !batch.closed);
         let Some(left) = recipe.left(&mut feed.cursor, is_open) else { return Some(Err(())) };

@@ -1,44 +1,24 @@
 //! A pipeline in its stride allocates nothing: this test counts what its process allocates.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use plimsoll_data::{Column, Dataset};
 use plimsoll_formats::{Element, npy};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: Everything is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: The caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: The caller's promise is handed on.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
+use plimsoll_testing::Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 /// The fewest allocations while 50 batches are made: a thread that starts late may still allocate its scratch in one or the
 /// other such stretch, but something that is allocated for each batch is in all of them.
-fn in_stride(dataset: Dataset) -> u64 {
+fn in_stride(dataset: Dataset) -> usize {
     let mut batches = dataset.batch(8).workers(2).prefetch(2).batches().unwrap();
-    let (mut sum, mut fewest) = (0.0, u64::MAX);
+    let (mut sum, mut fewest) = (0.0, usize::MAX);
     for _ in 0..7 {
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = Counting::allocations();
         for _ in 0..50 {
             let batch = batches.next().unwrap().unwrap();
             sum += batch.field(0).unwrap().get::<f32>().unwrap()[0];
         }
-        fewest = fewest.min(ALLOCATIONS.load(Relaxed) - before);
+        fewest = fewest.min(Counting::allocations() - before);
     }
     assert!(sum > 0.0);
     fewest

@@ -39,8 +39,8 @@ pub enum Verdict {
     Fragmentation,
     /// The limit allows it, but the operating system or the driver of a card did not give the memory.
     System,
-    /// More is asked than a line for the whole process leaves.
-    Line,
+    /// More is asked than a memory limit for the whole process leaves.
+    MemoryLimit,
     /// It was made to fail, to rehearse what happens then ([`crate::Failing`]).
     Rehearsed,
 }
@@ -52,7 +52,7 @@ impl fmt::Display for Verdict {
             Verdict::Capacity => "capacity",
             Verdict::Fragmentation => "fragmentation",
             Verdict::System => "system",
-            Verdict::Line => "line",
+            Verdict::MemoryLimit => "memory limit",
             Verdict::Rehearsed => "rehearsed",
         })
     }
@@ -113,9 +113,9 @@ impl OutOfMemory {
         OutOfMemory { verdict: Verdict::System, ..self }
     }
 
-    /// The same refusal, by a line for the whole process that the limit follows from.
-    pub fn by_line(self) -> OutOfMemory {
-        OutOfMemory { verdict: Verdict::Line, ..self }
+    /// The same refusal, by a memory limit for the whole process that the limit follows from.
+    pub fn by_limit(self) -> OutOfMemory {
+        OutOfMemory { verdict: Verdict::MemoryLimit, ..self }
     }
 
     /// A refusal that was asked for, to rehearse what happens then.
@@ -139,9 +139,9 @@ impl OutOfMemory {
                 "{asked}, and {free} of {limit} are free, but because of fragmentation no free block has \
                  room at the alignment asked; ask for less alignment or raise the limit"
             ),
-            Verdict::Line => format!(
-                "{asked}, but only {free} of the {limit} that the step's line leaves for tensors are free; free \
-                 something, or raise the line"
+            Verdict::MemoryLimit => format!(
+                "{asked}, but only {free} of the {limit} that the step's memory limit leaves for tensors are free; free \
+                 something, or raise the memory limit"
             ),
             Verdict::Rehearsed => format!(
                 "{asked}, and this allocation was made to fail: a rehearsal, as was asked for; there is no lack of memory \
@@ -226,7 +226,7 @@ largest holders:
             aligned,
             limit,
             capacity.clone().by_system(),
-            capacity.clone().by_line(),
+            capacity.clone().by_limit(),
             capacity.rehearsed(),
         ] {
             let text = error.to_string();

@@ -5,7 +5,7 @@
 //! loggers put times, files and pods before them. Figures that can be added up from chunks are preferred to printed ones,
 //! which are rounded, and wrong for the largest free block in TensorFlow 2.21.
 
-use crate::bytes::{after, before, between, parse, rest_after, short, word};
+use crate::bytes::{Figure, after, before, between, parse, rest_after, short, word};
 use crate::pool::{Chunk, Pool};
 
 /// The most refusals that are remembered one by one.
@@ -15,17 +15,17 @@ const EVENTS: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dump {
     pub allocator: Option<String>,
-    pub asked: Option<u64>,
+    pub asked: Figure,
     pub op: Option<String>,
-    pub limit: Option<u64>,
-    pub in_use: Option<u64>,
+    pub limit: Figure,
+    pub in_use: Figure,
     /// What the pool has taken from the device.
-    pub size: Option<u64>,
+    pub size: Figure,
     /// What it might still take.
-    pub available: Option<u64>,
+    pub available: Figure,
     pub pool: Pool,
     /// The sum of what clients asked for, by bins.
-    pub requested: Option<u64>,
+    pub requested: Figure,
     /// The sum of chunks and of those in use, by bins: for dumps without a list of chunks.
     pub bins: Option<(u64, u64)>,
 }
@@ -70,12 +70,12 @@ pub(crate) struct Log {
     /// Warnings that the allocator itself calls no failure.
     pub soft: u64,
     /// The device's memory, and what of it was free at the start.
-    pub device_total: Option<u64>,
-    pub device_free: Option<u64>,
+    pub device_total: Figure,
+    pub device_free: Figure,
     /// What the driver said was free, and in all, when its own pool refused.
     pub driver: Option<(u64, u64)>,
     /// The driver refused this much to the pool.
-    pub driver_refused: Option<u64>,
+    pub driver_refused: Figure,
     /// The number of the line that was last understood.
     pub last_line: u64,
     /// Whether an error of this form was seen.

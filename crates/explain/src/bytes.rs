@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// A number of bytes that a message may leave out.
+pub(crate) type Figure = Option<u64>;
+
 /// A number of bytes for people: `4 MiB`, `31.4 GiB`.
 #[derive(Clone, Copy)]
 pub(crate) struct Size(pub u64);

@@ -1,6 +1,6 @@
 //! Turns what is known of a card and of PyTorch's pool on it, from a message or a snapshot, into a verdict.
 
-use crate::bytes::{Size, percent};
+use crate::bytes::{Figure, Size, percent};
 use crate::explanation::{Explanation, Verdict};
 
 /// What a process holds of a card beside PyTorch's pool, usually: CUDA's context, kernels, library handles.
@@ -8,15 +8,15 @@ pub(crate) const CONTEXT: u64 = 3 << 29;
 
 /// What is known of a card and its pool, from a message or a snapshot.
 pub(crate) struct Figures {
-    pub asked: Option<u64>,
-    pub total: Option<u64>,
-    pub free: Option<u64>,
-    pub allocated: Option<u64>,
-    pub idle: Option<u64>,
-    pub allowed: Option<u64>,
-    pub own: Option<u64>,
-    pub others: Option<u64>,
-    pub largest_idle: Option<u64>,
+    pub asked: Figure,
+    pub total: Figure,
+    pub free: Figure,
+    pub allocated: Figure,
+    pub idle: Figure,
+    pub allowed: Figure,
+    pub own: Figure,
+    pub others: Figure,
+    pub largest_idle: Figure,
 }
 
 /// Finds the verdict of a card's figures.

@@ -44,12 +44,12 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pub regions: Vec<Region>,
-    pub cells: Vec<Cell>,
     pub chunks: u64,
     pub used_chunks: u64,
     pub used: u64,
     pub free: u64,
     pub largest_free: u64,
+    pub cells: Vec<Cell>,
     /// Free chunks by the power of two at or below their size: how many, how many bytes.
     pub free_classes: BTreeMap<u32, (u64, u64)>,
     /// What is in use by size and owner.

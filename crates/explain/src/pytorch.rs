@@ -6,7 +6,7 @@
 //! have their own.
 
 use crate::advice::rise;
-use crate::bytes::{Size, after, before, between, parse, rest_after, short, word};
+use crate::bytes::{Figure, Size, after, before, between, parse, rest_after, short, word};
 use crate::card::{Figures, judge, keep_nothing, shrink};
 use crate::explanation::{Explanation, Kind, Source, Verdict};
 use crate::progress::Progress;
@@ -20,21 +20,21 @@ const MANY: usize = 4096;
 /// One message's figures.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Message {
-    pub asked: Option<u64>,
+    pub asked: Figure,
     pub device: Option<String>,
-    pub total: Option<u64>,
-    pub free: Option<u64>,
-    pub allocated: Option<u64>,
+    pub total: Figure,
+    pub free: Figure,
+    pub allocated: Figure,
     /// Held by the pool but not allocated.
-    pub idle: Option<u64>,
-    pub allowed: Option<u64>,
-    pub private: Option<u64>,
+    pub idle: Figure,
+    pub allowed: Figure,
+    pub private: Figure,
     /// What this process holds in all.
-    pub own: Option<u64>,
+    pub own: Figure,
     /// What other processes hold, by their numbers.
     pub others: Vec<(String, u64)>,
     /// Of Metal: what is allocated outside PyTorch's pool.
-    pub beside: Option<u64>,
+    pub beside: Figure,
     pub host: bool,
     pub metal: bool,
 }

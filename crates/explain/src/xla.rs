@@ -5,7 +5,7 @@
 
 use crate::advice::for_batch;
 use crate::bfc::element_bytes;
-use crate::bytes::{Size, after, between, parse, percent, rest_after, short, word};
+use crate::bytes::{Figure, Size, after, between, parse, percent, rest_after, short, word};
 use crate::explanation::{Explanation, Held, Kind, PoolSummary, Source, Verdict};
 use crate::progress::Progress;
 
@@ -26,21 +26,21 @@ pub(crate) struct Buffer {
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub error: bool,
-    pub asked: Option<u64>,
-    /// What the program needs and what the device has.
-    pub used: Option<u64>,
-    pub capacity: Option<u64>,
-    /// What was free at a runtime allocation.
-    pub free: Option<u64>,
-    pub parameters: Option<u64>,
-    pub outputs: Option<u64>,
-    pub temporaries: Option<u64>,
-    pub total: Option<u64>,
-    pub fragmentation: Option<u64>,
-    /// Bytes of outputs that share nothing with arguments.
-    pub unshared: Option<u64>,
-    pub buffers: Vec<Buffer>,
     pub memory: Option<String>,
+    pub asked: Figure,
+    /// What the program needs and what the device has.
+    pub used: Figure,
+    pub capacity: Figure,
+    /// What was free at a runtime allocation.
+    pub free: Figure,
+    pub parameters: Figure,
+    pub outputs: Figure,
+    pub temporaries: Figure,
+    pub total: Figure,
+    pub fragmentation: Figure,
+    /// Bytes of outputs that share nothing with arguments.
+    pub unshared: Figure,
+    pub buffers: Vec<Buffer>,
     pub last_line: u64,
 }
 

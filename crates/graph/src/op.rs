@@ -160,152 +160,171 @@ macro_rules! op_table {
     };
 }
 
-op_table! {
-    "elementwise" {
-        /// y = f(x), element by element: arithmetic with a scalar, exp, tanh, relu, gelu and so on.
-        Unary,
-        /// y = a ∘ b, element by element, with broadcasting: add, sub, mul, div, pow, max, min, and, or.
-        Binary,
-        /// y = a ? b, element by element, as a truth value: eq, ne, lt, le, gt, ge.
-        Compare,
-        /// y = c ? a : b, element by element, with broadcasting.
-        Select,
-        /// y = x in another element type.
-        Cast,
-        /// dx = dy where y > 0, else slope · dy: the gradient of relu and leaky relu.
-        ReluGrad,
-        /// y = max(x, 0) and one bit an element that says where x > 0.
-        ReluMask,
-        /// dx = dy where the bit is set, else 0.
-        ReluMaskGrad,
-        /// Several elementwise ops in one pass over memory.
-        Fused,
-    }
-    "shape" {
-        /// y = value everywhere.
-        Full,
-        /// `y[i]` = i along one axis.
-        Iota,
-        /// y = x repeated along axes of length 1.
-        Broadcast,
-        /// The same elements under another shape; no copy.
-        Reshape,
-        /// y = x with its axes in another order.
-        Transpose,
-        /// y = x[start..stop step s] along each axis.
-        Slice,
-        /// y = x with a value added before, after and between the elements of each axis.
-        Pad,
-        /// y = the inputs one after the other along one axis.
-        Concat,
-        /// The pieces of x along one axis.
-        Split,
-    }
-    "reduce" {
-        /// y = sum, mean, max, min or product of x over axes.
-        Reduce,
-        /// `dx[i]` = dy · product of all other elements: the gradient of a product, exact at zeros.
-        ProdGrad,
-        /// y = the index of the largest element along one axis, the first of equals.
-        ArgMax,
-    }
-    "matmul" {
-        /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
-        MatMul,
-    }
-    "spatial" {
-        /// y = act(x ∗ w + bias) over images, channels last: strided, padded, dilated, grouped.
-        Conv,
-        /// dx of y = x ∗ w: the transposed convolution.
-        ConvGradInput,
-        /// dw of y = x ∗ w.
-        ConvGradFilter,
-        /// y = the largest element of every window, and a byte that says which.
-        MaxPool,
-        /// dx = dy at the places that the bytes name.
-        MaxPoolGrad,
-        /// y = x at the places that the bytes name.
-        MaxPoolGather,
-        /// y = the mean of every window.
-        AvgPool,
-        /// dx = the shares of dy of all windows an element is in.
-        AvgPoolGrad,
-        /// y = images at another size, by the nearest pixel or bilinear.
-        Resize,
-        /// dx of a resize.
-        ResizeGrad,
-    }
-    "softmax and loss" {
-        /// y = exp(x) / Σ exp(x) along one axis.
-        Softmax,
-        /// dx = y (dy - Σ y dy) along one axis.
-        SoftmaxGrad,
-        /// y = x - log Σ exp(x) along one axis.
-        LogSoftmax,
-        /// dx = dy - exp(y) Σ dy along one axis.
-        LogSoftmaxGrad,
-        /// loss = log Σ exp(x) - `x[label]` a sample, and log Σ exp(x).
-        CrossEntropy,
-        /// dx = dloss (softmax(x) - one-hot label).
-        CrossEntropyGrad,
-        /// loss = Σ t (log Σ exp(x) - x) a sample, and log Σ exp(x).
-        DenseCrossEntropy,
-        /// dx = dloss (softmax(x) Σ t - t).
-        DenseCrossEntropyGrad,
-    }
-    "norm" {
-        /// y = γ (x - mean) / √(var + ε) + β over the last axes, and mean, rstd.
-        LayerNorm,
-        /// dx, dγ, dβ of layer norm.
-        LayerNormGrad,
-        /// y = γ x / √(mean of x² + ε) over the last axis, and rstd.
-        RmsNorm,
-        /// dx, dγ of RMS norm.
-        RmsNormGrad,
-        /// y = γ (x - mean) / √(var + ε) + β over positions and groups of channels, and mean, rstd.
-        GroupNorm,
-        /// dx, dγ, dβ of group norm.
-        GroupNormGrad,
-        /// y = γ (x - mean) / √(var + ε) + β over the batch, and mean, var, rstd.
-        BatchNorm,
-        /// dx, dγ, dβ of batch norm.
-        BatchNormGrad,
-    }
-    "gather" {
-        /// y = the slices of x along one axis that indices name.
-        Gather,
-        /// y = the sum of the slices of x that have the same index.
-        ScatterAdd,
-        /// y = 1 at the place an index names, 0 elsewhere.
-        OneHot,
-        /// y = the elements of x that indices name along one axis.
-        TakeAlong,
-        /// y = the sum of the elements of x that have the same index along one axis.
-        PutAlongAdd,
-    }
-    "sequence" {
-        /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.
-        Attention,
-        /// dq, dk, dv of attention, from o and the log-sums.
-        AttentionGrad,
-        /// A long short-term memory over a sequence, with its gates and cells for the gradient.
-        Lstm,
-        /// dx, dw, du, dbias, dh₀, dc₀ of a long short-term memory.
-        LstmGrad,
-        /// A gated recurrent unit over a sequence, with its gates for the gradient.
-        Gru,
-        /// dx, dw, du, dbias, dbias_u, dh₀ of a gated recurrent unit.
-        GruGrad,
-    }
-    "random" {
-        /// y evenly spread over [low, high), from a counter-based generator.
-        Uniform,
-        /// y normally distributed, from a counter-based generator.
-        Normal,
-        /// y = x / (1 - rate) where a random draw keeps it, else 0.
-        Dropout,
-    }
+/// Hands the table of all ops, sections of documented names, to a macro: the list that the enum [`Op`] and every backend's kernels
+/// are made from, so that an op without a kernel does not compile.
+///
+/// ```
+/// macro_rules! count {
+///     ($( $section:literal { $( $(#[doc = $doc:literal])+ $name:ident, )+ } )+) => {
+///         [$( $( stringify!($name), )+ )+].len()
+///     };
+/// }
+/// let ops = plimsoll_graph::with_ops!(count);
+/// assert_eq!(ops, plimsoll_graph::OPS.len());
+/// ```
+#[macro_export]
+macro_rules! with_ops {
+    ($table:ident) => {
+        $table! {
+            "elementwise" {
+                /// y = f(x), element by element: arithmetic with a scalar, exp, tanh, relu, gelu and so on.
+                Unary,
+                /// y = a ∘ b, element by element, with broadcasting: add, sub, mul, div, pow, max, min, and, or.
+                Binary,
+                /// y = a ? b, element by element, as a truth value: eq, ne, lt, le, gt, ge.
+                Compare,
+                /// y = c ? a : b, element by element, with broadcasting.
+                Select,
+                /// y = x in another element type.
+                Cast,
+                /// dx = dy where y > 0, else slope · dy: the gradient of relu and leaky relu.
+                ReluGrad,
+                /// y = max(x, 0) and one bit an element that says where x > 0.
+                ReluMask,
+                /// dx = dy where the bit is set, else 0.
+                ReluMaskGrad,
+                /// Several elementwise ops in one pass over memory.
+                Fused,
+            }
+            "shape" {
+                /// y = value everywhere.
+                Full,
+                /// `y[i]` = i along one axis.
+                Iota,
+                /// y = x repeated along axes of length 1.
+                Broadcast,
+                /// The same elements under another shape; no copy.
+                Reshape,
+                /// y = x with its axes in another order.
+                Transpose,
+                /// y = x[start..stop step s] along each axis.
+                Slice,
+                /// y = x with a value added before, after and between the elements of each axis.
+                Pad,
+                /// y = the inputs one after the other along one axis.
+                Concat,
+                /// The pieces of x along one axis.
+                Split,
+            }
+            "reduce" {
+                /// y = sum, mean, max, min or product of x over axes.
+                Reduce,
+                /// `dx[i]` = dy · product of all other elements: the gradient of a product, exact at zeros.
+                ProdGrad,
+                /// y = the index of the largest element along one axis, the first of equals.
+                ArgMax,
+            }
+            "matmul" {
+                /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
+                MatMul,
+            }
+            "spatial" {
+                /// y = act(x ∗ w + bias) over images, channels last: strided, padded, dilated, grouped.
+                Conv,
+                /// dx of y = x ∗ w: the transposed convolution.
+                ConvGradInput,
+                /// dw of y = x ∗ w.
+                ConvGradFilter,
+                /// y = the largest element of every window, and a byte that says which.
+                MaxPool,
+                /// dx = dy at the places that the bytes name.
+                MaxPoolGrad,
+                /// y = x at the places that the bytes name.
+                MaxPoolGather,
+                /// y = the mean of every window.
+                AvgPool,
+                /// dx = the shares of dy of all windows an element is in.
+                AvgPoolGrad,
+                /// y = images at another size, by the nearest pixel or bilinear.
+                Resize,
+                /// dx of a resize.
+                ResizeGrad,
+            }
+            "softmax and loss" {
+                /// y = exp(x) / Σ exp(x) along one axis.
+                Softmax,
+                /// dx = y (dy - Σ y dy) along one axis.
+                SoftmaxGrad,
+                /// y = x - log Σ exp(x) along one axis.
+                LogSoftmax,
+                /// dx = dy - exp(y) Σ dy along one axis.
+                LogSoftmaxGrad,
+                /// loss = log Σ exp(x) - `x[label]` a sample, and log Σ exp(x).
+                CrossEntropy,
+                /// dx = dloss (softmax(x) - one-hot label).
+                CrossEntropyGrad,
+                /// loss = Σ t (log Σ exp(x) - x) a sample, and log Σ exp(x).
+                DenseCrossEntropy,
+                /// dx = dloss (softmax(x) Σ t - t).
+                DenseCrossEntropyGrad,
+            }
+            "norm" {
+                /// y = γ (x - mean) / √(var + ε) + β over the last axes, and mean, rstd.
+                LayerNorm,
+                /// dx, dγ, dβ of layer norm.
+                LayerNormGrad,
+                /// y = γ x / √(mean of x² + ε) over the last axis, and rstd.
+                RmsNorm,
+                /// dx, dγ of RMS norm.
+                RmsNormGrad,
+                /// y = γ (x - mean) / √(var + ε) + β over positions and groups of channels, and mean, rstd.
+                GroupNorm,
+                /// dx, dγ, dβ of group norm.
+                GroupNormGrad,
+                /// y = γ (x - mean) / √(var + ε) + β over the batch, and mean, var, rstd.
+                BatchNorm,
+                /// dx, dγ, dβ of batch norm.
+                BatchNormGrad,
+            }
+            "gather" {
+                /// y = the slices of x along one axis that indices name.
+                Gather,
+                /// y = the sum of the slices of x that have the same index.
+                ScatterAdd,
+                /// y = 1 at the place an index names, 0 elsewhere.
+                OneHot,
+                /// y = the elements of x that indices name along one axis.
+                TakeAlong,
+                /// y = the sum of the elements of x that have the same index along one axis.
+                PutAlongAdd,
+            }
+            "sequence" {
+                /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.
+                Attention,
+                /// dq, dk, dv of attention, from o and the log-sums.
+                AttentionGrad,
+                /// A long short-term memory over a sequence, with its gates and cells for the gradient.
+                Lstm,
+                /// dx, dw, du, dbias, dh₀, dc₀ of a long short-term memory.
+                LstmGrad,
+                /// A gated recurrent unit over a sequence, with its gates for the gradient.
+                Gru,
+                /// dx, dw, du, dbias, dbias_u, dh₀ of a gated recurrent unit.
+                GruGrad,
+            }
+            "random" {
+                /// y evenly spread over [low, high), from a counter-based generator.
+                Uniform,
+                /// y normally distributed, from a counter-based generator.
+                Normal,
+                /// y = x / (1 - rate) where a random draw keeps it, else 0.
+                Dropout,
+            }
+        }
+    };
 }
+
+with_ops!(op_table);
 
 /// The object-safe part of [`Rule`].
 trait DynRule {

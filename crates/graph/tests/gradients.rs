@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::reference::{Array, interpret};
-use plimsoll_graph::{Error, Graph, OPS, Site, Sym, TensorOps, Trace, gradients};
+use plimsoll_graph::{Error, Graph, Site, Sym, TensorOps, Trace, gradients};
+use plimsoll_testing::reference::chosen;
 
 /// Ops through which no gradient flows, on purpose; everything else must pass the comparison below.
 const WITHOUT_GRADIENT: &[&str] = &[
@@ -104,7 +105,7 @@ fn check(example: &Example, dice: &mut Dice) -> bool {
 #[test]
 fn every_gradient_rule_agrees_with_finite_differences() {
     let mut with = BTreeSet::new();
-    for def in OPS.iter().filter(|def| chosen(def.name)) {
+    for def in chosen() {
         for seed in 0..3 {
             let mut dice = Dice::new(seed);
             for example in (def.examples)(&mut dice) {
@@ -114,7 +115,7 @@ fn every_gradient_rule_agrees_with_finite_differences() {
             }
         }
     }
-    let without: Vec<&str> = OPS.iter().map(|d| d.name).filter(|n| chosen(n) && !with.contains(n)).collect();
+    let without: Vec<&str> = chosen().iter().map(|op| op.name).filter(|name| !with.contains(name)).collect();
     let unexpected: Vec<_> = without.iter().filter(|n| !WITHOUT_GRADIENT.contains(n)).collect();
     assert!(unexpected.is_empty(), "no gradient was tested for {unexpected:?}");
 }
@@ -140,9 +141,4 @@ fn second_derivatives_agree_with_finite_differences_of_the_first() {
         let numeric = (at(1e-5) - at(-1e-5)) / 2e-5;
         assert!((numeric - analytic.data[i]).abs() < 1e-6, "{numeric} {}", analytic.data[i]);
     }
-}
-
-/// All ops, or those that the environment variable `PLIMSOLL_OPS` names, to look at a few.
-fn chosen(name: &str) -> bool {
-    std::env::var("PLIMSOLL_OPS").map_or(true, |list| list.split(',').any(|n| n == name))
 }

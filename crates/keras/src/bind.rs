@@ -14,15 +14,15 @@ use crate::layer::{Penalty, Weight, WeightKind};
 #[derive(Clone, Debug)]
 pub(crate) struct Binding {
     /// The parameter's name: models, layer, weight.
-    pub(crate) name: String,
+    pub name: String,
     /// The layer's place alone.
-    pub(crate) layer: String,
+    pub layer: String,
     /// Where it is in the file.
-    pub(crate) path: String,
-    pub(crate) kind: WeightKind,
+    pub path: String,
+    pub kind: WeightKind,
     /// Whether the optimizer moves it.
-    pub(crate) trained: bool,
-    pub(crate) penalty: Option<Penalty>,
+    pub trained: bool,
+    pub penalty: Option<Penalty>,
 }
 
 /// All weights in Keras's order. Every variable of the file is one of them, but for the optimizer's and random states.

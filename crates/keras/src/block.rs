@@ -10,7 +10,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
 use crate::error::{Error, Result, refuse};
-use crate::layer::{Arg, Args, Cx, Made, Masks};
+use crate::layer::{Arg, Args, Cx, Made, Masks, Pass};
 use crate::layers;
 
 /// Models inside models at most.
@@ -20,26 +20,29 @@ const MOST_ELEMENTS: usize = 1 << 40;
 
 /// A model whose layers are all understood.
 pub(crate) struct Block {
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     calls: Vec<Step>,
     inputs: Vec<TensorRef>,
     outputs: Vec<TensorRef>,
     /// Names of the inputs and outputs, where the file gives them, and of the layers that make them.
-    pub(crate) input_names: Vec<String>,
-    pub(crate) output_names: Vec<String>,
+    pub input_names: Vec<String>,
+    pub output_names: Vec<String>,
 }
+
+/// What a layer gives.
+type Results = RunResult<Vec<Masked>>;
 
 /// A layer, or a model inside the model.
 pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) class: String,
+    pub name: String,
+    pub class: String,
     /// Its names from the outermost model on, which is also where its parameters are.
-    pub(crate) place: String,
+    pub place: String,
     /// Where its variables are in the file.
-    pub(crate) path: String,
-    pub(crate) trainable: bool,
-    pub(crate) precision: Option<Precision>,
-    pub(crate) body: Body,
+    pub path: String,
+    pub trainable: bool,
+    pub precision: Option<Precision>,
+    pub body: Body,
 }
 
 pub(crate) enum Body {
@@ -167,7 +170,7 @@ impl Block {
                 .collect();
             let result = node.run(cx, &args, &self.outputs, &wanted);
             cx.pass.wants_logits = false;
-            let result = result.map_err(|e| node.at(e))?;
+            let result = result.map_err(|error| node.at(error, cx.pass))?;
             if let Some(seen) = &mut cx.pass.seen {
                 let types = || result.iter().map(|(y, _)| y.ty().clone()).collect();
                 seen.entry(node.place.clone()).or_insert_with(types);
@@ -263,13 +266,7 @@ impl Node {
     }
 
     /// The layer on its arguments, in its own precision.
-    fn run(
-        &self,
-        cx: &mut Cx<'_>,
-        args: &Args,
-        outputs: &[TensorRef],
-        wanted: &[bool],
-    ) -> RunResult<Vec<Masked>> {
+    fn run(&self, cx: &mut Cx<'_>, args: &Args, outputs: &[TensorRef], wanted: &[bool]) -> Results {
         // Models and operations have no precision of their own.
         let named = cx.pass.layer_precisions.get(&self.place).copied().or(cx.pass.precision);
         let precision = self.precision.map(|own| named.unwrap_or(own));
@@ -278,13 +275,7 @@ impl Node {
         cx.net.with_precision(precision, |net| self.run_in(&mut Cx { net, pass }, args, outputs, wanted))
     }
 
-    fn run_in(
-        &self,
-        cx: &mut Cx<'_>,
-        args: &Args,
-        outputs: &[TensorRef],
-        wanted: &[bool],
-    ) -> RunResult<Vec<Masked>> {
+    fn run_in(&self, cx: &mut Cx<'_>, args: &Args, outputs: &[TensorRef], wanted: &[bool]) -> Results {
         cx.pass.enter(self.trainable);
         match &self.body {
             Body::Input => Err(refuse("calls an input as a layer")),
@@ -330,18 +321,19 @@ impl Node {
         }
     }
 
-    /// An error of the engine with the layer's place.
-    fn at(&self, error: plimsoll_run::Error) -> plimsoll_run::Error {
+    /// An error of the engine with the layer's place. Of a model inside a model, the innermost layer is named.
+    fn at(&self, error: plimsoll_run::Error, pass: &mut Pass) -> plimsoll_run::Error {
+        if std::mem::replace(&mut pass.has_failed, true) {
+            return error;
+        }
         match error {
             plimsoll_run::Error::Graph(graph) => {
                 refuse(format!("runs {}, a {}: {graph}", self.place, self.class))
             }
-            plimsoll_run::Error::Signature { site, why } if !why.starts_with("runs ") => {
-                plimsoll_run::Error::Signature {
-                    site,
-                    why: format!("runs {}, a {}: it {why}", self.place, self.class),
-                }
-            }
+            plimsoll_run::Error::Signature { site, why } => plimsoll_run::Error::Signature {
+                site,
+                why: format!("runs {}, a {}: it {why}", self.place, self.class),
+            },
             other => other,
         }
     }

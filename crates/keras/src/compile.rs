@@ -25,17 +25,21 @@ use crate::settings::Settings;
 pub struct Compiled {
     /// The model, as the loss wants it.
     pub model: KerasModel,
+    /// In which element type the loss scale is decided; layers keep their own policies.
+    pub precision: Precision,
     /// What is made smaller, regularizers included.
     pub loss: Arc<dyn Loss>,
     /// How.
     pub optimizer: Arc<dyn Optimizer>,
+    /// The file's optimizer.
+    own: Option<KerasOptimizer>,
     /// How the learning rate changes, from the number of updates on that the file's optimizer has behind it. For a `Trainer`; who
     /// runs steps by himself sets [`Compiled::rate`] before each.
     pub schedule: Schedule,
-    /// A bound on all gradients together.
-    pub clip: Option<Clip>,
     /// The outputs that have labels, in the order in which those are given.
     pub labelled: Vec<usize>,
+    /// A bound on all gradients together.
+    pub clip: Option<Clip>,
     /// What is counted beside the loss, under Keras's names: the loss of every output where several have one, and metrics.
     /// Labels count among those of `labelled`.
     pub metrics: Vec<Measure>,
@@ -43,10 +47,6 @@ pub struct Compiled {
     pub other_metrics: Vec<String>,
     /// What the file says or holds that is not followed here, in sentences: to be shown to the user.
     pub notices: Vec<String>,
-    /// In which element type the loss scale is decided; layers keep their own policies.
-    pub precision: Precision,
-    /// The file's optimizer.
-    own: Option<KerasOptimizer>,
 }
 
 /// What a compile configuration may say that changes nothing in what is computed: how steps are compiled and counted, and that a
@@ -317,7 +317,7 @@ impl Compiled {
             metrics,
             inputs,
             labels,
-            beside: plimsoll_device::Bytes::ZERO,
+            reserved: plimsoll_device::Bytes::ZERO,
             ahead: false,
         }
     }

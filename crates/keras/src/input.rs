@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 /// What a model takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InputSpec {
-    pub(crate) dtype: DType,
+    pub dtype: DType,
     /// Without the batch; an axis of unknown length is `None`.
-    pub(crate) shape: Vec<Option<usize>>,
+    pub shape: Vec<Option<usize>>,
 }
 
 impl InputSpec {

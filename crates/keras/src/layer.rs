@@ -15,13 +15,13 @@ use crate::layers::Activation;
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
     /// The object below the layer that holds it in the file: "" for the layer itself, `cell`, `query_dense`.
-    pub(crate) holder: String,
+    pub holder: String,
     /// Its name below the layer's: `kernel`, `lstm_cell/kernel`.
-    pub(crate) name: String,
-    pub(crate) kind: WeightKind,
-    pub(crate) penalty: Option<Penalty>,
+    pub name: String,
+    pub kind: WeightKind,
+    pub penalty: Option<Penalty>,
     /// Whether the layer inside a wrapper that has it is trainable; none where it is the layer's own.
-    pub(crate) trainable: Option<bool>,
+    pub trainable: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub(crate) enum WeightKind {
 /// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w².
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Penalty {
-    pub(crate) l1: f64,
-    pub(crate) l2: f64,
+    pub l1: f64,
+    pub l2: f64,
 }
 
 type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -58,13 +58,13 @@ pub(crate) enum Masks {
 
 /// A layer whose configuration was understood.
 pub(crate) struct Made {
-    pub(crate) weights: Vec<Weight>,
-    pub(crate) masks: Masks,
+    pub weights: Vec<Weight>,
+    pub masks: Masks,
     /// Arguments by name that the layer reads, beside `training` and `mask`.
-    pub(crate) kwargs: &'static [&'static str],
+    pub kwargs: &'static [&'static str],
     /// The softmax or sigmoid that it ends in, which can be left out.
-    pub(crate) probabilities: Option<View>,
-    pub(crate) body: Body,
+    pub probabilities: Option<View>,
+    pub body: Body,
 }
 
 impl Made {
@@ -114,8 +114,8 @@ impl Made {
 /// What a layer is called on, with values in place of references.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Args {
-    pub(crate) args: Vec<Arg>,
-    pub(crate) kwargs: Vec<(String, Arg)>,
+    pub args: Vec<Arg>,
+    pub kwargs: Vec<(String, Arg)>,
 }
 
 /// A value that a layer is called on. Tensors are the usual case, so they are not behind another pointer.
@@ -252,29 +252,31 @@ pub(crate) struct Pass {
     /// Where we are, as the net's path.
     path: Vec<String>,
     /// Whether anything is trained: the outermost model is trainable.
-    pub(crate) trains: bool,
+    pub trains: bool,
     /// Whether the weights of the layer at hand are moved by the optimizer. Of models and wrappers around it only the outermost
     /// model's flag counts, as in Keras: others hand theirs down when they are set, and can be contradicted later.
-    pub(crate) trainable: bool,
+    pub trainable: bool,
     /// Whether the layer at hand itself is trainable: batch norm asks.
-    pub(crate) own_trainable: bool,
+    pub own_trainable: bool,
     /// Whether the layer at hand should leave out a softmax or sigmoid at its end.
-    pub(crate) wants_logits: bool,
+    pub wants_logits: bool,
     /// Statistics as they stand within this pass: a shared layer updates them at each of its calls.
     states: HashMap<String, Tensor>,
     /// The precision of all layers, in place of their own.
-    pub(crate) precision: Option<Precision>,
+    pub precision: Option<Precision>,
     /// The precisions of some layers by place, before that of all.
-    pub(crate) layer_precisions: Arc<HashMap<String, Precision>>,
+    pub layer_precisions: Arc<HashMap<String, Precision>>,
     /// Regularizers by parameter.
-    pub(crate) penalties: Arc<HashMap<String, Penalty>>,
+    pub penalties: Arc<HashMap<String, Penalty>>,
     counted: HashSet<String>,
     /// The sum of penalties so far.
-    pub(crate) penalty: Option<Tensor>,
+    pub penalty: Option<Tensor>,
     /// What each layer gave at its first call, where that is asked for.
-    pub(crate) seen: Option<HashMap<String, Vec<Type>>>,
+    pub seen: Option<HashMap<String, Vec<Type>>>,
     /// The mask that a layer which reads masks sets on its output.
-    pub(crate) mask: Option<Tensor>,
+    pub mask: Option<Tensor>,
+    /// Whether a layer has failed, and was named.
+    pub has_failed: bool,
 }
 
 impl Pass {
@@ -294,8 +296,8 @@ impl Pass {
 
 /// The context in which a layer's function runs.
 pub(crate) struct Cx<'a> {
-    pub(crate) net: &'a mut Net,
-    pub(crate) pass: &'a mut Pass,
+    pub net: &'a mut Net,
+    pub pass: &'a mut Pass,
 }
 
 impl Cx<'_> {

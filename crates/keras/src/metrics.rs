@@ -17,7 +17,7 @@ static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// The metrics of a compile configuration, by the output they are of.
 pub(crate) struct Metrics<'a> {
-    pub(crate) by_output: Vec<Vec<Stored<'a>>>,
+    pub by_output: Vec<Vec<Stored<'a>>>,
     /// What could not be given to an output.
     others: Vec<String>,
 }

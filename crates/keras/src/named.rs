@@ -16,10 +16,10 @@ static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named<'a> {
     /// Its name as stored.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     config: &'a Map<String, Value>,
     /// Named by a word alone.
-    pub(crate) is_word: bool,
+    pub is_word: bool,
 }
 
 impl<'a> Named<'a> {

@@ -19,14 +19,14 @@ const PRODUCT: &str = "product";
 pub struct KerasOptimizer {
     /// The formula.
     pub rule: Rule,
-    /// The learning rate.
-    pub lr: f64,
-    /// The share of lr that a parameter shrinks by at every step, beside the update.
-    pub weight_decay: Option<f64>,
     /// The largest norm of a single parameter's gradient.
     pub clip_norm: Option<f64>,
     /// The largest element of a gradient.
     pub clip_value: Option<f64>,
+    /// The learning rate.
+    pub lr: f64,
+    /// The share of lr that a parameter shrinks by at every step, beside the update.
+    pub weight_decay: Option<f64>,
 }
 
 /// The formula of an optimizer.

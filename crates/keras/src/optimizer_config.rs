@@ -19,14 +19,14 @@ const IDLE: [&str; 5] =
 /// What a file says of an optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OptimizerConfig {
-    pub(crate) optimizer: KerasOptimizer,
-    pub(crate) schedule: Schedule,
-    /// Whether the rate is a schedule's: else it is one of the optimizer's variables.
-    pub(crate) is_scheduled: bool,
+    pub optimizer: KerasOptimizer,
     /// The largest norm of all gradients together.
-    pub(crate) clip: Option<f64>,
+    pub clip: Option<f64>,
+    pub schedule: Schedule,
+    /// Whether the rate is a schedule's: else it is one of the optimizer's variables.
+    pub is_scheduled: bool,
     /// What the loss is scaled by at first, where a `LossScaleOptimizer` is around the optimizer.
-    pub(crate) scale: Option<f64>,
+    pub scale: Option<f64>,
 }
 
 impl OptimizerConfig {

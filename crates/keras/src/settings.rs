@@ -38,8 +38,8 @@ const MOST_NUMBERS: usize = 1 << 16;
 
 /// One layer's configuration with its place in the model, which every error names.
 pub(crate) struct Settings<'a> {
-    pub(crate) place: &'a str,
-    pub(crate) class: &'a str,
+    pub place: &'a str,
+    pub class: &'a str,
     map: &'a Map<String, Value>,
     /// The settings that were asked for.
     read: RefCell<HashSet<String>>,

@@ -2,37 +2,17 @@
 //!
 //! A run takes a few seconds; `MUTATIONS=10000` runs as many of each kind as are wanted.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_formats::keras::{Contents, KerasFile, Limits, write_keras};
 use plimsoll_keras::KerasModel;
 use plimsoll_run::Tensor;
+use plimsoll_testing::Counting;
 use serde_json::Value;
 
-/// Notes the largest single request.
-struct Counting;
-
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every request goes to the system's allocator as it came; only a number is kept beside.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise about the layout is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static COUNTING: Counting = Counting;
 
 /// No fixture needs a tenth of this in one piece.
 const MOST_BYTES: usize = 8 << 20;
@@ -66,7 +46,7 @@ fn is_model(bytes: Vec<u8>) -> bool {
     // The device reserves room for all its tensors when the first is made.
     static DEVICE: OnceLock<()> = OnceLock::new();
     DEVICE.get_or_init(|| drop(Tensor::from_slice(&[0.0f32], [1]).unwrap()));
-    LARGEST.store(0, Ordering::Relaxed);
+    Counting::forget_largest();
     let opened = KerasModel::from_bytes(bytes, "damaged", &limits());
     let ok = match opened {
         Ok(model) => {
@@ -81,7 +61,7 @@ fn is_model(bytes: Vec<u8>) -> bool {
             false
         }
     };
-    let largest = LARGEST.load(Ordering::Relaxed);
+    let largest = Counting::largest();
     assert!(largest <= MOST_BYTES, "one allocation of {largest} bytes");
     ok
 }

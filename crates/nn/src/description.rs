@@ -115,10 +115,10 @@ pub struct Description {
 
 /// A call before its tensors are turned into ids.
 pub(crate) struct Noted {
-    pub(crate) path: String,
-    pub(crate) kind: LayerKind,
-    pub(crate) inputs: Vec<Tensor>,
-    pub(crate) output: Tensor,
+    pub path: String,
+    pub kind: LayerKind,
+    pub inputs: Vec<Tensor>,
+    pub output: Tensor,
 }
 
 impl Description {

@@ -11,8 +11,8 @@ const MOST: f64 = 1.0e18;
 
 /// Where the scale and the number of finite steps since its last change are in a step's state.
 pub(crate) struct LossScale {
-    pub(crate) scale: usize,
-    pub(crate) good: usize,
+    pub scale: usize,
+    pub good: usize,
 }
 
 impl LossScale {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Held, Kind, Mode, Result, StateSpec, Step, StepInfo, StepPlanner, Tensor, record,
+    Device, Kind, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor, record,
 };
 use smallvec::SmallVec;
 
@@ -338,7 +338,7 @@ impl Training {
     }
 
     /// What was planned for a step.
-    pub fn info(&self) -> &StepInfo {
+    pub fn info(&self) -> &PlanFigures {
         self.step.info()
     }
 
@@ -374,17 +374,18 @@ fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
 }
 
 /// The parameters as a step holds them.
-fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<Held> {
-    let held = |(p, tensor): (&Param, Tensor)| Held { name: p.name.clone(), kind: Kind::Parameter, tensor };
+fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
+    let held =
+        |(p, tensor): (&Param, Tensor)| StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
     params.iter().zip(values).map(held).collect()
 }
 
 /// What a step holds beside the parameters, as it starts: on the host as far as that is allowed.
-fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<Held>> {
+fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<StateTensor>> {
     let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
     let held = |(name, ty, start): &(String, Type, Start)| {
         let tensor = start.tensor(ty.clone(), seed)?;
-        Held { name: name.clone(), kind: Kind::Optimizer, tensor }.hosted(&mut host)
+        StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor }.hosted(&mut host)
     };
     kept.iter().map(held).collect()
 }

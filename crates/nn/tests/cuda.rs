@@ -4,15 +4,14 @@ use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training};
 use plimsoll_run::{Device, Error, Exactness, Result, Tensor};
+use plimsoll_testing::group;
 
 const BATCH: usize = 8;
 
 /// The devices to compare with the CPU, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(64))), ("card", Device::cuda(0))];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 
@@ -78,12 +77,12 @@ fn a_tight_line_is_kept_and_a_byte_less_is_refused() {
         let (_, _, least, _) = train(&device, reassociated(Bytes::mib(4096))).unwrap();
         let (losses, planned, floor, _) = train(&device, reassociated(least)).unwrap();
         assert!(planned <= least && floor <= least, "{planned} and {floor} of {least}");
-        assert_close(&losses, &expected, "at the least line");
+        assert_close(&losses, &expected, "at the least limit");
         // What a card's context takes may change by a page or two while it is in use.
         let page = if device.name().contains("emulated") { 1 } else { 64 << 20 };
         match train(&device, reassociated(Bytes(least.get() - page))) {
             Err(Error::Infeasible { least: known, .. }) => assert!(known <= least, "{known} of {least}"),
-            other => panic!("a line below the least gave {other:?}"),
+            other => panic!("a limit below the least gave {other:?}"),
         }
     }
 }

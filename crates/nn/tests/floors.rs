@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use plimsoll_device::{Bytes, process};
 use plimsoll_graph::{DType, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
 use plimsoll_run::{Device, Error, Result, Tensor};
+use plimsoll_testing::child;
 
 type Build = Box<dyn Fn(&mut Net, &[Tensor]) -> Result<Tensor> + Send + Sync>;
 
@@ -54,7 +54,7 @@ struct Said {
     peak: u64,
 }
 
-/// Trains a few steps under a line, in this process. Refused, it announces nothing.
+/// Trains a few steps under a memory limit, in this process. Refused, it announces nothing.
 fn train(name: &str, cache: &Path, line: Option<Bytes>) -> Said {
     let device = Device::cpu_with(2, Bytes::gib(1)).unwrap();
     if !cache.as_os_str().is_empty() {
@@ -88,23 +88,10 @@ fn train(name: &str, cache: &Path, line: Option<Bytes>) -> Said {
 
 /// The same in a process of its own.
 fn ask(name: &str, cache: &Path, line: Option<u64>) -> Said {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to",
-            "--nocapture",
-        ])
-        .env("PLIMSOLL_FLOORS", format!("{name} {}", line.unwrap_or(0)))
-        .env("PLIMSOLL_FLOORS_CACHE", cache)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = text
-        .lines()
-        .find_map(|line| line.split_once("said: "))
-        .unwrap_or_else(|| panic!("{name} said nothing: {text}{}", String::from_utf8_lossy(&output.stderr)));
-    let numbers: Vec<u64> = said.1.split(' ').map(|n| n.parse().unwrap()).collect();
-    Said { least: numbers[0], announced: numbers[1], surveyed: numbers[2], peak: numbers[3] }
+    let question = [name, &line.unwrap_or(0).to_string(), &cache.to_string_lossy()];
+    let [least, announced, surveyed, peak] =
+        child::ask("the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to", &question);
+    Said { least, announced, surveyed, peak }
 }
 
 /// A copy of a cache in which the time of every kernel is another.
@@ -128,12 +115,11 @@ fn altered(cache: &Path, to: PathBuf, change: impl Fn(u64, usize) -> u64) -> Pat
 
 #[test]
 fn the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to() {
-    if let Ok(asked) = std::env::var("PLIMSOLL_FLOORS") {
-        let (name, line) = asked.split_once(' ').unwrap();
+    if let Some(question) = child::question() {
+        let [name, line, cache] = question.try_into().unwrap();
         let line = Some(line.parse().unwrap()).filter(|&line| line > 0).map(Bytes);
-        let cache = PathBuf::from(std::env::var_os("PLIMSOLL_FLOORS_CACHE").unwrap());
-        let Said { least, announced, surveyed, peak } = train(name, &cache, line);
-        return println!("\nsaid: {least} {announced} {surveyed} {peak}");
+        let Said { least, announced, surveyed, peak } = train(&name, Path::new(&cache), line);
+        return child::answer(&[least, announced, surveyed, peak]);
     }
     let folder = std::env::temp_dir().join(format!("plimsoll-floors-{}", std::process::id()));
     for name in MODELS {

@@ -4,13 +4,15 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
-use plimsoll_run::{Device, Exactness, Result, StepInfo, Tensor};
+use plimsoll_run::{Device, Exactness, PlanFigures, Result, Tensor};
+use plimsoll_testing::group;
 
 const GPT: zoo::Gpt = zoo::Gpt { vocabulary: 64, width: 64, layers: 4, heads: 4 };
 
 /// The emulator, or a line that says that there is none.
+#[track_caller]
 fn emulator() -> Option<Device> {
-    Device::cuda_emulated(Bytes::mib(256)).map_err(|why| println!("skipped: no emulator ({why})")).ok()
+    group("emulator", Device::cuda_emulated(Bytes::mib(256)))
 }
 
 fn recipe(input: Type, labels: Type, host: Option<Bytes>) -> Recipe {
@@ -38,7 +40,7 @@ fn models_of_the_zoo_are_planned_with_copies() {
     device.scope(|| {
         for (name, model, input, labels) in cases {
             // One after the other: what a survey holds of the device is counted by the next.
-            let survey = |host: Option<Bytes>, lines: &[Bytes]| -> (Bytes, Bytes, Vec<StepInfo>) {
+            let survey = |host: Option<Bytes>, lines: &[Bytes]| -> (Bytes, Bytes, Vec<PlanFigures>) {
                 let recipe = recipe(input.clone(), labels.clone(), host);
                 let mut survey = Training::planner(model(), recipe).unwrap();
                 let plans = lines.iter().map(|&line| survey.plan(Some(line)).unwrap().figures).collect();

@@ -18,7 +18,8 @@ fn lines_of(timeline: &Step, layer: &str) -> Vec<u32> {
         .filter(|i| timeline.names[i.layer as usize].split('/').any(|part| part == layer));
     let mut lines: Vec<u32> = of_layer
         .map(|i| {
-            let site = i.site.unwrap_or_else(|| panic!("{layer} has an instruction {} without a line", i.op));
+            let site =
+                i.site.unwrap_or_else(|| panic!("{layer} has an instruction {} without a limit", i.op));
             let (file, line) = timeline.sites[site as usize].rsplit_once(':').unwrap();
             assert!(file.ends_with("tests/sites.rs"), "{layer}: {file}");
             line.parse().unwrap()
@@ -79,6 +80,21 @@ fn a_closure_has_the_lines_inside_it_and_so_has_a_function() {
     assert_eq!(lines_of(&timeline, "first"), [marked("first")]);
     assert_eq!(lines_of(&timeline, "second"), [marked("second")]);
     assert_eq!(lines_of(&timeline, "head"), [marked("head")]);
+}
+
+#[test]
+fn an_op_that_is_handed_over_by_name_has_the_line_that_did() {
+    let timeline = planned(
+        model(|net, x| {
+            let y = net.dense("first", &x[0], 16, true)?;
+            let y = Some(&y).map(plimsoll_run::Tensor::tanh).unwrap()?; // handed
+            net.dense("last", &y, 10, true)
+        }),
+        Type::new(DType::F32, [4, 8]),
+    );
+    own_lines_only(&timeline);
+    let line = format!("tests/sites.rs:{}", marked("handed"));
+    assert!(timeline.sites.iter().any(|site| site.ends_with(&line)), "{line} in {:?}", timeline.sites);
 }
 
 fn head(net: &mut plimsoll_nn::Net, x: &plimsoll_run::Tensor) -> plimsoll_run::Result<plimsoll_run::Tensor> {

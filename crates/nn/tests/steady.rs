@@ -1,31 +1,10 @@
 //! A steady-state training step performs no heap allocation.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
 use plimsoll_run::{Device, Result, Tensor};
-
-/// The system's allocator, counting what it is asked for.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+use plimsoll_testing::Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -67,11 +46,11 @@ fn a_steady_step_allocates_nothing() {
             for _ in 0..2 {
                 training.step(&[&x], &y).unwrap();
             }
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            let before = Counting::allocations();
             for _ in 0..3 {
                 training.step(&[&x], &y).unwrap();
             }
-            let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            let made = Counting::allocations() - before;
             assert_eq!(made, 0, "{name}: {made} heap allocations in three steps");
         }
     });

@@ -4,29 +4,17 @@ use crate::indexed_problem::{IndexedProblem, resident_offsets};
 use crate::lifespan::{Action, Lifespans};
 use crate::overlap::makespan;
 use crate::place::Places;
-use crate::plan::{Placed, Step};
+use crate::plan::{Figures, Placed, Plan, Step};
 use crate::problem::{Home, Problem, TensorId};
 
-/// The parts of a plan that say what runs where.
-pub(crate) struct Emitted {
-    pub residents: Vec<Placed>,
-    pub outputs: Vec<Placed>,
-    pub steps: Vec<Step>,
-    pub arena_bytes: u64,
-    pub host_bytes: u64,
-    pub ns: u64,
-    pub replays: u64,
-    pub offloads: u64,
-}
-
-/// Writes the steps of `actions`, whose buffers are `spans` at `places`.
+/// Writes the plan of `actions`, whose buffers are `spans` at `places`. Its figures say only what the steps themselves do.
 pub(crate) fn emit(
     problem: &Problem,
     indexed: &IndexedProblem,
     actions: &[Action],
     spans: &Lifespans,
     places: &Places,
-) -> Emitted {
+) -> Plan {
     let (residents, _) = resident_offsets(problem);
     let mut at = vec![0u64; problem.tensors.len()];
     let mut arena_bytes = 0;
@@ -37,15 +25,11 @@ pub(crate) fn emit(
     for (b, buffer) in spans.buffers.iter().enumerate() {
         arena_bytes = arena_bytes.max(places.offsets[b] + buffer.size);
     }
-    let mut all = Emitted {
+    let mut all = Plan {
         residents: residents.iter().map(|&(tensor, offset)| Placed { tensor, offset }).collect(),
-        outputs: Vec::new(),
         steps: Vec::with_capacity(actions.len()),
-        arena_bytes,
-        host_bytes: 0,
-        ns: makespan(indexed, actions),
-        replays: 0,
-        offloads: 0,
+        figures: Figures { predicted_ns: makespan(indexed, actions), arena_bytes, ..Figures::default() },
+        ..Plan::default()
     };
     let mut ran = vec![false; indexed.ops as usize];
     let mut host: Vec<u64> = vec![0; indexed.tensors() as usize];
@@ -70,15 +54,15 @@ pub(crate) fn emit(
                 let scratch = if has_scratch { offset(ins.len() + outs.len()) } else { 0 };
                 let replay = std::mem::replace(&mut ran[position as usize], true);
                 all.steps.push(Step::Run { op: id, replay, reads, writes, scratch });
-                all.replays += u64::from(replay);
+                all.figures.recomputed_ops += u64::from(replay);
             }
             Action::Store(t) => {
                 let unit = indexed.alignment[t as usize];
-                host[t as usize] = all.host_bytes.next_multiple_of(unit);
-                all.host_bytes = host[t as usize] + indexed.size[t as usize];
+                host[t as usize] = all.figures.host_bytes.next_multiple_of(unit);
+                all.figures.host_bytes = host[t as usize] + indexed.size[t as usize];
                 let (tensor, from, to) = (indexed.tensor_id[t as usize], offset(0), host[t as usize]);
                 all.steps.push(Step::Offload { tensor, from, to });
-                all.offloads += 1;
+                all.figures.offloaded_tensors += 1;
             }
             Action::Load(t) => {
                 let (tensor, from, to) = (indexed.tensor_id[t as usize], host[t as usize], offset(0));

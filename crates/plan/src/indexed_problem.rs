@@ -45,16 +45,6 @@ pub(crate) struct IndexedProblem {
     pub ops: u32,
     /// Position in the order -> the problem's op, or `u32::MAX` for a stage that is there for replays alone.
     pub op_id: Vec<OpId>,
-    /// Transient -> the problem's tensor.
-    pub tensor_id: Vec<TensorId>,
-    /// Transient bytes, padded.
-    pub size: Vec<u64>,
-    /// Transient alignment.
-    pub alignment: Vec<u64>,
-    /// The op that makes each transient.
-    pub producer: Vec<u32>,
-    /// Whether each transient must be there at the end.
-    pub keep: Vec<bool>,
     /// Transients each op reads, each once.
     pub ins: Lists,
     /// Transients each op writes.
@@ -63,20 +53,30 @@ pub(crate) struct IndexedProblem {
     pub pairs: Lists,
     /// Time of each op; nothing for ops that are copies, which run beside the others.
     pub ns: Vec<u64>,
-    /// Ops that are copies.
-    pub carried: Vec<Option<Carried>>,
-    /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
-    pub is_carried: Vec<bool>,
     /// Scratch of each op, padded.
     pub scratch: Vec<u64>,
     /// Each op may be replayed just before any op up to this one; its own position if never.
     pub replay_until: Vec<u32>,
+    /// Ops that are copies.
+    pub carried: Vec<Option<Carried>>,
     /// Bytes of all residents, packed, padded.
     pub resident_bytes: u64,
-    /// Time to copy each transient over the link, if there is one.
-    pub copy_ns: Option<Vec<u64>>,
+    /// Transient -> the problem's tensor.
+    pub tensor_id: Vec<TensorId>,
+    /// Transient bytes, padded.
+    pub size: Vec<u64>,
+    /// Transient alignment.
+    pub alignment: Vec<u64>,
     /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
     pub copy_overlap_divisor: u64,
+    /// Time to copy each transient over the link, if there is one.
+    pub copy_ns: Option<Vec<u64>>,
+    /// The op that makes each transient.
+    pub producer: Vec<u32>,
+    /// Whether each transient must be there at the end.
+    pub keep: Vec<bool>,
+    /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
+    pub is_carried: Vec<bool>,
 }
 
 impl IndexedProblem {

@@ -101,7 +101,7 @@ pub struct Placed {
 }
 
 /// What a plan promises and how close that is to the best possible.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Predicted nanoseconds of the plan: ops one after the other, beside them one copy at a time each way, and waiting.
     pub predicted_ns: u64,
@@ -128,18 +128,18 @@ pub struct Figures {
 }
 
 /// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The budget that was asked for, in bytes.
-    pub budget: u64,
-    /// The host budget that was asked for, in bytes.
-    pub host_budget: u64,
     /// Where the residents lie.
     pub residents: Vec<Placed>,
-    /// Where the outputs lie when the step is over.
-    pub outputs: Vec<Placed>,
+    /// The budget that was asked for, in bytes.
+    pub budget: u64,
     /// The instructions.
     pub steps: Vec<Step>,
+    /// The host budget that was asked for, in bytes.
+    pub host_budget: u64,
+    /// Where the outputs lie when the step is over.
+    pub outputs: Vec<Placed>,
     /// What the plan promises.
     pub figures: Figures,
 }

@@ -225,30 +225,10 @@ fn unlinked(problem: &Problem) -> Arc<Problem> {
 
 /// Writes a schedule as a plan, without the figures that need a grid.
 fn write(problem: &Problem, schedule: &mut Schedule) -> Plan {
-    let alignment = problem.scratch_alignment;
-    let spans = lifespans(&schedule.indexed, &schedule.actions, alignment);
-    let live_bytes = schedule.live;
-    let indexed = schedule.indexed.clone();
-    let actions = schedule.actions.clone();
-    let emitted = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
-    Plan {
-        budget: 0,
-        host_budget: 0,
-        residents: emitted.residents,
-        outputs: emitted.outputs,
-        steps: emitted.steps,
-        figures: Figures {
-            predicted_ns: emitted.ns,
-            unlimited_ns: 0,
-            lower_bound_ns: 0,
-            arena_bytes: emitted.arena_bytes,
-            live_bytes: live_bytes.min(emitted.arena_bytes),
-            unlimited_bytes: 0,
-            floor_bytes: 0,
-            bound_bytes: 0,
-            host_bytes: emitted.host_bytes,
-            recomputed_ops: emitted.replays,
-            offloaded_tensors: emitted.offloads,
-        },
-    }
+    let (alignment, live) = (problem.scratch_alignment, schedule.live);
+    let (indexed, actions) = (schedule.indexed.clone(), schedule.actions.clone());
+    let spans = lifespans(&indexed, &actions, alignment);
+    let mut plan = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
+    plan.figures.live_bytes = live.min(plan.figures.arena_bytes);
+    plan
 }

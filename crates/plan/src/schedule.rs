@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 /// A schedule that was found: the actions of a step, with what they take.
 pub(crate) struct Schedule {
+    pub actions: Vec<Action>,
+    pub indexed: Arc<IndexedProblem>,
     /// The budget it was searched for.
     pub budget: u64,
     pub ns: u64,
     /// The most bytes that are live at once.
     pub live: u64,
-    pub indexed: Arc<IndexedProblem>,
-    pub actions: Vec<Action>,
     pub packed: Option<Places>,
     /// What [`Schedule::repacked`] found, if it was asked and there was something to find.
     repacked: Option<Box<Schedule>>,

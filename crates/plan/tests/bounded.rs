@@ -5,42 +5,10 @@
 mod common;
 mod shapes;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::{Chance, random_step};
 use plimsoll_plan::{Op, PlanError, Planner, Problem, Request, Tensor, TensorId, steps_taken, verify};
+use plimsoll_testing::Counting;
 use shapes::{node, training};
-
-/// The system's allocator, counting what each thread holds and held at most.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<(i64, i64)> = const { Cell::new((0, 0)) };
-}
-
-fn add(bytes: i64) {
-    // A thread that ends has nothing left to count with.
-    let _ = HELD.try_with(|held| {
-        let (now, most) = held.get();
-        held.set((now + bytes, most.max(now + bytes)));
-    });
-}
-
-// SAFETY: every call is passed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        add(layout.size() as i64);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        add(-(layout.size() as i64));
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -59,8 +27,7 @@ fn most_steps(ops: usize) -> u64 {
 /// Plans `step` for its floor, for less, for all it wants and for what lies between, and holds that to both bounds.
 fn check(name: &str, step: &Problem) {
     step.check().unwrap();
-    let (steps, (held, _)) = (steps_taken(), HELD.get());
-    HELD.set((held, held));
+    let (steps, held) = (steps_taken(), Counting::forget_most());
     let mut planner = Planner::new(step, &Request::within(0)).unwrap();
     let (floor, top) = (planner.floor_bytes(), planner.unlimited_bytes());
     for budget in [floor, floor.midpoint(top), top] {
@@ -69,7 +36,7 @@ fn check(name: &str, step: &Problem) {
         assert!(plan.figures.arena_bytes <= budget, "{name}");
     }
     let ops = step.ops.len();
-    let (steps, held) = (steps_taken() - steps, HELD.get().1 - held);
+    let (steps, held) = (steps_taken() - steps, Counting::held().1 - held);
     println!("{name}: {ops} ops, {steps} steps of {}, {held} bytes of {}", most_steps(ops), declared(ops));
     assert!(steps <= most_steps(ops), "{name}: {steps} steps");
     assert!(held <= declared(ops), "{name}: {held} bytes where {} are declared", declared(ops));

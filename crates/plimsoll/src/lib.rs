@@ -49,8 +49,8 @@ pub mod prelude {
         mse, smooth_cross_entropy, softmax_cross_entropy, zoo,
     };
     pub use plimsoll_run::{
-        Device, Exactness, Frontier, FrontierPoint, Function, MemoryInfo, MemoryRequest, Peak, Sketch, Step,
-        StepInfo, StepPlan, StepPlanner, StepResult, Tape, Tensor, function,
+        Device, Exactness, Frontier, FrontierPoint, Function, MemoryInfo, MemoryRequest, Peak, PlanFigures,
+        Sketch, Step, StepPlan, StepPlanner, StepResult, Tape, Tensor, function,
     };
     pub use plimsoll_train::{
         Callback, Checkpoints, CsvLog, EarlyStopping, Epochs, ProgressBar, ReduceOnPlateau, TensorBoardLog,

@@ -4,7 +4,7 @@ use plimsoll_device::backend::{Fault, Unsupported};
 use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
-use crate::memory::{Account, Refusal, Way};
+use crate::memory::{FixedMemory, Refusal, Remedy};
 
 /// An error of the run stage.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ pub enum Error {
     #[error(transparent)]
     Reserve(#[from] ReserveError),
 
-    /// No plan keeps to the line.
+    /// No plan keeps to the limit.
     #[error("{}", refused(*asked, *least, account, refusal.as_deref(), heaviest, ways))]
     Infeasible {
         /// The bytes asked for, of the process as the system counts it.
@@ -130,13 +130,13 @@ pub enum Error {
         /// The least that would do.
         least: Bytes,
         /// What the process takes beside the arena.
-        account: Account,
+        account: FixedMemory,
         /// The planner's own answer about the part of the step that needs most. Its bytes are of state, inputs and arena.
         refusal: Option<Box<plimsoll_plan::Infeasible>>,
         /// The five heaviest tensors.
         heaviest: Vec<(String, Bytes)>,
         /// What else could be done, and the least that would do then.
-        ways: Vec<Way>,
+        ways: Vec<Remedy>,
     },
 
     /// No plan keeps to what a device has left, though the caller would have allowed more.
@@ -147,7 +147,7 @@ pub enum Error {
     Full {
         /// The device.
         device: String,
-        /// The refusal of a line of all that it has left.
+        /// The refusal of a limit of all that it has left.
         refusal: Box<Error>,
     },
 
@@ -182,10 +182,10 @@ impl From<plimsoll_graph::Error> for Error {
 fn refused(
     asked: Bytes,
     least: Bytes,
-    account: &Account,
+    account: &FixedMemory,
     refusal: Option<&plimsoll_plan::Infeasible>,
     heaviest: &[(String, Bytes)],
-    ways: &[Way],
+    ways: &[Remedy],
 ) -> String {
     let fullest = refusal.map(|refusal| refusal.op_name.as_str());
     Refusal { asked, least, account, fullest, heaviest, ways }.text()

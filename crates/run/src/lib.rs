@@ -40,11 +40,11 @@ mod timeline;
 
 mod execute;
 
-pub use choose::{Frontier, FrontierPoint, PROGRAM, StepInfo, StepPlan, StepPlanner, undominated};
+pub use choose::{Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, undominated};
 pub use device::{Counted, Device, MemoryInfo, Placement, Profile};
 pub use error::{Error, Result};
-pub use execute::{Function, Held, Mode, Step, function};
-pub use memory::{Account, Way};
+pub use execute::{Function, Mode, StateTensor, Step, function};
+pub use memory::{FixedMemory, Remedy};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;
@@ -53,5 +53,5 @@ pub use plimsoll_record as record;
 pub use plimsoll_record::Kind;
 pub use request::{MemoryRequest, Precision};
 pub use scope::{asked_at, asked_from, named};
-pub use tensor::{Feed, Sketch, Tape, Tensor};
-pub use trace::{Pass, StateSpec, StepFn, StepOptions, StepResult};
+pub use tensor::{HostUploader, Sketch, Tape, Tensor};
+pub use trace::{StateSpec, StepArgs, StepFn, StepOptions, StepResult};

@@ -13,8 +13,10 @@ use plimsoll_cuda::{Arena, Cuda, Options};
 use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, RandomOps, Type};
 use plimsoll_run::{
-    Device, Error, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Error, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
+    TensorOps,
 };
+use plimsoll_testing::group;
 
 /// What tells a process that it is the thief, and what it is to take.
 const THIEF: &str = "PLIMSOLL_TEST_THIEF";
@@ -29,16 +31,11 @@ const LAYERS: usize = 24;
 const STEPS: usize = 12;
 
 /// The card, for one test at a time: each looks at all of its memory. Or a line that says that there is none.
+#[track_caller]
 fn card() -> Option<(MutexGuard<'static, ()>, Device)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::cuda(0) {
-        Ok(device) => Some((alone, device)),
-        Err(why) => {
-            println!("skipped: no card ({why})");
-            None
-        }
-    }
+    group("card", Device::cuda(0)).map(|device| (alone, device))
 }
 
 /// The same card without libraries, for memory that no device's pool knows of: what is taken through it counts for the
@@ -60,7 +57,7 @@ fn noise(device: &Device, ty: &Type, scale: f64, seed: i64) -> Tensor {
 }
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let tape = Tape::new();
     tape.watch(&pass.state[0])?;
     let mut x = pass.inputs[0].clone();
@@ -80,10 +77,10 @@ fn options(memory: Option<Bytes>) -> StepOptions {
 /// A step, and a count of how often its body is traced: every plan traces it.
 fn compile(device: &Device, memory: Option<Bytes>, samples: usize) -> Result<(Step, Arc<AtomicUsize>)> {
     let w = noise(device, &Type::new(DType::F32, [WIDTH, WIDTH]), 0.04, 1);
-    let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+    let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
     let traced = Arc::new(AtomicUsize::new(0));
     let count = traced.clone();
-    let body = move |pass: &Pass<'_>| {
+    let body = move |pass: &StepArgs<'_>| {
         count.fetch_add(1, Ordering::SeqCst);
         body(pass)
     };
@@ -115,7 +112,7 @@ fn show(what: &str, device: &Device, step: Option<&Step>) {
             info.unlimited,
             info.account.program,
             info.account.tensors,
-            info.account.staged,
+            info.account.inputs,
             info.recomputed_ops
         );
     }
@@ -153,7 +150,7 @@ fn a_library_that_grows_on_a_card_is_told_and_planned_around_with_the_same_bits(
     let (mut step, traced) = compile(&device, Some(line), SAMPLES).unwrap();
     let mut losses = vec![run(&mut step, &first).unwrap()];
     losses.extend((1..3).map(|_| run(&mut step, &x).unwrap()));
-    show(&format!("under a line of {line} after 3 steps"), &device, Some(&step));
+    show(&format!("under a memory limit of {line} after 3 steps"), &device, Some(&step));
     eprintln!("    told so far: {:?}", step.take_notice());
     assert!(device.taken().unwrap() <= line);
     let (before, plans) = (step.info().account.program, traced.load(Ordering::SeqCst));
@@ -167,7 +164,7 @@ fn a_library_that_grows_on_a_card_is_told_and_planned_around_with_the_same_bits(
             told = step.take_notice();
             eprintln!("    after step {n}: {now} taken, told: {told:?}");
         }
-        assert!(told.is_none() || now <= line, "{now} under a line of {line} after step {n}");
+        assert!(told.is_none() || now <= line, "{now} under a memory limit of {line} after step {n}");
     }
     show("planned anew", &device, Some(&step));
     let told = told.expect("it grew and nobody was told");
@@ -188,9 +185,9 @@ fn a_library_that_leaves_no_room_on_a_card_is_a_refusal_and_nothing_is_lost() {
     let line = plain.planned + Bytes::mib(16);
     let (mut step, _) = compile(&device, Some(line), SAMPLES).unwrap();
     let mut losses = vec![run(&mut step, &first).unwrap(), run(&mut step, &x).unwrap()];
-    // More than the line leaves beside the least.
+    // More than the limit leaves beside the least.
     let grown = line.saturating_sub(step.info().floor) + Bytes::mib(256);
-    show(&format!("under a line of {line} after 2 steps"), &device, Some(&step));
+    show(&format!("under a memory limit of {line} after 2 steps"), &device, Some(&step));
     library.resize(grown.to_usize().unwrap()).unwrap();
     show(&format!("a library took {grown} more"), &device, None);
     let mut trained = weights(&step);
@@ -234,27 +231,27 @@ fn an_eager_op_beside_a_step_on_a_card_does_not_take_the_process_past_its_line()
     for _ in 0..4 {
         run(&mut step, &x).unwrap();
     }
-    show(&format!("under a line of {line} after 4 steps"), &device, Some(&step));
+    show(&format!("under a memory limit of {line} after 4 steps"), &device, Some(&step));
     let zeros =
         |bytes: u64| device.scope(|| Tensor::zeros(Type::new(DType::U8, [usize::try_from(bytes).unwrap()])));
     let left = line.saturating_sub(device.taken().unwrap());
-    let refused = zeros(left.get() + (64 << 20)).expect_err("that is past the line");
+    let refused = zeros(left.get() + (64 << 20)).expect_err("that is past the limit");
     eprintln!("    {left} are left; 64 MiB more were refused: {refused}");
     let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
-    assert!(why.verdict == Verdict::Line, "{refused}");
-    // What the line leaves is given, page by page, and no more.
+    assert!(why.verdict == Verdict::MemoryLimit, "{refused}");
+    // What the limit leaves is given, page by page, and no more.
     let mut kept = Vec::new();
     while let Ok(more) = zeros(8 << 20) {
         kept.push(more);
         let taken = device.taken().unwrap();
-        assert!(taken <= line, "{taken} under a line of {line} with {} blocks", kept.len());
+        assert!(taken <= line, "{taken} under a memory limit of {line} with {} blocks", kept.len());
     }
     show(&format!("{} blocks of 8 MiB were given", kept.len()), &device, None);
     drop(kept);
     run(&mut step, &x).unwrap();
     assert!(device.taken().unwrap() <= line);
     step.replan(options(None)).unwrap();
-    zeros(left.get() + (64 << 20)).expect("without a line there is room");
+    zeros(left.get() + (64 << 20)).expect("without a limit there is room");
 }
 
 /// Another process that takes memory of the card, until this is dropped.
@@ -339,7 +336,7 @@ fn take_all_but(cuda: &Cuda, held: &mut Arena, rest: usize) {
 #[test]
 fn the_thief_is_a_process_of_its_own() {
     let Ok(order) = std::env::var(THIEF) else {
-        return println!("skipped: the tests of theft start it");
+        return println!("nothing to do: the tests of theft start this");
     };
     let numbers: Vec<usize> = order.split(':').skip(1).map(|n| n.parse().expect("a number")).collect();
     let cuda = bare();

@@ -9,18 +9,17 @@ use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
+use plimsoll_testing::group;
 
 const LAYERS: usize = 6;
 
 /// The devices with memory of their own, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 
@@ -40,7 +39,7 @@ fn held(device: &Device) -> Vec<(String, Kind, Type)> {
     [named("weight", Kind::Parameter), first, second].concat()
 }
 
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let (weights, moments) = pass.state.split_at(LAYERS);
     let (first, second) = moments.split_at(LAYERS);
     let tape = Tape::new();
@@ -80,7 +79,7 @@ fn compile(device: &Device, options: StepOptions) -> Result<Step> {
                 Kind::Parameter => noise(&ty, scale, i as u64),
                 _ => Tensor::zeros(ty)?,
             };
-            all.push(Held { name, kind, tensor }.hosted(&mut left)?);
+            all.push(StateTensor { name, kind, tensor }.hosted(&mut left)?);
         }
         Step::compile_with(options, all, &[input(device)], body)
     })
@@ -107,7 +106,7 @@ fn expected(device: &Device) -> Vec<Vec<u8>> {
     bits(device, &mut compile(device, options()).unwrap())
 }
 
-/// A line that all of the state on the device would pass: between the least with and without the host's memory.
+/// A limit that all of the state on the device would pass: between the least with and without the host's memory.
 fn low(device: &Device) -> Bytes {
     let (with, without) = (survey(device, &hosting(None)).floor(), survey(device, &options()).floor());
     assert!(with < without, "{with} with state on the host, {without} without");
@@ -115,7 +114,7 @@ fn low(device: &Device) -> Bytes {
 }
 
 #[test]
-fn state_on_the_host_gives_the_same_bits_under_every_line() {
+fn state_on_the_host_gives_the_same_bits_under_every_limit() {
     for device in devices() {
         let expected = expected(&device);
         let (floor, most) = {

@@ -8,9 +8,10 @@ use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
 use plimsoll_run::record::Action;
 use plimsoll_run::{
-    Device, Error, Exactness, Held, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner,
+    Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
+use plimsoll_testing::group;
 
 /// The devices with memory of their own, or lines that say which are not there.
 fn devices() -> Vec<Device> {
@@ -20,9 +21,7 @@ fn devices() -> Vec<Device> {
         card.calibrate(&std::env::temp_dir().join("plimsoll-offload-times"));
     }
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", card)];
-    let there = found
-        .into_iter()
-        .filter_map(|(what, device)| device.map_err(|why| println!("skipped: no {what} ({why})")).ok());
+    let there = found.into_iter().filter_map(|(name, device)| group(name, device));
     there.collect()
 }
 
@@ -63,7 +62,7 @@ impl Net {
         }
     }
 
-    fn body(self, pass: &Pass<'_>) -> Result<StepResult> {
+    fn body(self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let tape = Tape::new();
         pass.state.iter().try_for_each(|w| tape.watch(w))?;
         let mut x = pass.inputs[0].clone();
@@ -98,7 +97,7 @@ fn copying(memory: Option<Bytes>) -> StepOptions {
 
 fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
     device.scope(|| {
-        let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| Held {
+        let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| StateTensor {
             name,
             kind,
             tensor: noise(&ty, 0.3, i as u64),
@@ -137,7 +136,7 @@ fn lines(net: Net, device: &Device) -> Vec<Bytes> {
 }
 
 #[test]
-fn copies_give_the_same_bits_under_every_line() {
+fn copies_give_the_same_bits_under_every_limit() {
     for device in devices() {
         for net in [Net::Dense, Net::Conv] {
             let mut free = compile(net, &device, options()).unwrap();

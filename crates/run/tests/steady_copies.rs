@@ -1,38 +1,17 @@
 //! Copies to the host and back add no heap allocation to a steady step. The emulator's own launches allocate, so a step with
 //! copies is held against the same step without.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::{
-    Device, Held, Kind, Pass, Result, Step, StepOptions, StepResult, Tape, Tensor, TensorOps,
+    Device, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor, TensorOps,
 };
-
-/// The system's allocator, counting what it is asked for.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
+use plimsoll_testing::{Counting, group};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let tape = Tape::new();
     tape.watch(&pass.state[0])?;
     let mut x = pass.inputs[0].clone();
@@ -50,17 +29,17 @@ fn allocations(device: &Device, options: StepOptions) -> (usize, u64, u64, Bytes
     device.scope(|| {
         let (w, x) = (Type::new(DType::F32, [32, 32]), Type::new(DType::F32, [64, 32]));
         let tensor = Tensor::full(w, 0.1).unwrap();
-        let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor }];
+        let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor }];
         let mut step = Step::compile_with(options, held, std::slice::from_ref(&x), body).unwrap();
         let x = Tensor::full(x, 0.5).unwrap();
         for _ in 0..3 {
             step.run(&[&x]).unwrap();
         }
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = Counting::allocations();
         for _ in 0..3 {
             step.run(&[&x]).unwrap();
         }
-        let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let made = Counting::allocations() - before;
         let info = step.info();
         (made, info.offloaded_copies, info.recomputed_ops, info.floor, info.unlimited)
     })
@@ -68,13 +47,7 @@ fn allocations(device: &Device, options: StepOptions) -> (usize, u64, u64, Bytes
 
 #[test]
 fn copies_allocate_nothing() {
-    let device = match Device::cuda_emulated(Bytes::mib(64)) {
-        Ok(device) => device,
-        Err(why) => {
-            println!("skipped: no emulator ({why})");
-            return;
-        }
-    };
+    let Some(device) = group("emulator", Device::cuda_emulated(Bytes::mib(64))) else { return };
     let (without, copies, ..) = allocations(&device, StepOptions::default());
     assert_eq!(copies, 0);
     let free = StepOptions::default().host_limit(Some(Bytes::mib(64)));

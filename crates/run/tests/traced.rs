@@ -3,8 +3,8 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, LossOps, NormOps, Site, SoftmaxOps, Type};
 use plimsoll_run::{
-    Device, Error, Kind, Pass, Result, StateSpec, Step, StepOptions, StepPlanner, StepResult, Tape, Tensor,
-    TensorOps, asked_at, function, named,
+    Device, Error, Kind, Result, StateSpec, Step, StepArgs, StepOptions, StepPlanner, StepResult, Tape,
+    Tensor, TensorOps, asked_at, function, named,
 };
 
 fn noise(shape: &[usize], dtype: DType, seed: u64) -> Tensor {
@@ -249,7 +249,7 @@ fn sizes_that_cannot_be_counted_are_refused_as_such() {
     let state = vec![StateSpec::new("w", Kind::Parameter, Type::new(DType::F32, [2, 2]))];
     let survey = |ty: Type| {
         let options = StepOptions::default();
-        let body = |pass: &Pass<'_>| {
+        let body = |pass: &StepArgs<'_>| {
             let x = &pass.inputs[0];
             // As wide as it is long.
             let square =

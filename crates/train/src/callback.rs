@@ -3,7 +3,7 @@
 use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
 use plimsoll_nn::Plateau;
-use plimsoll_run::StepInfo;
+use plimsoll_run::PlanFigures;
 use plimsoll_run::record::Event;
 
 use crate::error::{Error, Result};
@@ -11,11 +11,11 @@ use crate::stop::{Ended, shown};
 
 /// What a run is about to do.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct RunPlan<'a> {
     /// What was planned for a step.
-    pub info: &'a StepInfo,
-    /// The line, if there is one.
-    pub line: Option<Bytes>,
+    pub info: &'a PlanFigures,
+    /// The memory limit, if there is one.
+    pub limit: Option<Bytes>,
     /// Samples in a batch.
     pub batch: usize,
     /// Trained parameters.
@@ -86,7 +86,7 @@ pub struct EpochEvent {
     pub waiting_seconds: f64,
     /// Of those, seconds of validation.
     pub validation_seconds: f64,
-    /// What the line counts, now: the process's memory on a card, else its resident set. See
+    /// What the memory limit counts, now: the process's memory on a card, else its resident set. See
     /// [`Device::counted`](plimsoll_run::Device::counted).
     pub device_bytes: u64,
     /// The most there was of it.
@@ -199,7 +199,7 @@ pub trait Callback: Send {
     }
 
     /// Before the first step.
-    fn on_start(&mut self, _plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, _plan: &RunPlan<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl Callback for EarlyStopping {
         "early-stopping"
     }
 
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         if plan.step == 0 {
             (self.best, self.waited) = (f64::NAN, 0);
         }
@@ -349,7 +349,7 @@ impl Callback for ReduceOnPlateau {
         "reduce-on-plateau"
     }
 
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         if plan.step == 0 {
             let Plateau { best, waited, current, .. } = &mut self.plateau;
             (*best, *waited, *current) = (f64::INFINITY, 0, 1.0);

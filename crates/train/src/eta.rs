@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::callback::{EpochEvent, Plan, StepEvent};
+use crate::callback::{EpochEvent, RunPlan, StepEvent};
 
 /// How long a run will still take, as far as it can be told from what was.
 ///
@@ -31,7 +31,7 @@ pub struct Left {
 
 impl Eta {
     /// For a run that is about to do this.
-    pub fn new(plan: &Plan<'_>) -> Eta {
+    pub fn new(plan: &RunPlan<'_>) -> Eta {
         Eta { samples: plan.samples, epochs: plan.epochs, ..Eta::default() }
     }
 

@@ -9,7 +9,7 @@ use plimsoll_device::process::Meter;
 use plimsoll_run::record::{Event, Steps};
 use plimsoll_run::{Counted, Device};
 
-use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::callback::{Callback, EpochEvent, Notice, RunPlan, StepEvent, Verdict};
 use crate::error::{Error, Result};
 use crate::stop::Ended;
 
@@ -19,7 +19,7 @@ const MOST_ROWS: u64 = 4096;
 const MOST_NOTICES: u64 = 8192;
 
 /// Writes a line of CSV for every step, or for every second, fourth, … step of a long run: loss, rate, speed, what the process
-/// takes of the host's memory, and what is on the device: on a card what the line counts, else what tensors hold. Steps that
+/// takes of the host's memory, and what is on the device: on a card what the memory limit counts, else what tensors hold. Steps that
 /// are logged allocate nothing. A run that goes on goes on in the same file, in the columns that it has.
 pub struct StepLog {
     path: PathBuf,
@@ -166,7 +166,7 @@ fn step_numbers(file: File) -> (u64, u64) {
 }
 
 impl Callback for StepLog {
-    fn on_start(&mut self, _: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, _: &RunPlan<'_>) -> Result<()> {
         self.open().map_err(Error::file(&self.path))
     }
 
@@ -206,11 +206,11 @@ impl NoticeLog {
 }
 
 impl Callback for NoticeLog {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         if let Ok(file) = File::open(&self.path) {
             self.lines = BufReader::new(file).split(b'\n').count() as u64;
         }
-        let (line, planned) = (plan.line.map(|line| line.get()), plan.info.planned.get());
+        let (line, planned) = (plan.limit.map(|line| line.get()), plan.info.planned.get());
         let event = Event::started().with("line_bytes", line).with("planned_bytes", planned);
         NoticeLog::add(&self.path, &event)
     }

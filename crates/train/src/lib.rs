@@ -1,4 +1,4 @@
-//! Turns a model, data and a line into a trained model: [`Trainer`], with checkpoints, callbacks and logs.
+//! Turns a model, data and a memory limit into a trained model: [`Trainer`], with checkpoints, callbacks and logs.
 //!
 //! Read in this order: [`Trainer`] (what is asked), `session.rs` (one run of `fit`), [`Checkpoint`] (what outlives the
 //! process), [`Callback`] (who is told what).
@@ -23,7 +23,9 @@ mod staging;
 mod terms;
 mod trainer;
 
-pub use callback::{Callback, EarlyStopping, EpochEvent, Notice, Plan, ReduceOnPlateau, StepEvent, Verdict};
+pub use callback::{
+    Callback, EarlyStopping, EpochEvent, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict,
+};
 pub use checkpoint::{Checkpoint, Checkpoints, Progress};
 pub use error::{Error, Result};
 pub use eta::{Eta, Left};

@@ -122,7 +122,7 @@ impl Callback for TensorBoardLog {
             for (name, value) in &epoch.metrics {
                 writer.scalar(at, &format!("epoch/{name}"), *value as f32)?;
             }
-            // What the line counts, and what the process takes of the host's memory beside a card's.
+            // What the memory limit counts, and what the process takes of the host's memory beside a card's.
             writer.scalar(at, "memory/now", epoch.device_bytes as f32)?;
             writer.scalar(at, "memory/peak", epoch.device_peak_bytes as f32)?;
             writer.scalar(at, "memory/resident", epoch.resident_bytes as f32)?;

@@ -32,11 +32,11 @@ pub struct Prediction<'a> {
 }
 
 impl Trainer {
-    /// The loss and the metrics over one pass of data, under the same line as training. Before any training or
+    /// The loss and the metrics over one pass of data, under the same memory limit as training. Before any training or
     /// [`Trainer::load`], of the model as its layers start.
     ///
     /// # Errors
-    /// The line cannot be kept, or the data cannot be read or has no samples.
+    /// The memory limit cannot be kept, or the data cannot be read or has no samples.
     pub fn evaluate(&mut self, data: &Dataset) -> Result<Evaluation> {
         const WHAT: &str = "the data to evaluate on";
         let device = self.pinned()?;
@@ -93,10 +93,10 @@ impl Trainer {
     }
 
     /// What the model makes of data, handed on batch by batch, so that nothing piles up. Labels in the data are not read.
-    /// Where a whole batch does not fit the line, fewer samples are run at a time.
+    /// Where a whole batch does not fit the memory limit, fewer samples are run at a time.
     ///
     /// # Errors
-    /// The line cannot be kept, or the data cannot be read or has no samples.
+    /// The memory limit cannot be kept, or the data cannot be read or has no samples.
     pub fn predict(
         &mut self,
         data: &Dataset,

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar as Bar, ProgressStyle};
 use plimsoll_device::{Bytes, process};
 use plimsoll_run::Device;
 
-use crate::callback::{Callback, EpochEvent, Notice, Plan, StepEvent, Verdict};
+use crate::callback::{Callback, EpochEvent, Notice, RunPlan, StepEvent, Verdict};
 use crate::error::Result;
 use crate::eta::Eta;
 use crate::stop::{Ended, shown};
@@ -20,17 +20,17 @@ fn print_line(text: &str) {
     crate::output::line(format_args!("{text}"));
 }
 
-/// A bar with step, loss, samples a second, the share of waiting for input, bytes of the line, and the time that is left of the
+/// A bar with step, loss, samples a second, the share of waiting for input, bytes of the memory limit, and the time that is left of the
 /// epoch and of the run. Where the output is no terminal, a line an epoch.
 #[derive(Default)]
 pub struct ProgressBar {
     bar: Option<Bar>,
-    line: Option<Bytes>,
+    limit: Option<Bytes>,
     planned: Bytes,
     epochs: u64,
     drawn: f64,
     eta: Eta,
-    /// Whose memory the line is of.
+    /// Whose memory the limit is of.
     device: Option<Device>,
 }
 
@@ -52,7 +52,7 @@ impl ProgressBar {
             Some(device) => device.counted().now,
             None => process::resident().unwrap_or(Bytes::ZERO),
         };
-        match self.line {
+        match self.limit {
             Some(line) => format!("{now} of {line}"),
             None => now.to_string(),
         }
@@ -60,7 +60,7 @@ impl ProgressBar {
 }
 
 impl Callback for ProgressBar {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         let info = plan.info;
         let again = match (info.micro_batches, info.recomputed_ops) {
             (1, 0) => "nothing is computed twice".to_string(),
@@ -74,7 +74,7 @@ impl Callback for ProgressBar {
             None => again,
             Some(copies) => format!("{again}, {copies}"),
         };
-        let line = plan.line.map_or("no line".to_string(), |line| format!("line {line}"));
+        let line = plan.limit.map_or("no memory limit".to_string(), |limit| format!("memory limit {limit}"));
         print_line(&format!(
             "{line}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
              unlimited it would take {} and {:.1} ms; the least is {}",
@@ -85,7 +85,7 @@ impl Callback for ProgressBar {
             info.unlimited_seconds * 1e3,
             info.floor
         ));
-        (self.line, self.planned, self.epochs) = (plan.line, info.planned, plan.epochs);
+        (self.limit, self.planned, self.epochs) = (plan.limit, info.planned, plan.epochs);
         (self.eta, self.device) = (Eta::new(plan), Device::current().ok());
         if std::io::stderr().is_terminal() {
             let style = "{prefix} {wide_bar} {pos}/{len} {msg}";
@@ -124,7 +124,7 @@ impl Callback for ProgressBar {
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         let peak = Bytes(epoch.device_peak_bytes);
-        let of = self.line.map_or(String::new(), |line| format!(" of {line}"));
+        let of = self.limit.map_or(String::new(), |line| format!(" of {line}"));
         let left_out = match epoch.skipped_samples {
             0 => String::new(),
             n => format!("  {n} unreadable samples skipped so far"),
@@ -207,11 +207,11 @@ impl JsonLines {
 }
 
 impl Callback for JsonLines {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         self.floor = plan.info.floor.get();
         let info = plan.info;
         let value = serde_json::json!({
-            "event": "plan", "line_bytes": plan.line.map(Bytes::get), "planned_bytes": info.planned.get(),
+            "event": "plan", "memory_limit_bytes": plan.limit.map(Bytes::get), "planned_bytes": info.planned.get(),
             "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
             "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use plimsoll_data::{Batches, Dataset};
 
-use crate::callback::{EpochEvent, Notice, Plan, Verdict};
+use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
@@ -44,7 +44,7 @@ impl Trainer {
     /// Between two epochs it may go on with other data, from its beginning.
     ///
     /// # Errors
-    /// The line cannot be kept, data cannot be read or has no samples, or a step fails for good; then, where there is a place
+    /// The memory limit cannot be kept, data cannot be read or has no samples, or a step fails for good; then, where there is a place
     /// for checkpoints, the state before the failed step is saved and named.
     pub fn fit(&mut self, data: impl Borrow<Dataset>, epochs: Epochs) -> Result<History> {
         let device = self.pinned()?;
@@ -149,9 +149,9 @@ impl Trainer {
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
         let (Some(training), Some(info)) = (&self.training, self.info(data)?) else { return Ok(()) };
-        let plan = Plan {
+        let plan = RunPlan {
             info: &info,
-            line: self.request.limit,
+            limit: self.request.limit,
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),
             // The data here repeats without end; what is said is of one pass.

@@ -6,7 +6,7 @@
 
 use plimsoll_data::Batch;
 use plimsoll_graph::{TensorOps, Type};
-use plimsoll_run::{Device, Feed, Tensor};
+use plimsoll_run::{Device, HostUploader, Tensor};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 #[derive(Default)]
 pub(crate) struct Staging {
     // Declared before the tensors: it waits for a copy under way before they go.
-    feed: Option<Feed>,
+    feed: Option<HostUploader>,
     /// The one that was handed out last, and the one for the next batch.
     sets: [Vec<Tensor>; 2],
     current: usize,
@@ -70,7 +70,7 @@ impl Staging {
 pub(crate) struct Next<'a> {
     now: &'a [Tensor],
     set: &'a mut Vec<Tensor>,
-    feed: &'a mut Option<Feed>,
+    feed: &'a mut Option<HostUploader>,
     is_ahead: &'a mut bool,
     fields: usize,
     device: &'a Device,
@@ -85,7 +85,7 @@ impl Next<'_> {
             return Ok(false);
         }
         if self.feed.is_none() {
-            *self.feed = Feed::new(self.device, &types)?;
+            *self.feed = HostUploader::new(self.device, &types)?;
         }
         let Some(feed) = self.feed else { return Ok(false) };
         if types.iter().map(Type::bytes).sum::<usize>() > feed.bytes() {
@@ -143,10 +143,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_sent_ahead_and_arrives_when_it_is_asked_for() {
-        let device = match Device::cuda_emulated(Bytes::mib(16)) {
-            Ok(device) => device,
-            Err(why) => return println!("skipped: no emulator ({why})"),
-        };
+        let emulated = Device::cuda_emulated(Bytes::mib(16));
+        let Some(device) = plimsoll_testing::group("emulator", emulated) else { return };
         let column = Column::memory("x", (0..12i64).collect::<Vec<i64>>(), []).unwrap();
         let mut batches = Dataset::columns([column]).unwrap().batch(2).batches().unwrap();
         // A pipeline waits for batches to be given back, so none is held longer than it is needed.

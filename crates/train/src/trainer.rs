@@ -96,7 +96,7 @@ pub struct Trainer {
     /// How the memory limit is shared with pipelines, since it was planned.
     pub(crate) share: Share,
     /// What the process takes for other things.
-    pub(crate) beside: Bytes,
+    pub(crate) reserved: Bytes,
 }
 
 impl Trainer {
@@ -129,7 +129,7 @@ impl Trainer {
             stop: StopFlag::new(),
             ended: None,
             share: Share::default(),
-            beside: Bytes::ZERO,
+            reserved: Bytes::ZERO,
         }
     }
 

@@ -7,6 +7,7 @@ use plimsoll_data::{Column, Dataset};
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
 use plimsoll_run::Device;
+use plimsoll_testing::group;
 use plimsoll_train::{Callback, Epochs, Result, StepEvent, Trainer};
 
 /// Three full batches and a smaller one.
@@ -41,10 +42,7 @@ fn losses(device: Device, validation: bool) -> Vec<f64> {
 
 #[test]
 fn batches_that_are_copied_ahead_train_as_those_that_are_not() {
-    let device = match Device::cuda_emulated(Bytes::mib(64)) {
-        Ok(device) => device,
-        Err(why) => return println!("skipped: no emulator ({why})"),
-    };
+    let Some(device) = group("emulator", Device::cuda_emulated(Bytes::mib(64))) else { return };
     let host = losses(Device::cpu_with(1, Bytes::mib(64)).unwrap(), false);
     assert_eq!(host.len(), 3 * 4);
     for validation in [false, true] {

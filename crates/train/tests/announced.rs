@@ -4,12 +4,12 @@
 //! What a process takes can be read of a process of its own only, so this test starts itself again for every case.
 
 use std::path::Path;
-use std::process::Command;
 
 use plimsoll_data::{Column, Dataset};
 use plimsoll_device::{Bytes, process};
 use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
 use plimsoll_run::Device;
+use plimsoll_testing::child;
 use plimsoll_train::{Epochs, Error, Trainer};
 
 const SAMPLES: usize = 1000;
@@ -28,7 +28,7 @@ fn trainer(cache: &Path, line: Option<Bytes>, beside: Bytes) -> Trainer {
     Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3))
         .device(device)
         .memory_limit_bytes(line)
-        .beside(beside)
+        .reserve(beside)
 }
 
 /// What one process says: the least, what it announced, the most that it took, and where the frontier begins.
@@ -45,34 +45,20 @@ fn said(cache: &Path, line: Option<Bytes>, beside: Bytes) -> [u64; 4] {
     };
     drop(training);
     let frontier = trainer(cache, line, beside).frontier(&data, 2, None).unwrap();
-    [least, announced, peak, frontier.points[0].line.get()]
+    [least, announced, peak, frontier.points[0].limit.get()]
 }
 
 fn ask(cache: &Path, line: u64, beside: u64) -> [u64; 4] {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "all_that_a_training_takes_is_announced_and_the_least_is_the_least", "--nocapture"])
-        .env("PLIMSOLL_ANNOUNCED", format!("{line} {beside}"))
-        .env("PLIMSOLL_ANNOUNCED_CACHE", cache)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = text
-        .lines()
-        .find_map(|line| line.split_once("said: "))
-        .unwrap_or_else(|| panic!("nothing was said: {text}{}", String::from_utf8_lossy(&output.stderr)));
-    let numbers: Vec<u64> = said.1.split(' ').map(|n| n.parse().unwrap()).collect();
-    numbers.try_into().unwrap()
+    let question = [&line.to_string(), &beside.to_string(), &*cache.to_string_lossy()];
+    child::ask("all_that_a_training_takes_is_announced_and_the_least_is_the_least", &question)
 }
 
 #[test]
 fn all_that_a_training_takes_is_announced_and_the_least_is_the_least() {
-    if let Ok(asked) = std::env::var("PLIMSOLL_ANNOUNCED") {
-        let (line, beside) = asked.split_once(' ').unwrap();
-        let (line, beside): (u64, u64) = (line.parse().unwrap(), beside.parse().unwrap());
-        let cache = std::env::var_os("PLIMSOLL_ANNOUNCED_CACHE").unwrap();
-        let [a, b, c, d] =
-            said(Path::new(&cache), Some(Bytes(line)).filter(|line| line.0 > 0), Bytes(beside));
-        return println!("\nsaid: {a} {b} {c} {d}");
+    if let Some(question) = child::question() {
+        let [line, beside, cache] = question.try_into().unwrap();
+        let line = Some(line.parse().unwrap()).filter(|&line| line > 0).map(Bytes);
+        return child::answer(&said(Path::new(&cache), line, Bytes(beside.parse().unwrap())));
     }
     let cache = std::env::temp_dir().join(format!("plimsoll-announced-{}", std::process::id()));
     let [least, announced, peak, begins] = ask(&cache, 0, 0);

@@ -1,31 +1,11 @@
 //! A steady step of a run allocates nothing: pipeline, staging, step and callbacks together.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_data::{Column, Dataset};
 use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
+use plimsoll_testing::Counting;
 use plimsoll_train::{Callback, Epochs, Result, StepEvent, StepLog, Trainer};
-
-/// The system's allocator, counting what it is asked for.
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is passed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -35,7 +15,7 @@ struct Counts(Arc<Mutex<Vec<usize>>>);
 
 impl Callback for Counts {
     fn on_step(&mut self, _: &StepEvent) -> Result<()> {
-        self.0.lock().unwrap().push(ALLOCATIONS.load(Ordering::Relaxed));
+        self.0.lock().unwrap().push(Counting::allocations());
         Ok(())
     }
 }

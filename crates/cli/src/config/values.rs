@@ -33,7 +33,7 @@ impl Config {
         }
         let none = || Failure("the system does not say how much memory is free".into());
         // A limit at the last free byte would leave the machine nothing.
-        Ok(Some(Bytes(device.line_limit().ok_or_else(none)?.get() / 20 * 19)))
+        Ok(Some(Bytes(device.largest_limit().ok_or_else(none)?.get() / 20 * 19)))
     }
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use plimsoll::data::Watch;
 use plimsoll::device::process;
 use plimsoll::prelude::*;
-use plimsoll::train::{Ended, EpochEvent, Notice, Plan, Result, StepEvent, Verdict};
+use plimsoll::train::{Ended, EpochEvent, Notice, Result, RunPlan, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{self, EnterAlternateScreen};
@@ -95,7 +95,7 @@ impl LiveView {
 }
 
 impl Callback for LiveView {
-    fn on_start(&mut self, plan: &Plan<'_>) -> Result<()> {
+    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         self.shared.state().start(plan);
         *self.shared.device.lock().unwrap_or_else(PoisonError::into_inner) = Device::current().ok();
         if self.thread.is_some() {

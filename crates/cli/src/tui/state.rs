@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plimsoll::graph::counted;
 use plimsoll::prelude::*;
-use plimsoll::train::{EpochEvent, Eta, Notice, Plan, StepEvent};
+use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 
 /// So many of the last events are kept, each so many characters long.
 const EVENTS: usize = 32;
@@ -37,10 +37,10 @@ pub struct State {
 
 impl State {
     /// Takes up the plan.
-    pub fn start(&mut self, plan: &Plan<'_>) {
+    pub fn start(&mut self, plan: &RunPlan<'_>) {
         let info = plan.info;
         let peak = &info.peak;
-        self.memory_limit = plan.line;
+        self.memory_limit = plan.limit;
         self.planned = info.planned;
         self.kinds = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).collect();
         if peak.unused > Bytes::ZERO {

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{bytes, plimsoll};
+use plimsoll_testing::group;
 use serde_json::Value;
 
 /// The bytes of the first card that processes hold, as `nvidia-smi` says; none where there is no card.
@@ -16,11 +17,7 @@ fn held() -> Option<u64> {
 
 /// A card that nobody else uses, with what it holds before the command runs, or a sentence that says that there is none.
 fn card() -> Option<u64> {
-    let before = held();
-    if before.is_none() {
-        println!("skipped: no CUDA device (nvidia-smi does not answer)");
-    }
-    before
+    group("card", held().ok_or("nvidia-smi does not answer"))
 }
 
 /// Runs the command on the card, and returns its last JSON line with the most that the card held meanwhile.

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use plimsoll_testing::needs;
+
 use crate::common::{Scratch, bytes, lines, plimsoll};
 
 const ENTER: &str = "\u{1b}[?1049h";
@@ -13,13 +15,11 @@ const VIEW: u64 = 2 << 20;
 const GRAIN: u64 = if cfg!(debug_assertions) { 4 << 20 } else { 0 };
 
 /// Whether there is a command that runs another one on a pseudo terminal.
+#[track_caller]
 fn has_terminal() -> bool {
     let there = Command::new("script").args(["-qec", "true", "/dev/null"]).stdin(Stdio::null()).output();
     let there = there.is_ok_and(|output| output.status.success());
-    if !there {
-        eprintln!("skipped: there is no `script` command to make a pseudo terminal");
-    }
-    there
+    needs("terminal", there, "there is no `script` command to make a pseudo terminal")
 }
 
 /// Runs the command on a pseudo terminal, pressing a key now and then.

@@ -11,23 +11,23 @@ use crate::gemm::{Left, Lines, ROW_STRIDE, Scalar, Simd, zero};
 #[derive(Clone, Copy)]
 pub(crate) struct Patches<T> {
     /// Image 0, line 0, pixel 0, first channel of the group.
-    pub(super) data: *const T,
+    pub data: *const T,
     /// Elements of an image, a line, a pixel.
-    pub(super) image: usize,
-    pub(super) line: usize,
-    pub(super) pixel: usize,
+    pub image: usize,
+    pub line: usize,
+    pub pixel: usize,
     /// Lines of an image.
-    pub(super) height: usize,
+    pub height: usize,
     /// Lines and pixels of the grid.
-    pub(super) grid_h: usize,
-    pub(super) grid_w: usize,
-    pub(super) y: Taps,
-    pub(super) x: Taps,
+    pub grid_h: usize,
+    pub grid_w: usize,
+    pub y: Taps,
+    pub x: Taps,
     /// Elements that one tap reads.
-    pub(super) run: usize,
+    pub run: usize,
     /// Channels, and filter pixels a line before they were joined to one run.
-    pub(super) channels: usize,
-    pub(super) taps_x: usize,
+    pub channels: usize,
+    pub taps_x: usize,
 }
 
 // SAFETY: the pointer is only read, inside calls that borrow the memory.

@@ -6,7 +6,7 @@
 //! of the filter. It pays where lines are long enough to fill a tile and the strip fits into the second-level cache.
 
 use super::patches::Patches;
-use crate::gemm::{Left, Lines, Plan, Scalar, Segments, Simd, zero};
+use crate::gemm::{Left, Lines, Plan, Scalar, Segments, Simd, TileAt, zero};
 use std::ops::Range;
 
 /// Pixels below which a grid line would make tiles too low.
@@ -148,26 +148,16 @@ impl<T: Scalar> Left for Strip<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(
-        &self,
-        origin: usize,
-        row: usize,
-        _n_rows: usize,
-        k: usize,
-        n_k: usize,
-        _dst: *mut f32,
-        own: *const f32,
-        segments: &mut Segments,
-    ) -> usize {
-        let p = &self.0;
+    unsafe fn tile<S: Simd>(&self, at: TileAt, _: *mut f32, own: *const f32, to: &mut Segments) -> usize {
+        let (p, TileAt { origin, row, k, n_k, .. }) = (&self.0, at);
         let (first, line, x) = (origin / p.grid_w, row / p.grid_w, row % p.grid_w);
         let (mut tap, mut from, mut left) = (k / p.run, k % p.run, n_k);
-        segments.clear();
+        to.clear();
         while left > 0 {
             let len = (p.run - from).min(left);
             let strip_line = p.strip_line(first, line, tap / p.x.count);
             let place = p.strip_place(strip_line, x, tap % p.x.count) + from;
-            segments.push(own.wrapping_add(place), len);
+            to.push(own.wrapping_add(place), len);
             (tap, from, left) = (tap + 1, 0, left - len);
         }
         p.x.stride * p.channels
@@ -208,26 +198,16 @@ impl<T: Scalar> Left for StripAcross<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(
-        &self,
-        origin: usize,
-        row: usize,
-        _n_rows: usize,
-        k: usize,
-        n_k: usize,
-        _dst: *mut f32,
-        own: *const f32,
-        segments: &mut Segments,
-    ) -> usize {
-        let p = &self.0;
+    unsafe fn tile<S: Simd>(&self, at: TileAt, _: *mut f32, own: *const f32, to: &mut Segments) -> usize {
+        let (p, TileAt { origin, row, k, n_k, .. }) = (&self.0, at);
         let (tap, from) = (row / p.run, row % p.run);
         let (first, mut line, mut x, mut left) = (origin / p.grid_w, k / p.grid_w, k % p.grid_w, n_k);
-        segments.clear();
+        to.clear();
         while left > 0 {
             let len = (p.grid_w - x).min(left);
             let strip_line = p.strip_line(first, line, tap / p.x.count);
             let place = p.strip_place(strip_line, x, tap % p.x.count) + from;
-            segments.push(own.wrapping_add(place), len);
+            to.push(own.wrapping_add(place), len);
             (line, x, left) = (line + 1, 0, left - len);
         }
         p.x.stride * p.channels

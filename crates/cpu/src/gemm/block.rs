@@ -2,7 +2,7 @@
 
 use super::dest::{Dest, finish_row, hook};
 use super::kernel_portable::Portable;
-use super::pack::{Left, Lines, Right, Segments};
+use super::pack::{Left, Lines, Right, Segments, TileAt};
 use super::plan::{Block, Plan};
 use super::scalar::Kind;
 use super::tile::{KC, MAX_ROWS, Simd, TILE_FLOATS, Tile};
@@ -28,73 +28,55 @@ pub(crate) fn tile_size(isa: Isa) -> (usize, usize) {
     }
 }
 
+/// A block of a product, and what it is computed from and with.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockTask<'a, A, B> {
+    pub plan: &'a Plan,
+    pub block: &'a Block,
+    pub a: &'a A,
+    pub b: &'a B,
+    pub dest: &'a Dest<'a>,
+    /// [`block_floats`] floats that no other thread uses.
+    pub work: *mut f32,
+    /// All of B, packed by [`pack_step`], or null.
+    pub shared: *const f32,
+}
+
 /// Computes one block.
 ///
 /// # Safety
-/// The processor has the instruction set; the operands and the output have the plan's size; `work` has
-/// [`block_floats`] floats that no other thread uses; `shared` is all of B, packed by [`pack_step`], or null.
-pub(crate) unsafe fn run_block<A: Left, B: Right>(
-    isa: Isa,
-    plan: &Plan,
-    block: &Block,
-    a: &A,
-    b: &B,
-    dest: &Dest<'_>,
-    work: *mut f32,
-    shared: *const f32,
-) {
+/// The processor has the instruction set; the operands and the output have the plan's size; `work` and `shared` are as
+/// [`BlockTask`] says.
+pub(crate) unsafe fn run_block<A: Left, B: Right>(isa: Isa, task: &BlockTask<'_, A, B>) {
     // SAFETY: the caller's promises are passed on.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => run_avx512(plan, block, a, b, dest, work, shared),
+            Isa::Avx512 => run_avx512(task),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2Fma => run_avx2(plan, block, a, b, dest, work, shared),
-            _ => run::<Portable, A, B>(plan, block, a, b, dest, work, shared),
+            Isa::Avx2Fma => run_avx2(task),
+            _ => run::<Portable, A, B>(task),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn run_avx512<A: Left, B: Right>(
-    plan: &Plan,
-    block: &Block,
-    a: &A,
-    b: &B,
-    dest: &Dest<'_>,
-    work: *mut f32,
-    shared: *const f32,
-) {
+unsafe fn run_avx512<A: Left, B: Right>(task: &BlockTask<'_, A, B>) {
     // SAFETY: the caller's promises are passed on.
-    unsafe { run::<Avx512, A, B>(plan, block, a, b, dest, work, shared) }
+    unsafe { run::<Avx512, A, B>(task) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run_avx2<A: Left, B: Right>(
-    plan: &Plan,
-    block: &Block,
-    a: &A,
-    b: &B,
-    dest: &Dest<'_>,
-    work: *mut f32,
-    shared: *const f32,
-) {
+unsafe fn run_avx2<A: Left, B: Right>(task: &BlockTask<'_, A, B>) {
     // SAFETY: the caller's promises are passed on.
-    unsafe { run::<Avx2Fma, A, B>(plan, block, a, b, dest, work, shared) }
+    unsafe { run::<Avx2Fma, A, B>(task) }
 }
 
 #[inline(always)]
-unsafe fn run<S: Simd, A: Left, B: Right>(
-    plan: &Plan,
-    block: &Block,
-    a: &A,
-    b: &B,
-    dest: &Dest<'_>,
-    work: *mut f32,
-    shared: *const f32,
-) {
+unsafe fn run<S: Simd, A: Left, B: Right>(task: &BlockTask<'_, A, B>) {
+    let BlockTask { plan, block, a, b, dest, work, shared } = *task;
     let (col_0, col_end) = (plan.col(block.panels.start), plan.col(block.panels.end));
     let n_cols = col_end - col_0;
     let first_row = plan.row(block.tiles.start);
@@ -131,8 +113,9 @@ unsafe fn run<S: Simd, A: Left, B: Right>(
         for tile in block.tiles.clone() {
             let (row, n_rows) = (plan.row(tile), plan.row(tile + 1) - plan.row(tile));
             let origin = if A::BY_ROW { first_row } else { k_0 };
+            let at = TileAt { origin, row, n_rows, k: k_0, n_k };
             // SAFETY: the tile lies inside A, and its buffer holds any tile.
-            let a_stride = unsafe { a.tile::<S>(origin, row, n_rows, k_0, n_k, a_tile, own, &mut segments) };
+            let a_stride = unsafe { a.tile::<S>(at, a_tile, own, &mut segments) };
             for (i, offset) in rows.iter_mut().enumerate().take(n_rows) {
                 *offset = if stored {
                     dest.base + dest.map.offset(row + i)

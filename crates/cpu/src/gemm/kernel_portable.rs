@@ -72,9 +72,7 @@ impl Simd for Portable {
     const ROWS: usize = 4;
     const GROUP: usize = GROUP;
 
-    fn kernel(by_row: bool, rows: usize, vectors: usize) -> TileFn {
-        KERNELS[by_row as usize][rows - 1][vectors - 1]
-    }
+    const KERNELS: [&'static [[TileFn; 2]]; 2] = [&KERNELS[0], &KERNELS[1]];
 
     #[inline(always)]
     unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
@@ -100,14 +98,8 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn transpose<T: Scalar>(
-        src: *const T,
-        ld: usize,
-        n_k: usize,
-        n_j: usize,
-        dst: *mut f32,
-        stride: usize,
-    ) {
+    unsafe fn transpose<T: Scalar>(src: (*const T, usize), n_k: usize, n_j: usize, dst: (*mut f32, usize)) {
+        let ((src, ld), (dst, stride)) = (src, dst);
         // SAFETY: the caller gives `n_j` rows of `n_k` numbers and `n_k` rows of `LANES` floats.
         unsafe {
             for k in 0..n_k {

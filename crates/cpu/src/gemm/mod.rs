@@ -32,7 +32,7 @@ pub use wide::gemm_f64;
 
 pub(crate) use block::tile_size;
 pub(crate) use dest::{Dest, RowMap};
-pub(crate) use pack::{Left, Lines, Plain, Right, Segments, Transposed, transpose_panels};
+pub(crate) use pack::{Left, Lines, Plain, Right, Segments, TileAt, Transposed, transpose_panels};
 pub(crate) use plan::Plan;
 pub(crate) use product::{Shared, aligned, run_products, scratch_bytes};
 pub(crate) use tile::{ROW_STRIDE, Simd, zero};

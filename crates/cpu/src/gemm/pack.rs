@@ -7,6 +7,17 @@ use super::scalar::Scalar;
 use super::tile::{ROW_STRIDE, Segment, Simd, zero};
 use std::ops::Range;
 
+/// Which tile of the left operand is wanted: rows `row .. row + n_rows`, k from `k` to `k + n_k`. `origin` is the first row (by row) or
+/// the first k (by column) that was prepared.
+#[derive(Clone, Copy)]
+pub(crate) struct TileAt {
+    pub origin: usize,
+    pub row: usize,
+    pub n_rows: usize,
+    pub k: usize,
+    pub n_k: usize,
+}
+
 /// The left operand: hands out tiles of some rows by some stretch of k.
 ///
 /// # Safety
@@ -24,24 +35,20 @@ pub(crate) trait Left: Copy + Send + Sync {
     unsafe fn prepare<S: Simd>(&self, _rows: Range<usize>, _k: Range<usize>, _own: *mut f32) {}
 
     /// Says where the micro-kernel finds a tile, as stretches along k and the distance of rows (or columns), and
-    /// packs it into `dst` for that unless it lies in memory already. `origin` is the first row (by row) or the
-    /// first k (by column) that was prepared.
+    /// packs it into `dst` for that unless it lies in memory already.
     #[inline(always)]
-    unsafe fn tile<S: Simd>(
-        &self,
-        _origin: usize,
-        row: usize,
-        n_rows: usize,
-        k: usize,
-        n_k: usize,
-        dst: *mut f32,
-        _own: *const f32,
-        segments: &mut Segments,
-    ) -> usize {
+    unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
         // SAFETY: the caller's promises are passed on.
-        unsafe { self.pack::<S>(row, n_rows, k, n_k, dst) };
-        segments.clear();
-        segments.push(dst, n_k);
+        unsafe { self.pack_tile::<S>(at, dst, to) }
+    }
+
+    /// Packs a tile into `dst`.
+    #[inline(always)]
+    unsafe fn pack_tile<S: Simd>(&self, at: TileAt, dst: *mut f32, to: &mut Segments) -> usize {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { self.pack::<S>(at.row, at.n_rows, at.k, at.n_k, dst) };
+        to.clear();
+        to.push(dst, at.n_k);
         if Self::BY_ROW { ROW_STRIDE } else { S::GROUP }
     }
 
@@ -102,26 +109,12 @@ impl<T: Scalar> Left for Plain<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(
-        &self,
-        _origin: usize,
-        row: usize,
-        n_rows: usize,
-        k: usize,
-        n_k: usize,
-        dst: *mut f32,
-        _own: *const f32,
-        segments: &mut Segments,
-    ) -> usize {
-        segments.clear();
+    unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
         if readable_in_place::<T>(self.ld) {
-            segments.push(self.data.wrapping_add(row * self.ld + k).cast(), n_k);
-            return self.ld;
+            return to.only(self.data.wrapping_add(at.row * self.ld + at.k).cast(), at.n_k, self.ld);
         }
         // SAFETY: the caller's promises are passed on.
-        unsafe { Left::pack::<S>(self, row, n_rows, k, n_k, dst) };
-        segments.push(dst, n_k);
-        ROW_STRIDE
+        unsafe { self.pack_tile::<S>(at, dst, to) }
     }
 
     #[inline(always)]
@@ -142,26 +135,12 @@ impl<T: Scalar> Left for Transposed<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(
-        &self,
-        _origin: usize,
-        row: usize,
-        n_rows: usize,
-        k: usize,
-        n_k: usize,
-        dst: *mut f32,
-        _own: *const f32,
-        segments: &mut Segments,
-    ) -> usize {
-        segments.clear();
+    unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
         if readable_in_place::<T>(self.ld) {
-            segments.push(self.data.wrapping_add(k * self.ld + row).cast(), n_k);
-            return self.ld;
+            return to.only(self.data.wrapping_add(at.k * self.ld + at.row).cast(), at.n_k, self.ld);
         }
         // SAFETY: the caller's promises are passed on.
-        unsafe { Left::pack::<S>(self, row, n_rows, k, n_k, dst) };
-        segments.push(dst, n_k);
-        S::GROUP
+        unsafe { self.pack_tile::<S>(at, dst, to) }
     }
 
     #[inline(always)]
@@ -245,7 +224,7 @@ pub(crate) unsafe fn transpose_panels<S: Simd, T: Scalar>(
         // SAFETY: column `j` exists; the panel has a whole vector from it on.
         unsafe {
             let dst = dst.add(panel * all_k + k * width + j - panel);
-            S::transpose(src.add(j * ld), ld, n_k, (n_cols - j).min(S::LANES), dst, width);
+            S::transpose((src.add(j * ld), ld), n_k, (n_cols - j).min(S::LANES), (dst, width));
         }
     }
 }
@@ -320,6 +299,14 @@ impl Segments {
     pub(crate) fn push(&mut self, a: *const f32, len: usize) {
         self.list[self.len] = Segment { a, len };
         self.len += 1;
+    }
+
+    /// One stretch alone; returns the distance of its rows (or columns).
+    #[inline(always)]
+    pub(crate) fn only(&mut self, a: *const f32, len: usize, stride: usize) -> usize {
+        self.clear();
+        self.push(a, len);
+        stride
     }
 
     #[inline(always)]

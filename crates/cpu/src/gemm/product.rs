@@ -1,6 +1,6 @@
 //! Turns a plan and its operands into tasks of the pool, and says how much scratch that takes.
 
-use super::block::{block_floats, pack_step, reduce_rows, run_block};
+use super::block::{BlockTask, block_floats, pack_step, reduce_rows, run_block};
 use super::dest::Dest;
 use super::pack::{Left, Right};
 use super::plan::Plan;
@@ -98,9 +98,11 @@ pub(crate) unsafe fn run_products<'a, A: Left, B: Right>(
             let index = (copy * plan.k_parts + block.k_part) * plan.m * plan.n;
             dest = Dest::partial(partial.get().wrapping_add(index), plan.n);
         }
+        let shared = shared_b.get().cast_const();
+        let task = BlockTask { plan, block: &block, a: &a, b: &b, dest: &dest, work, shared };
         // SAFETY: the caller vouches for the operands; every slot has its own working memory and every block its
         // own part of the output.
-        unsafe { run_block(isa, plan, &block, &a, &b, &dest, work, shared_b.get()) };
+        unsafe { run_block(isa, &task) };
     });
     if is_split {
         let chunks = plan.m.div_ceil(REDUCE_ROWS);

@@ -80,8 +80,13 @@ pub(crate) trait Simd: Copy + 'static {
     /// Column stride of a tile stored by column.
     const GROUP: usize;
 
+    /// The micro-kernels of tiles stored by column, and by row: for each number of rows from 1 on, of one vector and of two.
+    const KERNELS: [&'static [[TileFn; 2]]; 2];
+
     /// The micro-kernel for `rows` rows (1 to `ROWS`) and `vectors` vectors (1 or 2).
-    fn kernel(by_row: bool, rows: usize, vectors: usize) -> TileFn;
+    fn kernel(by_row: bool, rows: usize, vectors: usize) -> TileFn {
+        Self::KERNELS[by_row as usize][rows - 1][vectors - 1]
+    }
 
     /// `dst[i] = src[i]` for `i < n`.
     unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize);
@@ -92,16 +97,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// `dst[i] = src[i]` rounded, for `i < n`.
     unsafe fn narrow<T: Scalar>(src: *const f32, dst: *mut T, n: usize);
 
-    /// `dst[k * stride + j] = src[j * ld + k]` for `k < n_k`, `j < n_j`; `n_j <= LANES`, and columns up to
+    /// `dst[k * stride + j] = src[j * ld + k]`, of (`src`, `ld`) and (`dst`, `stride`), for `k < n_k`, `j < n_j`; `n_j <= LANES`, and columns up to
     /// `LANES` are set to zero.
-    unsafe fn transpose<T: Scalar>(
-        src: *const T,
-        ld: usize,
-        n_k: usize,
-        n_j: usize,
-        dst: *mut f32,
-        stride: usize,
-    );
+    unsafe fn transpose<T: Scalar>(src: (*const T, usize), n_k: usize, n_j: usize, dst: (*mut f32, usize));
 }
 
 /// Sets `n` floats to zero.

@@ -60,7 +60,7 @@ unsafe fn run<S: Simd, T: Scalar>(src: *const T, ld: usize, n_cols: usize, rows:
     // vector function writes whole vectors, so the last rows go one by one.
     unsafe {
         for i in (0..whole).step_by(S::LANES) {
-            S::transpose(src.add(i * ld), ld, n_cols, S::LANES, dst.add(i), rows);
+            S::transpose((src.add(i * ld), ld), n_cols, S::LANES, (dst.add(i), rows));
         }
         for i in whole..rows {
             for j in 0..n_cols {

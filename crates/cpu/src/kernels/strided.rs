@@ -20,9 +20,9 @@ const WIDE: usize = 64;
 /// One axis: how many elements, and how far apart they are on both sides, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Axis {
-    pub(super) length: usize,
-    pub(super) from: usize,
-    pub(super) to: usize,
+    pub length: usize,
+    pub from: usize,
+    pub to: usize,
 }
 
 /// Axes, outermost first.

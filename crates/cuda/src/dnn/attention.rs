@@ -28,9 +28,9 @@ const FEW: usize = 1 << 22;
 /// The sizes of one attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Heads {
-    pub(crate) dims: AttentionDims,
-    pub(crate) causal: bool,
-    pub(crate) dtype: DType,
+    pub dims: AttentionDims,
+    pub causal: bool,
+    pub dtype: DType,
 }
 
 /// A graph while it is written.

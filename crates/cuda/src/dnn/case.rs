@@ -38,11 +38,11 @@ pub(super) enum Where {
 
 /// A tensor of a graph.
 pub(super) struct Tensor {
-    pub(super) id: i64,
-    pub(super) data: sys::cudnnDataType_t,
-    pub(super) sizes: [usize; 4],
-    pub(super) strides: [usize; 4],
-    pub(super) at: Where,
+    pub id: i64,
+    pub data: sys::cudnnDataType_t,
+    pub sizes: [usize; 4],
+    pub strides: [usize; 4],
+    pub at: Where,
 }
 
 impl Tensor {

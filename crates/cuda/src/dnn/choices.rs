@@ -13,9 +13,9 @@ const MOST_READ: u64 = 16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     /// Its name.
-    pub(super) engine: String,
+    pub engine: String,
     /// What is declared for the case: the most that any engine needs that it was chosen from.
-    pub(super) workspace: usize,
+    pub workspace: usize,
 }
 
 /// Engines by case.

@@ -27,16 +27,16 @@ pub(crate) enum Wanted {
 /// What a convolution, as x ∗ w = y, is about; images are channels last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
-    pub(crate) images: usize,
-    pub(crate) size: [usize; 2],
-    pub(crate) channels: usize,
-    pub(crate) out: [usize; 2],
-    pub(crate) filters: usize,
-    pub(crate) window: [usize; 2],
-    pub(crate) stride: [usize; 2],
-    pub(crate) pad: [(usize, usize); 2],
-    pub(crate) dilation: [usize; 2],
-    pub(crate) groups: usize,
+    pub images: usize,
+    pub size: [usize; 2],
+    pub channels: usize,
+    pub out: [usize; 2],
+    pub filters: usize,
+    pub window: [usize; 2],
+    pub stride: [usize; 2],
+    pub pad: [(usize, usize); 2],
+    pub dilation: [usize; 2],
+    pub groups: usize,
 }
 
 impl Shape {

@@ -45,15 +45,15 @@ impl Graph {
 #[derive(Clone, Copy)]
 pub(super) struct Allowed {
     /// Sums in f32 of f32 operands as they are; otherwise tensor cores may be used.
-    pub(super) strict: bool,
+    pub strict: bool,
     /// Engines that compile their kernels when they are made, which takes a tenth of a second each.
-    pub(super) compiling: bool,
+    pub compiling: bool,
     /// Bytes of workspace.
-    pub(super) workspace: usize,
+    pub workspace: usize,
     /// How many are made and tried.
-    pub(super) number: usize,
+    pub number: usize,
     /// Whether the engine with the least is allowed where none has so little.
-    pub(super) else_least: bool,
+    pub else_least: bool,
 }
 
 /// A way to run a graph.
@@ -62,8 +62,8 @@ pub(super) struct Candidate {
     plan: Descriptor,
     _config: Descriptor,
     /// The engine with all its settings, as they are written down.
-    pub(super) name: String,
-    pub(super) workspace: usize,
+    pub name: String,
+    pub workspace: usize,
 }
 
 impl Candidate {

@@ -22,7 +22,7 @@ const TOGETHER: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold {
     whole: Shape,
-    pub(super) folded: Shape,
+    pub folded: Shape,
     dtype: DType,
 }
 
@@ -150,10 +150,7 @@ mod tests {
 
     #[test]
     fn squares_become_channels_and_filters_come_back() {
-        let Ok(cuda) = Cuda::emulated() else {
-            eprintln!("skipped: there is no C++ compiler");
-            return;
-        };
+        let Some(cuda) = plimsoll_testing::group("emulator", Cuda::emulated()) else { return };
         for whole in [WHOLE, Shape { stride: [1, 1], out: [9, 12], ..WHOLE }, Shape { channels: 1, ..WHOLE }]
         {
             let fold = Fold::of(&whole, DType::BF16).unwrap();

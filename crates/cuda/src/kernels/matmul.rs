@@ -16,11 +16,11 @@ const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), 
 /// A matrix in device memory: distances from one row, column and matrix of a batch to the next, in elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {
-    pub(crate) at: *mut u8,
-    pub(crate) dtype: DType,
-    pub(crate) row: usize,
-    pub(crate) column: usize,
-    pub(crate) batch: usize,
+    pub at: *mut u8,
+    pub dtype: DType,
+    pub row: usize,
+    pub column: usize,
+    pub batch: usize,
 }
 
 impl Matrix {
@@ -43,16 +43,16 @@ impl Matrix {
 /// c = act(a · b + bias), or c + a · b.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
-    pub(crate) batch: usize,
-    pub(crate) m: usize,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) a: Matrix,
-    pub(crate) b: Matrix,
-    pub(crate) c: Matrix,
-    pub(crate) accumulate: bool,
-    pub(crate) bias: Option<*mut u8>,
-    pub(crate) act: Option<Unary>,
+    pub batch: usize,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    pub accumulate: bool,
+    pub bias: Option<*mut u8>,
+    pub act: Option<Unary>,
 }
 
 impl Product {

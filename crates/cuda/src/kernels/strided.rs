@@ -9,8 +9,8 @@ pub(crate) const MAX_RANK: usize = 8;
 /// Axis lengths, and for each operand its distance from one index to the next, in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
-    pub(crate) lengths: SmallVec<[usize; 8]>,
-    pub(crate) strides: Vec<SmallVec<[usize; 8]>>,
+    pub lengths: SmallVec<[usize; 8]>,
+    pub strides: Vec<SmallVec<[usize; 8]>>,
 }
 
 impl Strided {

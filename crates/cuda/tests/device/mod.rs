@@ -1,12 +1,13 @@
 //! What a card gives beside kernels: memory that is mapped where it is needed, refusals that are seen, graphs, the link.
 
-use crate::common::{self, Memory, card, emulator};
+use crate::common::{card, emulator, memory};
 use plimsoll_cuda::{Arena, Cuda, Error, PagePool};
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_device::{Allocator, Bytes, Owner, Verdict};
 use plimsoll_graph::ops::{Gather, Unary};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Scalar, Type};
+use plimsoll_testing::reference::{Memory, read};
 
 const MIB: usize = 1 << 20;
 
@@ -25,7 +26,7 @@ fn a_machine_without_a_card_says_so_in_one_sentence() {
 fn refuses_an_index(cuda: &Cuda) {
     let (x, index) = (Type::new(DType::F32, [4, 3]), Type::new(DType::I64, [2]));
     let y = Type::new(DType::F32, [2, 3]);
-    let (mx, mi, my) = (Memory::new(cuda, 48), Memory::new(cuda, 16), Memory::new(cuda, 24));
+    let (mx, mi, my) = (memory(cuda, 48), memory(cuda, 16), memory(cuda, 24));
     mx.write(&x, &Array::new([4, 3], (0..12).map(f64::from).collect()));
     let op = Op::from(Gather { axis: 0 });
     let go = |indices: [f64; 2]| {
@@ -45,7 +46,7 @@ fn refuses_an_index(cuda: &Cuda) {
         "{text}"
     );
     go([1.0, 3.0]).expect("the refusal was told once");
-    assert_eq!(common::read(&my.bytes(), &y), [3.0, 4.0, 5.0, 9.0, 10.0, 11.0]);
+    assert_eq!(read(&my.bytes(), &y), [3.0, 4.0, 5.0, 9.0, 10.0, 11.0]);
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn no_request_that_fits_the_free_bytes_fails_for_want_of_a_hole() {
 fn a_captured_sequence_replays_with_the_same_bits() {
     let Some(cuda) = card() else { return };
     let ty = Type::new(DType::F32, [1000]);
-    let memory = Memory::new(&cuda, ty.bytes());
+    let memory = memory(&cuda, ty.bytes());
     let start = Array::new([1000], (0..1000).map(f64::from).collect());
     let ops: [Op; 2] = [Unary::AddScalar(Scalar(1.0)).into(), Unary::Sqrt.into()];
     let place = [Operand { ty: &ty, ptr: memory.ptr() }];
@@ -156,9 +157,9 @@ fn a_captured_sequence_replays_with_the_same_bits() {
 /// Adds one to a block, copies it to the host, goes on with the block while the copy runs, and fetches what it was into another.
 fn copies_beside_kernels(cuda: &Cuda) {
     let ty = Type::new(DType::F32, [100_000]);
-    let (block, other) = (Memory::new(cuda, ty.bytes()), Memory::new(cuda, ty.bytes()));
+    let (block, other) = (memory(cuda, ty.bytes()), memory(cuda, ty.bytes()));
     let start = Array::new([100_000], (0..100_000).map(f64::from).collect());
-    let run = |op: Unary, memory: &Memory| {
+    let run = |op: Unary, memory: &Memory<'_>| {
         let op: Op = op.into();
         let place = [Operand { ty: &ty, ptr: memory.ptr() }];
         let call = Call { op: &op, inputs: &place, outputs: &place, scratch: memory.ptr(), scratch_bytes: 0 };
@@ -183,7 +184,7 @@ fn copies_beside_kernels(cuda: &Cuda) {
     };
     let check = || {
         cuda.synchronize().expect("kernels and copies");
-        let (found, fetched) = (common::read(&block.bytes(), &ty), common::read(&other.bytes(), &ty));
+        let (found, fetched) = (read(&block.bytes(), &ty), read(&other.bytes(), &ty));
         for i in [0, 1, 4, 50_000, 99_999] {
             let x = start.data[i] as f32 + 1.0;
             assert!((found[i] - f64::from(x.sqrt() - 1.0)).abs() < 1e-3, "{i}: {}", found[i]);

@@ -75,7 +75,7 @@ pub trait Allocator: Send + Sync {
     /// Gives memory that no block lies in back to the system, where it can be.
     fn release_unused(&self) {}
 
-    /// Lets all blocks together take no more than `most`, beside the limit, until the same `who` says otherwise: what a line
+    /// Lets all blocks together take no more than `most`, beside the limit, until the same `who` says otherwise: what a memory limit
     /// for the whole process leaves for them. Nothing happens where only the limit counts.
     fn hold_to(&self, _who: u64, _most: Option<Bytes>) {}
 

@@ -13,9 +13,9 @@ pub(super) const METADATA: &str = "metadata.json";
 pub(super) const WEIGHTS: &str = "model.weights.h5";
 
 pub(super) struct Archive {
-    pub(super) config: String,
-    pub(super) metadata: String,
-    pub(super) weights: Bytes,
+    pub config: String,
+    pub metadata: String,
+    pub weights: Bytes,
 }
 
 pub(super) fn open(bytes: &Bytes, limits: &Limits) -> Result<Archive, Reason> {

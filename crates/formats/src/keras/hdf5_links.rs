@@ -10,9 +10,9 @@ use super::bytes::Bytes;
 /// A link that is not followed.
 pub(super) struct Link {
     /// Where it is.
-    pub(super) path: String,
+    pub path: String,
     /// What it is, in words.
-    pub(super) what: String,
+    pub what: String,
 }
 
 const HEADER: u16 = 0x0010;

@@ -21,9 +21,9 @@ const SUPERBLOCK: u64 = 48;
 /// What to write: the head, then the bytes of each variable at its place.
 pub(super) struct Plan {
     /// Everything before the first variable.
-    pub(super) head: Vec<u8>,
+    pub head: Vec<u8>,
     /// The variables in the order of their bytes: index and place. Gaps between them are zeros.
-    pub(super) places: Vec<(usize, u64)>,
+    pub places: Vec<(usize, u64)>,
 }
 
 /// The attributes of a group.

@@ -20,10 +20,10 @@ use crate::{DType, Shape, Type, ops};
 /// What the three ops share: how the filter slides.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
-    pub(super) stride: [usize; 2],
-    pub(super) pad: [(usize, usize); 2],
-    pub(super) dilation: [usize; 2],
-    pub(super) groups: usize,
+    pub stride: [usize; 2],
+    pub pad: [(usize, usize); 2],
+    pub dilation: [usize; 2],
+    pub groups: usize,
 }
 
 impl Frame {

@@ -8,9 +8,9 @@ use crate::{DType, Shape, Site, Type};
 /// The windows of a pooling op.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
-    pub(super) window: [usize; 2],
-    pub(super) stride: [usize; 2],
-    pub(super) pad: [(usize, usize); 2],
+    pub window: [usize; 2],
+    pub stride: [usize; 2],
+    pub pad: [(usize, usize); 2],
 }
 
 impl Frame {

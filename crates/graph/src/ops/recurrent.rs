@@ -12,8 +12,11 @@ pub use lstm::{Lstm, LstmGrad};
 
 use crate::error::Result;
 use crate::example::{Dice, Domain};
+use crate::gradient::Backward;
 use crate::methods::TensorOps;
+use crate::op::{Cost, Op, traffic};
 use crate::reference::Array;
+use crate::trace::Sym;
 use crate::{DType, Shape, Site, Type, ops};
 
 /// The sizes of a recurrence.
@@ -57,6 +60,25 @@ impl RecurrentDims {
         [self.steps, self.batch, n * self.units].into()
     }
 
+    /// The shapes of x, w and u for so many gates.
+    fn operands(&self, gates: usize) -> [Shape; 3] {
+        let columns = gates * self.units;
+        [
+            [self.batch, self.steps, self.inputs].into(),
+            [self.inputs, columns].into(),
+            [self.units, columns].into(),
+        ]
+    }
+
+    /// The sizes of x and u, and whether both weights have them.
+    fn checked(x: &Type, w: &Type, u: &Type, gates: usize) -> Result<RecurrentDims, String> {
+        let d = RecurrentDims::new(x, u, gates)?;
+        let [_, input, recurrent] = d.operands(gates);
+        d.expect("input weights", w, x, input)?;
+        d.expect("recurrent weights", u, x, recurrent)?;
+        Ok(d)
+    }
+
     /// Checks that a value has the type of x and a shape.
     fn expect(&self, what: &str, ty: &Type, x: &Type, shape: impl Into<Shape>) -> Result<(), String> {
         let wanted = x.with_shape(shape);
@@ -70,6 +92,25 @@ impl RecurrentDims {
     fn flops(&self, gates: usize) -> f64 {
         2.0 * (self.batch * self.steps * gates * self.units) as f64 * (self.inputs + self.units) as f64
     }
+}
+
+/// The cost of `passes` passes over all steps.
+fn cost(inputs: &[&Type], outputs: &[&Type], gates: usize, passes: f64) -> Cost {
+    let flops = RecurrentDims::new(inputs[0], inputs[2], gates).map_or(0.0, |d| passes * d.flops(gates));
+    Cost { flops, bytes: traffic(inputs, outputs) }
+}
+
+/// The gradients of an op's inputs by its gradient op, which reads the inputs `kept` and `others`.
+fn gradients(
+    at: &Backward<'_>,
+    op: impl Into<Op>,
+    kept: &[usize],
+    others: Vec<Sym>,
+) -> Result<Vec<Option<Sym>>> {
+    let mut inputs = kept.iter().map(|&i| at.input(i)).collect::<Result<Vec<Sym>>>()?;
+    inputs.extend(others);
+    let grads = at.push(op, &inputs.iter().collect::<Vec<_>>())?;
+    Ok(grads.into_iter().map(Some).collect())
 }
 
 fn array_dims(x: &Array, u: &Array) -> RecurrentDims {

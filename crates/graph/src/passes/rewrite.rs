@@ -7,9 +7,14 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
 use crate::{Site, Type};
 
+/// The values that an op makes.
+type Made = SmallVec<[ValueId; 2]>;
+/// The old value whose place each output takes, if it takes one's.
+type Olds<'a> = &'a [Option<ValueId>];
+
 /// A graph under reconstruction: the old one, the new one, and which new value stands for which old one.
 pub(crate) struct Rewrite<'a> {
-    pub(crate) old: &'a Graph,
+    pub old: &'a Graph,
     new: Graph,
     map: Vec<Option<ValueId>>,
 }
@@ -45,8 +50,8 @@ impl<'a> Rewrite<'a> {
         like: &Node,
         op: Op,
         inputs: &[ValueId],
-        stands_for: &[Option<ValueId>],
-    ) -> Result<SmallVec<[ValueId; 2]>> {
+        stands_for: Olds<'_>,
+    ) -> Result<Made> {
         let inputs = inputs.iter().map(|&v| self.at(v)).collect::<Result<SmallVec<[ValueId; 8]>>>()?;
         self.push(like, op, &inputs, stands_for)
     }
@@ -57,8 +62,8 @@ impl<'a> Rewrite<'a> {
         like: &Node,
         op: Op,
         inputs: &[ValueId],
-        stands_for: &[Option<ValueId>],
-    ) -> Result<SmallVec<[ValueId; 2]>> {
+        stands_for: Olds<'_>,
+    ) -> Result<Made> {
         self.new.set_scope(&like.scope);
         let phase = self.new.set_phase(like.phase);
         let made = self.new.push(op, inputs, like.site);

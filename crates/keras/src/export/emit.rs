@@ -12,22 +12,22 @@ use crate::error::{Error, Result};
 /// A layer or function of Keras, called once.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
-    pub(super) name: String,
-    pub(super) class: &'static str,
-    pub(super) module: &'static str,
+    pub name: String,
+    pub class: &'static str,
+    pub module: &'static str,
     /// The class as Keras files its weights: in snake case.
-    pub(super) snake: &'static str,
-    pub(super) config: Map<String, Value>,
-    pub(super) args: Vec<Argument>,
-    pub(super) kwargs: Value,
-    pub(super) weights: Vec<Weight>,
+    pub snake: &'static str,
+    pub config: Map<String, Value>,
+    pub args: Vec<Argument>,
+    pub kwargs: Value,
+    pub weights: Vec<Weight>,
     /// What it gives, without the batch.
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: DType,
+    pub shape: Vec<usize>,
+    pub dtype: DType,
     /// Its place among the model's inputs and outputs.
-    pub(super) input: Option<usize>,
-    pub(super) output: Option<usize>,
-    pub(super) is_output: bool,
+    pub input: Option<usize>,
+    pub output: Option<usize>,
+    pub is_output: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -40,9 +40,9 @@ pub(super) enum Argument {
 #[derive(Clone, Debug)]
 pub(super) struct Weight {
     /// The object below the layer that holds it, with a slash: "", `cell/`.
-    pub(super) holder: &'static str,
-    pub(super) shape: Vec<usize>,
-    pub(super) source: Source,
+    pub holder: &'static str,
+    pub shape: Vec<usize>,
+    pub source: Source,
 }
 
 impl Weight {
@@ -76,13 +76,13 @@ pub(super) enum Made {
 
 /// A layer that is to be added.
 pub(super) struct New {
-    pub(super) class: &'static str,
-    pub(super) module: &'static str,
-    pub(super) snake: &'static str,
-    pub(super) config: Value,
-    pub(super) args: Vec<Argument>,
-    pub(super) kwargs: Value,
-    pub(super) weights: Vec<Weight>,
+    pub class: &'static str,
+    pub module: &'static str,
+    pub snake: &'static str,
+    pub config: Value,
+    pub args: Vec<Argument>,
+    pub kwargs: Value,
+    pub weights: Vec<Weight>,
 }
 
 impl New {
@@ -116,8 +116,8 @@ impl New {
 }
 
 pub(super) struct Emitter<'a> {
-    pub(super) from: &'a Description,
-    pub(super) batch: usize,
+    pub from: &'a Description,
+    pub batch: usize,
     layers: Vec<Written>,
     names: HashSet<String>,
     made: HashMap<ValueId, Made>,
@@ -126,7 +126,7 @@ pub(super) struct Emitter<'a> {
     /// Parameters that were brought into the batch, by rank.
     tables: HashMap<(String, usize), usize>,
     /// The type of weights and of what layers compute.
-    pub(super) dtype: DType,
+    pub dtype: DType,
 }
 
 impl<'a> Emitter<'a> {

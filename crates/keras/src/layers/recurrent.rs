@@ -28,8 +28,8 @@ pub(crate) struct Rnn {
     gate: Activation,
     bias: bool,
     backwards: bool,
-    pub(crate) gives_all: bool,
-    pub(crate) gives_state: bool,
+    pub gives_all: bool,
+    pub gives_state: bool,
     zero_masked: bool,
     dropout: f64,
     recurrent_dropout: f64,
@@ -40,9 +40,9 @@ pub(crate) struct Rnn {
 /// What a recurrent layer makes of a sequence.
 pub(crate) struct Ran {
     /// Every step's output, or the last one's.
-    pub(crate) output: Tensor,
+    pub output: Tensor,
     /// The state after the last step.
-    pub(crate) state: Vec<Tensor>,
+    pub state: Vec<Tensor>,
 }
 
 impl Rnn {

@@ -57,15 +57,15 @@ impl Cell {
 
 /// A cell with what surrounds it, run one step after the other.
 pub(crate) struct Stepped {
-    pub(crate) cell: Cell,
-    pub(crate) activation: Activation,
-    pub(crate) gate: Activation,
+    pub cell: Cell,
     /// Which steps are shown, `[B, T]`.
-    pub(crate) mask: Option<Tensor>,
-    /// What the hidden state is multiplied by before every step.
-    pub(crate) hidden_mask: Option<Tensor>,
+    pub mask: Option<Tensor>,
+    pub activation: Activation,
+    pub gate: Activation,
     /// Whether a hidden step gives zeros; else it repeats the output before it.
-    pub(crate) zero_masked: bool,
+    pub zero_masked: bool,
+    /// What the hidden state is multiplied by before every step.
+    pub hidden_mask: Option<Tensor>,
 }
 
 impl Stepped {

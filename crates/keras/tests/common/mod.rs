@@ -11,6 +11,11 @@ use plimsoll_keras::{Compiled, KerasModel};
 use plimsoll_nn::{Model, Net};
 use plimsoll_run::{Tape, Tensor};
 
+/// The numbers that bytes are.
+fn numbers<T, const N: usize>(bytes: &[u8], number: fn([u8; N]) -> T) -> Vec<T> {
+    bytes.chunks_exact(N).map(|bytes| number(bytes.try_into().expect("whole numbers"))).collect()
+}
+
 /// The arrays of an archive, by name.
 pub struct Arrays(BTreeMap<String, Tensor>);
 
@@ -25,30 +30,10 @@ impl Arrays {
             file.read_exact(&mut bytes).expect("reading");
             let shape = &member.header.shape[..];
             let tensor = match member.header.element.element {
-                Element::F32 => {
-                    let data: Vec<f32> =
-                        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-                    Tensor::from_slice(&data, shape)
-                }
-                Element::F64 => {
-                    let data: Vec<f64> = bytes
-                        .chunks_exact(8)
-                        .map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes")))
-                        .collect();
-                    Tensor::from_slice(&data, shape)
-                }
-                Element::I32 => {
-                    let data: Vec<i32> =
-                        bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-                    Tensor::from_slice(&data, shape)
-                }
-                Element::I64 => {
-                    let data: Vec<i64> = bytes
-                        .chunks_exact(8)
-                        .map(|b| i64::from_le_bytes(b.try_into().expect("8 bytes")))
-                        .collect();
-                    Tensor::from_slice(&data, shape)
-                }
+                Element::F32 => Tensor::from_slice(&numbers(&bytes, f32::from_le_bytes), shape),
+                Element::F64 => Tensor::from_slice(&numbers(&bytes, f64::from_le_bytes), shape),
+                Element::I32 => Tensor::from_slice(&numbers(&bytes, i32::from_le_bytes), shape),
+                Element::I64 => Tensor::from_slice(&numbers(&bytes, i64::from_le_bytes), shape),
                 other => panic!("{} is {other:?}", member.name),
             };
             arrays.insert(member.name, tensor.expect("making a tensor"));

@@ -1,7 +1,7 @@
 //! What is traced of a training: forward, loss, backward, update; and what of that an evaluation and a prediction are.
 
 use plimsoll_graph::{DType, TensorOps};
-use plimsoll_run::{Pass, Result, StepResult, Tape, Tensor};
+use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
 use super::layout::Layout;
@@ -21,12 +21,12 @@ pub(super) struct Computation<M> {
 
 impl<M: Model + 'static> Computation<M> {
     /// The net for everything but training.
-    fn net(&self, pass: &Pass<'_>) -> Net {
+    fn net(&self, pass: &StepArgs<'_>) -> Net {
         Net::bound(&self.params, &pass.state[..self.params.len()], false)
             .precision(self.recipe.request.precision)
     }
 
-    pub(super) fn evaluate(&self, pass: &Pass<'_>) -> Result<StepResult> {
+    pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
         let outputs = self.model.forward(&mut self.net(pass), inputs)?;
         let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
@@ -34,7 +34,7 @@ impl<M: Model + 'static> Computation<M> {
         Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
     }
 
-    pub(super) fn predict(&self, pass: &Pass<'_>) -> Result<StepResult> {
+    pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
         // Numbers are given as f32, but for those that were asked for in f64.
         let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
@@ -46,7 +46,7 @@ impl<M: Model + 'static> Computation<M> {
         self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
     }
 
-    pub(super) fn train(&self, pass: &Pass<'_>) -> Result<StepResult> {
+    pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let Computation { model, recipe, params, layout } = self;
         let state = pass.state;
         let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());

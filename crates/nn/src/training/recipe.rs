@@ -37,7 +37,7 @@ pub struct Recipe {
     /// The types of the labels.
     pub labels: Vec<Type>,
     /// What the process will take beside the step: an input pipeline, say.
-    pub beside: Bytes,
+    pub reserved: Bytes,
     /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
     pub ahead: bool,
 }
@@ -58,7 +58,7 @@ impl Recipe {
             metrics: Vec::new(),
             inputs: vec![input],
             labels: vec![labels],
-            beside: Bytes::ZERO,
+            reserved: Bytes::ZERO,
             ahead: false,
         }
     }
@@ -77,7 +77,7 @@ impl Recipe {
         StepOptions {
             request: self.request.clone(),
             batched: true,
-            beside: self.beside,
+            reserved: self.reserved,
             ahead: self.ahead,
             guarded: !self.request.precision.needs_loss_scale(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.

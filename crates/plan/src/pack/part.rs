@@ -24,18 +24,18 @@ pub(super) struct Item {
 /// Buffers to be packed together above `base`, independent of those in every other part.
 #[derive(Debug)]
 pub(super) struct Part {
+    pub items: Vec<Item>,
     /// The bytes (in units) already taken below this part by buffers that live as long as it does.
     pub base: u64,
-    pub items: Vec<Item>,
     /// The sections `first[b]..last[b]` in which item b is live.
     pub first: Vec<u32>,
     pub last: Vec<u32>,
+    /// Whether every offset is allowed to every item.
+    pub unaligned: bool,
     /// How long each item lives: in time, or in sections where only some sections were kept.
     pub length: Vec<u64>,
     /// The bytes (in units) live in each section.
     pub total: Vec<u64>,
-    /// Whether every offset is allowed to every item.
-    pub unaligned: bool,
 }
 
 impl Part {

@@ -119,7 +119,7 @@ fn earlier(state: &mut State, repair: &mut Repair, (stage, what): (u32, Remake))
 }
 
 /// Tries to do without what was inserted, dearest first.
-fn give_back_near(state: &mut State, repair: &mut Repair) {
+fn give_back_near(state: &mut State, repair: &Repair) {
     let mut fresh: Vec<(u64, u32, Remake)> = Vec::new();
     for &(stage, what, inserted) in state.changes() {
         if inserted && state.has(stage, what) {
@@ -129,13 +129,6 @@ fn give_back_near(state: &mut State, repair: &mut Repair) {
     fresh.sort_by(|a, b| b.cmp(a));
     fresh.dedup();
     for (_, stage, what) in fresh {
-        if !state.might_remove(stage, what, repair.budget) {
-            continue;
-        }
-        let before = state.journal_mark();
-        state.remove(stage, what);
-        if state.peak() > repair.budget {
-            state.undo_to(before);
-        }
+        repair.try_without(state, stage, what);
     }
 }

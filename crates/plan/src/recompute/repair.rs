@@ -260,14 +260,19 @@ impl Repair {
             if self.work + state.work > end {
                 return;
             }
-            if !state.might_remove(stage, what, self.budget) {
-                continue;
-            }
-            let before = state.journal_mark();
-            state.remove(stage, what);
-            if state.peak() > self.budget {
-                state.undo_to(before);
-            }
+            self.try_without(state, stage, what);
+        }
+    }
+
+    /// Lets `stage` make `what` no more, if that fits.
+    pub fn try_without(&self, state: &mut State, stage: u32, what: Remake) {
+        if !state.might_remove(stage, what, self.budget) {
+            return;
+        }
+        let before = state.journal_mark();
+        state.remove(stage, what);
+        if state.peak() > self.budget {
+            state.undo_to(before);
         }
     }
 }

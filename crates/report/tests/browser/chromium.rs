@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use plimsoll_testing::group;
 use serde_json::{Value, json};
 
 /// How long the browser may take for anything.
@@ -25,14 +26,12 @@ pub struct Browser {
 
 impl Browser {
     /// Starts a browser; none where none is installed.
+    #[track_caller]
     pub fn start(name: &str) -> Option<Browser> {
         let path = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"]
             .into_iter()
             .find(|path| Path::new(path).exists());
-        let Some(path) = path else {
-            eprintln!("skipped: no chromium is installed, so {name} was not looked at in a browser");
-            return None;
-        };
+        let path = group("browser", path.ok_or("no chromium is installed"))?;
         let profile =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chromium-{name}-{}", std::process::id()));
         std::fs::remove_dir_all(&profile).ok();

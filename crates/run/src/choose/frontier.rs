@@ -14,10 +14,10 @@ use crate::error::Result;
 /// A plan that no other beats in both memory and time. Bytes are of the whole process, as the system will count it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FrontierPoint {
-    /// The line that was asked for.
-    #[serde(rename = "line_bytes", serialize_with = "number")]
-    pub line: Bytes,
-    /// What the plan takes: the least line that gives it.
+    /// The memory limit that was asked for.
+    #[serde(rename = "memory_limit_bytes", serialize_with = "number")]
+    pub limit: Bytes,
+    /// What the plan takes: the least limit that gives it.
     #[serde(rename = "planned_bytes", serialize_with = "number")]
     pub planned: Bytes,
     /// Predicted seconds of a step.
@@ -28,12 +28,12 @@ pub struct FrontierPoint {
     pub recomputed_ops: usize,
 }
 
-/// What memory buys: the plans from the least line to one that is as good as none.
+/// What memory buys: the plans from the least limit to one that is as good as none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Frontier {
     /// From least to most memory, and so from most to least time: each takes more than the one before and is faster.
     pub points: Vec<FrontierPoint>,
-    /// Lines for which no plan was looked for, because time was over.
+    /// Limits for which no plan was looked for, because time was over.
     pub left_out: usize,
     /// Seconds that the search took.
     pub seconds: f64,
@@ -44,17 +44,17 @@ fn number<S: Serializer>(bytes: &Bytes, serializer: S) -> std::result::Result<S:
 }
 
 impl StepPlanner {
-    /// The plans that are worth having, of so many lines between the least and the one that the fastest plan needs. The
-    /// ends come first and then what halves the largest gaps, so that a search that is cut short by `limit` has seen the
+    /// The plans that are worth having, of so many limits between the least and the one that the fastest plan needs. The
+    /// ends come first and then what halves the largest gaps, so that a search that is cut short by `time` has seen the
     /// whole range.
-    pub fn frontier(&mut self, lines: usize, limit: Option<Duration>) -> Result<Frontier> {
+    pub fn frontier(&mut self, limits: usize, time: Option<Duration>) -> Result<Frontier> {
         let start = Instant::now();
-        let over = || limit.is_some_and(|limit| start.elapsed() >= limit);
+        let over = || time.is_some_and(|time| start.elapsed() >= time);
         let (floor, most) = (self.floor(), self.unlimited().max(self.floor()));
-        let last = lines.max(2) - 1;
+        let last = limits.max(2) - 1;
         // Equal ratios: a little memory changes most where there is least of it.
         let ratio = most.get() as f64 / floor.get().max(1) as f64;
-        let line = |i: usize| match i {
+        let limit = |i: usize| match i {
             0 => floor,
             i if i == last => most,
             i => Bytes((floor.get() as f64 * ratio.powf(i as f64 / last as f64)) as u64).min(most),
@@ -75,9 +75,9 @@ impl StepPlanner {
                 continue;
             }
             // More memory is never slower: where the faster plan fits, it is the answer.
-            let found = match fast.planned <= line(middle) {
+            let found = match fast.planned <= limit(middle) {
                 true => fast,
-                false => self.point(line(middle))?,
+                false => self.point(limit(middle))?,
             };
             points.push(found);
             gaps.extend([(low, slow, middle, found), (middle, found, high, fast)]);
@@ -85,11 +85,11 @@ impl StepPlanner {
         Ok(Frontier { points: undominated(points), left_out, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// The plan within a line, in short.
-    fn point(&mut self, line: Bytes) -> Result<FrontierPoint> {
-        let info = self.plan(Some(line))?.figures;
+    /// The plan within a limit, in short.
+    fn point(&mut self, limit: Bytes) -> Result<FrontierPoint> {
+        let info = self.plan(Some(limit))?.figures;
         Ok(FrontierPoint {
-            line,
+            limit,
             planned: info.planned,
             predicted_seconds: info.predicted_seconds,
             micro_batches: info.micro_batches,
@@ -104,7 +104,7 @@ pub fn undominated(mut points: Vec<FrontierPoint>) -> Vec<FrontierPoint> {
         a.planned
             .cmp(&b.planned)
             .then(a.predicted_seconds.total_cmp(&b.predicted_seconds))
-            .then(a.line.cmp(&b.line))
+            .then(a.limit.cmp(&b.limit))
     });
     let mut kept: Vec<FrontierPoint> = Vec::new();
     for point in points {

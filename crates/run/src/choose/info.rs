@@ -3,12 +3,12 @@
 use plimsoll_device::Bytes;
 use plimsoll_plan::Exactness;
 
-use crate::memory::Account;
+use crate::memory::FixedMemory;
 use crate::peak::Peak;
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepInfo {
+pub struct PlanFigures {
     /// What the plan will take.
     pub planned: Bytes,
     /// The least for which there is a plan, at the exactness that was allowed.
@@ -20,12 +20,12 @@ pub struct StepInfo {
     /// Bytes of the arena that activations, gradients and scratch share.
     pub arena: Bytes,
     /// The parts of what is taken beside the arena.
-    pub account: Account,
+    pub account: FixedMemory,
     /// What every plan for this step takes beside its workspace: program, pipelines, tensors that exist and stay, a batch.
     pub outside: Bytes,
     /// Predicted seconds of a step.
     pub predicted_seconds: f64,
-    /// Predicted seconds without a line.
+    /// Predicted seconds without a limit.
     pub unlimited_seconds: f64,
     /// What the fastest plan would take if every value had bytes of its own: what order and sharing save is the rest.
     pub unshared: Bytes,
@@ -53,15 +53,15 @@ pub struct StepInfo {
     pub peak: Peak,
 }
 
-impl StepInfo {
+impl PlanFigures {
     /// Nothing planned.
-    pub(crate) const NOTHING: StepInfo = StepInfo {
+    pub(crate) const NOTHING: PlanFigures = PlanFigures {
         planned: Bytes::ZERO,
         floor: Bytes::ZERO,
         unlimited: Bytes::ZERO,
         live: Bytes::ZERO,
         arena: Bytes::ZERO,
-        account: Account::NOTHING,
+        account: FixedMemory::NOTHING,
         outside: Bytes::ZERO,
         predicted_seconds: 0.0,
         unlimited_seconds: 0.0,

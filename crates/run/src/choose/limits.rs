@@ -7,13 +7,13 @@ use plimsoll_graph::{Type, passes};
 use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
-use super::account::planning;
 use super::candidate::{Candidate, CandidateSpec};
+use super::fixed::planning;
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
 use crate::device::{Device, full_pages, whole_pages};
 use crate::error::{Error, Result};
-use crate::memory::Account;
+use crate::memory::FixedMemory;
 use crate::trace::Traced;
 
 /// Kernels whose operands take no more are timed however little the step itself takes; of others the roofline says enough.
@@ -24,7 +24,7 @@ const LATER_OUTPUTS: usize = 4096;
 
 /// What is known of a step before a limit is looked at.
 pub(crate) struct StepLimits {
-    pub(super) account: Account,
+    pub(super) account: FixedMemory,
     pub(super) outputs: Vec<Type>,
     /// What exactness a split takes, if the step can be split at all.
     pub(super) splits: Option<Exactness>,
@@ -45,13 +45,13 @@ pub(crate) struct StepLimits {
 impl StepLimits {
     /// The least memory limit for which there is a plan, at the exactness that was allowed.
     pub(super) fn floor(&self) -> Bytes {
-        self.account.elsewhere() + self.least
+        self.account.total() + self.least
     }
 
     /// The most that timing a kernel may take: what the largest kernel does for which the limit has room beside what planning
     /// takes, and state that may yet go to the host (`movable`).
     pub(super) fn timing(&self, limit: Option<Bytes>, movable: Bytes) -> Bytes {
-        let taken = self.account.elsewhere() + movable + self.planning;
+        let taken = self.account.total() + movable + self.planning;
         let room = limit.map_or(Bytes::MAX, |limit| limit.saturating_sub(taken));
         let fits = self.timing.partition_point(|&bytes| bytes <= room);
         self.timing[..fits].last().copied().unwrap_or_default()
@@ -59,7 +59,7 @@ impl StepLimits {
 
     /// Bytes beside the account within a limit, in whole pages; none where the limit does not even hold the account.
     pub(super) fn room(&self, device: &Device, limit: Bytes) -> Option<Bytes> {
-        limit.checked_sub(self.account.elsewhere()).map(|room| full_pages(device, room))
+        limit.checked_sub(self.account.total()).map(|room| full_pages(device, room))
     }
 }
 
@@ -121,7 +121,7 @@ impl StepToPlan {
     }
 
     /// What the process takes beside the arena.
-    fn account(&self, outputs: &[Type]) -> Account {
+    fn account(&self, outputs: &[Type]) -> FixedMemory {
         // The first form of a step leaves room for what later ones give back: a few numbers each.
         let (inputs, later) = match self.present.inputs {
             true => (&[][..], None),
@@ -130,7 +130,7 @@ impl StepToPlan {
         let next = if self.options.ahead { inputs } else { &[] };
         let staged = inputs.iter().chain(next).chain(outputs).map(Type::bytes).chain(later);
         let mut account =
-            Account::measure(&self.step.device, staged, self.options.beside, self.present.others);
+            FixedMemory::measure(&self.step.device, staged, self.options.reserved, self.present.others);
         // State that may go to the host counts with the candidates that keep it on the device.
         let less = self.present.given_back + self.movable_bytes();
         account.tensors = (account.tensors + self.absent()).saturating_sub(less);

@@ -4,8 +4,8 @@
 //! first limit that can be kept asks for it. Asking has no side effect but the cache of kernel times: no weights are
 //! drawn and no memory is taken for the step.
 
-mod account;
 mod candidate;
+mod fixed;
 mod frontier;
 mod info;
 mod limits;
@@ -14,11 +14,11 @@ mod refuse;
 mod step_plan;
 mod subject;
 
-pub use account::PROGRAM;
-pub(crate) use account::left_for_libraries;
 pub(crate) use candidate::{PlannedPart, Shared, staged};
+pub use fixed::PROGRAM;
+pub(crate) use fixed::left_for_libraries;
 pub use frontier::{Frontier, FrontierPoint, undominated};
-pub use info::StepInfo;
+pub use info::PlanFigures;
 pub(crate) use placement::is_movable;
 pub use step_plan::StepPlan;
 pub(crate) use subject::{Present, StepToPlan};
@@ -31,8 +31,8 @@ use plimsoll_graph::{Site, Type};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::memory::Account;
-use crate::trace::{Pass, StateSpec, StepOptions, StepResult};
+use crate::memory::FixedMemory;
+use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 use candidate::{Candidate, Planned};
 use limits::StepLimits;
 
@@ -50,7 +50,7 @@ use limits::StepLimits;
 /// })?;
 /// let without_a_limit = planner.plan(None)?;
 /// let frontier = planner.frontier(8, None)?;
-/// assert_eq!(frontier.points[0].line, without_a_limit.figures.floor);
+/// assert_eq!(frontier.points[0].limit, without_a_limit.figures.floor);
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
 pub struct StepPlanner {
@@ -72,7 +72,7 @@ impl StepPlanner {
         device: &Device,
         state: Vec<StateSpec>,
         inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync + 'static,
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
     ) -> Result<StepPlanner> {
         let (site, present) = (Site::here(), Present::default());
         StepPlanner::of(StepToPlan::new(device, options, state, inputs, Arc::new(body), present, site)?)
@@ -101,18 +101,18 @@ impl StepPlanner {
 
     /// What the fastest plan takes.
     pub fn unlimited(&self) -> Bytes {
-        self.limits.account.elsewhere() + self.limits.unlimited
+        self.limits.account.total() + self.limits.unlimited
     }
 
     /// Plans from now on for a process that takes so much beside the workspace, whatever this one takes: for the step of a run
-    /// that was, with what was said of it then ([`StepInfo::outside`]).
+    /// that was, with what was said of it then ([`PlanFigures::outside`]).
     pub fn set_outside(&mut self, outside: Bytes) {
         let account = &mut self.limits.account;
-        let rest = account.tensors + account.staged + account.beside;
+        let rest = account.tensors + account.inputs + account.reserved;
         account.program = outside.saturating_sub(rest);
         // Less than this process's own tensors and batches is no account of theirs: only the sum counts then.
-        if account.elsewhere() > outside {
-            *account = Account { program: outside, ..Account::NOTHING };
+        if account.total() > outside {
+            *account = FixedMemory { program: outside, ..FixedMemory::NOTHING };
         }
     }
 

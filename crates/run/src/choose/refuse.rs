@@ -11,7 +11,7 @@ use super::limits::{StepLimits, micro_batch_sizes};
 use super::placement::StatePlacement;
 use crate::device::{padded, whole_pages};
 use crate::error::{Error, Result};
-use crate::memory::Way;
+use crate::memory::Remedy;
 use crate::trace::Traced;
 
 /// More host memory than any step copies to.
@@ -23,7 +23,7 @@ const HEAVIEST: usize = 5;
 impl StepToPlan {
     /// Why a memory limit cannot be kept, and what would help.
     pub(super) fn refuse(&self, limit: Bytes, limits: &StepLimits) -> Result<Error> {
-        let (account, elsewhere) = (limits.account, limits.account.elsewhere());
+        let (account, elsewhere) = (limits.account, limits.account.total());
         // With as much on the host as may be.
         let placement = self.placements().pop().unwrap_or_default();
         let allowed = limits.splits.is_some_and(|needed| self.options.request.exactness >= needed);
@@ -45,7 +45,7 @@ impl StepToPlan {
     }
 
     /// What micro-batches would take, where they can be made and were not allowed.
-    fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Way>> {
+    fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Remedy>> {
         let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
         let floor = self.split(least_samples(batch), placement)?.floor();
         let flag = format!("--exact {needed}");
@@ -53,7 +53,7 @@ impl StepToPlan {
             Exactness::Approximate => "micro-batches, each with statistics of its own",
             _ => "micro-batches: the same sums in another order",
         };
-        Ok(Some(Way { flag, change: change.into(), least: limits.account.elsewhere() + floor }))
+        Ok(Some(Remedy { flag, change: change.into(), least: limits.account.total() + floor }))
     }
 
     /// What smaller batches would take, as far as there are not three ways yet.
@@ -61,7 +61,7 @@ impl StepToPlan {
         &self,
         elsewhere: Bytes,
         placement: &StatePlacement,
-        ways: &mut Vec<Way>,
+        ways: &mut Vec<Remedy>,
     ) -> Result<()> {
         let Some(batch) = self.step.batch else { return Ok(()) };
         for smaller in [batch / 2, batch / 4, 1] {
@@ -71,14 +71,14 @@ impl StepToPlan {
                 let saved: Bytes = self.step.inputs.iter().map(row).sum();
                 let least = elsewhere.saturating_sub(saved) + fewer.floor();
                 let (flag, change) = (format!("--batch {smaller}"), counted(smaller, "sample") + " a step");
-                ways.push(Way { flag, change, least });
+                ways.push(Remedy { flag, change, least });
             }
         }
         Ok(())
     }
 
     /// What host memory would help, where the device can copy to it and none was allowed.
-    fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Way>> {
+    fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Remedy>> {
         let device = &self.step.device;
         if self.host() > Bytes::ZERO || device.backend().rough_link().is_none() {
             return Ok(None);
@@ -98,7 +98,7 @@ impl StepToPlan {
         let beside = elsewhere.saturating_sub(hosting.movable_bytes().saturating_sub(self.movable_bytes()));
         let flag = format!("--host-memory {}MiB", host.get().div_ceil(1 << 20));
         let change = "host memory to copy to and fetch from".into();
-        Ok(Some(Way { flag, change, least: beside + whole_pages(device, floor) }))
+        Ok(Some(Remedy { flag, change, least: beside + whole_pages(device, floor) }))
     }
 
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.

@@ -12,16 +12,16 @@ use plimsoll_record::Kind;
 use super::candidate::{Candidate, Planned, PlannedPart, Shared};
 use super::limits::StepLimits;
 use super::placement::StatePlacement;
-use super::{StepInfo, StepToPlan};
+use super::{PlanFigures, StepToPlan};
 use crate::device::{padded, whole_pages};
-use crate::memory::Account;
+use crate::memory::FixedMemory;
 use crate::peak::Peak;
 
 /// The plan of a step under a memory limit, verified. `plan`, `frontier` and training are given the same one.
 #[derive(Clone)]
 pub struct StepPlan {
     /// What it takes and how long it is predicted to run.
-    pub figures: StepInfo,
+    pub figures: PlanFigures,
     pub(crate) subject: Arc<StepToPlan>,
     /// The passes over the batch; where it is not split, one part that is the whole step.
     pub(crate) passes: Vec<PlannedPart>,
@@ -42,7 +42,7 @@ impl StepPlan {
     pub(super) fn new(subject: &Arc<StepToPlan>, candidate: &Candidate, planned: Planned) -> StepPlan {
         let Planned { passes, update, ns } = planned;
         StepPlan {
-            figures: StepInfo::NOTHING,
+            figures: PlanFigures::NOTHING,
             subject: subject.clone(),
             passes,
             update,
@@ -73,19 +73,22 @@ impl StepPlan {
         let arena = most(&|part| part.graph.bytes().max(1));
         let kept_ns: u64 = sum(&|part| part.graph.figures().unlimited_ns);
         let micro_batches: usize = self.passes.iter().map(|part| part.runs).sum();
-        let elsewhere = limits.account.elsewhere();
+        let elsewhere = limits.account.total();
         // Kernels are timed while the step is planned, before the arena is there: whichever takes more is announced, whether they
         // have to be timed or not.
         let before = limits.planning + limits.timing(limit, self.subject.movable_bytes());
         let whole = |arena: Bytes| elsewhere + whole_pages(device, before.max(arena));
         let planned = whole(self.extra + arena);
-        self.figures = StepInfo {
+        self.figures = PlanFigures {
             planned,
             floor: limits.floor(),
             unlimited: elsewhere + limits.unlimited,
             live: most(&|part| part.graph.live()),
             arena,
-            account: Account { tensors: limits.account.tensors + self.placement.device, ..limits.account },
+            account: FixedMemory {
+                tensors: limits.account.tensors + self.placement.device,
+                ..limits.account
+            },
             outside: elsewhere,
             predicted_seconds: self.ns as f64 / 1e9,
             unlimited_seconds: limits.unlimited_ns as f64 / 1e9,
@@ -109,7 +112,7 @@ impl StepPlan {
     }
 
     /// What the process holds when it holds most.
-    fn peak(&self, account: &Account, planned: Bytes) -> Peak {
+    fn peak(&self, account: &FixedMemory, planned: Bytes) -> Peak {
         let fullest = self.parts().max_by_key(|part| part.graph.bytes());
         let mut peak = fullest.and_then(|part| part.graph.peak()).unwrap_or_default();
         let mut held: BTreeMap<Kind, Bytes> = peak.kinds.into_iter().collect();
@@ -121,7 +124,7 @@ impl StepPlan {
             add(part.kind, padded(part.ty.bytes()));
         }
         add(Kind::Program, account.program + (account.tensors + self.placement.device).saturating_sub(state));
-        add(Kind::Input, account.staged + account.beside);
+        add(Kind::Input, account.inputs + account.reserved);
         let sums: Bytes = self.shared.sums.iter().map(|ty| padded(ty.bytes())).sum();
         add(Kind::Gradient, sums);
         // What passes change is kept as it was, in case one fails; the rest are rows of a micro-batch.

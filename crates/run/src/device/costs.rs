@@ -465,10 +465,8 @@ mod tests {
 
     #[test]
     fn the_link_is_timed_once_where_there_is_room_and_remembered() {
-        let device = match Device::cuda_emulated(Bytes::mib(64)) {
-            Ok(device) => device,
-            Err(why) => return println!("skipped: no emulator ({why})"),
-        };
+        let emulated = Device::cuda_emulated(Bytes::mib(64));
+        let Some(device) = plimsoll_testing::group("emulator", emulated) else { return };
         let folder = std::env::temp_dir().join(format!("plimsoll-link-{}", std::process::id()));
         let mut costs = Costs::kept_in(&folder, "a card");
         costs.time_link(&device, Bytes::kib(512)).unwrap();

@@ -1,4 +1,4 @@
-//! What a line counts of a device: of a card its memory as the system counts it for this process, else the process's own.
+//! What a memory limit counts of a device: of a card its memory as the system counts it for this process, else the process's own.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use plimsoll_device::{Bytes, process};
 
 use super::Device;
 
-/// What the process takes of that which a line is a limit of.
+/// What the process takes of that which a memory limit is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Bytes now.
@@ -17,7 +17,7 @@ pub struct Counted {
 }
 
 impl Device {
-    /// What a line counts: the process's memory on a card, as NVML counts it; its resident set where tensors are in the
+    /// What a memory limit counts: the process's memory on a card, as NVML counts it; its resident set where tensors are in the
     /// host's memory.
     ///
     /// ```
@@ -40,9 +40,9 @@ impl Device {
         Counted { now, peak: most.max(seen) }
     }
 
-    /// The most that a line for this process could be now: what it takes already, and what nobody does. Of a card's memory
+    /// The largest memory limit that this process could be given now: what it takes already, and what nobody does. Of a card's memory
     /// where tensors are there, of the machine's (or the control group's) otherwise. None where the system does not say.
-    pub fn line_limit(&self) -> Option<Bytes> {
+    pub fn largest_limit(&self) -> Option<Bytes> {
         if self.taken().is_some() {
             return Some(self.capacity().unwrap_or_else(|| self.memory_info().limit));
         }
@@ -65,7 +65,7 @@ mod tests {
         let (own, total) = (Bytes::mib(10), Bytes::mib(100));
         let (device, card) = FakeCard::device(total, own);
         assert_eq!(device.counted(), Counted { now: own, peak: own });
-        assert_eq!(device.line_limit(), Some(total));
+        assert_eq!(device.largest_limit(), Some(total));
         let tensor = device.scope(|| Tensor::zeros(Type::new(DType::U8, [4 << 20]))).unwrap();
         let held = device.counted();
         assert!(held.now >= own + Bytes::mib(4) && held.now < own + Bytes::mib(6), "{held:?}");

@@ -23,7 +23,7 @@ pub(crate) struct FakeCard {
     pub(crate) is_greedy: AtomicBool,
     /// Whether it has failed for good.
     pub(crate) is_lost: AtomicBool,
-    /// What a line leaves for tensors; all bits where there is none.
+    /// What a memory limit leaves for tensors; all bits where there is none.
     pub(crate) line: AtomicU64,
 }
 
@@ -118,7 +118,7 @@ impl Allocator for Pool {
             return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_system());
         }
         if self.host.stats().in_use + bytes > FakeCard::get(&self.card.line) {
-            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_line());
+            return Err(OutOfMemory::new(bytes, owner, &self.stats(), Vec::new()).by_limit());
         }
         self.host.allocate(bytes, align, owner)
     }

@@ -12,11 +12,11 @@ use plimsoll_graph::{Site, Type};
 use super::step::{Mode, Step};
 use super::variant::Variant;
 use crate::Exactness;
-use crate::choose::{Present, StepInfo, StepPlan, StepPlanner, StepToPlan};
+use crate::choose::{PlanFigures, Present, StepPlan, StepPlanner, StepToPlan};
 use crate::device::{blocks, own};
 use crate::error::{Error, Result};
 use crate::program::StepProgram;
-use crate::trace::{Pass, StateSpec, StepOptions, StepResult};
+use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 
 /// How often a step is planned again because planning left more pages behind than were declared.
 const MOST_TRIES: usize = 4;
@@ -104,7 +104,7 @@ impl Step {
                 other => other,
             })?;
         }
-        let info = StepInfo { plan_seconds: start.elapsed().as_secs_f64(), ..planned.figures.clone() };
+        let info = PlanFigures { plan_seconds: start.elapsed().as_secs_f64(), ..planned.figures.clone() };
         let (program, hosted) = (StepProgram::new(&planned)?, planned.placement.hosted.clone());
         let batch = planned.subject.step.batch.unwrap_or(1);
         drop(planned);
@@ -161,7 +161,7 @@ impl Step {
         options: &StepOptions,
         more: Vec<StateSpec>,
         inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync + 'static,
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
     ) -> Result<StepPlanner> {
         let (site, others) = (Site::here(), self.variants.iter().any(|v| v.mode == Mode::Train));
         // Forms of other modes go with the workspace.

@@ -9,7 +9,7 @@ use plimsoll_graph::{Site, TensorOps};
 use super::step::Step;
 use super::variant::Variant;
 use crate::device::{Buffer, Device, own, padded};
-use crate::memory::Account;
+use crate::memory::FixedMemory;
 
 /// What is planned and measured of a step.
 pub(super) fn ledger(step: &Step) -> Ledger {
@@ -30,8 +30,8 @@ pub(super) fn ledger(step: &Step) -> Ledger {
         rows.add(*kind, name, planned, taken(&step.device, buffer, 0, buffer.bytes()));
     }
     let Some(variant) = step.largest() else { return rows.ledger };
-    let Account { program, tensors, staged, beside } = variant.info.account;
-    let others = (tensors + staged).saturating_sub(rows.planned);
+    let FixedMemory { program, tensors, inputs, reserved } = variant.info.account;
+    let others = (tensors + inputs).saturating_sub(rows.planned);
     workspace_rows(step, variant, &mut rows);
     booked += padded(step.workspace.buffer().bytes());
     let memory = step.device.memory_info();
@@ -41,8 +41,8 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     let own = own(&step.device)
         .or_else(|| process::resident().map(|resident| resident.saturating_sub(rows.measured)));
     // What a pipeline holds are pages like the program's own: the system counts them together.
-    let name = if beside > Bytes::ZERO { "program and input pipelines" } else { "program" };
-    rows.add(LedgerKind::Program, name, program + beside, own);
+    let name = if reserved > Bytes::ZERO { "program and input pipelines" } else { "program" };
+    rows.add(LedgerKind::Program, name, program + reserved, own);
     let rest = variant.info.planned.saturating_sub(rows.planned);
     if rest > Bytes::ZERO {
         rows.add(LedgerKind::Program, "room for planning, ends of pages", rest, None);
@@ -114,18 +114,18 @@ mod tests {
     use plimsoll_plan::{Exactness, Kind};
 
     use super::*;
-    use crate::{Device, Held, Pass, StepOptions, StepResult, Tape, Tensor};
+    use crate::{Device, StateTensor, StepArgs, StepOptions, StepResult, Tape, Tensor};
 
     /// A chain of layers over a batch of 512, in micro-batches of 128 where `split`.
     fn step(split: bool) -> (Device, Step) {
         let device = Device::cpu_with(1, Bytes::mib(256)).unwrap();
         let step = device.scope(|| {
             let tensor = Tensor::from_slice(&vec![0.01f32; 256 * 256], [256, 256]).unwrap();
-            let held = vec![Held { name: "weight".into(), kind: Kind::Parameter, tensor }];
-            let options = StepOptions { batched: true, beside: Bytes::mib(3), ..StepOptions::default() }
+            let held = vec![StateTensor { name: "weight".into(), kind: Kind::Parameter, tensor }];
+            let options = StepOptions { batched: true, reserved: Bytes::mib(3), ..StepOptions::default() }
                 .micro_batch(split.then_some(128))
                 .exactness(Exactness::Reassociated);
-            Step::compile_with(options, held, &[Type::new(DType::F32, [512, 256])], |pass: &Pass<'_>| {
+            Step::compile_with(options, held, &[Type::new(DType::F32, [512, 256])], |pass: &StepArgs<'_>| {
                 let tape = Tape::new();
                 tape.watch(&pass.state[0])?;
                 let mut x = pass.inputs[0].clone();

@@ -13,5 +13,5 @@ mod variant;
 mod workspace;
 
 pub use function::{Function, function};
-pub use state::Held;
+pub use state::StateTensor;
 pub use step::{Mode, Step};

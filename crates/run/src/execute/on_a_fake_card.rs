@@ -6,13 +6,13 @@ use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, Type};
 
 use crate::device::fake_card::FakeCard;
-use crate::{Device, Error, Held, Kind, Mode, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+use crate::{Device, Error, Kind, Mode, StateTensor, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
 fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
     device.scope(|| {
         let w = Tensor::from_f64(&[0.01; 64 * 64], Type::new(DType::F32, [64, 64]))?;
-        let held = vec![Held { name: "w".into(), kind: Kind::Parameter, tensor: w }];
+        let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
         let options = StepOptions::default().limit(memory);
         Step::compile_with(options, held, &[input()], |pass| {
             let tape = Tape::new();
@@ -41,7 +41,7 @@ fn run(step: &mut Step, device: &Device) -> crate::Result<Vec<u8>> {
 const OWN: Bytes = Bytes::mib(100);
 
 #[test]
-fn a_step_without_a_line_is_planned_within_what_the_device_has() {
+fn a_step_without_a_limit_is_planned_within_what_the_device_has() {
     let (wide, _) = FakeCard::device(Bytes::gib(1), OWN);
     let free = step(&wide, None).unwrap();
     let (planned, floor) = (free.info().planned, free.info().floor);
@@ -120,7 +120,10 @@ fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
     };
     let refused = past().unwrap_err();
     let Error::OutOfMemory(why) = &refused else { panic!("{refused}") };
-    assert!(why.verdict == Verdict::Line && why.to_string().contains("raise the line"), "{refused}");
+    assert!(
+        why.verdict == Verdict::MemoryLimit && why.to_string().contains("raise the memory limit"),
+        "{refused}"
+    );
     device.scope(|| Tensor::zeros(Type::new(DType::U8, [4096]))).unwrap();
     step.replan(StepOptions::default()).unwrap();
     past().unwrap();
@@ -163,6 +166,6 @@ fn libraries_that_grow_are_noticed_and_planned_around() {
     assert_eq!(run(&mut self::step(&fresh, None).unwrap(), &fresh).unwrap(), first);
     // Where nothing is left to do without, that is said.
     card.own.store(planned.get(), Ordering::SeqCst);
-    let refused = (0..8).find_map(|_| run(&mut step, &device).err()).expect("the line cannot be kept");
+    let refused = (0..8).find_map(|_| run(&mut step, &device).err()).expect("the limit cannot be kept");
     assert!(matches!(refused, Error::Infeasible { .. }), "{refused}");
 }

@@ -10,7 +10,7 @@ use plimsoll_graph::Type;
 use crate::*;
 
 /// A chain of layers on a batch, trained by gradient descent.
-fn body(pass: &Pass<'_>) -> Result<StepResult> {
+fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
     let tape = Tape::new();
     pass.state.iter().try_for_each(|w| tape.watch(w))?;
     let mut x = pass.inputs[0].clone();
@@ -43,12 +43,12 @@ fn every_point_of_the_frontier_takes_more_and_is_faster_than_the_one_before() {
         assert!(pair[0].planned < pair[1].planned, "{points:?}");
         assert!(pair[0].predicted_seconds > pair[1].predicted_seconds, "{points:?}");
     }
-    assert!(points.iter().all(|p| p.planned <= p.line));
+    assert!(points.iter().all(|p| p.planned <= p.limit));
     let (first, last) = (points[0], points[points.len() - 1]);
     let unlimited = survey.plan(Some(survey.unlimited())).unwrap().figures;
-    assert_eq!((first.line, first.planned), (survey.floor(), survey.floor()));
+    assert_eq!((first.limit, first.planned), (survey.floor(), survey.floor()));
     assert_eq!(last.predicted_seconds, unlimited.unlimited_seconds);
-    // What a point takes is a line that gives the same again.
+    // What a point takes is a limit that gives the same again.
     for point in points {
         let again = survey.plan(Some(point.planned)).unwrap().figures;
         assert_eq!(
@@ -116,7 +116,7 @@ fn a_survey_plans_what_a_step_would_run() {
             let plan = survey().plan(line).unwrap();
             let planned = &plan.figures;
             let tensor = |ty: &Type| device.scope(|| Tensor::zeros(ty.clone())).unwrap();
-            let kept = held.iter().map(|part| Held {
+            let kept = held.iter().map(|part| StateTensor {
                 name: part.name.clone(),
                 kind: part.kind,
                 tensor: tensor(&part.ty),

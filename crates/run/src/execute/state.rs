@@ -14,7 +14,7 @@ use crate::trace::StateSpec;
 
 /// A tensor that a step keeps from run to run.
 #[derive(Clone)]
-pub struct Held {
+pub struct StateTensor {
     /// What plans, refusals and reports call it.
     pub name: String,
     /// What it is for.
@@ -23,7 +23,7 @@ pub struct Held {
     pub tensor: Tensor,
 }
 
-impl Held {
+impl StateTensor {
     /// The same in the host's memory, as long as `left` has room for it: where the optimizer's state is made that a plan may keep
     /// there, so that it never takes any of a device that has none for it. The first plan puts everything where it belongs. What
     /// no plan would keep there stays where it is.
@@ -31,7 +31,7 @@ impl Held {
     /// # Errors
     /// The host has no more memory.
     #[track_caller]
-    pub fn hosted(self, left: &mut Bytes) -> Result<Held> {
+    pub fn hosted(self, left: &mut Bytes) -> Result<StateTensor> {
         let (site, bytes) = (Site::here(), self.tensor.ty().bytes());
         let device = self.tensor.buffer(site)?.device();
         let wanted = is_movable(device, self.kind, bytes) && Bytes::from(bytes) <= *left;
@@ -40,7 +40,7 @@ impl Held {
         }
         *left = left.saturating_sub(bytes.into());
         let tensor = self.tensor.hosted()?;
-        Ok(Held { tensor, ..self })
+        Ok(StateTensor { tensor, ..self })
     }
 }
 
@@ -53,8 +53,8 @@ pub(super) struct State {
 
 impl State {
     /// Adds parts behind those that are there, each with bytes that nobody else can see.
-    pub(super) fn add(&mut self, held: Vec<Held>, site: Site) -> Result<()> {
-        for Held { name, kind, tensor } in held {
+    pub(super) fn add(&mut self, held: Vec<StateTensor>, site: Site) -> Result<()> {
+        for StateTensor { name, kind, tensor } in held {
             let is_alone = Arc::strong_count(tensor.buffer(site)?) == 1;
             self.tensors.push(if is_alone { tensor } else { tensor.copy()? });
             self.names.push((name, kind));

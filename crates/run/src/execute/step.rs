@@ -11,16 +11,16 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_record as record;
 use plimsoll_record::Kind;
 
-use super::state::{Held, State};
+use super::state::{State, StateTensor};
 use super::variant::Variant;
 use super::workspace::Workspace;
-use crate::choose::StepInfo;
+use crate::choose::PlanFigures;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::program::Meanwhile;
 use crate::tensor::Tensor;
 use crate::timeline::Recorded;
-use crate::trace::{Pass, StepFn, StepOptions, StepResult};
+use crate::trace::{StepArgs, StepFn, StepOptions, StepResult};
 
 /// What a step is run for. All modes share its state, its workspace and its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +76,9 @@ impl Step {
         body: impl Fn(&[Tensor], &[Tensor]) -> Result<StepResult> + Send + Sync + 'static,
     ) -> Result<Step> {
         let kind = Kind::Parameter;
-        let named = |(i, tensor): (usize, Tensor)| Held { name: format!("state {i}"), kind, tensor };
+        let named = |(i, tensor): (usize, Tensor)| StateTensor { name: format!("state {i}"), kind, tensor };
         let held = state.into_iter().enumerate().map(named).collect();
-        let body = move |pass: &Pass<'_>| body(pass.state, pass.inputs);
+        let body = move |pass: &StepArgs<'_>| body(pass.state, pass.inputs);
         Step::compile_with(StepOptions::default(), held, inputs, body)
     }
 
@@ -90,9 +90,9 @@ impl Step {
     #[track_caller]
     pub fn compile_with(
         options: StepOptions,
-        held: Vec<Held>,
+        held: Vec<StateTensor>,
         inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync + 'static,
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
     ) -> Result<Step> {
         let mut step = Step::idle(options, held)?;
         step.set_body(Mode::Train, body);
@@ -102,7 +102,7 @@ impl Step {
 
     /// A state of which only other modes are wanted, until [`Step::begin`]: nothing is compiled before it is run.
     #[track_caller]
-    pub fn idle(options: StepOptions, held: Vec<Held>) -> Result<Step> {
+    pub fn idle(options: StepOptions, held: Vec<StateTensor>) -> Result<Step> {
         let site = Site::here();
         let device = match held.first() {
             Some(first) => first.tensor.buffer(site)?.device().clone(),
@@ -126,9 +126,9 @@ impl Step {
     pub fn begin(
         &mut self,
         options: StepOptions,
-        more: impl FnOnce() -> Result<Vec<Held>>,
+        more: impl FnOnce() -> Result<Vec<StateTensor>>,
         inputs: &[Type],
-        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync + 'static,
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
     ) -> Result<()> {
         let site = Site::here();
         let n = self.state.tensors.len();
@@ -157,7 +157,7 @@ impl Step {
     pub fn set_body(
         &mut self,
         mode: Mode,
-        body: impl Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync + 'static,
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
     ) {
         self.bodies.retain(|(other, _)| *other != mode);
         self.variants.retain(|variant| variant.mode != mode);
@@ -310,8 +310,8 @@ impl Step {
 
     /// What was planned for the step itself, of the inputs that need most; of another mode, if only such were run; all
     /// zeros before anything was.
-    pub fn info(&self) -> &StepInfo {
-        self.largest().map_or(const { &StepInfo::NOTHING }, |v| &v.info)
+    pub fn info(&self) -> &PlanFigures {
+        self.largest().map_or(const { &PlanFigures::NOTHING }, |v| &v.info)
     }
 
     /// How many compiled forms are kept.
@@ -325,7 +325,7 @@ impl Step {
     }
 
     /// The account of the step's memory, planned and measured side by side. What was planned, but for what is on the host
-    /// beside a device's own memory, adds up to [`StepInfo::planned`]; what was measured, to what the system counts for the
+    /// beside a device's own memory, adds up to [`PlanFigures::planned`]; what was measured, to what the system counts for the
     /// process.
     pub fn ledger(&self) -> Ledger {
         super::ledger::ledger(self)

@@ -4,7 +4,7 @@ use plimsoll_device::backend::{ALIGNMENT, HostArena};
 use plimsoll_graph::{DType, Site, TensorOps, Type};
 
 use super::step::Mode;
-use crate::choose::{Shared, StepInfo, staged};
+use crate::choose::{PlanFigures, Shared, staged};
 use crate::device::{Buffer, Device, Watch};
 use crate::error::{Error, Result};
 use crate::program::{Meanwhile, Part, Recorded, Room, StepProgram, check};
@@ -20,7 +20,7 @@ pub(crate) struct Variant {
     pub(crate) mode: Mode,
     pub(crate) inputs: Vec<Type>,
     pub(crate) outputs: Vec<Tensor>,
-    pub(crate) info: StepInfo,
+    pub(crate) info: PlanFigures,
     passes: Vec<Bound>,
     update: Option<Bound>,
     /// Offsets and bytes of the sums.
@@ -84,7 +84,7 @@ impl Variant {
         batch: usize,
         device: &Device,
         state: &[Tensor],
-        info: StepInfo,
+        info: PlanFigures,
         site: Site,
     ) -> Result<Variant> {
         let n_state = state.len();

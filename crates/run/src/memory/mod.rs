@@ -1,8 +1,8 @@
 //! Memory limits as data: what stands beside a step's arena, and how a refusal reads.
 
-mod account;
+mod fixed;
 mod refusal;
 
-pub use account::Account;
+pub use fixed::FixedMemory;
 pub(crate) use refusal::Refusal;
-pub use refusal::Way;
+pub use refusal::Remedy;

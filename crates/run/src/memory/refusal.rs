@@ -5,11 +5,11 @@
 
 use plimsoll_device::Bytes;
 
-use super::Account;
+use super::FixedMemory;
 
 /// Something that would lower the least.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Remedy {
     /// The flag of the command that does it.
     pub flag: String,
     /// What it changes, in words.
@@ -22,11 +22,11 @@ pub struct Way {
 pub(crate) struct Refusal<'a> {
     pub(crate) asked: Bytes,
     pub(crate) least: Bytes,
-    pub(crate) account: &'a Account,
+    pub(crate) account: &'a FixedMemory,
     /// The op at which the arena is fullest.
     pub(crate) fullest: Option<&'a str>,
     pub(crate) heaviest: &'a [(String, Bytes)],
-    pub(crate) ways: &'a [Way],
+    pub(crate) ways: &'a [Remedy],
 }
 
 impl Refusal<'_> {
@@ -45,9 +45,9 @@ impl Refusal<'_> {
         let mut parts = vec![
             ("program", account.program),
             ("state", account.tensors),
-            ("inputs", account.staged),
-            ("pipeline", account.beside),
-            ("arena", least.saturating_sub(account.elsewhere())),
+            ("inputs", account.inputs),
+            ("pipeline", account.reserved),
+            ("arena", least.saturating_sub(account.total())),
         ];
         parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
         let wide = |figures: &mut dyn Iterator<Item = Bytes>| {
@@ -69,12 +69,12 @@ impl Refusal<'_> {
             }
         }
         lines.push("ways out:".into());
-        let higher = Way {
+        let higher = Remedy {
             flag: format!("--memory {}", unit.enough(least)),
             change: "a higher memory limit".into(),
             least,
         };
-        let ways: Vec<&Way> = std::iter::once(&higher).chain(self.ways).collect();
+        let ways: Vec<&Remedy> = std::iter::once(&higher).chain(self.ways).collect();
         let flags = ways.iter().map(|way| way.flag.chars().count()).max().unwrap_or(0);
         let width = wide(&mut ways.iter().map(|way| way.least));
         for way in ways {
@@ -154,16 +154,20 @@ impl Unit {
 mod tests {
     use super::*;
 
-    fn account() -> Account {
+    fn account() -> FixedMemory {
         let (program, tensors) = (Bytes::mib(16), Bytes(23_172_608));
-        Account { program, tensors, staged: Bytes::kib(1280), beside: Bytes::ZERO }
+        FixedMemory { program, tensors, inputs: Bytes::kib(1280), reserved: Bytes::ZERO }
     }
 
     #[test]
     fn a_refusal_is_a_table_in_one_unit_with_ways_out_that_can_be_typed() {
         let ways = [
-            Way { flag: "--exact approximate".into(), change: "micro-batches".into(), least: Bytes::mib(45) },
-            Way { flag: "--batch 4".into(), change: "4 samples a step".into(), least: Bytes(65_000_000) },
+            Remedy {
+                flag: "--exact approximate".into(),
+                change: "micro-batches".into(),
+                least: Bytes::mib(45),
+            },
+            Remedy { flag: "--batch 4".into(), change: "4 samples a step".into(), least: Bytes(65_000_000) },
         ];
         let heaviest =
             [("up0/concat".to_string(), Bytes::mib(16)), ("down3/weight".into(), Bytes::kib(2304))];

@@ -10,7 +10,7 @@ pub(crate) use host::element;
 pub use sketch::Sketch;
 pub use tape::Tape;
 pub(crate) use tracing::Tracing;
-pub use uploader::Feed;
+pub use uploader::HostUploader;
 
 use std::fmt;
 use std::sync::Arc;

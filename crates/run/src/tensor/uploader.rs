@@ -11,21 +11,21 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 
 /// Host memory of a fixed size from which tensors of a device are written beside what runs there.
-pub struct Feed {
+pub struct HostUploader {
     uploads: Box<dyn Uploads>,
     bytes: usize,
 }
 
-impl Feed {
+impl HostUploader {
     /// Memory for tensors of these types together; none where a device has no use for it.
     ///
     /// # Errors
     /// The device's refusal.
     #[track_caller]
-    pub fn new(device: &Device, types: &[Type]) -> Result<Option<Feed>> {
+    pub fn new(device: &Device, types: &[Type]) -> Result<Option<HostUploader>> {
         let (site, bytes) = (Site::here(), types.iter().map(|ty| padded(ty.bytes())).sum());
         let uploads = device.backend().uploads(bytes).map_err(|fault| Error::Fault { fault, site })?;
-        Ok(uploads.map(|uploads| Feed { uploads, bytes }))
+        Ok(uploads.map(|uploads| HostUploader { uploads, bytes }))
     }
 
     /// The bytes of host memory that it holds.
@@ -34,7 +34,7 @@ impl Feed {
     }
 
     /// Starts to write tensors. Nothing that still runs may read them; what is to read them comes after
-    /// [`Feed::finish`].
+    /// [`HostUploader::finish`].
     ///
     /// # Errors
     /// The values are of other sizes than the tensors or too large together, or a tensor is shared.

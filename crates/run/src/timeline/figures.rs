@@ -2,11 +2,11 @@
 
 use plimsoll_record as record;
 
-use crate::choose::{FrontierPoint, StepInfo};
+use crate::choose::{FrontierPoint, PlanFigures};
 
 /// Model, batch, device and memory limit are the caller's to add: a plan does not know them.
-impl From<&StepInfo> for record::Plan {
-    fn from(info: &StepInfo) -> record::Plan {
+impl From<&PlanFigures> for record::Plan {
+    fn from(info: &PlanFigures) -> record::Plan {
         record::Plan {
             planned_bytes: info.planned.get(),
             floor_bytes: info.floor.get(),
@@ -17,8 +17,8 @@ impl From<&StepInfo> for record::Plan {
             live_bytes: info.live.get(),
             state_bytes: info.account.tensors.get(),
             program_bytes: info.account.program.get(),
-            pipeline_bytes: info.account.beside.get(),
-            input_bytes: info.account.staged.get(),
+            pipeline_bytes: info.account.reserved.get(),
+            input_bytes: info.account.inputs.get(),
             predicted_ms: info.predicted_seconds * 1e3,
             unlimited_ms: info.unlimited_seconds * 1e3,
             micro_batches: info.micro_batches as u64,

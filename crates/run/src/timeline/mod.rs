@@ -18,7 +18,7 @@ use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::Type;
 use plimsoll_record as record;
 
-use crate::choose::StepInfo;
+use crate::choose::PlanFigures;
 use crate::device::Device;
 use crate::lower::Extent;
 use crate::program::Part;
@@ -41,7 +41,7 @@ pub(crate) struct Recorded<'a> {
     pub(crate) n_sums: usize,
     /// State that passes change, whose old values are kept until the step is done.
     pub(crate) passed: Vec<usize>,
-    pub(crate) info: &'a StepInfo,
+    pub(crate) info: &'a PlanFigures,
     pub(crate) memory_limit: Option<u64>,
 }
 
@@ -61,8 +61,8 @@ impl Recorded<'_> {
         let residents: u64 = to.step.residents.iter().map(|r| r.bytes).sum();
         let parts = self.passes.iter().chain(&self.update);
         let arena_bytes = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0) as u64;
-        let (program_bytes, pipeline_bytes) = (account.program.get(), account.beside.get());
-        let other_bytes = (account.tensors + account.staged).get().saturating_sub(outside);
+        let (program_bytes, pipeline_bytes) = (account.program.get(), account.reserved.get());
+        let other_bytes = (account.tensors + account.inputs).get().saturating_sub(outside);
         let held = program_bytes + pipeline_bytes + other_bytes + residents + arena_bytes;
         record::Step {
             memory_limit_bytes: self.memory_limit,

@@ -6,16 +6,16 @@ use plimsoll_plan::Exactness;
 use plimsoll_record as record;
 use plimsoll_record::{Action, Kind, Phase};
 
-use crate::{Device, Held, Pass, Step, StepOptions, StepResult, Tape, Tensor};
+use crate::{Device, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor};
 
 /// A chain of layers whose gradients need what every one of them made, batched.
 fn step(options: StepOptions) -> crate::Result<Step> {
     let device = Device::cpu_with(1, Bytes::mib(256)).unwrap();
     device.scope(|| {
         let tensor = Tensor::from_slice(&vec![0.01f32; 256 * 256], [256, 256])?;
-        let held = vec![Held { name: "chain/weight".into(), kind: Kind::Parameter, tensor }];
+        let held = vec![StateTensor { name: "chain/weight".into(), kind: Kind::Parameter, tensor }];
         let inputs = [Type::new(DType::F32, [512, 256])];
-        Step::compile_with(options, held, &inputs, |pass: &Pass<'_>| {
+        Step::compile_with(options, held, &inputs, |pass: &StepArgs<'_>| {
             let tape = Tape::new();
             tape.watch(&pass.state[0])?;
             let mut x = pass.inputs[0].clone();

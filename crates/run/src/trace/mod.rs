@@ -6,7 +6,7 @@ mod options;
 mod step_fn;
 
 pub use options::StepOptions;
-pub use step_fn::{Pass, StepFn, StepResult};
+pub use step_fn::{StepArgs, StepFn, StepResult};
 
 use plimsoll_graph::micro_batch::{Frame, Splits, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type};
@@ -71,7 +71,7 @@ impl Traceable {
             })
             .collect();
         let first = tracing.argument("first sample", Type::new(DType::I64, [1]));
-        let pass = Pass { state: &state, inputs: &inputs, first: &first };
+        let pass = StepArgs { state: &state, inputs: &inputs, first: &first };
         let StepResult { state: new, outputs, totals } = self.device.scope(|| (self.body)(&pass))?;
         let types = |tensors: &[Tensor]| tensors.iter().map(|t| t.ty().clone()).collect::<Vec<Type>>();
         if types(&new) != types(&state) {

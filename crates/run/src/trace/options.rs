@@ -21,7 +21,7 @@ pub struct StepOptions {
     /// Whether the first axis of every input counts samples, so that the body may be traced for fewer of them.
     pub batched: bool,
     /// What the process will take for other things while the step runs: an input pipeline, say.
-    pub beside: Bytes,
+    pub reserved: Bytes,
     /// Whether the next batch of inputs is on its way while the step runs, so that there are two of them.
     pub ahead: bool,
     /// Whether the first output, the loss, must be finite: if it is not, the step is an error and changes nothing. Without
@@ -37,7 +37,7 @@ impl Default for StepOptions {
         StepOptions {
             request: MemoryRequest { exactness: Exactness::Bitwise, ..MemoryRequest::default() },
             batched: false,
-            beside: Bytes::ZERO,
+            reserved: Bytes::ZERO,
             ahead: false,
             guarded: false,
             shapes: 4,

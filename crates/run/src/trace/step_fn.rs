@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::tensor::Tensor;
 
 /// What the body of a step is given.
-pub struct Pass<'a> {
+pub struct StepArgs<'a> {
     /// The state.
     pub state: &'a [Tensor],
     /// The inputs: the whole batch, or a micro-batch of it.
@@ -28,4 +28,4 @@ pub struct StepResult {
 }
 
 /// The body of a step. It is traced, never run: once for each number of samples that is considered for a micro-batch.
-pub type StepFn = Arc<dyn Fn(&Pass<'_>) -> Result<StepResult> + Send + Sync>;
+pub type StepFn = Arc<dyn Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync>;

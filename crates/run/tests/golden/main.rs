@@ -9,6 +9,7 @@ use plimsoll_graph::example::{Dice, Domain};
 use plimsoll_graph::ops::{Binary, Compare, ReduceKind, Unary};
 use plimsoll_graph::{DType, LossOps, NormOps, OPS, Op, Padding, PoolOps, Rule, TensorOps, Type};
 use plimsoll_run::{Device, Result, Tensor, function};
+use plimsoll_testing::group;
 
 mod case;
 mod check;
@@ -44,10 +45,7 @@ fn check(file: &str) {
 
 #[test]
 fn every_op_on_a_card_is_that_of_pytorch() {
-    let device = match Device::cuda(0) {
-        Ok(device) => device,
-        Err(why) => return println!("skipped: no CUDA device ({why})"),
-    };
+    let Some(device) = group("card", Device::cuda(0)) else { return };
     let cases: Vec<Case> = FILES.iter().flat_map(|file| Case::read(file)).collect();
     let devices = [device];
     let of_case = |case: &Case| -> Vec<String> {

@@ -55,8 +55,8 @@ impl Trainer {
     /// What the process will take beside the training and its pipelines, so that the memory limit holds for all of it: a callback
     /// that draws, say.
     #[must_use]
-    pub fn beside(mut self, bytes: Bytes) -> Trainer {
-        self.beside += bytes;
+    pub fn reserve(mut self, bytes: Bytes) -> Trainer {
+        self.reserved += bytes;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_run::{Device, MemoryRequest, StepInfo};
+use plimsoll_run::{Device, MemoryRequest, PlanFigures};
 
 use crate::error::Result;
 
@@ -74,7 +74,7 @@ impl Pipelines<'_> {
     }
 
     /// A plan whose least is that with pipelines that take the least.
-    pub(crate) fn with_least(&self, mut figures: StepInfo, data: &Dataset) -> Result<StepInfo> {
+    pub(crate) fn with_least(&self, mut figures: PlanFigures, data: &Dataset) -> Result<PlanFigures> {
         // Of a device's own memory pipelines take nothing.
         if !self.device.has_own_memory() {
             let more = self.declared(data)?.saturating_sub(self.least(data)?);

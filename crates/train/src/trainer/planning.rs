@@ -9,7 +9,7 @@ use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
-use plimsoll_run::{Error as RunError, Frontier, MemoryRequest, StepInfo, StepPlan, StepPlanner};
+use plimsoll_run::{Error as RunError, Frontier, MemoryRequest, PlanFigures, StepPlan, StepPlanner};
 
 use super::Trainer;
 use super::pipelines::{Pipelines, Share};
@@ -63,13 +63,13 @@ impl Trainer {
         device.scope(|| {
             let mut recipe = self.recipe(data, true)?;
             // With pipelines that take the least, as for the least that a plan names.
-            recipe.beside = self.beside + self.pipelines(self.share)?.least(data)?;
+            recipe.reserved = self.reserved + self.pipelines(self.share)?.least(data)?;
             Ok(self.planner(recipe)?.frontier(limits, time)?)
         })
     }
 
     /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
-    /// ([`StepInfo::outside`](plimsoll_run::StepInfo::outside)), whatever this process takes. The plan within the trainer's own
+    /// ([`PlanFigures::outside`](plimsoll_run::PlanFigures::outside)), whatever this process takes. The plan within the trainer's own
     /// limit comes with it, so that it can be seen whether it is the one that was run.
     pub fn frontier_outside(
         &self,
@@ -77,7 +77,7 @@ impl Trainer {
         outside: Bytes,
         limits: usize,
         time: Option<Duration>,
-    ) -> Result<(StepInfo, Frontier)> {
+    ) -> Result<(PlanFigures, Frontier)> {
         let device = self.on()?;
         device.scope(|| {
             let mut planner = self.planner(self.recipe(data.borrow(), true)?)?;
@@ -88,7 +88,7 @@ impl Trainer {
 
     /// Gets ready to train on data like this: the step is planned and compiled, weights are drawn unless they are there, and memory
     /// is taken. [`Trainer::fit`] does it by itself; call it to look at the training before. Returns what was planned.
-    pub fn compile(&mut self, data: impl Borrow<Dataset>) -> Result<StepInfo> {
+    pub fn compile(&mut self, data: impl Borrow<Dataset>) -> Result<PlanFigures> {
         let device = self.pinned()?;
         device.scope(|| self.ready(data.borrow()))?;
         let none = || Error::Mismatch("there is no model to plan for".into());
@@ -96,7 +96,7 @@ impl Trainer {
     }
 
     /// What was planned. The least is that with pipelines that take the least.
-    pub(crate) fn info(&self, data: &Dataset) -> Result<Option<StepInfo>> {
+    pub(crate) fn info(&self, data: &Dataset) -> Result<Option<PlanFigures>> {
         let Some(training) = &self.training else { return Ok(None) };
         self.pipelines(self.share)?.with_least(training.info().clone(), data).map(Some)
     }
@@ -130,7 +130,7 @@ impl Trainer {
             metrics: self.metrics.clone(),
             inputs: inputs.iter().map(ty).collect(),
             labels: labels.iter().map(ty).collect(),
-            beside: Bytes::ZERO,
+            reserved: Bytes::ZERO,
             // A device with memory of its own is given the next batch while it computes, unless that is only random numbers.
             ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
         })
@@ -166,8 +166,8 @@ impl Trainer {
         }
         let recipe = self.recipe(data, true)?;
         let with = |share: Share| {
-            let beside = self.beside + self.pipelines(share)?.declared(data)?;
-            Ok((Recipe { beside, ..recipe.clone() }, share))
+            let beside = self.reserved + self.pipelines(share)?.declared(data)?;
+            Ok((Recipe { reserved: beside, ..recipe.clone() }, share))
         };
         shares.into_iter().map(with).collect()
     }
@@ -196,7 +196,7 @@ impl Trainer {
         // It lies in the tensors of a full batch.
         let unused = Bytes::from(bytes(&full) - bytes(&recipe));
         let least = self.pipelines(share)?.least(data)?;
-        recipe.beside = self.beside + least + unused;
+        recipe.reserved = self.reserved + least + unused;
         let mut planner = self.planner(recipe)?;
         share.last_batch_floor = planner.floor();
         let limit = self.request.limit;
@@ -240,8 +240,8 @@ impl Trainer {
             let mut recipe = self.recipe(data, false)?;
             let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
-            self.share.taken = self.beside + Bytes(weights) + plimsoll_run::PROGRAM;
-            recipe.beside = self.beside + self.pipelines(self.share)?.declared(data)?;
+            self.share.taken = self.reserved + Bytes(weights) + plimsoll_run::PROGRAM;
+            recipe.reserved = self.reserved + self.pipelines(self.share)?.declared(data)?;
             self.n_inputs = recipe.inputs.len();
             self.training = Some(match values {
                 Values::Drawn => Training::idle(self.model.clone(), recipe, self.seed)?,

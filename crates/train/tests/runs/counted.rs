@@ -1,4 +1,4 @@
-//! What a line counts, and where the time goes: on the host, and on a card that is emulated.
+//! What a memory limit counts, and where the time goes: on the host, and on a card that is emulated.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -7,29 +7,20 @@ use plimsoll_data::Dataset;
 use plimsoll_device::{Bytes, process};
 use plimsoll_nn::{Adam, softmax_cross_entropy};
 use plimsoll_run::{Device, Error as RunError};
+use plimsoll_testing::group;
 use plimsoll_train::{Callback, Epochs, Error, Fault, JsonLines, Notice, Result, Trainer};
 
 use super::{data, device, model, samples, trainer};
 
+#[track_caller]
 fn emulated() -> Option<Device> {
-    match Device::cuda_emulated(Bytes::mib(64)) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            println!("skipped: no emulator ({why})");
-            None
-        }
-    }
+    group("emulator", Device::cuda_emulated(Bytes::mib(64)))
 }
 
 /// A card, where there is one.
+#[track_caller]
 fn card() -> Option<Device> {
-    match Device::cuda(0) {
-        Ok(device) => Some(device),
-        Err(why) => {
-            println!("skipped: no card ({why})");
-            None
-        }
-    }
+    group("card", Device::cuda(0))
 }
 
 /// All devices that there are.
@@ -58,8 +49,8 @@ fn an_epoch_tells_what_the_line_counts() {
         let resident = process::resident().map_or(u64::MAX, Bytes::get);
         assert!(epoch.device_peak_bytes < resident && epoch.resident_peak_bytes >= epoch.resident_bytes);
     }
-    assert_eq!(card.line_limit(), Some(Bytes::mib(64)));
-    assert!(device().line_limit().unwrap() > Bytes::mib(64));
+    assert_eq!(card.largest_limit(), Some(Bytes::mib(64)));
+    assert!(device().largest_limit().unwrap() > Bytes::mib(64));
 }
 
 #[test]
@@ -70,7 +61,7 @@ fn on_a_real_card_the_line_counts_what_the_system_counts_there() {
     println!("{} counted, {taken} taken, {} resident", epoch.device_bytes, epoch.resident_bytes);
     assert!(epoch.device_bytes.abs_diff(taken) <= 64 << 20, "{} of {taken}", epoch.device_bytes);
     assert!(epoch.device_peak_bytes >= epoch.device_bytes);
-    let limit = card.line_limit().unwrap();
+    let limit = card.largest_limit().unwrap();
     assert!(limit > Bytes(taken) && limit == card.capacity().unwrap());
     // Without a word and outside of any scope, it is the best device, unless somebody names another.
     if std::env::var_os("PLIMSOLL_DEVICE").is_none() {

@@ -93,24 +93,7 @@ unsafe fn query_tile<T: Stored>(
         let seen = p.keys_seen(first + n - 1);
         for j in (0..seen).step_by(KEYS) {
             let keys = KEYS.min(seen - j);
-            tile::fetch(
-                isa,
-                p.k.get().add(p.key_row(b, j, hk, d.d)),
-                d.kv_heads * d.d,
-                keys,
-                d.d,
-                work.k,
-                dp,
-            );
-            tile::fetch(
-                isa,
-                p.v.get().add(p.key_row(b, j, hk, d.dv)),
-                d.kv_heads * d.dv,
-                keys,
-                d.dv,
-                work.v,
-                dvp,
-            );
+            p.fetch_keys(isa, (b, hk), j..j + keys, (work.k, work.v));
             let bias = p.bias(b, h, first, j);
             let skip = bias.first_query();
             // scores[key][query] = k qᵀ

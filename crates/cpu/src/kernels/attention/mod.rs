@@ -10,6 +10,8 @@ mod backward;
 mod forward;
 mod tile;
 
+use std::ops::Range;
+
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::ops::{self, AttentionDims};
 use plimsoll_graph::{Scalar, Type};
@@ -19,6 +21,7 @@ use super::real::{Real, Stored, with_stored};
 use super::small_matmul::LANES;
 use crate::Cpu;
 use crate::gemm::Shared;
+use crate::isa::Isa;
 
 /// Queries of a tile.
 const QUERIES: usize = 64;
@@ -82,6 +85,24 @@ impl<T: Stored> Problem<T> {
             limit: if self.causal { limit } else { isize::MAX / 2 },
             mask: if m.data.get().is_null() { std::ptr::null() } else { m.data.get().wrapping_add(place) },
             mask_stride: m.query,
+        }
+    }
+
+    /// Copies keys and values of a head to tiles whose rows are padded.
+    ///
+    /// # Safety
+    /// The head has the keys, and the tiles have room for them.
+    unsafe fn fetch_keys(
+        &self,
+        isa: Isa,
+        (b, head): (usize, usize),
+        keys: Range<usize>,
+        (k, v): (*mut T::Compute, *mut T::Compute),
+    ) {
+        for (from, size, to) in [(&self.k, self.dims.d, k), (&self.v, self.dims.dv, v)] {
+            let (row, apart) = (self.key_row(b, keys.start, head, size), self.dims.kv_heads * size);
+            // SAFETY: the caller's promise.
+            unsafe { tile::fetch(isa, from.get().add(row), apart, keys.len(), size, to, padded(size)) };
         }
     }
 

@@ -137,7 +137,7 @@ pub(super) struct Tiles {
     rows: usize,
     longest: usize,
     /// Whether a tile is several short rows; else it is a part of one row.
-    pub(super) gathers: bool,
+    pub gathers: bool,
     per_row: usize,
     rows_each: usize,
     n_tiles: usize,
@@ -148,13 +148,13 @@ pub(super) struct Tiles {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tile {
     /// Its first row.
-    pub(super) row: usize,
+    pub row: usize,
     /// Its first element in that row.
-    pub(super) col: usize,
+    pub col: usize,
     /// Its first element in the result.
-    pub(super) start: usize,
+    pub start: usize,
     /// Its elements.
-    pub(super) n: usize,
+    pub n: usize,
 }
 
 impl Tiles {

@@ -20,28 +20,28 @@ pub(super) const ARENA: usize = 48 * 1024;
 /// A straight-line program over the elements of a shape.
 #[derive(Clone, Copy)]
 pub(super) struct Program<'a> {
-    pub(super) shape: &'a Shape,
-    pub(super) steps: &'a [Step],
-    pub(super) outputs: &'a [u16],
+    pub shape: &'a Shape,
+    pub steps: &'a [Step],
+    pub outputs: &'a [u16],
 }
 
 /// Where a step reads: `step` is 1 along a tile and 0 for a block that holds one value throughout.
 #[derive(Clone, Copy)]
 pub(super) struct Source<T> {
-    pub(super) at: *const T,
-    pub(super) step: usize,
+    pub at: *const T,
+    pub step: usize,
 }
 
 /// What one step computes, as a lane type sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
-    pub(super) op: ElementOp,
+    pub op: ElementOp,
     /// The element type of its operands.
-    pub(super) from: DType,
+    pub from: DType,
     /// The element type its result is rounded to.
-    pub(super) to: DType,
+    pub to: DType,
     /// Whether rounding may be left to the store.
-    pub(super) is_stored_only: bool,
+    pub is_stored_only: bool,
 }
 
 /// The type that registers are made of, and how it is loaded, computed with and stored.
@@ -83,14 +83,14 @@ pub(super) enum Place {
 
 /// The plan of a call: made once, read by every task.
 pub(super) struct Plan<'a> {
-    pub(super) program: Program<'a>,
-    pub(super) inputs: &'a [Operand<'a>],
-    pub(super) outputs: &'a [Operand<'a>],
-    pub(super) layout: Layout,
-    pub(super) readings: SmallVec<[Reading; 16]>,
-    pub(super) places: SmallVec<[Place; 64]>,
-    pub(super) work: SmallVec<[Work; 64]>,
-    pub(super) n_blocks: usize,
+    pub program: Program<'a>,
+    pub inputs: &'a [Operand<'a>],
+    pub outputs: &'a [Operand<'a>],
+    pub layout: Layout,
+    pub readings: SmallVec<[Reading; 16]>,
+    pub places: SmallVec<[Place; 64]>,
+    pub work: SmallVec<[Work; 64]>,
+    pub n_blocks: usize,
 }
 
 /// The element type of a step's operands: that of the first that is not a number, else that of its result.

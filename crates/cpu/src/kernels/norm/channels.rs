@@ -20,10 +20,10 @@ const TOGETHER: usize = 4;
 /// The sizes of a problem: x is `[samples, rows, channels]`, statistics are `[samples, groups]`.
 #[derive(Clone, Copy)]
 pub(super) struct Dims {
-    pub(super) samples: usize,
-    pub(super) rows: usize,
-    pub(super) channels: usize,
-    pub(super) groups: usize,
+    pub samples: usize,
+    pub rows: usize,
+    pub channels: usize,
+    pub groups: usize,
 }
 
 impl Dims {
@@ -64,8 +64,8 @@ impl Dims {
 /// Where the vectors of the scratch lie.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors<A> {
-    pub(super) at: Place<A>,
-    pub(super) dims: Dims,
+    pub at: Place<A>,
+    pub dims: Dims,
 }
 
 impl<A> Vectors<A> {

@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+use super::with_mean::norm_with_mean;
 use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost, shaped};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
@@ -57,104 +58,33 @@ fn view(x: &Shape, groups: usize) -> View {
     }
 }
 
-impl Rule for GroupNorm {
-    const NAME: &'static str = "group_norm";
+norm_with_mean!(GroupNorm = "group_norm", GroupNormGrad = "group_norm_grad", groups);
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, gamma, beta] = ops::arity(inputs)?;
-        let (scale, stats) = parts(x, self.groups)?;
-        check_wide("gamma and beta", x, &scale, &[gamma, beta])?;
-        let stats = Type::new(x.dtype.accumulator(), stats);
-        Ok(smallvec![x.clone(), stats.clone(), stats])
-    }
-
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        forward_cost(inputs, outputs)
-    }
-
-    const KEEP: Keep = Keep::both(0b11, 0b110);
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let (mean, rstd) = (at.output(1)?, at.output(2)?);
-        let op = GroupNormGrad { groups: self.groups };
-        let grads = at.push(op, &[&at.input(0)?, &at.input(1)?, &mean, &rstd, &at.grad(0)?])?;
-        let stats = Statistics {
-            mean: Some(&mean),
-            rstd: &rstd,
-            dmean: at.try_grad(1),
-            dvar: None,
-            drstd: at.try_grad(2),
-        };
-        let dx = view(&at.input_type(0).shape, self.groups).statistics_part(at, grads[0].clone(), stats)?;
-        Ok(vec![Some(dx), Some(grads[1].clone()), Some(grads[2].clone())])
-    }
-
-    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
-        let f = view(&inputs[0].shape, self.groups).forward(inputs[0], inputs[1], Some(inputs[2]), self.eps);
-        vec![shaped(f.y, &outputs[0]), shaped(f.mean, &outputs[1]), shaped(f.rstd, &outputs[2])]
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for (groups, part) in [(1, 5), (2, 3), (4, 4), (3, 1), (2, 20)] {
-            let x =
-                Type::new(DType::F32, [dice.range(1, 3), dice.range(2, 5), dice.range(1, 5), groups * part]);
-            let scale = x.with_shape([groups * part]);
-            let inputs = vec![(x, Domain::Normal), (scale.clone(), Domain::Normal), (scale, Domain::Normal)];
-            examples.push(Example::new(GroupNorm { groups, eps: Scalar(1e-1) }, inputs).wide(0b110));
-        }
-        examples
-    }
+/// Images of `groups` times `part` channels, and γ.
+fn images(dice: &mut Dice, least_height: usize, groups: usize, part: usize) -> (Type, Type) {
+    let (samples, height, width) = (dice.range(1, 3), dice.range(least_height, 5), dice.range(1, 5));
+    let x = Type::new(DType::F32, [samples, height, width, groups * part]);
+    let scale = x.with_shape([groups * part]);
+    (x, scale)
 }
 
-impl Rule for GroupNormGrad {
-    const NAME: &'static str = "group_norm_grad";
+/// Ops with x and γ.
+fn forward_examples(dice: &mut Dice) -> Vec<(GroupNorm, Type, Type)> {
+    let sizes = [(1, 5), (2, 3), (4, 4), (3, 1), (2, 20)];
+    let example = |(groups, part): (usize, usize)| {
+        let (x, scale) = images(dice, 2, groups, part);
+        (GroupNorm { groups, eps: Scalar(1e-1) }, x, scale)
+    };
+    sizes.map(example).into()
+}
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
-        let (scale, stats) = parts(x, self.groups)?;
-        check_wide("gamma", x, &scale, &[gamma])?;
-        check_wide("mean and rstd", x, &stats, &[mean, rstd])?;
-        check_dy(x, dy)?;
-        Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
-    }
-
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        backward_cost(inputs, outputs)
-    }
-
-    const KEEP: Keep = Keep::inputs(0b11111);
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let view = view(&at.input_type(0).shape, self.groups);
-        through(at, |i| Ok(view.backward_ops(&i[0], &i[1], Some(&i[2]), &i[3], &i[4])?.into()))
-    }
-
-    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
-        let [x, gamma, mean, rstd, dy] = [0, 1, 2, 3, 4].map(|i| inputs[i]);
-        let grads = view(&x.shape, self.groups).backward(x, gamma, Some(mean), rstd, dy);
-        grads.into_iter().zip(outputs).map(|(g, ty)| shaped(g, ty)).collect()
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for (groups, part) in [(1, 5), (2, 3), (3, 1), (2, 20)] {
-            let x =
-                Type::new(DType::F32, [dice.range(1, 3), dice.range(1, 5), dice.range(1, 5), groups * part]);
-            let (scale, stats) = (x.with_shape([groups * part]), x.with_shape([x.shape[0], groups]));
-            let inputs = vec![
-                (x.clone(), Domain::Normal),
-                (scale, Domain::Normal),
-                (stats.clone(), Domain::Normal),
-                (stats, Domain::Positive),
-                (x, Domain::Normal),
-            ];
-            examples.push(Example::new(GroupNormGrad { groups }, inputs).wide(0b1110));
-        }
-        examples
-    }
+/// Ops with x, γ and the mean.
+fn backward_examples(dice: &mut Dice) -> Vec<(GroupNormGrad, Type, Type, Type)> {
+    let sizes = [(1, 5), (2, 3), (3, 1), (2, 20)];
+    let example = |(groups, part): (usize, usize)| {
+        let (x, scale) = images(dice, 1, groups, part);
+        let stats = x.with_shape([x.shape[0], groups]);
+        (GroupNormGrad { groups }, x, scale, stats)
+    };
+    sizes.map(example).into()
 }

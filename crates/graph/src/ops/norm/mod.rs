@@ -10,6 +10,7 @@ mod batch;
 mod group;
 mod layer;
 mod rms;
+mod with_mean;
 
 pub use batch::{BatchNorm, BatchNormGrad};
 pub use group::{GroupNorm, GroupNormGrad};

@@ -3,13 +3,13 @@
 use smallvec::smallvec;
 
 use super::{
-    RecurrentDims, add_outer, add_to, array_dims, cases, dot, grad_cases, normal, row, sigmoid,
-    times_transposed, zeros,
+    RecurrentDims, add_outer, add_to, array_dims, cases, cost, dot, grad_cases, gradients, normal, row,
+    sigmoid, times_transposed, zeros,
 };
 use crate::error::Result;
 use crate::example::{Dice, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Cost, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{Shape, Type, ops};
@@ -32,9 +32,7 @@ impl Rule for Gru {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, bias, bias_u, h0] = ops::arity(inputs)?;
-        let d = RecurrentDims::new(x, u, 3)?;
-        d.expect("input weights", w, x, [d.inputs, 3 * d.units])?;
-        d.expect("recurrent weights", u, x, [d.units, 3 * d.units])?;
+        let d = RecurrentDims::checked(x, w, u, 3)?;
         d.expect("bias", bias, x, [3 * d.units])?;
         d.expect("recurrent bias", bias_u, x, [3 * d.units])?;
         d.expect("first state", h0, x, d.state())?;
@@ -42,8 +40,7 @@ impl Rule for Gru {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = RecurrentDims::new(inputs[0], inputs[2], 3).map_or(0.0, |d| d.flops(3));
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        cost(inputs, outputs, 3, 1.0)
     }
 
     /// x, w, u and h₀; y and the saved gates.
@@ -54,10 +51,8 @@ impl Rule for Gru {
         if at.try_grad(2).is_some() {
             return Err(at.no_gradient("its gates are kept for the gradient alone; use y and h"));
         }
-        let mut inputs = [0, 1, 2, 5].map(|i| at.input(i)).into_iter().collect::<Result<Vec<Sym>>>()?;
-        inputs.extend([at.output(0)?, at.output(2)?, at.grad(0)?, at.grad(1)?]);
-        let grads = at.push(GruGrad, &inputs.iter().collect::<Vec<_>>())?;
-        Ok(grads.into_iter().map(Some).collect())
+        let others = vec![at.output(0)?, at.output(2)?, at.grad(0)?, at.grad(1)?];
+        gradients(at, GruGrad, &[0, 1, 2, 5], others)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
@@ -88,16 +83,8 @@ impl Rule for Gru {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let example = |d: RecurrentDims| {
-            let n = d.units;
-            let shapes: [Shape; 6] = [
-                [d.batch, d.steps, d.inputs].into(),
-                [d.inputs, 3 * n].into(),
-                [n, 3 * n].into(),
-                [3 * n].into(),
-                [3 * n].into(),
-                d.state(),
-            ];
-            Example::new(Gru, shapes.map(normal).into())
+            let ([x, w, u], bias) = (d.operands(3), Shape::from([3 * d.units]));
+            Example::new(Gru, [x, w, u, bias.clone(), bias, d.state()].map(normal).into())
         };
         cases(dice).map(example).into()
     }
@@ -120,9 +107,7 @@ impl Rule for GruGrad {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, h0, y, saved, dy, dh] = ops::arity(inputs)?;
-        let d = RecurrentDims::new(x, u, 3)?;
-        d.expect("input weights", w, x, [d.inputs, 3 * d.units])?;
-        d.expect("recurrent weights", u, x, [d.units, 3 * d.units])?;
+        let d = RecurrentDims::checked(x, w, u, 3)?;
         d.expect("first state", h0, x, d.state())?;
         d.expect("last state", dh, x, d.state())?;
         d.expect("result", y, x, d.sequence())?;
@@ -133,8 +118,7 @@ impl Rule for GruGrad {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = RecurrentDims::new(inputs[0], inputs[2], 3).map_or(0.0, |d| 2.0 * d.flops(3));
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        cost(inputs, outputs, 3, 2.0)
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -180,17 +164,8 @@ impl Rule for GruGrad {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let example = |d: RecurrentDims| {
-            let n = d.units;
-            let shapes: [Shape; 8] = [
-                [d.batch, d.steps, d.inputs].into(),
-                [d.inputs, 3 * n].into(),
-                [n, 3 * n].into(),
-                d.state(),
-                d.sequence(),
-                d.saved(4),
-                d.sequence(),
-                d.state(),
-            ];
+            let ([x, w, u], y) = (d.operands(3), d.sequence());
+            let shapes = [x, w, u, d.state(), y.clone(), d.saved(4), y, d.state()];
             Example::new(GruGrad, shapes.map(normal).into())
         };
         grad_cases(dice).map(example).into()

@@ -3,16 +3,16 @@
 use smallvec::smallvec;
 
 use super::{
-    RecurrentDims, add_outer, add_to, array_dims, cases, dot, grad_cases, normal, row, sigmoid,
-    times_transposed, zeros,
+    RecurrentDims, add_outer, add_to, array_dims, cases, cost, dot, grad_cases, gradients, normal, row,
+    sigmoid, times_transposed, zeros,
 };
 use crate::error::Result;
 use crate::example::{Dice, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Cost, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
-use crate::{Shape, Type, ops};
+use crate::{Type, ops};
 
 /// A long short-term memory over a sequence.
 ///
@@ -32,9 +32,7 @@ impl Rule for Lstm {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, bias, h0, c0] = ops::arity(inputs)?;
-        let d = RecurrentDims::new(x, u, 4)?;
-        d.expect("input weights", w, x, [d.inputs, 4 * d.units])?;
-        d.expect("recurrent weights", u, x, [d.units, 4 * d.units])?;
+        let d = RecurrentDims::checked(x, w, u, 4)?;
         d.expect("bias", bias, x, [4 * d.units])?;
         d.expect("first state", h0, x, d.state())?;
         d.expect("first cell", c0, x, d.state())?;
@@ -44,8 +42,7 @@ impl Rule for Lstm {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = RecurrentDims::new(inputs[0], inputs[2], 4).map_or(0.0, |d| d.flops(4));
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        cost(inputs, outputs, 4, 1.0)
     }
 
     /// All inputs but the bias; y, gates and cells.
@@ -56,10 +53,8 @@ impl Rule for Lstm {
         if at.try_grad(3).is_some() || at.try_grad(4).is_some() {
             return Err(at.no_gradient("its gates and cells are kept for the gradient alone; use y, h and c"));
         }
-        let mut inputs = [0, 1, 2, 4, 5].map(|i| at.input(i)).into_iter().collect::<Result<Vec<Sym>>>()?;
-        inputs.extend([at.output(0)?, at.output(3)?, at.output(4)?, at.grad(0)?, at.grad(1)?, at.grad(2)?]);
-        let grads = at.push(LstmGrad, &inputs.iter().collect::<Vec<_>>())?;
-        Ok(grads.into_iter().map(Some).collect())
+        let others = vec![at.output(0)?, at.output(3)?, at.output(4)?, at.grad(0)?, at.grad(1)?, at.grad(2)?];
+        gradients(at, LstmGrad, &[0, 1, 2, 4, 5], others)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
@@ -90,16 +85,8 @@ impl Rule for Lstm {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let example = |d: RecurrentDims| {
-            let n = d.units;
-            let shapes: [Shape; 6] = [
-                [d.batch, d.steps, d.inputs].into(),
-                [d.inputs, 4 * n].into(),
-                [n, 4 * n].into(),
-                [4 * n].into(),
-                d.state(),
-                d.state(),
-            ];
-            Example::new(Lstm, shapes.map(normal).into())
+            let ([x, w, u], state) = (d.operands(4), d.state());
+            Example::new(Lstm, [x, w, u, [4 * d.units].into(), state.clone(), state].map(normal).into())
         };
         cases(dice).map(example).into()
     }
@@ -122,9 +109,7 @@ impl Rule for LstmGrad {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x, w, u, h0, c0, y, gates, cells, dy, dh, dc] = ops::arity(inputs)?;
-        let d = RecurrentDims::new(x, u, 4)?;
-        d.expect("input weights", w, x, [d.inputs, 4 * d.units])?;
-        d.expect("recurrent weights", u, x, [d.units, 4 * d.units])?;
+        let d = RecurrentDims::checked(x, w, u, 4)?;
         for (what, state) in [("first state", h0), ("first cell", c0), ("last state", dh), ("last cell", dc)]
         {
             d.expect(what, state, x, d.state())?;
@@ -138,8 +123,7 @@ impl Rule for LstmGrad {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = RecurrentDims::new(inputs[0], inputs[2], 4).map_or(0.0, |d| 2.0 * d.flops(4));
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        cost(inputs, outputs, 4, 2.0)
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -190,21 +174,11 @@ impl Rule for LstmGrad {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let example = |d: RecurrentDims| {
-            let n = d.units;
-            let shapes: [Shape; 11] = [
-                [d.batch, d.steps, d.inputs].into(),
-                [d.inputs, 4 * n].into(),
-                [n, 4 * n].into(),
-                d.state(),
-                d.state(),
-                d.sequence(),
-                d.saved(4),
-                d.saved(1),
-                d.sequence(),
-                d.state(),
-                d.state(),
-            ];
-            Example::new(LstmGrad, shapes.map(normal).into())
+            let [x, w, u] = d.operands(4);
+            let (state, y) = (|| d.state(), d.sequence());
+            let saved = [y.clone(), d.saved(4), d.saved(1), y];
+            let shapes = [x, w, u, state(), state()].into_iter().chain(saved).chain([state(), state()]);
+            Example::new(LstmGrad, shapes.map(normal).collect())
         };
         grad_cases(dice).map(example).into()
     }

@@ -1,6 +1,6 @@
 //! What the process takes beside the arena of a step, as the system will count it.
 //!
-//! A line is a contract about the whole process, so everything that is not planned must be known before the plan is:
+//! A memory limit is a contract about the whole process, so everything that is not planned must be known before the plan is:
 //! the program's own pages, tensors that exist, batches that are still to come. The figure must be the same in every
 //! run of the same program, or a run at exactly the reported least would be a matter of luck. So the program's pages
 //! are declared, not measured: a round figure above what they come to, whatever was done before: kernels timed or not, a model
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_device::{Bytes, process};
 
 use crate::device::{Device, blocks, own};
-use crate::memory::Account;
+use crate::memory::FixedMemory;
 
 /// What the program is declared to take of the host: code, stacks, tables, what planning leaves behind. Most of it is pages of
 /// code, of which a build with assertions has more. The one figure for it: whoever needs it asks here.
@@ -45,26 +45,26 @@ pub(crate) fn planning(device: &Device, ops: usize) -> Bytes {
     PLANNING + Bytes(PLANNING_PER_OP.get() * ops as u64)
 }
 
-impl Account {
+impl FixedMemory {
     /// The account of the process as it stands, before blocks of the `staged` sizes are there. `started` says that what
     /// stands `beside` is there already.
     ///
-    /// On a device with memory of its own, the line counts that and nothing of the host's.
+    /// On a device with memory of its own, the limit counts that and nothing of the host's.
     pub(crate) fn measure(
         device: &Device,
         staged: impl Iterator<Item = usize>,
         beside: Bytes,
         started: bool,
-    ) -> Account {
+    ) -> FixedMemory {
         device.memory().release_unused();
         let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
         if let Some(own) = own(device) {
             let program = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
-            return Account { program, tensors, staged, beside: Bytes::ZERO };
+            return FixedMemory { program, tensors, inputs: staged, reserved: Bytes::ZERO };
         }
         process::release_unused_heap();
         let known = tensors + if started { beside } else { Bytes::ZERO };
-        Account { program: program(known), tensors, staged, beside }
+        FixedMemory { program: program(known), tensors, inputs: staged, reserved: beside }
     }
 
     /// Whether the process, as it stands now, is within its part.
@@ -74,7 +74,7 @@ impl Account {
             // Half of the reserve is for what is loaded while plans are made, half for what the first steps load.
             return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
         }
-        let known = device.memory_info().current + if started { self.beside } else { Bytes::ZERO };
+        let known = device.memory_info().current + if started { self.reserved } else { Bytes::ZERO };
         let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
         own + RESERVE <= self.program
     }

@@ -11,21 +11,21 @@ use plimsoll_device::backend::{ALIGNMENT, Fault, HostArena, HostBlock};
 
 /// Host memory in the place of pinned memory.
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct HostBuffer {
     at: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: it owns its bytes; the address is followed under the promises of who uses them.
-unsafe impl Send for Plain {}
+unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Plain {}
+unsafe impl Sync for HostBuffer {}
 
-impl Plain {
+impl HostBuffer {
     /// So many bytes, zeroed.
-    pub(crate) fn new(bytes: usize) -> Result<Plain, Fault> {
+    pub(crate) fn new(bytes: usize) -> Result<HostBuffer, Fault> {
         if bytes == 0 {
-            return Ok(Plain { at: std::ptr::null_mut(), bytes });
+            return Ok(HostBuffer { at: std::ptr::null_mut(), bytes });
         }
         let Ok(layout) = Layout::from_size_align(bytes, ALIGNMENT) else {
             return Err(refused(format!("no address space has {bytes} bytes")));
@@ -35,11 +35,11 @@ impl Plain {
         if at.is_null() {
             return Err(refused(format!("the host has no {bytes} bytes left")));
         }
-        Ok(Plain { at, bytes })
+        Ok(HostBuffer { at, bytes })
     }
 }
 
-impl HostBlock for Plain {
+impl HostBlock for HostBuffer {
     fn ptr(&self) -> *mut u8 {
         self.at
     }
@@ -49,7 +49,7 @@ impl HostBlock for Plain {
     }
 }
 
-impl Drop for Plain {
+impl Drop for HostBuffer {
     fn drop(&mut self) {
         if self.bytes > 0
             && let Ok(layout) = Layout::from_size_align(self.bytes, ALIGNMENT)
@@ -62,15 +62,15 @@ impl Drop for Plain {
 
 /// Such memory, and the copies that are under way.
 #[derive(Debug)]
-pub(crate) struct LateCopies {
-    memory: Plain,
+pub(crate) struct DeferredCopies {
+    memory: HostBuffer,
     slots: usize,
     generation: u64,
     waiting: Mutex<Vec<Waiting>>,
 }
 
 // SAFETY: the addresses of copies are followed under the promises of who started them.
-unsafe impl Send for LateCopies {}
+unsafe impl Send for DeferredCopies {}
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
@@ -83,11 +83,11 @@ struct Waiting {
     done: bool,
 }
 
-impl LateCopies {
+impl DeferredCopies {
     /// An arena without memory.
-    pub(crate) fn new() -> LateCopies {
-        let memory = Plain { at: std::ptr::null_mut(), bytes: 0 };
-        LateCopies { memory, slots: 0, generation: 0, waiting: Mutex::default() }
+    pub(crate) fn new() -> DeferredCopies {
+        let memory = HostBuffer { at: std::ptr::null_mut(), bytes: 0 };
+        DeferredCopies { memory, slots: 0, generation: 0, waiting: Mutex::default() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -120,17 +120,17 @@ fn refused(why: String) -> Fault {
     Fault { op: "copy", why }
 }
 
-impl HostArena for LateCopies {
+impl HostArena for DeferredCopies {
     fn fit(&mut self, bytes: usize, slots: usize) -> Result<(), Fault> {
         // The old bytes go first, as with a card.
-        self.memory = Plain { at: std::ptr::null_mut(), bytes: 0 };
+        self.memory = HostBuffer { at: std::ptr::null_mut(), bytes: 0 };
         self.generation += 1;
         let mut waiting = self.waiting();
         waiting.clear();
         waiting.reserve(slots);
         drop(waiting);
         self.slots = slots;
-        self.memory = Plain::new(bytes)?;
+        self.memory = HostBuffer::new(bytes)?;
         Ok(())
     }
 
@@ -190,19 +190,19 @@ impl HostArena for LateCopies {
 mod tests {
     use super::*;
 
-    fn arena(bytes: usize, slots: usize) -> LateCopies {
-        let mut arena = LateCopies::new();
+    fn arena(bytes: usize, slots: usize) -> DeferredCopies {
+        let mut arena = DeferredCopies::new();
         arena.fit(bytes, slots).unwrap();
         arena
     }
 
     /// Starts a copy of a block to the arena.
-    fn offload(arena: &LateCopies, block: &[u8], to: usize, slot: usize) -> Result<(), Fault> {
+    fn offload(arena: &DeferredCopies, block: &[u8], to: usize, slot: usize) -> Result<(), Fault> {
         // SAFETY: the tests hold their blocks until they have waited, or expect to see what was changed meanwhile.
         unsafe { arena.offload(block.as_ptr(), to, block.len(), slot) }
     }
 
-    fn prefetch(arena: &LateCopies, from: usize, block: &mut [u8], slot: usize) -> Result<(), Fault> {
+    fn prefetch(arena: &DeferredCopies, from: usize, block: &mut [u8], slot: usize) -> Result<(), Fault> {
         // SAFETY: as above.
         unsafe { arena.prefetch(from, block.as_mut_ptr(), block.len(), slot) }
     }

@@ -96,7 +96,7 @@ pub(crate) struct Cursor {
 }
 
 /// The shared side of reading.
-pub(crate) struct Feed {
+pub(crate) struct SampleReader {
     pub cursor: Cursor,
     pub chain: Option<Chain>,
 }

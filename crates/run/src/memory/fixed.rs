@@ -4,24 +4,28 @@ use plimsoll_device::Bytes;
 
 /// The parts of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct FixedMemory {
     /// The program's own pages.
     pub program: Bytes,
     /// Tensors that exist: state, and whatever else the caller holds.
     pub tensors: Bytes,
     /// A batch of inputs, and what the step gives back.
-    pub staged: Bytes,
+    pub inputs: Bytes,
     /// What the caller will take for other things: an input pipeline, say.
-    pub beside: Bytes,
+    pub reserved: Bytes,
 }
 
-impl Account {
+impl FixedMemory {
     /// Nothing taken.
-    pub const NOTHING: Account =
-        Account { program: Bytes::ZERO, tensors: Bytes::ZERO, staged: Bytes::ZERO, beside: Bytes::ZERO };
+    pub const NOTHING: FixedMemory = FixedMemory {
+        program: Bytes::ZERO,
+        tensors: Bytes::ZERO,
+        inputs: Bytes::ZERO,
+        reserved: Bytes::ZERO,
+    };
 
     /// Everything but the arena.
-    pub fn elsewhere(&self) -> Bytes {
-        self.program + self.tensors + self.staged + self.beside
+    pub fn total(&self) -> Bytes {
+        self.program + self.tensors + self.inputs + self.reserved
     }
 }

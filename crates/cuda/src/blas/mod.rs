@@ -3,6 +3,8 @@
 //! The library stores matrices by columns. Ours are stored by rows, which is the same memory transposed: it is asked for
 //! cᵀ = bᵀ aᵀ.
 
+mod descriptor;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_void;
@@ -17,6 +19,7 @@ use crate::card::Card;
 use crate::error::Error;
 use crate::kernels::{Matrix, Product};
 use crate::library::Library;
+use descriptor::{Layout, Operation, Preference, failed};
 
 /// The most workspace that an algorithm may ask for.
 const WORKSPACE: usize = 32 << 20;
@@ -36,8 +39,8 @@ struct Key {
 
 /// A chosen algorithm and what it is called with; none if the library has none.
 struct Plan {
-    operation: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    operation: Operation,
+    layouts: [Layout; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
 }
@@ -53,10 +56,6 @@ pub(crate) struct Blas {
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
-
-fn failed(call: &'static str) -> impl Fn(lt::CublasError) -> Error {
-    move |why| Error::Library { library: "cuBLASLt", call, why: format!("{why:?}") }
-}
 
 fn type_of(dtype: DType) -> Option<sys::cudaDataType> {
     Some(match dtype {
@@ -159,27 +158,26 @@ impl Blas {
             } else {
                 ((&raw const one).cast(), (&raw const beta).cast())
             };
-            let [b, a, c] = plan.layouts;
+            let [b, a, c] = &plan.layouts;
+            if let Some(bias) = p.bias {
+                plan.operation
+                    .set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+            }
             // SAFETY: the caller's promise; the descriptors are those of this product, and the lock is held.
             unsafe {
-                if let Some(bias) = p.bias {
-                    let which = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-                    lt::set_matmul_desc_attribute(plan.operation, which, (&raw const bias).cast(), 8)
-                        .map_err(failed("cublasLtMatmulDescSetAttribute"))?;
-                }
                 lt::matmul(
                     self.handle,
-                    plan.operation,
+                    plan.operation.0,
                     alpha,
                     beta,
                     p.b.at.cast(),
-                    b,
+                    b.0,
                     p.a.at.cast(),
-                    a,
+                    a.0,
                     p.c.at.cast(),
-                    c,
+                    c.0,
                     p.c.at.cast(),
-                    c,
+                    c.0,
                     &plan.algorithm,
                     place,
                     plan.workspace,
@@ -192,6 +190,7 @@ impl Blas {
         })
     }
 
+    /// The library's algorithm for a product; none where it has none, or the product is none that it is asked for.
     fn plan(&self, p: &Product, workspace: usize) -> Result<Option<Plan>, Error> {
         let (Some(ta), Some(tb), Some(tc)) = (type_of(p.a.dtype), type_of(p.b.dtype), type_of(p.c.dtype))
         else {
@@ -206,7 +205,34 @@ impl Blas {
         if !fits || p.c.column != 1 || p.c.row < p.n || p.m == 0 || p.n == 0 || p.k == 0 {
             return Ok(None);
         }
+        let operation = self.operation(p, b_turned, a_turned)?;
+        // Seen by columns, a row-major matrix of r by c is one of c by r.
+        let order = |turned: bool, rows: usize, columns: usize| {
+            if turned { (rows, columns) } else { (columns, rows) }
+        };
+        let layouts = [
+            Layout::new(tb, order(b_turned, p.k, p.n), b_ld, (p.batch, p.b.batch))?,
+            Layout::new(ta, order(a_turned, p.m, p.k), a_ld, (p.batch, p.a.batch))?,
+            Layout::new(tc, (p.n, p.m), p.c.row, (p.batch, p.c.batch))?,
+        ];
+        let preference = preference(p, workspace)?;
+        let [b, a, c] = &layouts;
+        // SAFETY: all descriptors are live.
+        let found = unsafe {
+            lt::get_matmul_algo_heuristic(self.handle, operation.0, b.0, a.0, c.0, c.0, preference.0)
+        };
+        let plan = |found: sys::cublasLtMatmulHeuristicResult_t| {
+            let (algorithm, workspace) = (found.algo, found.workspaceSize);
+            Plan { operation, layouts, algorithm, workspace }
+        };
+        Ok(found.ok().map(plan))
+    }
+
+    /// What is computed: in which type, of which operands transposed, and what follows.
+    fn operation(&self, p: &Product, first_turned: bool, second_turned: bool) -> Result<Operation, Error> {
         use sys::cublasComputeType_t as Compute;
+        use sys::cublasLtEpilogue_t as Epilogue;
+        use sys::cublasLtMatmulDescAttributes_t as Desc;
         let (compute, scale) = match p.c.dtype {
             DType::F64 => (Compute::CUBLAS_COMPUTE_64F, sys::cudaDataType::CUDA_R_64F),
             _ if self.tf32 && p.a.dtype == DType::F32 => {
@@ -214,107 +240,46 @@ impl Blas {
             }
             _ => (Compute::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F),
         };
-        let relu = p.act == Some(Unary::Relu);
-        use sys::cublasLtEpilogue_t as Epilogue;
-        let epilogue = match (p.bias.is_some(), relu) {
+        let epilogue = match (p.bias.is_some(), p.act == Some(Unary::Relu)) {
             (false, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
             (false, true) => Epilogue::CUBLASLT_EPILOGUE_RELU,
             (true, false) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
             (true, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
-        let operation = lt::create_matmul_desc(compute, scale).map_err(failed("cublasLtMatmulDescCreate"))?;
-        use sys::cublasLtMatmulDescAttributes_t as Desc;
-        let turn = |turned: bool| -> i32 { i32::from(turned) };
-        let (trans_a, trans_b) = (turn(b_turned), turn(a_turned));
-        // SAFETY: every address is of a value of the attribute's type.
-        unsafe {
-            let set = |which, value: *const c_void, bytes| {
-                lt::set_matmul_desc_attribute(operation, which, value, bytes)
-                    .map_err(failed("cublasLtMatmulDescSetAttribute"))
-            };
-            set(Desc::CUBLASLT_MATMUL_DESC_TRANSA, (&raw const trans_a).cast(), 4)?;
-            set(Desc::CUBLASLT_MATMUL_DESC_TRANSB, (&raw const trans_b).cast(), 4)?;
-            set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4)?;
-            if let Some(bias) = p.bias {
-                set(Desc::CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const bias).cast(), 8)?;
-            }
+        let operation = Operation::new(compute, scale)?;
+        operation.set(Desc::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(first_turned))?;
+        operation.set(Desc::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(second_turned))?;
+        operation.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
+        if let Some(bias) = p.bias {
+            operation.set(Desc::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }
-        // Seen by columns, a row-major matrix of r by c is one of c by r.
-        let layout = |dtype, rows: usize, columns: usize, ld: usize, batch: usize| {
-            let layout = lt::create_matrix_layout(dtype, rows as u64, columns as u64, ld as i64)
-                .map_err(failed("cublasLtMatrixLayoutCreate"))?;
-            if p.batch > 1 {
-                let (count, offset) = (p.batch as i32, batch as i64);
-                use sys::cublasLtMatrixLayoutAttribute_t as L;
-                // SAFETY: every address is of a value of the attribute's type.
-                unsafe {
-                    let set = |which, value: *const c_void, bytes| {
-                        lt::set_matrix_layout_attribute(layout, which, value, bytes)
-                            .map_err(failed("cublasLtMatrixLayoutSetAttribute"))
-                    };
-                    set(L::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), 4)?;
-                    set(L::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (&raw const offset).cast(), 8)?;
-                }
-            }
-            Ok::<_, Error>(layout)
-        };
-        let order = |turned: bool, rows: usize, columns: usize| {
-            if turned { (rows, columns) } else { (columns, rows) }
-        };
-        let (br, bc) = order(b_turned, p.k, p.n);
-        let (ar, ac) = order(a_turned, p.m, p.k);
-        let layouts = [
-            layout(tb, br, bc, b_ld, p.b.batch)?,
-            layout(ta, ar, ac, a_ld, p.a.batch)?,
-            layout(tc, p.n, p.m, p.c.row, p.c.batch)?,
-        ];
-        let preference = lt::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?;
-        use sys::cublasLtMatmulPreferenceAttributes_t as Pref;
-        // Partial sums are added in the compute type, in a fixed order.
-        let reduction: u32 = 2;
-        let aligned = [alignment(p.b.at), alignment(p.a.at), alignment(p.c.at)].map(|a| a as u32);
-        // SAFETY: every address is of a value of the attribute's type; descriptors are live.
-        let found = unsafe {
-            let set = |which, value: *const c_void, bytes| {
-                lt::set_matmul_pref_attribute(preference, which, value, bytes)
-                    .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
-            };
-            set(Pref::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8)?;
-            set(Pref::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const reduction).cast(), 4)?;
-            set(Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (&raw const aligned[0]).cast(), 4)?;
-            set(Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (&raw const aligned[1]).cast(), 4)?;
-            set(Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (&raw const aligned[2]).cast(), 4)?;
-            set(Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (&raw const aligned[2]).cast(), 4)?;
-            let [b, a, c] = layouts;
-            let found = lt::get_matmul_algo_heuristic(self.handle, operation, b, a, c, c, preference);
-            let _ = lt::destroy_matmul_pref(preference);
-            found
-        };
-        let Ok(found) = found else {
-            release(operation, layouts);
-            return Ok(None);
-        };
-        let (algorithm, workspace) = (found.algo, found.workspaceSize);
-        Ok(Some(Plan { operation, layouts, algorithm, workspace }))
+        Ok(operation)
     }
 }
 
-fn release(operation: sys::cublasLtMatmulDesc_t, layouts: [sys::cublasLtMatrixLayout_t; 3]) {
-    // SAFETY: nobody has these handles any more.
-    unsafe {
-        let _ = lt::destroy_matmul_desc(operation);
-        for layout in layouts {
-            let _ = lt::destroy_matrix_layout(layout);
-        }
+/// What is wanted of an algorithm: so much workspace, partial sums in a fixed order, operands aligned as they are.
+fn preference(p: &Product, workspace: usize) -> Result<Preference, Error> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as Pref;
+    // Partial sums are added in the compute type, in a fixed order.
+    const IN_COMPUTE_TYPE: u32 = 2;
+    let preference = Preference::new()?;
+    preference.set(Pref::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)?;
+    preference.set(Pref::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, IN_COMPUTE_TYPE)?;
+    for (which, at) in [
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b.at),
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.a.at),
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.c.at),
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.c.at),
+    ] {
+        preference.set(which, alignment(at) as u32)?;
     }
+    Ok(preference)
 }
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        let plans = self.plans.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for plan in plans.values().flatten() {
-            release(plan.operation, plan.layouts);
-        }
+        // Descriptors go before the handle that they were made with.
+        self.plans.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
         unsafe {
             let _ = lt::destroy_handle(self.handle);
