@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::data::Scale;
+use plimsoll::data::{OnError, Scale};
 use plimsoll::nn::{Clip, Metric};
 use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
