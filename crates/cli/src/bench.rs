@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll::device::{Kind, process};
-use plimsoll::graph::counted;
+use plimsoll::internals::device::{Kind, process};
+use plimsoll::internals::graph::counted;
+use plimsoll::nn::Training;
 use plimsoll::prelude::*;
 use serde::Serialize;
 

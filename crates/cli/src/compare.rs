@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 

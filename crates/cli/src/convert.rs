@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use plimsoll::graph::{Shape, Type};
+use plimsoll::internals::graph::{Shape, Type};
+use plimsoll::internals::run::Tensor;
 use plimsoll::keras::write_model;
-use plimsoll::run::Tensor;
 
 use crate::Failure;
 use crate::config::Config;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use plimsoll::device::process;
+use plimsoll::internals::device::process;
+use plimsoll::internals::run::{CudaOptions, Profile};
 use plimsoll::prelude::*;
-use plimsoll::run::{CudaOptions, Profile};
 
 use crate::Failure;
 use crate::config::Config;

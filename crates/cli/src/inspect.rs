@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use plimsoll::keras::Inspection;
+use plimsoll::nn::zoo;
 use plimsoll::prelude::*;
 
 use crate::config::Config;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll::data::{FieldKind, FieldSpec, Fields, Wanted};
+use plimsoll::internals::data::{FieldKind, FieldSpec, Fields, Wanted};
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel, OutputLoss};
 use plimsoll::nn::{Count, ScheduleShape};
 use plimsoll::prelude::*;

@@ -1,5 +1,6 @@
 //! Turns a plan into what was done to take less memory, with what each saves and costs against the fastest plan.
 
+use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 
 /// Something that was done to take less, and what came of it against the fastest plan.

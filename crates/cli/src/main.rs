@@ -2,7 +2,7 @@
 
 /// Prints a line. What could not be printed is remembered and makes the command fail in the end.
 macro_rules! say {
-    ($($text:tt)*) => { plimsoll::train::output::line(format_args!($($text)*)) };
+    ($($text:tt)*) => { plimsoll::internals::train::output::line(format_args!($($text)*)) };
 }
 
 mod bench;
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
-    let (why, code) = match (result, plimsoll::train::output::lost()) {
+    let (why, code) = match (result, plimsoll::internals::train::output::lost()) {
         (Ok(()), None) => return ExitCode::SUCCESS,
         (Ok(()), Some(why)) => {
             (format!("what there was to say could not be written to standard output: {why}"), 1)

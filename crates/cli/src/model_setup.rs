@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Measure, Precisions};
+use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, dice, zoo};
 use plimsoll::prelude::*;
 
 use crate::Failure;
@@ -55,7 +55,7 @@ struct Demo {
 }
 
 impl Model for Demo {
-    fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::run::Result<Outputs> {
+    fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::internals::run::Result<Outputs> {
         Ok(zoo::batch_norm_cnn(net, &x[0], &[32, 64], self.classes)?.into())
     }
 }
@@ -64,7 +64,7 @@ impl Model for Demo {
 struct Fitted(Entry);
 
 impl Model for Fitted {
-    fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::run::Result<Outputs> {
+    fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::internals::run::Result<Outputs> {
         match (self.0.kind, x) {
             (Kind::Vectors, [x]) if x.shape().rank() > 2 => self.0.forward(net, &[x.flatten(1)?]),
             _ => self.0.forward(net, x),

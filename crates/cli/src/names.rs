@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll::nn::{Auc, Metric};
+use plimsoll::nn::{Auc, Decay, Metric, Optimizer};
 use plimsoll::prelude::*;
 
 use crate::Failure;

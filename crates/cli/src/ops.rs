@@ -1,6 +1,6 @@
 //! `plimsoll ops`: the table of all ops, as text, markdown or JSON.
 
-use plimsoll::graph::OPS;
+use plimsoll::internals::graph::OPS;
 
 /// Arguments of `plimsoll ops`.
 #[derive(clap::Args)]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use plimsoll::graph::counted;
-use plimsoll::plan::{csv, pack};
+use plimsoll::internals::graph::counted;
+use plimsoll::internals::plan::{csv, pack};
 
 use crate::{Failure, out};
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use plimsoll::internals::run::{Error, Profile};
 use plimsoll::prelude::*;
-use plimsoll::run::{Error, Profile};
 
 use crate::compare::{self, AtLimit};
 use crate::config::Config;

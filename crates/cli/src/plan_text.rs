@@ -5,10 +5,11 @@
 
 use std::fmt::Write;
 
-use plimsoll::graph::counted;
+use plimsoll::internals::graph::counted;
+use plimsoll::internals::run::record::Plan;
+use plimsoll::internals::run::{Error, Remedy};
+use plimsoll::plan::{Frontier, FrontierPoint, PlanFigures};
 use plimsoll::prelude::*;
-use plimsoll::run::record::Plan;
-use plimsoll::run::{Error, Remedy};
 use serde_json::{Value, json};
 
 use crate::levers::levers;
@@ -239,6 +240,9 @@ pub fn ways(points: &[FrontierPoint], info: &PlanFigures) -> Vec<String> {
 
 #[cfg(test)]
 pub mod tests {
+    use plimsoll::nn::{Recipe, Training};
+    use plimsoll::plan::StepPlanner;
+
     use super::*;
 
     /// A perceptron whose activations outweigh its weights.

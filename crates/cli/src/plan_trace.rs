@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll::graph::counted;
-use plimsoll::plan::trace::read_trace;
-use plimsoll::plan::{PlanError, Planner, Request};
+use plimsoll::internals::graph::counted;
+use plimsoll::internals::plan::trace::read_trace;
+use plimsoll::internals::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
 
 use crate::Failure;

@@ -1,5 +1,6 @@
 //! Turns a frontier into a small plot of characters: bytes from left to right, time from bottom to top.
 
+use plimsoll::plan::FrontierPoint;
 use plimsoll::prelude::*;
 
 const WIDTH: usize = 56;

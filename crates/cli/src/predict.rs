@@ -82,7 +82,7 @@ impl Common {
 
 /// The most that the process has taken so far, for one who checks the memory limit.
 fn peak() -> Option<u64> {
-    plimsoll::device::process::peak_resident().map(Bytes::get)
+    plimsoll::internals::device::process::peak_resident().map(Bytes::get)
 }
 
 /// Prints loss and metrics.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use plimsoll::internals::run::{FrontierPoint, record};
+use plimsoll::plan::{Frontier, PlanFigures};
 use plimsoll::prelude::*;
-use plimsoll::run::{FrontierPoint, record};
 
 use crate::Failure;
 
@@ -53,7 +54,7 @@ pub fn frontier_of_run(found: &Frontier, own: &PlanFigures, least: Bytes) -> rec
     let (limit, planned, predicted_seconds) = (own.unlimited, own.unlimited, own.unlimited_seconds);
     // The fastest is one too, also where the rest of the process hides what it takes more.
     all.push(FrontierPoint { limit, planned, predicted_seconds, micro_batches: 1, recomputed_ops: 0 });
-    let mut all = plimsoll::run::undominated(all);
+    let mut all = plimsoll::internals::run::undominated(all);
     // Its own stays, also where one with smaller pipelines takes less and no more time.
     all.retain(|point| point.planned != own.planned || point.predicted_seconds < own.predicted_seconds);
     all.push(FrontierPoint {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use plimsoll::internals::run::record::{Frontier, Plan};
 use plimsoll::prelude::*;
-use plimsoll::run::record::{Frontier, Plan};
 use plimsoll_report::{page, read, trace};
 
 use crate::Failure;

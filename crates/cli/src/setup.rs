@@ -1,6 +1,7 @@
 //! Turns settings into a model, data and a trainer that is ready to plan. `train`, `plan`, `bench` and `inspect` all begin here, so that
 //! what one says of a command is what the others do with it.
 
+use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 
 use crate::Failure;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll::data::{FieldSpec, Fields, Images, Open, Shapes, Split};
+use plimsoll::internals::data::{FieldSpec, Fields, Images, Open, Shapes, Split};
 use plimsoll::keras::KerasModel;
+use plimsoll::nn::zoo;
 use plimsoll::prelude::*;
 
 use crate::Failure;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Metric};
+use plimsoll::nn::{Loss, Metric, dice, mae};
 use plimsoll::prelude::*;
 
 use crate::Failure;

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::device::process;
-use plimsoll::graph::counted;
+use plimsoll::internals::device::process;
+use plimsoll::internals::graph::counted;
+use plimsoll::internals::run::record::Event;
+use plimsoll::nn::Training;
+use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
-use plimsoll::run::record::Event;
-use plimsoll::train::{Ended, Fault, JsonLines, NoticeLog, StepLog};
+use plimsoll::train::{CsvLog, EarlyStopping, Ended, Fault, JsonLines, NoticeLog, StepLog, TensorBoardLog};
 
 use crate::config::Config;
 use crate::folder::{Folder, Lock};

@@ -7,7 +7,7 @@ use plimsoll::prelude::*;
 
 fn main() -> plimsoll::Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "fashion-mnist".into());
-    let train = Dataset::idx(format!("{folder}/train"))?.shuffle(10_000, 42).batch(128).prefetch(AUTO);
+    let train = Dataset::idx(format!("{folder}/train"))?.shuffle(10_000, 42).batch(128);
     let test = Dataset::idx(format!("{folder}/t10k"))?.batch(128);
     let model = Sequential::new([28, 28, 1])
         .conv2d(32, 3)

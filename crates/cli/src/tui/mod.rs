@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use plimsoll::data::Watch;
-use plimsoll::device::process;
+use plimsoll::internals::device::process;
 use plimsoll::prelude::*;
 use plimsoll::train::{Ended, EpochEvent, Notice, Result, RunPlan, StepEvent, Verdict};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use plimsoll::graph::counted;
+use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
 use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 

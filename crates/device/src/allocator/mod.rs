@@ -142,6 +142,9 @@ impl<A: Allocator + ?Sized> Allocator for Arc<A> {
 /// and writable by any thread, and shared with no other block; the allocator itself leaves them alone.
 pub unsafe trait HostMemory: Allocator {}
 
+// SAFETY: blocks are those of the allocator that is shared.
+unsafe impl<A: HostMemory + ?Sized> HostMemory for Arc<A> {}
+
 /// An allocator's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {

@@ -1,0 +1,14 @@
+//! Tensors, their ops, gradients and traced functions.
+//!
+//! Ops are methods of [`Tensor`]: those of [`TensorOps`] and of the other traits here. [`Tape`] gives gradients; [`function()`] traces a
+//! closure and runs it compiled, with the same bits.
+
+#[doc(inline)]
+pub use plimsoll_graph::ops::ResizeMode;
+#[doc(inline)]
+pub use plimsoll_graph::{
+    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
+    RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
+};
+#[doc(inline)]
+pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, function};
