@@ -1,6 +1,6 @@
 //! Turns the words of settings into the values that they mean.
 
-use plimsoll::data::Scale;
+use plimsoll::data::{OnError, Scale};
 use plimsoll::nn::{Clip, Metric};
 use plimsoll::prelude::*;
 

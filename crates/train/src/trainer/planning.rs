@@ -160,7 +160,8 @@ impl Trainer {
         self.check_settings()?;
         let is_lean =
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
-        let wished = self.look_at_last_batch(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
+        let wished =
+            self.look_at_last_batch(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
         let mut shares = vec![wished];
         if self.request.host_limit.is_none() && !wished.is_lean {
             shares.push(Share { is_lean: true, ..wished });
