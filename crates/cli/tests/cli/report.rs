@@ -117,7 +117,10 @@ fn consistent(record: &Value) {
     let peak = bytes(run, "peak_bytes");
     assert!(measured > 0 && measured <= peak, "{measured} are measured where the most was {peak}");
     let last = run["steps"]["resident_peak_bytes"].as_array().unwrap().last().unwrap().as_u64().unwrap();
-    assert!(peak >= last && plan["memory_limit_bytes"].as_u64().is_none_or(|line| peak <= line), "{peak} and {last}");
+    assert!(
+        peak >= last && plan["memory_limit_bytes"].as_u64().is_none_or(|line| peak <= line),
+        "{peak} and {last}"
+    );
     let rates = run["steps"]["samples_s"].as_array().unwrap().iter().map(ms);
     let mut each: Vec<f64> = rates.map(|rate| bytes(plan, "batch") as f64 / rate * 1e3).collect();
     each.sort_by(f64::total_cmp);

@@ -127,11 +127,7 @@ impl Program {
     /// Pointers must be live memory of `device`, aligned and as large as the types say; those of arguments that results
     /// replace are written. The arena has [`Program::arena_bytes`] bytes, and the host's is fit for
     /// [`Program::host_room`]. Nothing else may use any of it meanwhile.
-    pub(crate) unsafe fn run(
-        &self,
-        device: &Device,
-        memory: ProgramMemory<'_>,
-    ) -> Result<()> {
+    pub(crate) unsafe fn run(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<()> {
         // SAFETY: the caller's promise.
         let done = unsafe { self.run_some(&self.instructions, device, memory) };
         self.settled(done, memory)

@@ -24,11 +24,7 @@ impl Program {
 
     /// # Safety
     /// As for [`Program::record`].
-    unsafe fn record_parts(
-        &self,
-        device: &Device,
-        memory: ProgramMemory<'_>,
-    ) -> Result<Option<Recorded>> {
+    unsafe fn record_parts(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<Option<Recorded>> {
         let mut parts = Vec::new();
         // A recording cannot wait for a number, so it ends where one is checked.
         for part in self.instructions.split_inclusive(|i| matches!(i, Instruction::Check { .. })) {
