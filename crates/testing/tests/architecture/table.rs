@@ -20,26 +20,25 @@ const GRADIENTS: &[&str] = &[
     "plimsoll_graph::Keep",
 ];
 
-/// All crates, in the order in which data passes them.
+const fn row(
+    folder: &'static str,
+    knows: &'static [&'static str],
+    knows_nothing_of: &'static str,
+    never: &'static [&'static str],
+) -> Crate {
+    Crate { folder, knows, knows_nothing_of, never }
+}
+
+/// All crates, in the order in which data passes them: folder, whom it knows, what it knows nothing of, and that as paths.
 pub const CRATES: &[Crate] = &[
-    Crate { folder: "record", knows: &[], knows_nothing_of: "the engine", never: &["std::fs", "std::io"] },
-    Crate {
-        folder: "graph",
-        knows: &[],
-        knows_nothing_of: "devices, memory",
-        never: &["std::fs", "std::alloc"],
-    },
-    Crate {
-        folder: "plan",
-        knows: &["record"],
-        knows_nothing_of: "tensors' values, ops' meaning",
-        never: &["plimsoll_graph", "std::fs"],
-    },
-    Crate {
-        folder: "device",
-        knows: &["graph", "record"],
-        knows_nothing_of: "graphs",
-        never: &[
+    row("record", &[], "the engine", &["std::fs", "std::io"]),
+    row("graph", &[], "devices, memory", &["std::fs", "std::alloc"]),
+    row("plan", &["record"], "tensors' values, ops' meaning", &["plimsoll_graph", "std::fs"]),
+    row(
+        "device",
+        &["graph", "record"],
+        "graphs",
+        &[
             "plimsoll_graph::Graph",
             "plimsoll_graph::Node",
             "plimsoll_graph::NodeId",
@@ -48,43 +47,28 @@ pub const CRATES: &[Crate] = &[
             "plimsoll_graph::passes",
             "plimsoll_graph::gradient",
         ],
-    },
-    Crate { folder: "cpu", knows: &["device", "graph"], knows_nothing_of: "gradients", never: GRADIENTS },
-    Crate { folder: "cuda", knows: &["device", "graph"], knows_nothing_of: "gradients", never: GRADIENTS },
-    Crate {
-        folder: "run",
-        knows: &["cpu", "cuda", "device", "graph", "plan", "record"],
-        knows_nothing_of: "layers, files",
-        never: &["plimsoll_nn", "plimsoll_formats"],
-    },
-    Crate {
-        folder: "nn",
-        knows: &["device", "graph", "run"],
-        knows_nothing_of: "files' formats",
-        never: &["plimsoll_formats", "std::fs"],
-    },
-    Crate {
-        folder: "formats",
-        knows: &["graph"],
-        knows_nothing_of: "everything but dtypes",
-        never: &[
-            "plimsoll_graph::Graph",
-            "plimsoll_graph::Op",
-            "plimsoll_graph::Trace",
-            "plimsoll_graph::gradient",
-        ],
-    },
-    Crate {
-        folder: "data",
-        knows: &["device", "formats", "graph"],
-        knows_nothing_of: "models",
-        never: &["plimsoll_nn", "plimsoll_run"],
-    },
-    Crate {
-        folder: "train",
-        knows: &["data", "device", "formats", "graph", "nn", "run"],
-        knows_nothing_of: "others' file formats",
-        never: &[
+    ),
+    row("cpu", &["device", "graph"], "gradients", GRADIENTS),
+    row("cuda", &["device", "graph"], "gradients", GRADIENTS),
+    row(
+        "run",
+        &["cpu", "cuda", "device", "graph", "plan", "record"],
+        "layers, files",
+        &["plimsoll_nn", "plimsoll_formats"],
+    ),
+    row("nn", &["device", "graph", "run"], "files' formats", &["plimsoll_formats", "std::fs"]),
+    row(
+        "formats",
+        &["graph"],
+        "everything but dtypes",
+        &["plimsoll_graph::Graph", "plimsoll_graph::Op", "plimsoll_graph::Trace", "plimsoll_graph::gradient"],
+    ),
+    row("data", &["device", "formats", "graph"], "models", &["plimsoll_nn", "plimsoll_run"]),
+    row(
+        "train",
+        &["data", "device", "formats", "graph", "nn", "run"],
+        "others' file formats",
+        &[
             "plimsoll_formats::csv",
             "plimsoll_formats::example",
             "plimsoll_formats::idx",
@@ -95,34 +79,24 @@ pub const CRATES: &[Crate] = &[
             "plimsoll_formats::parquet",
             "plimsoll_formats::tfrecord",
         ],
-    },
-    Crate {
-        folder: "keras",
-        knows: &["device", "formats", "graph", "nn", "run"],
-        knows_nothing_of: "HDF5, devices",
-        never: &[
+    ),
+    row(
+        "keras",
+        &["device", "formats", "graph", "nn", "run"],
+        "HDF5, devices",
+        &[
             "hdf5_pure",
             "plimsoll_cpu",
             "plimsoll_cuda",
             "plimsoll_device::backend",
             "plimsoll_device::Backend",
         ],
-    },
-    Crate { folder: "explain", knows: &[], knows_nothing_of: "our engine", never: &["plimsoll_run"] },
-    Crate { folder: "report", knows: &["record"], knows_nothing_of: "the engine", never: &["plimsoll_run"] },
-    Crate {
-        folder: "plimsoll",
-        knows: &["data", "device", "formats", "graph", "keras", "nn", "plan", "run", "train"],
-        knows_nothing_of: "",
-        never: &[],
-    },
-    Crate { folder: "cli", knows: &["explain", "plimsoll", "report"], knows_nothing_of: "", never: &[] },
-    Crate {
-        folder: "testing",
-        knows: &["device", "graph"],
-        knows_nothing_of: "models, training",
-        never: &["plimsoll_run"],
-    },
+    ),
+    row("explain", &[], "our engine", &["plimsoll_run"]),
+    row("report", &["record"], "the engine", &["plimsoll_run"]),
+    row("plimsoll", &["data", "device", "formats", "graph", "keras", "nn", "plan", "run", "train"], "", &[]),
+    row("cli", &["explain", "plimsoll", "report"], "", &[]),
+    row("testing", &["device", "graph"], "models, training", &["plimsoll_run"]),
 ];
 
 /// The modules of a crate in an order in which each imports only from those before it. Comments and tests do not count.
