@@ -194,8 +194,8 @@ fn a_report_that_cannot_be_made_is_a_sentence_and_leaves_nothing() {
     assert!(refused(&[&folder]).contains("has no step.json"));
     std::fs::write(at("step.json"), "{\"names\": [").unwrap();
     assert!(refused(&[&folder]).contains("step.json:1:"));
-    std::fs::write(at("plan.json"), "{\"schema\": 2, \"planned_bytes\": 5}").unwrap();
-    assert!(refused(&[&folder]).contains("schema 2"));
+    std::fs::write(at("plan.json"), "{\"schema\": 3, \"planned_bytes\": 5}").unwrap();
+    assert!(refused(&[&folder]).contains("schema 3"));
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
     // A plan that is fine, and places that are not.
