@@ -22,6 +22,7 @@ const MODELS: &[&str] = &[
     "lstm --width 32 --depth 1 --sequence 16 --batch 8",
     "FIXTURES/mlp.keras --batch 16",
     "FIXTURES/heads.keras --batch 8",
+    "FIXTURES/masked.keras --batch 8",
     "FIXTURES/legacy.h5 --batch 16",
 ];
 
@@ -137,6 +138,16 @@ fn random_data_takes_nothing_beside_the_step_and_keeps_the_least() {
     assert!(bytes(&one, "resident_peak_bytes") <= limit, "{one} within {limit}");
     assert_eq!(one["loss"], again["loss"], "the same seed has the same numbers");
     assert_ne!(one["loss"], other["loss"], "another seed has others");
+}
+
+#[test]
+fn fewer_samples_than_a_batch_are_one_smaller_batch_to_bench_too() {
+    let scratch = Scratch::new("same-few");
+    let words: Vec<&str> = "cnn --width 8 --take 5 --batch 32 --threads 2".split(' ').collect();
+    compare(&words, &scratch, "few");
+    let line = run(&[&["bench"], &words[..], &["--steps", "1", "--json"]].concat());
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["batch"], 5, "{line}");
 }
 
 #[test]
