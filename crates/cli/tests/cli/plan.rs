@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Plans with the same bits: recomputation always costs time, where a split may be predicted to cost none.
 fn plan(arguments: &[&str]) -> Value {
-    lines(&[&["plan", "cnn", "--batch", "512", "--exact", "bitwise", "--json"], arguments].concat())
+    lines(&[&["plan", "cnn", "--batch", "500", "--exact", "bitwise", "--json"], arguments].concat())
         .unwrap()
         .pop()
         .unwrap()

@@ -66,7 +66,12 @@ impl StepPlanner {
             i => Bytes((floor.get() as f64 * ratio.powf(i as f64 / last as f64)) as u64).min(most),
         };
         let mut points = Vec::new();
-        let (slow, fast) = (self.point(floor)?, self.point(most)?);
+        // A plan that takes less than what the rest of the run needs takes that.
+        let mut point = |limit: Bytes| -> Result<FrontierPoint> {
+            let found = self.point(limit)?;
+            Ok(FrontierPoint { planned: found.planned.max(least), ..found })
+        };
+        let (slow, fast) = (point(floor)?, point(most)?);
         points.extend([slow, fast]);
         let mut gaps = VecDeque::from([(0usize, slow, last, fast)]);
         let mut left_out = 0;
@@ -83,7 +88,7 @@ impl StepPlanner {
             // More memory is never slower: where the faster plan fits, it is the answer.
             let found = match fast.planned <= limit(middle) {
                 true => fast,
-                false => self.point(limit(middle))?,
+                false => point(limit(middle))?,
             };
             points.push(found);
             gaps.extend([(low, slow, middle, found), (middle, found, high, fast)]);

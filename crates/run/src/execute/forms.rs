@@ -21,6 +21,24 @@ use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 /// How often a step is planned again because planning left more pages behind than were declared.
 const MOST_TRIES: usize = 4;
 
+/// What is left of a plan once its programs are made: a plan itself is larger, and must be gone before it is looked at what the
+/// process takes.
+struct Compiled {
+    program: StepProgram,
+    figures: PlanFigures,
+    /// Which state is on the host.
+    hosted: Vec<bool>,
+    batch: usize,
+}
+
+impl Compiled {
+    fn new(plan: StepPlan) -> Result<Compiled> {
+        let program = StepProgram::new(&plan)?;
+        let (hosted, batch) = (plan.placement.hosted, plan.subject.step.batch.unwrap_or(1));
+        Ok(Compiled { program, figures: plan.figures, hosted, batch })
+    }
+}
+
 impl Step {
     /// Makes the form for inputs of these types the last of the list, compiling it if it is not there. `present` says that such
     /// inputs exist.
@@ -104,10 +122,8 @@ impl Step {
                 other => other,
             })?;
         }
-        let info = PlanFigures { plan_seconds: start.elapsed().as_secs_f64(), ..planned.figures.clone() };
-        let (program, hosted) = (StepProgram::new(&planned)?, planned.placement.hosted.clone());
-        let batch = planned.subject.step.batch.unwrap_or(1);
-        drop(planned);
+        let Compiled { program, figures, hosted, batch } = planned;
+        let info = PlanFigures { plan_seconds: start.elapsed().as_secs_f64(), ..figures };
         for node in program.passes.iter().chain(&program.update).flat_map(|part| part.program.graph().nodes())
         {
             self.device.placed(node.op.name(), node.site);
@@ -120,7 +136,7 @@ impl Step {
         Variant::new(program, mode, inputs, batch, &self.device, &self.state.tensors, info, site)
     }
 
-    /// The plan of a form under these options; again, as long as planning itself leaves more pages behind than were declared.
+    /// The programs of a form under these options; again, as long as planning itself leaves more pages behind than were declared.
     fn plan(
         &self,
         mode: Mode,
@@ -128,30 +144,32 @@ impl Step {
         options: &StepOptions,
         present: &Present,
         site: Site,
-    ) -> Result<StepPlan> {
+    ) -> Result<Compiled> {
         let Some(body) = self.body(mode) else {
             let why = format!("asks a step that has nothing to {} with", format!("{mode:?}").to_lowercase());
             return Err(Error::Signature { site, why });
         };
-        let once = || -> Result<StepPlan> {
+        let once = || -> Result<Compiled> {
             let (state, present) = (self.state.specs(), present.clone());
             let subject = StepToPlan::new(&self.device, options, state, inputs, body.clone(), present, site)?;
             // Only the step itself changes state, so only it can leave something half changed.
             let guarded = subject.guarded && mode == Mode::Train;
-            let planned =
-                StepPlanner::for_one_limit(StepToPlan { guarded, ..subject })?.plan(options.request.limit);
+            let mut planner = StepPlanner::for_one_limit(StepToPlan { guarded, ..subject })?;
+            let plan = planner.plan(options.request.limit)?;
+            drop(planner);
+            let compiled = Compiled::new(plan)?;
             process::release_unused_heap();
-            planned
+            Ok(compiled)
         };
-        let mut planned = once()?;
+        let mut compiled = once()?;
         for _ in 0..MOST_TRIES {
             // Without a limit too: what is announced is what the process keeps to.
-            if planned.figures.account.holds(&self.device, present.others) {
+            if compiled.figures.account.holds(&self.device, present.others) {
                 break;
             }
-            planned = once()?;
+            compiled = once()?;
         }
-        Ok(planned)
+        Ok(compiled)
     }
 
     /// What would be planned for another step over this state and more behind it: what [`Step::begin`] compiles. Nothing is changed.
