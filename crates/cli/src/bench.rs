@@ -167,7 +167,9 @@ impl Watch {
 /// One batch of random numbers for the setup's step: inputs, then labels.
 fn random_batch(setup: &Setup, config: &Config) -> Result<Vec<Tensor>, Failure> {
     let file = setup.model_setup.keras.as_ref().map(|compiled| &compiled.model);
-    let data = random::batch_like(&setup.form, file, setup.batch, config.seed)?;
+    // What has fewer samples than a batch is one smaller batch.
+    let samples = setup.train.samples()?.map_or(setup.batch, |n| setup.batch.min(n as usize));
+    let data = random::batch_like(&setup.form, file, samples, config.seed)?;
     let none = || Failure("there is no batch to measure with".into());
     let batch = data.batches()?.next().ok_or_else(none)??;
     let mut tensors = Vec::new();
@@ -243,6 +245,7 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     }
     let batch = random_batch(&setup, config)?;
     let batch: Vec<&Tensor> = batch.iter().collect();
+    let samples = batch.first().and_then(|x| x.shape().first().copied()).unwrap_or(setup.batch);
     let limit = setup.trainer.request().limit.map(Bytes::get);
     let none = || Failure("the step was not compiled".into());
     let training = setup.trainer.training_mut().ok_or_else(none)?;
@@ -256,7 +259,7 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     Ok(Measured {
         engine: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         case: setup.model_setup.name.clone(),
-        batch: setup.batch,
+        batch: samples,
         params: training.n_trained(),
         threads: device_args::threads(config),
         device: format!("{device:?}").split(", ").next().unwrap_or_default().into(),

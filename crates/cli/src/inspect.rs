@@ -63,7 +63,8 @@ fn print(found: &Inspection) {
             say!("{} {} (Keras {}), {inputs} -> {outputs}", found.class, found.name, found.keras_version)
         }
     }
-    let width = found.layers.iter().map(|layer| layer.place.chars().count()).max().unwrap_or(0);
+    let places = found.layers.iter().map(|layer| layer.place.chars().count());
+    let width = places.chain(["statistics".len()]).max().unwrap_or(0);
     for layer in &found.layers {
         let shapes: Vec<String> =
             layer.outputs.iter().map(|shape| format!("{:?}", shape.get(1..).unwrap_or(&[]))).collect();

@@ -35,7 +35,8 @@ impl About<'_> {
         let figures = records::figures(self.model, self.batch, info);
         let mut line = json!(Plan { memory_limit_bytes, ..figures });
         (line["data"], line["fits"]) = (self.data.into(), true.into());
-        line["budget_bytes"] = memory_limit_bytes.into();
+        (line["memory_limit_bytes"], line["budget_bytes"]) =
+            (memory_limit_bytes.into(), memory_limit_bytes.into());
         for (name, value) in json(info) {
             line[name] = value;
         }

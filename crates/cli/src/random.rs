@@ -14,9 +14,6 @@ use crate::sizes;
 /// Steps of an epoch: enough to see how fast they are.
 const STEPS: u64 = 100;
 
-/// Tokens of which nothing is known but that they are some: a model of any vocabulary has these.
-const SOME: Draw = Draw::Below(2);
-
 /// Random data, and the classes of its labels where they are known.
 pub fn open(
     config: &Config,
@@ -52,8 +49,8 @@ pub fn batch_like(
         let draw = match (spec.dtype.is_float(), i < inputs) {
             (true, true) => Draw::Centered,
             (true, false) => Draw::Unit,
-            (false, true) if file.is_some() => SOME,
-            (false, _) => classes.map_or(SOME, Draw::Below),
+            (false, true) if file.is_some() => Draw::One,
+            (false, _) => classes.map_or(Draw::One, Draw::Below),
         };
         (spec, draw)
     };
@@ -107,9 +104,10 @@ fn of_zoo(config: &Config) -> Result<(Fields, Option<usize>), Failure> {
 
 /// What the model of a Keras file takes.
 fn of_file(config: &Config, file: &KerasModel, purpose: Purpose) -> Result<Fields, Failure> {
+    let open = |e| Failure(format!("{e}; random data cannot be made for it, so name some with --data"));
     let mut fields: Fields = Vec::new();
-    for (name, ty) in file.input_names().iter().zip(file.inputs(1)?) {
-        fields.push((field(name, &ty), if ty.dtype.is_float() { Draw::Centered } else { SOME }));
+    for (name, ty) in file.input_names().iter().zip(file.inputs(1).map_err(open)?) {
+        fields.push((field(name, &ty), if ty.dtype.is_float() { Draw::Centered } else { Draw::One }));
     }
     for (output, is_classes) in keras_file::labels(config, file, purpose)? {
         let (name, ty) = (&file.output_names()[output], &file.outputs()[output]);

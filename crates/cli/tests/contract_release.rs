@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use plimsoll_testing::child::{Said, lines};
+use plimsoll_testing::child::{Said, least_of, lines};
 use plimsoll_testing::{Scratch, group};
 use serde_json::Value;
 
@@ -60,13 +60,6 @@ impl Release {
         }
         lines(&mut command)
     }
-}
-
-/// The least that a refusal names, to the last byte.
-fn least_of(refusal: &str) -> u64 {
-    let exact = refusal.split("the least for this step is ").nth(1).and_then(|rest| rest.split('(').nth(1));
-    let bytes = exact.and_then(|rest| rest.split(" bytes)").next());
-    bytes.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no least in: {refusal}"))
 }
 
 fn last<'a>(said: &'a Said, event: &str) -> &'a Value {

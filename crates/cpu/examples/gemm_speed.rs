@@ -4,7 +4,7 @@
 
 mod speed;
 
-use plimsoll_cpu::gemm::{Epilogue, Operand, Shape, gemm, gemm_scratch_bytes};
+use plimsoll_cpu::gemm::{Epilogue, Operand, Product, Shape, gemm, gemm_scratch_bytes};
 use plimsoll_cpu::{isa::Isa, pool::Pool};
 use speed::{noise, peak, rate};
 
@@ -46,10 +46,11 @@ fn main() {
         let ours: Vec<_> = [1, 2]
             .map(|threads| {
                 let pool = Pool::new(threads);
-                let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, threads)];
+                let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, 1, threads)];
                 let a = Operand { data: &a, ld: lda, transposed: ta };
                 let b = Operand { data: &b, ld: ldb, transposed: tb };
-                rate(flops, || gemm(&pool, isa, shape, a, b, &mut c, n, &Epilogue::NONE, &mut scratch))
+                let product = Product::one(shape, a, b);
+                rate(flops, || gemm(&pool, isa, product, &mut c, n, &Epilogue::NONE, &mut scratch))
             })
             .into();
         let theirs: Vec<_> = [gemm_crate::Parallelism::None, gemm_crate::Parallelism::Rayon(2)]

@@ -16,24 +16,21 @@ const ROUND64: f64 = 6_755_399_441_055_744.0;
 /// Beyond this, sine and cosine leave the range reduction and ask the standard library.
 pub(crate) const HUGE_ANGLE: f32 = 1.0e6;
 
-/// Σ c\[i\] xⁱ.
-#[inline(always)]
-fn poly<L: Level, const N: usize>(x: f32, c: [f32; N]) -> f32 {
-    let mut sum = c[N - 1];
-    for i in (0..N - 1).rev() {
-        sum = L::fma(sum, x, c[i]);
-    }
-    sum
+macro_rules! polynomial {
+    ($name:ident, $t:ident, $fma:ident) => {
+        /// Σ c\[i\] xⁱ.
+        #[inline(always)]
+        fn $name<L: Level, const N: usize>(x: $t, c: [$t; N]) -> $t {
+            let mut sum = c[N - 1];
+            for i in (0..N - 1).rev() {
+                sum = L::$fma(sum, x, c[i]);
+            }
+            sum
+        }
+    };
 }
-
-#[inline(always)]
-fn poly64<L: Level, const N: usize>(x: f64, c: [f64; N]) -> f64 {
-    let mut sum = c[N - 1];
-    for i in (0..N - 1).rev() {
-        sum = L::fma64(sum, x, c[i]);
-    }
-    sum
-}
+polynomial!(poly, f32, fma);
+polynomial!(poly64, f64, fma64);
 
 /// e^x: x = n ln 2 + r with |r| ≤ ½ ln 2, and 2^n applied in two halves so that neither leaves the range.
 #[inline(always)]

@@ -7,6 +7,8 @@
 //! [`Cuda::synchronize`].
 //!
 //! Results are the same bits in every run: no sum depends on the order in which blocks happen to finish.
+//!
+//! What a backend must offer is long; a subject of it has a file (`graph`: recordings, `link`, `memory`, `stream`).
 
 mod arena;
 mod blas;

@@ -14,11 +14,6 @@ pub struct Stream {
     stream: sys::CUstream,
 }
 
-// SAFETY: a handle of the driver, which locks its own state.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
-
 /// A point in a stream that others can wait for.
 #[derive(Debug)]
 pub struct Event {
@@ -26,10 +21,15 @@ pub struct Event {
     event: sys::CUevent,
 }
 
-// SAFETY: a handle of the driver, which locks its own state.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
+macro_rules! any_thread {
+    ($($handle:ident)+) => { $(
+        // SAFETY: a handle of the driver, which locks its own state.
+        unsafe impl Send for $handle {}
+        // SAFETY: as above.
+        unsafe impl Sync for $handle {}
+    )+ };
+}
+any_thread!(Stream Event);
 
 impl Event {
     fn new(cuda: &Cuda) -> Result<Event, Error> {

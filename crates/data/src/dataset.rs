@@ -1,4 +1,7 @@
 //! The builder: what the user says of a pipeline, until it runs.
+//!
+//! Constructors stand with the source that they open (`open/`, `source/random`), and stages that are a subject of their own with that
+//! (`cache`, `classes`).
 
 use std::sync::Arc;
 

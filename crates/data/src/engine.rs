@@ -10,6 +10,8 @@
 //! A thread takes the next few positions together with the rows they belong to. Which sample goes into which row is
 //! thus settled before any work starts, and the order cannot depend on how fast threads are. Where a filter or a skipped
 //! error may drop samples, rows are not known before; such chunks are staged and put together in order.
+//!
+//! What one thread does is in `worker`, how dropped samples are made up for in `assemble`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;

@@ -8,6 +8,12 @@ use crate::pool::Pool;
 /// The least number of reports by which a rise is called one.
 const REPORTS: usize = 3;
 
+/// Says that something rose from refusal to refusal.
+pub(crate) fn risen(what: &str, refusals: usize, first: u64, last: u64) -> String {
+    let (first, last) = (Size(first), Size(last));
+    format!("{what} at {refusals} refusals in this log: {first} at the first, {last} at the last")
+}
+
 /// The first and last of figures that rise from report to report, each at least nearly as high as the one before, and by a
 /// twentieth in all: less is noise between refusals of one step.
 pub(crate) fn rise(in_use: &[u64]) -> Option<(u64, u64)> {

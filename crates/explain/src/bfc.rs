@@ -6,6 +6,7 @@
 //! which are rounded, and wrong for the largest free block in TensorFlow 2.21.
 
 use crate::bytes::{Figure, after, before, between, parse, rest_after, short, word};
+use crate::lines::noted;
 use crate::pool::{Chunk, Pool};
 
 /// The most refusals that are remembered one by one.
@@ -90,11 +91,8 @@ impl Log {
 
     /// Takes a line; true where it was understood.
     pub fn line(&mut self, number: u64, line: &str) -> bool {
-        let known = self.read(line).is_some();
-        if known {
-            self.last_line = number;
-        }
-        known
+        let known = self.read(line);
+        noted(known, number, &mut self.last_line)
     }
 
     fn read(&mut self, line: &str) -> Option<()> {

@@ -230,6 +230,12 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// What was asked for, the limit, what was in use, what was free, the largest free piece, and what would have fitted.
+    pub(crate) fn figures(&self) -> [Option<u64>; 6] {
+        let (asked, fitted) = (self.asked_bytes, self.would_have_fitted_bytes);
+        [asked, self.limit_bytes, self.in_use_bytes, self.free_bytes, self.largest_free_bytes, fitted]
+    }
+
     pub(crate) fn new(source: Source, kind: Kind) -> Explanation {
         Explanation {
             source,

@@ -65,16 +65,9 @@ fn write(told: &Explanation, page: &mut String) -> std::fmt::Result {
 }
 
 fn figures(told: &Explanation, page: &mut String) -> std::fmt::Result {
-    let rows = [
-        ("Asked for", told.asked_bytes),
-        ("Limit", told.limit_bytes),
-        ("In use", told.in_use_bytes),
-        ("Free", told.free_bytes),
-        ("Largest free piece", told.largest_free_bytes),
-        ("Would have fitted", told.would_have_fitted_bytes),
-    ];
+    let names = ["Asked for", "Limit", "In use", "Free", "Largest free piece", "Would have fitted"];
     page.push_str("<h2>Figures</h2>\n<table>\n");
-    for (name, bytes) in rows {
+    for (name, bytes) in names.into_iter().zip(told.figures()) {
         match bytes {
             Some(bytes) => writeln!(
                 page,

@@ -61,6 +61,14 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+/// Notes the number of a line that was understood; whether it was.
+pub(crate) fn noted(known: Option<()>, number: u64, last_line: &mut u64) -> bool {
+    if known.is_some() {
+        *last_line = number;
+    }
+    known.is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

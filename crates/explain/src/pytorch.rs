@@ -5,7 +5,7 @@
 //! (`GPU 0 has a total capacity of … of which … is free. Process 12 has …`), first misspelt *capacty*. Metal and host memory
 //! have their own.
 
-use crate::advice::rise;
+use crate::advice::{rise, risen};
 use crate::bytes::{Figure, Size, after, before, between, parse, rest_after, short, word};
 use crate::card::{Figures, judge, keep_nothing, shrink};
 use crate::explanation::{Explanation, Kind, Source, Verdict};
@@ -230,12 +230,7 @@ pub(crate) fn explain(log: &Log, progress: &Progress) -> Explanation {
     }
     let series: Vec<u64> = log.earlier.iter().copied().chain(message.allocated).collect();
     if let Some((first, last)) = rise(&series) {
-        to.because.push(format!(
-            "allocated at {} refusals in this log: {} at the first, {} at the last",
-            series.len(),
-            Size(first),
-            Size(last)
-        ));
+        to.because.push(risen("allocated", series.len(), first, last));
         if to.verdict == Verdict::Capacity {
             to.verdict = Verdict::Growth;
             keep_nothing(&mut to, Some(last - first));

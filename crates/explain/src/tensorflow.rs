@@ -1,6 +1,6 @@
 //! Turns what a BFC allocator said into an explanation: TensorFlow's, and JAX's on a card.
 
-use crate::advice::{for_batch, for_type, repeated, rise, tensor};
+use crate::advice::{for_batch, for_type, repeated, rise, risen, tensor};
 use crate::bfc::{Dump, Log, tensor_bytes};
 use crate::bytes::{Size, percent};
 use crate::card::CONTEXT;
@@ -213,12 +213,7 @@ fn grows(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, used
     let stepped = dump.pool.heaviest(8).into_iter().find(|(_, _, holder)| holder.steps.len() >= 4);
     let mut grown = None;
     if let Some((first, last)) = rise(&series) {
-        to.because.push(format!(
-            "in use at {} refusals in this log: {} at the first, {} at the last",
-            series.len(),
-            Size(first),
-            Size(last)
-        ));
+        to.because.push(risen("in use", series.len(), first, last));
         grown = Some((last - first).max(alike.as_ref().map_or(0, |(_, bytes)| *bytes)));
     } else if let Some((size, owner, holder)) = stepped {
         to.because.push(format!(

@@ -18,15 +18,8 @@ impl fmt::Display for Explanation {
             wrapped(f, "  - ", "    ", &sentence(reason))?;
         }
         writeln!(f)?;
-        let rows = [
-            ("asked for", self.asked_bytes),
-            ("limit", self.limit_bytes),
-            ("in use", self.in_use_bytes),
-            ("free", self.free_bytes),
-            ("largest free", self.largest_free_bytes),
-            ("would have fitted", self.would_have_fitted_bytes),
-        ];
-        for (name, bytes) in rows {
+        let names = ["asked for", "limit", "in use", "free", "largest free", "would have fitted"];
+        for (name, bytes) in names.into_iter().zip(self.figures()) {
             match bytes {
                 Some(bytes) => writeln!(f, "  {name:<18} {:>12}  {bytes}", Size(bytes).to_string())?,
                 None => writeln!(f, "  {name:<18} {:>12}", "cannot tell")?,

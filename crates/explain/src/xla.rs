@@ -7,6 +7,7 @@ use crate::advice::for_batch;
 use crate::bfc::element_bytes;
 use crate::bytes::{Figure, Size, after, between, parse, percent, rest_after, short, word};
 use crate::explanation::{Explanation, Held, Kind, PoolSummary, Source, Verdict};
+use crate::lines::noted;
 use crate::progress::Progress;
 
 /// The most buffers that are kept of a list.
@@ -47,11 +48,8 @@ pub(crate) struct Log {
 impl Log {
     /// Takes a line; true where it was understood.
     pub fn line(&mut self, number: u64, line: &str) -> bool {
-        let known = self.read(line).is_some();
-        if known {
-            self.last_line = number;
-        }
-        known
+        let known = self.read(line);
+        noted(known, number, &mut self.last_line)
     }
 
     fn read(&mut self, line: &str) -> Option<()> {

@@ -9,71 +9,50 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::npy::Header;
 use crate::{Element, FileError, Result, Stored};
 
-/// What the header of an IDX file says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The type of its numbers.
-    pub element: Stored,
-    /// Its extents, outermost first.
-    pub shape: Vec<usize>,
-    /// Where its numbers begin.
-    pub start: u64,
-    /// Bytes of all its numbers.
-    pub bytes: u64,
-}
-
-impl Header {
-    /// Reads the header from the front of `input`; `file` is the name for errors.
-    ///
-    /// ```
-    /// let bytes = [0, 0, 8, 1, 0, 0, 0, 2, 7, 9];
-    /// let header = plimsoll_formats::idx::Header::read(&mut &bytes[..], "labels".as_ref())?;
-    /// assert_eq!((header.shape, header.start), (vec![2], 8));
-    /// # Ok::<(), plimsoll_formats::FileError>(())
-    /// ```
-    pub fn read(input: &mut impl Read, file: &Path) -> Result<Header> {
-        let io = |error| FileError::io(file, error);
-        let mut magic = [0; 4];
-        input.read_exact(&mut magic).map_err(io)?;
-        let [0, 0, code, rank @ 1..=8] = magic else {
-            let what =
-                format!("this is no IDX file: it begins with {magic:02x?} instead of 00 00 and a type");
+/// Reads the header from the front of `input`; `file` is the name for errors.
+///
+/// ```
+/// let bytes = [0, 0, 8, 1, 0, 0, 0, 2, 7, 9];
+/// let header = plimsoll_formats::idx::read_header(&mut &bytes[..], "labels".as_ref())?;
+/// assert_eq!((header.shape, header.start), (vec![2], 8));
+/// # Ok::<(), plimsoll_formats::FileError>(())
+/// ```
+pub fn read_header(input: &mut impl Read, file: &Path) -> Result<Header> {
+    let io = |error| FileError::io(file, error);
+    let mut magic = [0; 4];
+    input.read_exact(&mut magic).map_err(io)?;
+    let [0, 0, code, rank @ 1..=8] = magic else {
+        let what = format!("this is no IDX file: it begins with {magic:02x?} instead of 00 00 and a type");
+        return Err(FileError::damaged(file, what));
+    };
+    let kind = match code {
+        0x08 => Element::U8,
+        0x09 => Element::I8,
+        0x0B => Element::I16,
+        0x0C => Element::I32,
+        0x0D => Element::F32,
+        0x0E => Element::F64,
+        _ => {
+            let what = format!("this is no IDX file: {code:#04x} is no type of elements");
             return Err(FileError::damaged(file, what));
-        };
-        let kind = match code {
-            0x08 => Element::U8,
-            0x09 => Element::I8,
-            0x0B => Element::I16,
-            0x0C => Element::I32,
-            0x0D => Element::F32,
-            0x0E => Element::F64,
-            _ => {
-                let what = format!("this is no IDX file: {code:#04x} is no type of elements");
-                return Err(FileError::damaged(file, what));
-            }
-        };
-        let mut shape = Vec::with_capacity(rank.into());
-        for _ in 0..rank {
-            let mut extent = [0; 4];
-            input.read_exact(&mut extent).map_err(io)?;
-            shape.push(u32::from_be_bytes(extent) as usize);
         }
-        let elements = shape.iter().try_fold(1u64, |n, &extent| n.checked_mul(extent as u64));
-        let bytes = elements.and_then(|n| n.checked_mul(kind.bytes() as u64));
-        let Some(bytes) = bytes.filter(|&bytes| bytes < 1 << 50) else {
-            return Err(FileError::damaged(file, format!("the shape {shape:?} is not credible")));
-        };
-        let element = Stored { element: kind, big_endian: true };
-        Ok(Header { element, shape, start: 4 + 4 * u64::from(rank), bytes })
+    };
+    let mut shape = Vec::with_capacity(rank.into());
+    for _ in 0..rank {
+        let mut extent = [0; 4];
+        input.read_exact(&mut extent).map_err(io)?;
+        shape.push(u32::from_be_bytes(extent) as usize);
     }
-
-    /// Rows, and bytes of one row.
-    pub fn rows(&self) -> (u64, usize) {
-        let row: usize = self.shape.iter().skip(1).product::<usize>() * self.element.element.bytes();
-        (self.shape.first().map_or(1, |&rows| rows as u64), row)
-    }
+    let elements = shape.iter().try_fold(1u64, |n, &extent| n.checked_mul(extent as u64));
+    let bytes = elements.and_then(|n| n.checked_mul(kind.bytes() as u64));
+    let Some(bytes) = bytes.filter(|&bytes| bytes < 1 << 50) else {
+        return Err(FileError::damaged(file, format!("the shape {shape:?} is not credible")));
+    };
+    let element = Stored { element: kind, big_endian: true };
+    Ok(Header { element, shape, start: 4 + 4 * u64::from(rank), bytes })
 }
 
 /// An open IDX file.
@@ -96,10 +75,10 @@ impl Idx {
         if front == [0x1f, 0x8b] {
             let packed = BufReader::with_capacity(32 << 10, file);
             let mut reader = Box::new(MultiGzDecoder::new(packed));
-            let header = Header::read(&mut reader, path)?;
+            let header = read_header(&mut reader, path)?;
             return Ok(Idx::Gzip(reader, header));
         }
-        let header = Header::read(&mut file, path)?;
+        let header = read_header(&mut file, path)?;
         let need = header.start + header.bytes;
         if have < need {
             let what = format!("the file ends too early: its header promises {need} bytes, there are {have}");
@@ -156,7 +135,7 @@ mod tests {
 
     #[test]
     fn damaged_headers_are_refused_with_the_name_of_the_file() {
-        let read = |bytes: &[u8]| Header::read(&mut { bytes }, Path::new("some-images"));
+        let read = |bytes: &[u8]| read_header(&mut { bytes }, Path::new("some-images"));
         let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert!(message(b"\x89PNG").starts_with("some-images: this is no IDX file"));
         assert!(message(&[0, 0, 7, 1, 0, 0, 0, 1]).contains("0x07"));

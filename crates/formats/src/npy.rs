@@ -12,7 +12,7 @@ use crate::{Element, FileError, Result, Stored};
 /// A header longer than this is no header: NumPy's own are below a few hundred bytes.
 const HEADER_LIMIT: usize = 64 << 10;
 
-/// What the header of an array says.
+/// What the header of an array says, in a NumPy or in an IDX file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The type of its numbers.

@@ -1,12 +1,7 @@
 //! The caller's source line, carried by every value so that bytes and errors can be traced to it.
 
-use std::backtrace::Backtrace;
-use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
-
-/// So often a thread looks for a line on the stack.
-const MOST_LOOKS: u32 = 64;
 
 /// A line of source code.
 ///
@@ -24,51 +19,16 @@ pub struct Site {
 
 impl Site {
     /// The line of the caller; of its caller in turn where that one is `#[track_caller]`.
-    ///
-    /// A function that is handed to another as it is (`.map(Tensor::relu)`) is called by the standard library. Then the line that
-    /// handed it over is looked for on the stack, as far as the program has line tables, and not too often.
     #[track_caller]
     pub fn here() -> Site {
-        let site = Site::from(Location::caller());
-        if site.is_of_std() { site.on_the_stack().unwrap_or(site) } else { site }
-    }
-
-    /// Whether it is one of the standard library.
-    fn is_of_std(self) -> bool {
-        self.file.starts_with("/rustc/")
-    }
-
-    /// The innermost line of the stack that is neither the standard library's nor the engine's.
-    #[cold]
-    fn on_the_stack(self) -> Option<Site> {
-        thread_local! {
-            static LOOKS: Cell<u32> = const { Cell::new(0) };
-        }
-        // A look takes about a millisecond, which an eager op in a long loop must not.
-        if LOOKS.replace(LOOKS.get().saturating_add(1)) >= MOST_LOOKS {
-            return None;
-        }
-        let trace = Backtrace::force_capture().to_string();
-        // Line tables have whole paths, of which a trace leaves out the folder that the program runs in.
-        let folder = std::env::current_dir().ok()?;
-        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/src/site.rs");
-        let at = |line: &str| {
-            let (place, _column) = line.trim().strip_prefix("at ")?.rsplit_once(':')?;
-            let (file, line) = place.rsplit_once(':')?;
-            let line = line.parse().ok()?;
-            let whole = file.strip_prefix("./").map_or_else(|| file.into(), |file| folder.join(file));
-            let is_users = !file.starts_with("/rustc/") && !is_beside(here, whole.to_str()?, &[]);
-            // Kept for good, as every other line's file is.
-            is_users.then(|| Site { file: file.strip_prefix("./").unwrap_or(file).to_string().leak(), line })
-        };
-        trace.lines().find_map(at)
+        Site::from(Location::caller())
     }
 
     /// The line, where it is one of somebody's own code. A function that is called through a closure has a line of the standard
     /// library for a caller, and a layer that the zoo, a Keras file, a loss or an optimizer made has one of this engine: neither
     /// tells its reader where to look.
     pub fn known(self) -> Option<Site> {
-        let is_nobodys = self.is_of_std() || self.file.is_empty();
+        let is_nobodys = self.file.starts_with("/rustc/") || self.file.is_empty();
         (!is_nobodys && !is_beside(file!(), self.file, &["nn", "keras", "train", "cli"])).then_some(self)
     }
 
@@ -148,7 +108,7 @@ mod tests {
         let root = file!().strip_suffix("graph/src/site.rs").unwrap();
         let at = |path: &str| Site { file: format!("{root}{path}").leak(), line: 7 };
         for own in
-            ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/case.rs"]
+            ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/setup.rs"]
         {
             assert_eq!(at(own).known(), None, "{own}");
         }
@@ -166,7 +126,7 @@ mod tests {
         }
         let checkout = "/home/me/.cargo/git/checkouts/plimsoll-1/2/crates/";
         let here = format!("{checkout}graph/src/site.rs");
-        assert!(is_beside(&here, &format!("{checkout}run/src/step/mod.rs"), &[]));
+        assert!(is_beside(&here, &format!("{checkout}run/src/execute/step.rs"), &[]));
         assert!(!is_beside(&here, "crates/train/src/main.rs", &[]), "a user's crate of the same name");
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1/";
         let here = format!("{registry}plimsoll-graph-0.1.0/src/site.rs");

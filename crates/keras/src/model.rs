@@ -1,4 +1,6 @@
 //! A Keras file as a model of ours.
+//!
+//! How it is compiled (`compile`), and its state in and out (`state`, `slots`), are subjects of their own.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! Hands a model its parameters by name: finds out which there are, then binds them to values.
+//!
+//! Layers are methods of `Net`, so that a model reads as a list of calls; each family stands in a file of its own under `layers/`.
 
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};

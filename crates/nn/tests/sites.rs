@@ -82,21 +82,6 @@ fn a_closure_has_the_lines_inside_it_and_so_has_a_function() {
     assert_eq!(lines_of(&timeline, "head"), [marked("head")]);
 }
 
-#[test]
-fn an_op_that_is_handed_over_by_name_has_the_line_that_did() {
-    let timeline = planned(
-        model(|net, x| {
-            let y = net.dense("first", &x[0], 16, true)?;
-            let y = Some(&y).map(plimsoll_run::Tensor::tanh).unwrap()?; // handed
-            net.dense("last", &y, 10, true)
-        }),
-        Type::new(DType::F32, [4, 8]),
-    );
-    own_lines_only(&timeline);
-    let line = format!("tests/sites.rs:{}", marked("handed"));
-    assert!(timeline.sites.iter().any(|site| site.ends_with(&line)), "{line} in {:?}", timeline.sites);
-}
-
 fn head(net: &mut plimsoll_nn::Net, x: &plimsoll_run::Tensor) -> plimsoll_run::Result<plimsoll_run::Tensor> {
     net.dense("head", x, 10, true) // head
 }

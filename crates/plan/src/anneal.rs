@@ -256,6 +256,10 @@ mod tests {
         step
     }
 
+    fn in_order() -> Vec<Action> {
+        (0..32).map(Action::Run).collect()
+    }
+
     fn indexed(step: &Problem) -> IndexedProblem {
         IndexedProblem::new(step, &(0..step.ops.len() as u32).map(OpId).collect::<Vec<_>>())
     }
@@ -284,8 +288,7 @@ mod tests {
     fn branches_are_used_one_after_the_other() {
         let step = branches();
         let indexed = indexed(&step);
-        let actions: Vec<Action> = (0..32).map(Action::Run).collect();
-        let mut order = ActionOrder::new(&step, &indexed, &actions).unwrap();
+        let mut order = ActionOrder::new(&step, &indexed, &in_order()).unwrap();
         assert_eq!(order.peak(), 8 * 1024 + 128);
         order.anneal_order(order.peak(), 4000, 0.0, &mut Rng(1));
         assert!(order.peak() < 4 * 1024, "{} bytes are held", order.peak());
@@ -295,7 +298,7 @@ mod tests {
     fn an_update_stays_behind_all_that_read_what_it_changes() {
         let step = branches();
         let indexed = indexed(&step);
-        let actions: Vec<Action> = (0..32).map(Action::Run).collect();
+        let actions = in_order();
         let mut order = ActionOrder::new(&step, &indexed, &actions).unwrap();
         for seed in 0..50 {
             order.anneal_order(u64::MAX, 50, 1e9, &mut Rng(seed));

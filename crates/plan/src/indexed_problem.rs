@@ -43,16 +43,16 @@ pub(crate) struct Carried {
 pub(crate) struct IndexedProblem {
     /// Number of ops.
     pub ops: u32,
-    /// Position in the order -> the problem's op, or `u32::MAX` for a stage that is there for replays alone.
-    pub op_id: Vec<OpId>,
     /// Transients each op reads, each once.
     pub ins: Lists,
+    /// Position in the order -> the problem's op, or `u32::MAX` for a stage that is there for replays alone.
+    pub op_id: Vec<OpId>,
     /// Transients each op writes.
     pub outs: Lists,
-    /// In-place pairs of each op, flattened: read, written, read, written. No tensor is in two pairs.
-    pub pairs: Lists,
     /// Time of each op; nothing for ops that are copies, which run beside the others.
     pub ns: Vec<u64>,
+    /// In-place pairs of each op, flattened: read, written, read, written. No tensor is in two pairs.
+    pub pairs: Lists,
     /// Scratch of each op, padded.
     pub scratch: Vec<u64>,
     /// Each op may be replayed just before any op up to this one; its own position if never.
@@ -69,14 +69,14 @@ pub(crate) struct IndexedProblem {
     pub alignment: Vec<u64>,
     /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
     pub copy_overlap_divisor: u64,
-    /// Time to copy each transient over the link, if there is one.
-    pub copy_ns: Option<Vec<u64>>,
     /// The op that makes each transient.
     pub producer: Vec<u32>,
     /// Whether each transient must be there at the end.
     pub keep: Vec<bool>,
     /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
     pub is_carried: Vec<bool>,
+    /// Time to copy each transient over the link, if there is one.
+    pub copy_ns: Option<Vec<u64>>,
 }
 
 impl IndexedProblem {

@@ -130,16 +130,16 @@ pub struct Figures {
 /// The answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Where the residents lie.
-    pub residents: Vec<Placed>,
     /// The budget that was asked for, in bytes.
     pub budget: u64,
     /// The instructions.
     pub steps: Vec<Step>,
-    /// The host budget that was asked for, in bytes.
-    pub host_budget: u64,
+    /// Where the residents lie.
+    pub residents: Vec<Placed>,
     /// Where the outputs lie when the step is over.
     pub outputs: Vec<Placed>,
+    /// The host budget that was asked for, in bytes.
+    pub host_budget: u64,
     /// What the plan promises.
     pub figures: Figures,
 }

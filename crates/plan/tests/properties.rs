@@ -7,6 +7,14 @@ use carried::with_carried_state;
 use common::{Chance, random_step};
 use plimsoll_plan::{Link, Op, PlanError, Planner, Problem, Request, Step, Tensor, TensorId, plan, verify};
 
+/// A random step with a planner and its floor.
+fn planned(layers: usize, seed: u64) -> (Problem, Planner, u64) {
+    let step = random_step(layers, seed);
+    let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
+    let floor = planner.floor_bytes();
+    (step, planner, floor)
+}
+
 #[test]
 fn random_steps_under_random_budgets_verify_and_stay_within() {
     let mut planned = 0;
@@ -36,9 +44,7 @@ fn random_steps_under_random_budgets_verify_and_stay_within() {
 #[test]
 fn more_budget_is_never_slower() {
     for seed in 100..112 {
-        let step = random_step(14, seed);
-        let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
-        let floor = planner.floor_bytes();
+        let (step, mut planner, floor) = planned(14, seed);
         let top = planner.plan(u64::MAX / 4).unwrap().figures.arena_bytes;
         let mut last = u64::MAX;
         for k in 0..50 {
@@ -54,9 +60,7 @@ fn more_budget_is_never_slower() {
 
 #[test]
 fn a_planner_that_has_planned_before_plans_the_same() {
-    let step = random_step(12, 7);
-    let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
-    let floor = planner.floor_bytes();
+    let (step, mut planner, floor) = planned(12, 7);
     for extra in [5000, 0, 2000, 9000] {
         let fresh = plan(&step, &Request::within(floor + extra)).unwrap();
         assert_eq!(fresh, planner.plan(floor + extra).unwrap());
@@ -66,9 +70,7 @@ fn a_planner_that_has_planned_before_plans_the_same() {
 #[test]
 fn the_floor_runs_and_one_byte_less_is_refused() {
     for seed in 200..220 {
-        let step = random_step(8, seed);
-        let mut planner = Planner::new(&step, &Request::within(0)).unwrap();
-        let floor = planner.floor_bytes();
+        let (_, mut planner, floor) = planned(8, seed);
         assert_eq!(planner.plan(floor).unwrap().figures.floor_bytes, floor);
         match planner.plan(floor - 1) {
             Err(PlanError::Infeasible(refusal)) => {

@@ -19,7 +19,7 @@ pub struct Plan {
     /// The device.
     pub device: Option<String>,
     /// The memory limit, if there is one.
-    #[serde(rename = "line_bytes")]
+    #[serde(alias = "line_bytes")]
     pub memory_limit_bytes: Option<u64>,
     /// What the plan takes.
     pub planned_bytes: u64,

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 pub struct Schema(pub u32);
 
 impl Schema {
-    /// What is written, and the only version that is read. It is raised when a key changes its meaning or goes away; a key more
-    /// changes nothing, since readers ignore what they do not know.
-    pub const CURRENT: Schema = Schema(1);
+    /// What is written. It is raised when a key changes its meaning or its name; a key more changes nothing, since readers ignore what
+    /// they do not know. Version 1 is read too: it had `line_bytes` where there is `memory_limit_bytes` now.
+    pub const CURRENT: Schema = Schema(2);
 
     /// What a file without a version was written in.
     const FIRST: u64 = 1;
@@ -32,7 +32,7 @@ impl Default for Schema {
 /// use plimsoll_record::{Error, Frontier, parse};
 /// assert!(parse::<Frontier>(r#"{"points": []}"#, "frontier.json", false).is_ok());
 /// let other = parse::<Frontier>(r#"{"schema": 7, "points": "unlike today"}"#, "frontier.json", false);
-/// assert!(matches!(other, Err(Error::Schema { found: 7, known: 1, .. })));
+/// assert!(matches!(other, Err(Error::Schema { found: 7, known: 2, .. })));
 /// ```
 ///
 /// # Errors
@@ -52,7 +52,7 @@ pub fn parse<T: DeserializeOwned>(text: &str, file: &str, needed: bool) -> Resul
 /// Refuses a version that is not read here.
 pub(crate) fn accept(schema: Option<u64>, file: &str) -> Result<()> {
     let (found, known) = (schema.unwrap_or(Schema::FIRST), Schema::CURRENT.0);
-    if found != u64::from(known) {
+    if !(Schema::FIRST..=u64::from(known)).contains(&found) {
         return Err(Error::Schema { file: file.into(), found, known });
     }
     Ok(())

@@ -14,7 +14,7 @@ pub struct Step {
     /// The version of the schema.
     pub schema: Schema,
     /// The memory limit, if there is one.
-    #[serde(rename = "line_bytes")]
+    #[serde(alias = "line_bytes")]
     pub memory_limit_bytes: Option<u64>,
     /// What the whole process will take.
     pub planned_bytes: u64,

@@ -45,7 +45,7 @@ function loadChart(onHover, onPick) {
   for (let t = 0; t < model.N; t++) { let sum = 0; order.forEach((k, j) => { sum += model.held[k][t]; sums[j][t] = sum; }); }
   const x = Float64Array.from({ length: model.N }, (_, t) => t);
   const stepped = uPlot.paths.stepped({ align: 1 });
-  const most = Math.max(model.total[model.peak], step.line_bytes || 0, step.planned_bytes);
+  const most = Math.max(model.total[model.peak], step.memory_limit_bytes || 0, step.planned_bytes);
   return place('load-chart', (element, width) => {
     const plot = new uPlot({
       width, height: width < 640 ? 260 : 340, legend: { show: false }, padding: [14, 8, 0, 0],
@@ -65,7 +65,7 @@ function loadChart(onHover, onPick) {
           };
           mark(selected, 'ink', [3, 3]);
           ctx.restore();
-          drawLine(u, step.line_bytes, 'line ' + size(step.line_bytes));
+          drawLine(u, step.memory_limit_bytes, 'limit ' + size(step.memory_limit_bytes));
         }],
         setCursor: [u => onHover(u.cursor.idx == null || u.cursor.left < 0 ? null : u.cursor.idx)],
         ready: [u => u.over.addEventListener('click', () => { if (u.cursor.idx != null && u.select.width === 0) onPick(u.cursor.idx); })],
@@ -82,7 +82,7 @@ function frontierChart() {
   const curve = new Map(known);
   known.set(plan.planned_bytes, plan.predicted_ms);
   const xs = [...known.keys()].sort((a, b) => a - b);
-  const low = Math.min(plan.floor_bytes || xs[0], plan.line_bytes || xs[0], xs[0]), high = Math.max(xs[xs.length - 1], plan.line_bytes && plan.line_bytes < 1.5 * xs[xs.length - 1] ? plan.line_bytes : 0);
+  const low = Math.min(plan.floor_bytes || xs[0], plan.memory_limit_bytes || xs[0], xs[0]), high = Math.max(xs[xs.length - 1], plan.memory_limit_bytes && plan.memory_limit_bytes < 1.5 * xs[xs.length - 1] ? plan.memory_limit_bytes : 0);
   const slow = Math.max(...known.values());
   return place('frontier-chart', (element, width) => new uPlot({
     width, height: 260, legend: { show: false }, padding: [18, 16, 0, 0], cursor: { y: false, drag: { x: false, y: false } },
@@ -99,7 +99,7 @@ function frontierChart() {
         ctx.fillText(label, at + (right ? -6 : 6) * r, u.bbox.top + (dash ? u.bbox.height - 8 * r : 12 * r)); ctx.restore();
       };
       if (plan.floor_bytes) upright(plan.floor_bytes, 'quiet', 'the least ' + size(plan.floor_bytes), true);
-      if (plan.line_bytes && plan.line_bytes <= high * 1.05) upright(plan.line_bytes, 'line', 'line ' + size(plan.line_bytes), false);
+      if (plan.memory_limit_bytes && plan.memory_limit_bytes <= high * 1.05) upright(plan.memory_limit_bytes, 'line', 'limit ' + size(plan.memory_limit_bytes), false);
       const [x, y] = [u.valToPos(plan.planned_bytes, 'x', true), u.valToPos(plan.predicted_ms, 'y', true)];
       ctx.save(); ctx.fillStyle = css('ink'); ctx.strokeStyle = css('card'); ctx.lineWidth = 3 * r;
       ctx.beginPath(); ctx.arc(x, y, 8 * r, 0, 7); ctx.fill(); ctx.stroke();
@@ -129,6 +129,6 @@ function runChart(grid, title, xs, curves, options = {}) {
       label: c.label, stroke: css(c.colour), width: c.width || 1.5, spanGaps: true, dash: c.dash, points: { show: xs.length < 2 || !!c.points, size: 5 },
       value: (_, v) => v == null ? '–' : options.bytes ? size(v) : options.percent ? v.toFixed(1) + ' %' : +v.toPrecision(5),
     }))],
-    hooks: { draw: [u => { if (options.line != null) drawLine(u, options.line, 'line ' + size(options.line)); }] },
+    hooks: { draw: [u => { if (options.line != null) drawLine(u, options.line, 'limit ' + size(options.line)); }] },
   }, [xs, ...shown.map(c => c.values)], element));
 }

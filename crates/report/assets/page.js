@@ -21,14 +21,14 @@ function header() {
   $('model').textContent = plan.model || 'a step';
   const parts = [`batch ${plan.batch}`, plan.device, run ? 'a run' : 'a plan, nothing was run', plan.exactness];
   $('subtitle').textContent = parts.filter(Boolean).join(' · ');
-  const planned = plan.planned_bytes, line = plan.line_bytes;
+  const planned = plan.planned_bytes, line = plan.memory_limit_bytes;
   const how = [plan.recomputed_ops ? `${counted(plan.recomputed_ops, 'op runs', 'ops run')} again instead of being kept` : '', plan.micro_batches > 1 ? `the batch runs in ${plan.micro_batches} pieces` : ''].filter(Boolean).join(', ');
   const slower = plan.unlimited_ms > 0 ? 100 * (plan.predicted_ms / plan.unlimited_ms - 1) : 0;
   words($('verdict'), ...(line
-    ? ['Under a line of ', bold(size(line)), ' the process takes ', strong(size(planned)), ` (${percent(planned, line)} of it)`]
-    : ['Without a line the process takes ', strong(size(planned))]), how ? `: ${how}, ` : ', ',
-    slower >= .5 ? `${slower.toFixed(slower < 10 ? 1 : 0)} % more time than without a line.` : 'at no cost in time.');
-  const figures = [['line', line], ['planned', planned], ['most measured', run && run.peak_bytes], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes], ['host memory at most', ofCard && run ? run.host_peak_bytes : null]];
+    ? ['Under a memory limit of ', bold(size(line)), ' the process takes ', strong(size(planned)), ` (${percent(planned, line)} of it)`]
+    : ['Without a memory limit the process takes ', strong(size(planned))]), how ? `: ${how}, ` : ', ',
+    slower >= .5 ? `${slower.toFixed(slower < 10 ? 1 : 0)} % more time than without a limit.` : 'at no cost in time.');
+  const figures = [['memory limit', line], ['planned', planned], ['most measured', run && run.peak_bytes], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes], ['host memory at most', ofCard && run ? run.host_peak_bytes : null]];
   for (const [name, bytes] of figures) if (bytes) $('figures').append(make('div', {}, make('dt', { text: name }), make('dd', { bytes, id: 'figure-' + name.replace(/ /g, '-') })));
   if (plan.predicted_ms) $('figures').append(make('div', {}, make('dt', { text: 'predicted step' }), make('dd', { text: time(plan.predicted_ms * 1e3) }, make('small', { text: ` fastest ${time(plan.unlimited_ms * 1e3)}` }))));
   if (run && run.measured_ms) $('figures').append(make('div', {}, make('dt', { text: 'measured step' }), make('dd', { text: time(run.measured_ms * 1e3), id: 'figure-measured-step' }, make('small', { text: ' median, input and all' }))));
@@ -42,7 +42,7 @@ function hull(planned, line) {
   const shares = model ? KINDS.map((_, k) => model.held[k][model.peak]) : [planned];
   shares.forEach((bytes, k) => { if (bytes > 0) { const part = painted(make('i'), model ? KINDS[k] : 'parameter', 100 * bytes / most + '%'); part.title = `${LABEL[KINDS[k]]} ${size(bytes)}`; bar.append(part); } });
   $('hull').append(bar);
-  $('hull').setAttribute('aria-label', `${size(planned)} planned` + (line ? ` under a line of ${size(line)}` : ''));
+  $('hull').setAttribute('aria-label', `${size(planned)} planned` + (line ? ` under a memory limit of ${size(line)}` : ''));
   const mark = (bytes, name, label) => {
     if (!bytes || bytes > most) return;
     const at = 100 * bytes / most;
@@ -52,7 +52,7 @@ function hull(planned, line) {
   };
   mark(plan.floor_bytes, 'floor', `least ${size(plan.floor_bytes)}`);
   if (plan.unlimited_bytes > planned * 1.08) mark(plan.unlimited_bytes, 'free', `fastest plan ${size(plan.unlimited_bytes)}`);
-  mark(line, 'line', `line ${size(line)}`);
+  mark(line, 'line', `limit ${size(line)}`);
 }
 
 // Everything at the peak: residents and what lies in the arena.
@@ -214,12 +214,12 @@ function runSection() {
   const measures = epochs.length ? epochs[0].values.map(v => v[0]).filter(name => !/^(loss|val_loss|rate|samples_s|waiting|skipped)$|_bytes$|seconds$/.test(name)) : [];
   runChart(grid, 'Metrics', xs, measures.map((name, i) => ({ label: name, values: over(name), colour: ['activation', 'gradient', 'optimizer', 'scratch', 'parameter', 'input'][i % 6], points: true, width: 2 })));
   // A line is drawn over what it counts, and over nothing else.
-  const counts = { bytes: true, line: plan.line_bytes, range: (_, low, high) => [0, Math.max(high, plan.line_bytes || 0, plan.planned_bytes) * 1.12] };
+  const counts = { bytes: true, line: plan.memory_limit_bytes, range: (_, low, high) => [0, Math.max(high, plan.memory_limit_bytes || 0, plan.planned_bytes) * 1.12] };
   const host = [{ label: 'resident', values: on(s.resident_bytes), colour: 'activation', width: 2 }, { label: 'most so far', values: on(s.resident_peak_bytes), colour: 'gradient' }];
   const there = { label: ofCard ? 'on the card' : 'tensors', values: on(s.device_bytes), colour: 'parameter' };
   if (ofCard) {
     runChart(grid, "The card's memory over all steps", xs, [there, { label: 'most so far', values: on(s.device_peak_bytes), colour: 'gradient' }], counts);
-    runChart(grid, "The host's memory over all steps, which the line does not count", xs, host, { bytes: true, range: (_, low, high) => [0, high * 1.12] });
+    runChart(grid, "The host's memory over all steps, which the limit does not count", xs, host, { bytes: true, range: (_, low, high) => [0, high * 1.12] });
   } else runChart(grid, 'Memory over all steps', xs, [...host, there], counts);
   runChart(grid, 'Samples a second', xs, [{ label: 'samples/s', values: on(s.samples_s), colour: 'parameter' }], { range: (_, low, high) => [0, high * 1.1 || 1] });
   runChart(grid, 'Waiting for input, % of the time', xs, [{ label: 'waiting', values: on(s.waiting.map(w => w == null ? null : 100 * w)), colour: 'scratch' }], { percent: true, range: [0, 100] });
@@ -229,11 +229,11 @@ function runSection() {
     let rose = last;
     while (rose > 0 && peaks[rose - 1] === peaks[last]) rose--;
     const held = s.device_bytes.slice(Math.min(1, last)), spread = Math.max(...held) - Math.min(...held);
-    const under = plan.line_bytes == null || run.peak_bytes == null ? '' : run.peak_bytes <= plan.line_bytes ? `, ${size(plan.line_bytes - run.peak_bytes)} under the line` : `, ${size(run.peak_bytes - plan.line_bytes)} over the line`;
+    const under = plan.memory_limit_bytes == null || run.peak_bytes == null ? '' : run.peak_bytes <= plan.memory_limit_bytes ? `, ${size(plan.memory_limit_bytes - run.peak_bytes)} under the limit` : `, ${size(run.peak_bytes - plan.memory_limit_bytes)} over the limit`;
     const since = run.peak_bytes != null && rose < last && peaks[last] === run.peak_bytes ? `, and that since update ${s.step[rose].toLocaleString('en')}: not a byte more in the ${counted(s.step[last] - s.step[rose], 'update')} after it` : '';
     words($('flat'), `Over ${counted(s.step[last], 'update')} the process took at most `,
       ...(run.peak_bytes == null ? ['an unknown part of the card’s memory: it was not measured'] : [make('strong', { bytes: run.peak_bytes, id: 'run-peak' }), ofCard ? ' of the card’s memory' : '', under, since]),
-      ofCard && run.host_peak_bytes ? `, and ${size(run.host_peak_bytes)} of the host’s, which the line does not count. ` : '. ',
+      ofCard && run.host_peak_bytes ? `, and ${size(run.host_peak_bytes)} of the host’s, which the limit does not count. ` : '. ',
       spread === 0 ? 'Tensors held the same bytes at every step. ' : `What tensors held differed by at most ${size(spread)} between steps. `,
       run.unread_lines ? `${counted(run.unread_lines, 'line')} of its tables could not be read and ${run.unread_lines === 1 ? 'is' : 'are'} left out.` : '');
   }

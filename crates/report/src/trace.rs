@@ -27,7 +27,7 @@ pub fn trace(record: &Record) -> Value {
         "displayTimeUnit": "ms",
         "otherData": {
             "model": record.plan.model, "batch": record.plan.batch,
-            "line_bytes": record.plan.memory_limit_bytes, "planned_bytes": record.plan.planned_bytes,
+            "memory_limit_bytes": record.plan.memory_limit_bytes, "planned_bytes": record.plan.planned_bytes,
         },
         "traceEvents": events,
     })

@@ -82,6 +82,17 @@ pub fn lines(command: &mut Command) -> Result<Said, String> {
     Ok(Said { lines: text.lines().map(line).collect::<Result<_, _>>()?, peak_bytes })
 }
 
+/// The least that a refusal of the command names, to the last byte.
+///
+/// # Panics
+/// Where it names none.
+#[track_caller]
+pub fn least_of(refusal: &str) -> u64 {
+    let exact = refusal.split("the least for this step is ").nth(1).and_then(|rest| rest.split('(').nth(1));
+    let bytes = exact.and_then(|rest| rest.split(" bytes)").next());
+    bytes.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no least in: {refusal}"))
+}
+
 /// The high-water mark in a process's status.
 fn mark(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -55,10 +55,10 @@ pub fn needs(name: &str, is_there: bool, why_not: &str) -> bool {
 /// The test that asks: its name, or where it is, if there is only one thread and so no name.
 #[track_caller]
 fn test() -> String {
-    let thread = std::thread::current();
-    match thread.name() {
-        Some(name) if name != "main" => name.into(),
-        _ => Location::caller().to_string(),
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    match std::thread::current().name() {
+        Some(name) if name != "main" => format!("{package} {name}"),
+        _ => format!("{package} {}", Location::caller()),
     }
 }
 
@@ -68,4 +68,40 @@ fn log(line: &str) {
     let mut file = File::options().create(true).append(true).open(&path);
     let written = file.as_mut().map(|file| file.write_all(line.as_bytes()));
     assert!(matches!(written, Ok(Ok(()))), "PLIMSOLL_TEST_LOG={} cannot be written", path.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::Scratch;
+
+    #[test]
+    fn an_absent_group_is_written_down_and_fails_where_it_is_required() {
+        if std::env::var_os("PLIMSOLL_TEST_OF_GROUPS").is_some() {
+            assert_eq!(group("earth", Ok::<u32, &str>(1)), Some(1));
+            assert_eq!(group::<u32, _>("moon", Err("too\nfar")), None);
+            return;
+        }
+        let scratch = Scratch::new("groups");
+        let passes = |required: &str| {
+            let test = "groups::tests::an_absent_group_is_written_down_and_fails_where_it_is_required";
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", test]).env("PLIMSOLL_TEST_OF_GROUPS", "1");
+            command.env("PLIMSOLL_TEST_LOG", scratch.path("log")).env("PLIMSOLL_REQUIRE", required);
+            command.output().unwrap().status.success()
+        };
+        assert!(passes("") && passes("earth,sun"));
+        assert!(!passes("sun, moon"));
+        let log = std::fs::read_to_string(scratch.path("log")).unwrap();
+        let lines: Vec<Vec<&str>> = log.lines().map(|line| line.split('\t').collect()).collect();
+        assert_eq!(lines.len(), 6, "{log}");
+        for (line, [group, what, why]) in
+            lines.iter().zip([["earth", "ran", ""], ["moon", "absent", "too far"]].repeat(3))
+        {
+            assert_eq!((line[0], line[1], line[3]), (group, what, why), "{log}");
+            assert!(line[2].contains("an_absent_group"), "{log}");
+        }
+    }
 }

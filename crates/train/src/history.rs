@@ -211,7 +211,7 @@ impl Callback for NoticeLog {
             self.lines = BufReader::new(file).split(b'\n').count() as u64;
         }
         let (line, planned) = (plan.limit.map(|line| line.get()), plan.info.planned.get());
-        let event = Event::started().with("line_bytes", line).with("planned_bytes", planned);
+        let event = Event::started().with("memory_limit_bytes", line).with("planned_bytes", planned);
         NoticeLog::add(&self.path, &event)
     }
 

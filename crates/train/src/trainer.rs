@@ -1,4 +1,7 @@
 //! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
+//!
+//! A trainer is one object to its user and several subjects to its reader, one file each: what can be said of it (`options`), how its
+//! memory is planned (`planning`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
 
 mod options;
 mod pipelines;

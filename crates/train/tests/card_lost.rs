@@ -16,7 +16,7 @@ use plimsoll_graph::ops::Unary;
 use plimsoll_graph::{DType, Op, Type};
 use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
 use plimsoll_run::Device;
-use plimsoll_testing::group;
+use plimsoll_testing::{Scratch, group};
 use plimsoll_train::{Callback, Checkpoints, Epochs, Error, Result, StepEvent, Trainer};
 
 /// What tells a process that it is to train, where its checkpoints are, and after which step the card fails: 0 for never.
@@ -149,36 +149,19 @@ fn run(folder: &Path, fails: u64) -> Said {
     said
 }
 
-/// A folder that goes with the test, and what lies beside it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        let path = std::env::temp_dir().join(format!("plimsoll-lost-card-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 #[test]
 fn a_run_whose_card_really_fails_names_its_last_checkpoint_and_goes_on_from_there_with_the_same_bits() {
     if group("card", Device::cuda(0)).is_none() {
         return;
     }
-    let scratch = Scratch::new();
-    let whole = run(&scratch.0.join("whole"), 0);
+    let scratch = Scratch::new("lost-card");
+    let whole = run(&scratch.folder().join("whole"), 0);
     let (losses, weights) = (&whole["loss"], &whole["weights"]);
     eprintln!("  undisturbed: {} steps, weights {weights:?}", losses.len());
     assert_eq!(losses.len() as u64, 6 * EPOCHS);
     // Within an epoch, where a checkpoint is due, and at the end of an epoch, where one is written.
     for (fails, last) in [(10, 8), (8, 6), (12, 8)] {
-        let folder = scratch.0.join(format!("fails-{fails}"));
+        let folder = scratch.folder().join(format!("fails-{fails}"));
         let broken = run(&folder, fails);
         eprintln!("  fails after {fails}: {:?}, {:?}", broken["begins"], broken["lost"]);
         let (step, checkpoint) = &broken["lost"][0];

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use plimsoll_testing::child::least_of;
 use serde_json::Value;
 
 /// The command. Kernels' times are kept from run to run of a test, so that they plan alike, and apart from the user's.
@@ -59,19 +60,7 @@ impl Drop for Group {
 }
 
 fn read(command: &mut Command) -> Result<Vec<Value>, String> {
-    let output = command.output().map_err(|e| e.to_string())?;
-    if !output.status.success() {
-        return Err(format!("{} {}", output.status, String::from_utf8_lossy(&output.stderr)));
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().map(|line| serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))).collect()
-}
-
-/// The least that a refusal names, to the last byte.
-pub fn least_of(refusal: &str) -> u64 {
-    let exact = refusal.split("the least for this step is ").nth(1).and_then(|rest| rest.split('(').nth(1));
-    let bytes = exact.and_then(|rest| rest.split(" bytes)").next());
-    bytes.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no least in: {refusal}"))
+    plimsoll_testing::child::lines(command).map(|said| said.lines)
 }
 
 /// A number of bytes in a line.

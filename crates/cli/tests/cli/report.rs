@@ -17,7 +17,7 @@ fn a_run_is_reported_with_all_its_records() {
     let said = lines(&arguments).unwrap();
     let record = json(&["report", &run, "--json"]);
     let plan = said.iter().find(|line| line["event"] == "plan").unwrap();
-    for field in ["planned_bytes", "floor_bytes", "unlimited_bytes", "line_bytes", "batch"] {
+    for field in ["planned_bytes", "floor_bytes", "unlimited_bytes", "memory_limit_bytes", "batch"] {
         assert_eq!(bytes(&record["plan"], field), bytes(plan, field), "{field}");
     }
     let step = &record["step"];
@@ -30,7 +30,7 @@ fn a_run_is_reported_with_all_its_records() {
     // One of 18 steps was left out; every other one has a line.
     let steps = &record["run"]["steps"];
     assert_eq!(steps["step"], serde_json::json!((1..=17).collect::<Vec<u64>>()));
-    let line = bytes(plan, "line_bytes");
+    let line = bytes(plan, "memory_limit_bytes");
     assert!(
         steps["resident_peak_bytes"].as_array().unwrap().iter().all(|peak| peak.as_u64().unwrap() <= line)
     );
@@ -83,7 +83,7 @@ fn ms(value: &Value) -> f64 {
 /// Whatever is said twice in a record is said alike.
 fn consistent(record: &Value) {
     let (plan, step, run) = (&record["plan"], &record["step"], &record["run"]);
-    for field in ["line_bytes", "planned_bytes", "program_bytes", "pipeline_bytes", "arena_bytes"] {
+    for field in ["memory_limit_bytes", "planned_bytes", "program_bytes", "pipeline_bytes", "arena_bytes"] {
         assert_eq!(plan[field], step[field], "{field}");
     }
     let parts = ["program_bytes", "pipeline_bytes", "other_bytes", "arena_bytes", "unused_bytes"];
@@ -117,7 +117,10 @@ fn consistent(record: &Value) {
     let peak = bytes(run, "peak_bytes");
     assert!(measured > 0 && measured <= peak, "{measured} are measured where the most was {peak}");
     let last = run["steps"]["resident_peak_bytes"].as_array().unwrap().last().unwrap().as_u64().unwrap();
-    assert!(peak >= last && plan["line_bytes"].as_u64().is_none_or(|line| peak <= line), "{peak} and {last}");
+    assert!(
+        peak >= last && plan["memory_limit_bytes"].as_u64().is_none_or(|line| peak <= line),
+        "{peak} and {last}"
+    );
     let rates = run["steps"]["samples_s"].as_array().unwrap().iter().map(ms);
     let mut each: Vec<f64> = rates.map(|rate| bytes(plan, "batch") as f64 / rate * 1e3).collect();
     each.sort_by(f64::total_cmp);
@@ -191,8 +194,8 @@ fn a_report_that_cannot_be_made_is_a_sentence_and_leaves_nothing() {
     assert!(refused(&[&folder]).contains("has no step.json"));
     std::fs::write(at("step.json"), "{\"names\": [").unwrap();
     assert!(refused(&[&folder]).contains("step.json:1:"));
-    std::fs::write(at("plan.json"), "{\"schema\": 2, \"planned_bytes\": 5}").unwrap();
-    assert!(refused(&[&folder]).contains("schema 2"));
+    std::fs::write(at("plan.json"), "{\"schema\": 3, \"planned_bytes\": 5}").unwrap();
+    assert!(refused(&[&folder]).contains("schema 3"));
     let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
     // A plan that is fine, and places that are not.

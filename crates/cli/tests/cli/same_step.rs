@@ -1,5 +1,5 @@
-//! What `plan` says of a command is what `train` and `bench` do with it: for every model of the zoo and for Keras files, with a memory
-//! limit and without, the three have equal planned, least and unlimited bytes and equal instruction lists.
+//! What `plan` says of a command is what `train` and `bench` do with it: for every model of the zoo and for Keras files, without a memory
+//! limit, with one and with the least, the three have equal planned, least and unlimited bytes and equal instruction lists.
 
 use std::path::Path;
 
@@ -22,6 +22,7 @@ const MODELS: &[&str] = &[
     "lstm --width 32 --depth 1 --sequence 16 --batch 8",
     "FIXTURES/mlp.keras --batch 16",
     "FIXTURES/heads.keras --batch 8",
+    "FIXTURES/masked.keras --batch 8",
     "FIXTURES/legacy.h5 --batch 16",
 ];
 
@@ -64,14 +65,12 @@ fn compare(words: &[&str], scratch: &Scratch, name: &str) -> [u64; 3] {
         "{name}: bench --json against plan --out"
     );
     assert_eq!(figures(&trained), wanted, "{name}: train against plan --out");
-    let instructions = planned["step"]["instructions"].as_array().unwrap();
-    assert!(instructions.len() > 5, "{name}: {} instructions", instructions.len());
-    assert!(
-        measured["step"]["instructions"].as_array() == Some(instructions),
-        "{name}: bench runs another step"
-    );
-    let step = read(&format!("{folder}/step.json"));
-    assert!(step["instructions"].as_array() == Some(instructions), "{name}: train runs another step");
+    let step = &planned["step"];
+    let n = step["instructions"].as_array().map_or(0, Vec::len);
+    assert!(n > 5, "{name}: {n} instructions");
+    // The whole record: instructions with their offsets, and what each kind of bytes comes to.
+    assert!(measured["step"] == *step, "{name}: bench runs another step");
+    assert!(read(&format!("{folder}/step.json")) == *step, "{name}: train runs another step");
     wanted
 }
 
@@ -82,11 +81,12 @@ fn compare_all(models: &[&str], name: &str) {
         let model = model.replace("FIXTURES", fixtures.to_str().unwrap());
         let words: Vec<&str> = model.split(' ').chain(["--take", "64", "--threads", "2"]).collect();
         let [_, floor, unlimited] = compare(&words, &scratch, &format!("{i}-free"));
-        // Between the least and all that it would like, which is about the same for the smallest.
-        let limit = floor.midpoint(unlimited.max(floor + (1 << 20))).to_string();
-        let limited =
-            compare(&[&words[..], &["--memory", &limit]].concat(), &scratch, &format!("{i}-limited"));
-        assert!(limited[0] <= limit.parse().unwrap(), "{model}: {limited:?} within {limit}");
+        for limit in [floor, floor.midpoint(unlimited.max(floor + (1 << 20)))] {
+            let memory = limit.to_string();
+            let words = [&words[..], &["--memory", &memory]].concat();
+            let [planned, ..] = compare(&words, &scratch, &format!("{i}-{limit}"));
+            assert!(planned <= limit, "{model}: {planned} within {limit}");
+        }
     }
 }
 
@@ -138,6 +138,16 @@ fn random_data_takes_nothing_beside_the_step_and_keeps_the_least() {
     assert!(bytes(&one, "resident_peak_bytes") <= limit, "{one} within {limit}");
     assert_eq!(one["loss"], again["loss"], "the same seed has the same numbers");
     assert_ne!(one["loss"], other["loss"], "another seed has others");
+}
+
+#[test]
+fn fewer_samples_than_a_batch_are_one_smaller_batch_to_bench_too() {
+    let scratch = Scratch::new("same-few");
+    let words: Vec<&str> = "cnn --width 8 --take 5 --batch 32 --threads 2".split(' ').collect();
+    compare(&words, &scratch, "few");
+    let line = run(&[&["bench"], &words[..], &["--steps", "1", "--json"]].concat());
+    let line: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["batch"], 5, "{line}");
 }
 
 #[test]

@@ -5,12 +5,13 @@
 //! filter taps, so that each phase is a convolution with stride 1 and no product with a zero is formed.
 
 use super::patches::Patches;
+use super::route::{On, Route};
 use super::shape::Taps;
 use super::strip::Strip;
 use super::{ConvShape, depthwise};
 use crate::gemm::{
-    Dest, Epilogue, Lines, Plain, Plan, Right, RowMap, Scalar, Shared, Simd, Transposed, run_products,
-    scratch_bytes, tile_size, transpose_panels,
+    Dest, Epilogue, Lines, Plain, Plan, Right, RowMap, Scalar, Shared, Simd, Transposed, tile_size,
+    transpose_panels,
 };
 use crate::isa::Isa;
 use crate::pool::Pool;
@@ -36,37 +37,24 @@ fn phases(shape: &ConvShape) -> impl Iterator<Item = Phase> + use<> {
     })
 }
 
-/// How the patches reach the micro-kernel.
-enum Route<T> {
-    /// Plain product of pixels and channels.
-    Pointwise(Plan),
-    /// Packed tile by tile.
-    Packed(Plan, Patches<T>),
-    /// Read in place from a padded strip.
-    InPlace(Plan, Strip<T>),
-}
-
-impl<T: Scalar> Route<T> {
-    /// The route of one phase for group 0 of an output's gradient.
-    fn new(isa: Isa, shape: &ConvShape, phase: &Phase, grad_output: *const T) -> Route<T> {
-        let (rows, panel) = tile_size(isa);
-        let (n, k) = (shape.group_in(), phase.y.count * phase.x.count * shape.group_out());
-        let plan = |lines, width| Plan::in_lines(lines, width, n, k, shape.groups, rows, panel);
-        let packed = plan(1, shape.batch * phase.grid[0] * phase.grid[1]);
-        if shape.is_pointwise() {
-            return Route::Pointwise(packed);
-        }
-        let patches = Patches::of_output(shape, grad_output, phase.grid, phase.y, phase.x);
-        match patches.strip_rows(plan, shape.batch * phase.grid[0]) {
-            Some((plan, strip)) => Route::InPlace(plan, strip),
-            None => Route::Packed(packed, patches),
-        }
+/// The route of one phase for group 0 of an output's gradient.
+fn route<T: Scalar>(
+    isa: Isa,
+    shape: &ConvShape,
+    phase: &Phase,
+    grad_output: *const T,
+) -> Route<Patches<T>, Strip<T>> {
+    let (rows, panel) = tile_size(isa);
+    let (n, k) = (shape.group_in(), phase.y.count * phase.x.count * shape.group_out());
+    let plan = |lines, width| Plan::in_lines(lines, width, n, k, shape.groups, rows, panel);
+    let packed = plan(1, shape.batch * phase.grid[0] * phase.grid[1]);
+    if shape.is_pointwise() {
+        return Route::Pointwise(packed);
     }
-
-    fn plan(&self) -> &Plan {
-        match self {
-            Route::Pointwise(plan) | Route::Packed(plan, _) | Route::InPlace(plan, _) => plan,
-        }
+    let patches = Patches::of_output(shape, grad_output, phase.grid, phase.y, phase.x);
+    match patches.strip_rows(plan, shape.batch * phase.grid[0]) {
+        Some((plan, strip)) => Route::InPlace(plan, strip),
+        None => Route::Packed(packed, patches),
     }
 }
 
@@ -76,8 +64,7 @@ pub fn data_grad_scratch_bytes<O: Scalar>(isa: Isa, shape: &ConvShape, threads: 
         return 0;
     }
     let bytes = |phase| {
-        let route = Route::<f32>::new(isa, shape, &phase, std::ptr::null());
-        scratch_bytes(route.plan(), shape.groups, tile_size(isa).1, O::KIND, threads)
+        route::<f32>(isa, shape, &phase, std::ptr::null()).scratch_bytes(isa, shape, O::KIND, threads)
     };
     phases(shape).map(bytes).max().unwrap_or(0)
 }
@@ -97,6 +84,7 @@ pub fn data_grad<T: Scalar, O: Scalar>(
     epilogue: &Epilogue<'_>,
     scratch: &mut [u8],
 ) {
+    let on = On { pool, isa, shape };
     shape.check(grad_input.len(), filter.len(), grad_output.len());
     assert!(isa.is_available(), "this processor does not have {isa}");
     assert!(
@@ -107,16 +95,15 @@ pub fn data_grad<T: Scalar, O: Scalar>(
         return;
     }
     if shape.is_depthwise() {
-        depthwise::data_grad(pool, isa, shape, grad_output, filter, grad_input, epilogue);
+        depthwise::data_grad(&on, (grad_output, filter, grad_input), epilogue);
         return;
     }
-    let (panel, in_c, in_w) = (tile_size(isa).1, shape.in_c, shape.in_w);
-    let (groups, channels) = (shape.groups, shape.group_out());
+    let (in_c, in_w, channels) = (shape.in_c, shape.in_w, shape.group_out());
     let out = grad_input.as_mut_ptr().cast::<u8>();
     let (grad, filter) = (Shared(grad_output.as_ptr().cast_mut()), Shared(filter.as_ptr().cast_mut()));
     let of_group = |group: usize| filter.get().wrapping_add(group * shape.group_out()).cast_const();
     for phase in phases(shape) {
-        let route = Route::new(isa, shape, &phase, grad_output.as_ptr());
+        let route = route(isa, shape, &phase, grad_output.as_ptr());
         let map = if shape.stride_h == 1 && shape.stride_w == 1 {
             RowMap::Linear { ld: in_c }
         } else {
@@ -143,28 +130,13 @@ pub fn data_grad<T: Scalar, O: Scalar>(
             out_c: shape.out_c,
             run: shape.group_out(),
         };
-        match route {
-            Route::Pointwise(plan) => {
-                let left = |group: usize| Plain {
-                    data: grad.get().wrapping_add(group * channels).cast_const(),
-                    ld: shape.out_c,
-                };
-                let right = |group: usize| Transposed { data: of_group(group), ld: shape.out_c };
-                let parts = |group| (left(group), right(group), dest(group));
-                // SAFETY: `check` saw that all slices have the size of the shape.
-                unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-            }
-            Route::Packed(plan, patches) => {
-                let parts = |group| (patches.at_channel(group * channels), right(group), dest(group));
-                // SAFETY: as above; the phases' grids lie inside the input.
-                unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-            }
-            Route::InPlace(plan, strip) => {
-                let parts = |group| (strip.at_channel(group * channels), right(group), dest(group));
-                // SAFETY: as above.
-                unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-            }
-        }
+        let grad_at = |group: usize| grad.get().wrapping_add(group * channels).cast_const();
+        let pointwise = |group| {
+            let ld = shape.out_c;
+            (Plain { data: grad_at(group), ld }, Transposed { data: of_group(group), ld })
+        };
+        // SAFETY: `check` saw that all slices have the size of the shape; the phases' grids lie inside the input.
+        unsafe { route.run((&on, O::KIND, channels), pointwise, right, dest, scratch) };
     }
 }
 

@@ -2,10 +2,10 @@
 //! would waste nearly all of every vector.
 
 use super::ConvShape;
+use super::route::{Data, On};
 use super::shape::{Axis, Taps};
 use crate::gemm::{Activation, Epilogue, Scalar, Shared, aligned};
 use crate::isa::Isa;
-use crate::pool::Pool;
 
 /// Channels whose sums are kept in registers at a time.
 const CHANNELS: usize = 64;
@@ -40,48 +40,26 @@ fn with_isa(isa: Isa, body: impl FnOnce()) {
 /// One side of a pass: lines and pixels of an image.
 type Size = [usize; 2];
 
-pub(super) fn forward<T: Scalar, O: Scalar>(
-    pool: &Pool,
-    isa: Isa,
-    shape: &ConvShape,
-    input: &[T],
-    filter: &[T],
-    output: &mut [O],
-    epilogue: &Epilogue<'_>,
-) {
-    let (from, to) = ([shape.in_h, shape.in_w], [shape.out_h(), shape.out_w()]);
-    gather(pool, isa, shape, input, filter, output, epilogue, from, to, |axis, place| {
-        (place, axis.forward())
-    });
+pub(super) fn forward<T: Scalar, O: Scalar>(on: &On<'_>, data: Data<'_, T, O>, epilogue: &Epilogue<'_>) {
+    let (from, to) = ([on.shape.in_h, on.shape.in_w], [on.shape.out_h(), on.shape.out_w()]);
+    gather(on, data, epilogue, [from, to], |axis, place| (place, axis.forward()));
 }
 
-pub(super) fn data_grad<T: Scalar, O: Scalar>(
-    pool: &Pool,
-    isa: Isa,
-    shape: &ConvShape,
-    grad_output: &[T],
-    filter: &[T],
-    grad_input: &mut [O],
-    epilogue: &Epilogue<'_>,
-) {
-    let (from, to) = ([shape.out_h(), shape.out_w()], [shape.in_h, shape.in_w]);
+pub(super) fn data_grad<T: Scalar, O: Scalar>(on: &On<'_>, data: Data<'_, T, O>, epilogue: &Epilogue<'_>) {
+    let (from, to) = ([on.shape.out_h(), on.shape.out_w()], [on.shape.in_h, on.shape.in_w]);
     let taps = |axis: &Axis, place: usize| (place / axis.stride, axis.backward(place % axis.stride));
-    gather(pool, isa, shape, grad_output, filter, grad_input, epilogue, from, to, taps);
+    gather(on, data, epilogue, [from, to], taps);
 }
 
 /// `dst[pixel, c] = sum over taps of src[tap's pixel, c] * filter[tap, c]`, one task a line.
 fn gather<T: Scalar, O: Scalar>(
-    pool: &Pool,
-    isa: Isa,
-    shape: &ConvShape,
-    src: &[T],
-    filter: &[T],
-    dst: &mut [O],
+    on: &On<'_>,
+    (src, filter, dst): Data<'_, T, O>,
     epilogue: &Epilogue<'_>,
-    from: Size,
-    to: Size,
+    [from, to]: [Size; 2],
     taps: impl Fn(&Axis, usize) -> (usize, Taps) + Sync,
 ) {
+    let On { pool, isa, shape } = *on;
     let (channels, axis_h, axis_w) = (shape.in_c, shape.axis_h(), shape.axis_w());
     let len = to[1] * channels;
     let dst = Shared(dst.as_mut_ptr());
@@ -151,15 +129,12 @@ pub(super) fn filter_grad_scratch_bytes(shape: &ConvShape) -> usize {
 }
 
 pub(super) fn filter_grad<T: Scalar, O: Scalar>(
-    pool: &Pool,
-    isa: Isa,
-    shape: &ConvShape,
-    input: &[T],
-    grad_output: &[T],
-    grad_filter: &mut [O],
+    on: &On<'_>,
+    (input, grad_output, grad_filter): Data<'_, T, O>,
     accumulate: bool,
     scratch: &mut [u8],
 ) {
+    let On { pool, isa, shape } = *on;
     let (channels, parts, len) = (shape.in_c, parts(shape), shape.filter_len());
     let (in_h, in_w, out_h, out_w) = (shape.in_h, shape.in_w, shape.out_h(), shape.out_w());
     let (taps_y, taps_x) = (shape.axis_h().forward(), shape.axis_w().forward());

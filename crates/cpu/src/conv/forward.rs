@@ -1,45 +1,26 @@
 //! Turns images and a filter into convolved images: pixels of the output by patches of the input.
 
 use super::patches::Patches;
+use super::route::{On, Route};
 use super::strip::Strip;
 use super::{ConvShape, depthwise};
-use crate::gemm::{
-    Dest, Epilogue, Plain, Plan, RowMap, Scalar, Shared, run_products, scratch_bytes, tile_size,
-};
+use crate::gemm::{Dest, Epilogue, Plain, Plan, RowMap, Scalar, Shared, tile_size};
 use crate::isa::Isa;
 use crate::pool::Pool;
 
-/// How the patches reach the micro-kernel.
-enum Route<T> {
-    /// Plain product of pixels and channels.
-    Pointwise(Plan),
-    /// Packed tile by tile.
-    Packed(Plan, Patches<T>),
-    /// Read in place from a padded strip.
-    InPlace(Plan, Strip<T>),
-}
-
-impl<T: Scalar> Route<T> {
-    /// The route for group 0 of an input.
-    fn new(isa: Isa, shape: &ConvShape, input: *const T) -> Route<T> {
-        let (rows, panel) = tile_size(isa);
-        let (n, k) = (shape.group_out(), shape.kernel_h * shape.kernel_w * shape.group_in());
-        let plan = |lines, width| Plan::in_lines(lines, width, n, k, shape.groups, rows, panel);
-        let packed = plan(1, shape.out_pixels());
-        if shape.is_pointwise() {
-            return Route::Pointwise(packed);
-        }
-        let patches = Patches::of_input(shape, input);
-        match patches.strip_rows(plan, shape.batch * shape.out_h()) {
-            Some((plan, strip)) => Route::InPlace(plan, strip),
-            None => Route::Packed(packed, patches),
-        }
+/// The route for group 0 of an input.
+fn route<T: Scalar>(isa: Isa, shape: &ConvShape, input: *const T) -> Route<Patches<T>, Strip<T>> {
+    let (rows, panel) = tile_size(isa);
+    let (n, k) = (shape.group_out(), shape.kernel_h * shape.kernel_w * shape.group_in());
+    let plan = |lines, width| Plan::in_lines(lines, width, n, k, shape.groups, rows, panel);
+    let packed = plan(1, shape.out_pixels());
+    if shape.is_pointwise() {
+        return Route::Pointwise(packed);
     }
-
-    fn plan(&self) -> &Plan {
-        match self {
-            Route::Pointwise(plan) | Route::Packed(plan, _) | Route::InPlace(plan, _) => plan,
-        }
+    let patches = Patches::of_input(shape, input);
+    match patches.strip_rows(plan, shape.batch * shape.out_h()) {
+        Some((plan, strip)) => Route::InPlace(plan, strip),
+        None => Route::Packed(packed, patches),
     }
 }
 
@@ -48,8 +29,7 @@ pub fn forward_scratch_bytes<O: Scalar>(isa: Isa, shape: &ConvShape, threads: us
     if shape.is_depthwise() {
         return 0;
     }
-    let route = Route::<f32>::new(isa, shape, std::ptr::null());
-    scratch_bytes(route.plan(), shape.groups, tile_size(isa).1, O::KIND, threads)
+    route::<f32>(isa, shape, std::ptr::null()).scratch_bytes(isa, shape, O::KIND, threads)
 }
 
 /// `output = conv(input, filter)` with the epilogue; the hook sees row = output pixel, column = channel.
@@ -66,6 +46,7 @@ pub fn forward<T: Scalar, O: Scalar>(
     epilogue: &Epilogue<'_>,
     scratch: &mut [u8],
 ) {
+    let on = On { pool, isa, shape };
     shape.check(input.len(), filter.len(), output.len());
     assert!(isa.is_available(), "this processor does not have {isa}");
     assert!(
@@ -76,11 +57,11 @@ pub fn forward<T: Scalar, O: Scalar>(
         return;
     }
     if shape.is_depthwise() {
-        depthwise::forward(pool, isa, shape, input, filter, output, epilogue);
+        depthwise::forward(&on, (input, filter, output), epilogue);
         return;
     }
-    let (panel, out_c, groups) = (tile_size(isa).1, shape.out_c, shape.groups);
-    let route = Route::new(isa, shape, input.as_ptr());
+    let out_c = shape.out_c;
+    let route = route(isa, shape, input.as_ptr());
     let whole = Dest::new(output.as_mut_ptr().cast(), O::KIND, RowMap::Linear { ld: out_c }, out_c, epilogue);
     let (input, filter) = (Shared(input.as_ptr().cast_mut()), Shared(filter.as_ptr().cast_mut()));
     let right = |group: usize| Plain {
@@ -89,25 +70,11 @@ pub fn forward<T: Scalar, O: Scalar>(
     };
     let dest = |group: usize| whole.at_column(group * shape.group_out());
     let channels = shape.group_in();
-    match route {
-        Route::Pointwise(plan) => {
-            let left = |group: usize| Plain {
-                data: input.get().wrapping_add(group * channels).cast_const(),
-                ld: shape.in_c,
-            };
-            let parts = |group| (left(group), right(group), dest(group));
-            // SAFETY: `check` saw that all slices have the size of the shape.
-            unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-        }
-        Route::Packed(plan, patches) => {
-            let parts = |group| (patches.at_channel(group * channels), right(group), dest(group));
-            // SAFETY: as above.
-            unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-        }
-        Route::InPlace(plan, strip) => {
-            let parts = |group| (strip.at_channel(group * channels), right(group), dest(group));
-            // SAFETY: as above.
-            unsafe { run_products(pool, isa, &plan, groups, panel, O::KIND, parts, scratch) };
-        }
-    }
+    let left = |group: usize| Plain {
+        data: input.get().wrapping_add(group * channels).cast_const(),
+        ld: shape.in_c,
+    };
+    let pointwise = |group| (left(group), right(group));
+    // SAFETY: `check` saw that all slices have the size of the shape.
+    unsafe { route.run((&on, O::KIND, channels), pointwise, right, dest, scratch) };
 }

@@ -12,6 +12,7 @@ mod depthwise;
 mod filter_grad;
 mod forward;
 mod patches;
+mod route;
 mod shape;
 mod strip;
 mod wide;

@@ -4,6 +4,7 @@
 //! neighbours in the image, the whole filter line is one run, because channels of neighbouring pixels follow each
 //! other; that makes three channels as cheap as many. What lies outside of the image reads as zero.
 
+use super::route::Channels;
 use super::shape::{ConvShape, Taps};
 use crate::gemm::{Left, Lines, ROW_STRIDE, Scalar, Simd, zero};
 
@@ -84,11 +85,6 @@ impl<T: Scalar> Patches<T> {
         x: Taps,
     ) -> Patches<T> {
         Patches::new(data, [shape.out_h(), shape.out_w(), shape.out_c], shape.group_out(), grid, y, x)
-    }
-
-    /// The same patches of the channels from `channel` on.
-    pub(crate) fn at_channel(self, channel: usize) -> Patches<T> {
-        Patches { data: self.data.wrapping_add(channel), ..self }
     }
 
     /// The patches as columns instead of rows.
@@ -198,13 +194,18 @@ impl<T: Scalar> Left for Patches<T> {
     }
 }
 
+impl<T: Scalar> Channels for Patches<T> {
+    fn at_channel(self, channel: usize) -> Patches<T> {
+        Patches { data: self.data.wrapping_add(channel), ..self }
+    }
+}
+
 /// Patches as columns: row = element of the patch, k = pixel of the grid.
 #[derive(Clone, Copy)]
 pub(crate) struct Across<T>(Patches<T>);
 
-impl<T: Scalar> Across<T> {
-    /// The same patches of the channels from `channel` on.
-    pub(crate) fn at_channel(self, channel: usize) -> Across<T> {
+impl<T: Scalar> Channels for Across<T> {
+    fn at_channel(self, channel: usize) -> Across<T> {
         Across(self.0.at_channel(channel))
     }
 }

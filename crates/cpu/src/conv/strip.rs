@@ -6,6 +6,7 @@
 //! of the filter. It pays where lines are long enough to fill a tile and the strip fits into the second-level cache.
 
 use super::patches::Patches;
+use super::route::Channels;
 use crate::gemm::{Left, Lines, Plan, Scalar, Segments, Simd, TileAt, zero};
 use std::ops::Range;
 
@@ -124,9 +125,8 @@ impl<T: Scalar> Patches<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct Strip<T>(Patches<T>);
 
-impl<T: Scalar> Strip<T> {
-    /// The same patches of the channels from `channel` on.
-    pub(crate) fn at_channel(self, channel: usize) -> Strip<T> {
+impl<T: Scalar> Channels for Strip<T> {
+    fn at_channel(self, channel: usize) -> Strip<T> {
         Strip(self.0.at_channel(channel))
     }
 }
@@ -172,9 +172,8 @@ impl<T: Scalar> Left for Strip<T> {
 #[derive(Clone, Copy)]
 pub(crate) struct StripAcross<T>(Patches<T>);
 
-impl<T: Scalar> StripAcross<T> {
-    /// The same patches of the channels from `channel` on.
-    pub(crate) fn at_channel(self, channel: usize) -> StripAcross<T> {
+impl<T: Scalar> Channels for StripAcross<T> {
+    fn at_channel(self, channel: usize) -> StripAcross<T> {
         StripAcross(self.0.at_channel(channel))
     }
 }

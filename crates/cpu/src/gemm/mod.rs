@@ -92,66 +92,63 @@ impl Batch {
     pub const ONE: Batch = Batch { count: 1, a_stride: 0, b_stride: 0, c_stride: 0 };
 }
 
-/// Bytes of scratch that [`gemm`] needs on a pool of `threads` threads.
-pub fn gemm_scratch_bytes<O: Scalar>(isa: Isa, shape: Shape, threads: usize) -> usize {
-    gemm_batched_scratch_bytes::<O>(isa, shape, 1, threads)
+/// What is multiplied: `C = op(A) op(B)`, once or for every product of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a, T> {
+    /// The sizes.
+    pub shape: Shape,
+    /// How many, and where.
+    pub batch: Batch,
+    /// A.
+    pub a: Operand<'a, T>,
+    /// B.
+    pub b: Operand<'a, T>,
 }
 
-/// `C = op(A) op(B)` with the epilogue. `T` is how the operands are stored, `O` how the output is.
-///
-/// ```
-/// use plimsoll_cpu::gemm::{Epilogue, Operand, Shape, gemm, gemm_scratch_bytes};
-/// use plimsoll_cpu::{isa::Isa, pool::Pool};
-///
-/// let (pool, isa) = (Pool::new(1), Isa::detect());
-/// let shape = Shape { m: 1, n: 2, k: 3 };
-/// let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, pool.threads())];
-/// let (a, b) = ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
-/// let mut c = [0f32; 2];
-/// gemm(&pool, isa, shape, Operand::plain(&a, 3), Operand::plain(&b, 2), &mut c, 2, &Epilogue::NONE, &mut scratch);
-/// assert_eq!(c, [4.0, 5.0]);
-/// ```
-///
-/// # Panics
-/// When an operand, the output, the bias or the scratch is shorter than the shape says.
-pub fn gemm<T: Scalar, O: Scalar>(
-    pool: &Pool,
-    isa: Isa,
-    shape: Shape,
-    a: Operand<'_, T>,
-    b: Operand<'_, T>,
-    c: &mut [O],
-    ldc: usize,
-    epilogue: &Epilogue<'_>,
-    scratch: &mut [u8],
-) {
-    gemm_batched(pool, isa, shape, Batch::ONE, a, b, c, ldc, epilogue, scratch);
+impl<'a, T> Product<'a, T> {
+    /// A single product.
+    pub fn one(shape: Shape, a: Operand<'a, T>, b: Operand<'a, T>) -> Product<'a, T> {
+        Product { shape, batch: Batch::ONE, a, b }
+    }
 }
 
-/// Bytes of scratch that [`gemm_batched`] needs for `count` products on a pool of `threads` threads.
-pub fn gemm_batched_scratch_bytes<O: Scalar>(isa: Isa, shape: Shape, count: usize, threads: usize) -> usize {
+/// Bytes of scratch that [`gemm`] needs for `count` products on a pool of `threads` threads.
+pub fn gemm_scratch_bytes<O: Scalar>(isa: Isa, shape: Shape, count: usize, threads: usize) -> usize {
     let (rows, panel) = tile_size(isa);
     let plan = Plan::new(shape.m, shape.n, shape.k, count, rows, panel);
     scratch_bytes(&plan, count, panel, O::KIND, threads)
 }
 
-/// Like [`gemm`] for every product of a batch. The hook sees row `batch * m + row`.
+/// `C = op(A) op(B)` with the epilogue. `T` is how the operands are stored, `O` how the output is. The hook sees row
+/// `batch * m + row`.
+///
+/// ```
+/// use plimsoll_cpu::gemm::{Epilogue, Operand, Product, Shape, gemm, gemm_scratch_bytes};
+/// use plimsoll_cpu::{isa::Isa, pool::Pool};
+///
+/// let (pool, isa) = (Pool::new(1), Isa::detect());
+/// let shape = Shape { m: 1, n: 2, k: 3 };
+/// let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, 1, pool.threads())];
+/// let (a, b) = ([1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+/// let product = Product::one(shape, Operand::plain(&a, 3), Operand::plain(&b, 2));
+/// let mut c = [0f32; 2];
+/// gemm(&pool, isa, product, &mut c, 2, &Epilogue::NONE, &mut scratch);
+/// assert_eq!(c, [4.0, 5.0]);
+/// ```
 ///
 /// # Panics
 /// When an operand, the output, the bias or the scratch is shorter than the shape and the batch say, when outputs
 /// overlap, or when the processor lacks the instruction set.
-pub fn gemm_batched<T: Scalar, O: Scalar>(
+pub fn gemm<T: Scalar, O: Scalar>(
     pool: &Pool,
     isa: Isa,
-    shape: Shape,
-    batch: Batch,
-    a: Operand<'_, T>,
-    b: Operand<'_, T>,
+    product: Product<'_, T>,
     c: &mut [O],
     ldc: usize,
     epilogue: &Epilogue<'_>,
     scratch: &mut [u8],
 ) {
+    let Product { shape, batch, a, b } = product;
     check(shape, batch, &a, &b, c.len(), ldc, epilogue.bias.map(<[f32]>::len));
     assert!(isa.is_available(), "this processor does not have {isa}");
     let (rows, panel) = tile_size(isa);

@@ -51,22 +51,17 @@ impl Scalar for f32 {
     }
 }
 
-impl Scalar for bf16 {
-    const KIND: Kind = Kind::Bf16;
-    fn to_f32(self) -> f32 {
-        bf16::to_f32(self)
-    }
-    fn from_f32(value: f32) -> bf16 {
-        bf16::from_f32(value)
-    }
+macro_rules! half {
+    ($($t:ident, $kind:ident;)+) => { $(
+        impl Scalar for $t {
+            const KIND: Kind = Kind::$kind;
+            fn to_f32(self) -> f32 {
+                $t::to_f32(self)
+            }
+            fn from_f32(value: f32) -> $t {
+                $t::from_f32(value)
+            }
+        }
+    )+ };
 }
-
-impl Scalar for f16 {
-    const KIND: Kind = Kind::F16;
-    fn to_f32(self) -> f32 {
-        f16::to_f32(self)
-    }
-    fn from_f32(value: f32) -> f16 {
-        f16::from_f32(value)
-    }
-}
+half!(bf16, Bf16; f16, F16;);

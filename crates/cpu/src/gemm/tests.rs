@@ -12,15 +12,8 @@ fn at<T: Scalar>(x: &Operand<'_, T>, base: usize, i: usize, j: usize) -> f32 {
     x.data[base + if x.transposed { j * x.ld + i } else { i * x.ld + j }].to_f32()
 }
 
-fn naive<T: Scalar>(
-    shape: Shape,
-    batch: Batch,
-    a: Operand<'_, T>,
-    b: Operand<'_, T>,
-    c: &mut [f32],
-    ldc: usize,
-    epilogue: &Epilogue<'_>,
-) {
+fn naive<T: Scalar>(product: Product<'_, T>, c: &mut [f32], ldc: usize, epilogue: &Epilogue<'_>) {
+    let Product { shape, batch, a, b } = product;
     for index in 0..batch.count {
         for i in 0..shape.m {
             for j in 0..shape.n {
@@ -69,15 +62,16 @@ fn check_all<T: Scalar, O: Scalar>(shape: Shape, batch_count: usize, with_pads: 
         let start: Vec<O> = numbers(batch_count * m * ldc, 3);
         for epilogue in &epilogues {
             let mut expected: Vec<f32> = start.iter().map(|x| x.to_f32()).collect();
-            naive(shape, batch, a, b, &mut expected, ldc, epilogue);
+            let product = Product { shape, batch, a, b };
+            naive(product, &mut expected, ldc, epilogue);
             let expected: Vec<f32> = expected.iter().map(|&x| O::from_f32(x).to_f32()).collect();
             for isa in Isa::available() {
                 for threads in 1..=3 {
                     let pool = Pool::new(threads);
                     let mut c = start.clone();
-                    let bytes = gemm_batched_scratch_bytes::<O>(isa, shape, batch_count, threads);
+                    let bytes = gemm_scratch_bytes::<O>(isa, shape, batch_count, threads);
                     let mut scratch = vec![0xff; bytes];
-                    gemm_batched(&pool, isa, shape, batch, a, b, &mut c, ldc, epilogue, &mut scratch);
+                    gemm(&pool, isa, product, &mut c, ldc, epilogue, &mut scratch);
                     let got: Vec<f32> = c.iter().map(|x| x.to_f32()).collect();
                     assert_eq!(got, expected, "{isa} {threads} threads {shape:?} ta={ta} tb={tb}");
                 }
@@ -148,9 +142,9 @@ fn a_split_k_gives_the_same_bits_for_any_number_of_threads() {
         let run = |threads| {
             let pool = Pool::new(threads);
             let mut c = vec![0f32; shape.m * shape.n];
-            let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, threads)];
+            let mut scratch = vec![0; gemm_scratch_bytes::<f32>(isa, shape, 1, threads)];
             let (a, b) = (Operand::transposed(&a, shape.m), Operand::plain(&b, shape.n));
-            gemm(&pool, isa, shape, a, b, &mut c, shape.n, &epilogue, &mut scratch);
+            gemm(&pool, isa, Product::one(shape, a, b), &mut c, shape.n, &epilogue, &mut scratch);
             c
         };
         let one = run(1);
@@ -160,17 +154,8 @@ fn a_split_k_gives_the_same_bits_for_any_number_of_threads() {
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
         let (a, b) = (wide(&a), wide(&b));
         let (a, b) = (Operand::transposed(&a, shape.m), Operand::plain(&b, shape.n));
-        gemm_f64(
-            &Pool::new(2),
-            shape,
-            Batch::ONE,
-            a,
-            b,
-            &mut exact,
-            shape.n,
-            false,
-            Some(&vec![0.5; shape.n]),
-        );
+        let product = Product::one(shape, a, b);
+        gemm_f64(&Pool::new(2), product, &mut exact, shape.n, false, Some(&vec![0.5; shape.n]));
         for (got, exact) in one.iter().zip(&exact) {
             assert!((f64::from(*got) - exact.max(0.0)).abs() < 2e-2, "{got} {exact}");
         }
@@ -192,18 +177,18 @@ fn double_precision_products_are_exact() {
             Operand { data: &a[..], ld: lda, transposed: ta },
             Operand { data: &b[..], ld: ldb, transposed: tb },
         );
-        naive(shape, batch, fa, fb, &mut expected, 6, &Epilogue::ACCUMULATE);
+        naive(Product { shape, batch, a: fa, b: fb }, &mut expected, 6, &Epilogue::ACCUMULATE);
         let (wa, wb) = (wide(&a), wide(&b));
         let (wa, wb) =
             (Operand { data: &wa, ld: lda, transposed: ta }, Operand { data: &wb, ld: ldb, transposed: tb });
-        gemm_f64(&pool, shape, batch, wa, wb, &mut c, 6, true, None);
+        gemm_f64(&pool, Product { shape, batch, a: wa, b: wb }, &mut c, 6, true, None);
         assert_eq!(c, wide(&expected));
     }
 }
 
 #[test]
 fn scratch_does_not_grow_with_the_operands() {
-    let bytes = |n| gemm_scratch_bytes::<f32>(Isa::Portable, Shape { m: n, n, k: n }, 2);
+    let bytes = |n| gemm_scratch_bytes::<f32>(Isa::Portable, Shape { m: n, n, k: n }, 1, 2);
     assert!(bytes(4096) < 2 << 20, "{}", bytes(4096));
     assert_eq!(bytes(4096), bytes(8192));
 }

@@ -1,6 +1,6 @@
 //! The product in f64: plain loops, for checks and small models, where exactness counts more than speed.
 
-use super::{Batch, Operand, Shape};
+use super::{Product, Shape};
 use crate::gemm::product::Shared;
 use crate::pool::Pool;
 
@@ -13,15 +13,13 @@ const ROWS: usize = 8;
 /// When an operand is shorter than its shape says.
 pub fn gemm_f64(
     pool: &Pool,
-    shape: Shape,
-    batch: Batch,
-    a: Operand<'_, f64>,
-    b: Operand<'_, f64>,
+    product: Product<'_, f64>,
     c: &mut [f64],
     ldc: usize,
     accumulate: bool,
     bias: Option<&[f64]>,
 ) {
+    let Product { shape, batch, a, b } = product;
     let Shape { m, n, k } = shape;
     super::check(shape, batch, &a, &b, c.len(), ldc, bias.map(<[f64]>::len));
     if n == 0 {

@@ -8,8 +8,8 @@ use plimsoll_graph::{DType, Type};
 use super::{Kernel, element};
 use crate::Cpu;
 use crate::gemm::{
-    Activation, Batch, Epilogue, Operand, RowHook, Scalar, Shape, Shared, gemm_batched,
-    gemm_batched_scratch_bytes, gemm_f64,
+    Activation, Batch, Epilogue, Operand, Product, RowHook, Scalar, Shape, Shared, gemm, gemm_f64,
+    gemm_scratch_bytes,
 };
 
 /// Elements of a task of the f64 activation.
@@ -32,14 +32,12 @@ impl Kernel for ops::MatMul {
         match inputs[0].dtype {
             DType::F64 => 0,
             DType::BF16 => {
-                bias_bytes(self, shape)
-                    + gemm_batched_scratch_bytes::<bf16>(cpu.isa(), shape, batch.count, threads)
+                bias_bytes(self, shape) + gemm_scratch_bytes::<bf16>(cpu.isa(), shape, batch.count, threads)
             }
             DType::F16 => {
-                bias_bytes(self, shape)
-                    + gemm_batched_scratch_bytes::<f16>(cpu.isa(), shape, batch.count, threads)
+                bias_bytes(self, shape) + gemm_scratch_bytes::<f16>(cpu.isa(), shape, batch.count, threads)
             }
-            _ => gemm_batched_scratch_bytes::<f32>(cpu.isa(), shape, batch.count, threads),
+            _ => gemm_scratch_bytes::<f32>(cpu.isa(), shape, batch.count, threads),
         }
     }
 
@@ -121,7 +119,7 @@ unsafe fn narrow<T: Scalar + Element>(
         hook: act.is_some().then_some(&hook as &dyn RowHook),
     };
     let (a, b) = operands(op, shape, a, b);
-    gemm_batched(cpu.pool(), isa, shape, batch, a, b, c, shape.n, &epilogue, scratch);
+    gemm(cpu.pool(), isa, Product { shape, batch, a, b }, c, shape.n, &epilogue, scratch);
 }
 
 /// The product in f64.
@@ -136,7 +134,7 @@ unsafe fn wide(op: &ops::MatMul, cpu: &Cpu, call: &Call<'_>, shape: Shape, batch
     // SAFETY: as above.
     let bias = op.bias.then(|| unsafe { call.inputs[2].slice::<f64>() });
     let (a, b) = operands(op, shape, a, b);
-    gemm_f64(cpu.pool(), shape, batch, a, b, c, shape.n, false, bias);
+    gemm_f64(cpu.pool(), Product { shape, batch, a, b }, c, shape.n, false, bias);
     if let Some(f) = op.act {
         let (n, c) = (c.len(), Shared(c.as_mut_ptr()));
         cpu.pool().run(n.div_ceil(TASK), |task| {

@@ -110,6 +110,18 @@ multiversion! {
     }
 }
 
+/// Calls a function for the Rust type of a float element type.
+macro_rules! for_rectified {
+    ($dtype:expr, $typed:ident($($arg:expr),*)) => {
+        match $dtype {
+            DType::F64 => $typed::<f64>($($arg),*),
+            DType::BF16 => $typed::<bf16>($($arg),*),
+            DType::F16 => $typed::<f16>($($arg),*),
+            _ => $typed::<f32>($($arg),*),
+        }
+    };
+}
+
 impl Kernel for ops::ReluMask {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         fn typed<T: Rectified>(cpu: &Cpu, call: &Call<'_>) {
@@ -122,12 +134,7 @@ impl Kernel for ops::ReluMask {
                 rectify::<T>(cpu.isa(), x, y, mask.get().wrapping_add(start / 8), n);
             });
         }
-        match call.inputs[0].ty.dtype {
-            DType::F64 => typed::<f64>(cpu, call),
-            DType::BF16 => typed::<bf16>(cpu, call),
-            DType::F16 => typed::<f16>(cpu, call),
-            _ => typed::<f32>(cpu, call),
-        }
+        for_rectified!(call.inputs[0].ty.dtype, typed(cpu, call));
         Ok(())
     }
 }
@@ -144,12 +151,7 @@ impl Kernel for ops::ReluMaskGrad {
                 pass::<T>(cpu.isa(), mask.get().wrapping_add(start / 8), dy, dx, n);
             });
         }
-        match call.inputs[1].ty.dtype {
-            DType::F64 => typed::<f64>(cpu, call),
-            DType::BF16 => typed::<bf16>(cpu, call),
-            DType::F16 => typed::<f16>(cpu, call),
-            _ => typed::<f32>(cpu, call),
-        }
+        for_rectified!(call.inputs[1].ty.dtype, typed(cpu, call));
         Ok(())
     }
 }

@@ -49,6 +49,13 @@ impl Draft {
         Ok(At(self.parts.len() - 1))
     }
 
+    /// Adds an operation and what describes it.
+    fn add(&mut self, operation: Descriptor, how: Descriptor) -> Result<(), Error> {
+        self.operations.push(operation);
+        self.parts.push(how);
+        Ok(())
+    }
+
     fn matmul(&mut self, a: At, b: At, c: At) -> Result<(), Error> {
         let how = Descriptor::new(Kind::CUDNN_BACKEND_MATMUL_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_MATMUL_COMP_TYPE, Data::CUDNN_DATA_FLOAT)?
@@ -60,9 +67,7 @@ impl Draft {
             .naming(Name::CUDNN_ATTR_OPERATION_MATMUL_CDESC, &[c])?
             .naming(Name::CUDNN_ATTR_OPERATION_MATMUL_DESC, &[&how])?
             .finish()?;
-        self.operations.push(operation);
-        self.parts.push(how);
-        Ok(())
+        self.add(operation, how)
     }
 
     fn reduce(&mut self, by: Reduce, x: At, y: At) -> Result<(), Error> {
@@ -76,9 +81,7 @@ impl Draft {
             .naming(Name::CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &[y])?
             .naming(Name::CUDNN_ATTR_OPERATION_REDUCTION_DESC, &[&how])?
             .finish()?;
-        self.operations.push(operation);
-        self.parts.push(how);
-        Ok(())
+        self.add(operation, how)
     }
 
     /// y of x, of a second operand where the function has two, and of a condition where it has one.
@@ -128,9 +131,7 @@ impl Draft {
         }
         let operation =
             operation.naming(Name::CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &[&self.parts[y]])?.finish()?;
-        self.operations.push(operation);
-        self.parts.push(how);
-        Ok(())
+        self.add(operation, how)
     }
 }
 

@@ -1,27 +1,13 @@
 // Convolutions as products of matrices whose elements are read from the images, window by window.
 
 struct P {
-    const T *x;
-    const T *w;
-    const T *y;
+    const T *x, *w, *y;
     T *to;
     const T *bias;
     A *partial;
-    i64 images;
-    i64 height;
-    i64 width;
-    i64 channels;
-    i64 out_height;
-    i64 out_width;
-    i64 filters;
-    i64 window[2];
-    i64 stride[2];
-    i64 pad[2];
-    i64 dilation[2];
-    i64 groups;
-    i64 pieces;
-    double s0;
-    double s1;
+    i64 images, height, width, channels, out_height, out_width;
+    i64 filters, window[2], stride[2], pad[2], dilation[2], groups, pieces;
+    double s0, s1;
 };
 // x at (window, place in the window and channel): 0 in the padding.
 struct Windows {

@@ -8,19 +8,11 @@ struct P {
     const T *x;
     const I *index;
     T *y;
-    int *count;
-    int *list;
+    int *count, *list;
     A *sum;
-    i64 outer;
-    i64 length;
-    i64 indices;
-    i64 inner;
+    i64 outer, length, indices, inner;
     i64 *flag;
-    i64 code;
-    i64 placed;
-    i64 slice;
-    i64 segments;
-    i64 segment;
+    i64 code, placed, slice, segments, segment;
 };
 DEV i64 checked(const P &p, i64 at) {
     i64 k = (i64)p.index[at];

@@ -3,13 +3,10 @@
 struct P {
     const T *x;
     const void *target;
-    const A *lse;
-    const A *dloss;
-    A *loss;
-    A *sum;
+    const A *lse, *dloss;
+    A *loss, *sum;
     T *dx;
-    i64 rows;
-    i64 classes;
+    i64 rows, classes;
     i64 *flag;
     i64 code;
 };

@@ -5,20 +5,8 @@ struct P {
     const TB *b;
     TC *c;
     const TC *bias;
-    i64 m;
-    i64 n;
-    i64 k;
-    i64 a_row;
-    i64 a_column;
-    i64 a_batch;
-    i64 b_row;
-    i64 b_column;
-    i64 b_batch;
-    i64 c_row;
-    i64 c_batch;
-    i64 accumulate;
-    double s0;
-    double s1;
+    i64 m, n, k, a_row, a_column, a_batch, b_row, b_column, b_batch, c_row, c_batch, accumulate;
+    double s0, s1;
 };
 struct Left {
     static const bool DEEP = A_DEEP;

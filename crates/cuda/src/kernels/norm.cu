@@ -4,23 +4,11 @@
 
 struct P {
     const T *x;
-    const A *gamma;
-    const A *beta;
-    const A *mean;
-    const A *rstd;
+    const A *gamma, *beta, *mean, *rstd;
     const T *dy;
     T *y;
-    A *out_mean;
-    A *out_var;
-    A *out_rstd;
-    A *dgamma;
-    A *dbeta;
-    A *partial;
-    i64 samples;
-    i64 positions;
-    i64 groups;
-    i64 part;
-    i64 pieces;
+    A *out_mean, *out_var, *out_rstd, *dgamma, *dbeta, *partial;
+    i64 samples, positions, groups, part, pieces;
     double eps;
 };
 

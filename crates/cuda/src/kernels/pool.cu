@@ -7,14 +7,7 @@ struct P {
     const T *x;
     u8 *index;
     T *y;
-    i64 images;
-    i64 height;
-    i64 width;
-    i64 channels;
-    i64 out_height;
-    i64 out_width;
-    i64 pad[2];
-    i64 count_pad;
+    i64 images, height, width, channels, out_height, out_width, pad[2], count_pad;
 };
 #define EACH_PIXEL(h, w)                                                                                               \
     Index count = (Index)(p.images * (h) * (w) * (p.channels / N)), packs = (Index)(p.channels / N);                  \

@@ -1,18 +1,10 @@
 // The gradient of a product: products of all elements before one, in scratch, then of all after it.
 
 struct P {
-    const T *x;
-    const T *dy;
+    const T *x, *dy;
     T *dx;
     A *before;
-    i64 outputs;
-    i64 folded;
-    i64 kept_rank;
-    i64 kept_length[8];
-    i64 kept_stride[8];
-    i64 rank;
-    i64 length[8];
-    i64 stride[8];
+    i64 outputs, folded, kept_rank, kept_length[8], kept_stride[8], rank, length[8], stride[8];
 };
 DEV i64 place(i64 i, i64 rank, const i64 *length, const i64 *stride) {
     i64 at = 0;

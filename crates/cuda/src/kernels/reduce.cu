@@ -6,16 +6,7 @@ struct P {
     const T *x;
     T *y;
     A *partial;
-    i64 outputs;
-    i64 folded;
-    i64 pieces;
-    i64 divide;
-    i64 kept_rank;
-    i64 kept_length[8];
-    i64 kept_stride[8];
-    i64 rank;
-    i64 length[8];
-    i64 stride[8];
+    i64 outputs, folded, pieces, divide, kept_rank, kept_length[8], kept_stride[8], rank, length[8], stride[8];
 };
 DEV i64 place(i64 i, i64 rank, const i64 *length, const i64 *stride) {
     if (rank == 1) return i * stride[0];

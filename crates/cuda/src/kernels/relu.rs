@@ -10,31 +10,36 @@ use crate::launch::{Args, Code, Grid};
 
 const TEXT: &str = include_str!("relu.cu");
 
-/// The source for elements in eights, or one by one where lengths or addresses do not allow that.
-fn code(x: Operand<'_>, y: Operand<'_>, n: usize) -> Code<'static> {
+/// Runs a kernel from x to y with a mask: on elements in eights, or one by one where lengths or addresses do not allow that.
+///
+/// # Safety
+/// The operands are live, and as the kernel takes them.
+unsafe fn launch(
+    cuda: &Cuda,
+    kernel: &str,
+    x: Operand<'_>,
+    y: Operand<'_>,
+    mask: Operand<'_>,
+) -> Result<(), Error> {
+    let n = x.ty.elements();
     let aligned = |x: Operand<'_>| (x.ptr as usize).is_multiple_of(16);
     let together = if n.is_multiple_of(8) && aligned(x) && aligned(y) { 8 } else { 1 };
-    Code::of("relu", TEXT, x.ty.dtype).with("N", together)
+    let code = Code::of("relu", TEXT, x.ty.dtype).with("N", together);
+    let args = Args::new().int(n).at(x.ptr).at(y.ptr).at(mask.ptr);
+    // SAFETY: the caller's promise.
+    unsafe { cuda.launch(&code, kernel, Grid::each(n.div_ceil(8)), &args) }
 }
 
 impl Kernel for ReluMask {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (x, y, mask) = (call.inputs[0], call.outputs[0], call.outputs[1]);
-        let n = x.ty.elements();
-        let args = Args::new().int(n).at(x.ptr).at(y.ptr).at(mask.ptr);
-        let code = code(x, y, n);
         // SAFETY: the caller's promise.
-        unsafe { cuda.launch(&code, "relu_mask", Grid::each(n.div_ceil(8)), &args) }
+        unsafe { launch(cuda, "relu_mask", call.inputs[0], call.outputs[0], call.outputs[1]) }
     }
 }
 
 impl Kernel for ReluMaskGrad {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (mask, dy, dx) = (call.inputs[0], call.inputs[1], call.outputs[0]);
-        let n = dy.ty.elements();
-        let args = Args::new().int(n).at(dy.ptr).at(dx.ptr).at(mask.ptr);
-        let code = code(dy, dx, n);
         // SAFETY: the caller's promise.
-        unsafe { cuda.launch(&code, "relu_mask_grad", Grid::each(n.div_ceil(8)), &args) }
+        unsafe { launch(cuda, "relu_mask_grad", call.inputs[1], call.outputs[0], call.inputs[0]) }
     }
 }

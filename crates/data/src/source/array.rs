@@ -351,6 +351,17 @@ pub(super) fn conversion(field: &FieldSpec, element: Stored, divisor: f32) -> Op
         .then(|| format!("'{}': {} as {}, {}", field.name, element.element, field.dtype, divided(divisor)))
 }
 
+/// Refuses columns, by name and rows, that differ in their rows.
+pub(super) fn equally_many_rows(mut columns: impl Iterator<Item = (String, u64)>) -> Result<()> {
+    let Some((first, rows)) = columns.next() else { return Ok(()) };
+    match columns.find(|(_, other)| *other != rows) {
+        Some((name, other)) => Err(Error::Stage(format!(
+            "{first} has {rows} rows and {name} has {other}; every sample needs a row of each"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Columns of equally many rows.
 pub(crate) struct Arrays {
     columns: Vec<Column>,
@@ -359,15 +370,7 @@ pub(crate) struct Arrays {
 
 impl Arrays {
     pub fn new(columns: Vec<Column>) -> Result<Arrays> {
-        if let [first, rest @ ..] = &columns[..]
-            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
-        {
-            let what = format!(
-                "'{}' has {} rows and '{}' has {}; every sample needs a row of each",
-                first.field.name, first.rows, other.field.name, other.rows
-            );
-            return Err(Error::Stage(what));
-        }
+        equally_many_rows(columns.iter().map(|column| (format!("'{}'", column.field.name), column.rows)))?;
         columns.iter().try_for_each(|column| refuse_nothing(&column.field))?;
         let spec = columns.iter().map(|column| column.field.clone()).collect();
         Ok(Arrays { columns, spec })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_formats::{FileError, Stored};
 use plimsoll_graph::DType;
 
-use super::array::{ReadAs, conversion, declared_type, refuse_nan, refuse_nothing};
+use super::array::{ReadAs, conversion, declared_type, equally_many_rows, refuse_nan, refuse_nothing};
 use super::{Stream, StreamSource};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, Sample, SampleMut};
@@ -63,18 +63,7 @@ pub(crate) struct Packed {
 
 impl Packed {
     pub fn new(columns: Vec<PackedColumn>) -> Result<Packed> {
-        if let [first, rest @ ..] = &columns[..]
-            && let Some(other) = rest.iter().find(|column| column.rows != first.rows)
-        {
-            let what = format!(
-                "{} has {} rows and {} has {}; every sample needs a row of each",
-                first.path.display(),
-                first.rows,
-                other.path.display(),
-                other.rows
-            );
-            return Err(Error::Stage(what));
-        }
+        equally_many_rows(columns.iter().map(|column| (column.path.display().to_string(), column.rows)))?;
         columns.iter().try_for_each(|column| refuse_nothing(&column.field))?;
         let spec: Vec<_> = columns.iter().map(|column| column.field.clone()).collect();
         let packed = columns.iter().map(|c| FieldSpec::new(&c.field.name, DType::U8, [c.row_bytes]));

@@ -20,6 +20,8 @@ pub enum Draw {
     Unit,
     /// Whole numbers from 0 on, below this: classes, or tokens.
     Below(usize),
+    /// 1 everywhere: a token that every vocabulary has, and that no mask leaves out as it does 0.
+    One,
 }
 
 /// Random numbers as samples.
@@ -59,12 +61,13 @@ fn write_number(dtype: DType, draw: Draw, bits: u32, slot: &mut [u8]) {
     let whole = match draw {
         Draw::Below(most) => (u64::from(bits) * most.max(1) as u64) >> 32,
         Draw::Centered | Draw::Unit => u64::from(bits & 1),
+        Draw::One => 1,
     };
     let unit = (bits >> 8) as f32 / (1 << 24) as f32;
     let number = match draw {
         Draw::Centered => (2.0 * unit - 1.0) * HALF,
         Draw::Unit => unit,
-        Draw::Below(_) => whole as f32,
+        Draw::Below(_) | Draw::One => whole as f32,
     };
     match dtype {
         DType::F32 => slot.copy_from_slice(&number.to_ne_bytes()),
@@ -74,7 +77,7 @@ fn write_number(dtype: DType, draw: Draw, bits: u32, slot: &mut [u8]) {
         DType::I64 => slot.copy_from_slice(&(whole as i64).to_ne_bytes()),
         DType::I32 => slot.copy_from_slice(&(whole as i32).to_ne_bytes()),
         DType::U8 => slot.copy_from_slice(&[whole as u8]),
-        DType::Bool => slot.copy_from_slice(&[(bits & 1) as u8]),
+        DType::Bool => slot.copy_from_slice(&[u8::from(whole > 0)]),
     }
 }
 

@@ -50,26 +50,20 @@ impl<'a> Rewrite<'a> {
         like: &Node,
         op: Op,
         inputs: &[ValueId],
-        stands_for: Olds<'_>,
+        olds: Olds<'_>,
     ) -> Result<Made> {
         let inputs = inputs.iter().map(|&v| self.at(v)).collect::<Result<SmallVec<[ValueId; 8]>>>()?;
-        self.push(like, op, &inputs, stands_for)
+        self.push(like, op, &inputs, olds)
     }
 
     /// Like [`Rewrite::replace`] with inputs that are new values.
-    pub(crate) fn push(
-        &mut self,
-        like: &Node,
-        op: Op,
-        inputs: &[ValueId],
-        stands_for: Olds<'_>,
-    ) -> Result<Made> {
+    pub(crate) fn push(&mut self, like: &Node, op: Op, inputs: &[ValueId], olds: Olds<'_>) -> Result<Made> {
         self.new.set_scope(&like.scope);
         let phase = self.new.set_phase(like.phase);
         let made = self.new.push(op, inputs, like.site);
         self.new.set_phase(phase);
         let made = made?;
-        for (&new, old) in made.iter().zip(stands_for) {
+        for (&new, old) in made.iter().zip(olds) {
             if let Some(old) = old {
                 let info = self.old.info(*old);
                 self.new.rename(new, &info.name, info.site);

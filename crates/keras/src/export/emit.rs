@@ -1,4 +1,4 @@
-//! Turns a description of a model into layers and functions of Keras, each called once.
+//! Turns a description of a model into layers and functions of Keras, each called once: layers in `layers`, what is between them in `ops`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -12,8 +12,7 @@ impl Net {
     /// x. Samples must stand along the first axis: a mask is a sample's own.
     #[track_caller]
     pub fn dropout(&mut self, name: &str, x: &Tensor, rate: f64) -> Result<Tensor> {
-        check(rate)?;
-        if !self.is_training() || rate == 0.0 {
+        if self.drops_nothing(rate)? {
             return Ok(x.clone());
         }
         let (key, stream) = self.draw(name)?;
@@ -21,11 +20,17 @@ impl Net {
         self.note(name, LayerKind::Dropout { rate }, &[x], y)
     }
 
+    /// Whether nothing is dropped: outside of training, or at a rate of 0.
+    #[track_caller]
+    fn drops_nothing(&self, rate: f64) -> Result<bool> {
+        check(rate)?;
+        Ok(!self.is_training() || rate == 0.0)
+    }
+
     /// Dropout of whole channels: every position of a sample `[.., C]` has the same mask.
     #[track_caller]
     pub fn spatial_dropout(&mut self, name: &str, x: &Tensor, rate: f64) -> Result<Tensor> {
-        check(rate)?;
-        if !self.is_training() || rate == 0.0 {
+        if self.drops_nothing(rate)? {
             return Ok(x.clone());
         }
         let (key, stream) = self.draw(name)?;

@@ -56,8 +56,8 @@ pub struct Size {
 /// No such thing anywhere.
 const NONE: Size = Size { width: 0, depth: 0, heads: 0, image: 0, patch: 0, sequence: 0, classes: 0 };
 
-/// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes of the reference cases, the others at the
-/// published ones.
+/// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes at which other systems are compared
+/// (`benches/cases.py`), the others at the published ones.
 pub const ALL: &[Entry] = &[
     Entry {
         name: "mlp",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_cases_have_the_peers_numbers_of_parameters() {
+    fn models_that_are_compared_have_the_peers_numbers_of_parameters() {
         for (name, parameters) in [
             ("mlp", 1_863_690),
             ("cnn", 106_538),

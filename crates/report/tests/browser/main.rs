@@ -68,7 +68,7 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
     let (at, held) = step.peak();
     let expected = [
         ("figure-planned", record.plan.planned_bytes),
-        ("figure-line", record.plan.memory_limit_bytes.unwrap()),
+        ("figure-memory-limit", record.plan.memory_limit_bytes.unwrap()),
         ("figure-least-possible", record.plan.floor_bytes),
         ("figure-fastest-plan-takes", record.plan.unlimited_bytes),
         ("figure-most-measured", record.plan.planned_bytes - 500),

@@ -48,9 +48,15 @@ impl StepPlanner {
     /// ends come first and then what halves the largest gaps, so that a search that is cut short by `time` has seen the
     /// whole range.
     pub fn frontier(&mut self, limits: usize, time: Option<Duration>) -> Result<Frontier> {
+        self.frontier_from(Bytes::ZERO, limits, time)
+    }
+
+    /// As [`StepPlanner::frontier`], but for limits from `least` on: where something else of the same run needs more than the step.
+    pub fn frontier_from(&mut self, least: Bytes, limits: usize, time: Option<Duration>) -> Result<Frontier> {
         let start = Instant::now();
         let over = || time.is_some_and(|time| start.elapsed() >= time);
-        let (floor, most) = (self.floor(), self.unlimited().max(self.floor()));
+        let floor = self.floor().max(least);
+        let most = self.unlimited().max(floor);
         let last = limits.max(2) - 1;
         // Equal ratios: a little memory changes most where there is least of it.
         let ratio = most.get() as f64 / floor.get().max(1) as f64;

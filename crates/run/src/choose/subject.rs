@@ -1,4 +1,7 @@
 //! What is planned: a step, its options, and what of it is there already.
+//!
+//! What can be asked of it stands with the answer: its limits (`limits`), candidates (`candidate`), places for its state (`placement`),
+//! a refusal (`refuse`).
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Graph, Site, Type, ValueId};

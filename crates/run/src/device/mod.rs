@@ -1,4 +1,6 @@
 //! A device as a value: kernels, memory and a record of what was placed on it.
+//!
+//! Where devices come from is apart, since it alone names backends (`backends`, `best`); so is what a memory limit counts (`counted`).
 
 mod backends;
 mod best;

@@ -7,7 +7,7 @@ use plimsoll_graph::{Site, TensorOps, Type, passes};
 use crate::device::{Buffer, Device};
 use crate::error::{Error, Result};
 use crate::lower::{PlannableGraph, Roles};
-use crate::program::{Program, Room};
+use crate::program::{Program, ProgramMemory};
 use crate::tensor::{Tensor, Tracing, tape};
 
 /// How many signatures a function keeps programs for, unless told otherwise.
@@ -84,11 +84,11 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             .map(|t| Ok(t.buffer(site)?.ptr()))
             .collect::<Result<Vec<*mut u8>>>()?;
         let pointers: Vec<*mut u8> = results.iter().map(|(_, buffer)| buffer.ptr()).collect();
+        let memory =
+            ProgramMemory { arguments: &arguments, results: &pointers, arena: arena.ptr(), host: None };
         // SAFETY: arguments are alive and only read (nothing is replaced), results and arena are fresh, all are on the
         // program's device with the sizes of its types.
-        unsafe {
-            program.run(&compiled.device, &arguments, &pointers, Room { arena: arena.ptr(), host: None })
-        }?;
+        unsafe { program.run(&compiled.device, memory) }?;
         Ok(results.into_iter().map(|(ty, buffer)| Tensor::eager(ty, buffer)).collect())
     }
 

@@ -114,7 +114,8 @@ mod tests {
     use plimsoll_plan::{Exactness, Kind};
 
     use super::*;
-    use crate::{Device, StateTensor, StepArgs, StepOptions, StepResult, Tape, Tensor};
+    use crate::execute::chain::chain;
+    use crate::{Device, StateTensor, StepOptions, Tensor};
 
     /// A chain of layers over a batch of 512, in micro-batches of 128 where `split`.
     fn step(split: bool) -> (Device, Step) {
@@ -125,18 +126,7 @@ mod tests {
             let options = StepOptions { batched: true, reserved: Bytes::mib(3), ..StepOptions::default() }
                 .micro_batch(split.then_some(128))
                 .exactness(Exactness::Reassociated);
-            Step::compile_with(options, held, &[Type::new(DType::F32, [512, 256])], |pass: &StepArgs<'_>| {
-                let tape = Tape::new();
-                tape.watch(&pass.state[0])?;
-                let mut x = pass.inputs[0].clone();
-                for _ in 0..8 {
-                    x = x.matmul(&pass.state[0])?.tanh()?;
-                }
-                let loss = x.square()?.mean(&[], false)?;
-                let gradient = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
-                let state = vec![pass.state[0].sub(&gradient.mul_scalar(0.1)?)?];
-                Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
-            })
+            Step::compile_with(options, held, &[Type::new(DType::F32, [512, 256])], chain(8))
         });
         (device, step.unwrap())
     }

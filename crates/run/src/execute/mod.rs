@@ -1,5 +1,7 @@
 //! Runs what was planned: traced functions, and training steps over state that they update in place.
 
+#[cfg(test)]
+mod chain;
 mod forms;
 mod function;
 mod ledger;

@@ -6,7 +6,8 @@ use plimsoll_device::{Bytes, Verdict};
 use plimsoll_graph::{DType, Type};
 
 use crate::device::fake_card::FakeCard;
-use crate::{Device, Error, Kind, Mode, StateTensor, Step, StepOptions, StepResult, Tape, Tensor, TensorOps};
+use crate::execute::chain::chain;
+use crate::{Device, Error, Kind, Mode, StateTensor, Step, StepOptions, StepResult, Tensor, TensorOps};
 
 /// A deep chain over a batch: most of what it takes can be recomputed.
 fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
@@ -14,18 +15,7 @@ fn step(device: &Device, memory: Option<Bytes>) -> crate::Result<Step> {
         let w = Tensor::from_f64(&[0.01; 64 * 64], Type::new(DType::F32, [64, 64]))?;
         let held = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
         let options = StepOptions::default().limit(memory);
-        Step::compile_with(options, held, &[input()], |pass| {
-            let tape = Tape::new();
-            tape.watch(&pass.state[0])?;
-            let mut x = pass.inputs[0].clone();
-            for _ in 0..24 {
-                x = x.matmul(&pass.state[0])?.tanh()?;
-            }
-            let loss = x.square()?.mean(&[], false)?;
-            let grad = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
-            let state = vec![pass.state[0].sub(&grad.mul_scalar(0.1)?)?];
-            Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
-        })
+        Step::compile_with(options, held, &[input()], chain(24))
     })
 }
 

@@ -7,7 +7,7 @@ use super::step::Mode;
 use crate::choose::{PlanFigures, Shared, staged};
 use crate::device::{Buffer, Device, Watch};
 use crate::error::{Error, Result};
-use crate::program::{Meanwhile, Part, Recorded, Room, StepProgram, check};
+use crate::program::{Meanwhile, Part, ProgramMemory, Recorded, StepProgram, check};
 use crate::tensor::Tensor;
 
 /// One compiled form of a step. The workspace that all variants share holds, in this order:
@@ -263,7 +263,7 @@ impl Variant {
         site: Site,
     ) -> Result<()> {
         // SAFETY: the arena lies in the workspace, behind everything else.
-        let room = Room { arena: unsafe { base.add(self.arena) }, host };
+        let arena = unsafe { base.add(self.arena) };
         let Variant { outputs, passes, update, sums, guard, rows, first, firsts, .. } = self;
         let fault = |fault| Error::Fault { fault, site };
         for (offset, bytes) in &*sums {
@@ -302,7 +302,7 @@ impl Variant {
                     bound.arguments[state.len() + i] = source;
                 }
                 // SAFETY: the caller's promise.
-                unsafe { bound.run(device, room, meanwhile, site) }?;
+                unsafe { bound.run(device, arena, host, meanwhile, site) }?;
                 sample += bound.part.samples;
                 pass += 1;
             }
@@ -315,7 +315,7 @@ impl Variant {
             let position = firsts[0].buffer(site)?.ptr();
             bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
-            unsafe { bound.run(device, room, meanwhile, site) }?;
+            unsafe { bound.run(device, arena, host, meanwhile, site) }?;
         }
         meanwhile.now();
         // What kernels refuse is known when they are done.
@@ -368,14 +368,16 @@ impl Bound {
     unsafe fn run(
         &mut self,
         device: &Device,
-        room: Room<'_>,
+        arena: *mut u8,
+        host: Option<&dyn HostArena>,
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
         let Bound { part, arguments, results, seen, .. } = self;
-        let host = room.host.map_or(0, |host| host.generation());
+        let memory = ProgramMemory { arguments: &*arguments, results: &*results, arena, host };
+        let host = host.map_or(0, |host| host.generation());
         let same = |seen: &Seen| {
-            (seen.arena, seen.host) == (room.arena, host)
+            (seen.arena, seen.host) == (arena, host)
                 && seen.arguments == *arguments
                 && seen.results == *results
         };
@@ -385,22 +387,22 @@ impl Bound {
             return unsafe { recorded.replay(device, meanwhile, site) };
         }
         // SAFETY: the caller's promise.
-        unsafe { part.program.run(device, arguments, results, room) }?;
+        unsafe { part.program.run(device, memory) }?;
         if device.backend().is_host() {
             return Ok(());
         }
         if let Some(i) = known {
             // SAFETY: as above; it is replayed over the same memory only.
-            seen[i].recorded = unsafe { part.program.record(device, arguments, results, room) }?;
+            seen[i].recorded = unsafe { part.program.record(device, memory) }?;
             return Ok(());
         }
         // What was recorded elsewhere in memory that is no more goes first, then what was used longest ago.
-        seen.retain(|seen| (seen.arena, seen.host) == (room.arena, host));
+        seen.retain(|seen| (seen.arena, seen.host) == (arena, host));
         if seen.len() >= MOST_SEEN {
             seen.remove(0);
         }
         let (arguments, results) = (arguments.clone(), results.clone());
-        seen.push(Seen { arguments, results, arena: room.arena, host, recorded: None });
+        seen.push(Seen { arguments, results, arena, host, recorded: None });
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Arguments become residents, so that the planner knows which version of a parameter each op is promised. An op that
 //! can write a new parameter over the old one updates its resident; any other new state is copied there at the end.
-//! Results have bytes of their own outside the arena and weigh nothing in the problem.
+//! Results have bytes of their own outside the arena and weigh nothing in the problem. Who holds which bytes of a plan is read off it in
+//! `spans`.
 
 mod commits;
 mod order;

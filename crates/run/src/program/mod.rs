@@ -4,16 +4,20 @@
 
 mod instructions;
 mod meanwhile;
+mod memory;
 #[cfg(test)]
 mod random_graphs;
+mod recorded;
 mod step_program;
 
 pub(crate) use meanwhile::Meanwhile;
+pub(crate) use memory::ProgramMemory;
+pub(crate) use recorded::Recorded;
 pub(crate) use step_program::{Part, StepProgram};
 
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Call, Fault, HostArena, Operand, Recording};
+use plimsoll_device::backend::{Call, Fault, Operand};
 use plimsoll_graph::{DType, Graph, Node, NodeId, Site, Type, ValueId};
 use smallvec::SmallVec;
 
@@ -61,15 +65,6 @@ pub(crate) struct Program {
     host_bytes: usize,
     /// How many copies are under way at once.
     slots: usize,
-}
-
-/// The memory that a program runs in, beside its arguments and results.
-#[derive(Clone, Copy)]
-pub(crate) struct Room<'a> {
-    /// The arena.
-    pub(crate) arena: *mut u8,
-    /// The host's arena, where there is one.
-    pub(crate) host: Option<&'a dyn HostArena>,
 }
 
 impl Program {
@@ -132,21 +127,15 @@ impl Program {
     /// Pointers must be live memory of `device`, aligned and as large as the types say; those of arguments that results
     /// replace are written. The arena has [`Program::arena_bytes`] bytes, and the host's is fit for
     /// [`Program::host_room`]. Nothing else may use any of it meanwhile.
-    pub(crate) unsafe fn run(
-        &self,
-        device: &Device,
-        arguments: &[*mut u8],
-        results: &[*mut u8],
-        room: Room<'_>,
-    ) -> Result<()> {
+    pub(crate) unsafe fn run(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<()> {
         // SAFETY: the caller's promise.
-        let done = unsafe { self.run_some(&self.instructions, device, arguments, results, room) };
-        self.settled(done, room)
+        let done = unsafe { self.run_some(&self.instructions, device, memory) };
+        self.settled(done, memory)
     }
 
     /// Ends the copies of a run that failed, so that none reaches into the next.
-    fn settled<T>(&self, done: Result<T>, room: Room<'_>) -> Result<T> {
-        if let (Err(_), Some(host)) = (&done, room.host) {
+    fn settled<T>(&self, done: Result<T>, memory: ProgramMemory<'_>) -> Result<T> {
+        if let (Err(_), Some(host)) = (&done, memory.host) {
             // What went wrong first is what is told.
             host.settle().ok();
         }
@@ -159,18 +148,12 @@ impl Program {
         &self,
         instructions: &[Instruction],
         device: &Device,
-        arguments: &[*mut u8],
-        results: &[*mut u8],
-        room: Room<'_>,
+        memory: ProgramMemory<'_>,
     ) -> Result<()> {
-        let at = |place: Place| match place {
-            Place::Argument(i) => arguments[i],
-            Place::Result(i) => results[i],
-            // SAFETY: a verified plan's offsets lie inside the arena.
-            Place::Arena(offset) => unsafe { room.arena.add(offset) },
-        };
+        // SAFETY: the memory is this program's.
+        let at = |place: Place| unsafe { memory.at(place) };
         let host =
-            || room.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
+            || memory.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
         for instruction in instructions {
             let (id, inputs, outputs, scratch, scratch_bytes) = match instruction {
                 Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
@@ -202,13 +185,13 @@ impl Program {
                 }
                 Instruction::Fetch { argument, to, bytes, slot } => {
                     // SAFETY: as above, and an argument on the host has bytes of its own there.
-                    unsafe { host()?.fetch(arguments[*argument], at(*to), *bytes, *slot) }
+                    unsafe { host()?.fetch(memory.arguments[*argument], at(*to), *bytes, *slot) }
                         .map_err(|fault| self.fault(fault))?;
                     continue;
                 }
                 Instruction::Store { argument, from, bytes, slot } => {
                     // SAFETY: as above.
-                    unsafe { host()?.store(at(*from), arguments[*argument], *bytes, *slot) }
+                    unsafe { host()?.store(at(*from), memory.arguments[*argument], *bytes, *slot) }
                         .map_err(|fault| self.fault(fault))?;
                     continue;
                 }
@@ -235,62 +218,6 @@ impl Program {
         Ok(())
     }
 
-    /// Records it, to be run again over the same memory with little work for the host; none where the device has no use
-    /// for that. It must have been run before.
-    ///
-    /// # Safety
-    /// As for [`Program::run`], for as long as the recording is replayed.
-    pub(crate) unsafe fn record(
-        &self,
-        device: &Device,
-        arguments: &[*mut u8],
-        results: &[*mut u8],
-        room: Room<'_>,
-    ) -> Result<Option<Recorded>> {
-        // SAFETY: the caller's promise.
-        self.settled(unsafe { self.record_parts(device, arguments, results, room) }, room)
-    }
-
-    /// # Safety
-    /// As for [`Program::record`].
-    unsafe fn record_parts(
-        &self,
-        device: &Device,
-        arguments: &[*mut u8],
-        results: &[*mut u8],
-        room: Room<'_>,
-    ) -> Result<Option<Recorded>> {
-        let mut parts = Vec::new();
-        // A recording cannot wait for a number, so it ends where one is checked.
-        for part in self.instructions.split_inclusive(|i| matches!(i, Instruction::Check { .. })) {
-            let (body, checked) = match part {
-                [body @ .., Instruction::Check { at, dtype, node }] => {
-                    let place = match *at {
-                        Place::Argument(i) => arguments[i],
-                        Place::Result(i) => results[i],
-                        // SAFETY: a verified plan's offsets lie inside the arena.
-                        Place::Arena(offset) => unsafe { room.arena.add(offset) },
-                    };
-                    (body, Some((place, *dtype, self.graph.node(*node).site)))
-                }
-                body => (body, None),
-            };
-            let mut run = || {
-                // SAFETY: the caller's promise.
-                match unsafe { self.run_some(body, device, arguments, results, room) } {
-                    Ok(()) => Ok(()),
-                    Err(Error::Fault { fault, .. }) => Err(fault),
-                    Err(other) => Err(Fault { op: "record", why: other.to_string() }),
-                }
-            };
-            match device.backend().record(&mut run).map_err(|fault| self.fault(fault))? {
-                Some(recording) => parts.push((recording, checked)),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(Recorded(parts)))
-    }
-
     /// An error that belongs to no op.
     fn fault(&self, fault: Fault) -> Error {
         Error::Fault { fault, site: self.site().unwrap_or(Site::here()) }
@@ -299,42 +226,6 @@ impl Program {
     /// The user's line of the first op, for errors that belong to the program as a whole.
     pub(crate) fn site(&self) -> Option<Site> {
         self.graph.nodes().first().map(|node| node.site)
-    }
-}
-
-/// A recorded program: its parts, each with the number that must be finite before the next.
-#[derive(Debug)]
-pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<Checked>)>);
-
-/// Where a number is that must be finite, its type, and the line that made it.
-type Checked = (*mut u8, DType, Site);
-
-// SAFETY: the addresses are of the device, and are only followed under the promise of `replay`.
-unsafe impl Send for Recorded {}
-
-impl Recorded {
-    /// Runs it again.
-    ///
-    /// # Safety
-    /// As for [`Program::run`], over the memory it was recorded with.
-    pub(crate) unsafe fn replay(
-        &self,
-        device: &Device,
-        meanwhile: &mut Meanwhile<'_>,
-        site: Site,
-    ) -> Result<()> {
-        for (recording, checked) in &self.0 {
-            // SAFETY: the caller's promise.
-            unsafe { recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
-            if checked.is_some() {
-                meanwhile.now();
-            }
-            if let Some((at, dtype, site)) = *checked {
-                // SAFETY: the caller's promise.
-                unsafe { check(device, at, dtype, site) }?;
-            }
-        }
-        Ok(())
     }
 }
 

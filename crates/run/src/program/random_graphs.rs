@@ -9,7 +9,7 @@ use plimsoll_graph::passes::sample::random_graph;
 use plimsoll_graph::reference::interpret;
 use plimsoll_graph::{DType, Site};
 
-use super::{Program, Room};
+use super::{Program, ProgramMemory};
 use crate::device::{Buffer, Device};
 use crate::lower::{PlannableGraph, Roles};
 use crate::peak::fullest;
@@ -31,9 +31,10 @@ fn run(graph: &Graph, arguments: &[Tensor], bytes: u64, device: &Device) -> (Vec
         program.result_types().map(|ty| Tensor::eager(ty.clone(), Arc::new(new(ty.bytes())))).collect();
     let pointers =
         |tensors: &[Tensor]| tensors.iter().map(|t| t.buffer(site).unwrap().ptr()).collect::<Vec<_>>();
-    let room = Room { arena: arena.ptr(), host: None };
+    let (given, made) = (pointers(arguments), pointers(&results));
+    let memory = ProgramMemory { arguments: &given, results: &made, arena: arena.ptr(), host: None };
     // SAFETY: arguments are only read, results and arena are fresh and of the sizes the program says.
-    unsafe { program.run(device, &pointers(arguments), &pointers(&results), room) }.unwrap();
+    unsafe { program.run(device, memory) }.unwrap();
     (results, replays)
 }
 

@@ -1,4 +1,6 @@
 //! A tensor: eager, with its bytes on a device, or traced, a value of a function being recorded.
+//!
+//! How its elements come from the host and go there is in `host` and `uploader`.
 
 mod host;
 mod sketch;

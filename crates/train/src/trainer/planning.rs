@@ -61,10 +61,11 @@ impl Trainer {
     ) -> Result<Frontier> {
         let (device, data) = (self.on()?, data.borrow());
         device.scope(|| {
+            let share = self.look_at_last_batch(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true)?;
             // With pipelines that take the least, as for the least that a plan names.
-            recipe.reserved = self.reserved + self.pipelines(self.share)?.least(data)?;
-            Ok(self.planner(recipe)?.frontier(limits, time)?)
+            recipe.reserved = self.reserved + self.pipelines(share)?.least(data)?;
+            Ok(self.planner(recipe)?.frontier_from(share.last_batch_floor, limits, time)?)
         })
     }
 
@@ -159,7 +160,8 @@ impl Trainer {
         self.check_settings()?;
         let is_lean =
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
-        let wished = self.look_at_last_batch(data, Share { is_lean, ..Share::default() })?;
+        let wished =
+            self.look_at_last_batch(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
         let mut shares = vec![wished];
         if self.request.host_limit.is_none() && !wished.is_lean {
             shares.push(Share { is_lean: true, ..wished });
@@ -177,7 +179,7 @@ impl Trainer {
     ///
     /// # Errors
     /// The limit is lower: the refusal is that of the last batch.
-    fn look_at_last_batch(&self, data: &Dataset, mut share: Share) -> Result<Share> {
+    fn look_at_last_batch(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
         let (Some(batch), Some(samples)) = (data.batch_size(), data.samples()?) else { return Ok(share) };
         let rest = (samples % batch as u64) as usize;
         // What has fewer samples than a batch has no full one.
@@ -199,7 +201,6 @@ impl Trainer {
         recipe.reserved = self.reserved + least + unused;
         let mut planner = self.planner(recipe)?;
         share.last_batch_floor = planner.floor();
-        let limit = self.request.limit;
         if let Some(limit) = limit.filter(|limit| *limit < share.last_batch_floor) {
             planner.plan(Some(limit))?;
         }

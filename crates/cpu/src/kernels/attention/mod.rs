@@ -117,35 +117,29 @@ fn padded(features: usize) -> usize {
     features.next_multiple_of(LANES)
 }
 
-impl Kernel for ops::Attention {
-    fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-        let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
-        with_stored!(inputs[0].dtype, T => forward::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads())
-    }
+macro_rules! attention_kernel {
+    ($op:ident, $pass:ident, $this:ident => $attention:expr) => {
+        impl Kernel for ops::$op {
+            fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
+                let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
+                with_stored!(inputs[0].dtype, T => {
+                    $pass::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads()
+                })
+            }
 
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise; the types are the op's.
-        with_stored!(call.inputs[0].ty.dtype, T => unsafe {
-            forward::run(cpu, &Problem::<T>::new(self, call)?, call);
-        });
-        Ok(())
-    }
+            unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                let $this = self;
+                // SAFETY: the caller's promise; the types are the op's.
+                with_stored!(call.inputs[0].ty.dtype, T => unsafe {
+                    $pass::run(cpu, &Problem::<T>::new($attention, call)?, call);
+                });
+                Ok(())
+            }
+        }
+    };
 }
-
-impl Kernel for ops::AttentionGrad {
-    fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-        let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
-        with_stored!(inputs[0].dtype, T => backward::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads())
-    }
-
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise; the types are the op's.
-        with_stored!(call.inputs[0].ty.dtype, T => unsafe {
-            backward::run(cpu, &Problem::<T>::new(&self.0, call)?, call);
-        });
-        Ok(())
-    }
-}
+attention_kernel!(Attention, forward, this => this);
+attention_kernel!(AttentionGrad, backward, this => &this.0);
 
 /// A product of the tiles, both operands by row.
 #[inline(always)]

@@ -219,42 +219,28 @@ fn backward_scratch(x: &Type, gamma: &Type) -> usize {
     rows.div_ceil(rows_per_part(rows, n)) * 2 * gamma.bytes()
 }
 
-impl Kernel for LayerNorm {
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise, passed on.
-        for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-            run_forward::<T, Centred>(cpu, call, self.eps.0)
-        })
-    }
+macro_rules! row_kernels {
+    ($norm:ident, $grad:ident, $centring:ident) => {
+        impl Kernel for $norm {
+            unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                // SAFETY: the caller's promise, passed on.
+                for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
+                    run_forward::<T, $centring>(cpu, call, self.eps.0)
+                })
+            }
+        }
+
+        impl Kernel for $grad {
+            fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
+                backward_scratch(inputs[0], inputs[1])
+            }
+
+            unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                // SAFETY: the caller's promise, passed on.
+                for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe { run_backward::<T, $centring>(cpu, call) })
+            }
+        }
+    };
 }
-
-impl Kernel for LayerNormGrad {
-    fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-        backward_scratch(inputs[0], inputs[1])
-    }
-
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise, passed on.
-        for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe { run_backward::<T, Centred>(cpu, call) })
-    }
-}
-
-impl Kernel for RmsNorm {
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise, passed on.
-        for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-            run_forward::<T, Uncentred>(cpu, call, self.eps.0)
-        })
-    }
-}
-
-impl Kernel for RmsNormGrad {
-    fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-        backward_scratch(inputs[0], inputs[1])
-    }
-
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the caller's promise, passed on.
-        for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe { run_backward::<T, Uncentred>(cpu, call) })
-    }
-}
+row_kernels!(LayerNorm, LayerNormGrad, Centred);
+row_kernels!(RmsNorm, RmsNormGrad, Uncentred);

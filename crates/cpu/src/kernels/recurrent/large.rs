@@ -2,7 +2,7 @@
 
 use super::super::real::Real;
 use crate::Cpu;
-use crate::gemm::{Batch, Epilogue, Operand, Shape, gemm, gemm_f64, gemm_scratch_bytes};
+use crate::gemm::{Epilogue, Operand, Product, Shape, gemm, gemm_f64, gemm_scratch_bytes};
 
 /// A matrix in memory.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ unsafe fn output<'a, E>(shape: Shape, c: *mut E, ldc: usize) -> &'a mut [E] {
 
 impl Large for f32 {
     fn scratch(cpu: &Cpu, shape: Shape) -> usize {
-        gemm_scratch_bytes::<f32>(cpu.isa(), shape, cpu.threads())
+        gemm_scratch_bytes::<f32>(cpu.isa(), shape, 1, cpu.threads())
     }
 
     unsafe fn multiply(
@@ -88,7 +88,8 @@ impl Large for f32 {
             let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
             let epilogue = Epilogue { bias, ..Epilogue::NONE };
             let scratch = std::slice::from_raw_parts_mut(scratch, Self::scratch(cpu, shape));
-            gemm(cpu.pool(), cpu.isa(), shape, a, b, output(shape, c, ldc), ldc, &epilogue, scratch);
+            let product = Product::one(shape, a, b);
+            gemm(cpu.pool(), cpu.isa(), product, output(shape, c, ldc), ldc, &epilogue, scratch);
         }
     }
 }
@@ -112,7 +113,7 @@ impl Large for f64 {
         unsafe {
             let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
             let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
-            gemm_f64(cpu.pool(), shape, Batch::ONE, a, b, output(shape, c, ldc), ldc, false, bias);
+            gemm_f64(cpu.pool(), Product::one(shape, a, b), output(shape, c, ldc), ldc, false, bias);
         }
     }
 }

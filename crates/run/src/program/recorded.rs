@@ -1,0 +1,90 @@
+//! A program as a device recorded it: to be run again over the same memory with little work for the host.
+
+use plimsoll_device::backend::{Fault, Recording};
+use plimsoll_graph::{DType, Site};
+
+use super::{Instruction, Meanwhile, Program, ProgramMemory, check};
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+impl Program {
+    /// Records it, to be run again over the same memory with little work for the host; none where the device has no use
+    /// for that. It must have been run before.
+    ///
+    /// # Safety
+    /// As for [`Program::run`], for as long as the recording is replayed.
+    pub(crate) unsafe fn record(
+        &self,
+        device: &Device,
+        memory: ProgramMemory<'_>,
+    ) -> Result<Option<Recorded>> {
+        // SAFETY: the caller's promise.
+        self.settled(unsafe { self.record_parts(device, memory) }, memory)
+    }
+
+    /// # Safety
+    /// As for [`Program::record`].
+    unsafe fn record_parts(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<Option<Recorded>> {
+        let mut parts = Vec::new();
+        // A recording cannot wait for a number, so it ends where one is checked.
+        for part in self.instructions.split_inclusive(|i| matches!(i, Instruction::Check { .. })) {
+            let (body, checked) = match part {
+                [body @ .., Instruction::Check { at, dtype, node }] => {
+                    // SAFETY: the memory is this program's.
+                    let place = unsafe { memory.at(*at) };
+                    (body, Some((place, *dtype, self.graph.node(*node).site)))
+                }
+                body => (body, None),
+            };
+            let mut run = || {
+                // SAFETY: the caller's promise.
+                match unsafe { self.run_some(body, device, memory) } {
+                    Ok(()) => Ok(()),
+                    Err(Error::Fault { fault, .. }) => Err(fault),
+                    Err(other) => Err(Fault { op: "record", why: other.to_string() }),
+                }
+            };
+            match device.backend().record(&mut run).map_err(|fault| self.fault(fault))? {
+                Some(recording) => parts.push((recording, checked)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Recorded(parts)))
+    }
+}
+
+/// A recorded program: its parts, each with the number that must be finite before the next.
+#[derive(Debug)]
+pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<Checked>)>);
+
+/// Where a number is that must be finite, its type, and the line that made it.
+type Checked = (*mut u8, DType, Site);
+
+// SAFETY: the addresses are of the device, and are only followed under the promise of `replay`.
+unsafe impl Send for Recorded {}
+
+impl Recorded {
+    /// Runs it again.
+    ///
+    /// # Safety
+    /// As for [`Program::run`], over the memory it was recorded with.
+    pub(crate) unsafe fn replay(
+        &self,
+        device: &Device,
+        meanwhile: &mut Meanwhile<'_>,
+        site: Site,
+    ) -> Result<()> {
+        for (recording, checked) in &self.0 {
+            // SAFETY: the caller's promise.
+            unsafe { recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
+            if checked.is_some() {
+                meanwhile.now();
+            }
+            if let Some((at, dtype, site)) = *checked {
+                // SAFETY: the caller's promise.
+                unsafe { check(device, at, dtype, site) }?;
+            }
+        }
+        Ok(())
+    }
+}
