@@ -1,6 +1,6 @@
-//! Two eager loops that other systems stumble over: many large products at constant memory, and a pool full of holes.
+//! Three eager loops that other systems stumble over: many products at constant memory, a pool full of holes, and a leak.
 //!
-//! Run with `cargo run --release -p plimsoll --example memory`.
+//! Run with `cargo run --release -p plimsoll --example eager_memory`.
 
 use std::time::Instant;
 
@@ -8,26 +8,27 @@ use plimsoll::prelude::*;
 
 fn main() -> plimsoll::Result<()> {
     products()?;
-    holes()
+    holes()?;
+    leak()
 }
 
-/// 500 products of 2000 × 2000 matrices: the memory after the last is that after the first.
+/// 100 products of 300 × 300 matrices: the memory after the last is that after the first.
 fn products() -> plimsoll::Result<()> {
     let device = Device::cpu_with(plimsoll::device::process::allowed_cpus(), Bytes::mib(128))?;
     device.scope(|| {
-        let square = Type::new(DType::F32, [2000, 2000]);
-        let a = Tensor::full(square.clone(), 1.0 / 2000.0)?;
+        let square = Type::new(DType::F32, [300, 300]);
+        let a = Tensor::full(square.clone(), 1.0 / 300.0)?;
         let mut b = Tensor::full(square, 1.0)?;
         let start = Instant::now();
-        for i in 1..=500 {
+        for i in 1..=100 {
             b = a.matmul(&b)?;
-            if i == 1 || i % 100 == 0 {
+            if i == 1 || i % 25 == 0 {
                 let info = device.memory_info();
                 let resident = plimsoll::device::process::resident().unwrap_or(Bytes(0));
                 println!("product {i:3}: {} in use, peak {}, process {resident}", info.current, info.peak);
             }
         }
-        println!("500 products in {:.1} s\n", start.elapsed().as_secs_f64());
+        println!("100 products in {:.1} s\n", start.elapsed().as_secs_f64());
         Ok(())
     })
 }
@@ -44,10 +45,28 @@ fn holes() -> plimsoll::Result<()> {
         let start = Instant::now();
         let refused = Tensor::zeros(Type::new(DType::U8, [8 << 20]));
         let waited = start.elapsed();
-        match refused {
-            Ok(_) => println!("8 MiB fitted"),
-            Err(error) => println!("{error}\n\nrefused after {waited:?}"),
+        let why = refused.map(|_| String::new()).unwrap_or_else(|error| error.to_string());
+        println!("{why}\n\nrefused after {waited:?}\n");
+        assert!(why.contains("fragmentation"));
+        Ok(())
+    })
+}
+
+/// A loop that keeps every loss, with all that it was computed from.
+fn leak() -> plimsoll::Result<()> {
+    let device = Device::cpu_with(1, Bytes::mib(64))?;
+    device.scope(|| {
+        // ANCHOR: leak
+        let mut losses = Vec::new();
+        let mut grown = Vec::new();
+        for _ in 0..10 {
+            let outputs = Tensor::full(Type::new(DType::F32, [256, 256]), 1.0)?.tanh()?;
+            losses.push(outputs); // a tensor is kept where a number would do
+            grown = device.mark_step();
         }
+        grown.iter().for_each(|growth| println!("{growth}"));
+        // ANCHOR_END: leak
+        assert!(grown.len() == 1 && losses.len() == 10);
         Ok(())
     })
 }
