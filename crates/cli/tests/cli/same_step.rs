@@ -22,7 +22,7 @@ const MODELS: &[&str] = &[
     "lstm --width 32 --depth 1 --sequence 16 --batch 8",
     "FIXTURES/mlp.keras --batch 16",
     "FIXTURES/heads.keras --batch 8",
-    "FIXTURES/masked.keras --batch 8",
+    "FIXTURES/cnn.keras --batch 8",
     "FIXTURES/legacy.h5 --batch 16",
 ];
 

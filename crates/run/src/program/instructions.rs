@@ -109,6 +109,8 @@ impl Instructions {
         starts.push(instructions.len() as u32);
         let spans = lowered.spans(plan, base, &starts);
         instructions.extend(lowered.last.iter().map(copy));
+        // They stay for as long as the program does.
+        instructions.shrink_to_fit();
         let arena_bytes = plan.figures.arena_bytes.saturating_sub(base) as usize;
         Ok(Instructions { all: instructions, arena_bytes, spans })
     }
