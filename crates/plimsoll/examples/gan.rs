@@ -42,8 +42,8 @@ fn main() -> plimsoll::Result<()> {
         let (noise, real) = (Type::new(DType::F32, [BATCH, NOISE]), Type::new(DType::F32, [BATCH, 1]));
         // ANCHOR: step
         // Which parameters each network asks for; nothing is computed for that.
-        let maker = Net::discover(&[noise.clone()], &generator())?;
-        let judge = Net::discover(&[real.clone()], &discriminator())?;
+        let maker = Net::discover(std::slice::from_ref(&noise), &generator())?;
+        let judge = Net::discover(std::slice::from_ref(&real), &discriminator())?;
         let n = maker.len();
         let state = [drawn(&maker, 1)?, drawn(&judge, 2)?].concat();
 
@@ -55,7 +55,7 @@ fn main() -> plimsoll::Result<()> {
                 generator().forward(&mut Net::bound(maker, weights, true), &inputs[..1])?.one()
             };
             let score = |weights: &[Tensor], x: &Tensor| {
-                discriminator().forward(&mut Net::bound(judge, weights, true), &[x.clone()])?.one()
+                discriminator().forward(&mut Net::bound(judge, weights, true), std::slice::from_ref(x))?.one()
             };
             let ones = inputs[1].full_like(inputs[1].ty().clone(), 1.0)?;
             let zeros = inputs[1].full_like(inputs[1].ty().clone(), 0.0)?;

@@ -30,7 +30,7 @@ fn main() -> plimsoll::Result<()> {
     let mut trainer = Trainer::new(unet, softmax_cross_entropy, Adam::new(1e-2))
         .metrics([Metric::Accuracy])
         .validation(test.batch(8));
-    let history = trainer.fit(&train.shuffle(96, 1).batch(8), Epochs(5))?;
+    let history = trainer.fit(train.shuffle(96, 1).batch(8), Epochs(5))?;
 
     let held_back = |i: usize, name: &str| history[i].metric(name).unwrap_or(f64::NAN);
     let (first, last) = (held_back(0, "val_loss"), held_back(4, "val_loss"));
