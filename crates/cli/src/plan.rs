@@ -80,15 +80,18 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
     let limit = trainer.request().limit;
     let (mut line, mut text) = match asked {
         Ok(plan) => {
-            let info = &plan.figures;
+            let step = args.out.as_ref().map(|_| plan.timeline()).transpose()?;
+            let info = plan.figures.clone();
+            // Constants that its trace made are counted by whoever plans next.
+            drop(plan);
             let frontier = match args.no_frontier {
                 true => None,
                 false => Some(trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
             };
-            if let Some(out) = &args.out {
-                records::write_plan(out, name, batch, info, &plan.timeline()?, frontier.as_ref())?;
+            if let (Some(out), Some(step)) = (&args.out, &step) {
+                records::write_plan(out, name, batch, &info, step, frontier.as_ref())?;
             }
-            (about.plan_json(limit, info, frontier.as_ref()), about.plan_text(info, frontier.as_ref()))
+            (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()))
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
         Err(error) if args.out.is_some() => return Err(error.into()),

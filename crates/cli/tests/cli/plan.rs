@@ -5,10 +5,13 @@ use serde_json::Value;
 
 /// Plans with the same bits: recomputation always costs time, where a split may be predicted to cost none.
 fn plan(arguments: &[&str]) -> Value {
-    lines(&[&["plan", "cnn", "--batch", "500", "--exact", "bitwise", "--json"], arguments].concat())
-        .unwrap()
-        .pop()
-        .unwrap()
+    lines(
+        &[&["plan", "cnn", "--batch", "512", "--take", "1024", "--exact", "bitwise", "--json"], arguments]
+            .concat(),
+    )
+    .unwrap()
+    .pop()
+    .unwrap()
 }
 
 #[test]
@@ -31,6 +34,8 @@ fn a_plan_says_where_its_memory_goes_and_what_other_limits_would_buy() {
         assert!((cost - expected).abs() < 1e-6, "{plan}");
         let points = plan["frontier"]["points"].as_array().unwrap();
         assert!(points.len() > 2, "{plan}");
+        // What is called the least is where it begins, to the byte.
+        assert_eq!(bytes(&points[0], "memory_limit_bytes"), bytes(&plan, "floor_bytes"), "{plan}");
         for pair in points.windows(2) {
             assert!(bytes(&pair[0], "planned_bytes") < bytes(&pair[1], "planned_bytes"));
             assert!(pair[0]["predicted_seconds"].as_f64() > pair[1]["predicted_seconds"].as_f64());
