@@ -71,11 +71,11 @@ mod tests {
         let (step, frontier) = (Step { arena_bytes: 5, ..Step::default() }, Frontier::default());
         let file = PlanFile { plan: &plan, step: &step, frontier: Some(&frontier) };
         let text = serde_json::to_string(&file).unwrap();
-        assert!(text.starts_with("{\"schema\":1,"), "{text}");
+        assert!(text.starts_with("{\"schema\":2,"), "{text}");
         let read = Record::parse_plan(&text, "plan.json").unwrap();
         assert_eq!((read.plan, read.step, read.frontier), (plan, Some(step), Some(frontier)));
         for file in [serde_json::to_value(Step::default()), serde_json::to_value(Frontier::default())] {
-            assert_eq!(file.unwrap()["schema"], 1);
+            assert_eq!(file.unwrap()["schema"], 2);
         }
     }
 }

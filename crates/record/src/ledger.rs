@@ -53,7 +53,7 @@ mod tests {
         let rows = r#"[{"kind": "activation", "name": "arena", "planned_bytes": 5, "measured_bytes": null}]"#;
         let early = Ledger::parse(rows, "ledger.json").unwrap();
         let written = serde_json::to_string(&early).unwrap();
-        assert!(written.starts_with("{\"schema\":1,\"rows\":["), "{written}");
+        assert!(written.starts_with("{\"schema\":2,\"rows\":["), "{written}");
         assert_eq!(Ledger::parse(&written, "ledger.json").unwrap(), early);
         assert_eq!((early.rows[0].kind, early.rows[0].planned_bytes), (Kind::Activation, 5));
         let other = Ledger::parse("{\"schema\": 3}", "run/ledger.json").unwrap_err().to_string();
