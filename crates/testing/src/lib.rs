@@ -3,7 +3,7 @@
 //! - [`group`]: tests that need a card, a browser and the like, counted where they cannot run.
 //! - [`Counting`]: an allocator that counts.
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
-//! - [`reference`]: every op's kernel against the reference interpreter, for any backend.
+//! - [`mod@reference`]: every op's kernel against the reference interpreter, for any backend.
 //! - [`Scratch`]: a folder of a test's own.
 
 mod allocations;

@@ -270,7 +270,7 @@ impl Device {
     }
 
     /// Whether a step on it can copy tensors to the host's memory and back beside its kernels: a device with memory of its
-    /// own, as [`StepOptions::host_memory`](crate::StepOptions::host_memory) wants it.
+    /// own, as [`MemoryRequest::host_limit`](crate::MemoryRequest::host_limit) wants it.
     pub fn copies_to_host(&self) -> bool {
         self.0.backend.rough_link().is_some()
     }
