@@ -16,7 +16,10 @@ use crate::request::is_keras;
 pub struct Folder(PathBuf);
 
 /// Says that this process trains the run in a folder, until it is dropped.
-pub struct Lock(#[allow(unused, reason = "it is held, not read")] File);
+pub struct Lock {
+    /// Held, not read: the system gives the lock back when it is closed.
+    _file: File,
+}
 
 impl Folder {
     /// The folder in which a run is to begin: the named one, of which nothing is made yet, or the next free one under `runs`, which
@@ -114,7 +117,7 @@ impl Folder {
         }
         self.made(file.set_len(0).and_then(|()| file.rewind()))?;
         self.made(write!(file, "{}", std::process::id()))?;
-        Ok(Lock(file))
+        Ok(Lock { _file: file })
     }
 
     pub fn path(&self) -> &Path {

@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use gradient::{Backward, gradient, gradients};
 pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
 pub use methods::TensorOps;
-pub use op::{Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
+pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{GatherOps, LossOps, NormOps, SoftmaxOps};

@@ -55,6 +55,31 @@ impl Keep {
     }
 }
 
+/// A question to an op: whether an axis of an operand passes through it place by place.
+#[derive(Clone, Copy, Debug)]
+pub struct Along<'a> {
+    /// The operand.
+    pub operand: usize,
+    /// Its axis.
+    pub axis: usize,
+    /// The axis of output 0 at whose places it is to arrive.
+    pub to: usize,
+    /// The types of all inputs.
+    pub inputs: &'a [&'a Type],
+}
+
+impl<'a> Along<'a> {
+    /// The operand's type.
+    pub fn input(&self) -> &'a Type {
+        self.inputs[self.operand]
+    }
+
+    /// The axis counted from the end: 1 is the last.
+    pub fn from_end(&self) -> usize {
+        self.input().shape.rank() - self.axis
+    }
+}
+
 /// What every op must say of itself.
 pub trait Rule {
     /// The name people see; of a family whose members have names of their own, the family's.
@@ -73,6 +98,10 @@ pub trait Rule {
 
     /// Output types from input types, or what does not fit.
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
+
+    /// Whether every place along an axis of an operand is kept apart from the others: what an output says of it is made from it
+    /// alone. A batch is split into micro-batches only where every op keeps its samples apart. When in doubt, `false`.
+    fn keeps_apart(&self, along: &Along<'_>) -> bool;
 
     /// The in-place pairs, where they depend on attributes.
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
@@ -330,6 +359,7 @@ with_ops!(op_table);
 trait DynRule {
     fn name(&self) -> &'static str;
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
+    fn keeps_apart(&self, along: &Along<'_>) -> bool;
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]>;
     fn is_view(&self) -> bool;
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost;
@@ -344,6 +374,9 @@ impl<R: Rule> DynRule for R {
     }
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         Rule::infer(self, inputs)
+    }
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        Rule::keeps_apart(self, along)
     }
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
         Rule::in_place(self)
@@ -374,6 +407,11 @@ impl Op {
     /// Output types from input types, or what does not fit.
     pub fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         self.rule().infer(inputs)
+    }
+
+    /// Whether every place along an axis of an operand is kept apart from the others.
+    pub fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        self.rule().keeps_apart(along)
     }
 
     /// Pairs (output, input): the output may be written over the input.

@@ -27,7 +27,7 @@ fn main() -> plimsoll::Result<()> {
 
     let mut limited = trainer()?.memory_limit("48MiB")?;
     let plan = limited.plan(&data)?.figures;
-    println!("{} planned; {} ops run again instead of being kept", plan.planned, plan.recomputed_ops);
+    println!("{} planned; {} ops recomputed instead of kept", plan.planned, plan.recomputed_ops);
     limited.fit(&data, Epochs(1))?;
     // ANCHOR_END: train
 

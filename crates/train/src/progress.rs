@@ -53,7 +53,7 @@ impl ProgressBar {
             None => process::resident().unwrap_or(Bytes::ZERO),
         };
         match self.limit {
-            Some(line) => format!("{now} of {line}"),
+            Some(limit) => format!("{now} of {limit}"),
             None => now.to_string(),
         }
     }
@@ -63,20 +63,20 @@ impl Callback for ProgressBar {
     fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         let info = plan.info;
         let again = match (info.micro_batches, info.recomputed_ops) {
-            (1, 0) => "nothing is computed twice".to_string(),
-            (1, 1) => "1 op runs again instead of being kept".into(),
-            (1, ops) => format!("{ops} ops run again instead of being kept"),
+            (1, 0) => "nothing is recomputed".to_string(),
+            (1, 1) => "1 op recomputed instead of kept".into(),
+            (1, ops) => format!("{ops} ops recomputed instead of kept"),
             (parts, ops) => {
-                format!("batch in {parts} micro-batches, {} run again", plimsoll_graph::counted(ops, "op"))
+                format!("batch in {parts} micro-batches, {} recomputed", plimsoll_graph::counted(ops, "op"))
             }
         };
         let again = match info.copies() {
             None => again,
             Some(copies) => format!("{again}, {copies}"),
         };
-        let line = plan.limit.map_or("no memory limit".to_string(), |limit| format!("memory limit {limit}"));
+        let limit = plan.limit.map_or("no memory limit".to_string(), |limit| format!("memory limit {limit}"));
         print_line(&format!(
-            "{line}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
+            "{limit}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
              unlimited it would take {} and {:.1} ms; the least is {}",
             info.planned,
             info.predicted_seconds * 1e3,

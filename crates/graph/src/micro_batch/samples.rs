@@ -5,7 +5,8 @@
 
 use super::{Frame, Parts};
 use crate::graph::{Graph, Node, Phase, ValueId};
-use crate::ops::{self, Binary, ReduceKind, Unary};
+use crate::op::Along;
+use crate::ops::{Binary, ReduceKind, Unary};
 use crate::{Op, Type};
 
 /// Whether the passes over the parts of a batch add up to the pass over the whole.
@@ -76,7 +77,7 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
             node.outputs[1..].iter().for_each(|v| roles[v.index()] = Role::Statistic);
             continue;
         }
-        match role(node, &roles, &scaled) {
+        match role(node, one, &roles, &scaled) {
             Ok(role) => node.outputs.iter().for_each(|v| roles[v.index()] = role),
             Err(why) => return Splits::Not(format!("{} {why} ({})", name(node), node.site)),
         }
@@ -122,28 +123,29 @@ fn scaled_axes(a: &Type, b: &Type, sizes: (usize, usize)) -> Option<Vec<usize>> 
 }
 
 /// What a forward node makes of what it reads.
-fn role(node: &Node, roles: &[Role], scaled: &[Vec<usize>]) -> Result<Role, &'static str> {
+fn role(node: &Node, graph: &Graph, roles: &[Role], scaled: &[Vec<usize>]) -> Result<Role, &'static str> {
     let of = |v: &ValueId| roles[v.index()];
-    let first = node.inputs[0];
-    let along = |axis: usize| scaled[first.index()].contains(&axis);
     if node.inputs.iter().any(|v| of(v) == Role::Samples) {
         if node.inputs.iter().any(|v| matches!(of(v), Role::Mean | Role::Statistic)) {
             return Err("brings a mean over the batch back to the samples");
         }
-        let outputs = || node.outputs.iter().map(|v| scaled[v.index()].len());
-        if outputs().any(|axes| axes > 1) {
+        let axes = || node.outputs.iter().map(|v| &*scaled[v.index()]);
+        if axes().any(|axes| axes.len() > 1) {
             return Err("compares samples with each other");
         }
-        let mixes = match &node.op {
-            Op::Softmax(ops::Softmax { axis }) | Op::LogSoftmax(ops::LogSoftmax { axis }) => along(*axis),
-            Op::Gather(ops::Gather { axis }) | Op::TakeAlong(ops::TakeAlong { axis }) => along(*axis),
-            _ => false,
-        };
-        if mixes {
-            return Err("mixes samples");
-        }
-        if outputs().all(|axes| axes > 0) {
-            return Ok(Role::Samples);
+        if axes().all(|axes| axes.len() == 1) {
+            let inputs: Vec<&Type> = node.inputs.iter().map(|&v| &graph.info(v).ty).collect();
+            let to = scaled[node.outputs[0].index()][0];
+            let apart = |(operand, v): (usize, &ValueId)| {
+                scaled[v.index()]
+                    .iter()
+                    .all(|&axis| node.op.keeps_apart(&Along { operand, axis, to, inputs: &inputs }))
+            };
+            return if node.inputs.iter().enumerate().all(apart) {
+                Ok(Role::Samples)
+            } else {
+                Err("mixes samples")
+            };
         }
         return match &node.op {
             Op::Reduce(reduce) if reduce.kind == ReduceKind::Mean => Ok(Role::Mean),
@@ -228,6 +230,11 @@ mod tests {
             "compares samples",
         );
         not(said(|x, w| x.matmul(w)?.slice(&[(0, 0, 1, 1)])?.square()?.mean(&[], false)), "mixes samples");
+        // Half of the batch, and an order of elements in which samples are strewn: as long for every batch, and not the same.
+        let half = |x: &Sym| x.slice(&[(0, 0, x.ty().shape[0] / 2, 1)]);
+        not(said(|x, w| half(&x.matmul(w)?)?.square()?.mean(&[], false)), "mixes samples");
+        let strewn = |x: &Sym| x.reshape([2, 2 * x.ty().shape[0]]);
+        not(said(|x, w| strewn(&x.matmul(w)?)?.softmax(0)?.square()?.mean(&[], false)), "mixes samples");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Scalar, Site, Type, ops};
@@ -177,6 +177,10 @@ impl Rule for Attention {
         }
         let q = inputs[0];
         Ok(smallvec![q.with_shape([dims.batch, dims.tq, dims.heads, dims.dv]), dims.lse_type(q)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     /// A query's result depends on no other query, so o may take q's place.

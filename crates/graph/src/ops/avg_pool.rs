@@ -6,7 +6,7 @@ use super::pool::Frame;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Rule, Types, traffic};
+use crate::op::{Along, Cost, Rule, Types, traffic};
 use crate::ops::WindowAxis;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -61,6 +61,10 @@ impl Rule for AvgPool {
         let [x] = ops::arity(inputs)?;
         ops::float(x)?;
         Ok(smallvec![x.with_shape(self.frame().output(&x.shape)?)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -128,6 +132,10 @@ impl Rule for AvgPoolGrad {
         let [dy] = ops::arity(inputs)?;
         ops::float(dy)?;
         Ok(smallvec![dy.with_shape(self.forward().frame().input(&dy.shape, self.input)?)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

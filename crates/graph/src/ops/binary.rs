@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Keep, Rule, Types};
+use crate::op::{Along, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Shape, Type, ops};
@@ -103,6 +103,10 @@ impl Rule for Binary {
         let [a, b] = ops::arity(inputs)?;
         let dtype = self.result(ops::same_dtype(a, b)?)?;
         Ok(smallvec![Type::new(dtype, broadcast(a, b)?)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0), (0, 1)];
@@ -264,6 +268,10 @@ impl Rule for Compare {
         Ok(smallvec![Type::new(DType::Bool, broadcast(a, b)?)])
     }
 
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
+    }
+
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Err(at.no_gradient("its result is a truth value"))
     }
@@ -303,6 +311,10 @@ impl Rule for Select {
         let dtype = ops::same_dtype(a, b)?;
         let either = Type::new(dtype, broadcast(a, b)?);
         Ok(smallvec![Type::new(dtype, broadcast(c, &either)?)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 2)];

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Rule, Types};
+use crate::op::{Along, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Type, ops};
@@ -22,6 +22,10 @@ impl Rule for Cast {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
         Ok(smallvec![x.with_dtype(self.0)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     /// dx = dy in the type of x, between float types.

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::composed::before_activation;
 use crate::ops::{ConvGradFilter, ConvGradInput, Unary, WindowAxis};
 use crate::reference::Array;
@@ -166,6 +166,10 @@ impl Rule for Conv {
             Some(dtype) if dtype != x.dtype => Err("its activation must keep the type".into()),
             _ => Ok(smallvec![x.with_shape(y)]),
         }
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        (along.operand, along.axis) == (0, 0)
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

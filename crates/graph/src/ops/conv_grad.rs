@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{Shape, Type};
@@ -56,6 +56,10 @@ impl Rule for ConvGradInput {
         }
         check_bias(inputs, x[3])?;
         Ok(smallvec![dy.with_shape(x)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        (along.operand, along.axis) == (0, 0)
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -140,6 +144,10 @@ impl Rule for ConvGradFilter {
             return Err(format!("a convolution of {} by {w} gives {y}, not {}", x.shape, dy.shape));
         }
         Ok(smallvec![x.with_shape(w)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

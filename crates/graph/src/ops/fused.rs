@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Rule, Types, traffic};
+use crate::op::{Along, Cost, Rule, Types, traffic};
 use crate::ops::{Binary, Compare, Unary};
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -125,6 +125,10 @@ impl Rule for Fused {
             .map(output)
             .collect::<Option<Types>>()
             .ok_or_else(|| "an output of its chain does not exist".into())
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::reference::{Array, for_each_index};
 use crate::trace::Sym;
 use crate::{DType, Shape, Site, Type, ops};
@@ -89,6 +89,10 @@ impl Rule for Gather {
         Ok(smallvec![x.with_shape(joined(&x.shape[..axis], &indices.shape, &x.shape[axis + 1..]))])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 1 || along.axis != self.axis
+    }
+
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         moved(inputs, outputs, outputs[0].elements())
     }
@@ -156,6 +160,10 @@ impl Rule for ScatterAdd {
         Ok(smallvec![x.with_shape(self.shape(&x.shape, &indices.shape)?)])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 0 && !(self.axis..self.axis + along.inputs[1].shape.rank()).contains(&along.axis)
+    }
+
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
@@ -211,6 +219,10 @@ impl Rule for OneHot {
         Ok(smallvec![Type::new(self.dtype, joined(&indices.shape, &[self.depth], &[]))])
     }
 
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
+    }
+
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Err(at.no_gradient("its input is an index"))
     }
@@ -251,6 +263,10 @@ impl Rule for TakeAlong {
         index(indices)?;
         same_but(self.axis, x, indices)?;
         Ok(smallvec![x.with_shape(&indices.shape)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 1 || along.axis != self.axis
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -308,6 +324,10 @@ impl Rule for PutAlongAdd {
             ));
         }
         Ok(smallvec![x.with_shape(x.shape.with(self.axis, self.length))])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Rule, Types};
+use crate::op::{Along, Rule, Types};
 use crate::reference::{Array, for_each_index};
 use crate::trace::Sym;
 use crate::{DType, Scalar, Shape, Type, ops};
@@ -26,6 +26,10 @@ impl Rule for Full {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [] = ops::arity(inputs)?;
         Ok(smallvec![self.ty.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     fn reference(&self, _: &[&Array], _: &[Type]) -> Vec<Array> {
@@ -60,6 +64,10 @@ impl Rule for Iota {
         Ok(smallvec![self.ty.clone()])
     }
 
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
+    }
+
     fn reference(&self, _: &[&Array], _: &[Type]) -> Vec<Array> {
         vec![Array::from_fn(&self.ty.shape, |i| i[self.axis] as f64)]
     }
@@ -88,6 +96,10 @@ impl Rule for Broadcast {
             return Err(format!("shape {} does not broadcast to {}", x.shape, self.0));
         }
         Ok(smallvec![x.with_shape(&self.0)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     /// dx = the sum of dy over the repeated axes.
@@ -134,6 +146,11 @@ impl Rule for Reshape {
         Ok(smallvec![x.with_shape(&self.0)])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        let before = |shape: &Shape, axis: usize| shape[..axis].iter().product::<usize>();
+        before(&along.input().shape, along.axis) == before(&self.0, along.to)
+    }
+
     fn is_view(&self) -> bool {
         true
     }
@@ -175,6 +192,10 @@ impl Rule for Transpose {
             ));
         }
         Ok(smallvec![x.with_shape(self.0.iter().map(|&axis| x.shape[axis]).collect::<Shape>())])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
@@ -259,6 +280,10 @@ impl Rule for Slice {
         Ok(smallvec![x.with_shape(self.0.iter().map(|r| r.length()).collect::<Shape>())])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        self.0[along.axis] == SliceAxis { start: 0, stop: along.input().shape[along.axis], step: 1 }
+    }
+
     /// dx = dy at the indices taken, 0 elsewhere.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let axes = self.0.iter().zip(at.input_type(0).shape.iter()).map(|(r, &n)| {
@@ -328,6 +353,10 @@ impl Rule for Pad {
         }
         let length = |(p, &n): (&PadAxis, &usize)| p.low + n + n.saturating_sub(1) * p.inner + p.high;
         Ok(smallvec![x.with_shape(self.axes.iter().zip(x.shape.iter()).map(length).collect::<Shape>())])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        self.axes[along.axis] == PadAxis::default()
     }
 
     /// dx = dy where x was.

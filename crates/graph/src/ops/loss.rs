@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::composed::through;
 use crate::ops::gather::GatherOps;
 use crate::ops::softmax::log_sum_exp;
@@ -103,6 +103,10 @@ impl Rule for CrossEntropy {
         Ok(smallvec![samples.clone(), samples])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand > 0 || along.from_end() > 1
+    }
+
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: 10.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
     }
@@ -149,6 +153,10 @@ impl Rule for CrossEntropyGrad {
         check_labels(&samples, labels)?;
         check_saved(&samples, [lse, dloss])?;
         Ok(smallvec![logits.clone()])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand > 0 || along.from_end() > 1
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
@@ -198,6 +206,10 @@ impl Rule for DenseCrossEntropy {
         let samples = per_sample(logits)?;
         check_targets(logits, targets)?;
         Ok(smallvec![samples.clone(), samples])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.from_end() > 1
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -252,6 +264,10 @@ impl Rule for DenseCrossEntropyGrad {
         check_targets(logits, targets)?;
         check_saved(&samples, [lse, dloss])?;
         Ok(smallvec![logits.clone()])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand > 1 || along.from_end() > 1
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0), (0, 1)];

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::composed::before_activation;
 use crate::ops::{ReduceKind, Unary};
 use crate::reference::Array;
@@ -114,6 +114,27 @@ impl Rule for MatMul {
         shape.push(d.m);
         shape.push(d.n);
         Ok(smallvec![a.with_shape(shape)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        let summed = match along.operand {
+            0 => {
+                if self.ta {
+                    2
+                } else {
+                    1
+                }
+            }
+            1 => {
+                if self.tb {
+                    1
+                } else {
+                    2
+                }
+            }
+            _ => 0,
+        };
+        along.axis + summed != along.input().shape.rank()
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

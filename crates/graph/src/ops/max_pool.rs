@@ -8,7 +8,7 @@ use super::pool::Frame;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::WindowAxis;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -68,6 +68,10 @@ impl Rule for MaxPool {
         self.check()?;
         let y = self.frame().output(&x.shape)?;
         Ok(smallvec![x.with_shape(&y), Type::new(DType::U8, y)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -141,6 +145,10 @@ impl Rule for MaxPoolGrad {
         Ok(smallvec![dy.with_shape(x)])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
+    }
+
     const KEEP: Keep = Keep::inputs(1);
 
     /// Linear in dy: the gradient at dx is read where dy was written.
@@ -207,6 +215,10 @@ impl Rule for MaxPoolGather {
         let y = x.with_shape(self.forward().frame().output(&x.shape)?);
         check_index(index, &y)?;
         Ok(smallvec![y])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     const KEEP: Keep = Keep::inputs(1);

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::philox::{Source, normal_pair, unit};
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -94,6 +94,10 @@ impl Rule for Uniform {
         Ok(smallvec![self.ty.clone()])
     }
 
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
+    }
+
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         word_cost(inputs, outputs)
     }
@@ -150,6 +154,10 @@ impl Rule for Normal {
             ));
         }
         Ok(smallvec![self.ty.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -216,6 +224,10 @@ impl Rule for Dropout {
             ));
         }
         Ok(smallvec![x.clone()])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 0
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];

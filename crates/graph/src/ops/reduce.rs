@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::reference::{Array, for_each_index};
 use crate::trace::Sym;
 use crate::{DType, Type, ops};
@@ -85,6 +85,10 @@ impl Rule for Reduce {
             return Err(format!("there is no {} of no elements", self.name()));
         }
         Ok(smallvec![x.with_shape(x.shape.reduced(&self.axes, self.keep))])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        !self.axes.contains(&along.axis)
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -193,6 +197,10 @@ impl Rule for ProdGrad {
         Ok(smallvec![(*x).clone()])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        !self.axes.contains(&along.axis)
+    }
+
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         Err(at
             .no_gradient("the second derivative of a product is not defined here; write it with exp and log"))
@@ -246,6 +254,10 @@ impl Rule for ArgMax {
             return Err(format!("axis {axis} of {} is empty", x.shape));
         }
         Ok(smallvec![Type::new(DType::I64, x.shape.reduced(&[axis], false))])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Keep, Rule, Types};
+use crate::op::{Along, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Scalar, Type, ops};
@@ -27,6 +27,10 @@ impl Rule for ReluGrad {
             return Err(format!("{y} and {dy} must be of one type"));
         }
         Ok(smallvec![dy.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
@@ -68,6 +72,10 @@ impl Rule for ReluMask {
         Ok(smallvec![x.clone(), mask_type(x)])
     }
 
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
+    }
+
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     const KEEP: Keep = Keep::outputs(2);
@@ -106,6 +114,10 @@ impl Rule for ReluMaskGrad {
             return Err(format!("the mask of {dy} is {}, not {mask}", mask_type(dy)));
         }
         Ok(smallvec![dy.clone()])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 1
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1)];

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Rule, Types, traffic};
+use crate::op::{Along, Cost, Rule, Types, traffic};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Shape, Site, Type, ops};
@@ -148,6 +148,10 @@ impl Rule for Resize {
         Ok(smallvec![x.with_shape(self.output(&x.shape)?)])
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
+    }
+
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         Cost { flops: outputs[0].elements() as f64 * flops(self.mode), bytes: traffic(inputs, outputs) }
     }
@@ -205,6 +209,10 @@ impl Rule for ResizeGrad {
         let x = Shape::from([n, self.input[0], self.input[1], channels]);
         self.forward(&dy.shape).output(&x)?;
         Ok(smallvec![dy.with_shape(x)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

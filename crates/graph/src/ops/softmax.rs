@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -99,6 +99,10 @@ impl Rule for Softmax {
         forward_type(self.axis, inputs)
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
+    }
+
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -129,6 +133,10 @@ impl Rule for SoftmaxGrad {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         backward_type(self.axis, inputs)
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
@@ -171,6 +179,10 @@ impl Rule for LogSoftmax {
         forward_type(self.axis, inputs)
     }
 
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
+    }
+
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -203,6 +215,10 @@ impl Rule for LogSoftmaxGrad {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         backward_type(self.axis, inputs)
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Rule, Types};
+use crate::op::{Along, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Type, ops};
@@ -31,6 +31,10 @@ impl Rule for Concat {
         }
         let length = inputs.iter().map(|x| x.shape[axis]).sum();
         Ok(smallvec![first.with_shape(first.shape.with(axis, length))])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     /// Each input takes its piece of dy.
@@ -85,6 +89,10 @@ impl Rule for Split {
             return Err(format!("pieces of {sizes:?} do not add up to the {} of axis {axis}", x.shape[axis]));
         }
         Ok(self.sizes.iter().map(|&n| x.with_shape(x.shape.with(axis, n))).collect())
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis != self.axis
     }
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Scalar, Type, ops};
@@ -236,6 +236,10 @@ impl Rule for Unary {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [x] = ops::arity(inputs)?;
         Ok(smallvec![x.with_dtype(self.result(x.dtype)?)])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        true
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

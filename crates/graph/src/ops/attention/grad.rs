@@ -6,7 +6,7 @@ use super::{Attention, array_dims, cases, probability};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Rule, Types, traffic};
+use crate::op::{Along, Cost, Rule, Types, traffic};
 use crate::ops::AttentionDims;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -37,6 +37,10 @@ impl Rule for AttentionGrad {
             ));
         }
         Ok(smallvec![q.clone(), k.clone(), v.clone()])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.axis == 0
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -54,6 +54,10 @@ impl Rule for BatchNorm {
         let channels = channels(x)?;
         check_wide("gamma and beta", x, &channels, &[gamma, beta])?;
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone(), gamma.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
@@ -128,6 +132,10 @@ impl Rule for BatchNormGrad {
         check_wide("gamma, beta, mean and rstd", x, &channels, &[gamma, beta, mean, rstd])?;
         check_dy(x, dy)?;
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];

@@ -7,7 +7,7 @@ use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost,
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -45,6 +45,11 @@ fn parts(x: &Type, groups: usize) -> Result<(Shape, Shape), String> {
     }
     view(&x.shape, groups).check(x)?;
     Ok(([channels].into(), [x.shape[0], groups].into()))
+}
+
+/// Axes, from the first, along which nothing is shared: the samples.
+fn leading(_: &Type, _: usize) -> usize {
+    1
 }
 
 fn view(x: &Shape, groups: usize) -> View {

@@ -7,7 +7,7 @@ use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost,
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -38,6 +38,11 @@ fn parts(x: &Type, axes: usize) -> Result<(Shape, Shape), String> {
     let (rows, row) = x.shape.split_at(x.shape.rank() - axes);
     view(&x.shape, axes).check(x)?;
     Ok((row.into(), rows.into()))
+}
+
+/// Axes, from the first, along which nothing is shared: those of the rows.
+fn leading(x: &Type, axes: usize) -> usize {
+    x.shape.rank().saturating_sub(axes)
 }
 
 fn view(x: &Shape, axes: usize) -> View {

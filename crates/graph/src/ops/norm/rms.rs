@@ -6,7 +6,7 @@ use super::{Statistics, View, backward_cost, check_dy, check_wide, forward_cost,
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -46,6 +46,10 @@ impl Rule for RmsNorm {
         let (row, rows) = parts(x)?;
         check_wide("gamma", x, &row, &[gamma])?;
         Ok(smallvec![x.clone(), Type::new(x.dtype.accumulator(), rows)])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        along.operand == 0 && along.from_end() > 1
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
@@ -91,6 +95,10 @@ impl Rule for RmsNormGrad {
         check_wide("rstd", x, &rows, &[rstd])?;
         check_dy(x, dy)?;
         Ok(smallvec![x.clone(), gamma.clone()])
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 3), (0, 0)];

@@ -1,7 +1,7 @@
 //! What layer norm and group norm have in common: γ (x - mean) rstd + β, where only the elements that share a statistic differ.
 
-/// Writes the rules of a norm and of its gradient, which differ from those of others in the file's `parts`, `view`,
-/// `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic.
+/// Writes the rules of a norm and of its gradient, which differ from those of others in the file's `parts`, `leading`,
+/// `view`, `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic.
 macro_rules! norm_with_mean {
     ($norm:ident = $name:literal, $grad:ident = $grad_name:literal, $sets:ident) => {
         impl Rule for $norm {
@@ -13,6 +13,10 @@ macro_rules! norm_with_mean {
                 check_wide("gamma and beta", x, &scale, &[gamma, beta])?;
                 let stats = Type::new(x.dtype.accumulator(), stats);
                 Ok(smallvec![x.clone(), stats.clone(), stats])
+            }
+
+            fn keeps_apart(&self, along: &Along<'_>) -> bool {
+                along.operand == 0 && along.axis < leading(along.input(), self.$sets)
             }
 
             const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
@@ -59,6 +63,10 @@ macro_rules! norm_with_mean {
                 check_wide("mean and rstd", x, &stats, &[mean, rstd])?;
                 check_dy(x, dy)?;
                 Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
+            }
+
+            fn keeps_apart(&self, _: &Along<'_>) -> bool {
+                false
             }
 
             const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];

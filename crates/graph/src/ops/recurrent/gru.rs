@@ -9,7 +9,7 @@ use super::{
 use crate::error::Result;
 use crate::example::{Dice, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{Shape, Type, ops};
@@ -37,6 +37,10 @@ impl Rule for Gru {
         d.expect("recurrent bias", bias_u, x, [3 * d.units])?;
         d.expect("first state", h0, x, d.state())?;
         Ok(smallvec![x.with_shape(d.sequence()), x.with_shape(d.state()), x.with_shape(d.saved(4))])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        matches!((along.operand, along.axis), (0 | 5, 0))
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -115,6 +119,10 @@ impl Rule for GruGrad {
         d.expect("saved gates", saved, x, d.saved(4))?;
         let bias = x.with_shape([3 * d.units]);
         Ok([x, w, u, &bias, &bias, h0].into_iter().cloned().collect())
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

@@ -9,7 +9,7 @@ use super::{
 use crate::error::Result;
 use crate::example::{Dice, Example};
 use crate::gradient::Backward;
-use crate::op::{Cost, Keep, Rule, Types};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{Type, ops};
@@ -39,6 +39,10 @@ impl Rule for Lstm {
         let [y, state, gates, cells] =
             [d.sequence(), d.state(), d.saved(4), d.saved(1)].map(|s| x.with_shape(s));
         Ok(smallvec![y, state.clone(), state, gates, cells])
+    }
+
+    fn keeps_apart(&self, along: &Along<'_>) -> bool {
+        matches!((along.operand, along.axis), (0 | 4 | 5, 0))
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -120,6 +124,10 @@ impl Rule for LstmGrad {
         d.expect("saved cells", cells, x, d.saved(1))?;
         let bias = x.with_shape([4 * d.units]);
         Ok([x, w, u, &bias, h0, c0].into_iter().cloned().collect())
+    }
+
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
