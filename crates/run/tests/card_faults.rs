@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use plimsoll_cuda::{Arena, Cuda, Options};
@@ -16,7 +16,7 @@ use plimsoll_run::{
     Device, Error, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
     TensorOps,
 };
-use plimsoll_testing::group;
+use plimsoll_testing::{alone, group};
 
 /// What tells a process that it is the thief, and what it is to take.
 const THIEF: &str = "PLIMSOLL_TEST_THIEF";
@@ -33,8 +33,7 @@ const STEPS: usize = 12;
 /// The card, for one test at a time: each looks at all of its memory. Or a line that says that there is none.
 #[track_caller]
 fn card() -> Option<(MutexGuard<'static, ()>, Device)> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = alone();
     group("card", Device::cuda(0)).map(|device| (alone, device))
 }
 

@@ -4,6 +4,8 @@
 
 mod own_memory;
 
+use std::sync::MutexGuard;
+
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
@@ -12,15 +14,17 @@ use plimsoll_run::{
     Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
-use plimsoll_testing::group;
+use plimsoll_testing::{alone, group};
 
 const LAYERS: usize = 6;
 
-/// The devices with memory of their own, or lines that say which are not there.
-fn devices() -> Vec<Device> {
+/// The devices with memory of their own, or lines that say which are not there; with a card, the right to use it alone.
+fn devices() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
     let there = found.into_iter().filter_map(|(name, device)| group(name, device));
-    there.collect()
+    let there: Vec<Device> = there.collect();
+    let alone = there.iter().any(is_card).then(alone);
+    (there, alone)
 }
 
 /// Few samples against many weights, so that state outweighs activations.
@@ -115,7 +119,8 @@ fn low(device: &Device) -> Bytes {
 
 #[test]
 fn state_on_the_host_gives_the_same_bits_under_every_limit() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let expected = expected(&device);
         let (floor, most) = {
             let survey = survey(&device, &hosting(None));
@@ -154,7 +159,8 @@ fn state_on_the_host_gives_the_same_bits_under_every_limit() {
 
 #[test]
 fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
-    for device in devices().into_iter().filter(|device| !is_card(device)) {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
         let expected = expected(&device);
         let (with, without) = (survey(&device, &hosting(None)).floor(), survey(&device, &options()).floor());
         let state: usize = held(&device)[LAYERS..].iter().map(|(_, _, ty)| ty.bytes()).sum();
@@ -179,7 +185,8 @@ fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
 
 #[test]
 fn more_memory_is_never_slower_and_the_host_gives_no_more_than_it_may() {
-    for device in devices().into_iter().filter(|device| !is_card(device)) {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
         for host in [Bytes::kib(1), Bytes::kib(30), Bytes::mib(8)] {
             let options = options().host_limit(Some(host));
             let mut survey = survey(&device, &options);
@@ -198,7 +205,8 @@ fn more_memory_is_never_slower_and_the_host_gives_no_more_than_it_may() {
 
 #[test]
 fn state_moves_with_the_line_and_nothing_of_it_is_lost() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let expected = losses(&device, &mut compile(&device, options()).unwrap(), 9);
         let line = low(&device);
         let mut step = compile(&device, hosting(Some(line))).unwrap();
@@ -217,7 +225,8 @@ fn state_moves_with_the_line_and_nothing_of_it_is_lost() {
 
 #[test]
 fn a_step_that_is_not_finite_changes_nothing_on_the_host_either() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let expected = expected(&device);
         let mut step = compile(&device, hosting(Some(low(&device)))).unwrap();
         assert!(step.info().hosted_bytes > Bytes::ZERO);
@@ -232,7 +241,8 @@ fn a_step_that_is_not_finite_changes_nothing_on_the_host_either() {
 
 #[test]
 fn state_on_the_host_is_read_kept_and_set_like_any_other() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let mut free = compile(&device, options()).unwrap();
         let first = losses(&device, &mut free, 3);
         let third: Vec<Vec<u8>> = free.state().iter().map(|t| t.to_bytes().unwrap()).collect();
@@ -258,7 +268,8 @@ fn state_on_the_host_is_read_kept_and_set_like_any_other() {
 
 #[test]
 fn the_updates_of_a_split_batch_fetch_their_state_too() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let split = |options: StepOptions| options.micro_batch(Some(3)).exactness(Exactness::Reassociated);
         let expected = bits(&device, &mut compile(&device, split(options())).unwrap());
         let floor = |options: &StepOptions| survey(&device, &split(options.clone())).floor();
@@ -272,7 +283,8 @@ fn the_updates_of_a_split_batch_fetch_their_state_too() {
 
 #[test]
 fn ledger_and_record_say_what_is_on_the_host() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let step = compile(&device, hosting(Some(low(&device)))).unwrap();
         let ledger = step.ledger();
         for ((name, kind), tensor) in step.names().iter().zip(step.state()) {

@@ -3,6 +3,8 @@
 
 mod own_memory;
 
+use std::sync::MutexGuard;
+
 use own_memory::{assert_apart, is_card, noise};
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{ConvGeometry, ConvOps, DType, Padding, Type};
@@ -11,10 +13,10 @@ use plimsoll_run::{
     Device, Error, Exactness, Kind, Result, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepPlanner,
     StepResult, Tape, Tensor, TensorOps,
 };
-use plimsoll_testing::group;
+use plimsoll_testing::{alone, group};
 
-/// The devices with memory of their own, or lines that say which are not there.
-fn devices() -> Vec<Device> {
+/// The devices with memory of their own, or lines that say which are not there; with a card, the right to use it alone.
+fn devices() -> (Vec<Device>, Option<MutexGuard<'static, ()>>) {
     let card = Device::cuda(0);
     if let Ok(card) = &card {
         // What is better, to copy or to run again, depends on how fast the card and its link really are.
@@ -22,7 +24,9 @@ fn devices() -> Vec<Device> {
     }
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", card)];
     let there = found.into_iter().filter_map(|(name, device)| group(name, device));
-    there.collect()
+    let there: Vec<Device> = there.collect();
+    let alone = there.iter().any(is_card).then(alone);
+    (there, alone)
 }
 
 /// A model whose gradients need what every layer made.
@@ -137,7 +141,8 @@ fn lines(net: Net, device: &Device) -> Vec<Bytes> {
 
 #[test]
 fn copies_give_the_same_bits_under_every_limit() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         for net in [Net::Dense, Net::Conv] {
             let mut free = compile(net, &device, options()).unwrap();
             assert_eq!((free.info().offloaded_copies, free.info().host_bytes), (0, Bytes::ZERO));
@@ -167,7 +172,8 @@ fn copies_give_the_same_bits_under_every_limit() {
 
 #[test]
 fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let line = lines(Net::Dense, &device)[0];
         let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
         let timeline = step.timeline().unwrap();
@@ -193,7 +199,8 @@ fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
 
 #[test]
 fn host_memory_lowers_the_floor_and_is_never_exceeded() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let survey = |options: &StepOptions| {
             let net = Net::Dense;
             StepPlanner::new(options, &device, specs(net.held(&device)), &[net.input(&device)], move |pass| {
@@ -220,7 +227,8 @@ fn host_memory_lowers_the_floor_and_is_never_exceeded() {
 
 #[test]
 fn the_floor_with_copies_is_kept_and_a_byte_less_is_refused() {
-    for device in devices().into_iter().filter(|device| !is_card(device)) {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
         let net = Net::Dense;
         let floor = compile(net, &device, copying(None)).unwrap().info().floor;
         let mut free = compile(net, &device, options()).unwrap();
@@ -239,7 +247,8 @@ fn the_floor_with_copies_is_kept_and_a_byte_less_is_refused() {
 
 #[test]
 fn a_refusal_without_host_memory_says_what_it_would_give() {
-    for device in devices().into_iter().filter(|device| !is_card(device)) {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
         let least = compile(Net::Dense, &device, copying(None)).unwrap().info().floor;
         let tight = options().limit(Some(Bytes(1)));
         let Err(Error::Infeasible { ways, .. }) = compile(Net::Dense, &device, tight) else {
@@ -252,7 +261,8 @@ fn a_refusal_without_host_memory_says_what_it_would_give() {
 
 #[test]
 fn the_ledger_has_a_row_for_the_host() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let line = lines(Net::Dense, &device)[0];
         let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
         let (ledger, host) = (step.ledger(), step.info().host_bytes);
@@ -264,7 +274,8 @@ fn the_ledger_has_a_row_for_the_host() {
 
 #[test]
 fn a_step_that_is_not_finite_changes_nothing_and_the_next_is_right() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let net = Net::Dense;
         let mut free = compile(net, &device, options()).unwrap();
         let expected = bits(net, &device, &mut free);
@@ -282,7 +293,8 @@ fn a_step_that_is_not_finite_changes_nothing_and_the_next_is_right() {
 
 #[test]
 fn a_smaller_batch_and_another_line_share_the_host_memory() {
-    for device in devices() {
+    let (devices, _alone) = devices();
+    for device in devices {
         let net = Net::Dense;
         let ty = net.input(&device);
         let smaller = ty.with_shape(ty.shape.with(0, ty.shape[0] / 2));

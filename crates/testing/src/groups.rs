@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the test needs, where this machine has it. Where it has not, the line that says why has been written, and the test
 /// has nothing to do.
@@ -50,6 +51,13 @@ pub fn group<T, E: Display>(name: &str, found: Result<T, E>) -> Option<T> {
 #[track_caller]
 pub fn needs(name: &str, is_there: bool, why_not: &str) -> bool {
     group(name, is_there.then_some(()).ok_or(why_not)).is_some()
+}
+
+/// Held by a test while it uses a card, so that tests of one process do so one after the other: what a card counts is the whole
+/// process, and a test would plan around what others hold.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The test that asks: its name, or where it is, if there is only one thread and so no name.

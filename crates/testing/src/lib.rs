@@ -13,5 +13,5 @@ pub mod reference;
 mod scratch;
 
 pub use allocations::Counting;
-pub use groups::{group, needs};
+pub use groups::{alone, group, needs};
 pub use scratch::Scratch;
