@@ -245,6 +245,12 @@ macro_rules! with_ops {
                 /// The pieces of x along one axis.
                 Split,
             }
+            "gradient" {
+                /// y = x, and no gradient flows back to x; no copy.
+                StopGradient,
+                /// y = x, whose gradient goes to other inputs by a rule that a user wrote; no copy.
+                OwnGradient,
+            }
             "reduce" {
                 /// y = sum, mean, max, min or product of x over axes.
                 Reduce,
@@ -348,6 +354,10 @@ macro_rules! with_ops {
                 Normal,
                 /// y = x / (1 - rate) where a random draw keeps it, else 0.
                 Dropout,
+            }
+            "custom" {
+                /// What a user's own kernel computes.
+                Custom,
             }
         }
     };

@@ -248,8 +248,8 @@ pub fn examples_of(
         let mut dice = Dice::new(seed);
         for example in (op.examples)(&mut dice) {
             let floats = example.inputs.iter().any(|(ty, _)| ty.dtype.is_float());
-            // Casts name both of their types themselves.
-            if floats && op.name != "Cast" && op.name != "Fused" {
+            // These name their types themselves.
+            if floats && !["Cast", "Fused", "Custom"].contains(&op.name) {
                 for &dtype in dtypes {
                     check(&example.with_float(dtype), &mut dice, dtype);
                 }

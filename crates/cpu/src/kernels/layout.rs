@@ -81,17 +81,28 @@ impl Kernel for ops::Broadcast {
     }
 }
 
-impl Kernel for ops::Reshape {
-    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        let (x, y) = (&call.inputs[0], &call.outputs[0]);
-        if x.ptr != y.ptr {
-            let axes = [Axis { length: x.ty.elements(), from: 1, to: 1 }];
-            // SAFETY: both have the same elements.
-            unsafe { copy(cpu.pool(), x.ty.dtype.bytes(), &axes, x.ptr, y.ptr) };
-        }
-        Ok(())
+/// Copies the bytes of x to y, where they are not there already: what a view is when somebody wants it run.
+unsafe fn same_bytes(cpu: &Cpu, call: &Call<'_>) {
+    let (x, y) = (&call.inputs[0], &call.outputs[0]);
+    if x.ptr != y.ptr {
+        let axes = [Axis { length: x.ty.elements(), from: 1, to: 1 }];
+        // SAFETY: both have the same elements.
+        unsafe { copy(cpu.pool(), x.ty.dtype.bytes(), &axes, x.ptr, y.ptr) };
     }
 }
+
+macro_rules! views {
+    ($( $op:ident, )+) => { $(
+        impl Kernel for ops::$op {
+            unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                // SAFETY: the caller's promise.
+                unsafe { same_bytes(cpu, call) };
+                Ok(())
+            }
+        }
+    )+ };
+}
+views! { Reshape, StopGradient, OwnGradient, }
 
 impl Kernel for ops::Transpose {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {

@@ -11,6 +11,7 @@ mod loss;
 mod norm;
 mod softmax;
 
+mod custom;
 mod element;
 mod layout;
 mod matmul;

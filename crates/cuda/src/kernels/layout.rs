@@ -1,7 +1,9 @@
 //! Ops that make or move elements without computing.
 
 use plimsoll_device::backend::{Call, Operand};
-use plimsoll_graph::ops::{Broadcast, Concat, Full, Iota, Pad, Reshape, Slice, Split, Transpose};
+use plimsoll_graph::ops::{
+    Broadcast, Concat, Full, Iota, OwnGradient, Pad, Reshape, Slice, Split, StopGradient, Transpose,
+};
 use plimsoll_graph::{DType, Type};
 use smallvec::SmallVec;
 
@@ -232,16 +234,21 @@ impl Kernel for Broadcast {
     }
 }
 
-impl Kernel for Reshape {
-    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (x, y) = (call.inputs[0], call.outputs[0]);
-        if x.ptr == y.ptr {
-            return Ok(());
+macro_rules! views {
+    ($( $op:ident, )+) => { $(
+        impl Kernel for $op {
+            unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+                let (x, y) = (call.inputs[0], call.outputs[0]);
+                if x.ptr == y.ptr {
+                    return Ok(());
+                }
+                // SAFETY: the caller's promise.
+                unsafe { cuda.copy(y.ptr, x.ptr, x.ty.bytes()) }
+            }
         }
-        // SAFETY: the caller's promise.
-        unsafe { cuda.copy(y.ptr, x.ptr, x.ty.bytes()) }
-    }
+    )+ };
 }
+views! { Reshape, StopGradient, OwnGradient, }
 
 impl Kernel for Transpose {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {

@@ -10,6 +10,7 @@ mod attention;
 mod by_library;
 mod columns;
 mod conv;
+mod custom;
 mod element;
 mod fold;
 mod gather;

@@ -161,6 +161,7 @@ fn role(node: &Node, graph: &Graph, roles: &[Role], scaled: &[Vec<usize>]) -> Re
     let means = node.inputs.iter().filter(|v| of(v) == Role::Mean).count();
     let linear = match &node.op {
         Op::Unary(Unary::Neg | Unary::AddScalar(_) | Unary::MulScalar(_)) => true,
+        Op::StopGradient(_) | Op::OwnGradient(_) => true,
         Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Transpose(_) | Op::Concat(_) => true,
         Op::Reduce(reduce) => matches!(reduce.kind, ReduceKind::Mean | ReduceKind::Sum),
         Op::Binary(Binary::Add | Binary::Sub) => true,

@@ -8,6 +8,7 @@ mod composed;
 mod conv;
 mod conv_grad;
 mod conv_methods;
+pub mod custom;
 mod fused;
 mod gather;
 mod layout;
@@ -15,6 +16,7 @@ mod loss;
 mod matmul;
 mod max_pool;
 mod norm;
+mod own_gradient;
 mod pool;
 mod random;
 mod recurrent;
@@ -33,6 +35,7 @@ pub use cast::Cast;
 pub use conv::Conv;
 pub use conv_grad::{ConvGradFilter, ConvGradInput};
 pub use conv_methods::{ConvGeometry, ConvOps, Padding};
+pub use custom::Custom;
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
 pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
@@ -43,6 +46,7 @@ pub use norm::{
     BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm,
     RmsNormGrad,
 };
+pub use own_gradient::{GradientOps, OwnGradient, StopGradient};
 pub use pool::PoolOps;
 pub use random::{Dropout, Normal, RandomOps, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};

@@ -1,0 +1,87 @@
+//! Calls kernels that users wrote, with their operands as slices.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plimsoll_device::backend::{Call, Fault, Operand};
+use plimsoll_graph::custom::{Elements, ElementsMut, HostCall, Parallel};
+use plimsoll_graph::{DType, Type, ops};
+use smallvec::SmallVec;
+
+use super::Kernel;
+use crate::Cpu;
+
+/// The elements of an operand.
+///
+/// # Safety
+/// As for [`Operand::slice`].
+unsafe fn elements<'s>(x: &Operand<'_>) -> Elements<'s> {
+    let (n, at) = (x.ty.elements(), x.ptr);
+    // SAFETY: the caller's promise, and each type is held in these bytes.
+    unsafe {
+        use std::slice::from_raw_parts as slice;
+        match x.ty.dtype {
+            DType::F32 => Elements::F32(slice(at.cast(), n)),
+            DType::F64 => Elements::F64(slice(at.cast(), n)),
+            DType::BF16 => Elements::BF16(slice(at.cast(), n)),
+            DType::F16 => Elements::F16(slice(at.cast(), n)),
+            DType::I64 => Elements::I64(slice(at.cast(), n)),
+            DType::I32 => Elements::I32(slice(at.cast(), n)),
+            DType::U8 => Elements::U8(slice(at, n)),
+            DType::Bool => Elements::Bool(slice(at, n)),
+        }
+    }
+}
+
+/// The elements of an operand, to be written.
+///
+/// # Safety
+/// As for [`Operand::slice_mut`].
+unsafe fn elements_mut<'s>(x: &Operand<'_>) -> ElementsMut<'s> {
+    let (n, at) = (x.ty.elements(), x.ptr);
+    // SAFETY: the caller's promise, and each type is held in these bytes.
+    unsafe {
+        use std::slice::from_raw_parts_mut as slice;
+        match x.ty.dtype {
+            DType::F32 => ElementsMut::F32(slice(at.cast(), n)),
+            DType::F64 => ElementsMut::F64(slice(at.cast(), n)),
+            DType::BF16 => ElementsMut::BF16(slice(at.cast(), n)),
+            DType::F16 => ElementsMut::F16(slice(at.cast(), n)),
+            DType::I64 => ElementsMut::I64(slice(at.cast(), n)),
+            DType::I32 => ElementsMut::I32(slice(at.cast(), n)),
+            DType::U8 => ElementsMut::U8(slice(at, n)),
+            DType::Bool => ElementsMut::Bool(slice(at, n)),
+        }
+    }
+}
+
+impl Kernel for ops::Custom {
+    fn scratch(&self, _: &Cpu, inputs: &[&Type], outputs: &[&Type]) -> usize {
+        self.op().scratch(inputs, outputs)
+    }
+
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        let pool = cpu.pool();
+        let run = |body: &(dyn Fn(usize) + Sync)| pool.run(pool.threads(), body);
+        let types: SmallVec<[&Type; 8]> = call.inputs.iter().map(|x| x.ty).collect();
+        // SAFETY: the caller's promise. A custom op has no in-place rule, so no output shares memory with an input.
+        let mut host = unsafe {
+            HostCall {
+                input_types: &types,
+                inputs: call.inputs.iter().map(|x| elements(x)).collect(),
+                outputs: call.outputs.iter().map(|y| elements_mut(y)).collect(),
+                scratch: call.scratch(),
+                parallel: Parallel::new(pool.threads(), &run),
+            }
+        };
+        let name = self.op().name();
+        // A user's mistake must not take the run with it: the step is refused and nothing of it is kept.
+        match catch_unwind(AssertUnwindSafe(|| self.op().run(&mut host))) {
+            Ok(done) => done.map_err(|why| Fault { op: name, why }),
+            Err(panic) => {
+                let said = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+                let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                Err(Fault { op: name, why: format!("its kernel panicked: {said}") })
+            }
+        }
+    }
+}
