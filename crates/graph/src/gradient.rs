@@ -178,6 +178,7 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
         };
         // Gradient nodes are filed under the layer whose gradient they are.
         trace.lock().set_scope(&node.scope);
+        trace.lock().differentiate(NodeId(index as u32));
         let n_before = trace.lock().nodes().len();
         let types = |ids: &[ValueId]| -> Vec<Type> {
             let graph = trace.lock();

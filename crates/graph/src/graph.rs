@@ -57,6 +57,8 @@ pub struct Node {
     pub scope: String,
     /// The part of the step it belongs to.
     pub phase: Phase,
+    /// Whether a gradient was taken through it.
+    pub is_differentiated: bool,
 }
 
 /// One value: written once, by a node or from outside.
@@ -130,6 +132,7 @@ impl Graph {
             site,
             scope,
             phase: self.phase,
+            is_differentiated: false,
         });
         Ok(outputs)
     }
@@ -157,6 +160,11 @@ impl Graph {
     /// Sets the phase of what is pushed from here on, and returns the one before.
     pub fn set_phase(&mut self, phase: Phase) -> Phase {
         std::mem::replace(&mut self.phase, phase)
+    }
+
+    /// Says that a gradient is taken through a node.
+    pub(crate) fn differentiate(&mut self, id: NodeId) {
+        self.nodes[id.index()].is_differentiated = true;
     }
 
     /// Files everything that was pushed after the first `n_nodes` under a line: a gradient under that of the op it is of.

@@ -7,8 +7,20 @@
 pub use plimsoll_graph::ops::ResizeMode;
 #[doc(inline)]
 pub use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
-    RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, GradientOps, LossOps, NormOps, Padding, PoolOps,
+    RandomOps, RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
 };
 #[doc(inline)]
 pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, function};
+
+/// Ops of your own: a kernel in Rust, CUDA source for a card, a gradient. Plans, memory limits and reports treat them like any other.
+///
+/// A tensor has `custom(op, inputs)` from [`CustomOps`](custom::CustomOps); `examples/custom_op.rs` is a whole one.
+pub mod custom {
+    #[doc(inline)]
+    pub use plimsoll_graph::custom::*;
+    #[doc(inline)]
+    pub use plimsoll_graph::ops::Custom;
+    #[doc(inline)]
+    pub use plimsoll_graph::{Along, Backward, Cost, Keep, Result, Sym, Types};
+}

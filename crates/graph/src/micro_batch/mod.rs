@@ -34,12 +34,12 @@ impl Parts {
                 after_backward[v.index()] = after;
             }
         }
-        // What a gradient rule reads belongs to the pass, even if it stands behind another gradient.
+        // What a gradient is taken through, and what its rules read, belongs to the pass, even if it stands behind another gradient.
         let mut before_backward = vec![false; graph.values().len()];
         let mut once = vec![false; graph.nodes().len()];
         for (i, node) in graph.nodes().iter().enumerate().rev() {
             let read = node.outputs.iter().any(|v| before_backward[v.index()]);
-            if read || node.phase == Phase::Backward {
+            if read || node.phase == Phase::Backward || node.is_differentiated {
                 node.inputs.iter().for_each(|v| before_backward[v.index()] = true);
             } else {
                 once[i] = node.outputs.iter().any(|v| after_backward[v.index()] && on_batch[v.index()]);

@@ -54,9 +54,15 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
         }
     }
     let averaged = averaged(one, frame);
+    let in_a_loss = in_a_loss(one);
     let mut answer = Splits::Exactly;
     for (i, node) in one.nodes().iter().enumerate() {
         let reads = |role: Role| node.inputs.iter().any(|v| roles[v.index()] == role);
+        // A gradient is linear in what leads to it, unless something is made of it that is differentiated again.
+        let of_gradient = node.phase == Phase::Backward && !in_a_loss[i];
+        if !of_gradient && averaged[i] && !same_numbers(node, &two.nodes()[i]) {
+            return Splits::Not(format!("{} depends on the size of the batch ({})", name(node), node.site));
+        }
         let plain = !reads(Role::Samples) && !reads(Role::Mean) && !reads(Role::Statistic);
         if plain {
             let counts = matches!(node.op, Op::Iota(_)) && !scaled[node.outputs[0].index()].is_empty();
@@ -65,8 +71,8 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
             }
             continue;
         }
-        // A gradient is linear in what leads to it, and the update is not part of a pass.
-        if node.phase == Phase::Backward || parts.once[i] || !averaged[i] {
+        // The update is not part of a pass.
+        if of_gradient || parts.once[i] || !averaged[i] {
             continue;
         }
         if matches!(node.op, Op::BatchNorm(_)) {
@@ -103,6 +109,29 @@ fn averaged(graph: &Graph, frame: &Frame) -> Vec<bool> {
         }
     }
     averaged
+}
+
+/// By node: whether something is made of it that a gradient is taken through. Of the nodes of a gradient these are the ones of a
+/// gradient penalty, or of an update in the middle of a step.
+fn in_a_loss(graph: &Graph) -> Vec<bool> {
+    let mut before = vec![false; graph.values().len()];
+    let mut inside = vec![false; graph.nodes().len()];
+    for (i, node) in graph.nodes().iter().enumerate().rev() {
+        inside[i] = node.is_differentiated || node.outputs.iter().any(|v| before[v.index()]);
+        if inside[i] {
+            node.inputs.iter().for_each(|v| before[v.index()] = true);
+        }
+    }
+    inside
+}
+
+/// Whether the numbers that an op holds are the same for both batch sizes.
+fn same_numbers(one: &Node, two: &Node) -> bool {
+    match (&one.op, &two.op) {
+        (Op::Unary(a), Op::Unary(b)) => a == b,
+        (Op::Full(a), Op::Full(b)) => a.value == b.value,
+        _ => true,
+    }
 }
 
 /// The axes that count samples, or `None` if a length is not in proportion to the batch.
@@ -236,6 +265,40 @@ mod tests {
         not(said(|x, w| half(&x.matmul(w)?)?.square()?.mean(&[], false)), "mixes samples");
         let strewn = |x: &Sym| x.reshape([2, 2 * x.ty().shape[0]]);
         not(said(|x, w| strewn(&x.matmul(w)?)?.softmax(0)?.square()?.mean(&[], false)), "mixes samples");
+    }
+
+    /// What is said of x `[n, 6]` and w `[6, 4]` with a loss over the slope of some scores with respect to x.
+    fn said_of_slopes(scores: impl Fn(Sym) -> Result<Sym>, loss: impl Fn(Sym) -> Result<Sym>) -> Splits {
+        said(|x, w| {
+            let scores = scores(x.matmul(w)?.tanh()?)?;
+            let slope = gradient(&scores, None, &[x])?.remove(0).expect("scores depend on x");
+            loss(slope.square()?.sum(&[1], false)?)
+        })
+    }
+
+    #[test]
+    fn a_gradient_in_a_loss_splits_where_it_is_each_samples_own() {
+        let sum = |scores: Sym| scores.sum(&[], false);
+        let mean = |rows: Sym| rows.sqrt()?.add_scalar(-1.0)?.square()?.mean(&[], false);
+        assert_eq!(said_of_slopes(sum, mean), Splits::Exactly);
+        let not = |splits: Splits, part: &str| match splits {
+            Splits::Not(why) => assert!(why.contains(part), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        not(said_of_slopes(sum, |rows| rows.sum(&[], false)), "sums over samples");
+        not(said_of_slopes(sum, |rows| rows.mean(&[], false)?.sqrt()), "not linear");
+        // The slope of a mean is smaller for a larger batch.
+        not(said_of_slopes(|scores| scores.mean(&[], false), mean), "depends on the size of the batch");
+    }
+
+    #[test]
+    fn an_update_in_the_middle_of_a_step_does_not_split() {
+        let said = said(|x, w| {
+            let first = x.matmul(w)?.square()?.mean(&[], false)?;
+            let slope = gradient(&first, None, &[w])?.remove(0).expect("the loss depends on w");
+            x.matmul(&w.sub(&slope)?)?.tanh()?.mean(&[], false)
+        });
+        assert!(matches!(&said, Splits::Not(_)), "{said:?}");
     }
 
     #[test]

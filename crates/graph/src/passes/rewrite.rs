@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::graph::{Graph, Node, ValueId};
+use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::op::Op;
 use crate::{Site, Type};
 
@@ -63,6 +63,9 @@ impl<'a> Rewrite<'a> {
         let made = self.new.push(op, inputs, like.site);
         self.new.set_phase(phase);
         let made = made?;
+        if like.is_differentiated {
+            self.new.differentiate(NodeId(self.new.nodes().len() as u32 - 1));
+        }
         for (&new, old) in made.iter().zip(olds) {
             if let Some(old) = old {
                 let info = self.old.info(*old);
