@@ -92,9 +92,9 @@ fn main() -> plimsoll::Result<()> {
     let trainer = || Trainer::new(unet, softmax_cross_entropy, Adam::new(1e-2)).metrics([Metric::Accuracy]);
 
     // The op is in the plan: the least memory counts it, and in that memory the batch is split or its results are recomputed.
-    let least = trainer().plan(&data())?.figures.floor;
+    let least = trainer().plan(data())?.figures.floor;
     let mut trainer = trainer().memory_limit_bytes(Some(least + Bytes::kib(256)));
-    let plan = trainer.plan(&data())?.figures;
+    let plan = trainer.plan(data())?.figures;
     let history = trainer.fit(data(), Epochs(4))?;
     let right = history[3].metric("accuracy").unwrap_or(f64::NAN);
     println!(

@@ -60,7 +60,9 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
         let reads = |role: Role| node.inputs.iter().any(|v| roles[v.index()] == role);
         // A gradient is linear in what leads to it, unless something is made of it that is differentiated again.
         let of_gradient = node.phase == Phase::Backward && !in_a_loss[i];
-        if !of_gradient && averaged[i] && !same_numbers(node, &two.nodes()[i]) {
+        // A layer that takes statistics may count its samples for its own state.
+        let counts = !of_gradient && averaged[i] && !reads(Role::Statistic);
+        if counts && !same_numbers(node, &two.nodes()[i]) {
             return Splits::Not(format!("{} depends on the size of the batch ({})", name(node), node.site));
         }
         let plain = !reads(Role::Samples) && !reads(Role::Mean) && !reads(Role::Statistic);

@@ -99,16 +99,19 @@ pub struct HostCall<'a> {
     pub parallel: Parallel<'a>,
 }
 
+/// Runs a body once on every thread of a pool, with the thread's number.
+pub type OnEveryThread<'a> = dyn Fn(&(dyn Fn(usize) + Sync)) + Sync + 'a;
+
 /// The threads that a kernel may use.
 #[derive(Clone, Copy)]
 pub struct Parallel<'a> {
     threads: usize,
-    run: &'a (dyn Fn(&(dyn Fn(usize) + Sync)) + Sync),
+    run: &'a OnEveryThread<'a>,
 }
 
 impl<'a> Parallel<'a> {
     /// Threads, and a way to run a body once on each.
-    pub fn new(threads: usize, run: &'a (dyn Fn(&(dyn Fn(usize) + Sync)) + Sync)) -> Parallel<'a> {
+    pub fn new(threads: usize, run: &'a OnEveryThread<'a>) -> Parallel<'a> {
         Parallel { threads, run }
     }
 

@@ -7,7 +7,7 @@ mod call;
 mod cuda;
 mod example;
 
-pub use call::{Elements, ElementsMut, HostCall, Parallel};
+pub use call::{Elements, ElementsMut, HostCall, OnEveryThread, Parallel};
 pub use cuda::{CudaArgument, CudaKernel};
 
 use std::any::TypeId;
