@@ -266,6 +266,17 @@ impl Card {
         Ok(function)
     }
 
+    /// Unloads all code; what is needed again is loaded again, from the cache on disk.
+    pub(crate) fn unload(&self) -> Result<(), Error> {
+        self.enter()?;
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, module) in modules.drain() {
+            // SAFETY: the stream has been waited for, no graph is alive, and no other place keeps functions of it.
+            unsafe { cu!(cuModuleUnload(module.module)) }?;
+        }
+        Ok(())
+    }
+
     /// The newest version of CUDA that the driver knows.
     pub(crate) fn driver_version(&self) -> i32 {
         let mut version = 0;

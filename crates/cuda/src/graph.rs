@@ -1,5 +1,7 @@
 //! Turns a sequence of kernel calls into one CUDA graph, and replays it with a single call.
 
+use std::sync::atomic::Ordering;
+
 use cudarc::driver::sys;
 use plimsoll_device::backend::{Fault, Recording};
 
@@ -42,6 +44,7 @@ impl Cuda {
         // From here on whatever was made goes with this value, however the rest turns out.
         let executable = std::ptr::null_mut();
         let mut captured = Graph { cuda: self.clone(), graph, executable, nodes: 0, bytes: 0 };
+        self.0.graphs.fetch_add(1, Ordering::SeqCst);
         recorded?;
         ended?;
         // SAFETY: the graph is live; a null list asks for the number of nodes only.
@@ -101,5 +104,6 @@ impl Drop for Graph {
                 let _ = sys::cuGraphDestroy(self.graph);
             }
         }
+        self.cuda.0.graphs.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -40,7 +40,8 @@ pub use pool::PagePool;
 pub use stream::{Event, Stream};
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::{
@@ -94,7 +95,9 @@ struct Inner {
     // Declared before the engine: what uses the context goes before it.
     blas: Option<blas::Blas>,
     /// Started when the first convolution or attention asks for it: it takes memory that other models need not pay.
-    dnn: OnceLock<dnn::Dnn>,
+    dnn: Mutex<Option<Arc<dnn::Dnn>>>,
+    /// Graphs that were captured and are still there: they hold code.
+    graphs: AtomicUsize,
     library_bytes: usize,
     flag: *mut u8,
     engine: Engine,
@@ -140,8 +143,8 @@ impl Cuda {
         let (after, _) = card.memory()?;
         let name = format!("cuda:{ordinal}");
         let library_bytes = before.saturating_sub(after);
-        let dnn = OnceLock::new();
-        let inner = Inner { blas, dnn, library_bytes, flag, engine: Engine::Card(card), options, name };
+        let (dnn, graphs, engine) = (Mutex::default(), AtomicUsize::new(0), Engine::Card(card));
+        let inner = Inner { blas, dnn, graphs, library_bytes, flag, engine, options, name };
         let cuda = Cuda(Arc::new(inner));
         // SAFETY: the flag is that many bytes of the device.
         unsafe { cuda.zero(flag, memory::FLAG_BYTES) }?;
@@ -160,7 +163,8 @@ impl Cuda {
         let name = "cuda emulated".into();
         Ok(Cuda(Arc::new(Inner {
             blas: None,
-            dnn: OnceLock::new(),
+            dnn: Mutex::default(),
+            graphs: AtomicUsize::new(0),
             library_bytes: 0,
             flag,
             engine: Engine::Host(emulator),
@@ -219,17 +223,26 @@ impl Cuda {
 
     /// cuDNN, where it is installed and wanted. If it does not start, that is an error and not tried to do without: what
     /// ran with it before would give other bits.
-    fn dnn(&self) -> Result<Option<&dnn::Dnn>, Error> {
+    fn dnn(&self) -> Result<Option<Arc<dnn::Dnn>>, Error> {
         let Engine::Card(card) = &self.0.engine else { return Ok(None) };
         let Options { tf32, cudnn, .. } = self.0.options;
-        if self.0.dnn.get().is_none()
-            && cudnn
-            && let Some(started) = dnn::Dnn::new(card, tf32)?
-        {
-            // Another thread may have been faster; then this one's goes.
-            let _ = self.0.dnn.set(started);
+        let mut dnn = self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner);
+        if dnn.is_none() && cudnn {
+            *dnn = dnn::Dnn::new(card, tf32)?.map(Arc::new);
         }
-        Ok(self.0.dnn.get())
+        Ok(dnn.clone())
+    }
+
+    /// Ends cuDNN and unloads code, unless a graph holds some of it.
+    fn let_go(&self) -> Result<(), Error> {
+        self.synchronize()?;
+        if self.0.graphs.load(Ordering::SeqCst) == 0
+            && let Engine::Card(card) = &self.0.engine
+        {
+            *self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            card.unload()?;
+        }
+        Ok(())
     }
 
     /// Whether there are tensor cores for bf16, copies into shared memory that nobody waits for, and what else came with
@@ -400,6 +413,10 @@ impl Backend for Cuda {
 
     fn synchronize(&self) -> Result<(), Fault> {
         Cuda::synchronize(self).map_err(Error::into_fault)
+    }
+
+    fn trim(&self) -> Result<(), Fault> {
+        self.let_go().map_err(Error::into_fault)
     }
 
     fn is_idle(&self) -> bool {

@@ -284,6 +284,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Gives back what it keeps only to be faster when it is used again: loaded code, libraries that were started. Called when nobody
+    /// holds memory of the device.
+    ///
+    /// # Errors
+    /// What a kernel refused since the last wait.
+    fn trim(&self) -> Result<(), Fault> {
+        self.synchronize()
+    }
+
     /// What the process takes of the device's own memory, tensors included, as the system counts it; none where tensors
     /// are in the host's memory.
     fn taken(&self) -> Option<Bytes> {

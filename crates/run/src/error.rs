@@ -45,7 +45,7 @@ pub enum Error {
         site: Site,
     },
     /// An op was given tensors of two devices.
-    #[error("{op}{}: its inputs are on {first} and on {second}; move one of them first", site.at())]
+    #[error("{op}{}: its inputs are on {first} and on {second}; move one of them first, with `to(&device)`", site.at())]
     TwoDevices {
         /// The op's name.
         op: &'static str,

@@ -1,5 +1,7 @@
 //! Turns convolutions into what a library does fastest: products of matrices, or graphs of cuDNN.
 
+use std::sync::Arc;
+
 use plimsoll_device::backend::Call;
 use plimsoll_graph::DType;
 
@@ -89,8 +91,8 @@ pub(super) fn library_scratch(
 }
 
 /// A convolution by cuDNN, as it is or folded.
-struct Planned<'d> {
-    dnn: &'d Dnn,
+struct Planned {
+    dnn: Arc<Dnn>,
     wanted: Wanted,
     /// What cuDNN is asked for: the folded shape, where it is folded.
     shape: Shape,
@@ -99,19 +101,14 @@ struct Planned<'d> {
     workspace: usize,
 }
 
-impl<'d> Planned<'d> {
+impl Planned {
     /// None where cuDNN does not know the case.
-    fn new(
-        cuda: &'d Cuda,
-        wanted: Wanted,
-        shape: &Shape,
-        dtype: DType,
-    ) -> Result<Option<Planned<'d>>, Error> {
+    fn new(cuda: &Cuda, wanted: Wanted, shape: &Shape, dtype: DType) -> Result<Option<Planned>, Error> {
         let Some(dnn) = cuda.dnn()? else { return Ok(None) };
         let planned = |fold: Option<Fold>| {
             let shape = fold.map_or(*shape, |fold| fold.folded);
             let workspace = dnn.workspace(&Case::Conv(wanted, shape, dtype))?;
-            Some(Planned { dnn, wanted, shape, dtype, fold, workspace })
+            Some(Planned { dnn: dnn.clone(), wanted, shape, dtype, fold, workspace })
         };
         let fold = Fold::of(shape, dtype).filter(|_| wanted != Wanted::Input);
         Ok(fold.and_then(|fold| planned(Some(fold))).or_else(|| planned(None)))
@@ -135,7 +132,7 @@ impl<'d> Planned<'d> {
     /// # Safety
     /// As for [`super::Kernel::run`].
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>, [x, w, y]: [*mut u8; 3]) -> Result<(), Error> {
-        let Planned { dnn, wanted, shape, dtype, .. } = *self;
+        let Planned { ref dnn, wanted, shape, dtype, .. } = *self;
         let mut parts = Parts::new(call);
         let (filter, images) = (parts.take(self.filter_bytes()), parts.take(self.image_bytes()));
         let workspace = parts.take(0);

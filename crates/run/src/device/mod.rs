@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_device::backend::Backend;
-use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch};
+use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, process};
 use plimsoll_graph::Site;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use costs::file_in;
 
 /// Where ops run and tensors live. Clones are the same device.
@@ -174,6 +174,35 @@ impl Device {
     /// Sets the peak back to what is in use now.
     pub fn reset_peak(&self) {
         self.0.memory.reset_peak();
+    }
+
+    /// Gives back what nobody holds, and says how much less the process takes by that, as the system counts it (NVML on a card, the
+    /// resident set else): freed blocks that were kept for the next tensor, pages of the heap, and where no tensor and no step is
+    /// left on the device also loaded code and libraries. What is needed again is taken again.
+    ///
+    /// ```
+    /// use plimsoll_run::{Device, Tensor, TensorOps};
+    /// let device = Device::cpu_with(1, "256MiB".parse().unwrap())?;
+    /// let large = device.scope(|| Tensor::from_slice(&vec![1.0f32; 1 << 24], [1 << 24]))?;
+    /// drop(large);
+    /// device.trim()?;
+    /// assert_eq!(device.memory_info().reserved.get(), 0);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The device failed before.
+    #[track_caller]
+    pub fn trim(&self) -> Result<Bytes> {
+        let site = Site::here();
+        let taken = || self.taken().or_else(process::resident).unwrap_or(Bytes::ZERO);
+        let before = taken();
+        self.0.memory.release_unused();
+        if self.0.memory.stats().in_use == Bytes::ZERO {
+            self.0.backend.trim().map_err(|fault| Error::Fault { fault, site })?;
+        }
+        process::release_unused_heap();
+        Ok(before.saturating_sub(taken()))
     }
 
     /// Ends a step of an eager loop and names what has grown in each of the last few steps, with its source line.
@@ -320,6 +349,15 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         self.memory.hold_to(self.who, None);
+    }
+}
+
+/// Gives freed pages of a device back to the system when it goes: the last field of what holds many of them.
+pub(crate) struct GiveBack(pub(crate) Device);
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        self.0.memory().release_unused();
     }
 }
 

@@ -15,7 +15,7 @@ use super::state::{State, StateTensor};
 use super::variant::Variant;
 use super::workspace::Workspace;
 use crate::choose::PlanFigures;
-use crate::device::Device;
+use crate::device::{Device, GiveBack};
 use crate::error::{Error, Result};
 use crate::program::Meanwhile;
 use crate::tensor::Tensor;
@@ -65,6 +65,8 @@ pub struct Step {
     pub(super) runs: u64,
     /// What happened that its owner should be told.
     pub(super) notice: Option<String>,
+    /// Behind all that holds memory, so that a step that is dropped leaves none with the process.
+    _pages: GiveBack,
 }
 
 impl Step {
@@ -112,7 +114,8 @@ impl Step {
         state.add(held, site)?;
         let workspace = Workspace::new(&device, site)?;
         let (bodies, variants) = (Vec::new(), Vec::new());
-        Ok(Step { device, options, bodies, state, variants, workspace, runs: 0, notice: None })
+        let _pages = GiveBack(device.clone());
+        Ok(Step { device, options, bodies, state, variants, workspace, runs: 0, notice: None, _pages })
     }
 
     /// Gives a step that was made by [`Step::idle`] a body to train with, over what it has of state and more behind it, and

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use plimsoll_device::backend::Element;
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 
-use super::Tensor;
+use super::{Tensor, tape};
 use crate::device::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -127,6 +127,38 @@ impl Tensor {
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         Ok(self.bytes(Site::here())?.into_owned())
+    }
+
+    /// The same elements on another device; on the one it is on, the tensor itself.
+    ///
+    /// ```
+    /// use plimsoll_run::{Device, Tensor, TensorOps};
+    /// let (one, other) = (Device::cpu_with(1, "64MiB".parse().unwrap())?, Device::cpu_with(1, "64MiB".parse().unwrap())?);
+    /// let x = one.scope(|| Tensor::from_slice(&[1.0f32, 2.0], [2]))?;
+    /// let y = x.to(&other)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [1.0, 2.0]);
+    /// // Ops on tensors of two devices are refused; `to` says which of them is meant.
+    /// assert!(x.add(&y).is_err() && x.to(&other)?.add(&y).is_ok());
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is no room on that device, the tensor is being traced, or a tape follows it: gradients do not pass from one device
+    /// to another.
+    #[track_caller]
+    pub fn to(&self, device: &Device) -> Result<Tensor> {
+        let site = Site::here();
+        if self.buffer(site)?.device().same(device) {
+            return Ok(self.clone());
+        }
+        if tape::follows(&[self]) {
+            let why = "moves a tensor that a tape follows to another device; move it before it is watched, or take the \
+                       gradient first"
+                .into();
+            return Err(Error::Signature { site, why });
+        }
+        let bytes = self.bytes(site)?;
+        device.scope(|| Tensor::filled(self.ty().clone(), site, |to| to.copy_from_slice(&bytes)))
     }
 
     /// Writes other elements over those it has, given as raw bytes. Where somebody holds a clone, that keeps what it saw.
