@@ -10,10 +10,12 @@
 
 use crate::floor::Floor;
 use crate::indexed_problem::IndexedProblem;
+use crate::look_ahead::look_ahead;
 use crate::problem::Problem;
 use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::improve::improve;
 use crate::recompute::repair::Repair;
+use crate::recompute::replay_stages::one_replay_a_stage_of;
 use crate::recompute::state::{SavedReplays, State};
 use crate::schedule::Schedule;
 use crate::starts::{faster_start, first_schedules};
@@ -28,6 +30,9 @@ const SUBLEVEL: f64 = 1.0026;
 /// earlier and end later, and so run beside more ops.
 const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
 
+/// With how much of a budget a schedule is looked for at once, until its buffers pack into it.
+const PACKED_PARTS: [f64; 4] = [1.0, 0.99, 0.97, 0.92];
+
 /// The schedules of a step that were found so far, by budget.
 pub(crate) struct BudgetGrid {
     pub step: StepSearch,
@@ -38,13 +43,16 @@ pub(crate) struct BudgetGrid {
     floor: Option<Floor>,
     /// What checkpoint schedules take and cost; `None` until it is wanted.
     checkpoints: Option<CheckpointSchedules>,
+    /// Where there is a deadline: the best schedule for a budget that can be had at once.
+    at_once: Option<Schedule>,
 }
 
 impl BudgetGrid {
     pub fn new(step: StepSearch) -> BudgetGrid {
         let top = Schedule::new(&mut State::new(&step.indexed), &step.indexed, u64::MAX);
         let unlimited_live = top.live;
-        BudgetGrid { step, unlimited_live, levels: vec![Some(vec![top])], floor: None, checkpoints: None }
+        let levels = vec![Some(vec![top])];
+        BudgetGrid { step, unlimited_live, levels, floor: None, checkpoints: None, at_once: None }
     }
 
     /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
@@ -81,6 +89,7 @@ impl BudgetGrid {
         let alignment = self.step.problem.scratch_alignment;
         let mut best: Option<(usize, usize)> = None;
         let mut best_ns = faster_than;
+        self.look_ahead(budget);
         if self.floor_bytes() > budget {
             return None;
         }
@@ -116,11 +125,46 @@ impl BudgetGrid {
             }
             level += 1;
         }
+        if self.at_once.as_ref().is_some_and(|at_once| at_once.ns < best_ns) {
+            return self.at_once.as_mut();
+        }
         match best {
             Some((level, k)) => self.levels[level].as_mut().map(|found| &mut found[k]),
             None => {
                 let floor = self.floor.as_mut().map(|floor| &mut floor.schedule);
                 floor.filter(|schedule| schedule.ns < faster_than)
+            }
+        }
+    }
+
+    /// Where a deadline may cut the search off: makes sure that there is a schedule for this budget before it begins, so that nothing
+    /// worse comes out of it. Without a deadline the search is never cut off, and more bytes never plan a slower step.
+    fn look_ahead(&mut self, budget: u64) {
+        let known = self.at_once.as_ref().is_some_and(|at_once| at_once.budget == budget);
+        if self.step.deadline.is_none() || known || self.step.indexed.carries() {
+            return;
+        }
+        self.at_once = None;
+        let alignment = self.step.problem.scratch_alignment;
+        for part in PACKED_PARTS {
+            for actions in look_ahead(&self.step.indexed, (budget as f64 * part) as u64) {
+                let (indexed, saved) = one_replay_a_stage_of(&self.step.indexed, &actions);
+                let indexed = Arc::new(indexed);
+                let mut state = saved.restore(&indexed);
+                let mut repair = Repair::new(&state, budget, self.step.host_budget, 1);
+                if state.peak() as u64 > budget {
+                    continue;
+                }
+                repair.give_back(&mut state, self.step.effort.floor);
+                let mut schedule = Schedule::new(&mut state, &indexed, budget);
+                let better = self.at_once.as_ref().is_none_or(|best| schedule.ns < best.ns);
+                if better && schedule.arena(alignment) <= budget {
+                    self.at_once = Some(schedule);
+                }
+            }
+            // Buffers of the others do not pack into the budget, or there are none.
+            if self.at_once.is_some() {
+                break;
             }
         }
     }

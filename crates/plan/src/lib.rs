@@ -29,6 +29,7 @@ mod exhaustive;
 mod floor;
 mod flow;
 mod instant;
+mod look_ahead;
 mod low_peak;
 mod overlap;
 mod recompute;

@@ -1,0 +1,313 @@
+//! Turns a step and a budget into a schedule at once: ops in their order, and where bytes are short the tensor goes that is cheap to make
+//! again, large, and wanted late.
+//!
+//! One pass over the step, without a search: what a plan is at least as good as, however little time there is for searching.
+
+use crate::indexed_problem::IndexedProblem;
+use crate::lifespan::Action;
+
+/// How much the distance to the next use counts, and how much the bytes, in the order in which they are tried. Which is best depends on
+/// the step, and a pass is cheap.
+const WEIGHTS: [(f64, f64); 5] = [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.25, 1.0), (0.0, 1.0)];
+
+/// How many dropped tensors are followed when the time to make one again is added up; beyond that it is far too much anyway.
+const FOLLOWED: usize = 48;
+
+/// How many replays a pass may make for each op before it gives up: it is going round in circles then.
+const MOST_REPLAYS: usize = 24;
+
+/// How many replays may wait for one another.
+const DEEPEST: u32 = 1000;
+
+/// The sequences of ops that fit `budget` by looking ahead, one for each way of choosing that finds one.
+pub(crate) fn look_ahead(indexed: &IndexedProblem, budget: u64) -> Vec<Vec<Action>> {
+    let Some(room) = budget.checked_sub(indexed.resident_bytes) else { return Vec::new() };
+    WEIGHTS.iter().filter_map(|&weights| Pass::new(indexed, room, weights).run()).collect()
+}
+
+/// One pass over the step.
+struct Pass<'a> {
+    indexed: &'a IndexedProblem,
+    room: u64,
+    weights: (f64, f64),
+    /// By tensor: the ops that read it, in order.
+    uses: Vec<Vec<u32>>,
+    /// By tensor: how many of its uses are done.
+    done: Vec<usize>,
+    held: Vec<bool>,
+    /// What is held, in no order, and where each tensor stands there.
+    all: Vec<u32>,
+    place: Vec<usize>,
+    /// Of how many ops under way each tensor is an operand: it goes only if nothing else can.
+    pinned: Vec<u32>,
+    bytes: u64,
+    /// The op of the order that is next, for which others are replayed.
+    now: u32,
+    actions: Vec<Action>,
+    /// When a tensor was last added up, so that it counts once.
+    seen: Vec<u32>,
+    stamp: u32,
+    /// What is being added up.
+    open: Vec<u32>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(indexed: &'a IndexedProblem, room: u64, weights: (f64, f64)) -> Pass<'a> {
+        let tensors = indexed.tensors() as usize;
+        let mut uses = vec![Vec::new(); tensors];
+        for op in 0..indexed.ops {
+            indexed.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
+        }
+        Pass {
+            indexed,
+            room,
+            weights,
+            uses,
+            done: vec![0; tensors],
+            held: vec![false; tensors],
+            all: Vec::new(),
+            place: vec![0; tensors],
+            pinned: vec![0; tensors],
+            bytes: 0,
+            now: 0,
+            actions: Vec::new(),
+            seen: vec![0; tensors],
+            stamp: 0,
+            open: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Option<Vec<Action>> {
+        for op in 0..self.indexed.ops {
+            self.now = op;
+            self.execute(op, 0)?;
+            for &t in self.indexed.ins.of(op) {
+                self.done[t as usize] += 1;
+            }
+            let indexed = self.indexed;
+            indexed.ins.of(op).iter().chain(indexed.outs.of(op)).for_each(|&t| self.drop_if_done(t));
+        }
+        Some(self.actions)
+    }
+
+    /// The next op of the order that reads a tensor.
+    fn next_use(&self, t: u32) -> Option<u32> {
+        self.uses[t as usize].get(self.done[t as usize]).copied()
+    }
+
+    fn drop_if_done(&mut self, t: u32) {
+        let wanted = self.indexed.keep[t as usize] || self.next_use(t).is_some();
+        if !wanted && self.pinned[t as usize] == 0 {
+            self.let_go(t);
+        }
+    }
+
+    fn let_go(&mut self, t: u32) {
+        if std::mem::replace(&mut self.held[t as usize], false) {
+            self.bytes -= self.indexed.size[t as usize];
+            let at = self.place[t as usize];
+            self.all.swap_remove(at);
+            if let Some(&moved) = self.all.get(at) {
+                self.place[moved as usize] = at;
+            }
+        }
+    }
+
+    fn take(&mut self, t: u32) {
+        if !std::mem::replace(&mut self.held[t as usize], true) {
+            self.bytes += self.indexed.size[t as usize];
+            self.place[t as usize] = self.all.len();
+            self.all.push(t);
+        }
+    }
+
+    /// Runs an op, for the first time or again, with whatever has to be made again for it.
+    fn execute(&mut self, op: u32, depth: u32) -> Option<()> {
+        let indexed = self.indexed;
+        if depth > DEEPEST || self.actions.len() > (MOST_REPLAYS + 1) * indexed.ops as usize {
+            return None;
+        }
+        let (ins, outs) = (indexed.ins.of(op), indexed.outs.of(op));
+        ins.iter().for_each(|&t| self.pinned[t as usize] += 1);
+        // What is made again for one operand may have cost another one its place.
+        while let Some(&t) = ins.iter().find(|&&t| !self.held[t as usize]) {
+            let maker = indexed.producer[t as usize];
+            if maker >= indexed.ops || indexed.replay_until[maker as usize] < self.now {
+                return None;
+            }
+            self.execute(maker, depth + 1)?;
+        }
+        outs.iter().for_each(|&t| self.pinned[t as usize] += 1);
+        // What is written over an operand that nobody wants any more takes no bytes of its own.
+        let over: u64 = indexed
+            .pairs
+            .of(op)
+            .chunks_exact(2)
+            .filter(|pair| op == self.now && self.is_last_use(pair[0]) && !self.held[pair[1] as usize])
+            .map(|pair| indexed.size[pair[1] as usize].min(indexed.size[pair[0] as usize]))
+            .sum();
+        let new: u64 =
+            outs.iter().filter(|&&t| !self.held[t as usize]).map(|&t| indexed.size[t as usize]).sum();
+        let need = new - over.min(new) + indexed.scratch[op as usize];
+        while self.bytes + need > self.room {
+            let worst = self.least_missed(op, false).or_else(|| self.least_missed(op, true))?;
+            self.let_go(worst);
+        }
+        outs.iter().for_each(|&t| self.take(t));
+        self.actions.push(Action::Run(op));
+        ins.iter().chain(outs).for_each(|&t| self.pinned[t as usize] -= 1);
+        if depth > 0 {
+            // Of a replay, and of what was made again for it, only what is still wanted stays.
+            ins.iter().chain(outs).for_each(|&t| self.drop_if_done(t));
+        }
+        Some(())
+    }
+
+    /// Whether the op that is next is the last one to read a tensor.
+    fn is_last_use(&self, t: u32) -> bool {
+        let last = self.uses[t as usize].last() == Some(&self.now);
+        last && !self.indexed.keep[t as usize]
+    }
+
+    /// What is held and missed least if it goes; none if nothing can. `pinned` says whether it may be something that ops wait with,
+    /// other than the one that is to run.
+    fn least_missed(&mut self, op: u32, pinned: bool) -> Option<u32> {
+        let mut best: Option<(f64, u32)> = None;
+        let (ins, outs) = (self.indexed.ins.of(op), self.indexed.outs.of(op));
+        for i in 0..self.all.len() {
+            let t = self.all[i];
+            // What only waits for a replay has no use of its own.
+            let Some(next) = self.next_use(t).or(pinned.then_some(self.now)) else { continue };
+            let maker = self.indexed.producer[t as usize];
+            let may_go = (self.pinned[t as usize] > 0) == pinned
+                && !(pinned && (ins.contains(&t) || outs.contains(&t)))
+                && maker < self.indexed.ops
+                && self.indexed.replay_until[maker as usize] >= next
+                && self.indexed.size[t as usize] > 0;
+            if !may_go {
+                continue;
+            }
+            let (late, large) = (f64::from(next - self.now + 1), self.indexed.size[t as usize] as f64);
+            let gain = late.powf(self.weights.0) * large.powf(self.weights.1);
+            let cheap = best.map_or(f64::INFINITY, |(score, _)| score * gain);
+            if let Some(ns) = self.to_make(t, next, cheap)
+                && best.is_none_or(|(score, _)| ns / gain < score)
+            {
+                best = Some((ns / gain, t));
+            }
+        }
+        best.map(|(_, t)| t)
+    }
+
+    /// Whether a tensor can be had when the op `next` runs: it is made again, or stays till then.
+    fn is_there(&self, t: u32, next: u32) -> bool {
+        let maker = self.indexed.producer[t as usize];
+        let again = self.indexed.replay_until.get(maker as usize).is_some_and(|&until| until >= next);
+        let stays =
+            self.indexed.keep[t as usize] || self.uses[t as usize].last().is_some_and(|&last| last >= next);
+        again || stays
+    }
+
+    /// The time to make a tensor again for the op `next`, with what was dropped before it; none if that is more than `most`, or if
+    /// something that it is made from will not be there and cannot be made again by then.
+    fn to_make(&mut self, t: u32, next: u32, most: f64) -> Option<f64> {
+        self.stamp += 1;
+        self.seen[t as usize] = self.stamp;
+        self.open.clear();
+        self.open.push(t);
+        let (mut ns, mut at) = (0.0, 0);
+        while let Some(&t) = self.open.get(at) {
+            at += 1;
+            let maker = self.indexed.producer[t as usize];
+            if maker >= self.indexed.ops {
+                return None;
+            }
+            ns += self.indexed.ns[maker as usize] as f64 + 1.0;
+            if ns > most {
+                return None;
+            }
+            for &input in self.indexed.ins.of(maker) {
+                if !self.is_there(input, next) {
+                    return None;
+                }
+                let new = !self.held[input as usize] && self.seen[input as usize] != self.stamp;
+                if new && self.open.len() < FOLLOWED {
+                    self.seen[input as usize] = self.stamp;
+                    self.open.push(input);
+                }
+            }
+        }
+        Some(ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Request;
+    use crate::planner::Planner;
+    use crate::problem::{Op, Problem, Tensor, TensorId};
+    use crate::recompute::replay_stages::one_replay_a_stage_of;
+
+    /// A forward pass whose results are all wanted again backwards, every third of them dear to make.
+    fn step(layers: usize) -> Problem {
+        let mut step = Problem::new();
+        let made: Vec<TensorId> = (0..layers)
+            .map(|i| step.tensor(Tensor::transient(format!("a{i}"), 1000 + 100 * (i as u64 % 5))))
+            .collect();
+        for (i, &out) in made.iter().enumerate() {
+            let ns = if i % 3 == 0 { 900 } else { 100 };
+            let ins = i.checked_sub(1).map(|before| made[before]);
+            step.op(Op::new(format!("f{i}"), ins.as_slice(), &[out], ns));
+        }
+        let mut gradient = None;
+        for i in (0..layers).rev() {
+            let next = step.tensor(if i == 0 {
+                Tensor::output("d0", 1000)
+            } else {
+                Tensor::transient(format!("d{i}"), 1000)
+            });
+            let ins: Vec<TensorId> = gradient.into_iter().chain([made[i]]).collect();
+            step.op(Op::new(format!("b{i}"), &ins, &[next], 200));
+            gradient = Some(next);
+        }
+        step
+    }
+
+    #[test]
+    fn a_pass_fits_its_budget_and_makes_again_what_is_cheap() {
+        let step = step(24);
+        let order: Vec<_> = (0..step.ops.len() as u32).map(crate::problem::OpId).collect();
+        let indexed = IndexedProblem::new(&step, &order);
+        let mut found = 0;
+        for budget in (8_000..30_000).step_by(1000) {
+            for actions in look_ahead(&indexed, budget) {
+                let (wide, saved) = one_replay_a_stage_of(&indexed, &actions);
+                let mut state = saved.restore(&wide);
+                assert!(state.peak() as u64 <= budget, "{} in {budget}", state.peak());
+                let replays = actions.len() - indexed.ops as usize;
+                assert!(
+                    replays == 0 || state.extra_ns < 400 * replays as u64,
+                    "{} for {replays}",
+                    state.extra_ns
+                );
+                found += 1;
+            }
+        }
+        assert!(found > 50, "{found}");
+        assert!(look_ahead(&indexed, 1500).is_empty());
+    }
+
+    #[test]
+    fn a_search_that_is_cut_off_at_once_is_no_worse_than_looking_ahead() {
+        let step = step(200);
+        let planned = |deadline_ms: Option<u64>, budget: u64| {
+            let request = Request { deadline_ms, ..Request::within(0) };
+            Planner::new(&step, &request).unwrap().plan(budget).unwrap().figures.predicted_ns
+        };
+        for budget in [60_000, 100_000, 160_000] {
+            let (at_once, searched) = (planned(Some(0), budget), planned(None, budget));
+            assert!(at_once as f64 <= 1.05 * searched as f64, "{at_once} and {searched} in {budget}");
+        }
+    }
+}
