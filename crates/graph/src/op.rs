@@ -253,6 +253,12 @@ macro_rules! with_ops {
                 /// y = the index of the largest element along one axis, the first of equals.
                 ArgMax,
             }
+            "along an axis" {
+                /// `y[k]` = the sum or product of x[0..=k] along one axis, forwards or backwards.
+                Cumulative,
+                /// dx of a running product, exact at zeros.
+                CumProdGrad,
+            }
             "matmul" {
                 /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
                 MatMul,

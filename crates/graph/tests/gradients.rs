@@ -15,6 +15,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "Full",
     "Iota",
     "ProdGrad",
+    "CumProdGrad",
     "OneHot",
     "AttentionGrad",
     "LstmGrad",

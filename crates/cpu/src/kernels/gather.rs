@@ -71,7 +71,7 @@ impl Indices {
 }
 
 /// Elements before, along and after an axis.
-fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
+pub(crate) fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
 

@@ -5,6 +5,7 @@ use plimsoll_graph::{Op, Type};
 
 use crate::Cpu;
 
+mod cumulative;
 mod gather;
 mod lanes;
 mod loss;

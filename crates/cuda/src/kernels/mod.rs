@@ -10,6 +10,7 @@ mod attention;
 mod by_library;
 mod columns;
 mod conv;
+mod cumulative;
 mod element;
 mod fold;
 mod gather;
@@ -29,13 +30,14 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 26] = [
+pub(crate) const SOURCES: [&str; 27] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
     include_str!("column_sums.cu"),
     include_str!("columns.cu"),
     include_str!("conv.cu"),
+    include_str!("cumulative.cu"),
     include_str!("element.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),

@@ -5,8 +5,8 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, PoolOps, RecurrentOps,
-    ResizeOps, Scalar, Shape, Site, SoftmaxOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, LossOps, NormOps, PoolOps,
+    RecurrentOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, TensorOps, Type,
 };
 
 use crate::case::{Attrs, Case};
@@ -45,6 +45,9 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "min" => x[0].min(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
         "prod" => x[0].prod(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
         "argmax" => x[0].argmax(a.get("axis"))?,
+
+        "cumsum" => x[0].cumsum_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
+        "cumprod" => x[0].cumprod_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
 
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,

@@ -772,6 +772,37 @@ for b, t, i, h in [(2, 4, 3, 5), (1, 1, 2, 3), (3, 3, 6, 4)]:
          lambda x, w, u, bias, bias_u, h0: recurrent(torch.nn.GRU(i, h, batch_first=True), x, w, u, [bias, bias_u],
                                                      [h0]))
 
+# ---- along an axis ----
+
+O = "along"
+
+
+def running(f, axis, exclusive, reverse):
+    """A running sum or product, from either end, with each element in it or not."""
+
+    def along(x):
+        x = x.flip(axis) if reverse else x
+        if exclusive:
+            first = torch.full_like(x.narrow(axis, 0, 1), 0.0 if f is torch.cumsum else 1.0)
+            x = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        y = f(x, axis)
+        return y.flip(axis) if reverse else y
+
+    return along
+
+
+for name, f in (("cumsum", torch.cumsum), ("cumprod", torch.cumprod)):
+    for axis, exclusive, reverse in [(0, False, False), (1, True, False), (-1, False, True), (1, True, True)]:
+        case(O, name, [positive(2, 5, 3)], running(f, axis, exclusive, reverse), axis=axis, exclusive=exclusive,
+             reverse=reverse)
+    for kind in ("i64", "i32"):
+        case(O, name, [few(3, 4, kind=kind)], lambda x: f(x, 1, dtype=x.dtype), axis=1, exclusive=False, reverse=False)
+# Zeros, one and two in a line.
+case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running(torch.cumprod, 1, False, False),
+     axis=1, exclusive=False, reverse=False, note="zeros")
+case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running(torch.cumprod, 1, True, True),
+     axis=1, exclusive=True, reverse=True, note="zeros")
+
 # ---- second derivatives ----
 
 D = "second"
