@@ -258,6 +258,8 @@ macro_rules! with_ops {
                 Cumulative,
                 /// dx of a running product, exact at zeros.
                 CumProdGrad,
+                /// y = the places of the elements of x along one axis, in the order of the elements: all, or the first few.
+                ArgSort,
             }
             "matmul" {
                 /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.

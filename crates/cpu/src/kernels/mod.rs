@@ -11,6 +11,7 @@ mod lanes;
 mod loss;
 mod norm;
 mod softmax;
+mod sort;
 
 mod element;
 mod layout;

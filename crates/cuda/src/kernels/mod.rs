@@ -25,12 +25,13 @@ mod reduce;
 mod relu;
 mod resize;
 mod softmax;
+mod sort;
 mod strided;
 
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 27] = [
+pub(crate) const SOURCES: [&str; 28] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -56,6 +57,7 @@ pub(crate) const SOURCES: [&str; 27] = [
     include_str!("relu.cu"),
     include_str!("resize.cu"),
     include_str!("softmax.cu"),
+    include_str!("sort.cu"),
     include_str!("tensor.cu"),
     include_str!("tile.cu"),
 ];

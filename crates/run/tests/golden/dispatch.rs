@@ -6,7 +6,7 @@
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, LossOps, NormOps, PoolOps,
-    RecurrentOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, TensorOps, Type,
+    RecurrentOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
 };
 
 use crate::case::{Attrs, Case};
@@ -48,6 +48,13 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
 
         "cumsum" => x[0].cumsum_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
         "cumprod" => x[0].cumprod_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
+
+        "sort" => x[0].sort(a.get("axis"), a.get("descending"))?,
+        "argsort" => x[0].argsort(a.get("axis"), a.get("descending"))?,
+        "top_k" => {
+            let (values, places) = x[0].top_k(a.get("k"), a.get("axis"), a.get("largest"))?;
+            return Ok(vec![values, places]);
+        }
 
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,

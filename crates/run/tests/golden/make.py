@@ -803,6 +803,19 @@ case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running
 case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running(torch.cumprod, 1, True, True),
      axis=1, exclusive=True, reverse=True, note="zeros")
 
+for axis, descending in [(0, False), (1, True), (-1, False), (-1, True)]:
+    case(O, "sort", [distinct(3, 4, 5)], lambda x: x.sort(dim=axis, descending=descending).values, axis=axis,
+         descending=descending)
+    for x in (distinct(3, 4, 5), few(3, 4, 5), few(3, 4, 5, kind="i64"), few(3, 4, 5, kind="u8")):
+        case(O, "argsort", [x], lambda x: x.detach().sort(dim=axis, descending=descending, stable=True).indices,
+             axis=axis, descending=descending, note=str(x(torch.Generator())[2]))
+    case(O, "top_k", [distinct(3, 4, 5)], lambda x: tuple(x.topk(3, dim=axis, largest=descending)), k=3, axis=axis,
+         largest=descending)
+for descending in (False, True):
+    odd = these(1.0, math.nan, -math.inf, 0.0, -0.0, math.inf, math.nan, -2.0, grad=False)
+    case(O, "argsort", [odd], lambda x: x.sort(descending=descending, stable=True).indices, axis=0,
+         descending=descending, note="odd")
+
 # ---- second derivatives ----
 
 D = "second"
