@@ -244,6 +244,8 @@ macro_rules! with_ops {
                 Concat,
                 /// The pieces of x along one axis.
                 Split,
+                /// y = x with the elements of one axis flipped or rolled.
+                Reorder,
             }
             "reduce" {
                 /// y = sum, mean, max, min or product of x over axes.

@@ -98,6 +98,7 @@ macro_rules! for_width {
         }
     };
 }
+pub(crate) use for_width;
 
 impl Kernel for Gather {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {

@@ -10,6 +10,7 @@ mod gather;
 mod lanes;
 mod loss;
 mod norm;
+mod reorder;
 mod softmax;
 mod sort;
 

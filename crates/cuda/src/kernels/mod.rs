@@ -23,6 +23,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod relu;
+mod reorder;
 mod resize;
 mod softmax;
 mod sort;
@@ -31,7 +32,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 28] = [
+pub(crate) const SOURCES: [&str; 29] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -55,6 +56,7 @@ pub(crate) const SOURCES: [&str; 28] = [
     include_str!("recurrent.cu"),
     include_str!("reduce.cu"),
     include_str!("relu.cu"),
+    include_str!("reorder.cu"),
     include_str!("resize.cu"),
     include_str!("softmax.cu"),
     include_str!("sort.cu"),

@@ -6,7 +6,7 @@
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, LossOps, NormOps, PoolOps,
-    RecurrentOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
+    RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
 };
 
 use crate::case::{Attrs, Case};
@@ -55,6 +55,9 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             let (values, places) = x[0].top_k(a.get("k"), a.get("axis"), a.get("largest"))?;
             return Ok(vec![values, places]);
         }
+
+        "flip" => x[0].flip(&a.get::<Vec<isize>>("axes"))?,
+        "roll" => x[0].roll(a.get("shift"), a.get("axis"))?,
 
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,

@@ -816,6 +816,14 @@ for descending in (False, True):
     case(O, "argsort", [odd], lambda x: x.sort(descending=descending, stable=True).indices, axis=0,
          descending=descending, note="odd")
 
+for axes in ([0], [1], [-1], [0, 2]):
+    case(O, "flip", [normal(3, 4, 5)], lambda x: x.flip(axes), axes=axes)
+for shift, axis in [(1, 0), (-2, 1), (7, -1), (0, 1)]:
+    case(O, "roll", [normal(3, 4, 5)], lambda x: x.roll(shift, axis), shift=shift, axis=axis)
+for kind in ("i64", "u8", "bool"):
+    case(O, "flip", [few(3, 4, kind=kind, limit=2)], lambda x: x.flip(1), axes=[1])
+    case(O, "roll", [few(3, 4, kind=kind, limit=2)], lambda x: x.roll(3, 1), shift=3, axis=1)
+
 # ---- second derivatives ----
 
 D = "second"
