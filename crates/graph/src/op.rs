@@ -336,6 +336,8 @@ macro_rules! with_ops {
                 TakeAlong,
                 /// y = the sum of the elements of x that have the same index along one axis.
                 PutAlongAdd,
+                /// y = x with values at the places along one axis that indices name, the last of several.
+                IndexPut,
             }
             "sequence" {
                 /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.

@@ -11,6 +11,7 @@ mod conv_methods;
 mod cumulative;
 mod fused;
 mod gather;
+mod index_put;
 mod layout;
 mod loss;
 mod matmul;
@@ -39,6 +40,7 @@ pub use conv_methods::{ConvGeometry, ConvOps, Padding};
 pub use cumulative::{CumProdGrad, Cumulative, CumulativeKind, CumulativeOps};
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
 pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
+pub use index_put::{IndexPut, IndexPutOps};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
 pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
 pub use matmul::{MatMul, MatMulDims};
@@ -60,7 +62,8 @@ pub use split::{Concat, Split};
 pub use unary::Unary;
 pub use window::WindowAxis;
 
-use crate::{DType, Type};
+use crate::error::Error;
+use crate::{DType, Site, Type};
 
 /// Checks the number of inputs.
 pub(crate) fn arity<'a, const N: usize>(inputs: &[&'a Type]) -> Result<[&'a Type; N], String> {
@@ -89,4 +92,10 @@ pub(crate) fn axis_of(ty: &Type, axis: usize) -> Result<usize, String> {
         return Ok(axis);
     }
     Err(format!("axis {axis} does not exist in shape {}", ty.shape))
+}
+
+/// The error of a method whose inputs do not fit.
+pub(crate) fn refuse<E: From<Error>>(op: &'static str, site: Site, inputs: &[&Type], why: String) -> E {
+    Error::Shape { op, layer: String::new(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
+        .into()
 }

@@ -5,8 +5,8 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, LossOps, NormOps, PoolOps,
-    RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, IndexPutOps, LossOps, NormOps,
+    PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
 };
 
 use crate::case::{Attrs, Case};
@@ -111,6 +111,10 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             let op = ops::PutAlongAdd { axis: a.get("axis"), length: a.get("length") };
             x[0].emit_one(op, &[&x[0], &x[1]], Site::here())?
         }
+
+        "index_put" => x[0].index_put(&x[1], &x[2], a.get("axis"))?,
+        "index_add" => x[0].index_add(&x[1], &x[2], a.get("axis"))?,
+        "masked_fill" => x[0].masked_fill(&x[1], a.get("value"))?,
 
         "softmax" => x[0].softmax(a.get("axis"))?,
         "log_softmax" => x[0].log_softmax(a.get("axis"))?,

@@ -655,6 +655,28 @@ for kind in ("i64", "i32", "u8", "bool"):
     case(G, "take_along", [few(4, 3, kind=kind, limit=limit), index(3, 4, 2)], lambda x,
          i: torch.take_along_dim(x, i, 1), axis=1)
 
+
+
+def put(axis, accumulate):
+    """Writing or adding slices by index; PyTorch's own gradient is that of indices of which no two are equal."""
+    return lambda x, i, values: x.movedim(axis, 0).index_put(
+        (i.long(),), values.movedim(axis, 0), accumulate=accumulate).movedim(0, axis)
+
+
+for kind in ("i64", "i32"):
+    for axis in (0, 1, -1):
+        shape = [4, 3, 5]
+        limit = shape[axis]
+        shape[axis] = 6
+        case(G, "index_add", [normal(4, 3, 5), index(limit, 6, kind=kind), normal(*shape)], put(axis, True), axis=axis)
+        shape[axis] = 3
+        order = these(*[2, 0, 1], kind=kind)
+        case(G, "index_put", [normal(4, 3, 5), order, normal(*shape)], put(axis, False), axis=axis)
+case(G, "index_put", [few(5, 3, kind="i64"), these(0, 3, kind="i64"), few(2, 3, kind="i64")], put(0, False), axis=0)
+for mask in ((3, 4), (4,), (3, 1)):
+    case(G, "masked_fill", [normal(3, 4), truth(*mask)], lambda x, m: x.masked_fill(m, -0.5), value=-0.5)
+case(G, "masked_fill", [few(3, 4, kind="i64"), truth(3, 4)], lambda x, m: x.masked_fill(m, 7), value=7)
+
 # ---- softmax and losses ----
 
 S = "loss"
