@@ -38,7 +38,9 @@ pub use methods::TensorOps;
 pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
-pub use ops::{CumulativeOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps};
+pub use ops::{
+    CumulativeOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps, UniqueOps,
+};
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
 pub use site::{At, Site};

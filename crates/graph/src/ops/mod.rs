@@ -28,6 +28,7 @@ mod softmax;
 mod sort;
 mod split;
 mod unary;
+mod unique;
 mod window;
 
 pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
@@ -60,6 +61,7 @@ pub use softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, SoftmaxOps};
 pub use sort::{ArgSort, SortOps};
 pub use split::{Concat, Split};
 pub use unary::Unary;
+pub use unique::UniqueOps;
 pub use window::WindowAxis;
 
 use crate::error::Error;

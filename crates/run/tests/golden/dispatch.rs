@@ -7,6 +7,7 @@ use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, R
 use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, IndexPutOps, LossOps, NormOps,
     PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
+    UniqueOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -115,6 +116,11 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "index_put" => x[0].index_put(&x[1], &x[2], a.get("axis"))?,
         "index_add" => x[0].index_add(&x[1], &x[2], a.get("axis"))?,
         "masked_fill" => x[0].masked_fill(&x[1], a.get("value"))?,
+
+        "unique" => {
+            let (values, counts) = x[0].unique(a.get("size"), a.get("fill"))?;
+            return Ok(vec![values, counts]);
+        }
 
         "softmax" => x[0].softmax(a.get("axis"))?,
         "log_softmax" => x[0].log_softmax(a.get("axis"))?,

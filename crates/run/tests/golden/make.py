@@ -677,6 +677,21 @@ for mask in ((3, 4), (4,), (3, 1)):
     case(G, "masked_fill", [normal(3, 4), truth(*mask)], lambda x, m: x.masked_fill(m, -0.5), value=-0.5)
 case(G, "masked_fill", [few(3, 4, kind="i64"), truth(3, 4)], lambda x, m: x.masked_fill(m, 7), value=7)
 
+
+
+def unique(size, fill):
+    def padded(x):
+        values, counts = torch.unique(x, return_counts=True)
+        rest = size - len(values)
+        return F.pad(values, (0, rest), value=fill), F.pad(counts, (0, rest))
+
+    return padded
+
+
+for kind in ("i64", "i32"):
+    case(G, "unique", [few(4, 6, kind=kind, limit=9)], unique(10, -1), size=10, fill=-1)
+    case(G, "unique", [few(1, kind=kind)], unique(1, 0), size=1, fill=0)
+
 # ---- softmax and losses ----
 
 S = "loss"
