@@ -39,7 +39,8 @@ pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps, UniqueOps,
+    CumulativeOps, EinsumOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps,
+    UniqueOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

@@ -5,9 +5,9 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, GatherOps, IndexPutOps, LossOps, NormOps,
-    PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type,
-    UniqueOps,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, IndexPutOps, LossOps,
+    NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps,
+    TensorOps, Type, UniqueOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -71,6 +71,8 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             };
             x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
         }
+
+        "einsum" => T::einsum(&a.get::<String>("equation"), &x.iter().collect::<Vec<_>>())?,
 
         "conv2d" => x[0].conv2d(&x[1], bias, geometry(a))?,
         "conv1d" => x[0].conv1d(&x[1], bias, geometry(a))?,

@@ -448,6 +448,12 @@ for i, act in enumerate(ACTS):
          tb=tb, act=act)
     case(M, "matmul_act", [matrix(3, 4, ta, (2,)), matrix(4, 5, tb, ())], product(ta, tb, act), ta=ta, tb=tb, act=act)
 
+LENGTHS = {"b": 2, "i": 3, "j": 4, "k": 5, "l": 2, "h": 2, "q": 3, "d": 4}
+for equation in ("ij,jk->ik", "ij,jk", "ji,kj->ik", "bij,bjk->bik", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "ij->ji", "ij->", "i,j->ij",
+                 "ij,i->ij", "ij,jk,kl->li", "bi,bij,bj->b"):
+    operands = [normal(*(LENGTHS[letter] for letter in letters)) for letters in equation.split("->")[0].split(",")]
+    case(M, "einsum", operands, lambda *x: torch.einsum(equation, *x), equation=equation)
+
 # ---- convolution ----
 
 C = "conv"
