@@ -40,7 +40,7 @@ pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
     CumulativeOps, EinsumOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps,
-    UniqueOps,
+    UniqueOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

@@ -9,7 +9,7 @@ pub use plimsoll_graph::ops::ResizeMode;
 pub use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, IndexPutOps, LossOps,
     NormOps, Padding, PoolOps, RandomOps, RecurrentOps, ReorderOps, ResizeOps, Shape, SoftmaxOps, SortOps,
-    TensorOps, Type, UniqueOps,
+    TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
 pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, function};

@@ -30,6 +30,7 @@ mod sort;
 mod split;
 mod unary;
 mod unique;
+mod volume;
 mod window;
 
 pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
@@ -64,6 +65,7 @@ pub use sort::{ArgSort, SortOps};
 pub use split::{Concat, Split};
 pub use unary::Unary;
 pub use unique::UniqueOps;
+pub use volume::VolumeOps;
 pub use window::WindowAxis;
 
 use crate::error::Error;

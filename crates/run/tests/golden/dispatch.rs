@@ -7,7 +7,7 @@ use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, R
 use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, IndexPutOps, LossOps,
     NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps,
-    TensorOps, Type, UniqueOps,
+    TensorOps, Type, UniqueOps, VolumeOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -101,6 +101,11 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "global_max_pool2d" => x[0].global_max_pool2d()?,
         "resize2d" => x[0].resize2d(a.get("out"), mode(a), a.get("align"))?,
         "upsample2d" => x[0].upsample2d(a.get("factor"), mode(a))?,
+
+        "conv3d" => x[0].conv3d(&x[1], bias, geometry(a))?,
+        "conv_transpose3d" => x[0].conv_transpose3d(&x[1], bias, geometry(a), a.get("extra"))?,
+        "max_pool3d" => x[0].max_pool3d(a.get("window"), a.get("stride"), a.padding())?,
+        "avg_pool3d" => x[0].avg_pool3d(a.get("window"), a.get("stride"), a.padding(), a.get("count_pad"))?,
 
         "gather" => x[0].gather(&x[1], a.get("axis"))?,
         "embedding" => x[0].embedding(&x[1])?,

@@ -482,7 +482,7 @@ def conv(stride, pad, dilation, groups, act=None):
         pads = padding(pad, x.shape[1:-1], w.shape[:axes], stride, dilation)
         x = F.pad(x.movedim(-1, 1), flat(pads))
         w = w.movedim((-1, -2), (0, 1))
-        y = (F.conv1d if axes == 1 else F.conv2d)(x, w, bias, stride, 0, dilation, groups)
+        y = getattr(F, f"conv{axes}d")(x, w, bias, stride, 0, dilation, groups)
         y = y.movedim(1, -1)
         return ACTS[act](y) if act else y
 
@@ -517,6 +517,11 @@ conv_case("conv2d", (1, 3, 3, 2), (5, 5, 2, 3), pad="same", note="larger filter 
 conv_case("conv1d", (2, 9, 3), (3, 3, 4), bias=True)
 conv_case("conv1d", (2, 9, 3), (4, 3, 4), pad="same", stride=[2])
 conv_case("conv1d", (1, 10, 4), (3, 2, 6), bias=True, pad=[[4, 0]], dilation=[2], groups=2)
+conv_case("conv3d", (2, 4, 5, 4, 2), (3, 3, 3, 2, 3))
+conv_case("conv3d", (1, 4, 4, 5, 2), (3, 3, 2, 2, 3), bias=True, pad="same")
+conv_case("conv3d", (1, 6, 5, 4, 2), (2, 3, 3, 2, 3), bias=True, stride=[2, 2, 1], pad=[[1, 0], [0, 1], [1, 1]])
+conv_case("conv3d", (1, 7, 4, 4, 4), (3, 2, 2, 2, 4), dilation=[2, 1, 2], groups=2, pad="same")
+conv_case("conv3d", (1, 3, 3, 4, 2), (1, 1, 1, 2, 3), bias=True)
 for act in ("relu", "silu"):
     conv_case("conv2d_act", (1, 4, 5, 3), (3, 3, 3, 4), bias=True, pad="same", act=act)
 for note, x, w, extra in [
@@ -530,20 +535,22 @@ for note, x, w, extra in [
 
 def transposed(stride, pad, dilation, groups, extra):
     def f(x, w, bias=None):
+        axes = x.dim() - 2
         # The filter [KH, KW, CO/groups, CI] is PyTorch's [CI, CO/groups, KH, KW].
-        y = F.conv_transpose2d(x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1), None, stride, 0, extra, groups, dilation)
-        pads = pad
+        y = getattr(F, f"conv_transpose{axes}d")(x.movedim(-1, 1), w.movedim((-1, -2), (0, 1)), None, stride, 0, extra,
+                                                 groups, dilation)
         if pad == "same":
-            pads = padding("same", [n * s for n, s in zip(x.shape[1:3], stride)], w.shape[:2], stride, dilation)
-            sizes = [n * s for n, s in zip(x.shape[1:3], stride)]
+            sizes = [n * s for n, s in zip(x.shape[1:-1], stride)]
+            pads = padding("same", sizes, w.shape[:axes], stride, dilation)
         else:
-            pads = padding(pad, [0, 0], [1, 1], [1, 1], [1, 1])
+            pads = padding(pad, *([[1] * axes] * 4))
             sizes = [n - low - high for n, (low, high) in zip(y.shape[2:], pads)]
         # What lies beyond the windows is zero: padding "same" with windows shorter than the stride needs it.
-        missing = [max(0, low + n - m) for (low, _), n, m in zip(pads, sizes, y.shape[2:])]
-        y = F.pad(y, [0, missing[1], 0, missing[0]])
-        (top, _), (left, _) = pads
-        y = y[:, :, top:top + sizes[0], left:left + sizes[1]].permute(0, 2, 3, 1)
+        missing = [[0, max(0, low + n - m)] for (low, _), n, m in zip(pads, sizes, y.shape[2:])]
+        y = F.pad(y, flat(missing))
+        for axis, ((low, _), n) in enumerate(zip(pads, sizes)):
+            y = y.narrow(axis + 2, low, n)
+        y = y.movedim(1, -1)
         return y if bias is None else y + bias
 
     return f
@@ -557,10 +564,14 @@ for x, w, bias, stride, pad, dilation, groups, extra in [
     ((1, 4, 3, 2), (3, 3, 2, 2), False, [1, 2], [[1, 1], [0, 2]], [2, 1], 1, [0, 0]),
     ((1, 3, 4, 3), (3, 3, 2, 3), True, [2, 2], "same", [1, 1], 1, [0, 0]),
     ((1, 3, 2, 3), (1, 2, 2, 3), False, [2, 3], "same", [1, 1], 1, [0, 0]),
+    ((1, 2, 3, 2, 3), (2, 3, 2, 2, 3), True, [1, 2, 1], "valid", [1, 1, 1], 1, [0, 1, 0]),
+    ((1, 3, 2, 2, 4), (3, 2, 2, 1, 4), True, [2, 1, 2], [[1, 1], [0, 1], [0, 0]], [1, 1, 1], 2, [1, 0, 0]),
+    ((1, 2, 2, 3, 2), (1, 2, 2, 2, 2), False, [2, 2, 1], "same", [1, 1, 1], 1, [0, 0, 0]),
+    ((1, 3, 2, 2, 1), (2, 2, 1, 2, 1), False, [1, 1, 1], [[1, 0], [0, 0], [0, 0]], [2, 1, 1], 1, [0, 0, 0]),
 ]:
-    co = w[2] * groups
+    co = w[-2] * groups
     inputs = [normal(*x, scale=0.5), normal(*w, scale=0.5)] + ([normal(co)] if bias else [])
-    case(C, "conv_transpose2d", inputs, transposed(stride, pad, dilation, groups, extra), stride=stride, pad=pad,
+    case(C, f"conv_transpose{len(stride)}d", inputs, transposed(stride, pad, dilation, groups, extra), stride=stride, pad=pad,
          dilation=dilation, groups=groups, extra=extra)
 
 # ---- pooling and resizing ----
@@ -572,10 +583,9 @@ def pool(kind, window, stride, pad, count_pad=True):
     def f(x):
         pads = padding(pad, x.shape[1:-1], window, stride, [1] * len(window))
         y = F.pad(x.movedim(-1, 1), flat(pads), value=-math.inf if kind == "max" else 0.0)
-        one = len(window) == 1
         if kind == "max":
-            return (F.max_pool1d if one else F.max_pool2d)(y, window, stride).movedim(1, -1)
-        mean = F.avg_pool1d if one else F.avg_pool2d
+            return getattr(F, f"max_pool{len(window)}d")(y, window, stride).movedim(1, -1)
+        mean = getattr(F, f"avg_pool{len(window)}d")
         total = mean(y, window, stride)
         if not count_pad:
             ones = F.pad(torch.ones_like(x).movedim(-1, 1), flat(pads))
@@ -603,6 +613,9 @@ pool_cases((1, 5, 5, 1), [1, 1], [2, 2], "valid")
 pool_cases((1, 3, 4, 18), [2, 2], [1, 2], "valid")
 pool_cases((2, 9, 3), [3], [2], "same")
 pool_cases((1, 8, 2), [2], [2], "valid")
+pool_cases((1, 4, 4, 4, 2), [2, 2, 2], [2, 2, 2], "valid")
+pool_cases((1, 5, 3, 4, 2), [3, 2, 3], [2, 1, 2], "same")
+pool_cases((2, 3, 4, 3, 2), [2, 3, 2], [1, 2, 1], [[1, 0], [1, 1], [0, 1]])
 case(P, "max_pool2d", [these([[[1.0], [2.0], [2.0]], [[2.0], [1.0], [2.0]], [[0.0], [2.0], [2.0]]])],
      pool("max", [2, 2], [1, 1], "valid"), window=[2, 2], stride=[1, 1], pad="valid", note="tie")
 case(P, "global_avg_pool2d", [normal(2, 3, 4, 5)],
