@@ -39,8 +39,8 @@ pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::{AttentionOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, EinsumOps, GatherOps, IndexPutOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps,
-    UniqueOps, VolumeOps,
+    CumulativeOps, EinsumOps, GatherOps, GridSampleOps, IndexPutOps, LossOps, NormOps, ReorderOps,
+    SoftmaxOps, SortOps, UniqueOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

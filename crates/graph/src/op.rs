@@ -288,6 +288,10 @@ macro_rules! with_ops {
                 Resize,
                 /// dx of a resize.
                 ResizeGrad,
+                /// y = images at the places that a grid names, by the nearest pixel or bilinear.
+                GridSample,
+                /// dx and dgrid of a grid sample.
+                GridSampleGrad,
             }
             "softmax and loss" {
                 /// y = exp(x) / Σ exp(x) along one axis.

@@ -16,6 +16,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "Iota",
     "ProdGrad",
     "CumProdGrad",
+    "GridSampleGrad",
     "ArgSort",
     "OneHot",
     "AttentionGrad",

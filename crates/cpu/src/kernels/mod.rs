@@ -7,6 +7,7 @@ use crate::Cpu;
 
 mod cumulative;
 mod gather;
+mod grid_sample;
 mod index_put;
 mod lanes;
 mod loss;

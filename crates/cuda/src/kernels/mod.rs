@@ -14,6 +14,7 @@ mod cumulative;
 mod element;
 mod fold;
 mod gather;
+mod grid_sample;
 mod index_put;
 mod layout;
 mod loss;
@@ -33,7 +34,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 30] = [
+pub(crate) const SOURCES: [&str; 31] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -45,6 +46,7 @@ pub(crate) const SOURCES: [&str; 30] = [
     include_str!("flash.cu"),
     include_str!("fold.cu"),
     include_str!("gather.cu"),
+    include_str!("grid_sample.cu"),
     include_str!("index_put.cu"),
     include_str!("iota.cu"),
     include_str!("layout.cu"),

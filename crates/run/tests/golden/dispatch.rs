@@ -5,9 +5,9 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, IndexPutOps, LossOps,
-    NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site, SoftmaxOps, SortOps,
-    TensorOps, Type, UniqueOps, VolumeOps,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GridSampleOps,
+    IndexPutOps, LossOps, NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site,
+    SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -100,6 +100,7 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "global_avg_pool2d" => x[0].global_avg_pool2d()?,
         "global_max_pool2d" => x[0].global_max_pool2d()?,
         "resize2d" => x[0].resize2d(a.get("out"), mode(a), a.get("align"))?,
+        "grid_sample" => x[0].grid_sample(&x[1], mode(a), a.get("border"), a.get("align"))?,
         "upsample2d" => x[0].upsample2d(a.get("factor"), mode(a))?,
 
         "conv3d" => x[0].conv3d(&x[1], bias, geometry(a))?,

@@ -637,6 +637,23 @@ for mode in ("nearest", "bilinear"):
     case(P, "upsample2d", [normal(1, 3, 2, 3)], resize([6, 4], mode, False), factor=2, mode=mode)
     case(P, "upsample2d", [normal(1, 2, 2, 1)], resize([6, 6], mode, False), factor=3, mode=mode)
 
+
+
+def grid_sample(mode, border, align):
+    def sampled(x, grid):
+        y = F.grid_sample(x.movedim(-1, 1), grid, mode=mode, padding_mode="border" if border else "zeros",
+                          align_corners=align)
+        return y.movedim(1, -1)
+
+    return sampled
+
+
+for mode in ("bilinear", "nearest"):
+    for border in (False, True):
+        for align in (False, True):
+            case(P, "grid_sample", [normal(2, 4, 5, 3), wide(2, 3, 4, 2, scale=0.75)], grid_sample(mode, border, align),
+                 mode=mode, border=border, align=align)
+
 # ---- picking by index ----
 
 G = "gather"
