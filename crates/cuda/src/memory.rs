@@ -12,12 +12,13 @@ use crate::{Cuda, Engine};
 pub(crate) const FLAG_BYTES: usize = 32;
 
 /// The ops whose kernels can refuse a value, in the order of their codes, from 1.
-const REFUSING: [&str; 7] = [
+const REFUSING: [&str; 8] = [
     "gather",
     "scatter_add",
     "one_hot",
     "take_along",
     "put_along_add",
+    "index_put",
     "cross_entropy",
     "cross_entropy_grad",
 ];

@@ -39,7 +39,10 @@ pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::custom;
 pub use ops::{AttentionOps, GradientOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
-pub use ops::{GatherOps, LossOps, NormOps, SoftmaxOps};
+pub use ops::{
+    CumulativeOps, EinsumOps, GatherOps, GridSampleOps, IndexPutOps, LossOps, NormOps, ReorderOps,
+    SoftmaxOps, SortOps, UniqueOps, VolumeOps,
+};
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
 pub use site::{At, Site};

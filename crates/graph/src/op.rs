@@ -244,6 +244,8 @@ macro_rules! with_ops {
                 Concat,
                 /// The pieces of x along one axis.
                 Split,
+                /// y = x with the elements of one axis flipped or rolled.
+                Reorder,
             }
             "gradient" {
                 /// y = x, and no gradient flows back to x; no copy.
@@ -258,6 +260,14 @@ macro_rules! with_ops {
                 ProdGrad,
                 /// y = the index of the largest element along one axis, the first of equals.
                 ArgMax,
+            }
+            "along an axis" {
+                /// `y[k]` = the sum or product of x[0..=k] along one axis, forwards or backwards.
+                Cumulative,
+                /// dx of a running product, exact at zeros.
+                CumProdGrad,
+                /// y = the places of the elements of x along one axis, in the order of the elements: all, or the first few.
+                ArgSort,
             }
             "matmul" {
                 /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
@@ -284,6 +294,10 @@ macro_rules! with_ops {
                 Resize,
                 /// dx of a resize.
                 ResizeGrad,
+                /// y = images at the places that a grid names, by the nearest pixel or bilinear.
+                GridSample,
+                /// dx and dgrid of a grid sample.
+                GridSampleGrad,
             }
             "softmax and loss" {
                 /// y = exp(x) / Σ exp(x) along one axis.
@@ -332,6 +346,8 @@ macro_rules! with_ops {
                 TakeAlong,
                 /// y = the sum of the elements of x that have the same index along one axis.
                 PutAlongAdd,
+                /// y = x with values at the places along one axis that indices name, the last of several.
+                IndexPut,
             }
             "sequence" {
                 /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.

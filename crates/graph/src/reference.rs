@@ -64,6 +64,24 @@ pub fn for_each_index(shape: &Shape, mut f: impl FnMut(&[usize])) {
     }
 }
 
+/// Replaces every line along an axis: `f` gets the lines of all inputs and writes the first.
+pub(crate) fn along(axis: usize, inputs: &[&Array], f: impl Fn(&mut [Vec<f64>])) -> Vec<Array> {
+    let shape = inputs[0].shape.clone();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let (n, outer) = (shape[axis], shape[..axis].iter().product::<usize>());
+    let mut out = vec![0.0; shape.elements()];
+    for o in 0..outer {
+        for i in 0..inner {
+            let place = |k: usize| (o * n + k) * inner + i;
+            let mut lines: Vec<Vec<f64>> =
+                inputs.iter().map(|a| (0..n).map(|k| a.data[place(k)]).collect()).collect();
+            f(&mut lines);
+            (0..n).for_each(|k| out[place(k)] = lines[0][k]);
+        }
+    }
+    vec![Array::new(shape, out)]
+}
+
 /// Rounds a value to what the element type can hold, floats excepted: the reference keeps those in f64.
 fn settle(value: f64, dtype: DType) -> f64 {
     match dtype {

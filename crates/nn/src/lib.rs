@@ -33,7 +33,7 @@ pub mod zoo;
 pub use confusion::{Auc, Curve, Summation};
 pub use description::{Description, LayerCall, LayerKind};
 pub use init::{Init, Start};
-pub use layers::{Activation, Conv, Conv1d, Conv2d, MultiHead, Recurrent};
+pub use layers::{Activation, Conv, Conv1d, Conv2d, Conv3d, MultiHead, Recurrent};
 pub use loss::{
     Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, smooth_cross_entropy,
     softmax_cross_entropy,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use plimsoll_graph::ops::ResizeMode;
-use plimsoll_graph::{DType, Padding, PoolOps, ResizeOps, Shape, Site, TensorOps, Type};
+use plimsoll_graph::{DType, Padding, PoolOps, ResizeOps, Shape, Site, TensorOps, Type, VolumeOps};
 use plimsoll_run::{Result, Tensor, asked_at};
 
 use crate::error::refuse;
 use crate::model::{Model, Outputs, one};
-use crate::{Activation, Conv1d, Conv2d, MultiHead, Net, Recurrent};
+use crate::{Activation, Conv1d, Conv2d, Conv3d, MultiHead, Net, Recurrent};
 
 type Layer = Arc<dyn Fn(&mut Net, &Tensor) -> Result<Tensor> + Send + Sync>;
 
@@ -134,6 +134,12 @@ impl Sequential {
         self.push("conv", move |net, x, name| net.conv1d(name, x, conv))
     }
 
+    /// A convolution of volumes `[N, D, H, W, C]`.
+    #[track_caller]
+    pub fn conv3d_with(self, conv: Conv3d) -> Sequential {
+        self.push("conv", move |net, x, name| net.conv3d(name, x, conv))
+    }
+
     /// Every channel convolved by itself.
     #[track_caller]
     pub fn depthwise_conv2d(self, conv: Conv2d) -> Sequential {
@@ -174,6 +180,12 @@ impl Sequential {
     #[track_caller]
     pub fn global_max_pool2d(self) -> Sequential {
         self.plain("pool", |x| x.global_max_pool2d())
+    }
+
+    /// The largest of every window of a volume; windows do not overlap.
+    #[track_caller]
+    pub fn max_pool3d(self, window: usize) -> Sequential {
+        self.plain("pool", move |x| x.max_pool3d([window; 3], [window; 3], Padding::Valid))
     }
 
     /// The largest of every window of a sequence; windows do not overlap.

@@ -7,8 +7,9 @@
 pub use plimsoll_graph::ops::ResizeMode;
 #[doc(inline)]
 pub use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, GradientOps, LossOps, NormOps, Padding, PoolOps,
-    RandomOps, RecurrentOps, ResizeOps, Shape, SoftmaxOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GradientOps,
+    GridSampleOps, IndexPutOps, LossOps, NormOps, Padding, PoolOps, RandomOps, RecurrentOps, ReorderOps,
+    ResizeOps, Shape, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
 pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, function};

@@ -71,7 +71,7 @@ impl Indices {
 }
 
 /// Elements before, along and after an axis.
-fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
+pub(crate) fn around(shape: &Shape, axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
 
@@ -98,6 +98,7 @@ macro_rules! for_width {
         }
     };
 }
+pub(crate) use for_width;
 
 impl Kernel for Gather {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {

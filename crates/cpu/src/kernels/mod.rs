@@ -5,11 +5,16 @@ use plimsoll_graph::{Op, Type};
 
 use crate::Cpu;
 
+mod cumulative;
 mod gather;
+mod grid_sample;
+mod index_put;
 mod lanes;
 mod loss;
 mod norm;
+mod reorder;
 mod softmax;
+mod sort;
 
 mod custom;
 mod element;

@@ -10,10 +10,13 @@ mod attention;
 mod by_library;
 mod columns;
 mod conv;
+mod cumulative;
 mod custom;
 mod element;
 mod fold;
 mod gather;
+mod grid_sample;
+mod index_put;
 mod layout;
 mod loss;
 mod matmul;
@@ -23,24 +26,29 @@ mod random;
 mod recurrent;
 mod reduce;
 mod relu;
+mod reorder;
 mod resize;
 mod softmax;
+mod sort;
 mod strided;
 
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 26] = [
+pub(crate) const SOURCES: [&str; 31] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
     include_str!("column_sums.cu"),
     include_str!("columns.cu"),
     include_str!("conv.cu"),
+    include_str!("cumulative.cu"),
     include_str!("element.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),
     include_str!("gather.cu"),
+    include_str!("grid_sample.cu"),
+    include_str!("index_put.cu"),
     include_str!("iota.cu"),
     include_str!("layout.cu"),
     include_str!("loss.cu"),
@@ -53,8 +61,10 @@ pub(crate) const SOURCES: [&str; 26] = [
     include_str!("recurrent.cu"),
     include_str!("reduce.cu"),
     include_str!("relu.cu"),
+    include_str!("reorder.cu"),
     include_str!("resize.cu"),
     include_str!("softmax.cu"),
+    include_str!("sort.cu"),
     include_str!("tensor.cu"),
     include_str!("tile.cu"),
 ];

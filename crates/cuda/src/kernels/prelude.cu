@@ -38,6 +38,7 @@ DEV void raise(i64 *flag, i64 code, i64 place, i64 value, i64 limit) {
     }
 }
 DEV int atomic_next(int *at) { return atomicAdd(at, 1); }
+DEV void atomic_most(int *at, int x) { atomicMax(at, x); }
 // Two to the power of x, to about two bits less than a float has.
 DEV float power_of_two(float x) {
     float y;
@@ -82,6 +83,7 @@ DEV void raise(i64 *flag, i64 code, i64 place, i64 value, i64 limit) {
     }
 }
 DEV int atomic_next(int *at) { return (*at)++; }
+DEV void atomic_most(int *at, int x) { *at = *at > x ? *at : x; }
 #endif
 
 struct bf16 {

@@ -1,9 +1,8 @@
 //! Turns calls of `conv2d` and its kin into convolution ops: padding resolved, layouts checked.
 
-use crate::error::Error;
 use crate::methods::TensorOps;
-use crate::ops::{Conv, ConvGradInput};
-use crate::{Shape, Site, Type};
+use crate::ops::{Conv, ConvGradInput, refuse};
+use crate::{Shape, Site};
 
 /// What is added around an image before a window slides over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -220,17 +219,11 @@ fn convolve<T: TensorOps>(
     }
 }
 
-/// The error of a method whose inputs do not fit.
-fn refuse<E: From<Error>>(op: &'static str, site: Site, inputs: &[&Type], why: String) -> E {
-    Error::Shape { op, layer: String::new(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
-        .into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::reference::{Array, interpret};
-    use crate::{DType, Sym, Trace, gradient};
+    use crate::{DType, Sym, Trace, Type, gradient};
 
     fn inputs<const N: usize>(shapes: [&[usize]; N]) -> (Trace, [Sym; N]) {
         let trace = Trace::new();

@@ -54,7 +54,7 @@ pub struct PutAlongAdd {
     pub length: usize,
 }
 
-fn index(ty: &Type) -> Result<(), String> {
+pub(super) fn index(ty: &Type) -> Result<(), String> {
     if ty.dtype.is_index() {
         return Ok(());
     }
@@ -69,7 +69,7 @@ fn summable(ty: &Type) -> Result<(), String> {
 }
 
 /// Three parts one after the other.
-fn joined(before: &[usize], middle: &[usize], after: &[usize]) -> Shape {
+pub(super) fn joined(before: &[usize], middle: &[usize], after: &[usize]) -> Shape {
     before.iter().chain(middle).chain(after).copied().collect()
 }
 

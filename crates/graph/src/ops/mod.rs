@@ -8,9 +8,13 @@ mod composed;
 mod conv;
 mod conv_grad;
 mod conv_methods;
+mod cumulative;
 pub mod custom;
+mod einsum;
 mod fused;
 mod gather;
+mod grid_sample;
+mod index_put;
 mod layout;
 mod loss;
 mod matmul;
@@ -22,10 +26,14 @@ mod random;
 mod recurrent;
 mod reduce;
 mod relu;
+mod reorder;
 mod resize;
 mod softmax;
+mod sort;
 mod split;
 mod unary;
+mod unique;
+mod volume;
 mod window;
 
 pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
@@ -35,9 +43,13 @@ pub use cast::Cast;
 pub use conv::Conv;
 pub use conv_grad::{ConvGradFilter, ConvGradInput};
 pub use conv_methods::{ConvGeometry, ConvOps, Padding};
+pub use cumulative::{CumProdGrad, Cumulative, CumulativeKind, CumulativeOps};
 pub use custom::Custom;
+pub use einsum::EinsumOps;
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
 pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
+pub use grid_sample::{GridSample, GridSampleGrad, GridSampleOps};
+pub use index_put::{IndexPut, IndexPutOps};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
 pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
 pub use matmul::{MatMul, MatMulDims};
@@ -52,13 +64,18 @@ pub use random::{Dropout, Normal, RandomOps, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
 pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};
+pub use reorder::{AxisOrder, Reorder, ReorderOps};
 pub use resize::{Resize, ResizeAxis, ResizeGrad, ResizeMode, ResizeOps};
 pub use softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, SoftmaxOps};
+pub use sort::{ArgSort, SortOps};
 pub use split::{Concat, Split};
 pub use unary::Unary;
+pub use unique::UniqueOps;
+pub use volume::VolumeOps;
 pub use window::WindowAxis;
 
-use crate::{DType, Type};
+use crate::error::Error;
+use crate::{DType, Site, Type};
 
 /// Checks the number of inputs.
 pub(crate) fn arity<'a, const N: usize>(inputs: &[&'a Type]) -> Result<[&'a Type; N], String> {
@@ -87,4 +104,10 @@ pub(crate) fn axis_of(ty: &Type, axis: usize) -> Result<usize, String> {
         return Ok(axis);
     }
     Err(format!("axis {axis} does not exist in shape {}", ty.shape))
+}
+
+/// The error of a method whose inputs do not fit.
+pub(crate) fn refuse<E: From<Error>>(op: &'static str, site: Site, inputs: &[&Type], why: String) -> E {
+    Error::Shape { op, layer: String::new(), site, inputs: inputs.iter().map(|&t| t.clone()).collect(), why }
+        .into()
 }

@@ -8,7 +8,7 @@ use crate::gradient::Backward;
 use crate::methods::TensorOps;
 use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
 use crate::ops::composed::through;
-use crate::reference::Array;
+use crate::reference::{Array, along};
 use crate::trace::Sym;
 use crate::{DType, Site, Type, ops};
 
@@ -55,24 +55,6 @@ fn backward_type(axis: usize, inputs: &[&Type]) -> Result<Types, String> {
         return Err(format!("the result {y} and its gradient {dy} must be of one type"));
     }
     Ok(smallvec![dy.clone()])
-}
-
-/// Replaces every line along an axis: `f` gets the lines of all inputs and writes the first.
-fn along(axis: usize, inputs: &[&Array], f: impl Fn(&mut [Vec<f64>])) -> Vec<Array> {
-    let shape = inputs[0].shape.clone();
-    let inner: usize = shape[axis + 1..].iter().product();
-    let (n, outer) = (shape[axis], shape[..axis].iter().product::<usize>());
-    let mut out = vec![0.0; shape.elements()];
-    for o in 0..outer {
-        for i in 0..inner {
-            let place = |k: usize| (o * n + k) * inner + i;
-            let mut lines: Vec<Vec<f64>> =
-                inputs.iter().map(|a| (0..n).map(|k| a.data[place(k)]).collect()).collect();
-            f(&mut lines);
-            (0..n).for_each(|k| out[place(k)] = lines[0][k]);
-        }
-    }
-    vec![Array::new(shape, out)]
 }
 
 /// log Σ exp(x), around the largest x.

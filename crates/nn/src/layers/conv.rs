@@ -1,6 +1,6 @@
-//! Convolutional layers, channels last: images `[N, H, W, C]`, sequences `[N, L, C]`.
+//! Convolutional layers, channels last: images `[N, H, W, C]`, sequences `[N, L, C]`, volumes `[N, D, H, W, C]`.
 
-use plimsoll_graph::{ConvGeometry, ConvOps, Padding};
+use plimsoll_graph::{ConvGeometry, ConvOps, Padding, VolumeOps};
 use plimsoll_run::{Result, Tensor};
 
 use super::channels;
@@ -30,6 +30,8 @@ pub struct Conv<const AXES: usize> {
 pub type Conv1d = Conv<1>;
 /// A convolution of images.
 pub type Conv2d = Conv<2>;
+/// A convolution of volumes.
+pub type Conv3d = Conv<3>;
 
 impl<const AXES: usize> Conv<AXES> {
     /// Windows of one length along every axis, stride 1, no padding, with bias.
@@ -118,6 +120,29 @@ impl Net {
             x.conv1d(&w, b.as_ref(), conv.geometry)
         });
         self.note(name, LayerKind::Conv1d(conv), &[&x], y)
+    }
+
+    /// A convolution of volumes. Parameters: `weight` `[KD, KH, KW, C / groups, channels]`, `bias`.
+    ///
+    /// ```
+    /// use plimsoll_graph::{DType, TensorOps, Type, VolumeOps};
+    /// use plimsoll_nn::{Conv3d, Net, model};
+    /// let scan = model(|net, x| net.conv3d("conv", &x[0], Conv3d::new(8, 3).same())?.max_pool3d([2; 3], [2; 3], Default::default()));
+    /// let weight = &Net::discover(&[Type::new(DType::F32, [1, 8, 16, 16, 1])], &scan)?[0];
+    /// assert_eq!((&weight.name[..], weight.ty.shape.to_string()), ("conv/weight", "[3, 3, 3, 1, 8]".into()));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn conv3d(&mut self, name: &str, x: &Tensor, conv: Conv3d) -> Result<Tensor> {
+        let x = self.compute_in(name, x)?;
+        let width = conv.per_group(channels(&x)?)?;
+        let (fan_in, fan_out) = fans(width, &conv);
+        let [kd, kh, kw] = conv.window;
+        self.layer(name, |net| {
+            let w = net.weight([kd, kh, kw, width, conv.channels], fan_in, fan_out)?;
+            let b = net.bias(conv.bias, conv.channels, fan_in)?;
+            x.conv3d(&w, b.as_ref(), conv.geometry)
+        })
     }
 
     /// Every channel convolved by itself; `conv.channels` is a multiple of the input's. Parameters: `weight`

@@ -12,7 +12,7 @@ mod recurrent;
 
 pub use activation::Activation;
 pub use attention::MultiHead;
-pub use conv::{Conv, Conv1d, Conv2d};
+pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
 pub use recurrent::Recurrent;
 
 use plimsoll_graph::TensorOps;

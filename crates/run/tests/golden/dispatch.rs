@@ -5,8 +5,9 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, DType, GatherOps, LossOps, NormOps, PoolOps, RecurrentOps,
-    ResizeOps, Scalar, Shape, Site, SoftmaxOps, TensorOps, Type,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GridSampleOps,
+    IndexPutOps, LossOps, NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site,
+    SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -46,6 +47,19 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "prod" => x[0].prod(&a.get::<Vec<usize>>("axes"), a.get("keep"))?,
         "argmax" => x[0].argmax(a.get("axis"))?,
 
+        "cumsum" => x[0].cumsum_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
+        "cumprod" => x[0].cumprod_with(a.get("axis"), a.get("exclusive"), a.get("reverse"))?,
+
+        "sort" => x[0].sort(a.get("axis"), a.get("descending"))?,
+        "argsort" => x[0].argsort(a.get("axis"), a.get("descending"))?,
+        "top_k" => {
+            let (values, places) = x[0].top_k(a.get("k"), a.get("axis"), a.get("largest"))?;
+            return Ok(vec![values, places]);
+        }
+
+        "flip" => x[0].flip(&a.get::<Vec<isize>>("axes"))?,
+        "roll" => x[0].roll(a.get("shift"), a.get("axis"))?,
+
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,
         "matmul_act" => {
@@ -57,6 +71,8 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             };
             x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
         }
+
+        "einsum" => T::einsum(&a.get::<String>("equation"), &x.iter().collect::<Vec<_>>())?,
 
         "conv2d" => x[0].conv2d(&x[1], bias, geometry(a))?,
         "conv1d" => x[0].conv1d(&x[1], bias, geometry(a))?,
@@ -84,7 +100,13 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "global_avg_pool2d" => x[0].global_avg_pool2d()?,
         "global_max_pool2d" => x[0].global_max_pool2d()?,
         "resize2d" => x[0].resize2d(a.get("out"), mode(a), a.get("align"))?,
+        "grid_sample" => x[0].grid_sample(&x[1], mode(a), a.get("border"), a.get("align"))?,
         "upsample2d" => x[0].upsample2d(a.get("factor"), mode(a))?,
+
+        "conv3d" => x[0].conv3d(&x[1], bias, geometry(a))?,
+        "conv_transpose3d" => x[0].conv_transpose3d(&x[1], bias, geometry(a), a.get("extra"))?,
+        "max_pool3d" => x[0].max_pool3d(a.get("window"), a.get("stride"), a.padding())?,
+        "avg_pool3d" => x[0].avg_pool3d(a.get("window"), a.get("stride"), a.padding(), a.get("count_pad"))?,
 
         "gather" => x[0].gather(&x[1], a.get("axis"))?,
         "embedding" => x[0].embedding(&x[1])?,
@@ -97,6 +119,15 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "put_along_add" => {
             let op = ops::PutAlongAdd { axis: a.get("axis"), length: a.get("length") };
             x[0].emit_one(op, &[&x[0], &x[1]], Site::here())?
+        }
+
+        "index_put" => x[0].index_put(&x[1], &x[2], a.get("axis"))?,
+        "index_add" => x[0].index_add(&x[1], &x[2], a.get("axis"))?,
+        "masked_fill" => x[0].masked_fill(&x[1], a.get("value"))?,
+
+        "unique" => {
+            let (values, counts) = x[0].unique(a.get("size"), a.get("fill"))?;
+            return Ok(vec![values, counts]);
         }
 
         "softmax" => x[0].softmax(a.get("axis"))?,

@@ -23,6 +23,7 @@ const FILES: &[&str] = &[
     "elementwise",
     "layout",
     "reduce",
+    "along",
     "matmul",
     "conv",
     "pool",
@@ -78,6 +79,7 @@ golden_tests! {
     elementwise_ops_are_those_of_pytorch: "elementwise";
     moving_elements_is_that_of_pytorch: "layout";
     reductions_are_those_of_pytorch: "reduce";
+    running_and_ordering_along_an_axis_are_those_of_pytorch: "along";
     matrix_products_are_those_of_pytorch: "matmul";
     convolutions_are_those_of_pytorch: "conv";
     pooling_and_resizing_are_those_of_pytorch: "pool";

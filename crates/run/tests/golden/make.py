@@ -448,6 +448,12 @@ for i, act in enumerate(ACTS):
          tb=tb, act=act)
     case(M, "matmul_act", [matrix(3, 4, ta, (2,)), matrix(4, 5, tb, ())], product(ta, tb, act), ta=ta, tb=tb, act=act)
 
+LENGTHS = {"b": 2, "i": 3, "j": 4, "k": 5, "l": 2, "h": 2, "q": 3, "d": 4}
+for equation in ("ij,jk->ik", "ij,jk", "ji,kj->ik", "bij,bjk->bik", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "ij->ji", "ij->", "i,j->ij",
+                 "ij,i->ij", "ij,jk,kl->li", "bi,bij,bj->b"):
+    operands = [normal(*(LENGTHS[letter] for letter in letters)) for letters in equation.split("->")[0].split(",")]
+    case(M, "einsum", operands, lambda *x: torch.einsum(equation, *x), equation=equation)
+
 # ---- convolution ----
 
 C = "conv"
@@ -476,7 +482,7 @@ def conv(stride, pad, dilation, groups, act=None):
         pads = padding(pad, x.shape[1:-1], w.shape[:axes], stride, dilation)
         x = F.pad(x.movedim(-1, 1), flat(pads))
         w = w.movedim((-1, -2), (0, 1))
-        y = (F.conv1d if axes == 1 else F.conv2d)(x, w, bias, stride, 0, dilation, groups)
+        y = getattr(F, f"conv{axes}d")(x, w, bias, stride, 0, dilation, groups)
         y = y.movedim(1, -1)
         return ACTS[act](y) if act else y
 
@@ -511,6 +517,11 @@ conv_case("conv2d", (1, 3, 3, 2), (5, 5, 2, 3), pad="same", note="larger filter 
 conv_case("conv1d", (2, 9, 3), (3, 3, 4), bias=True)
 conv_case("conv1d", (2, 9, 3), (4, 3, 4), pad="same", stride=[2])
 conv_case("conv1d", (1, 10, 4), (3, 2, 6), bias=True, pad=[[4, 0]], dilation=[2], groups=2)
+conv_case("conv3d", (2, 4, 5, 4, 2), (3, 3, 3, 2, 3))
+conv_case("conv3d", (1, 4, 4, 5, 2), (3, 3, 2, 2, 3), bias=True, pad="same")
+conv_case("conv3d", (1, 6, 5, 4, 2), (2, 3, 3, 2, 3), bias=True, stride=[2, 2, 1], pad=[[1, 0], [0, 1], [1, 1]])
+conv_case("conv3d", (1, 7, 4, 4, 4), (3, 2, 2, 2, 4), dilation=[2, 1, 2], groups=2, pad="same")
+conv_case("conv3d", (1, 3, 3, 4, 2), (1, 1, 1, 2, 3), bias=True)
 for act in ("relu", "silu"):
     conv_case("conv2d_act", (1, 4, 5, 3), (3, 3, 3, 4), bias=True, pad="same", act=act)
 for note, x, w, extra in [
@@ -524,20 +535,22 @@ for note, x, w, extra in [
 
 def transposed(stride, pad, dilation, groups, extra):
     def f(x, w, bias=None):
+        axes = x.dim() - 2
         # The filter [KH, KW, CO/groups, CI] is PyTorch's [CI, CO/groups, KH, KW].
-        y = F.conv_transpose2d(x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1), None, stride, 0, extra, groups, dilation)
-        pads = pad
+        y = getattr(F, f"conv_transpose{axes}d")(x.movedim(-1, 1), w.movedim((-1, -2), (0, 1)), None, stride, 0, extra,
+                                                 groups, dilation)
         if pad == "same":
-            pads = padding("same", [n * s for n, s in zip(x.shape[1:3], stride)], w.shape[:2], stride, dilation)
-            sizes = [n * s for n, s in zip(x.shape[1:3], stride)]
+            sizes = [n * s for n, s in zip(x.shape[1:-1], stride)]
+            pads = padding("same", sizes, w.shape[:axes], stride, dilation)
         else:
-            pads = padding(pad, [0, 0], [1, 1], [1, 1], [1, 1])
+            pads = padding(pad, *([[1] * axes] * 4))
             sizes = [n - low - high for n, (low, high) in zip(y.shape[2:], pads)]
         # What lies beyond the windows is zero: padding "same" with windows shorter than the stride needs it.
-        missing = [max(0, low + n - m) for (low, _), n, m in zip(pads, sizes, y.shape[2:])]
-        y = F.pad(y, [0, missing[1], 0, missing[0]])
-        (top, _), (left, _) = pads
-        y = y[:, :, top:top + sizes[0], left:left + sizes[1]].permute(0, 2, 3, 1)
+        missing = [[0, max(0, low + n - m)] for (low, _), n, m in zip(pads, sizes, y.shape[2:])]
+        y = F.pad(y, flat(missing))
+        for axis, ((low, _), n) in enumerate(zip(pads, sizes)):
+            y = y.narrow(axis + 2, low, n)
+        y = y.movedim(1, -1)
         return y if bias is None else y + bias
 
     return f
@@ -551,10 +564,14 @@ for x, w, bias, stride, pad, dilation, groups, extra in [
     ((1, 4, 3, 2), (3, 3, 2, 2), False, [1, 2], [[1, 1], [0, 2]], [2, 1], 1, [0, 0]),
     ((1, 3, 4, 3), (3, 3, 2, 3), True, [2, 2], "same", [1, 1], 1, [0, 0]),
     ((1, 3, 2, 3), (1, 2, 2, 3), False, [2, 3], "same", [1, 1], 1, [0, 0]),
+    ((1, 2, 3, 2, 3), (2, 3, 2, 2, 3), True, [1, 2, 1], "valid", [1, 1, 1], 1, [0, 1, 0]),
+    ((1, 3, 2, 2, 4), (3, 2, 2, 1, 4), True, [2, 1, 2], [[1, 1], [0, 1], [0, 0]], [1, 1, 1], 2, [1, 0, 0]),
+    ((1, 2, 2, 3, 2), (1, 2, 2, 2, 2), False, [2, 2, 1], "same", [1, 1, 1], 1, [0, 0, 0]),
+    ((1, 3, 2, 2, 1), (2, 2, 1, 2, 1), False, [1, 1, 1], [[1, 0], [0, 0], [0, 0]], [2, 1, 1], 1, [0, 0, 0]),
 ]:
-    co = w[2] * groups
+    co = w[-2] * groups
     inputs = [normal(*x, scale=0.5), normal(*w, scale=0.5)] + ([normal(co)] if bias else [])
-    case(C, "conv_transpose2d", inputs, transposed(stride, pad, dilation, groups, extra), stride=stride, pad=pad,
+    case(C, f"conv_transpose{len(stride)}d", inputs, transposed(stride, pad, dilation, groups, extra), stride=stride, pad=pad,
          dilation=dilation, groups=groups, extra=extra)
 
 # ---- pooling and resizing ----
@@ -566,10 +583,9 @@ def pool(kind, window, stride, pad, count_pad=True):
     def f(x):
         pads = padding(pad, x.shape[1:-1], window, stride, [1] * len(window))
         y = F.pad(x.movedim(-1, 1), flat(pads), value=-math.inf if kind == "max" else 0.0)
-        one = len(window) == 1
         if kind == "max":
-            return (F.max_pool1d if one else F.max_pool2d)(y, window, stride).movedim(1, -1)
-        mean = F.avg_pool1d if one else F.avg_pool2d
+            return getattr(F, f"max_pool{len(window)}d")(y, window, stride).movedim(1, -1)
+        mean = getattr(F, f"avg_pool{len(window)}d")
         total = mean(y, window, stride)
         if not count_pad:
             ones = F.pad(torch.ones_like(x).movedim(-1, 1), flat(pads))
@@ -597,6 +613,9 @@ pool_cases((1, 5, 5, 1), [1, 1], [2, 2], "valid")
 pool_cases((1, 3, 4, 18), [2, 2], [1, 2], "valid")
 pool_cases((2, 9, 3), [3], [2], "same")
 pool_cases((1, 8, 2), [2], [2], "valid")
+pool_cases((1, 4, 4, 4, 2), [2, 2, 2], [2, 2, 2], "valid")
+pool_cases((1, 5, 3, 4, 2), [3, 2, 3], [2, 1, 2], "same")
+pool_cases((2, 3, 4, 3, 2), [2, 3, 2], [1, 2, 1], [[1, 0], [1, 1], [0, 1]])
 case(P, "max_pool2d", [these([[[1.0], [2.0], [2.0]], [[2.0], [1.0], [2.0]], [[0.0], [2.0], [2.0]]])],
      pool("max", [2, 2], [1, 1], "valid"), window=[2, 2], stride=[1, 1], pad="valid", note="tie")
 case(P, "global_avg_pool2d", [normal(2, 3, 4, 5)],
@@ -617,6 +636,23 @@ for mode, align in (("nearest", False), ("bilinear", False), ("bilinear", True))
 for mode in ("nearest", "bilinear"):
     case(P, "upsample2d", [normal(1, 3, 2, 3)], resize([6, 4], mode, False), factor=2, mode=mode)
     case(P, "upsample2d", [normal(1, 2, 2, 1)], resize([6, 6], mode, False), factor=3, mode=mode)
+
+
+
+def grid_sample(mode, border, align):
+    def sampled(x, grid):
+        y = F.grid_sample(x.movedim(-1, 1), grid, mode=mode, padding_mode="border" if border else "zeros",
+                          align_corners=align)
+        return y.movedim(1, -1)
+
+    return sampled
+
+
+for mode in ("bilinear", "nearest"):
+    for border in (False, True):
+        for align in (False, True):
+            case(P, "grid_sample", [normal(2, 4, 5, 3), wide(2, 3, 4, 2, scale=0.75)], grid_sample(mode, border, align),
+                 mode=mode, border=border, align=align)
 
 # ---- picking by index ----
 
@@ -654,6 +690,43 @@ for kind in ("i64", "i32", "u8", "bool"):
     case(G, "gather", [few(4, 3, kind=kind, limit=limit), index(4, 6)], gather(0), axis=0)
     case(G, "take_along", [few(4, 3, kind=kind, limit=limit), index(3, 4, 2)], lambda x,
          i: torch.take_along_dim(x, i, 1), axis=1)
+
+
+
+def put(axis, accumulate):
+    """Writing or adding slices by index; PyTorch's own gradient is that of indices of which no two are equal."""
+    return lambda x, i, values: x.movedim(axis, 0).index_put(
+        (i.long(),), values.movedim(axis, 0), accumulate=accumulate).movedim(0, axis)
+
+
+for kind in ("i64", "i32"):
+    for axis in (0, 1, -1):
+        shape = [4, 3, 5]
+        limit = shape[axis]
+        shape[axis] = 6
+        case(G, "index_add", [normal(4, 3, 5), index(limit, 6, kind=kind), normal(*shape)], put(axis, True), axis=axis)
+        shape[axis] = 3
+        order = these(*[2, 0, 1], kind=kind)
+        case(G, "index_put", [normal(4, 3, 5), order, normal(*shape)], put(axis, False), axis=axis)
+case(G, "index_put", [few(5, 3, kind="i64"), these(0, 3, kind="i64"), few(2, 3, kind="i64")], put(0, False), axis=0)
+for mask in ((3, 4), (4,), (3, 1)):
+    case(G, "masked_fill", [normal(3, 4), truth(*mask)], lambda x, m: x.masked_fill(m, -0.5), value=-0.5)
+case(G, "masked_fill", [few(3, 4, kind="i64"), truth(3, 4)], lambda x, m: x.masked_fill(m, 7), value=7)
+
+
+
+def unique(size, fill):
+    def padded(x):
+        values, counts = torch.unique(x, return_counts=True)
+        rest = size - len(values)
+        return F.pad(values, (0, rest), value=fill), F.pad(counts, (0, rest))
+
+    return padded
+
+
+for kind in ("i64", "i32"):
+    case(G, "unique", [few(4, 6, kind=kind, limit=9)], unique(10, -1), size=10, fill=-1)
+    case(G, "unique", [few(1, kind=kind)], unique(1, 0), size=1, fill=0)
 
 # ---- softmax and losses ----
 
@@ -771,6 +844,58 @@ for b, t, i, h in [(2, 4, 3, 5), (1, 1, 2, 3), (3, 3, 6, 4)]:
                     normal(3 * h), normal(b, h)],
          lambda x, w, u, bias, bias_u, h0: recurrent(torch.nn.GRU(i, h, batch_first=True), x, w, u, [bias, bias_u],
                                                      [h0]))
+
+# ---- along an axis ----
+
+O = "along"
+
+
+def running(f, axis, exclusive, reverse):
+    """A running sum or product, from either end, with each element in it or not."""
+
+    def along(x):
+        x = x.flip(axis) if reverse else x
+        if exclusive:
+            first = torch.full_like(x.narrow(axis, 0, 1), 0.0 if f is torch.cumsum else 1.0)
+            x = torch.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        y = f(x, axis)
+        return y.flip(axis) if reverse else y
+
+    return along
+
+
+for name, f in (("cumsum", torch.cumsum), ("cumprod", torch.cumprod)):
+    for axis, exclusive, reverse in [(0, False, False), (1, True, False), (-1, False, True), (1, True, True)]:
+        case(O, name, [positive(2, 5, 3)], running(f, axis, exclusive, reverse), axis=axis, exclusive=exclusive,
+             reverse=reverse)
+    for kind in ("i64", "i32"):
+        case(O, name, [few(3, 4, kind=kind)], lambda x: f(x, 1, dtype=x.dtype), axis=1, exclusive=False, reverse=False)
+# Zeros, one and two in a line.
+case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running(torch.cumprod, 1, False, False),
+     axis=1, exclusive=False, reverse=False, note="zeros")
+case(O, "cumprod", [these([2.0, 0.0, 3.0, -1.5], [0.0, 1.5, 0.0, 2.0])], running(torch.cumprod, 1, True, True),
+     axis=1, exclusive=True, reverse=True, note="zeros")
+
+for axis, descending in [(0, False), (1, True), (-1, False), (-1, True)]:
+    case(O, "sort", [distinct(3, 4, 5)], lambda x: x.sort(dim=axis, descending=descending).values, axis=axis,
+         descending=descending)
+    for x in (distinct(3, 4, 5), few(3, 4, 5), few(3, 4, 5, kind="i64"), few(3, 4, 5, kind="u8")):
+        case(O, "argsort", [x], lambda x: x.detach().sort(dim=axis, descending=descending, stable=True).indices,
+             axis=axis, descending=descending, note=str(x(torch.Generator())[2]))
+    case(O, "top_k", [distinct(3, 4, 5)], lambda x: tuple(x.topk(3, dim=axis, largest=descending)), k=3, axis=axis,
+         largest=descending)
+for descending in (False, True):
+    odd = these(1.0, math.nan, -math.inf, 0.0, -0.0, math.inf, math.nan, -2.0, grad=False)
+    case(O, "argsort", [odd], lambda x: x.sort(descending=descending, stable=True).indices, axis=0,
+         descending=descending, note="odd")
+
+for axes in ([0], [1], [-1], [0, 2]):
+    case(O, "flip", [normal(3, 4, 5)], lambda x: x.flip(axes), axes=axes)
+for shift, axis in [(1, 0), (-2, 1), (7, -1), (0, 1)]:
+    case(O, "roll", [normal(3, 4, 5)], lambda x: x.roll(shift, axis), shift=shift, axis=axis)
+for kind in ("i64", "u8", "bool"):
+    case(O, "flip", [few(3, 4, kind=kind, limit=2)], lambda x: x.flip(1), axes=[1])
+    case(O, "roll", [few(3, 4, kind=kind, limit=2)], lambda x: x.roll(3, 1), shift=3, axis=1)
 
 # ---- second derivatives ----
 
