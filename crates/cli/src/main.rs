@@ -11,7 +11,9 @@ mod compare;
 mod config;
 mod convert;
 mod device_args;
+mod devices;
 mod digits;
+mod doctor;
 mod explain;
 mod folder;
 mod form;
@@ -91,6 +93,10 @@ enum Command {
     Models(models::Args),
     /// Lists all ops.
     Ops(ops::Args),
+    /// Lists the devices of this machine: memory and who holds it, link, driver, libraries found.
+    Devices(devices::Args),
+    /// Checks the machine, its limits and its libraries, trains a tiny model on every device, and says what is wrong.
+    Doctor(doctor::Args),
     /// Prints completions for a shell.
     Completions(words::CompletionsArgs),
     /// Prints the manual page, or writes one for each command into a folder.
@@ -163,6 +169,8 @@ fn main() -> ExitCode {
             ops::run(&args);
             Ok(())
         }
+        Command::Devices(args) => devices::run(&args).map_err(Stop::from),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => {
             words::completions(&args);
             Ok(())

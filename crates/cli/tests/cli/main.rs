@@ -3,6 +3,8 @@
 mod card;
 mod common;
 mod contract;
+mod devices;
+mod doctor;
 mod evening;
 mod explain;
 mod keras_training;
