@@ -1,7 +1,7 @@
 //! Turns settings into a refusal where a value of them means nothing, before anything is opened or made.
 
 use crate::config::Config;
-use crate::{Failure, names};
+use crate::{Failure, batch_auto, names};
 
 /// More threads than this are a mistake on any machine.
 const MOST_THREADS: usize = 1024;
@@ -12,7 +12,7 @@ const MOST_LAYERS: usize = 4096;
 /// Whether all values are some that can be meant.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let counts = [
-        ("--batch", config.batch.map(|n| n as u64)),
+        ("--batch", config.samples().map(|n| n as u64)),
         ("--epochs", config.epochs),
         ("--threads", config.threads.map(|n| n as u64)),
         ("--keep", config.keep.map(|n| n as u64)),
@@ -60,7 +60,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
         let why = "--validation names the data to evaluate on and --validation-split holds some back for it";
         return Err(Failure(format!("{why}; leave one of them out")));
     }
-    if let (Some(micro), Some(batch)) = (config.micro_batch, config.batch)
+    if let (Some(micro), Some(batch)) = (config.micro_batch, config.samples())
         && micro > batch
     {
         return Err(Failure(format!("--micro-batch {micro} is more than the batch of {batch}")));
@@ -68,6 +68,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if config.patience.is_some() && config.early_stopping.is_none() {
         return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
     }
+    batch_auto::check(config)?;
     check_names(config)
 }
 
@@ -140,6 +141,8 @@ mod tests {
             ("validation-split = 0.1\nvalidation = \"x\"", "--validation-split"),
             ("batch = 4\nmicro-batch = 8", "--micro-batch 8"),
             ("patience = 2", "--patience"),
+            ("batch = \"auto\"", "name one with --memory"),
+            ("batch = \"auto\"\nmemory = \"1GiB\"\nmicro-batch = 8", "leave --micro-batch out"),
             ("optimizer = \"adamm\"", "optimizer adamm"),
             ("schedule = \"cosin\"", "schedule cosin"),
             ("loss = \"a=mse,b=msee\"", "loss msee"),

@@ -1,6 +1,9 @@
 //! What a run is: a file of settings, the flags over it, and the defaults under it.
 
+mod batch;
 mod values;
+
+pub use batch::BatchSize;
 
 use std::path::{Path, PathBuf};
 
@@ -46,10 +49,11 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
-    /// Samples a step. [default: 32; 250 for the demo]
-    #[arg(long, help_heading = "Training")]
+    /// Samples a step; or `auto`: the size that the planner finds fastest within `--memory`, whole or in micro-batches. The learning
+    /// rate is not changed with it. [default: 32; 250 for the demo]
+    #[arg(long, help_heading = "Training", value_name = "N | auto")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<usize>,
+    pub batch: Option<BatchSize>,
     /// Passes over the training data. [default: 10; 15 for the demo]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,12 +220,17 @@ impl Config {
     /// Puts in what everybody gets who says nothing.
     pub fn complete(&mut self, demo: bool) {
         let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
-        self.batch.get_or_insert(batch);
+        self.batch.get_or_insert(BatchSize::Samples(batch));
         self.epochs.get_or_insert(epochs);
         // A Keras file brings its own.
         if self.optimizer.is_none() && !self.model.as_deref().is_some_and(is_keras) {
             self.lr.get_or_insert(lr);
         }
+    }
+
+    /// Samples a step, where a number is named.
+    pub fn samples(&self) -> Option<usize> {
+        self.batch.and_then(BatchSize::samples)
     }
 
     /// These settings, with those of `file` where nothing is said.
@@ -255,9 +264,12 @@ mod tests {
     fn flags_go_over_the_file_and_come_back_from_one() {
         let file: Config =
             toml::from_str("model = \"cnn\"\nbatch = 32\nclip-norm = 1.0\nexact = \"bitwise\"").unwrap();
-        let flags = Config { batch: Some(8), ..Config::default() };
+        let flags = Config { batch: Some(BatchSize::Samples(8)), ..Config::default() };
         let both = flags.over(file);
-        assert_eq!((both.batch, both.clip_norm, both.model.as_deref()), (Some(8), Some(1.0), Some("cnn")));
+        assert_eq!(
+            (both.samples(), both.clip_norm, both.model.as_deref()),
+            (Some(8), Some(1.0), Some("cnn"))
+        );
         let again: Config = toml::from_str(&toml::to_string(&both).unwrap()).unwrap();
         assert_eq!(toml::to_string(&again).unwrap(), toml::to_string(&both).unwrap());
         assert!(toml::from_str::<Config>("bacth = 3").is_err());

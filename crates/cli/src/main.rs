@@ -5,6 +5,7 @@ macro_rules! say {
     ($($text:tt)*) => { plimsoll::internals::train::output::line(format_args!($($text)*)) };
 }
 
+mod batch_auto;
 mod bench;
 mod check;
 mod compare;

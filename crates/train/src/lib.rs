@@ -37,4 +37,4 @@ pub use progress::{JsonLines, ProgressBar};
 pub use session::History;
 pub use stop::{Ended, StopFlag};
 pub use terms::Terms;
-pub use trainer::{Epochs, Trainer};
+pub use trainer::{BatchSizes, Epochs, SizedPlan, Trainer};

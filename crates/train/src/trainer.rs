@@ -1,13 +1,15 @@
 //! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
 //!
 //! A trainer is one object to its user and several subjects to its reader, one file each: what can be said of it (`options`), how its
-//! memory is planned (`planning`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
+//! memory is planned (`planning`, `batch_sizes`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
 
+mod batch_sizes;
 mod options;
 mod pipelines;
 mod planning;
 mod weights;
 
+pub use batch_sizes::{BatchSizes, SizedPlan};
 pub(crate) use planning::{Values, check_rate};
 
 use std::sync::Arc;

@@ -69,6 +69,14 @@ impl Trainer {
         })
     }
 
+    /// The least memory limit for a step on such data: with pipelines that take the least. Needs no kernel timed.
+    pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
+        let share = self.look_at_last_batch(data, Share::default(), None)?;
+        let mut recipe = self.recipe(data, true)?;
+        recipe.reserved = self.reserved + self.pipelines(share)?.least(data)?;
+        Ok(self.planner(recipe)?.floor().max(share.last_batch_floor))
+    }
+
     /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
     /// ([`PlanFigures::outside`](plimsoll_run::PlanFigures::outside)), whatever this process takes. The plan within the trainer's own
     /// limit comes with it, so that it can be seen whether it is the one that was run.
