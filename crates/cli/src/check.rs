@@ -68,6 +68,18 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if config.patience.is_some() && config.early_stopping.is_none() {
         return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
     }
+    if let Some(delta) = config.min_delta.filter(|delta| !(delta.is_finite() && *delta >= 0.0)) {
+        return Err(Failure(format!("--min-delta {delta} means nothing; it is a number of at least 0")));
+    }
+    let followed = config.early_stopping.is_some() || config.best.is_some();
+    if config.min_delta.is_some() && !followed {
+        let why = "--min-delta is for --early-stopping METRIC and --best METRIC, and neither is asked for";
+        return Err(Failure(why.into()));
+    }
+    if config.restore_best == Some(true) && !followed {
+        let why = "--restore-best needs to know what is best; name it with --best METRIC or --early-stopping METRIC";
+        return Err(Failure(why.into()));
+    }
     batch_auto::check(config)?;
     check_names(config)
 }
@@ -92,9 +104,19 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether early stopping follows something that will be measured.
-pub fn early_stopping(config: &Config, metrics: &[String], is_validated: bool) -> Result<(), Failure> {
-    let Some(named) = &config.early_stopping else { return Ok(()) };
+/// Whether early stopping and the best checkpoint follow something that will be measured.
+pub fn followed(config: &Config, metrics: &[String], is_validated: bool) -> Result<(), Failure> {
+    measured("--early-stopping", config.early_stopping.as_ref(), metrics, is_validated)?;
+    measured("--best", config.best.as_ref(), metrics, is_validated)
+}
+
+fn measured(
+    flag: &str,
+    named: Option<&String>,
+    metrics: &[String],
+    is_validated: bool,
+) -> Result<(), Failure> {
+    let Some(named) = named else { return Ok(()) };
     let of_training = std::iter::once("loss").chain(metrics.iter().map(String::as_str));
     let mut known: Vec<String> = of_training.map(String::from).collect();
     if is_validated {
@@ -108,7 +130,7 @@ pub fn early_stopping(config: &Config, metrics: &[String], is_validated: bool) -
         false => "",
     };
     Err(Failure(format!(
-        "--early-stopping {named}: nothing of that name is measured{none}; there are {}",
+        "{flag} {named}: nothing of that name is measured{none}; there are {}",
         known.join(", ")
     )))
 }
@@ -143,6 +165,9 @@ mod tests {
             ("patience = 2", "--patience"),
             ("batch = \"auto\"", "name one with --memory"),
             ("batch = \"auto\"\nmemory = \"1GiB\"\nmicro-batch = 8", "leave --micro-batch out"),
+            ("min-delta = 0.1", "--min-delta is for"),
+            ("min-delta = -0.1\nbest = \"loss\"", "--min-delta -0.1"),
+            ("restore-best = true", "--restore-best needs to know"),
             ("optimizer = \"adamm\"", "optimizer adamm"),
             ("schedule = \"cosin\"", "schedule cosin"),
             ("loss = \"a=mse,b=msee\"", "loss msee"),
@@ -161,8 +186,8 @@ mod tests {
     fn early_stopping_follows_what_is_measured() {
         let config = Config { early_stopping: Some("val_loss".into()), ..Config::default() };
         let metrics = ["accuracy".to_string()];
-        assert!(early_stopping(&config, &metrics, true).is_ok());
-        let Err(Failure(why)) = early_stopping(&config, &metrics, false) else { panic!("it was taken") };
+        assert!(followed(&config, &metrics, true).is_ok());
+        let Err(Failure(why)) = followed(&config, &metrics, false) else { panic!("it was taken") };
         assert!(why.contains("--validation-split") && why.contains("loss, accuracy"), "{why}");
     }
 }

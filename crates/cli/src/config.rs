@@ -187,6 +187,19 @@ pub struct Config {
     #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
+    /// Only what is better by more than this counts as better, for early stopping and the best checkpoint. [default: 0]
+    #[arg(long, help_heading = "Run")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_delta: Option<f64>,
+    /// Keep the checkpoint of the epoch with the best value of this metric (`val_loss`, `accuracy` …) in the run's folder `best`.
+    /// [default: none; the metric of --early-stopping where --restore-best is asked for]
+    #[arg(long, help_heading = "Run", value_name = "METRIC")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<String>,
+    /// Let the trained model be that of the best epoch and not of the last: for --best or --early-stopping.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Run")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore_best: Option<bool>,
 }
 
 /// Takes each field from the flags where it is set there.
@@ -233,11 +246,17 @@ impl Config {
         self.batch.and_then(BatchSize::samples)
     }
 
+    /// The metric whose best epoch is kept.
+    pub fn best_metric(&self) -> Option<&str> {
+        let stopping = self.early_stopping.as_deref().filter(|_| self.restore_best == Some(true));
+        self.best.as_deref().or(stopping)
+    }
+
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
-            patch image sequence early_stopping patience)
+            patch image sequence early_stopping patience min_delta best restore_best)
     }
 
     /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.

@@ -23,6 +23,7 @@ mod interrupt;
 mod keras_file;
 mod layers;
 mod levers;
+mod lr;
 mod model_setup;
 mod models;
 mod names;
@@ -41,6 +42,7 @@ mod reference;
 mod report;
 mod request;
 mod resume;
+mod runs;
 mod session;
 mod setup;
 mod sizes;
@@ -82,6 +84,10 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Plans a training step within a memory limit: what it will take, before it starts.
     Plan(Box<plan::Args>),
+    /// Tries learning rates from small to large and suggests one; nothing is trained.
+    Lr(Box<lr::Args>),
+    /// Lists the runs of a folder side by side: settings, metrics, peak memory, how each ended.
+    Runs(runs::Args),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
     Explain(explain::Args),
     /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
@@ -158,6 +164,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
+        Command::Lr(args) => lr::run(&args),
+        Command::Runs(args) => runs::run(&args).map_err(Stop::from),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,8 +1,11 @@
 //! Turns settings into a model, data and a trainer that is ready to plan. `train`, `plan`, `bench` and `inspect` all begin here, so that
 //! what one says of a command is what the others do with it.
 
+use std::path::Path;
+
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
+use plimsoll::train::BestCheckpoint;
 
 use crate::Failure;
 use crate::check;
@@ -70,7 +73,7 @@ impl Setup {
         held_back: Option<(Dataset, String)>,
     ) -> Result<Setup, Failure> {
         let metrics: Vec<String> = model_setup.metrics.iter().map(|measure| measure.name.clone()).collect();
-        check::early_stopping(config, &metrics, held_back.is_some())?;
+        check::followed(config, &metrics, held_back.is_some())?;
         // A size that is yet to be found is looked for from one sample on.
         let (batch, epochs) = (config.samples().unwrap_or(1), config.epochs.unwrap_or(1));
         if let Some((data, name)) = &held_back {
@@ -85,6 +88,10 @@ impl Setup {
         let mut trainer = model_setup
             .trainer(config, &train, device.clone())?
             .schedule(model_setup.schedule(config, steps)?);
+        if let Some(metric) = config.best_metric() {
+            // Where it is kept is known when the run has a folder; what it takes of memory counts in every plan.
+            trainer = trainer.best(best(config, metric, Path::new("best")));
+        }
         if let Some(compiled) = &model_setup.keras {
             trainer = trainer.reserve(compiled.model.restoring_bytes());
         }
@@ -104,4 +111,10 @@ impl Setup {
             held_back: name,
         })
     }
+}
+
+/// Which epoch is kept as the best, in this folder.
+pub fn best(config: &Config, metric: &str, folder: &Path) -> BestCheckpoint {
+    let best = BestCheckpoint::new(metric, folder).min_delta(config.min_delta.unwrap_or(0.0));
+    if config.restore_best == Some(true) { best.restore() } else { best }
 }

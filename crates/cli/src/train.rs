@@ -19,7 +19,7 @@ use crate::model_setup::{self, ModelSetup};
 use crate::request::{self, is_keras};
 use crate::session::Session;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, check, device_args, records, resume, tui};
+use crate::{Failure, Stop, batch_auto, check, device_args, records, resume, setup, tui};
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
@@ -143,8 +143,14 @@ impl Run<'_> {
             .callback(TensorBoardLog::new(folder.events()))
             .callback(StepLog::new(folder.steps()))
             .callback(NoticeLog::new(folder.notices()));
+        if let Some(metric) = config.best_metric() {
+            trainer = trainer.best(setup::best(config, metric, &folder.best()));
+        }
         match &config.early_stopping {
-            Some(metric) => trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3))),
+            Some(metric) => {
+                let stopping = EarlyStopping::new(metric, config.patience.unwrap_or(3));
+                trainer.callback(stopping.min_delta(config.min_delta.unwrap_or(0.0)))
+            }
             None => trainer,
         }
     }

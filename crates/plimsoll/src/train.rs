@@ -2,8 +2,8 @@
 
 #[doc(inline)]
 pub use plimsoll_train::{
-    BatchSizes, Callback, Checkpoint, Checkpoints, CsvLog, EarlyStopping, Ended, EpochEvent, Epochs, Error,
-    Eta, Evaluation, Fault, History, JsonLines, Left, Notice, NoticeLog, Prediction, Progress, ProgressBar,
-    ReduceOnPlateau, Result, RunPlan, SizedPlan, StepEvent, StepLog, StopFlag, TensorBoardLog, Terms,
-    Trainer, Verdict,
+    BatchSizes, BestCheckpoint, BestEpoch, Callback, Checkpoint, Checkpoints, CsvLog, EarlyStopping, Ended,
+    EpochEvent, Epochs, Error, Eta, Evaluation, Fault, History, JsonLines, Left, Norms, Notice, NoticeLog,
+    Prediction, Progress, ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan,
+    SizedPlan, StepEvent, StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
 };

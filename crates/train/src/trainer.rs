@@ -19,6 +19,7 @@ use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
 use plimsoll_run::{Device, MemoryRequest, Tensor};
 
+use crate::best::BestCheckpoint;
 use crate::callback::Callback;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::error::{Error, Result};
@@ -85,6 +86,7 @@ pub struct Trainer {
     pub(crate) validation: Option<Dataset>,
     pub(crate) callbacks: Vec<Box<dyn Callback>>,
     pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) best: Option<BestCheckpoint>,
     pub(crate) fault: Option<Fault>,
     /// Whether the device has failed for good.
     pub(crate) is_device_lost: bool,
@@ -102,6 +104,8 @@ pub struct Trainer {
     pub(crate) share: Share,
     /// What the process takes for other things.
     pub(crate) reserved: Bytes,
+    /// Whether weights are read back from a file while the step's memory is taken.
+    pub(crate) reads_back: bool,
 }
 
 impl Trainer {
@@ -123,6 +127,7 @@ impl Trainer {
             validation: None,
             callbacks: Vec::new(),
             checkpoints: None,
+            best: None,
             fault: None,
             is_device_lost: false,
             training: None,
@@ -135,6 +140,7 @@ impl Trainer {
             ended: None,
             share: Share::default(),
             reserved: Bytes::ZERO,
+            reads_back: false,
         }
     }
 

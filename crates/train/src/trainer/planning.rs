@@ -64,7 +64,7 @@ impl Trainer {
             let share = self.look_at_last_batch(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true)?;
             // With pipelines that take the least, as for the least that a plan names.
-            recipe.reserved = self.reserved + self.pipelines(share)?.least(data)?;
+            recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
             Ok(self.planner(recipe)?.frontier_from(share.last_batch_floor, limits, time)?)
         })
     }
@@ -73,7 +73,7 @@ impl Trainer {
     pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
         let share = self.look_at_last_batch(data, Share::default(), None)?;
         let mut recipe = self.recipe(data, true)?;
-        recipe.reserved = self.reserved + self.pipelines(share)?.least(data)?;
+        recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
         Ok(self.planner(recipe)?.floor().max(share.last_batch_floor))
     }
 
@@ -145,6 +145,18 @@ impl Trainer {
         })
     }
 
+    /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
+    /// weights are read back while the step's memory is taken.
+    fn beside(&self, recipe: &Recipe) -> Result<Bytes> {
+        let reads_back = self.reads_back || self.best.as_ref().is_some_and(|best| best.is_restored);
+        if !reads_back || self.on()?.has_own_memory() {
+            return Ok(self.reserved);
+        }
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
+        let largest = params.iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
+        Ok(self.reserved + Bytes::from(largest))
+    }
+
     /// The step of a recipe, to be planned for any limit: with the state that is there already, where there is some.
     fn planner(&self, recipe: Recipe) -> plimsoll_run::Result<StepPlanner> {
         match &self.training {
@@ -176,7 +188,7 @@ impl Trainer {
         }
         let recipe = self.recipe(data, true)?;
         let with = |share: Share| {
-            let beside = self.reserved + self.pipelines(share)?.declared(data)?;
+            let beside = self.beside(&recipe)? + self.pipelines(share)?.declared(data)?;
             Ok((Recipe { reserved: beside, ..recipe.clone() }, share))
         };
         shares.into_iter().map(with).collect()
@@ -206,7 +218,7 @@ impl Trainer {
         // It lies in the tensors of a full batch.
         let unused = Bytes::from(bytes(&full) - bytes(&recipe));
         let least = self.pipelines(share)?.least(data)?;
-        recipe.reserved = self.reserved + least + unused;
+        recipe.reserved = self.beside(&full)? + least + unused;
         let mut planner = self.planner(recipe)?;
         share.last_batch_floor = planner.floor();
         if let Some(limit) = limit.filter(|limit| *limit < share.last_batch_floor) {
