@@ -68,6 +68,11 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if config.patience.is_some() && config.early_stopping.is_none() {
         return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
     }
+    if let Some(decay) = config.average.filter(|decay| !(*decay > 0.0 && *decay < 1.0)) {
+        return Err(Failure(format!(
+            "--average {decay} means nothing; it lies between 0 and 1, as 0.999 does"
+        )));
+    }
     if let Some(delta) = config.min_delta.filter(|delta| !(delta.is_finite() && *delta >= 0.0)) {
         return Err(Failure(format!("--min-delta {delta} means nothing; it is a number of at least 0")));
     }
@@ -165,6 +170,7 @@ mod tests {
             ("patience = 2", "--patience"),
             ("batch = \"auto\"", "name one with --memory"),
             ("batch = \"auto\"\nmemory = \"1GiB\"\nmicro-batch = 8", "leave --micro-batch out"),
+            ("average = 1.0", "--average 1"),
             ("min-delta = 0.1", "--min-delta is for"),
             ("min-delta = -0.1\nbest = \"loss\"", "--min-delta -0.1"),
             ("restore-best = true", "--restore-best needs to know"),

@@ -83,6 +83,11 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Also keep an exponential average of the weights (EMA) with this decay, `0.999`, and write it as `model-average.safetensors`. It takes
+    /// the memory of the weights once more. [default: none]
+    #[arg(long, help_heading = "Training", value_name = "DECAY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average: Option<f64>,
     /// cross-entropy, mse, mae, binary-cross-entropy or dice. Of a Keras file with several outputs one for all, or those of
     /// some by name: `age=mse,class=cross-entropy`. [default: cross-entropy, mse where labels are numbers, or a Keras file's own]
     #[arg(long, help_heading = "Training")]
@@ -254,7 +259,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }

@@ -178,6 +178,11 @@ impl Folder {
         self.0.join("model.safetensors")
     }
 
+    /// The average of the weights.
+    pub fn average(&self) -> PathBuf {
+        self.0.join("model-average.safetensors")
+    }
+
     /// The form of the data that the model was trained on.
     pub fn form(&self) -> PathBuf {
         self.0.join("data.json")

@@ -30,6 +30,7 @@ mod names;
 mod ops;
 mod out;
 mod pack;
+mod parity;
 mod plan;
 mod plan_text;
 mod plan_trace;
@@ -86,6 +87,8 @@ enum Command {
     Plan(Box<plan::Args>),
     /// Tries learning rates from small to large and suggests one; nothing is trained.
     Lr(Box<lr::Args>),
+    /// Holds a precision of a model against another: losses, activations by layer, gradients, and where they part.
+    Parity(Box<parity::Args>),
     /// Lists the runs of a folder side by side: settings, metrics, peak memory, how each ended.
     Runs(runs::Args),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
@@ -165,6 +168,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
         Command::Lr(args) => lr::run(&args),
+        Command::Parity(args) => parity::run(&args),
         Command::Runs(args) => runs::run(&args).map_err(Stop::from),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),

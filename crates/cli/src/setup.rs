@@ -88,6 +88,9 @@ impl Setup {
         let mut trainer = model_setup
             .trainer(config, &train, device.clone())?
             .schedule(model_setup.schedule(config, steps)?);
+        if let Some(decay) = config.average {
+            trainer = trainer.average(decay)?;
+        }
         if let Some(metric) = config.best_metric() {
             // Where it is kept is known when the run has a folder; what it takes of memory counts in every plan.
             trainer = trainer.best(best(config, metric, Path::new("best")));

@@ -121,7 +121,7 @@ impl Run<'_> {
             NoticeLog::add(&folder.notices(), &fault)?;
             return Err(error.into());
         }
-        self.finish(&trainer, &model_setup, signals.received())
+        self.finish(&mut trainer, &model_setup, signals.received())
     }
 
     /// The trainer with all who follow the run: checkpoints, logs, what is shown.
@@ -215,16 +215,22 @@ impl Run<'_> {
     }
 
     /// Ends a run: with the trained model, or where a signal ended it, with how to go on.
-    fn finish(&self, trainer: &Trainer, model_setup: &ModelSetup, signal: Option<u8>) -> Result<(), Stop> {
+    fn finish(
+        &self,
+        trainer: &mut Trainer,
+        model_setup: &ModelSetup,
+        signal: Option<u8>,
+    ) -> Result<(), Stop> {
         let Run { session, folder, .. } = self;
         let step = trainer.progress().step;
+        let ended = trainer.ended().cloned().unwrap_or(Ended::Complete);
         let end = |model: Option<&Path>| {
-            let mut line = trainer.ended().unwrap_or(&Ended::Complete).to_json(model);
+            let mut line = ended.to_json(model);
             line["step"] = step.into();
             line["run"] = folder.path().to_string_lossy().into();
             line
         };
-        if let (Some(signal), Some(Ended::Stopped { .. })) = (signal, trainer.ended()) {
+        if let (Some(signal), Ended::Stopped { .. }) = (signal, &ended) {
             if session.json {
                 say!("{}", end(None));
             }
@@ -243,9 +249,12 @@ impl Run<'_> {
     }
 
     /// Writes the trained model and the ledger; returns the file that people want.
-    fn keep_model(&self, trainer: &Trainer, model_setup: &ModelSetup) -> Result<PathBuf, Failure> {
+    fn keep_model(&self, trainer: &mut Trainer, model_setup: &ModelSetup) -> Result<PathBuf, Failure> {
         let folder = self.folder;
         trainer.save(folder.model())?;
+        if self.config.average.is_some() && trainer.progress().step > 0 {
+            trainer.save_average(folder.average())?;
+        }
         let mut written = folder.model();
         if let (Some(compiled), Some(training)) = (&model_setup.keras, trainer.training()) {
             written = folder.path().join(compiled.model.saved_name(&model_setup.name));

@@ -7,6 +7,7 @@ use plimsoll_run::PlanFigures;
 use plimsoll_run::record::Event;
 
 use crate::error::Result;
+use crate::live::LiveModel;
 use crate::stop::{Ended, shown};
 use crate::watched::Watched;
 
@@ -262,6 +263,47 @@ pub trait Callback: Send {
     /// After every epoch.
     fn on_epoch(&mut self, _epoch: &EpochEvent) -> Result<Verdict> {
         Ok(Verdict::GoOn)
+    }
+
+    /// After every step, with the model itself: to look at weights or change them, or the learning rate. Reading weights of a card waits for
+    /// it, so look seldom.
+    fn on_step_model(&mut self, _step: &StepEvent, _model: &mut LiveModel<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// After every epoch, with the model itself.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Sequential, Sgd, softmax_cross_entropy};
+    /// use plimsoll_train::{Callback, EpochEvent, Epochs, LiveModel, Result, Trainer};
+    /// // Keeps weights between -0.1 and 0.1, and halves the learning rate after every epoch.
+    /// struct Bounded;
+    /// impl Callback for Bounded {
+    ///     fn on_epoch_model(&mut self, _: &EpochEvent, model: &mut LiveModel<'_>) -> Result<()> {
+    ///         let names: Vec<String> = model.parameters().map(|(param, _)| param.name.clone()).collect();
+    ///         for name in names {
+    ///             let values: Vec<f64> = model.values(&name)?.iter().map(|w| w.clamp(-0.1, 0.1)).collect();
+    ///             model.set_values(&name, &values)?;
+    ///         }
+    ///         model.set_rate_factor(model.rate_factor() / 2.0);
+    ///         Ok(())
+    ///     }
+    /// }
+    /// # let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+    /// # let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+    /// # let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?.batch(20);
+    /// let model = Sequential::new([2]).dense(8).relu().dense(2);
+    /// let mut trainer = Trainer::new(model, softmax_cross_entropy, Sgd::new(0.5)).callback(Bounded);
+    /// let history = trainer.fit(&data, Epochs(2))?;
+    /// assert_eq!(history[1].rate, history[0].rate / 2.0);
+    /// for (_, tensor) in trainer.parameters() {
+    ///     assert!(tensor.to_vec::<f32>()?.iter().all(|w| w.abs() <= 0.1));
+    /// }
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    fn on_epoch_model(&mut self, _epoch: &EpochEvent, _model: &mut LiveModel<'_>) -> Result<()> {
+        Ok(())
     }
 
     /// When something out of the ordinary happens.

@@ -8,11 +8,13 @@
 mod error;
 mod fault;
 
+mod average;
 mod best;
 mod callback;
 mod early_stopping;
 mod eta;
 mod history;
+mod live;
 mod logs;
 pub mod output;
 mod progress;
@@ -20,6 +22,7 @@ mod stop;
 mod watched;
 
 mod checkpoint;
+mod parity;
 mod predict;
 mod rate_finder;
 mod session;
@@ -35,7 +38,9 @@ pub use error::{Error, Result};
 pub use eta::{Eta, Left};
 pub use fault::Fault;
 pub use history::{NoticeLog, StepLog};
+pub use live::LiveModel;
 pub use logs::{CsvLog, TensorBoardLog};
+pub use parity::{Apart, Parity, PassValues};
 pub use predict::{Evaluation, Prediction};
 pub use progress::{JsonLines, ProgressBar};
 pub use rate_finder::{RateCurve, RatePoint, RateSweep};

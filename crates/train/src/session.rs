@@ -14,6 +14,7 @@ use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
+use crate::live::LiveModel;
 use crate::stop::Ended;
 use crate::trainer::{Epochs, Trainer};
 
@@ -183,6 +184,10 @@ impl Trainer {
     fn tell_epoch(&mut self, event: &EpochEvent) -> Result<Option<String>> {
         let mut stop = None;
         for callback in &mut self.callbacks {
+            if let Some(training) = &mut self.training {
+                let rate_factor = &mut self.progress.rate_factor;
+                callback.on_epoch_model(event, &mut LiveModel { training, rate_factor })?;
+            }
             match callback.on_epoch(event)? {
                 Verdict::GoOn => {}
                 Verdict::Stop(why) => stop = Some(why),

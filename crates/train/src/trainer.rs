@@ -106,6 +106,8 @@ pub struct Trainer {
     pub(crate) reserved: Bytes,
     /// Whether weights are read back from a file while the step's memory is taken.
     pub(crate) reads_back: bool,
+    /// Whether the optimizer keeps averages of the weights.
+    pub(crate) is_averaged: bool,
 }
 
 impl Trainer {
@@ -141,6 +143,7 @@ impl Trainer {
             share: Share::default(),
             reserved: Bytes::ZERO,
             reads_back: false,
+            is_averaged: false,
         }
     }
 

@@ -152,3 +152,42 @@ fn a_learning_rate_is_suggested_and_nothing_is_written() {
     let why = lines(&["lr", "mlp", "--from", "1", "--to", "0.1"]).unwrap_err();
     assert!(why.contains("from 1 to 0.1"), "{why}");
 }
+
+#[test]
+fn an_average_of_the_weights_is_planned_kept_and_written() {
+    let scratch = Scratch::new("average");
+    let plan = |more: &[&str]| {
+        let words = ["plan", "mlp", "--batch", "16", "--no-frontier", "--json"];
+        lines(&[&words[..], more].concat()).unwrap().pop().unwrap()
+    };
+    let (plain, averaged) = (plan(&[]), plan(&["--average", "0.9"]));
+    let of = |plan: &Value, kind: &str| bytes(&plan["kinds"], kind);
+    // Adam keeps two of every weight, and the average is a third.
+    let (two, three) = (of(&plain, "optimizer"), of(&averaged, "optimizer"));
+    assert!((three as f64 / two as f64 - 1.5).abs() < 0.01, "{two} and {three}");
+    let out = scratch.path("run");
+    let words = [
+        "train",
+        "mlp",
+        "--take",
+        "160",
+        "--batch",
+        "16",
+        "--epochs",
+        "1",
+        "--average",
+        "0.9",
+        "-q",
+        "--out",
+        &out,
+    ];
+    assert!(plimsoll().args(words).status().unwrap().success());
+    let read = |name: &str| std::fs::read(format!("{out}/{name}")).unwrap();
+    let (last, average) = (read("model.safetensors"), read("model-average.safetensors"));
+    assert!(last.len() == average.len() && last != average);
+    // An evaluation of the average in place of the weights: it is a model of the same names.
+    std::fs::copy(format!("{out}/model-average.safetensors"), format!("{out}/model.safetensors")).unwrap();
+    assert!(value(&lines(&["evaluate", &out, "--json"]).unwrap().pop().unwrap(), "loss") > 0.0);
+    let why = lines(&["train", "--resume", "--out", &out, "--average", "0.5", "--epochs", "2"]).unwrap_err();
+    assert!(why.contains("--average 0.5"), "{why}");
+}

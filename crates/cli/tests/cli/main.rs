@@ -15,6 +15,7 @@ mod live;
 mod manners;
 mod memory_limit;
 mod model;
+mod parity;
 mod plan;
 mod report;
 mod resume;

@@ -11,6 +11,7 @@ use super::step::Did;
 use super::taken::{Asked, Taken};
 use crate::callback::{EpochEvent, Notice};
 use crate::error::{Error, Result};
+use crate::live::LiveModel;
 use crate::predict::Evaluation;
 use crate::trainer::Trainer;
 
@@ -88,7 +89,14 @@ impl Trainer {
                     self.progress.norms.add(norm);
                 }
                 let event = self.event(samples, loss, gradient_norm);
-                self.callbacks.iter_mut().try_for_each(|callback| callback.on_step(&event))
+                for callback in &mut self.callbacks {
+                    callback.on_step(&event)?;
+                    if let Some(training) = &mut self.training {
+                        let rate_factor = &mut self.progress.rate_factor;
+                        callback.on_step_model(&event, &mut LiveModel { training, rate_factor })?;
+                    }
+                }
+                Ok(())
             }
             // Left-out samples have no loss; the mean is over the others.
             Did::Skip { loss, loss_scale } => {

@@ -111,7 +111,7 @@ impl Trainer {
     }
 
     /// The recipe for data like this.
-    fn recipe(&self, data: &Dataset, labelled: bool) -> Result<Recipe> {
+    pub(crate) fn recipe(&self, data: &Dataset, labelled: bool) -> Result<Recipe> {
         let Some(batch) = data.batch_size() else {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
@@ -149,12 +149,14 @@ impl Trainer {
     /// weights are read back while the step's memory is taken.
     fn beside(&self, recipe: &Recipe) -> Result<Bytes> {
         let reads_back = self.reads_back || self.best.as_ref().is_some_and(|best| best.is_restored);
-        if !reads_back || self.on()?.has_own_memory() {
+        // Weights and averages change places through two copies of a parameter.
+        let copies = if self.is_averaged { 2 } else { usize::from(reads_back) };
+        if copies == 0 || self.on()?.has_own_memory() {
             return Ok(self.reserved);
         }
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
         let largest = params.iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
-        Ok(self.reserved + Bytes::from(largest))
+        Ok(self.reserved + Bytes::from(copies * largest))
     }
 
     /// The step of a recipe, to be planned for any limit: with the state that is there already, where there is some.
