@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::model_setup;
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, random, records, request};
+use crate::{Failure, Stop, batch_auto, device_args, random, records, request};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
@@ -92,13 +92,21 @@ struct Measured {
     loss: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     losses: Vec<f64>,
+    /// What was found where the batch size was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_auto: Option<serde_json::Value>,
 }
 
 /// Measures a model and prints what came out.
 pub fn run(args: &Args) -> Result<(), Stop> {
     let config = request::without_training(Some(&args.model), &args.config)?;
     let device = device_args::device(&config)?;
-    let measured = device.scope(|| measure(args, &config, &device))?;
+    let (config, sizes) = batch_auto::settled(&config, &device)?;
+    let mut measured = device.scope(|| measure(args, &config, &device))?;
+    measured.batch_auto = sizes.as_ref().map(batch_auto::json);
+    if let Some(sizes) = sizes.filter(|_| !args.json) {
+        batch_auto::text(&sizes).iter().for_each(|line| say!("{line}"));
+    }
     if args.json {
         say!("{}", serde_json::json!(measured));
     } else {
@@ -293,5 +301,6 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
         predicted_ms: round(info.predicted_seconds * 1e3, 3),
         loss: round(steps.loss, 4),
         losses: steps.losses,
+        batch_auto: None,
     })
 }

@@ -1,7 +1,7 @@
 //! Turns settings into a refusal where a value of them means nothing, before anything is opened or made.
 
 use crate::config::Config;
-use crate::{Failure, names};
+use crate::{Failure, batch_auto, names};
 
 /// More threads than this are a mistake on any machine.
 const MOST_THREADS: usize = 1024;
@@ -12,7 +12,7 @@ const MOST_LAYERS: usize = 4096;
 /// Whether all values are some that can be meant.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let counts = [
-        ("--batch", config.batch.map(|n| n as u64)),
+        ("--batch", config.samples().map(|n| n as u64)),
         ("--epochs", config.epochs),
         ("--threads", config.threads.map(|n| n as u64)),
         ("--keep", config.keep.map(|n| n as u64)),
@@ -60,7 +60,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
         let why = "--validation names the data to evaluate on and --validation-split holds some back for it";
         return Err(Failure(format!("{why}; leave one of them out")));
     }
-    if let (Some(micro), Some(batch)) = (config.micro_batch, config.batch)
+    if let (Some(micro), Some(batch)) = (config.micro_batch, config.samples())
         && micro > batch
     {
         return Err(Failure(format!("--micro-batch {micro} is more than the batch of {batch}")));
@@ -68,6 +68,24 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     if config.patience.is_some() && config.early_stopping.is_none() {
         return Err(Failure("--patience is for --early-stopping METRIC, which is not asked for".into()));
     }
+    if let Some(decay) = config.average.filter(|decay| !(*decay > 0.0 && *decay < 1.0)) {
+        return Err(Failure(format!(
+            "--average {decay} means nothing; it lies between 0 and 1, as 0.999 does"
+        )));
+    }
+    if let Some(delta) = config.min_delta.filter(|delta| !(delta.is_finite() && *delta >= 0.0)) {
+        return Err(Failure(format!("--min-delta {delta} means nothing; it is a number of at least 0")));
+    }
+    let followed = config.early_stopping.is_some() || config.best.is_some();
+    if config.min_delta.is_some() && !followed {
+        let why = "--min-delta is for --early-stopping METRIC and --best METRIC, and neither is asked for";
+        return Err(Failure(why.into()));
+    }
+    if config.restore_best == Some(true) && !followed {
+        let why = "--restore-best needs to know what is best; name it with --best METRIC or --early-stopping METRIC";
+        return Err(Failure(why.into()));
+    }
+    batch_auto::check(config)?;
     check_names(config)
 }
 
@@ -91,9 +109,19 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether early stopping follows something that will be measured.
-pub fn early_stopping(config: &Config, metrics: &[String], is_validated: bool) -> Result<(), Failure> {
-    let Some(named) = &config.early_stopping else { return Ok(()) };
+/// Whether early stopping and the best checkpoint follow something that will be measured.
+pub fn followed(config: &Config, metrics: &[String], is_validated: bool) -> Result<(), Failure> {
+    measured("--early-stopping", config.early_stopping.as_ref(), metrics, is_validated)?;
+    measured("--best", config.best.as_ref(), metrics, is_validated)
+}
+
+fn measured(
+    flag: &str,
+    named: Option<&String>,
+    metrics: &[String],
+    is_validated: bool,
+) -> Result<(), Failure> {
+    let Some(named) = named else { return Ok(()) };
     let of_training = std::iter::once("loss").chain(metrics.iter().map(String::as_str));
     let mut known: Vec<String> = of_training.map(String::from).collect();
     if is_validated {
@@ -107,7 +135,7 @@ pub fn early_stopping(config: &Config, metrics: &[String], is_validated: bool) -
         false => "",
     };
     Err(Failure(format!(
-        "--early-stopping {named}: nothing of that name is measured{none}; there are {}",
+        "{flag} {named}: nothing of that name is measured{none}; there are {}",
         known.join(", ")
     )))
 }
@@ -140,6 +168,12 @@ mod tests {
             ("validation-split = 0.1\nvalidation = \"x\"", "--validation-split"),
             ("batch = 4\nmicro-batch = 8", "--micro-batch 8"),
             ("patience = 2", "--patience"),
+            ("batch = \"auto\"", "name one with --memory"),
+            ("batch = \"auto\"\nmemory = \"1GiB\"\nmicro-batch = 8", "leave --micro-batch out"),
+            ("average = 1.0", "--average 1"),
+            ("min-delta = 0.1", "--min-delta is for"),
+            ("min-delta = -0.1\nbest = \"loss\"", "--min-delta -0.1"),
+            ("restore-best = true", "--restore-best needs to know"),
             ("optimizer = \"adamm\"", "optimizer adamm"),
             ("schedule = \"cosin\"", "schedule cosin"),
             ("loss = \"a=mse,b=msee\"", "loss msee"),
@@ -158,8 +192,8 @@ mod tests {
     fn early_stopping_follows_what_is_measured() {
         let config = Config { early_stopping: Some("val_loss".into()), ..Config::default() };
         let metrics = ["accuracy".to_string()];
-        assert!(early_stopping(&config, &metrics, true).is_ok());
-        let Err(Failure(why)) = early_stopping(&config, &metrics, false) else { panic!("it was taken") };
+        assert!(followed(&config, &metrics, true).is_ok());
+        let Err(Failure(why)) = followed(&config, &metrics, false) else { panic!("it was taken") };
         assert!(why.contains("--validation-split") && why.contains("loss, accuracy"), "{why}");
     }
 }

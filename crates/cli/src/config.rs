@@ -1,6 +1,9 @@
 //! What a run is: a file of settings, the flags over it, and the defaults under it.
 
+mod batch;
 mod values;
+
+pub use batch::BatchSize;
 
 use std::path::{Path, PathBuf};
 
@@ -46,10 +49,11 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
-    /// Samples a step. [default: 32; 250 for the demo]
-    #[arg(long, help_heading = "Training")]
+    /// Samples a step; or `auto`: the size that the planner finds fastest within `--memory`, whole or in micro-batches. The learning
+    /// rate is not changed with it. [default: 32; 250 for the demo]
+    #[arg(long, help_heading = "Training", value_name = "N | auto")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<usize>,
+    pub batch: Option<BatchSize>,
     /// Passes over the training data. [default: 10; 15 for the demo]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +83,11 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Also keep an exponential average of the weights (EMA) with this decay, `0.999`, and write it as `model-average.safetensors`. It takes
+    /// the memory of the weights once more. [default: none]
+    #[arg(long, help_heading = "Training", value_name = "DECAY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average: Option<f64>,
     /// cross-entropy, mse, mae, binary-cross-entropy or dice. Of a Keras file with several outputs one for all, or those of
     /// some by name: `age=mse,class=cross-entropy`. [default: cross-entropy, mse where labels are numbers, or a Keras file's own]
     #[arg(long, help_heading = "Training")]
@@ -183,6 +192,19 @@ pub struct Config {
     #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
+    /// Only what is better by more than this counts as better, for early stopping and the best checkpoint. [default: 0]
+    #[arg(long, help_heading = "Run")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_delta: Option<f64>,
+    /// Keep the checkpoint of the epoch with the best value of this metric (`val_loss`, `accuracy` …) in the run's folder `best`.
+    /// [default: none; the metric of --early-stopping where --restore-best is asked for]
+    #[arg(long, help_heading = "Run", value_name = "METRIC")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<String>,
+    /// Let the trained model be that of the best epoch and not of the last: for --best or --early-stopping.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Run")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore_best: Option<bool>,
 }
 
 /// Takes each field from the flags where it is set there.
@@ -216,7 +238,7 @@ impl Config {
     /// Puts in what everybody gets who says nothing.
     pub fn complete(&mut self, demo: bool) {
         let (batch, epochs, lr) = if demo { (250, 15, 4e-3) } else { (32, 10, 1e-3) };
-        self.batch.get_or_insert(batch);
+        self.batch.get_or_insert(BatchSize::Samples(batch));
         self.epochs.get_or_insert(epochs);
         // A Keras file brings its own.
         if self.optimizer.is_none() && !self.model.as_deref().is_some_and(is_keras) {
@@ -224,11 +246,22 @@ impl Config {
         }
     }
 
+    /// Samples a step, where a number is named.
+    pub fn samples(&self) -> Option<usize> {
+        self.batch.and_then(BatchSize::samples)
+    }
+
+    /// The metric whose best epoch is kept.
+    pub fn best_metric(&self) -> Option<&str> {
+        let stopping = self.early_stopping.as_deref().filter(|_| self.restore_best == Some(true));
+        self.best.as_deref().or(stopping)
+    }
+
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
-            patch image sequence early_stopping patience)
+            patch image sequence early_stopping patience min_delta best restore_best)
     }
 
     /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.
@@ -255,9 +288,12 @@ mod tests {
     fn flags_go_over_the_file_and_come_back_from_one() {
         let file: Config =
             toml::from_str("model = \"cnn\"\nbatch = 32\nclip-norm = 1.0\nexact = \"bitwise\"").unwrap();
-        let flags = Config { batch: Some(8), ..Config::default() };
+        let flags = Config { batch: Some(BatchSize::Samples(8)), ..Config::default() };
         let both = flags.over(file);
-        assert_eq!((both.batch, both.clip_norm, both.model.as_deref()), (Some(8), Some(1.0), Some("cnn")));
+        assert_eq!(
+            (both.samples(), both.clip_norm, both.model.as_deref()),
+            (Some(8), Some(1.0), Some("cnn"))
+        );
         let again: Config = toml::from_str(&toml::to_string(&both).unwrap()).unwrap();
         assert_eq!(toml::to_string(&again).unwrap(), toml::to_string(&both).unwrap());
         assert!(toml::from_str::<Config>("bacth = 3").is_err());

@@ -128,7 +128,7 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
 }
 
 /// `PLIMSOLL_CACHE`, or the user's cache folder; none if neither is known, or if `PLIMSOLL_CACHE` is empty.
-fn cache_folder() -> Option<PathBuf> {
+pub fn cache_folder() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let folder = named("PLIMSOLL_CACHE")
         .or_else(|| Some(named("XDG_CACHE_HOME")?.join("plimsoll")))

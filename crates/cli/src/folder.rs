@@ -161,6 +161,11 @@ impl Folder {
         self.0.join("checkpoints")
     }
 
+    /// The checkpoint of the best epoch.
+    pub fn best(&self) -> PathBuf {
+        self.0.join("best")
+    }
+
     pub fn ledger(&self) -> PathBuf {
         self.0.join("ledger.txt")
     }
@@ -171,6 +176,11 @@ impl Folder {
 
     pub fn model(&self) -> PathBuf {
         self.0.join("model.safetensors")
+    }
+
+    /// The average of the weights.
+    pub fn average(&self) -> PathBuf {
+        self.0.join("model-average.safetensors")
     }
 
     /// The form of the data that the model was trained on.
@@ -215,7 +225,7 @@ impl Folder {
     /// Keeps the settings of the run.
     pub fn keep(&self, config: &Config) -> Result<(), Failure> {
         let text = toml::to_string(config).map_err(|e| Failure(e.to_string()))?;
-        self.write(&self.config(), &text)
+        self.write(&self.config(), &format!("# plimsoll {}\n{text}", env!("CARGO_PKG_VERSION")))
     }
 
     fn made<T>(&self, result: std::io::Result<T>) -> Result<T, Failure> {

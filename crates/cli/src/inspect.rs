@@ -6,7 +6,7 @@ use plimsoll::keras::Inspection;
 use plimsoll::nn::zoo;
 use plimsoll::prelude::*;
 
-use crate::config::Config;
+use crate::config::{BatchSize, Config};
 use crate::setup::Setup;
 use crate::{Failure, Stop, device_args, layers, model_setup, request};
 
@@ -32,6 +32,11 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     let found = match name == "demo" || zoo::find(name).is_some() {
         true => {
             let config = request::without_training(Some(&args.what), &args.config)?;
+            if config.batch == Some(BatchSize::Auto) {
+                let why =
+                    "--batch auto is for train, plan and bench; inspect shows a model at a number of samples";
+                return Err(Stop::Usage(why.into()));
+            }
             let device = device_args::device(&config)?;
             device.scope(|| layers::inspect(&config, &Setup::new(&config, &device)?))?
         }

@@ -5,13 +5,16 @@ macro_rules! say {
     ($($text:tt)*) => { plimsoll::internals::train::output::line(format_args!($($text)*)) };
 }
 
+mod batch_auto;
 mod bench;
 mod check;
 mod compare;
 mod config;
 mod convert;
 mod device_args;
+mod devices;
 mod digits;
+mod doctor;
 mod explain;
 mod folder;
 mod form;
@@ -20,12 +23,14 @@ mod interrupt;
 mod keras_file;
 mod layers;
 mod levers;
+mod lr;
 mod model_setup;
 mod models;
 mod names;
 mod ops;
 mod out;
 mod pack;
+mod parity;
 mod plan;
 mod plan_text;
 mod plan_trace;
@@ -38,6 +43,7 @@ mod reference;
 mod report;
 mod request;
 mod resume;
+mod runs;
 mod session;
 mod setup;
 mod sizes;
@@ -79,6 +85,12 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Plans a training step within a memory limit: what it will take, before it starts.
     Plan(Box<plan::Args>),
+    /// Tries learning rates from small to large and suggests one; nothing is trained.
+    Lr(Box<lr::Args>),
+    /// Holds a precision of a model against another: losses, activations by layer, gradients, and where they part.
+    Parity(Box<parity::Args>),
+    /// Lists the runs of a folder side by side: settings, metrics, peak memory, how each ended.
+    Runs(runs::Args),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
     Explain(explain::Args),
     /// Shows where the memory of a run or a plan goes: one page that opens in any browser.
@@ -91,6 +103,10 @@ enum Command {
     Models(models::Args),
     /// Lists all ops.
     Ops(ops::Args),
+    /// Lists the devices of this machine: memory and who holds it, link, driver, libraries found.
+    Devices(devices::Args),
+    /// Checks the machine, its limits and its libraries, trains a tiny model on every device, and says what is wrong.
+    Doctor(doctor::Args),
     /// Prints completions for a shell.
     Completions(words::CompletionsArgs),
     /// Prints the manual page, or writes one for each command into a folder.
@@ -151,6 +167,9 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
+        Command::Lr(args) => lr::run(&args),
+        Command::Parity(args) => parity::run(&args),
+        Command::Runs(args) => runs::run(&args).map_err(Stop::from),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),
         Command::Inspect(args) => inspect::run(&args),
@@ -163,6 +182,8 @@ fn main() -> ExitCode {
             ops::run(&args);
             Ok(())
         }
+        Command::Devices(args) => devices::run(&args).map_err(Stop::from),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => {
             words::completions(&args);
             Ok(())

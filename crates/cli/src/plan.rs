@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use plimsoll::internals::run::{Error, Profile};
 use plimsoll::prelude::*;
+use plimsoll::train::BatchSizes;
 
 use crate::compare::{self, AtLimit};
-use crate::config::Config;
+use crate::config::{BatchSize, Config};
 use crate::plan_text::About;
 use crate::plan_trace::Trace;
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, model_setup, records, request};
+use crate::{Failure, Stop, batch_auto, device_args, model_setup, records, request};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -63,11 +64,28 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     }
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
-    Ok(device.scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref()))?)
+    let (config, sizes) = match batch_auto::look(&config, &device)? {
+        // Not even one sample fits: that is what there is to say, and it is said of one sample.
+        Some(Err(plimsoll::train::Error::Run(Error::Infeasible { .. }))) => {
+            (Config { batch: Some(BatchSize::Samples(1)), ..config }, None)
+        }
+        looked => {
+            let sizes = looked.transpose()?;
+            (batch_auto::with_fastest(&config, sizes.as_ref()), sizes)
+        }
+    };
+    Ok(device
+        .scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref()))?)
 }
 
 /// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.
-fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) -> Result<(), Failure> {
+fn model(
+    args: &Args,
+    config: &Config,
+    setup: Setup,
+    profile: Option<&Profile>,
+    sizes: Option<&BatchSizes>,
+) -> Result<(), Failure> {
     let start = Instant::now();
     let Setup { model_setup, mut trainer, train, form, batch, .. } = setup;
     let name = &model_setup.name;
@@ -110,6 +128,10 @@ fn model(args: &Args, config: &Config, setup: Setup, profile: Option<&Profile>) 
                 config.device.as_deref().unwrap_or_default()
             );
         }
+    }
+    if let Some(sizes) = sizes {
+        line["batch_auto"] = batch_auto::json(sizes);
+        text = batch_auto::text(sizes).join("\n") + "\n\nthe plan of the fastest:\n" + &text;
     }
     say!("{}", if args.json { line.to_string() } else { text.trim_end().into() });
     Ok(())

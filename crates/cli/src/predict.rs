@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll::prelude::*;
 
-use crate::config::Config;
+use crate::config::{BatchSize, Config};
 use crate::model_setup::Purpose;
 use crate::predictions::Writer;
 use crate::trained::Trained;
@@ -71,7 +71,7 @@ impl Common {
     fn said(&self) -> Config {
         Config {
             data: self.data.clone(),
-            batch: self.batch,
+            batch: self.batch.map(BatchSize::Samples),
             memory: self.memory.clone(),
             device: self.device.clone(),
             threads: self.threads,

@@ -5,6 +5,7 @@ use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
 
 use crate::Failure;
+use crate::batch_auto;
 use crate::config::Config;
 use crate::form::Form;
 use crate::keras_file;
@@ -24,7 +25,8 @@ pub fn open(
         Some(file) => (of_file(config, file, purpose)?, None),
         None => of_zoo(config)?,
     };
-    let batch = config.batch.unwrap_or(32) as u64;
+    // A size that is yet to be found may be any.
+    let batch = config.samples().unwrap_or(batch_auto::MOST) as u64;
     Ok((random(fields, STEPS * batch, config.seed), classes))
 }
 

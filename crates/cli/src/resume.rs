@@ -28,7 +28,7 @@ pub fn settings(asked: Config, begun: Config, run: &Path) -> Result<Config, Fail
         model "the model", batch "--batch", optimizer "--optimizer", weight_decay "--weight-decay", loss "--loss", metrics "--metrics",
         precision "--precision", seed "--seed", take "--take", classes "--classes", width "--width",
         depth "--depth", heads "--heads", patch "--patch", image "--image", sequence "--sequence",
-        scale "--scale", validation_split "--validation-split", on_error "--on-error", clip_norm "--clip-norm"
+        scale "--scale", validation_split "--validation-split", on_error "--on-error", clip_norm "--clip-norm", average "--average"
     );
     // Data that was moved may be named anew; its checkpoints say whether it is the same.
     let moved = begun.data.as_deref().is_some_and(|kept| is_path(kept) && !Path::new(kept).exists());
@@ -41,18 +41,29 @@ pub fn settings(asked: Config, begun: Config, run: &Path) -> Result<Config, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::BatchSize;
 
     fn begun() -> Config {
         let data = Some("digits".into());
-        Config { model: Some("cnn".into()), data, batch: Some(32), epochs: Some(2), ..Config::default() }
+        Config {
+            model: Some("cnn".into()),
+            data,
+            batch: Some(BatchSize::Samples(32)),
+            epochs: Some(2),
+            ..Config::default()
+        }
     }
 
     #[test]
     fn a_run_goes_on_for_longer_and_in_other_memory() {
-        let asked =
-            Config { epochs: Some(5), memory: Some("1GiB".into()), batch: Some(32), ..Config::default() };
+        let asked = Config {
+            epochs: Some(5),
+            memory: Some("1GiB".into()),
+            batch: Some(BatchSize::Samples(32)),
+            ..Config::default()
+        };
         let both = settings(asked, begun(), Path::new("run")).map_err(|Failure(why)| why).unwrap();
-        assert_eq!((both.epochs, both.batch, both.memory.as_deref()), (Some(5), Some(32), Some("1GiB")));
+        assert_eq!((both.epochs, both.samples(), both.memory.as_deref()), (Some(5), Some(32), Some("1GiB")));
     }
 
     #[test]
@@ -65,7 +76,8 @@ mod tests {
             Config { model: Some("mlp".into()), ..Config::default() },
             "begun with cnn, and now the model mlp",
         );
-        refuse(Config { batch: Some(16), ..Config::default() }, "--batch 16");
+        refuse(Config { batch: Some(BatchSize::Samples(16)), ..Config::default() }, "--batch 16");
+        refuse(Config { batch: Some(BatchSize::Auto), ..Config::default() }, "--batch auto");
         refuse(Config { data: Some("shapes".into()), ..Config::default() }, "--data shapes");
         refuse(Config { width: Some(8), ..Config::default() }, "begun without it, and now --width 8");
     }

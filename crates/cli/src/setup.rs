@@ -1,8 +1,11 @@
 //! Turns settings into a model, data and a trainer that is ready to plan. `train`, `plan`, `bench` and `inspect` all begin here, so that
 //! what one says of a command is what the others do with it.
 
+use std::path::Path;
+
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
+use plimsoll::train::BestCheckpoint;
 
 use crate::Failure;
 use crate::check;
@@ -19,6 +22,9 @@ pub struct Setup {
     pub train: Dataset,
     pub form: Form,
     pub batch: usize,
+    /// The same data before it is made into batches, and that which is held back, for whoever looks for a batch size.
+    pub unbatched: Dataset,
+    pub unbatched_validation: Option<Dataset>,
     /// What the model is evaluated on after every epoch, in words.
     pub held_back: Option<String>,
 }
@@ -67,27 +73,51 @@ impl Setup {
         held_back: Option<(Dataset, String)>,
     ) -> Result<Setup, Failure> {
         let metrics: Vec<String> = model_setup.metrics.iter().map(|measure| measure.name.clone()).collect();
-        check::early_stopping(config, &metrics, held_back.is_some())?;
-        let (batch, epochs) = (config.batch.unwrap_or(32), config.epochs.unwrap_or(1));
+        check::followed(config, &metrics, held_back.is_some())?;
+        // A size that is yet to be found is looked for from one sample on.
+        let (batch, epochs) = (config.samples().unwrap_or(1), config.epochs.unwrap_or(1));
         if let Some((data, name)) = &held_back {
             form.check(&data.spec()?, name)?;
         }
         if train.samples()? == Some(0) {
             return Err(Failure(format!("{} has no samples to train on", form.data)));
         }
-        let train = train.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
+        let unbatched = train.shuffle(1 << 14, config.seed.unwrap_or(42));
+        let train = unbatched.clone().batch(batch);
         let steps = train.samples()?.unwrap_or(0).div_ceil(batch as u64).saturating_mul(epochs);
         let mut trainer = model_setup
             .trainer(config, &train, device.clone())?
             .schedule(model_setup.schedule(config, steps)?);
+        if let Some(decay) = config.average {
+            trainer = trainer.average(decay)?;
+        }
+        if let Some(metric) = config.best_metric() {
+            // Where it is kept is known when the run has a folder; what it takes of memory counts in every plan.
+            trainer = trainer.best(best(config, metric, Path::new("best")));
+        }
         if let Some(compiled) = &model_setup.keras {
             trainer = trainer.reserve(compiled.model.restoring_bytes());
         }
-        let mut name = None;
+        let (mut name, mut unbatched_validation) = (None, None);
         if let Some((data, own)) = held_back {
-            trainer = trainer.validation(data.batch(batch));
-            name = Some(own);
+            trainer = trainer.validation(data.clone().batch(batch));
+            (name, unbatched_validation) = (Some(own), Some(data));
         }
-        Ok(Setup { model_setup, trainer, train, form, batch, held_back: name })
+        Ok(Setup {
+            model_setup,
+            trainer,
+            train,
+            form,
+            batch,
+            unbatched,
+            unbatched_validation,
+            held_back: name,
+        })
     }
+}
+
+/// Which epoch is kept as the best, in this folder.
+pub fn best(config: &Config, metric: &str, folder: &Path) -> BestCheckpoint {
+    let best = BestCheckpoint::new(metric, folder).min_delta(config.min_delta.unwrap_or(0.0));
+    if config.restore_best == Some(true) { best.restore() } else { best }
 }

@@ -8,7 +8,9 @@ use plimsoll::internals::run::record::Event;
 use plimsoll::nn::Training;
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
-use plimsoll::train::{CsvLog, EarlyStopping, Ended, Fault, JsonLines, NoticeLog, StepLog, TensorBoardLog};
+use plimsoll::train::{
+    BatchSizes, CsvLog, EarlyStopping, Ended, Fault, JsonLines, NoticeLog, StepLog, TensorBoardLog,
+};
 
 use crate::config::Config;
 use crate::folder::{Folder, Lock};
@@ -17,7 +19,7 @@ use crate::model_setup::{self, ModelSetup};
 use crate::request::{self, is_keras};
 use crate::session::Session;
 use crate::setup::Setup;
-use crate::{Failure, Stop, check, device_args, records, resume, tui};
+use crate::{Failure, Stop, batch_auto, check, device_args, records, resume, setup, tui};
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
@@ -44,6 +46,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         (device, Some(Fault::Alloc(n))) => device.failing(n),
         (device, _) => device,
     };
+    let (config, sizes) = batch_auto::settled(&config, &device)?;
     let name = config.model.as_deref().unwrap_or("demo");
     let name = Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name).to_string();
     let (folder, lock) = match &session.out {
@@ -55,7 +58,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         out => Folder::to_begin(out.as_deref(), &name)?,
     };
     let is_named = session.out.is_some();
-    let run = Run { session: &session, config: &config, folder: &folder };
+    let run = Run { session: &session, config: &config, folder: &folder, sizes: sizes.as_ref() };
     let ended = device.scope(|| run.train(fault, lock, &device));
     if ended.is_err() && !is_named {
         folder.abandon();
@@ -85,11 +88,13 @@ struct Run<'a> {
     session: &'a Session,
     config: &'a Config,
     folder: &'a Folder,
+    /// What was found where the batch size was looked for.
+    sizes: Option<&'a BatchSizes>,
 }
 
 impl Run<'_> {
     fn train(&self, fault: Option<Fault>, lock: Option<Lock>, device: &Device) -> Result<(), Stop> {
-        let Run { session, config, folder } = self;
+        let Run { session, config, folder, .. } = self;
         let mut setup = Setup::new(config, device)?;
         setup.trainer = self.followed(setup.trainer).fault(fault);
         let info = setup.compile()?;
@@ -116,12 +121,12 @@ impl Run<'_> {
             NoticeLog::add(&folder.notices(), &fault)?;
             return Err(error.into());
         }
-        self.finish(&trainer, &model_setup, signals.received())
+        self.finish(&mut trainer, &model_setup, signals.received())
     }
 
     /// The trainer with all who follow the run: checkpoints, logs, what is shown.
     fn followed(&self, trainer: Trainer) -> Trainer {
-        let Run { session, config, folder } = self;
+        let Run { session, config, folder, .. } = self;
         let mut checkpoints = Checkpoints::new(folder.checkpoints()).keep(config.keep.unwrap_or(3));
         if let Some(every) = config.checkpoint_every {
             checkpoints = checkpoints.every(every);
@@ -138,8 +143,14 @@ impl Run<'_> {
             .callback(TensorBoardLog::new(folder.events()))
             .callback(StepLog::new(folder.steps()))
             .callback(NoticeLog::new(folder.notices()));
+        if let Some(metric) = config.best_metric() {
+            trainer = trainer.best(setup::best(config, metric, &folder.best()));
+        }
         match &config.early_stopping {
-            Some(metric) => trainer.callback(EarlyStopping::new(metric, config.patience.unwrap_or(3))),
+            Some(metric) => {
+                let stopping = EarlyStopping::new(metric, config.patience.unwrap_or(3));
+                trainer.callback(stopping.min_delta(config.min_delta.unwrap_or(0.0)))
+            }
             None => trainer,
         }
     }
@@ -168,25 +179,30 @@ impl Run<'_> {
 
     /// Says what is trained on what, and where.
     fn announce(&self, setup: &Setup) -> Result<(), Failure> {
-        let Run { session, folder, .. } = self;
+        let Run { session, folder, sizes, .. } = self;
         let Setup { model_setup, train, form, held_back, .. } = setup;
         let (model, data, held_back) = (&model_setup.name, &form.data, held_back.as_deref());
         let (samples, batch, notes) = (train.samples()?, train.batch_size(), train.notes());
         if session.json {
             let run = folder.path().to_string_lossy();
-            say!(
-                "{}",
-                serde_json::json!({
-                    "event": "run", "run": run, "model": model, "data": data, "samples": samples, "batch": batch,
-                    "validation": held_back, "notes": notes,
-                })
-            );
+            let mut line = serde_json::json!({
+                "event": "run", "run": run, "model": model, "data": data, "samples": samples, "batch": batch,
+                "validation": held_back, "notes": notes,
+            });
+            if let Some(sizes) = sizes {
+                line["batch_auto"] = batch_auto::json(sizes);
+            }
+            say!("{line}");
         }
         if !session.is_text() {
             return Ok(());
         }
         let samples = samples.map_or("samples".to_string(), |n| counted(n, "sample"));
         let batch = batch.unwrap_or(1);
+        if let Some(sizes) = sizes {
+            batch_auto::text(sizes).iter().for_each(|line| say!("{line}"));
+            say!("the fastest is taken; the learning rate is not changed with it");
+        }
         say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
         notes.iter().for_each(|note| say!("{note}"));
         match held_back {
@@ -199,16 +215,22 @@ impl Run<'_> {
     }
 
     /// Ends a run: with the trained model, or where a signal ended it, with how to go on.
-    fn finish(&self, trainer: &Trainer, model_setup: &ModelSetup, signal: Option<u8>) -> Result<(), Stop> {
+    fn finish(
+        &self,
+        trainer: &mut Trainer,
+        model_setup: &ModelSetup,
+        signal: Option<u8>,
+    ) -> Result<(), Stop> {
         let Run { session, folder, .. } = self;
         let step = trainer.progress().step;
+        let ended = trainer.ended().cloned().unwrap_or(Ended::Complete);
         let end = |model: Option<&Path>| {
-            let mut line = trainer.ended().unwrap_or(&Ended::Complete).to_json(model);
+            let mut line = ended.to_json(model);
             line["step"] = step.into();
             line["run"] = folder.path().to_string_lossy().into();
             line
         };
-        if let (Some(signal), Some(Ended::Stopped { .. })) = (signal, trainer.ended()) {
+        if let (Some(signal), Ended::Stopped { .. }) = (signal, &ended) {
             if session.json {
                 say!("{}", end(None));
             }
@@ -227,9 +249,12 @@ impl Run<'_> {
     }
 
     /// Writes the trained model and the ledger; returns the file that people want.
-    fn keep_model(&self, trainer: &Trainer, model_setup: &ModelSetup) -> Result<PathBuf, Failure> {
+    fn keep_model(&self, trainer: &mut Trainer, model_setup: &ModelSetup) -> Result<PathBuf, Failure> {
         let folder = self.folder;
         trainer.save(folder.model())?;
+        if self.config.average.is_some() && trainer.progress().step > 0 {
+            trainer.save_average(folder.average())?;
+        }
         let mut written = folder.model();
         if let (Some(compiled), Some(training)) = (&model_setup.keras, trainer.training()) {
             written = folder.path().join(compiled.model.saved_name(&model_setup.name));

@@ -44,7 +44,7 @@ impl Trained {
         let form = Form::of(&source, None, false)?;
         let model = source.model.clone();
         let (data, data_name) = source.into_used();
-        let data = data.batch(config.batch.unwrap_or(32));
+        let data = data.batch(config.samples().unwrap_or(32));
         let model_setup = ModelSetup::new(&config, model, &form, purpose)?;
         let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         if let Some(compiled) = &model_setup.keras {
@@ -93,7 +93,7 @@ impl Trained {
                 "{data_name} has no labels to evaluate against; plimsoll predict needs none"
             )));
         }
-        let data = data.batch(config.batch.unwrap_or(32));
+        let data = data.batch(config.samples().unwrap_or(32));
         let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         trainer.load(folder.model(), &data)?;
         Ok(Trained { model_setup, trainer, data, data_name, is_seen, form })

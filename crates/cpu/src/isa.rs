@@ -72,6 +72,30 @@ impl Isa {
         }
     }
 
+    /// The names of what the processor offers beyond the plainest of its kind, as far as numeric kernels care.
+    pub fn features() -> Vec<&'static str> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let found = [
+                ("sse4.2", is_x86_feature_detected!("sse4.2")),
+                ("avx", is_x86_feature_detected!("avx")),
+                ("avx2", is_x86_feature_detected!("avx2")),
+                ("fma", is_x86_feature_detected!("fma")),
+                ("f16c", is_x86_feature_detected!("f16c")),
+                ("avx512f", is_x86_feature_detected!("avx512f")),
+                ("avx512bw", is_x86_feature_detected!("avx512bw")),
+                ("avx512dq", is_x86_feature_detected!("avx512dq")),
+                ("avx512vl", is_x86_feature_detected!("avx512vl")),
+                ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
+                ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+                ("avx512fp16", is_x86_feature_detected!("avx512fp16")),
+            ];
+            found.into_iter().filter_map(|(name, is_there)| is_there.then_some(name)).collect()
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Vec::new()
+    }
+
     fn fastest() -> Isa {
         Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::{Properties, process};
 use plimsoll_graph::{Op, Type};
 
 pub mod conv;
@@ -83,9 +84,25 @@ impl Backend for Cpu {
     }
 
     fn signature(&self) -> String {
-        let model = plimsoll_device::process::cpu_model().unwrap_or_else(|| "unknown".into());
+        let model = process::cpu_model().unwrap_or_else(|| "unknown".into());
         let (isa, threads, version) = (self.isa.name(), self.threads(), env!("CARGO_PKG_VERSION"));
         format!("cpu {model} {isa} {threads} threads {version}")
+    }
+
+    fn properties(&self) -> Properties {
+        Properties {
+            name: self.name().into(),
+            model: process::cpu_model().unwrap_or_else(|| "unknown".into()),
+            memory_total: process::physical_memory(),
+            memory_free: process::available_memory(),
+            cgroup_limit: process::cgroup_memory_limit(),
+            cores: process::machine_cpus(),
+            allowed_cores: process::allowed_cpus(),
+            kernels: self.isa.name().into(),
+            features: Isa::features(),
+            notes: self.notes(),
+            ..Properties::default()
+        }
     }
 
     fn speed(&self) -> Speed {

@@ -52,6 +52,53 @@ struct Module {
     functions: HashMap<String, sys::CUfunction>,
 }
 
+/// What the driver says of a card before a context is made on it.
+pub(crate) struct Identity {
+    pub device: sys::CUdevice,
+    pub name: String,
+    pub bus: String,
+    pub capability: (usize, usize),
+    pub shared_limit: usize,
+    pub multiprocessors: usize,
+    pub total_bytes: usize,
+}
+
+impl Identity {
+    /// The card with a number below [`Card::count`], which has started the driver.
+    pub(crate) fn new(ordinal: usize) -> Result<Identity, Error> {
+        let (mut device, mut total_bytes) = (0, 0);
+        let (mut name, mut bus) = ([0u8; 128], [0u8; 32]);
+        // SAFETY: every address is of a value of the right type that outlives the call.
+        unsafe {
+            cu!(cuDeviceGet(&mut device, ordinal as i32))?;
+            cu!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))?;
+            cu!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), 31, device))?;
+            cu!(cuDeviceTotalMem_v2(&mut total_bytes, device))?;
+        }
+        let text = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
+        };
+        let attribute = |which| -> Result<usize, Error> {
+            let mut value = 0;
+            // SAFETY: the address is of a number.
+            unsafe { cu!(cuDeviceGetAttribute(&mut value, which, device)) }?;
+            Ok(value.max(0) as usize)
+        };
+        use sys::CUdevice_attribute as A;
+        let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(Identity {
+            device,
+            name: text(&name),
+            bus: text(&bus),
+            capability: (major, minor),
+            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            total_bytes,
+        })
+    }
+}
+
 /// A card, its context and its stream.
 pub(crate) struct Card {
     pub device: sys::CUdevice,
@@ -110,47 +157,29 @@ impl Card {
         if !Library::Nvrtc.is_present() {
             return Err(Error::Missing { library: Library::Nvrtc.name() });
         }
-        let (mut device, mut context, mut stream) = (0, std::ptr::null_mut(), std::ptr::null_mut());
-        let (mut name, mut bus) = ([0u8; 128], [0u8; 32]);
-        // SAFETY: every address is of a value of the right type that outlives the call.
-        unsafe {
-            cu!(cuDeviceGet(&mut device, ordinal as i32))?;
-            cu!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))?;
-            cu!(cuDeviceGetPCIBusId(bus.as_mut_ptr().cast(), 31, device))?;
-        }
-        let text = |bytes: &[u8]| {
-            String::from_utf8_lossy(bytes.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
-        };
-        let (name, bus) = (text(&name), text(&bus));
+        let identity = Identity::new(ordinal)?;
+        let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let Identity { device, name, bus, capability, shared_limit, multiprocessors, .. } = identity;
         let before = holders::of(&bus);
-        // SAFETY: as above.
+        // SAFETY: every address is of a value of the right type that outlives the call.
         unsafe {
             cu!(cuDevicePrimaryCtxRetain(&mut context, device))?;
             cu!(cuCtxSetCurrent(context))?;
             cu!(cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))?;
         }
         holders::learn(before, holders::of(&bus));
-        let attribute = |which| -> Result<usize, Error> {
-            let mut value = 0;
-            // SAFETY: the address is of a number.
-            unsafe { cu!(cuDeviceGetAttribute(&mut value, which, device)) }?;
-            Ok(value.max(0) as usize)
-        };
-        use sys::CUdevice_attribute as A;
-        let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let mut card = Card {
             device,
             ordinal,
             context,
             stream,
-            target: format!("sm_{major}{minor}"),
-            capability: (major, minor),
+            target: format!("sm_{}{}", capability.0, capability.1),
+            capability,
             name,
             bus,
             context_bytes: 0,
-            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            shared_limit,
+            multiprocessors,
             cache: Cache::new(),
             modules: Mutex::default(),
         };
@@ -275,16 +304,6 @@ impl Card {
             unsafe { cu!(cuModuleUnload(module.module)) }?;
         }
         Ok(())
-    }
-
-    /// The newest version of CUDA that the driver knows.
-    pub(crate) fn driver_version(&self) -> i32 {
-        let mut version = 0;
-        // SAFETY: the address is of a number; where the driver refuses, it stays.
-        unsafe {
-            let _ = sys::cuDriverGetVersion(&mut version);
-        }
-        version
     }
 
     /// The number of sources that are loaded.

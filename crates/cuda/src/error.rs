@@ -20,8 +20,8 @@ pub enum Error {
     #[error(
         "no CUDA device: the driver is made for CUDA {}, and {} or later is needed; install a newer NVIDIA driver, or \
          run on the CPU",
-        cuda(*found),
-        cuda(*least)
+        cuda_version(*found),
+        cuda_version(*least)
     )]
     OldDriver {
         /// The CUDA version that the driver stands for, as it numbers them.
@@ -38,6 +38,15 @@ pub enum Error {
         ordinal: usize,
         /// The number of cards that the driver sees.
         count: usize,
+    },
+    /// There is a driver, and it sees no card at all.
+    #[error(
+        "no CUDA device: the driver sees no card{}; run on the CPU, or make a card visible",
+        if *is_hidden { ", because CUDA_VISIBLE_DEVICES hides them" } else { "" }
+    )]
+    NoCard {
+        /// Whether the environment hides cards.
+        is_hidden: bool,
     },
     /// The driver refused a call.
     #[error("the CUDA driver refused {call}: {why}")]
@@ -97,7 +106,7 @@ pub enum Error {
 }
 
 /// A version as people write it: 12.8 for 12080.
-fn cuda(version: i32) -> String {
+pub(crate) fn cuda_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 

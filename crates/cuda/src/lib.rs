@@ -29,6 +29,7 @@ mod memory;
 mod pages;
 mod pool;
 mod stream;
+mod survey;
 mod uploads;
 
 pub use arena::Arena;
@@ -43,13 +44,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_device::Bytes;
 use plimsoll_device::backend::{
     self, Backend, Call, Fault, HostArena, HostBlock, Operand, Recording, Speed, Unsupported,
 };
+use plimsoll_device::{Bytes, Properties};
 use plimsoll_graph::{Op, Type};
 
-use card::Card;
+use card::{Card, Identity};
 use deferred::{DeferredCopies, HostBuffer};
 use emulator::Emulator;
 use engines::Engines;
@@ -308,7 +309,7 @@ impl Backend for Cuda {
                     Some(blas) if cublaslt => format!("cublaslt {}", blas.version()),
                     _ => "own products".into(),
                 };
-                let (digits, driver) = (if tf32 { "tf32" } else { "f32" }, card.driver_version());
+                let (digits, driver) = (if tf32 { "tf32" } else { "f32" }, survey::driver_version());
                 let dnn = match cudnn.then(dnn::Dnn::version).flatten() {
                     Some(version) => format!("cudnn {version}"),
                     None => "own convolutions".into(),
@@ -339,6 +340,17 @@ impl Backend for Cuda {
             notes.push(slower(library::Library::Dnn, "convolutions"));
         }
         notes
+    }
+
+    fn properties(&self) -> Properties {
+        let known = match &self.0.engine {
+            Engine::Card(card) => Identity::new(card.ordinal)
+                .and_then(|identity| survey::properties(&identity, card.ordinal))
+                .ok(),
+            Engine::Host(_) => None,
+        };
+        let (name, model) = (self.0.name.clone(), String::from("the host, which runs the same kernels"));
+        known.unwrap_or(Properties { name, model, notes: self.notes(), ..Properties::default() })
     }
 
     fn speed(&self) -> Speed {

@@ -25,13 +25,13 @@ impl Library {
         }
     }
 
-    /// How its files are called, and those of the libraries that it opens itself.
-    fn stems(self) -> &'static [&'static str] {
+    /// How its files' names begin.
+    fn stem(self) -> &'static str {
         match self {
-            Library::Driver => &["libcuda.so"],
-            Library::Nvrtc => &["libnvrtc.so"],
-            Library::BlasLt => &["libcublasLt.so"],
-            Library::Dnn => &["libcudnn.so"],
+            Library::Driver => "libcuda.so",
+            Library::Nvrtc => "libnvrtc.so",
+            Library::BlasLt => "libcublasLt.so",
+            Library::Dnn => "libcudnn.so",
         }
     }
 
@@ -52,15 +52,28 @@ impl Library {
         if self.is_visible() {
             return true;
         }
-        for stem in self.stems() {
-            for folder in folders() {
-                if open(&folder, stem) {
-                    break;
-                }
-            }
-        }
+        find(self.stem());
         self.is_visible()
     }
+
+    /// The file that was loaded, where the system tells.
+    pub(crate) fn path(self) -> Option<PathBuf> {
+        loaded(self.stem())
+    }
+}
+
+/// Opens a library that lies in one of the folders, whichever comes first.
+pub(crate) fn find(stem: &str) -> bool {
+    folders().iter().any(|folder| open(folder, stem))
+}
+
+/// The file of a loaded library whose name starts with a stem.
+pub(crate) fn loaded(stem: &str) -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let file = |line: &str| Some(PathBuf::from(line.get(line.find('/')?..)?));
+    maps.lines()
+        .filter_map(file)
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(stem)))
 }
 
 /// Where libraries may lie: what the environment names, the usual folders, and packages of Python in an environment.

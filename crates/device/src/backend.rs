@@ -7,7 +7,7 @@ use std::fmt;
 
 use plimsoll_graph::{DType, Op, Type};
 
-use crate::Bytes;
+use crate::{Bytes, Properties};
 
 /// Every operand starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
@@ -181,6 +181,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What its user should know, a sentence each: a library that is not installed and would make it faster, say.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What it is, in figures, as far as that is known without running anything.
+    fn properties(&self) -> Properties {
+        Properties { name: self.name().into(), notes: self.notes(), ..Properties::default() }
     }
 
     /// How fast it is, roughly.

@@ -83,6 +83,12 @@ pub fn cpu_model() -> Option<String> {
     Some(line.1.trim().to_string())
 }
 
+/// The processors that the machine has, whether this process may use them or not; at least 1.
+pub fn machine_cpus() -> usize {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("processor")).count().max(allowed_cpus())
+}
+
 /// Gives heap pages that nobody uses any more back to the system. The C library keeps them otherwise, and they would
 /// count against a memory budget until the process ends.
 pub fn release_unused_heap() {

@@ -22,9 +22,11 @@ mod loss;
 mod measure;
 mod metric;
 mod optim;
+mod pass;
 mod plateau;
 mod scale;
 mod schedule;
+mod weighting;
 
 mod training;
 
@@ -38,16 +40,18 @@ pub use loss::{
     Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, smooth_cross_entropy,
     softmax_cross_entropy,
 };
-pub use measure::{Count, Measure, View};
+pub use measure::{Count, Measure, OwnMetric, View};
 pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
-    Adafactor, Adagrad, Adam, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot, UpdateAt, Updated,
-    clip_by_global_norm, clip_by_value, optimizer,
+    Adafactor, Adagrad, Adam, Averaged, Decay, DecayKind, Ftrl, Lion, Optimizer, RmsProp, Sgd, Slot,
+    UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
 };
+pub use pass::Pass;
 pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
-pub use schedule::{Schedule, Shape as ScheduleShape};
+pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use training::{Clip, Outcome, Recipe, Training};
+pub use weighting::{class_weighted_cross_entropy, sample_weighted};

@@ -40,6 +40,41 @@ pub enum Count {
     Mean(Arc<dyn Loss>),
     /// The mean of a part of the loss that is trained, by its place in what [`Loss::parts`] gives.
     Part(usize),
+    /// A metric of one's own.
+    Own(Arc<dyn OwnMetric>),
+}
+
+/// A metric of one's own. Its state is a few sums: those of a batch are computed on the device beside the step, added up over an epoch in
+/// f64, kept in checkpoints, and turned into a number on the host.
+///
+/// ```
+/// use plimsoll_graph::{DType, TensorOps};
+/// use plimsoll_nn::{Measure, OwnMetric};
+/// use plimsoll_run::{Result, Tensor};
+/// // How far outputs lie above labels on average: a sum and a count are its state.
+/// struct Bias;
+/// impl OwnMetric for Bias {
+///     fn sums(&self, output: &Tensor, label: &Tensor) -> Result<Tensor> {
+///         let off = output.sub(label)?.cast(DType::F32)?;
+///         let n = off.full_like(plimsoll_graph::Type::new(DType::F32, [1]), off.ty().elements() as f64)?;
+///         Tensor::concat(&[&off.sum(&[], false)?.reshape([1])?, &n], 0)
+///     }
+///     fn finish(&self, sums: &[f64]) -> f64 {
+///         sums[0] / sums[1]
+///     }
+/// }
+/// let measure = Measure::own("bias", Bias);
+/// let (x, t) = (Tensor::from_slice(&[1.0f32, 2.0], [2])?, Tensor::from_slice(&[0.0f32, 0.0], [2])?);
+/// let sums = measure.sums(&[x], &[t], &[])?.to_f64()?;
+/// assert_eq!(measure.finish(&sums), 1.5);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+pub trait OwnMetric: Send + Sync {
+    /// The sums of a batch, f32, one axis: as many for every batch, and over samples, so that batches of any size and pieces of one add up.
+    fn sums(&self, output: &Tensor, label: &Tensor) -> Result<Tensor>;
+
+    /// The number, from sums over everything.
+    fn finish(&self, sums: &[f64]) -> f64;
 }
 
 /// What a metric sees of an output.
@@ -79,6 +114,12 @@ impl std::fmt::Debug for Measure {
 }
 
 impl Measure {
+    /// A metric of one's own over the first output and the first label.
+    pub fn own(name: &str, metric: impl OwnMetric + 'static) -> Measure {
+        let count = Count::Own(Arc::new(metric));
+        Measure { name: name.into(), count, output: 0, label: 0, view: View::Plain }
+    }
+
     /// The sums of a batch, f32 and small; add those of all batches up for [`Measure::finish`].
     #[track_caller]
     pub fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Tensor> {
@@ -98,6 +139,15 @@ impl Measure {
                     other => other,
                 });
             }
+            Count::Own(own) => {
+                let sums = own.sums(&self.view.of(output()?)?, label()?)?;
+                if sums.dtype() != DType::F32 || sums.shape().rank() != 1 {
+                    let why =
+                        format!("counts {} by sums of {}; give f32 along one axis", self.name, sums.ty());
+                    return Err(refuse(why));
+                }
+                return Ok(sums);
+            }
             Count::Mean(loss) => &loss.loss(&[self.view.of(output()?)?], std::slice::from_ref(label()?))?,
             Count::Part(i) => parts.get(*i).ok_or_else(|| none(&format!("part {i}"), parts.len()))?,
         };
@@ -112,6 +162,7 @@ impl Measure {
     pub fn finish(&self, sums: &[f64]) -> f64 {
         match (&self.count, sums) {
             (Count::Metric(metric), sums) => metric.finish(sums),
+            (Count::Own(own), sums) => own.finish(sums),
             (_, [sum, count]) => sum / count,
             _ => f64::NAN,
         }

@@ -99,6 +99,18 @@ impl Net {
         Ok((outputs, net.params.into_iter().zip(net.values).collect(), net.noted.unwrap_or_default()))
     }
 
+    /// Runs a model, and also gives what each of its layers gave, by path.
+    pub(crate) fn noting(
+        mut self,
+        inputs: &[Tensor],
+        model: &(impl Model + ?Sized),
+    ) -> Result<(Outputs, Vec<(String, Tensor)>)> {
+        self.noted = Some(Vec::new());
+        let outputs = model.forward(&mut self, inputs)?;
+        let noted = self.noted.unwrap_or_default();
+        Ok((outputs, noted.into_iter().map(|noted| (noted.path, noted.output)).collect()))
+    }
+
     /// Notes that a layer of this name gave an output, where a description was asked for.
     pub(crate) fn note(
         &mut self,

@@ -1,6 +1,8 @@
 //! Learning rates over time: functions of the step, on the host.
 
 use std::f64::consts::PI;
+use std::fmt;
+use std::sync::Arc;
 
 /// How the learning rate changes. Times are counted as the caller counts them, in steps or in epochs, from 0.
 ///
@@ -126,11 +128,41 @@ pub enum Shape {
         /// The factor at the end of each.
         floor: f64,
     },
+    /// Whatever a closure says.
+    Custom(Factor),
+}
+
+/// A closure from the step to the factor on the optimizer's rate. Two are equal where they are one and the same.
+#[derive(Clone)]
+pub struct Factor(Arc<dyn Fn(u64) -> f64 + Send + Sync>);
+
+impl fmt::Debug for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a closure")
+    }
+}
+
+impl PartialEq for Factor {
+    fn eq(&self, other: &Factor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Schedule {
     fn of(shape: Shape) -> Schedule {
         Schedule { shape, warm_up: 0, done: 0 }
+    }
+
+    /// The optimizer's rate multiplied by what a closure makes of the step, from 0. It must say the same whenever it is asked, so that a run
+    /// that is resumed goes on as it would have; a rate that is no number or below zero is an error of the step that meets it.
+    ///
+    /// ```
+    /// use plimsoll_nn::Schedule;
+    /// let halves = Schedule::from_fn(|step| 0.5f64.powi((step / 100) as i32));
+    /// assert_eq!((halves.rate(1e-3, 99), halves.rate(1e-3, 100)), (1e-3, 5e-4));
+    /// ```
+    pub fn from_fn(factor: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Schedule {
+        Schedule::of(Shape::Custom(Factor(Arc::new(factor))))
     }
 
     /// The optimizer's own rate, always.
@@ -217,6 +249,7 @@ impl Schedule {
             Shape::RampedCosine { rise, fall, floor, .. } => {
                 between(*floor, 1.0, 1.0 - ((t - rise) / fall).min(1.0))
             }
+            Shape::Custom(factor) => factor.0(t as u64),
             Shape::Restarts { first, longer, lower, floor } => {
                 let (fall, share) = nth_fall(t / first, *longer);
                 floor + (1.0 - floor) * lower.powf(fall) * (1.0 + (PI * share).cos()) / 2.0

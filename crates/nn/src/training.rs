@@ -29,6 +29,8 @@ pub struct Outcome<'a> {
     pub skipped: bool,
     /// What the loss is multiplied by before the gradient is taken, where it is.
     pub loss_scale: Option<f64>,
+    /// The norm of all gradients together before they were clipped, where they are clipped by it.
+    pub gradient_norm: Option<f64>,
     /// The sums of each metric over the batch.
     pub sums: &'a [Tensor],
 }
@@ -58,6 +60,8 @@ pub struct Training {
     rate: usize,
     n_metrics: usize,
     scaled: bool,
+    /// Whether steps give the norm of their gradients.
+    normed: bool,
     /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
     starts: Vec<Start>,
 }
@@ -172,11 +176,12 @@ impl Training {
     /// A training over a step, with an evaluation and a prediction beside it.
     fn over<M: Model + 'static>(mut step: Step, model: Arc<Computation<M>>, starts: Vec<Start>) -> Training {
         let (rate, scaled) = (model.layout.rate, model.layout.scale.is_some());
+        let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, n_metrics, scaled, starts }
+        Training { step, params, rate, n_metrics, scaled, normed, starts }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -218,11 +223,12 @@ impl Training {
         }
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
+        let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
         let more = || beside(&kept, &for_state, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
-        (self.rate, self.scaled, self.n_metrics) = (rate, scaled, n_metrics);
+        (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -245,7 +251,7 @@ impl Training {
         let n = self.n_metrics;
         let outputs = self.step.run_mode(Mode::Evaluate, batch)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
-        Ok(Outcome { loss: means[0].item()?, skipped: false, loss_scale: None, sums })
+        Ok(Outcome { loss: means[0].item()?, skipped: false, loss_scale: None, gradient_norm: None, sums })
     }
 
     /// What the model makes of inputs, as a user of it would have it.
@@ -270,7 +276,7 @@ impl Training {
     /// As [`Training::run`], and does something else while the device works: gets the next batch, say.
     #[track_caller]
     pub fn run_while(&mut self, batch: &[&Tensor], meanwhile: impl FnMut()) -> Result<Outcome<'_>> {
-        let (n, scaled) = (self.n_metrics, self.scaled);
+        let (n, scaled, normed) = (self.n_metrics, self.scaled, self.normed);
         let outputs = self.step.run_while(batch, meanwhile)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
         let loss = means[0].item()?;
@@ -278,7 +284,8 @@ impl Training {
             true => (means[1].item()? == 0.0, Some(means[2].item()?)),
             false => (false, None),
         };
-        Ok(Outcome { loss, skipped, loss_scale, sums })
+        let gradient_norm = means.last().filter(|_| normed).map(Tensor::item).transpose()?;
+        Ok(Outcome { loss, skipped, loss_scale, gradient_norm, sums })
     }
 
     /// Sets the learning rate of the steps that follow.

@@ -6,11 +6,11 @@
 #[doc(inline)]
 pub use plimsoll_device::{
     Allocator, AllocatorId, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth, Holder,
-    HostMemory, Lease, Ledger, OutOfMemory, Owner, ParseBytesError, ReleaseError, ReserveError, Row, Site,
-    Stats, System, Verdict,
+    HoldingProcess, HostMemory, Lease, Ledger, LibraryFound, OutOfMemory, Owner, ParseBytesError, PcieLink,
+    Properties, ReleaseError, ReserveError, Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile};
+pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey};
 
 /// What the system says of this process: its memory and its processors.
 pub mod process {

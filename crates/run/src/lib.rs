@@ -41,7 +41,7 @@ mod timeline;
 mod execute;
 
 pub use choose::{Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, undominated};
-pub use device::{Counted, Device, MemoryInfo, Placement, Profile};
+pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey};
 pub use error::{Error, Result};
 pub use execute::{Function, Mode, StateTensor, Step, function};
 pub use memory::{FixedMemory, Remedy};

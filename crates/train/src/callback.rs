@@ -6,8 +6,10 @@ use plimsoll_nn::Plateau;
 use plimsoll_run::PlanFigures;
 use plimsoll_run::record::Event;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::live::LiveModel;
 use crate::stop::{Ended, shown};
+use crate::watched::Watched;
 
 /// What a run is about to do.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,8 @@ pub struct StepEvent {
     pub waiting: f64,
     /// What the loss is multiplied by, with f16.
     pub loss_scale: Option<f64>,
+    /// The norm of all gradients together before they were clipped, where they are clipped by it.
+    pub gradient_norm: Option<f64>,
 }
 
 /// One epoch that was done.
@@ -76,6 +80,12 @@ pub struct EpochEvent {
     pub rate: f64,
     /// Steps that were left out because they were not finite.
     pub skipped: u64,
+    /// What the loss is multiplied by after the last step, with f16.
+    pub loss_scale: Option<f64>,
+    /// The mean norm of the epoch's gradients before they were clipped, where they are clipped by it.
+    pub gradient_norm: Option<f64>,
+    /// The largest of those norms.
+    pub gradient_norm_max: Option<f64>,
     /// Samples that were left out because they could not be read.
     pub skipped_samples: u64,
     /// Seconds of the epoch in all: steps, waiting, validation, and what callbacks and checkpoints took between steps.
@@ -147,6 +157,28 @@ pub enum Notice {
         /// What is wrong with it.
         why: String,
     },
+    /// An epoch is the best so far, and its checkpoint was written.
+    Best {
+        /// Updates done.
+        step: u64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// What it is the best of.
+        metric: String,
+        /// The metric's value.
+        value: f64,
+        /// Where.
+        path: std::path::PathBuf,
+    },
+    /// The run is over, and the weights are those of its best epoch.
+    Restored {
+        /// Updates done at that epoch's end.
+        step: u64,
+        /// The epoch, from 1.
+        epoch: u64,
+        /// From where.
+        path: std::path::PathBuf,
+    },
     /// A fault that was asked for came, or never did.
     Rehearsed {
         /// Updates done before it.
@@ -173,6 +205,15 @@ impl Notice {
             Notice::Resumed { step, path } => Event::new("resumed").at(*step).with("path", shown(path)),
             Notice::DamagedCheckpoint { path, why } => {
                 Event::new("damaged").because(why.clone()).with("path", shown(path))
+            }
+            Notice::Best { step, epoch, metric, value, path } => Event::new("best")
+                .at(*step)
+                .with("epoch", *epoch)
+                .with("metric", metric.as_str())
+                .with("value", *value)
+                .with("path", shown(path)),
+            Notice::Restored { step, epoch, path } => {
+                Event::new("restored").at(*step).with("epoch", *epoch).with("path", shown(path))
             }
             Notice::Rehearsed { step, what } => Event::new("rehearsed").at(*step).because(what.clone()),
         }
@@ -224,6 +265,47 @@ pub trait Callback: Send {
         Ok(Verdict::GoOn)
     }
 
+    /// After every step, with the model itself: to look at weights or change them, or the learning rate. Reading weights of a card waits for
+    /// it, so look seldom.
+    fn on_step_model(&mut self, _step: &StepEvent, _model: &mut LiveModel<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// After every epoch, with the model itself.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Sequential, Sgd, softmax_cross_entropy};
+    /// use plimsoll_train::{Callback, EpochEvent, Epochs, LiveModel, Result, Trainer};
+    /// // Keeps weights between -0.1 and 0.1, and halves the learning rate after every epoch.
+    /// struct Bounded;
+    /// impl Callback for Bounded {
+    ///     fn on_epoch_model(&mut self, _: &EpochEvent, model: &mut LiveModel<'_>) -> Result<()> {
+    ///         let names: Vec<String> = model.parameters().map(|(param, _)| param.name.clone()).collect();
+    ///         for name in names {
+    ///             let values: Vec<f64> = model.values(&name)?.iter().map(|w| w.clamp(-0.1, 0.1)).collect();
+    ///             model.set_values(&name, &values)?;
+    ///         }
+    ///         model.set_rate_factor(model.rate_factor() / 2.0);
+    ///         Ok(())
+    ///     }
+    /// }
+    /// # let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+    /// # let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+    /// # let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?.batch(20);
+    /// let model = Sequential::new([2]).dense(8).relu().dense(2);
+    /// let mut trainer = Trainer::new(model, softmax_cross_entropy, Sgd::new(0.5)).callback(Bounded);
+    /// let history = trainer.fit(&data, Epochs(2))?;
+    /// assert_eq!(history[1].rate, history[0].rate / 2.0);
+    /// for (_, tensor) in trainer.parameters() {
+    ///     assert!(tensor.to_vec::<f32>()?.iter().all(|w| w.abs() <= 0.1));
+    /// }
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    fn on_epoch_model(&mut self, _epoch: &EpochEvent, _model: &mut LiveModel<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// When something out of the ordinary happens.
     fn on_notice(&mut self, _notice: &Notice) -> Result<()> {
         Ok(())
@@ -241,93 +323,6 @@ pub trait Callback: Send {
 
     /// Takes up what [`Callback::state`] gave.
     fn restore(&mut self, _state: &serde_json::Value) {}
-}
-
-/// Stops when a metric has not become better for some epochs.
-///
-/// ```
-/// use plimsoll_train::EarlyStopping;
-/// let stop = EarlyStopping::new("val_loss", 3);
-/// assert!(!stop.larger_is_better());
-/// ```
-#[derive(Clone, Debug)]
-pub struct EarlyStopping {
-    metric: String,
-    patience: u64,
-    best: f64,
-    waited: u64,
-}
-
-impl EarlyStopping {
-    /// Waits for so many epochs without progress in a metric. Losses and errors fall, everything else rises.
-    pub fn new(metric: &str, patience: u64) -> EarlyStopping {
-        EarlyStopping { metric: metric.into(), patience, best: f64::NAN, waited: 0 }
-    }
-
-    /// Whether progress is up.
-    pub fn larger_is_better(&self) -> bool {
-        ![
-            "loss",
-            "mae",
-            "mse",
-            "mape",
-            "msle",
-            "rmse",
-            "error",
-            "entropy",
-            "crossentropy",
-            "perplexity",
-            "divergence",
-            "poisson",
-        ]
-        .iter()
-        .any(|down| self.metric.ends_with(down))
-    }
-}
-
-impl Callback for EarlyStopping {
-    fn name(&self) -> &str {
-        "early-stopping"
-    }
-
-    fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
-        if plan.step == 0 {
-            (self.best, self.waited) = (f64::NAN, 0);
-        }
-        Ok(())
-    }
-
-    fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
-        let value = followed(epoch, &self.metric, "early stopping")?;
-        let better = if self.larger_is_better() { value > self.best } else { value < self.best };
-        if better || self.best.is_nan() {
-            (self.best, self.waited) = (value, 0);
-            return Ok(Verdict::GoOn);
-        }
-        self.waited += 1;
-        if self.waited < self.patience {
-            return Ok(Verdict::GoOn);
-        }
-        Ok(Verdict::Stop(format!(
-            "{} has not become better than {} for {}",
-            self.metric,
-            self.best,
-            plimsoll_graph::counted(self.waited, "epoch")
-        )))
-    }
-
-    fn state(&self) -> Option<serde_json::Value> {
-        Some(serde_json::json!({ "metric": self.metric, "best": self.best, "waited": self.waited }))
-    }
-
-    fn restore(&mut self, state: &serde_json::Value) {
-        // What was best of another metric says nothing.
-        if state["metric"].as_str().is_some_and(|metric| metric != self.metric) {
-            return;
-        }
-        self.best = state["best"].as_f64().unwrap_or(f64::NAN);
-        self.waited = state["waited"].as_u64().unwrap_or(0);
-    }
 }
 
 /// Lowers the learning rate when a metric has stopped falling.
@@ -359,7 +354,7 @@ impl Callback for ReduceOnPlateau {
 
     fn on_epoch(&mut self, epoch: &EpochEvent) -> Result<Verdict> {
         let before = self.plateau.current;
-        let after = self.plateau.observe(followed(epoch, &self.metric, "the learning rate")?);
+        let after = self.plateau.observe(Watched::new(&self.metric).value(epoch, "the learning rate")?);
         Ok(if after == before { Verdict::GoOn } else { Verdict::Rate(after / before) })
     }
 
@@ -377,13 +372,4 @@ impl Callback for ReduceOnPlateau {
         self.plateau.waited = state["waited"].as_u64().unwrap_or(0);
         self.plateau.current = state["current"].as_f64().unwrap_or(1.0);
     }
-}
-
-/// The metric that somebody follows; an error that names those that there are where it is none of them.
-fn followed(epoch: &EpochEvent, metric: &str, who: &str) -> Result<f64> {
-    epoch.metric(metric).ok_or_else(|| {
-        let names: Vec<&str> =
-            std::iter::once("loss").chain(epoch.metrics.iter().map(|(name, _)| name.as_str())).collect();
-        Error::Mismatch(format!("{who} waits for {metric}, but there are only {}", names.join(", ")))
-    })
 }

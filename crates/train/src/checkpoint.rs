@@ -11,6 +11,7 @@ use plimsoll_graph::TensorOps;
 use plimsoll_nn::Training;
 use serde::{Deserialize, Serialize};
 
+use crate::best::BestEpoch;
 use crate::callback::Callback;
 use crate::error::{Error, Result};
 use crate::terms::Terms;
@@ -98,6 +99,15 @@ pub struct Progress {
     pub sums: Vec<Vec<f64>>,
     /// Steps of the epoch that were left out.
     pub skipped: u64,
+    /// What the loss was multiplied by in the last step, with f16.
+    #[serde(default)]
+    pub loss_scale: Option<f64>,
+    /// The norms of the epoch's gradients, where they are known.
+    #[serde(default)]
+    pub norms: Norms,
+    /// The best epoch so far, where one is kept.
+    #[serde(default)]
+    pub best: Option<BestEpoch>,
     /// What callbacks multiply the learning rate by.
     pub rate_factor: f64,
     /// Seconds of the epoch so far: of steps, of waiting for input, and of whatever callbacks do in between.
@@ -125,6 +135,32 @@ impl Progress {
         (self.samples, self.loss, self.skipped) = (0, 0.0, 0);
         (self.seconds, self.waiting, self.stepping) = (0.0, 0.0, 0.0);
         self.sums.clear();
+        self.norms = Norms::default();
+    }
+}
+
+/// The norms of an epoch's gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Norms {
+    /// Steps whose norm is known.
+    pub steps: u64,
+    /// The sum of their norms.
+    #[serde(with = "number")]
+    pub sum: f64,
+    /// The largest of them.
+    #[serde(with = "number")]
+    pub most: f64,
+}
+
+impl Norms {
+    pub(crate) fn add(&mut self, norm: f64) {
+        self.steps += 1;
+        self.sum += norm;
+        self.most = self.most.max(norm);
+    }
+
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.steps > 0).then(|| self.sum / self.steps as f64)
     }
 }
 
@@ -132,6 +168,9 @@ impl Progress {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     version: u32,
+    /// The version of the program that wrote it; none in early ones.
+    #[serde(default)]
+    pub plimsoll: Option<String>,
     /// How far the training has come.
     pub progress: Progress,
     /// What it stands on; none in checkpoints of before it was written down.
@@ -154,6 +193,7 @@ impl Checkpoint {
     ) -> Checkpoint {
         Checkpoint {
             version: VERSION,
+            plimsoll: Some(env!("CARGO_PKG_VERSION").into()),
             progress,
             terms,
             callbacks: callbacks.iter().map(|callback| callback.state()).collect(),
@@ -224,10 +264,12 @@ impl Checkpoint {
     }
 
     pub(crate) fn restore_state(&self, folder: &Path, training: &mut Training) -> Result<()> {
-        load_tensors(&folder.join(STATE), training, true).map_err(|error| match error {
-            Error::Weights { why, .. } => Error::Unlike { path: folder.into(), why },
-            other => other,
-        })
+        load_tensors(&folder.join(STATE), training, true).map_err(|error| unlike(folder, error))
+    }
+
+    /// Sets the parameters alone to what they were.
+    pub(crate) fn restore_weights(&self, folder: &Path, training: &mut Training) -> Result<()> {
+        load_tensors(&folder.join(STATE), training, false).map_err(|error| unlike(folder, error))
     }
 
     /// Reads the JSON of a checkpoint and checks the files beside it.
@@ -281,7 +323,11 @@ pub(crate) fn save_tensors<'a>(
         element: Element::from(tensor.dtype()),
         shape: tensor.shape()[..].to_vec(),
     };
-    let metadata = BTreeMap::from([("format".to_string(), "plimsoll".to_string())]);
+    let version = env!("CARGO_PKG_VERSION");
+    let metadata = BTreeMap::from([
+        ("format".to_string(), "plimsoll".to_string()),
+        ("plimsoll".to_string(), version.to_string()),
+    ]);
     let specs = tensors.iter().map(spec).collect();
     let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| unwritten(path, e))?;
     let mut buffer = Vec::new();
@@ -339,6 +385,14 @@ fn missing(name: &str, there: &[Stored]) -> String {
     format!("it holds no {name}, but {} tensors: {}{more}", there.len(), names.join(", "))
 }
 
+/// What does not fit is of another training.
+fn unlike(folder: &Path, error: Error) -> Error {
+    match error {
+        Error::Weights { why, .. } => Error::Unlike { path: folder.into(), why },
+        other => other,
+    }
+}
+
 fn damaged(folder: &Path, why: impl std::fmt::Display) -> Error {
     Error::Damaged { path: folder.into(), why: why.to_string() }
 }
@@ -383,16 +437,16 @@ impl Number {
     }
 }
 
-mod number {
+pub(crate) mod number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::Number;
 
-    pub(super) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
         Number::new(*value).serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
         Number::deserialize(from)?.get()
     }
 }

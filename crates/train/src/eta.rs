@@ -95,6 +95,7 @@ mod tests {
             seconds,
             waiting: 0.0,
             loss_scale: None,
+            gradient_norm: None,
         }
     }
 

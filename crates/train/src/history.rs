@@ -211,7 +211,10 @@ impl Callback for NoticeLog {
             self.lines = BufReader::new(file).split(b'\n').count() as u64;
         }
         let (line, planned) = (plan.limit.map(|line| line.get()), plan.info.planned.get());
-        let event = Event::started().with("memory_limit_bytes", line).with("planned_bytes", planned);
+        let event = Event::started()
+            .with("plimsoll", env!("CARGO_PKG_VERSION"))
+            .with("memory_limit_bytes", line)
+            .with("planned_bytes", planned);
         NoticeLog::add(&self.path, &event)
     }
 
@@ -250,6 +253,7 @@ mod tests {
             seconds,
             waiting: seconds / 10.0,
             loss_scale: None,
+            gradient_norm: None,
         }
     }
 

@@ -8,33 +8,43 @@
 mod error;
 mod fault;
 
+mod average;
+mod best;
 mod callback;
+mod early_stopping;
 mod eta;
 mod history;
+mod live;
 mod logs;
 pub mod output;
 mod progress;
 mod stop;
+mod watched;
 
 mod checkpoint;
+mod parity;
 mod predict;
+mod rate_finder;
 mod session;
 mod staging;
 mod terms;
 mod trainer;
 
-pub use callback::{
-    Callback, EarlyStopping, EpochEvent, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict,
-};
-pub use checkpoint::{Checkpoint, Checkpoints, Progress};
+pub use best::{BestCheckpoint, BestEpoch};
+pub use callback::{Callback, EpochEvent, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict};
+pub use checkpoint::{Checkpoint, Checkpoints, Norms, Progress};
+pub use early_stopping::EarlyStopping;
 pub use error::{Error, Result};
 pub use eta::{Eta, Left};
 pub use fault::Fault;
 pub use history::{NoticeLog, StepLog};
+pub use live::LiveModel;
 pub use logs::{CsvLog, TensorBoardLog};
+pub use parity::{Apart, Parity, PassValues};
 pub use predict::{Evaluation, Prediction};
 pub use progress::{JsonLines, ProgressBar};
+pub use rate_finder::{RateCurve, RatePoint, RateSweep};
 pub use session::History;
 pub use stop::{Ended, StopFlag};
 pub use terms::Terms;
-pub use trainer::{Epochs, Trainer};
+pub use trainer::{BatchSizes, Epochs, SizedPlan, Trainer};

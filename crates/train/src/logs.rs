@@ -50,6 +50,8 @@ impl CsvLog {
 /// An epoch by columns.
 fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
     let cell = |name: &str, value: &dyn std::fmt::Display| (name.to_string(), value.to_string());
+    let known =
+        |name: &str, value: Option<f64>| (name.to_string(), value.map_or(String::new(), |v| v.to_string()));
     let mut cells = vec![cell("epoch", &epoch.epoch), cell("step", &epoch.step), cell("loss", &epoch.loss)];
     cells.extend(epoch.metrics.iter().map(|(name, value)| cell(name, value)));
     cells.extend([
@@ -57,6 +59,9 @@ fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
         cell("samples_s", &epoch.samples_s),
         cell("waiting", &epoch.waiting),
         cell("skipped", &epoch.skipped),
+        known("loss_scale", epoch.loss_scale),
+        known("gradient_norm", epoch.gradient_norm),
+        known("gradient_norm_max", epoch.gradient_norm_max),
         cell("resident_bytes", &epoch.resident_bytes),
         cell("resident_peak_bytes", &epoch.resident_peak_bytes),
         cell("planned_bytes", &epoch.planned_bytes),
@@ -110,8 +115,17 @@ impl Callback for TensorBoardLog {
             return Ok(());
         }
         self.with(|writer| {
-            writer.scalar(step.step as i64, "step/loss", step.loss as f32)?;
-            writer.scalar(step.step as i64, "step/rate", step.rate as f32)
+            let at = step.step as i64;
+            writer.scalar(at, "step/loss", step.loss as f32)?;
+            writer.scalar(at, "step/rate", step.rate as f32)?;
+            for (name, value) in
+                [("step/loss_scale", step.loss_scale), ("step/gradient_norm", step.gradient_norm)]
+            {
+                if let Some(value) = value {
+                    writer.scalar(at, name, value as f32)?;
+                }
+            }
+            Ok(())
         })
     }
 
@@ -121,6 +135,14 @@ impl Callback for TensorBoardLog {
             writer.scalar(at, "epoch/loss", epoch.loss as f32)?;
             for (name, value) in &epoch.metrics {
                 writer.scalar(at, &format!("epoch/{name}"), *value as f32)?;
+            }
+            writer.scalar(at, "epoch/skipped", epoch.skipped as f32)?;
+            let known =
+                [("gradient_norm", epoch.gradient_norm), ("gradient_norm_max", epoch.gradient_norm_max)];
+            for (name, value) in known.into_iter().chain([("loss_scale", epoch.loss_scale)]) {
+                if let Some(value) = value {
+                    writer.scalar(at, &format!("epoch/{name}"), value as f32)?;
+                }
             }
             // What the memory limit counts, and what the process takes of the host's memory beside a card's.
             writer.scalar(at, "memory/now", epoch.device_bytes as f32)?;

@@ -155,7 +155,10 @@ impl Callback for ProgressBar {
             Notice::DamagedCheckpoint { path, why } => self
                 .say(format!("the checkpoint {} is damaged, an older one is taken: {why}", path.display())),
             Notice::Rehearsed { step, what } => self.say(format!("after step {step}: {what}")),
-            Notice::Saved { .. } => {}
+            Notice::Restored { epoch, .. } => {
+                self.say(format!("the weights are those of epoch {epoch}, the best"))
+            }
+            Notice::Saved { .. } | Notice::Best { .. } => {}
         }
         Ok(())
     }
@@ -233,7 +236,8 @@ impl Callback for JsonLines {
             "waiting_seconds": epoch.waiting_seconds, "validation_seconds": epoch.validation_seconds,
             "device_bytes": epoch.device_bytes, "device_peak_bytes": epoch.device_peak_bytes,
             "resident_bytes": epoch.resident_bytes, "resident_peak_bytes": epoch.resident_peak_bytes,
-            "planned_bytes": epoch.planned_bytes,
+            "planned_bytes": epoch.planned_bytes, "loss_scale": epoch.loss_scale,
+            "gradient_norm": epoch.gradient_norm, "gradient_norm_max": epoch.gradient_norm_max,
             "floor_bytes": self.floor,
         });
         for (name, value) in &epoch.metrics {

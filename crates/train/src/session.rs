@@ -14,6 +14,7 @@ use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
+use crate::live::LiveModel;
 use crate::stop::Ended;
 use crate::trainer::{Epochs, Trainer};
 
@@ -65,6 +66,46 @@ impl Trainer {
                 Err(error)
             }
         })
+    }
+
+    /// As [`Trainer::fit`], going on from the newest checkpoint in the folder of [`Trainer::checkpoints`] where there is one: a program
+    /// that was killed and is started again calls the same function and loses no epoch. A trainer that has trained already goes on
+    /// from where it stands.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::{Checkpoints, Epochs, Trainer};
+    /// # let folder = std::env::temp_dir().join(format!("plimsoll-fit-or-resume-{}", std::process::id()));
+    /// # let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+    /// # let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+    /// # let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?.batch(20);
+    /// let program = |epochs| {
+    ///     let model = Sequential::new([2]).dense(8).relu().dense(2);
+    ///     let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2)).checkpoints(Checkpoints::new(&folder));
+    ///     trainer.fit_or_resume(&data, Epochs(epochs))
+    /// };
+    /// assert_eq!(program(2)?.len(), 2);
+    /// // Started again, it does the third epoch only.
+    /// let more = program(3)?;
+    /// assert_eq!((more.len(), more[0].epoch), (1, 3));
+    /// # std::fs::remove_dir_all(&folder).ok();
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`Trainer::resume`] and [`Trainer::fit`]; or there is no place for checkpoints.
+    pub fn fit_or_resume(&mut self, data: impl Borrow<Dataset>, epochs: Epochs) -> Result<History> {
+        let Some(checkpoints) = &self.checkpoints else {
+            let why =
+                "there is no folder to resume from; name one with .checkpoints(Checkpoints::new(folder))";
+            return Err(Error::Mismatch(why.into()));
+        };
+        let folder = checkpoints.folder().to_path_buf();
+        if self.progress.step == 0 {
+            self.resume(&folder, data.borrow())?;
+        }
+        self.fit(data, epochs)
     }
 
     fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs, history: &mut History) -> Result<Ended> {
@@ -126,11 +167,16 @@ impl Trainer {
             let told = self.tell_epoch(&event);
             history.push(event);
             let why = told.map_err(|error| self.stopped(error))?;
+            if let Some(event) = history.last() {
+                self.keep_best(event).map_err(|error| self.stopped(error))?;
+            }
             self.keep(run).map_err(|error| self.stopped(error))?;
             if let Some(why) = why {
+                self.restore_best()?;
                 return Ok(Ended::EarlyStop { why });
             }
         }
+        self.restore_best()?;
         Ok(Ended::Complete)
     }
 
@@ -138,6 +184,10 @@ impl Trainer {
     fn tell_epoch(&mut self, event: &EpochEvent) -> Result<Option<String>> {
         let mut stop = None;
         for callback in &mut self.callbacks {
+            if let Some(training) = &mut self.training {
+                let rate_factor = &mut self.progress.rate_factor;
+                callback.on_epoch_model(event, &mut LiveModel { training, rate_factor })?;
+            }
             match callback.on_epoch(event)? {
                 Verdict::GoOn => {}
                 Verdict::Stop(why) => stop = Some(why),

@@ -1,13 +1,15 @@
 //! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
 //!
 //! A trainer is one object to its user and several subjects to its reader, one file each: what can be said of it (`options`), how its
-//! memory is planned (`planning`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
+//! memory is planned (`planning`, `batch_sizes`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
 
+mod batch_sizes;
 mod options;
 mod pipelines;
 mod planning;
 mod weights;
 
+pub use batch_sizes::{BatchSizes, SizedPlan};
 pub(crate) use planning::{Values, check_rate};
 
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
 use plimsoll_run::{Device, MemoryRequest, Tensor};
 
+use crate::best::BestCheckpoint;
 use crate::callback::Callback;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::error::{Error, Result};
@@ -83,6 +86,7 @@ pub struct Trainer {
     pub(crate) validation: Option<Dataset>,
     pub(crate) callbacks: Vec<Box<dyn Callback>>,
     pub(crate) checkpoints: Option<Checkpoints>,
+    pub(crate) best: Option<BestCheckpoint>,
     pub(crate) fault: Option<Fault>,
     /// Whether the device has failed for good.
     pub(crate) is_device_lost: bool,
@@ -100,6 +104,10 @@ pub struct Trainer {
     pub(crate) share: Share,
     /// What the process takes for other things.
     pub(crate) reserved: Bytes,
+    /// Whether weights are read back from a file while the step's memory is taken.
+    pub(crate) reads_back: bool,
+    /// Whether the optimizer keeps averages of the weights.
+    pub(crate) is_averaged: bool,
 }
 
 impl Trainer {
@@ -121,6 +129,7 @@ impl Trainer {
             validation: None,
             callbacks: Vec::new(),
             checkpoints: None,
+            best: None,
             fault: None,
             is_device_lost: false,
             training: None,
@@ -133,6 +142,8 @@ impl Trainer {
             ended: None,
             share: Share::default(),
             reserved: Bytes::ZERO,
+            reads_back: false,
+            is_averaged: false,
         }
     }
 

@@ -213,6 +213,7 @@ mod tests {
                 seconds: step as f64,
                 waiting: step as f64 / 4.0,
                 loss_scale: None,
+                gradient_norm: None,
             });
         }
         state.notice(&Notice::Skipped { step: 7, loss_scale: None });

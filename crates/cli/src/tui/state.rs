@@ -95,6 +95,10 @@ impl State {
             Notice::Saved { step, path } => format!("step {step}: checkpoint {}", path.display()),
             Notice::Resumed { step, path } => format!("going on after step {step} from {}", path.display()),
             Notice::DamagedCheckpoint { path, why } => format!("{} is damaged: {why}", path.display()),
+            Notice::Best { step, epoch, metric, value, .. } => {
+                format!("step {step}: epoch {epoch} is the best so far, {metric} {value}")
+            }
+            Notice::Restored { epoch, .. } => format!("the weights are those of epoch {epoch}, the best"),
             Notice::Rehearsed { step, what } => format!("step {step}: {what}"),
         });
     }

@@ -1,15 +1,21 @@
 //! The command from outside: memory limits that are kept, runs that are killed, models that are used.
 
+mod batch_auto;
 mod card;
 mod common;
 mod contract;
+mod daily_tools;
+mod devices;
+mod doctor;
 mod evening;
 mod explain;
+mod gradients_followed;
 mod keras_training;
 mod live;
 mod manners;
 mod memory_limit;
 mod model;
+mod parity;
 mod plan;
 mod report;
 mod resume;

@@ -29,8 +29,8 @@ pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>,
 
 /// As [`clip_by_global_norm`], with the scale limit / max(norm, limit), as Keras's.
 #[track_caller]
-pub(crate) fn clip_by_plain_norm(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
-    Ok(scaled(grads, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))?.0)
+pub(crate) fn clip_by_plain_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
+    scaled(grads, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))
 }
 
 /// Gradients multiplied by a function of their common norm, and that norm.

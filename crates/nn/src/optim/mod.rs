@@ -8,6 +8,7 @@
 mod adafactor;
 mod adagrad;
 mod adam;
+mod averaged;
 mod clip;
 mod decay;
 mod ftrl;
@@ -18,6 +19,7 @@ mod sgd;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub use averaged::Averaged;
 pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};

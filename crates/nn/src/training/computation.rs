@@ -78,11 +78,17 @@ impl<M: Model + 'static> Computation<M> {
             }
         }
         let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        let mut norm = None;
         match recipe.clip {
             None => {}
             Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
-            Some(Clip::Norm(most)) => grads = clip_by_global_norm(&grads, most)?.0,
-            Some(Clip::PlainNorm(most)) => grads = clip_by_plain_norm(&grads, most)?,
+            Some(clip @ (Clip::Norm(most) | Clip::PlainNorm(most))) => {
+                let (clipped, found) = match clip {
+                    Clip::PlainNorm(_) => clip_by_plain_norm(&grads, most)?,
+                    _ => clip_by_global_norm(&grads, most)?,
+                };
+                (grads, norm) = (clipped, Some(found));
+            }
         }
         let count = state[layout.count].add_scalar(1.0)?;
         let rate = &state[layout.rate];
@@ -118,6 +124,8 @@ impl<M: Model + 'static> Computation<M> {
             scale.update(&finite, state, &mut new)?;
             outputs.extend([finite.cast(DType::F32)?, new[scale.scale].clone()]);
         }
+        // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
+        outputs.extend(norm);
         let next = Tensor::from_slice(&[0i64, 1], [2])?;
         new[layout.key] = state[layout.key].add(&next)?;
         Ok(StepResult { state: new, outputs, totals })

@@ -42,6 +42,13 @@ pub struct Recipe {
     pub ahead: bool,
 }
 
+impl Clip {
+    /// Whether the norm of all gradients is computed for it.
+    pub(super) fn knows_norm(self) -> bool {
+        matches!(self, Clip::Norm(_) | Clip::PlainNorm(_))
+    }
+}
+
 impl Recipe {
     /// A loss and an optimizer over one input, in f32, without a memory limit.
     pub fn new(

@@ -76,10 +76,15 @@ impl Costs {
         }
     }
 
+    /// Bytes a second that the link to the host was timed at.
+    pub(super) fn timed_link(&self) -> Option<f64> {
+        self.known.get(LINK).map(link_speed)
+    }
+
     /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
     pub(crate) fn link(&self, backend: &dyn Backend) -> Option<Link> {
         let rough = backend.rough_link()?.slower();
-        let speed = self.known.get(LINK).map_or(rough, |timed| LINK_BYTES / timed.seconds.max(1e-9));
+        let speed = self.timed_link().unwrap_or(rough);
         Some(Link { bytes_per_second: speed as u64 })
     }
 
@@ -202,6 +207,27 @@ impl Costs {
         }
         Ok(())
     }
+}
+
+/// Bytes a second of a link that was timed.
+fn link_speed(timed: &Timed) -> f64 {
+    LINK_BYTES / timed.seconds.max(1e-9)
+}
+
+/// What the newest file of a folder, of a device whose signature begins so, says of the link: bytes a second.
+pub(super) fn measured_link(folder: &Path, signature: &str) -> Option<f64> {
+    let modified = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "times"))
+        .collect();
+    files.sort_by_key(modified);
+    files.iter().rev().find_map(|file| {
+        let times = Times::read(file);
+        let is_of_it = times.facts.is_some_and(|facts| facts.signature.starts_with(signature));
+        times.kernels.get(LINK).filter(|_| is_of_it).map(link_speed)
+    })
 }
 
 /// Where a folder keeps the times of a device.

@@ -1,6 +1,6 @@
 //! A device as a value: kernels, memory and a record of what was placed on it.
 //!
-//! Where devices come from is apart, since it alone names backends (`backends`, `best`); so is what a memory limit counts (`counted`).
+//! Where devices come from is apart, since it alone names backends (`backends`, `best`, `survey`); so is what a memory limit counts (`counted`).
 
 mod backends;
 mod best;
@@ -10,6 +10,7 @@ mod counted;
 #[cfg(test)]
 pub(crate) mod fake_card;
 mod profile;
+mod survey;
 mod times;
 mod timing;
 mod usage;
@@ -18,6 +19,7 @@ pub(crate) use buffer::Buffer;
 pub(crate) use costs::Costs;
 pub use counted::Counted;
 pub use profile::Profile;
+pub use survey::Survey;
 pub(crate) use timing::Watch;
 pub(crate) use usage::{blocks, full_pages, own, padded, whole_pages};
 

@@ -109,7 +109,8 @@ impl Step {
         let mut planned = match announced.filter(|_| options.request.limit.is_none()) {
             None => plan(options)?,
             limit => match plan(&options.clone().limit(limit).exactness(Exactness::Bitwise)) {
-                Err(Error::Infeasible { .. }) => plan(options)?,
+                // Micro-batches that were asked for are no plan of the same bits.
+                Err(Error::Infeasible { .. } | Error::Split { .. }) => plan(options)?,
                 planned => planned?,
             },
         };

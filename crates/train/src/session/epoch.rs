@@ -11,6 +11,7 @@ use super::step::Did;
 use super::taken::{Asked, Taken};
 use crate::callback::{EpochEvent, Notice};
 use crate::error::{Error, Result};
+use crate::live::LiveModel;
 use crate::predict::Evaluation;
 use crate::trainer::Trainer;
 
@@ -78,19 +79,31 @@ impl Trainer {
     /// Counts what became of a batch, and tells everyone.
     fn count(&mut self, did: Did, samples: usize, run: &mut Run) -> Result<()> {
         match did {
-            Did::Update { loss, loss_scale } => {
+            Did::Update { loss, loss_scale, gradient_norm } => {
                 run.skips_in_a_row = 0;
                 self.progress.step += 1;
                 self.progress.samples += samples as u64;
                 self.progress.loss += loss * samples as f64;
-                let event = self.event(samples, loss, loss_scale);
-                self.callbacks.iter_mut().try_for_each(|callback| callback.on_step(&event))
+                self.progress.loss_scale = loss_scale;
+                if let Some(norm) = gradient_norm {
+                    self.progress.norms.add(norm);
+                }
+                let event = self.event(samples, loss, gradient_norm);
+                for callback in &mut self.callbacks {
+                    callback.on_step(&event)?;
+                    if let Some(training) = &mut self.training {
+                        let rate_factor = &mut self.progress.rate_factor;
+                        callback.on_step_model(&event, &mut LiveModel { training, rate_factor })?;
+                    }
+                }
+                Ok(())
             }
             // Left-out samples have no loss; the mean is over the others.
             Did::Skip { loss, loss_scale } => {
                 run.skips_in_a_row += 1;
                 run.skipped_loss = loss;
                 self.progress.skipped += 1;
+                self.progress.loss_scale = loss_scale.or(self.progress.loss_scale);
                 self.tell(&Notice::Skipped { step: self.progress.step, loss_scale })?;
                 match run.skips_in_a_row {
                     MOST_SKIPS.. => Err(Error::NotFinite { steps: run.skips_in_a_row }),
@@ -139,6 +152,9 @@ impl Trainer {
             waiting: (progress.waiting / seconds).clamp(0.0, 1.0),
             rate,
             skipped: progress.skipped,
+            loss_scale: progress.loss_scale,
+            gradient_norm: progress.norms.mean(),
+            gradient_norm_max: progress.norms.mean().map(|_| progress.norms.most),
             skipped_samples: batches.skipped(),
             seconds: progress.seconds + validation_seconds,
             step_seconds: progress.stepping,

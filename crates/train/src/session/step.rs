@@ -19,6 +19,7 @@ pub(super) enum Did {
     Update {
         loss: f64,
         loss_scale: Option<f64>,
+        gradient_norm: Option<f64>,
     },
     /// Nothing was changed. The loss is known where only gradients were too large for f16.
     Skip {
@@ -28,7 +29,7 @@ pub(super) enum Did {
 }
 
 impl Trainer {
-    pub(super) fn event(&self, samples: usize, loss: f64, loss_scale: Option<f64>) -> StepEvent {
+    pub(super) fn event(&self, samples: usize, loss: f64, gradient_norm: Option<f64>) -> StepEvent {
         let progress = &self.progress;
         StepEvent {
             epoch: progress.epoch,
@@ -40,7 +41,8 @@ impl Trainer {
             rate: self.rate(progress.step.saturating_sub(1)),
             seconds: progress.seconds,
             waiting: progress.waiting,
-            loss_scale,
+            loss_scale: progress.loss_scale,
+            gradient_norm,
         }
     }
 
@@ -106,6 +108,7 @@ impl Trainer {
                         self.progress.sums = vec![Vec::new(); outcome.sums.len()];
                     }
                     let (loss, loss_scale) = (outcome.loss, outcome.loss_scale);
+                    let gradient_norm = outcome.gradient_norm;
                     if outcome.skipped {
                         return Ok(Did::Skip {
                             loss: Some(loss).filter(|loss| loss.is_finite()),
@@ -115,7 +118,7 @@ impl Trainer {
                     for (total, sums) in self.progress.sums.iter_mut().zip(outcome.sums) {
                         add(total, sums)?;
                     }
-                    return Ok(Did::Update { loss, loss_scale });
+                    return Ok(Did::Update { loss, loss_scale, gradient_norm });
                 }
                 Err(plimsoll_run::Error::NotFinite { .. }) => {
                     return Ok(Did::Skip { loss: None, loss_scale: None });

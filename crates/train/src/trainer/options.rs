@@ -6,6 +6,7 @@ use plimsoll_nn::{Clip, Measure, Precision, Schedule};
 use plimsoll_run::{Device, Exactness, MemoryRequest};
 
 use super::Trainer;
+use crate::best::BestCheckpoint;
 use crate::callback::Callback;
 use crate::checkpoint::Checkpoints;
 use crate::error::Result;
@@ -57,6 +58,14 @@ impl Trainer {
     #[must_use]
     pub fn reserve(mut self, bytes: Bytes) -> Trainer {
         self.reserved += bytes;
+        self
+    }
+
+    /// Plans for room to read weights back from a file while it trains, for who will call [`Trainer::find_rate`] or
+    /// [`Trainer::training_mut`] for that: the size of the largest parameter.
+    #[must_use]
+    pub fn reading_back(mut self) -> Trainer {
+        self.reads_back = true;
         self
     }
 
@@ -135,6 +144,13 @@ impl Trainer {
     #[must_use]
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Trainer {
         self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Keeps the checkpoint of the best epoch, beside those of the last ones.
+    #[must_use]
+    pub fn best(mut self, best: BestCheckpoint) -> Trainer {
+        self.best = Some(best);
         self
     }
 

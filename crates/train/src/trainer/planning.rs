@@ -64,9 +64,17 @@ impl Trainer {
             let share = self.look_at_last_batch(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true)?;
             // With pipelines that take the least, as for the least that a plan names.
-            recipe.reserved = self.reserved + self.pipelines(share)?.least(data)?;
+            recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
             Ok(self.planner(recipe)?.frontier_from(share.last_batch_floor, limits, time)?)
         })
+    }
+
+    /// The least memory limit for a step on such data: with pipelines that take the least. Needs no kernel timed.
+    pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
+        let share = self.look_at_last_batch(data, Share::default(), None)?;
+        let mut recipe = self.recipe(data, true)?;
+        recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
+        Ok(self.planner(recipe)?.floor().max(share.last_batch_floor))
     }
 
     /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
@@ -103,7 +111,7 @@ impl Trainer {
     }
 
     /// The recipe for data like this.
-    fn recipe(&self, data: &Dataset, labelled: bool) -> Result<Recipe> {
+    pub(crate) fn recipe(&self, data: &Dataset, labelled: bool) -> Result<Recipe> {
         let Some(batch) = data.batch_size() else {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
@@ -137,6 +145,20 @@ impl Trainer {
         })
     }
 
+    /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
+    /// weights are read back while the step's memory is taken.
+    fn beside(&self, recipe: &Recipe) -> Result<Bytes> {
+        let reads_back = self.reads_back || self.best.as_ref().is_some_and(|best| best.is_restored);
+        // Weights and averages change places through two copies of a parameter.
+        let copies = if self.is_averaged { 2 } else { usize::from(reads_back) };
+        if copies == 0 || self.on()?.has_own_memory() {
+            return Ok(self.reserved);
+        }
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
+        let largest = params.iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
+        Ok(self.reserved + Bytes::from(copies * largest))
+    }
+
     /// The step of a recipe, to be planned for any limit: with the state that is there already, where there is some.
     fn planner(&self, recipe: Recipe) -> plimsoll_run::Result<StepPlanner> {
         match &self.training {
@@ -168,7 +190,7 @@ impl Trainer {
         }
         let recipe = self.recipe(data, true)?;
         let with = |share: Share| {
-            let beside = self.reserved + self.pipelines(share)?.declared(data)?;
+            let beside = self.beside(&recipe)? + self.pipelines(share)?.declared(data)?;
             Ok((Recipe { reserved: beside, ..recipe.clone() }, share))
         };
         shares.into_iter().map(with).collect()
@@ -198,7 +220,7 @@ impl Trainer {
         // It lies in the tensors of a full batch.
         let unused = Bytes::from(bytes(&full) - bytes(&recipe));
         let least = self.pipelines(share)?.least(data)?;
-        recipe.reserved = self.reserved + least + unused;
+        recipe.reserved = self.beside(&full)? + least + unused;
         let mut planner = self.planner(recipe)?;
         share.last_batch_floor = planner.floor();
         if let Some(limit) = limit.filter(|limit| *limit < share.last_batch_floor) {

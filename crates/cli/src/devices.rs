@@ -1,0 +1,193 @@
+//! `plimsoll devices`: what this machine can compute on, with its memory and who holds it, its link, its libraries.
+
+use plimsoll::device::{HoldingProcess, LibraryFound, PcieLink, Properties};
+use plimsoll::internals::graph::counted;
+use plimsoll::prelude::*;
+use serde_json::{Value, json};
+
+use crate::{Failure, device_args};
+
+/// Arguments of `plimsoll devices`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One JSON line instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints all devices.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let survey = Device::survey(device_args::cache_folder().as_deref())?;
+    if args.json {
+        let devices: Vec<Value> = survey.devices.iter().map(json).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        say!("{}", json!({ "version": version, "devices": devices, "no_card": survey.no_card }));
+        return Ok(());
+    }
+    survey.devices.iter().for_each(|device| text(device).iter().for_each(|line| say!("{line}")));
+    if let Some(why) = &survey.no_card {
+        say!("{why}");
+    }
+    Ok(())
+}
+
+/// A device in JSON.
+pub fn json(device: &Properties) -> Value {
+    let holder = |holder: &HoldingProcess| json!({ "pid": holder.pid, "name": holder.name, "bytes": holder.bytes.map(Bytes::get) });
+    let library = |library: &LibraryFound| {
+        json!({
+            "name": library.name, "found": library.is_found(), "version": library.version, "used_for": library.used_for,
+            "path": library.path.as_ref().map(|path| path.display().to_string()),
+        })
+    };
+    let pcie = |link: &PcieLink| {
+        let PcieLink { generation, width, most_generation, most_width } = link;
+        json!({
+            "generation": generation, "width": width, "most_generation": most_generation, "most_width": most_width,
+        })
+    };
+    json!({
+        "name": device.name, "model": device.model,
+        "memory_total_bytes": device.memory_total.map(Bytes::get), "memory_free_bytes": device.memory_free.map(Bytes::get),
+        "cgroup_limit_bytes": device.cgroup_limit.map(Bytes::get),
+        "used_by": device.holders.iter().map(holder).collect::<Vec<_>>(),
+        "cores": device.cores, "allowed_cores": device.allowed_cores,
+        "compute_capability": device.capability.map(|(major, minor)| format!("{major}.{minor}")),
+        "kernels": device.kernels, "features": device.features,
+        "bus": device.bus, "pcie": device.pcie.as_ref().map(pcie), "link_bytes_per_second": device.measured_link,
+        "driver": device.driver, "libraries": device.libraries.iter().map(library).collect::<Vec<_>>(),
+        "notes": device.notes,
+    })
+}
+
+/// A device in lines.
+pub fn text(device: &Properties) -> Vec<String> {
+    let mut lines = vec![format!("{}: {}", device.name, device.model)];
+    let mut put = |what: &str, value: String| lines.push(format!("  {what:<10} {value}"));
+    let bytes = |bytes: Option<Bytes>| bytes.map_or("unknown".into(), |bytes| bytes.to_string());
+    let limit = device
+        .cgroup_limit
+        .map_or(String::new(), |limit| format!("; the control group of this process allows {limit}"));
+    put("memory", format!("{}, {} free{limit}", bytes(device.memory_total), bytes(device.memory_free)));
+    for HoldingProcess { pid, name, bytes: held } in &device.holders {
+        put(
+            "used by",
+            format!("process {pid} ({}): {}", name.as_deref().unwrap_or("name unknown"), bytes(*held)),
+        );
+    }
+    match device.capability {
+        Some((major, minor)) => {
+            let units = counted(device.cores, "multiprocessor");
+            put("computes", format!("compute capability {major}.{minor} ({}), {units}", device.kernels));
+        }
+        None => {
+            let cores = counted(device.cores, "core");
+            put(
+                "computes",
+                format!(
+                    "{cores}, {} of them for this process; kernels use {}",
+                    device.allowed_cores, device.kernels
+                ),
+            );
+            put("features", device.features.join(" "));
+        }
+    }
+    if let Some(driver) = &device.driver {
+        put("driver", driver.clone());
+    }
+    if let Some(link) = link(device) {
+        put("link", link);
+    }
+    for library in &device.libraries {
+        let found = match (&library.version, &library.path) {
+            (Some(version), Some(path)) => format!("{version} ({})", path.display()),
+            (Some(version), None) => version.clone(),
+            (None, _) => "not found".into(),
+        };
+        put("library", format!("{} {found}, for {}", library.name, library.used_for));
+    }
+    device.notes.iter().for_each(|note| put("note", note.clone()));
+    lines
+}
+
+/// The link between host and card, in words.
+fn link(device: &Properties) -> Option<String> {
+    let pcie = device.pcie.map(|link| {
+        let PcieLink { generation, width, most_generation, most_width } = link;
+        let most = match (generation, width) == (most_generation, most_width) {
+            true => String::new(),
+            false => format!(" (up to generation {most_generation} x{most_width} under load)"),
+        };
+        format!("PCIe generation {generation} x{width}{most}")
+    });
+    let measured = match device.measured_link {
+        Some(speed) => Some(format!("{:.1} GB/s measured", speed / 1e9)),
+        // Only a card has a link to measure.
+        None => device
+            .bus
+            .as_ref()
+            .map(|_| "speed not measured yet (the first plan with --host-memory measures it)".to_string()),
+    };
+    let parts: Vec<String> = pcie.into_iter().chain(measured).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> Properties {
+        Properties {
+            name: "cuda:0".into(),
+            model: "NVIDIA H200".into(),
+            memory_total: Some(Bytes::gib(139)),
+            memory_free: Some(Bytes::gib(100)),
+            holders: vec![HoldingProcess {
+                pid: 7,
+                name: Some("python".into()),
+                bytes: Some(Bytes::gib(39)),
+            }],
+            cores: 132,
+            allowed_cores: 132,
+            capability: Some((9, 0)),
+            kernels: "sm_90".into(),
+            bus: Some("0000:18:00.0".into()),
+            pcie: Some(PcieLink { generation: 1, width: 16, most_generation: 5, most_width: 16 }),
+            measured_link: Some(53e9),
+            driver: Some("580.1 (CUDA 13.0)".into()),
+            libraries: vec![
+                LibraryFound {
+                    name: "cuDNN",
+                    used_for: "convolutions",
+                    version: Some("9.10.2".into()),
+                    path: None,
+                },
+                LibraryFound { name: "NCCL", used_for: "several cards", version: None, path: None },
+            ],
+            ..Properties::default()
+        }
+    }
+
+    #[test]
+    fn a_card_is_told_with_who_uses_it_its_link_and_its_libraries() {
+        let text = text(&card()).join("\n");
+        for part in [
+            "cuda:0: NVIDIA H200",
+            "process 7 (python): 39.0 GiB",
+            "compute capability 9.0 (sm_90), 132 multiprocessors",
+            "PCIe generation 1 x16 (up to generation 5 x16 under load), 53.0 GB/s measured",
+            "580.1 (CUDA 13.0)",
+            "cuDNN 9.10.2, for convolutions",
+            "NCCL not found",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        let json = json(&card());
+        assert_eq!(json["used_by"][0]["bytes"], 39u64 << 30);
+        assert_eq!(
+            (&json["pcie"]["most_generation"], &json["compute_capability"]),
+            (&5.into(), &"9.0".into())
+        );
+        assert_eq!(json["libraries"][1]["found"], false);
+    }
+}

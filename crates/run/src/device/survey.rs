@@ -1,0 +1,74 @@
+//! What devices this machine has, and what is known of each.
+
+use std::path::Path;
+
+use plimsoll_cuda::Cuda;
+use plimsoll_device::Properties;
+
+use super::Device;
+use super::costs::measured_link;
+use crate::error::{Error, Result};
+
+/// The devices of a machine.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// What is known of each: the CPU first, then the cards.
+    pub devices: Vec<Properties>,
+    /// Why there is no card, where there is none: a library that was not found, a driver that is too old.
+    pub no_card: Option<String>,
+}
+
+impl Device {
+    /// What this device is, in figures: its memory and who holds it, what it computes with, which libraries were found.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let cpu = Device::cpu()?.properties();
+    /// assert_eq!(cpu.name, "cpu");
+    /// assert!(cpu.allowed_cores >= 1 && cpu.cores >= cpu.allowed_cores);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn properties(&self) -> Properties {
+        let backend = self.backend();
+        let mut properties = backend.properties();
+        properties.measured_link = self.costs().timed_link();
+        properties
+    }
+
+    /// All devices of this machine. Nothing is run, and no memory of a card is taken. `cache` is where kernel times are kept
+    /// ([`Device::calibrate`]): the speed of a card's link is read there, where it has been measured.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let survey = Device::survey(None)?;
+    /// assert_eq!(survey.devices[0].name, "cpu");
+    /// assert_eq!(survey.devices.len() == 1, survey.no_card.is_some());
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The CPU cannot be used: the system gives no thread.
+    pub fn survey(cache: Option<&Path>) -> Result<Survey> {
+        let mut devices = vec![Device::cpu_threads(1)?.backend().properties()];
+        let no_card = match Cuda::survey() {
+            Ok(cards) => {
+                devices.extend(cards);
+                None
+            }
+            Err(why) => {
+                let on_bus = match Cuda::cards_on_bus() {
+                    0 => String::new(),
+                    n => format!(" (the PCI bus has {} of NVIDIA's)", plimsoll_graph::counted(n, "card")),
+                };
+                Some(Error::from(why).to_string() + &on_bus)
+            }
+        };
+        if let Some(folder) = cache {
+            for card in devices.iter_mut().skip(1) {
+                let signature = format!("cuda {} {} ", card.model, card.kernels);
+                card.measured_link = measured_link(folder, &signature);
+            }
+        }
+        Ok(Survey { devices, no_card })
+    }
+}
