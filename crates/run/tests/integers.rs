@@ -1,8 +1,9 @@
-//! Small integers: kept, moved, compared, sorted, converted and reduced as they are; refused by name where ops compute.
+//! Small integers: kept, moved, compared, sorted, converted and reduced as they are; refused by name where ops compute. And f64 among
+//! narrower floats, which is told once.
 
 use plimsoll_device::backend::Element;
 use plimsoll_graph::{DType, GatherOps, SortOps, TensorOps};
-use plimsoll_run::{Result, Tensor, function};
+use plimsoll_run::{Result, Step, StepResult, Tensor, function};
 
 /// Values of a type that go through everything that takes them, eager and traced.
 fn goes_through<T: Element + PartialEq + std::fmt::Debug>(values: [T; 4], most: T, least: T) -> Result<()> {
@@ -62,5 +63,24 @@ fn indices_stay_i64_or_i32() -> Result<()> {
     let table = Tensor::from_slice(&[1f32, 2.0, 3.0], [3])?;
     let why = table.gather(&Tensor::from_slice(&[0u16, 2], [2])?, 0).unwrap_err().to_string();
     assert!(why.contains("i64 or i32") && why.contains("u16"), "{why}");
+    Ok(())
+}
+
+#[test]
+fn f64_that_enters_a_step_of_f32_is_named_once() -> Result<()> {
+    let body = |state: &[Tensor], inputs: &[Tensor]| {
+        let loss = inputs[0].cast(DType::F32)?.mul(&state[0])?.sum(&[], false)?;
+        Ok(StepResult { state: state.to_vec(), outputs: vec![loss], totals: vec![] })
+    };
+    let w = || Tensor::from_slice(&[1f32, 2.0], [2]);
+    let x = Tensor::from_slice(&[1f64, 2.0], [2])?;
+    let mut step = Step::compile(vec![w()?], &[x.ty().clone()], body)?;
+    let said = step.take_remark().expect("an input is f64");
+    assert!(said.contains("input 0 (f64[2])") && said.contains("f32"), "{said}");
+    step.run(&[&x])?;
+    assert_eq!(step.take_remark(), None);
+    let narrow = Tensor::from_slice(&[1f32, 2.0], [2])?;
+    let mut step = Step::compile(vec![w()?], &[narrow.ty().clone()], body)?;
+    assert_eq!(step.take_remark(), None);
     Ok(())
 }

@@ -147,6 +147,13 @@ pub enum Notice {
         /// What is wrong with it.
         why: String,
     },
+    /// Something about the step that is rarely meant, once a run: f64 tensors among narrower ones, by name.
+    Remarked {
+        /// Updates done before it.
+        step: u64,
+        /// What it is.
+        what: String,
+    },
     /// A fault that was asked for came, or never did.
     Rehearsed {
         /// Updates done before it.
@@ -174,6 +181,7 @@ impl Notice {
             Notice::DamagedCheckpoint { path, why } => {
                 Event::new("damaged").because(why.clone()).with("path", shown(path))
             }
+            Notice::Remarked { step, what } => Event::new("remarked").at(*step).because(what.clone()),
             Notice::Rehearsed { step, what } => Event::new("rehearsed").at(*step).because(what.clone()),
         }
     }

@@ -95,6 +95,7 @@ impl State {
             Notice::Saved { step, path } => format!("step {step}: checkpoint {}", path.display()),
             Notice::Resumed { step, path } => format!("going on after step {step} from {}", path.display()),
             Notice::DamagedCheckpoint { path, why } => format!("{} is damaged: {why}", path.display()),
+            Notice::Remarked { what, .. } => format!("note: {what}"),
             Notice::Rehearsed { step, what } => format!("step {step}: {what}"),
         });
     }
