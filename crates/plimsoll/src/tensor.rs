@@ -12,4 +12,4 @@ pub use plimsoll_graph::{
     SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, function};
+pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, cond, function, scan};
