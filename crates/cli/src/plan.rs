@@ -99,7 +99,7 @@ fn model(
     let (mut line, mut text) = match asked {
         Ok(plan) => {
             let step = args.out.as_ref().map(|_| plan.timeline()).transpose()?;
-            let info = plan.figures.clone();
+            let (info, remark) = (plan.figures.clone(), plan.remark());
             // Constants that its trace made are counted by whoever plans next.
             drop(plan);
             let frontier = match args.no_frontier {
@@ -109,7 +109,13 @@ fn model(
             if let (Some(out), Some(step)) = (&args.out, &step) {
                 records::write_plan(out, name, batch, &info, step, frontier.as_ref())?;
             }
-            (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()))
+            let (mut line, mut text) =
+                (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()));
+            if let Some(remark) = remark {
+                text += &format!("note: {remark}\n");
+                line["remark"] = remark.into();
+            }
+            (line, text)
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
         Err(error) if args.out.is_some() => return Err(error.into()),

@@ -96,6 +96,10 @@ pub(crate) fn c_name(dtype: DType) -> &'static str {
         DType::F16 => "f16",
         DType::I64 => "i64",
         DType::I32 => "int",
+        DType::I16 => "i16",
+        DType::I8 => "i8",
+        DType::U32 => "u32",
+        DType::U16 => "u16",
         DType::U8 | DType::Bool => "u8",
     }
 }

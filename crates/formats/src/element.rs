@@ -1,17 +1,18 @@
-//! The element types that files hold: those of the engine, and integers that it has to convert.
+//! The element types that files hold: those of the engine, and one integer that it has to convert.
 
 use plimsoll_graph::DType;
 use std::fmt;
 
 /// The type of the elements of a tensor in a file, little endian.
 ///
-/// A superset of [`DType`], because a file may hold integers in which the engine does not compute.
+/// A superset of [`DType`], because a file may hold unsigned 64-bit integers, which the engine does not.
 ///
 /// ```
 /// use plimsoll_formats::Element;
 /// use plimsoll_graph::DType;
 /// assert_eq!(Element::from(DType::BF16).bytes(), 2);
-/// assert_eq!(Element::I16.dtype(), None);
+/// assert_eq!(Element::I16.dtype(), Some(DType::I16));
+/// assert_eq!(Element::U64.dtype(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
@@ -80,9 +81,13 @@ impl Element {
             Element::BF16 => Some(DType::BF16),
             Element::I64 => Some(DType::I64),
             Element::I32 => Some(DType::I32),
+            Element::I16 => Some(DType::I16),
+            Element::I8 => Some(DType::I8),
+            Element::U32 => Some(DType::U32),
+            Element::U16 => Some(DType::U16),
             Element::U8 => Some(DType::U8),
             Element::Bool => Some(DType::Bool),
-            Element::I16 | Element::I8 | Element::U64 | Element::U32 | Element::U16 => None,
+            Element::U64 => None,
         }
     }
 
@@ -124,6 +129,10 @@ impl From<DType> for Element {
             DType::BF16 => Element::BF16,
             DType::I64 => Element::I64,
             DType::I32 => Element::I32,
+            DType::I16 => Element::I16,
+            DType::I8 => Element::I8,
+            DType::U32 => Element::U32,
+            DType::U16 => Element::U16,
             DType::U8 => Element::U8,
             DType::Bool => Element::Bool,
         }

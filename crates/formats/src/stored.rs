@@ -1,6 +1,6 @@
 //! Turns numbers as files store them into numbers as tensors hold them.
 //!
-//! Files know types that tensors do not (`u16`, big-endian floats). The pair is chosen once for a file and the
+//! Files know types that tensors do not (`u64`, big-endian floats). The pair is chosen once for a file and the
 //! loop over elements is compiled for each pair, so that the common one, pixels to floats, runs at memory speed.
 
 use half::{bf16, f16};
@@ -23,7 +23,7 @@ impl Element {
         !matches!(self, Element::Bool | Element::F16 | Element::BF16 | Element::F32 | Element::F64)
     }
 
-    /// The narrowest type of a tensor that holds every value; `u64` is held as `i64`, at most its largest.
+    /// The type of a tensor that holds every value and that ops compute with; `u64` is held as `i64`, at most its largest.
     pub const fn widened(self) -> DType {
         match self {
             Element::Bool => DType::Bool,
@@ -48,11 +48,8 @@ impl Stored {
     /// Whether the bytes in the file are the bytes of a tensor's element as they are.
     pub fn is(self, dtype: DType) -> bool {
         let native = self.big_endian == cfg!(target_endian = "big") || self.element.bytes() == 1;
-        // A file's truth values may be any byte, and a u64 may be too large.
-        native
-            && self.element.widened() == dtype
-            && self.element.bytes() == dtype.bytes()
-            && !matches!(self.element, Element::Bool | Element::U64)
+        // A file's truth values may be any byte.
+        native && self.element.dtype() == Some(dtype) && self.element != Element::Bool
     }
 
     /// Converts the whole elements of `from` into elements of type `to`, each divided by `divisor`.
@@ -98,6 +95,10 @@ fn to_dtype<S: Load>(from: &[u8], big_endian: bool, to: DType, divisor: f32, out
         DType::F16 => each::<S, f16>(from, big_endian, divisor, out),
         DType::I64 => each::<S, i64>(from, big_endian, divisor, out),
         DType::I32 => each::<S, i32>(from, big_endian, divisor, out),
+        DType::I16 => each::<S, i16>(from, big_endian, divisor, out),
+        DType::I8 => each::<S, i8>(from, big_endian, divisor, out),
+        DType::U32 => each::<S, u32>(from, big_endian, divisor, out),
+        DType::U16 => each::<S, u16>(from, big_endian, divisor, out),
         DType::U8 => each::<S, u8>(from, big_endian, divisor, out),
         DType::Bool => each::<S, Truth>(from, big_endian, divisor, out),
     }
@@ -212,6 +213,10 @@ macro_rules! store {
 
 store! {
     u8, true, |x| x as u8, |x: i64| x.clamp(0, 255) as u8;
+    i8, true, |x| x as i8, |x: i64| x.clamp(i8::MIN.into(), i8::MAX.into()) as i8;
+    u16, true, |x| x as u16, |x: i64| x.clamp(0, u16::MAX.into()) as u16;
+    i16, true, |x| x as i16, |x: i64| x.clamp(i16::MIN.into(), i16::MAX.into()) as i16;
+    u32, true, |x| x as u32, |x: i64| x.clamp(0, u32::MAX.into()) as u32;
     i32, true, |x| x as i32, |x: i64| x.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
     i64, true, |x| x as i64, |x| x;
     f16, false, f16::from_f64, |x| f16::from_f64(x as f64);
@@ -278,7 +283,9 @@ mod tests {
                     DType::F16 => f16::from_f32(3.0).to_ne_bytes().to_vec(),
                     DType::I64 => 3i64.to_ne_bytes().to_vec(),
                     DType::I32 => 3i32.to_ne_bytes().to_vec(),
-                    DType::U8 => vec![3],
+                    DType::I16 | DType::U16 => 3u16.to_ne_bytes().to_vec(),
+                    DType::U32 => 3u32.to_ne_bytes().to_vec(),
+                    DType::I8 | DType::U8 => vec![3],
                     DType::Bool => vec![1],
                 };
                 assert_eq!(convert(kind, true, &bytes, to, 1.0), expected, "{kind:?} to {to}");

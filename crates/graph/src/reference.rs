@@ -83,11 +83,11 @@ pub(crate) fn along(axis: usize, inputs: &[&Array], f: impl Fn(&mut [Vec<f64>]))
 }
 
 /// Rounds a value to what the element type can hold, floats excepted: the reference keeps those in f64.
-fn settle(value: f64, dtype: DType) -> f64 {
-    match dtype {
-        DType::I64 | DType::I32 => value.trunc(),
-        DType::U8 => value.trunc().clamp(0.0, 255.0),
-        DType::Bool => f64::from(value != 0.0),
+pub(crate) fn settle(value: f64, dtype: DType) -> f64 {
+    match (dtype, dtype.range()) {
+        (DType::I64 | DType::I32, _) => value.trunc(),
+        (_, Some((low, high))) => value.trunc().clamp(low as f64, high as f64),
+        (DType::Bool, _) => f64::from(value != 0.0),
         _ => value,
     }
 }

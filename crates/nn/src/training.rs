@@ -315,6 +315,11 @@ impl Training {
         self.step.take_notice()
     }
 
+    /// What should be known of the step as it is, once: that f64 tensors enter it though its other floats are narrower, say.
+    pub fn take_remark(&mut self) -> Option<String> {
+        self.step.take_remark()
+    }
+
     /// The parameters, in the order of [`Training::values`].
     pub fn params(&self) -> &[Param] {
         &self.params

@@ -13,7 +13,7 @@ use crate::schema::accept;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// started, ended, replanned, skipped, saved, resumed, damaged, rehearsed or fault.
+    /// started, ended, replanned, skipped, saved, resumed, damaged, rehearsed, remarked or fault.
     pub event: Cow<'static, str>,
     /// Updates done before it.
     #[serde(skip_serializing_if = "Option::is_none")]

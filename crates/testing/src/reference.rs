@@ -95,6 +95,10 @@ impl<'a> Memory<'a> {
                 DType::F16 => out.extend(half::f16::from_f64(x).to_ne_bytes()),
                 DType::I64 => out.extend((x as i64).to_ne_bytes()),
                 DType::I32 => out.extend((x as i32).to_ne_bytes()),
+                DType::I16 => out.extend((x as i16).to_ne_bytes()),
+                DType::I8 => out.extend((x as i8).to_ne_bytes()),
+                DType::U32 => out.extend((x as u32).to_ne_bytes()),
+                DType::U16 => out.extend((x as u16).to_ne_bytes()),
                 DType::U8 | DType::Bool => out.push(x as u8),
             }
         }
@@ -114,6 +118,10 @@ pub fn read(bytes: &[u8], ty: &Type) -> Vec<f64> {
             DType::F16 => half::f16::from_ne_bytes(slot.try_into().expect("2 bytes")).to_f64(),
             DType::I64 => i64::from_ne_bytes(slot.try_into().expect("8 bytes")) as f64,
             DType::I32 => f64::from(i32::from_ne_bytes(slot.try_into().expect("4 bytes"))),
+            DType::I16 => f64::from(i16::from_ne_bytes(slot.try_into().expect("2 bytes"))),
+            DType::I8 => f64::from(slot[0] as i8),
+            DType::U32 => f64::from(u32::from_ne_bytes(slot.try_into().expect("4 bytes"))),
+            DType::U16 => f64::from(u16::from_ne_bytes(slot.try_into().expect("2 bytes"))),
             DType::U8 | DType::Bool => f64::from(slot[0]),
         });
     }

@@ -179,6 +179,13 @@ pub enum Notice {
         /// From where.
         path: std::path::PathBuf,
     },
+    /// Something about the step that is rarely meant, once a run: f64 tensors among narrower ones, by name.
+    Remarked {
+        /// Updates done before it.
+        step: u64,
+        /// What it is.
+        what: String,
+    },
     /// A fault that was asked for came, or never did.
     Rehearsed {
         /// Updates done before it.
@@ -215,6 +222,7 @@ impl Notice {
             Notice::Restored { step, epoch, path } => {
                 Event::new("restored").at(*step).with("epoch", *epoch).with("path", shown(path))
             }
+            Notice::Remarked { step, what } => Event::new("remarked").at(*step).because(what.clone()),
             Notice::Rehearsed { step, what } => Event::new("rehearsed").at(*step).because(what.clone()),
         }
     }

@@ -154,6 +154,7 @@ impl Callback for ProgressBar {
             }
             Notice::DamagedCheckpoint { path, why } => self
                 .say(format!("the checkpoint {} is damaged, an older one is taken: {why}", path.display())),
+            Notice::Remarked { what, .. } => self.say(format!("note: {what}")),
             Notice::Rehearsed { step, what } => self.say(format!("after step {step}: {what}")),
             Notice::Restored { epoch, .. } => {
                 self.say(format!("the weights are those of epoch {epoch}, the best"))

@@ -99,6 +99,7 @@ impl State {
                 format!("step {step}: epoch {epoch} is the best so far, {metric} {value}")
             }
             Notice::Restored { epoch, .. } => format!("the weights are those of epoch {epoch}, the best"),
+            Notice::Remarked { what, .. } => format!("note: {what}"),
             Notice::Rehearsed { step, what } => format!("step {step}: {what}"),
         });
     }

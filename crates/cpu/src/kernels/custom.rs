@@ -10,49 +10,34 @@ use smallvec::SmallVec;
 use super::Kernel;
 use crate::Cpu;
 
-/// The elements of an operand.
-///
-/// # Safety
-/// As for [`Operand::slice`].
-unsafe fn elements<'s>(x: &Operand<'_>) -> Elements<'s> {
-    let (n, at) = (x.ty.elements(), x.ptr);
-    // SAFETY: the caller's promise, and each type is held in these bytes.
-    unsafe {
-        use std::slice::from_raw_parts as slice;
-        match x.ty.dtype {
-            DType::F32 => Elements::F32(slice(at.cast(), n)),
-            DType::F64 => Elements::F64(slice(at.cast(), n)),
-            DType::BF16 => Elements::BF16(slice(at.cast(), n)),
-            DType::F16 => Elements::F16(slice(at.cast(), n)),
-            DType::I64 => Elements::I64(slice(at.cast(), n)),
-            DType::I32 => Elements::I32(slice(at.cast(), n)),
-            DType::U8 => Elements::U8(slice(at, n)),
-            DType::Bool => Elements::Bool(slice(at, n)),
+macro_rules! elements {
+    ($( $variant:ident, )+) => {
+        /// The elements of an operand.
+        ///
+        /// # Safety
+        /// As for [`Operand::slice`].
+        unsafe fn elements<'s>(x: &Operand<'_>) -> Elements<'s> {
+            use std::slice::from_raw_parts as slice;
+            // SAFETY: the caller's promise, and each type is held in these bytes.
+            unsafe {
+                match x.ty.dtype { $( DType::$variant => Elements::$variant(slice(x.ptr.cast(), x.ty.elements())), )+ }
+            }
         }
-    }
-}
 
-/// The elements of an operand, to be written.
-///
-/// # Safety
-/// As for [`Operand::slice_mut`].
-unsafe fn elements_mut<'s>(x: &Operand<'_>) -> ElementsMut<'s> {
-    let (n, at) = (x.ty.elements(), x.ptr);
-    // SAFETY: the caller's promise, and each type is held in these bytes.
-    unsafe {
-        use std::slice::from_raw_parts_mut as slice;
-        match x.ty.dtype {
-            DType::F32 => ElementsMut::F32(slice(at.cast(), n)),
-            DType::F64 => ElementsMut::F64(slice(at.cast(), n)),
-            DType::BF16 => ElementsMut::BF16(slice(at.cast(), n)),
-            DType::F16 => ElementsMut::F16(slice(at.cast(), n)),
-            DType::I64 => ElementsMut::I64(slice(at.cast(), n)),
-            DType::I32 => ElementsMut::I32(slice(at.cast(), n)),
-            DType::U8 => ElementsMut::U8(slice(at, n)),
-            DType::Bool => ElementsMut::Bool(slice(at, n)),
+        /// The elements of an operand, to be written.
+        ///
+        /// # Safety
+        /// As for [`Operand::slice_mut`].
+        unsafe fn elements_mut<'s>(x: &Operand<'_>) -> ElementsMut<'s> {
+            use std::slice::from_raw_parts_mut as slice;
+            // SAFETY: the caller's promise, and each type is held in these bytes.
+            unsafe {
+                match x.ty.dtype { $( DType::$variant => ElementsMut::$variant(slice(x.ptr.cast(), x.ty.elements())), )+ }
+            }
         }
-    }
+    };
 }
+elements! { F32, F64, BF16, F16, I64, I32, I16, I8, U32, U16, U8, Bool, }
 
 impl Kernel for ops::Custom {
     fn scratch(&self, _: &Cpu, inputs: &[&Type], outputs: &[&Type]) -> usize {

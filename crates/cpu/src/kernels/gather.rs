@@ -163,7 +163,9 @@ fn one(dtype: DType) -> [u8; 8] {
         DType::F16 => bytes[..2].copy_from_slice(&f16::ONE.to_ne_bytes()),
         DType::I64 => bytes.copy_from_slice(&1i64.to_ne_bytes()),
         DType::I32 => bytes[..4].copy_from_slice(&1i32.to_ne_bytes()),
-        DType::U8 | DType::Bool => bytes[0] = 1,
+        DType::U32 => bytes[..4].copy_from_slice(&1u32.to_ne_bytes()),
+        DType::I16 | DType::U16 => bytes[..2].copy_from_slice(&1u16.to_ne_bytes()),
+        DType::I8 | DType::U8 | DType::Bool => bytes[0] = 1,
     }
     bytes
 }

@@ -24,6 +24,10 @@ fn element(value: f64, dtype: DType) -> ([u8; 8], usize) {
         DType::F16 => bytes[..n].copy_from_slice(&<f16 as Float32>::narrow(value as f32).to_ne_bytes()),
         DType::I64 => bytes[..n].copy_from_slice(&(value as i64).to_ne_bytes()),
         DType::I32 => bytes[..n].copy_from_slice(&(value as i32).to_ne_bytes()),
+        DType::I16 => bytes[..n].copy_from_slice(&(value as i16).to_ne_bytes()),
+        DType::I8 => bytes[..n].copy_from_slice(&(value as i8).to_ne_bytes()),
+        DType::U32 => bytes[..n].copy_from_slice(&(value as u32).to_ne_bytes()),
+        DType::U16 => bytes[..n].copy_from_slice(&(value as u16).to_ne_bytes()),
         DType::U8 => bytes[0] = value as u8,
         DType::Bool => bytes[0] = u8::from(value != 0.0),
     }

@@ -77,6 +77,10 @@ sorts! {
     f64, u128, u64::MAX, |x: f64| float_key!(x, u64);
     i64, u128, u64::MAX, |x: i64| x as u64 ^ 1 << 63;
     i32, u64, u32::MAX as u64, |x: i32| u64::from(x as u32 ^ 1 << 31);
+    i16, u64, u16::MAX as u64, |x: i16| u64::from(x as u16 ^ 1 << 15);
+    i8, u64, u8::MAX as u64, |x: i8| u64::from(x as u8 ^ 1 << 7);
+    u32, u64, u32::MAX as u64, u64::from;
+    u16, u64, u16::MAX as u64, u64::from;
     u8, u64, u8::MAX as u64, u64::from;
 }
 
@@ -140,6 +144,10 @@ impl Kernel for ArgSort {
                 DType::F16 => sort::<f16>(self, cpu, call),
                 DType::I64 => sort::<i64>(self, cpu, call),
                 DType::I32 => sort::<i32>(self, cpu, call),
+                DType::I16 => sort::<i16>(self, cpu, call),
+                DType::I8 => sort::<i8>(self, cpu, call),
+                DType::U32 => sort::<u32>(self, cpu, call),
+                DType::U16 => sort::<u16>(self, cpu, call),
                 DType::U8 | DType::Bool => sort::<u8>(self, cpu, call),
             }
         }

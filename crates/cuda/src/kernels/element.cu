@@ -62,5 +62,6 @@ template <> struct Convert<int> {
     static DEV int of(i64 x) { return (int)x; }
     static DEV int of(int x) { return x; }
 };
+DEV i64 held(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 template <class A> DEV int to_byte(A x) { return x > (A)255 ? 255 : x > (A)0 ? (int)x : 0; }
 template <class A> DEV int to_bool(A x) { return x != (A)0; }

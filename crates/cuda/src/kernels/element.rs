@@ -21,8 +21,8 @@ fn wide(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 | DType::BF16 | DType::F16 => "float",
         DType::F64 => "double",
-        DType::I64 => "i64",
-        DType::I32 | DType::U8 | DType::Bool => "int",
+        DType::I64 | DType::U32 => "i64",
+        DType::I32 | DType::I16 | DType::I8 | DType::U16 | DType::U8 | DType::Bool => "int",
     }
 }
 
@@ -157,10 +157,14 @@ fn write_chain(
                     Arg::Step(n) => format!("s{n}"),
                     Arg::Const(value) => number(value.0, "double"),
                 };
-                match step.dtype {
-                    DType::U8 => format!("to_byte({from})"),
-                    DType::Bool => format!("to_bool({from})"),
-                    to => format!("Convert<{}>::of({from})", wide(to)),
+                match (step.dtype, step.dtype.range()) {
+                    (DType::U8, _) => format!("to_byte({from})"),
+                    (DType::Bool, _) => format!("to_bool({from})"),
+                    // What does not fit is held at the ends of the range.
+                    (to, Some((low, high))) => {
+                        format!("({})held(Convert<i64>::of({from}), {low}ll, {high}ll)", wide(to))
+                    }
+                    (to, None) => format!("Convert<{}>::of({from})", wide(to)),
                 }
             }
         };

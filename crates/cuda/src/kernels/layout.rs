@@ -46,6 +46,10 @@ pub(super) fn bits(value: f64, dtype: DType) -> u64 {
         DType::F16 => u64::from(half_bits(value as f32)),
         DType::I64 => value as i64 as u64,
         DType::I32 => u64::from(value as i32 as u32),
+        DType::I16 => u64::from(value as i16 as u16),
+        DType::I8 => u64::from(value as i8 as u8),
+        DType::U32 => u64::from(value as u32),
+        DType::U16 => u64::from(value as u16),
         DType::U8 => u64::from(value as u8),
         DType::Bool => u64::from(value != 0.0),
     }

@@ -8,6 +8,8 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
+typedef signed char i8;
+typedef short i16;
 
 #ifndef PLIMSOLL_HOST
 #define DEV __device__ __forceinline__
@@ -106,6 +108,18 @@ template <> struct Wide<f16> {
 template <> struct Wide<u8> {
     typedef int type;
 };
+template <> struct Wide<i8> {
+    typedef int type;
+};
+template <> struct Wide<u16> {
+    typedef int type;
+};
+template <> struct Wide<i16> {
+    typedef int type;
+};
+template <> struct Wide<u32> {
+    typedef i64 type;
+};
 
 DEV float widen(bf16 x) { return float_of((u32)x.bits << 16); }
 DEV float widen(f16 x) { return half_to_float(x.bits); }
@@ -114,6 +128,10 @@ DEV double widen(double x) { return x; }
 DEV i64 widen(i64 x) { return x; }
 DEV int widen(int x) { return x; }
 DEV int widen(u8 x) { return x; }
+DEV int widen(i8 x) { return x; }
+DEV int widen(u16 x) { return x; }
+DEV int widen(i16 x) { return x; }
+DEV i64 widen(u32 x) { return x; }
 
 template <class T> struct Narrow {
     template <class A> static DEV T of(A x) { return (T)x; }
@@ -172,6 +190,7 @@ DEV bool is_nan(float x) { return x != x; }
 DEV bool is_nan(double x) { return x != x; }
 DEV bool is_nan(i64) { return false; }
 DEV bool is_nan(int) { return false; }
+DEV bool is_nan(u32) { return false; }
 // The larger and the smaller of two; a not-a-number wins.
 template <class A> DEV A larger(A a, A b) { return is_nan(a) ? a : (b > a || is_nan(b) ? b : a); }
 template <class A> DEV A smaller(A a, A b) { return is_nan(a) ? a : (b < a || is_nan(b) ? b : a); }
@@ -191,6 +210,26 @@ template <> struct Limit<i64> {
 template <> struct Limit<int> {
     static DEV int lowest() { return (int)(1u << 31); }
     static DEV int highest() { return (int)~(1u << 31); }
+};
+template <> struct Limit<u8> {
+    static DEV u8 lowest() { return (u8)0; }
+    static DEV u8 highest() { return (u8)255; }
+};
+template <> struct Limit<i8> {
+    static DEV i8 lowest() { return (i8)-128; }
+    static DEV i8 highest() { return (i8)127; }
+};
+template <> struct Limit<u16> {
+    static DEV u16 lowest() { return (u16)0; }
+    static DEV u16 highest() { return (u16)65535; }
+};
+template <> struct Limit<i16> {
+    static DEV i16 lowest() { return (i16)-32768; }
+    static DEV i16 highest() { return (i16)32767; }
+};
+template <> struct Limit<u32> {
+    static DEV u32 lowest() { return (u32)0; }
+    static DEV u32 highest() { return (u32)4294967295u; }
 };
 
 // Elements i of this thread: every gridDim · blockDim-th.

@@ -15,9 +15,14 @@ const TEXT: &str = include_str!("sort.cu");
 /// Elements that a block sorts in shared memory.
 const TILE: usize = 1024;
 
+/// Whether keys of a type take more than 32 bits; u32 is read as i64.
+fn is_wide(dtype: DType) -> bool {
+    dtype.bytes() == 8 || dtype == DType::U32
+}
+
 /// Bytes of one of the two places that the pairs of long lines lie in by turns.
 fn pairs(x: &Type) -> usize {
-    x.elements() * if x.dtype.bytes() == 8 { 16 } else { 8 }
+    x.elements() * if is_wide(x.dtype) { 16 } else { 8 }
 }
 
 impl Kernel for ArgSort {
@@ -36,7 +41,7 @@ impl Kernel for ArgSort {
         let code = Code::of("sort", TEXT, dtype)
             .with_type("I", self.dtype)
             .with("TILE", TILE)
-            .with("WIDE_KEY", usize::from(dtype.bytes() == 8));
+            .with("WIDE_KEY", usize::from(is_wide(dtype)));
         let args = |from: *mut u8, to: *mut u8, run: usize| {
             let args = Args::new().at(x.ptr).at(y.ptr).at(from).at(to).int(lines).int(length).int(inner);
             args.int(wanted).int(self.descending.into()).int(run)

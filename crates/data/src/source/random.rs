@@ -76,6 +76,11 @@ fn write_number(dtype: DType, draw: Draw, bits: u32, slot: &mut [u8]) {
         DType::BF16 => slot.copy_from_slice(&half::bf16::from_f32(number).to_ne_bytes()),
         DType::I64 => slot.copy_from_slice(&(whole as i64).to_ne_bytes()),
         DType::I32 => slot.copy_from_slice(&(whole as i32).to_ne_bytes()),
+        DType::U32 => slot.copy_from_slice(&(whole as u32).to_ne_bytes()),
+        // A number that does not fit would come out negative.
+        DType::I16 => slot.copy_from_slice(&(whole.min(i16::MAX as u64) as i16).to_ne_bytes()),
+        DType::I8 => slot.copy_from_slice(&(whole.min(i8::MAX as u64) as i8).to_ne_bytes()),
+        DType::U16 => slot.copy_from_slice(&(whole as u16).to_ne_bytes()),
         DType::U8 => slot.copy_from_slice(&[whole as u8]),
         DType::Bool => slot.copy_from_slice(&[u8::from(whole > 0)]),
     }

@@ -210,6 +210,7 @@ fn name(node: &Node) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{CumulativeOps, ReorderOps, SortOps, VolumeOps};
     use crate::{DType, LossOps, NormOps, Result, SoftmaxOps, Sym, TensorOps, Trace, gradient};
 
     /// What is said of a loss over x `[n, 6]` and w `[6, 4]`.
@@ -301,6 +302,24 @@ mod tests {
             x.matmul(&w.sub(&slope)?)?.tanh()?.mean(&[], false)
         });
         assert!(matches!(&said, Splits::Not(_)), "{said:?}");
+    }
+
+    #[test]
+    fn what_runs_along_another_axis_than_the_samples_splits_exactly() {
+        let along = |axis: isize| {
+            said(move |x, w| {
+                let y = x.matmul(w)?.sort(axis, false)?.cumsum(axis)?.flip(&[axis])?.roll(1, axis)?;
+                y.square()?.mean(&[], false)
+            })
+        };
+        assert_eq!(along(1), Splits::Exactly);
+        assert!(matches!(along(0), Splits::Not(why) if why.contains("mixes samples")));
+        let volumes = said(|x, w| {
+            let filter = w.narrow(0, 0, 1)?.reshape([2, 1, 1, 1, 2])?;
+            let y = x.reshape([x.shape()[0], 3, 2, 1, 1])?.conv3d(&filter, None, Default::default())?;
+            y.max_pool3d([2, 1, 1], [1; 3], Default::default())?.square()?.mean(&[], false)
+        });
+        assert_eq!(volumes, Splits::Exactly);
     }
 
     #[test]

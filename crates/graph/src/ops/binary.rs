@@ -283,8 +283,9 @@ impl Rule for Compare {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
-        for f in Compare::ALL {
-            for dtype in [DType::F32, DType::I64, DType::I32, DType::U8] {
+        for (i, f) in Compare::ALL.into_iter().enumerate() {
+            // Small integers by turns.
+            for dtype in [DType::F32, DType::I64, DType::I32, DType::SMALL_INTEGERS[i % 5]] {
                 let (a, b) = operand_shapes(dice).swap_remove(dice.range(0, 5));
                 // Few values, so that equal ones meet.
                 let inputs =
@@ -344,9 +345,11 @@ impl Rule for Select {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
-        for dtype in [DType::F32, DType::I64, DType::I32, DType::U8, DType::Bool] {
+        for dtype in [&[DType::F32, DType::I64, DType::I32, DType::Bool][..], &DType::SMALL_INTEGERS].concat()
+        {
+            let shapes = if DType::SMALL_INTEGERS.contains(&dtype) { 2 } else { 5 };
             let domain = if dtype == DType::F32 { Domain::Normal } else { Domain::Truth };
-            for (a, b) in operand_shapes(dice) {
+            for (a, b) in operand_shapes(dice).into_iter().take(shapes) {
                 let c = if dice.range(0, 2) == 0 { a.clone() } else { b.clone() };
                 let inputs = vec![
                     (Type::new(DType::Bool, c), Domain::Truth),

@@ -128,7 +128,7 @@ impl Rule for Gather {
                 examples.push(Example::new(Gather { axis }, inputs));
             }
         }
-        for dtype in [DType::I64, DType::I32, DType::U8, DType::Bool] {
+        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
             let inputs = vec![
                 (Type::new(dtype, [5, 3]), Domain::Truth),
                 (Type::new(DType::I64, [dice.range(1, 6)]), Domain::Index(5)),
@@ -298,7 +298,7 @@ impl Rule for TakeAlong {
                 examples.push(Example::new(TakeAlong { axis }, inputs));
             }
         }
-        for dtype in [DType::I64, DType::I32, DType::U8, DType::Bool] {
+        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
             let inputs = vec![
                 (Type::new(dtype, [5, 3]), Domain::Truth),
                 (Type::new(DType::I64, [5, 2]), Domain::Index(3)),

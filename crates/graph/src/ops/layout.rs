@@ -74,9 +74,9 @@ impl Rule for Iota {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let ty = |d| Type::new(d, [2, dice.clone().range(1, 9), 3]);
-        let dtypes = [DType::F32, DType::I64, DType::I32, DType::BF16, DType::F16, DType::F64, DType::U8];
-        dtypes
+        DType::ALL
             .into_iter()
+            .filter(|&dtype| dtype != DType::Bool)
             .enumerate()
             .map(|(i, d)| Example::new(Iota { ty: ty(d), axis: i % 3 }, vec![]))
             .collect()
@@ -223,7 +223,7 @@ impl Rule for Transpose {
                 Example::new(Transpose(p[..].into()), vec![(Type::new(DType::F32, shape()), Domain::Normal)])
             })
             .into();
-        for dtype in [DType::I64, DType::U8] {
+        for dtype in [&[DType::I64][..], &DType::SMALL_INTEGERS].concat() {
             let x = (Type::new(dtype, [3, 5]), Domain::Index(90));
             examples.push(Example::new(Transpose(smallvec![1, 0]), vec![x]));
         }

@@ -76,7 +76,9 @@ impl Rule for Reduce {
         check_axes(x, &self.axes)?;
         let fits = match self.kind {
             ReduceKind::Mean => x.dtype.is_float(),
-            _ => x.dtype.is_float() || x.dtype.is_index(),
+            // Nothing overflows.
+            ReduceKind::Max | ReduceKind::Min => x.dtype != DType::Bool,
+            ReduceKind::Sum | ReduceKind::Prod => x.dtype.is_float() || x.dtype.is_index(),
         };
         if !fits {
             return Err(format!("it does not take {} elements; cast them first", x.dtype));
@@ -170,6 +172,15 @@ impl Rule for Reduce {
             if kind != ReduceKind::Mean {
                 let op = Reduce { kind, axes: smallvec![1], keep: false };
                 examples.push(Example::new(op, vec![(Type::new(DType::I64, [3, 4]), Domain::Index(9))]));
+            }
+            if matches!(kind, ReduceKind::Max | ReduceKind::Min) {
+                for dtype in DType::SMALL_INTEGERS {
+                    for axis in 0..2 {
+                        let op = Reduce { kind, axes: smallvec![axis], keep: false };
+                        let ty = Type::new(dtype, [dice.range(1, 5), dice.range(1, 70)]);
+                        examples.push(Example::new(op, vec![(ty, Domain::Index(120))]));
+                    }
+                }
             }
         }
         examples
@@ -283,7 +294,7 @@ impl Rule for ArgMax {
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
         for axis in 0..3 {
-            for dtype in [DType::F32, DType::I64, DType::I32, DType::U8] {
+            for dtype in [&[DType::F32, DType::I64, DType::I32][..], &DType::SMALL_INTEGERS].concat() {
                 let ty = Type::new(dtype, [dice.range(1, 4), dice.range(1, 7), dice.range(1, 37)]);
                 // Few values, so that equal ones meet.
                 examples.push(Example::new(ArgMax { axis }, vec![(ty, Domain::Index(5))]));

@@ -82,7 +82,7 @@ impl Rule for Reorder {
         let mut examples = Vec::new();
         for axis in 0..3 {
             for order in [AxisOrder::Flip, AxisOrder::Roll(dice.range(0, 9)), AxisOrder::Roll(1)] {
-                for dtype in [DType::F32, DType::I64, DType::U8] {
+                for dtype in [DType::F32, DType::I64, DType::U16, DType::U8] {
                     let domain = if dtype == DType::F32 { Domain::Normal } else { Domain::Index(90) };
                     let shape = [dice.range(1, 5), dice.range(1, 7), dice.range(1, 40)];
                     examples

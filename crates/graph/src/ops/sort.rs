@@ -115,7 +115,7 @@ impl Rule for ArgSort {
                 add(op, DType::F32, &shape, Domain::Normal);
                 let first = Some(dice.range(0, shape[axis] + 1));
                 add(ArgSort { first, dtype: DType::I32, ..op }, DType::F32, &shape, Domain::Distinct);
-                for dtype in [DType::F32, DType::I64, DType::I32, DType::U8] {
+                for dtype in [&[DType::F32, DType::I64, DType::I32][..], &DType::SMALL_INTEGERS].concat() {
                     // Few values, so that equal ones meet.
                     add(op, dtype, &shape, Domain::Index(5));
                 }

@@ -55,6 +55,11 @@ impl StepPlan {
         }
     }
 
+    /// What its owner should be told though it can be run: that f64 tensors enter a step whose other floats are narrower, by name.
+    pub fn remark(&self) -> Option<String> {
+        self.subject.remark()
+    }
+
     fn parts(&self) -> impl Iterator<Item = &PlannedPart> {
         self.passes.iter().chain(&self.update)
     }

@@ -4,7 +4,7 @@
 //! a refusal (`refuse`).
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::{Graph, Site, Type, ValueId};
+use plimsoll_graph::{DType, Graph, Site, Type, ValueId};
 
 use crate::device::{Device, blocks};
 use crate::error::{Error, Result};
@@ -50,6 +50,27 @@ impl StepToPlan {
         let (device, inputs) = (device.clone(), inputs.to_vec());
         let step = Traceable { device, body, state, inputs, batch, site };
         Ok(StepToPlan { step, options: options.clone(), guarded: options.guarded, present })
+    }
+
+    /// That f64 tensors enter a step whose other floats are narrower, which is rarely meant: their names, and what to do. Single numbers
+    /// cost nothing and are not named.
+    pub(crate) fn remark(&self) -> Option<String> {
+        let state = self.step.state.iter().map(|part| (part.name.clone(), &part.ty));
+        let inputs = self.step.inputs.iter().enumerate().map(|(i, ty)| (format!("input {i}"), ty));
+        let floats = state.chain(inputs).filter(|(_, ty)| ty.dtype.is_float() && ty.elements() > 1);
+        let (wide, narrow): (Vec<_>, Vec<_>) = floats.partition(|(_, ty)| ty.dtype == DType::F64);
+        let other = narrow.first().map(|(_, ty)| ty.dtype)?;
+        let named: Vec<String> = wide.iter().take(4).map(|(name, ty)| format!("{name} ({ty})")).collect();
+        let more = match wide.len().saturating_sub(named.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!wide.is_empty()).then(|| {
+            format!(
+                "{}{more} in a step that otherwise holds {other}: f64 takes twice the bytes of f32 and more time; cast to f32 unless the digits are needed",
+                named.join(", ")
+            )
+        })
     }
 
     /// Bytes of the device that state will take that is not there yet.

@@ -29,13 +29,14 @@ struct Compiled {
     /// Which state is on the host.
     hosted: Vec<bool>,
     batch: usize,
+    remark: Option<String>,
 }
 
 impl Compiled {
     fn new(plan: StepPlan) -> Result<Compiled> {
-        let program = StepProgram::new(&plan)?;
+        let (program, remark) = (StepProgram::new(&plan)?, plan.remark());
         let (hosted, batch) = (plan.placement.hosted, plan.subject.step.batch.unwrap_or(1));
-        Ok(Compiled { program, figures: plan.figures, hosted, batch })
+        Ok(Compiled { program, figures: plan.figures, hosted, batch, remark })
     }
 }
 
@@ -123,7 +124,8 @@ impl Step {
                 other => other,
             })?;
         }
-        let Compiled { program, figures, hosted, batch } = planned;
+        let Compiled { program, figures, hosted, batch, remark } = planned;
+        self.remark.take_up(remark);
         let info = PlanFigures { plan_seconds: start.elapsed().as_secs_f64(), ..figures };
         for node in program.passes.iter().chain(&program.update).flat_map(|part| part.program.graph().nodes())
         {

@@ -65,8 +65,30 @@ pub struct Step {
     pub(super) runs: u64,
     /// What happened that its owner should be told.
     pub(super) notice: Option<String>,
+    pub(super) remark: Remark,
     /// Behind all that holds memory, so that a step that is dropped leaves none with the process.
     _pages: GiveBack,
+}
+
+/// A sentence that is told once, however often a step is planned.
+#[derive(Default)]
+pub(super) struct Remark {
+    next: Option<String>,
+    was_told: bool,
+}
+
+impl Remark {
+    /// Keeps a sentence, unless one was told before.
+    pub(super) fn take_up(&mut self, sentence: Option<String>) {
+        if !self.was_told {
+            self.next = sentence;
+        }
+    }
+
+    fn tell(&mut self) -> Option<String> {
+        self.was_told |= self.next.is_some();
+        self.next.take()
+    }
 }
 
 impl Step {
@@ -114,8 +136,18 @@ impl Step {
         state.add(held, site)?;
         let workspace = Workspace::new(&device, site)?;
         let (bodies, variants) = (Vec::new(), Vec::new());
-        let _pages = GiveBack(device.clone());
-        Ok(Step { device, options, bodies, state, variants, workspace, runs: 0, notice: None, _pages })
+        Ok(Step {
+            _pages: GiveBack(device.clone()),
+            device,
+            options,
+            bodies,
+            state,
+            variants,
+            workspace,
+            runs: 0,
+            notice: None,
+            remark: Remark::default(),
+        })
     }
 
     /// Gives a step that was made by [`Step::idle`] a body to train with, over what it has of state and more behind it, and
@@ -373,5 +405,10 @@ impl Step {
     /// What happened since the last call that the owner should be told: that the step was planned anew by itself, and why.
     pub fn take_notice(&mut self) -> Option<String> {
         self.notice.take()
+    }
+
+    /// What the owner should know of the step as it is, once: that f64 tensors enter it though its other floats are narrower.
+    pub fn take_remark(&mut self) -> Option<String> {
+        self.remark.tell()
     }
 }

@@ -59,6 +59,10 @@ impl Tensor {
                     DType::F16 => slot.copy_from_slice(&f16::from_f64(x).to_ne_bytes()),
                     DType::I64 => slot.copy_from_slice(&(x as i64).to_ne_bytes()),
                     DType::I32 => slot.copy_from_slice(&(x as i32).to_ne_bytes()),
+                    DType::I16 => slot.copy_from_slice(&(x as i16).to_ne_bytes()),
+                    DType::I8 => slot.copy_from_slice(&(x as i8).to_ne_bytes()),
+                    DType::U32 => slot.copy_from_slice(&(x as u32).to_ne_bytes()),
+                    DType::U16 => slot.copy_from_slice(&(x as u16).to_ne_bytes()),
                     DType::U8 => slot[0] = x as u8,
                     DType::Bool => slot[0] = u8::from(x != 0.0),
                 }
@@ -348,6 +352,10 @@ pub(crate) fn element(dtype: DType, slot: &[u8]) -> f64 {
         DType::F16 => f16::from_ne_bytes(two()).to_f64(),
         DType::I64 => i64::from_ne_bytes(wide(8)) as f64,
         DType::I32 => f64::from(i32::from_ne_bytes(four())),
+        DType::I16 => f64::from(i16::from_ne_bytes(two())),
+        DType::I8 => f64::from(slot[0] as i8),
+        DType::U32 => f64::from(u32::from_ne_bytes(four())),
+        DType::U16 => f64::from(u16::from_ne_bytes(two())),
         DType::U8 | DType::Bool => f64::from(slot[0]),
     }
 }

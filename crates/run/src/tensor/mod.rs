@@ -2,12 +2,14 @@
 //!
 //! How its elements come from the host and go there is in `host` and `uploader`.
 
+mod flow;
 mod host;
 mod sketch;
 pub(crate) mod tape;
 mod tracing;
 mod uploader;
 
+pub use flow::{cond, scan};
 pub(crate) use host::element;
 pub use sketch::Sketch;
 pub use tape::Tape;

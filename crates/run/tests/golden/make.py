@@ -98,6 +98,10 @@ TORCH = {
     "f16": torch.float16,
     "i64": torch.int64,
     "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u32": torch.uint32,
+    "u16": torch.uint16,
     "u8": torch.uint8,
     "bool": torch.bool,
 }
@@ -283,12 +287,13 @@ for to in TORCH:
     values = these(0.0, 1.0, 2.5, 3.75, 100.0, 0.5)
     f = (lambda x: x) if to in ("f32", "f64", "bf16", "f16") else (lambda x: x.detach().to(TORCH[to]))
     case(E, "cast", [values], f, to=to)
-    if to != "u8":
+    if to not in ("u8", "u16", "u32"):
         negative = these(-1.0, -2.5, -100.0, -0.5)
         case(E, "cast", [negative], f, to=to)
-    for kind in ("i64", "i32", "u8", "bool"):
-        integers = these(0, 1, 1, 0, kind=kind) if kind == "bool" else these(0, 1, 7, 200, kind=kind)
-        out = TORCH[to] if to in ("i64", "i32", "u8", "bool") else torch.float64
+    for kind in ("i64", "i32", "i16", "i8", "u32", "u16", "u8", "bool"):
+        integers = these(0, 1, 1, 0, kind=kind) if kind == "bool" else these(
+            0, 1, 7, 100 if "i8" in (kind, to) else 200, kind=kind)
+        out = torch.float64 if to in ("f32", "f64", "bf16", "f16") else TORCH[to]
         case(E, "cast", [integers], lambda x: x.to(out), to=to)
 # Rounding itself, for which the inputs need all of their bits: ties to even, overflow, numbers below the normal ones.
 ROUNDED = (1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 / 3, -2 / 3, 65519.0, 65520.0, 7e4, 3e38,

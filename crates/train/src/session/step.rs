@@ -84,6 +84,10 @@ impl Trainer {
                 let notice = Notice::Replanned { step: self.progress.step, why };
                 self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
             }
+            if let Some(what) = training.take_remark() {
+                let notice = Notice::Remarked { step: self.progress.step, what };
+                self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
+            }
             training.set_rate(rate)?;
             let (inputs, mut next) = self.staging.both(fields, &device);
             let (stop, callbacks, waiting) = (&self.stop, &mut self.callbacks, &mut self.progress.waiting);

@@ -1,25 +1,13 @@
 //! What is gone on from, and what is not.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::{Metric, Plateau, Sequential, Sgd, softmax_cross_entropy};
 use plimsoll_train::{
-    Callback, Checkpoint, Checkpoints, EarlyStopping, Epochs, Error, Notice, ReduceOnPlateau, Result, Trainer,
+    Checkpoint, Checkpoints, EarlyStopping, Epochs, Error, Notice, ReduceOnPlateau, Trainer,
 };
 
-use super::{Scratch, damage, data, device, model, samples, trainer, weights};
-
-/// Keeps what it is told.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Notice>>>);
-
-impl Callback for Told {
-    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
-        self.0.lock().unwrap().push(notice.clone());
-        Ok(())
-    }
-}
+use super::{Scratch, Told, damage, data, device, model, samples, trainer, weights};
 
 fn steps(folder: &Path) -> Vec<String> {
     let name = |path: std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();

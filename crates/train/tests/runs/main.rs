@@ -6,14 +6,27 @@ mod nothing;
 mod order;
 mod paths;
 mod stop;
+mod wide;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_data::{Column, Dataset};
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
 use plimsoll_run::Device;
-use plimsoll_train::Trainer;
+use plimsoll_train::{Callback, Notice, Trainer};
+
+/// Keeps what it is told.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Notice>>>);
+
+impl Callback for Told {
+    fn on_notice(&mut self, notice: &Notice) -> plimsoll_train::Result<()> {
+        self.0.lock().unwrap().push(notice.clone());
+        Ok(())
+    }
+}
 
 /// Samples of the data; with batches of 4, six an epoch, the last a small one.
 const SAMPLES: usize = 22;

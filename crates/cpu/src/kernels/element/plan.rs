@@ -210,7 +210,7 @@ impl<'a> Plan<'a> {
 
 /// Whether a type does not fit into f32 registers.
 pub(super) fn is_wide(dtype: DType) -> bool {
-    matches!(dtype, DType::F64 | DType::I64 | DType::I32)
+    !matches!(dtype, DType::F32 | DType::BF16 | DType::F16 | DType::U8 | DType::Bool)
 }
 
 /// Whether all of a call's values fit into f32 registers.

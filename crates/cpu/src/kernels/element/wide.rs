@@ -55,6 +55,10 @@ impl Lane for Word {
             DType::F16 => each!(f16, |x: f16| Word::float(x.to_f64())),
             DType::I64 => each!(i64, Word::int),
             DType::I32 => each!(i32, |x| Word::int(i64::from(x))),
+            DType::I16 => each!(i16, |x| Word::int(i64::from(x))),
+            DType::I8 => each!(i8, |x| Word::int(i64::from(x))),
+            DType::U32 => each!(u32, |x| Word::int(i64::from(x))),
+            DType::U16 => each!(u16, |x| Word::int(i64::from(x))),
             DType::U8 | DType::Bool => each!(u8, |x| Word::int(i64::from(x))),
         }
     }
@@ -126,6 +130,10 @@ impl Lane for Word {
             DType::F16 => each!(f16, |w: Word| f16::from_f64(w.as_float())),
             DType::I64 => each!(i64, Word::as_int),
             DType::I32 => each!(i32, |w: Word| w.as_int() as i32),
+            DType::I16 => each!(i16, |w: Word| w.as_int() as i16),
+            DType::I8 => each!(i8, |w: Word| w.as_int() as i8),
+            DType::U32 => each!(u32, |w: Word| w.as_int() as u32),
+            DType::U16 => each!(u16, |w: Word| w.as_int() as u16),
             DType::U8 | DType::Bool => each!(u8, |w: Word| w.as_int() as u8),
         }
     }
@@ -145,12 +153,11 @@ fn cast(x: Word, from: DType, to: DType) -> Word {
         DType::F32 => Word::float(f64::from(x.as_int() as f32)),
         DType::BF16 => Word::float(bf16::from_f64(float_of(x, is_float)).to_f64()),
         DType::F16 => Word::float(f16::from_f64(float_of(x, is_float)).to_f64()),
-        DType::I64 if is_float => Word::int(x.as_float() as i64),
-        DType::I64 | DType::Bool => x,
-        DType::I32 if is_float => Word::int(i64::from(x.as_float() as i32)),
-        DType::I32 => Word::int(x.as_int().clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
-        DType::U8 if is_float => Word::int(i64::from(x.as_float() as u8)),
-        DType::U8 => Word::int(x.as_int().clamp(0, 255)),
+        DType::I64 | DType::I32 | DType::I16 | DType::I8 | DType::U32 | DType::U16 | DType::U8 => {
+            let whole = if is_float { x.as_float() as i64 } else { x.as_int() };
+            Word::int(to.range().map_or(whole, |(low, high)| whole.clamp(low, high)))
+        }
+        DType::Bool => x,
     }
 }
 

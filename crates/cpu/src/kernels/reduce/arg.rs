@@ -22,6 +22,10 @@ impl Kernel for ops::ArgMax {
                 DType::F16 => typed::<f16>(self.axis, cpu, call),
                 DType::I64 => typed::<i64>(self.axis, cpu, call),
                 DType::I32 => typed::<i32>(self.axis, cpu, call),
+                DType::I16 => typed::<i16>(self.axis, cpu, call),
+                DType::I8 => typed::<i8>(self.axis, cpu, call),
+                DType::U32 => typed::<u32>(self.axis, cpu, call),
+                DType::U16 => typed::<u16>(self.axis, cpu, call),
                 DType::U8 | DType::Bool => typed::<u8>(self.axis, cpu, call),
             }
         }

@@ -140,6 +140,11 @@ reducible! {
     plain f64: f64, f64, |x| x, |t, n| mean(t, n);
     plain i64: i64, i64, |x| x, |t, _n| t;
     plain i32: i64, i64, |x| i64::from(x), |t, _n| t as i32;
+    plain i16: i64, i64, |x| i64::from(x), |t, _n| t as i16;
+    plain i8: i64, i64, |x| i64::from(x), |t, _n| t as i8;
+    plain u32: i64, i64, |x| i64::from(x), |t, _n| t as u32;
+    plain u16: i64, i64, |x| i64::from(x), |t, _n| t as u16;
+    plain u8: i64, i64, |x| i64::from(x), |t, _n| t as u8;
 }
 
 /// A kind of reduction.

@@ -113,12 +113,29 @@ impl Kernel for ops::Reduce {
                 }
             };
         }
+        // Of small integers there are extremes; the shape rule lets nothing else pass.
+        macro_rules! small {
+            ($ty:ty) => {
+                // SAFETY: as above.
+                unsafe {
+                    match self.kind {
+                        ReduceKind::Max => reduce::<Max, $ty>(self, cpu, call),
+                        _ => reduce::<Min, $ty>(self, cpu, call),
+                    }
+                }
+            };
+        }
         match call.inputs[0].ty.dtype {
             DType::F64 => typed!(f64),
             DType::BF16 => typed!(bf16),
             DType::F16 => typed!(f16),
             DType::I64 => typed!(i64),
             DType::I32 => typed!(i32),
+            DType::I16 => small!(i16),
+            DType::I8 => small!(i8),
+            DType::U32 => small!(u32),
+            DType::U16 => small!(u16),
+            DType::U8 => small!(u8),
             _ => typed!(f32),
         }
         Ok(())

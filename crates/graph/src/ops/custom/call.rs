@@ -18,6 +18,10 @@ pub enum Elements<'a> {
     F16(&'a [u16]),
     I64(&'a [i64]),
     I32(&'a [i32]),
+    I16(&'a [i16]),
+    I8(&'a [i8]),
+    U32(&'a [u32]),
+    U16(&'a [u16]),
     U8(&'a [u8]),
     Bool(&'a [u8]),
 }
@@ -32,6 +36,10 @@ pub enum ElementsMut<'a> {
     F16(&'a mut [u16]),
     I64(&'a mut [i64]),
     I32(&'a mut [i32]),
+    I16(&'a mut [i16]),
+    I8(&'a mut [i8]),
+    U32(&'a mut [u32]),
+    U16(&'a mut [u16]),
     U8(&'a mut [u8]),
     Bool(&'a mut [u8]),
 }
@@ -81,6 +89,14 @@ as_slices! {
     i64: I64, i64;
     /// The elements, if they are i32; else what the kernel took them for.
     i32: I32, i32;
+    /// The elements, if they are i16; else what the kernel took them for.
+    i16: I16, i16;
+    /// The elements, if they are i8; else what the kernel took them for.
+    i8: I8, i8;
+    /// The elements, if they are u32; else what the kernel took them for.
+    u32: U32, u32;
+    /// The elements, if they are u16; else what the kernel took them for.
+    u16: U16, u16;
     /// The elements, if they are u8; else what the kernel took them for.
     u8: U8, u8;
 }
