@@ -190,7 +190,7 @@ impl<'a> Pass<'a> {
             let (late, large) = (f64::from(next - self.now + 1), self.indexed.size[t as usize] as f64);
             let gain = late.powf(self.weights.0) * large.powf(self.weights.1);
             let cheap = best.map_or(f64::INFINITY, |(score, _)| score * gain);
-            if let Some(ns) = self.to_make(t, next, cheap)
+            if let Some(ns) = self.time_to_make(t, next, cheap)
                 && best.is_none_or(|(score, _)| ns / gain < score)
             {
                 best = Some((ns / gain, t));
@@ -210,7 +210,7 @@ impl<'a> Pass<'a> {
 
     /// The time to make a tensor again for the op `next`, with what was dropped before it; none if that is more than `most`, or if
     /// something that it is made from will not be there and cannot be made again by then.
-    fn to_make(&mut self, t: u32, next: u32, most: f64) -> Option<f64> {
+    fn time_to_make(&mut self, t: u32, next: u32, most: f64) -> Option<f64> {
         self.stamp += 1;
         self.seen[t as usize] = self.stamp;
         self.open.clear();
