@@ -144,7 +144,7 @@ impl Kernel for GridSample {
                             let is_place = taps(self, grid, p, image, |tap| {
                                 let from = x.at(first + tap.pixel * channels + c);
                                 for (l, sum) in sums.iter_mut().enumerate().take(width) {
-                                    *sum = *sum + tap.share * Stored::widen(from.add(l).read());
+                                    *sum += tap.share * Stored::widen(from.add(l).read());
                                 }
                             });
                             if !is_place {
@@ -191,7 +191,7 @@ impl Kernel for GridSampleGrad {
                         taps(op, grid, p, image, |tap| {
                             let (from, to) = (dy.at(p * channels + c), sums.at(first + tap.pixel * channels + c));
                             for l in 0..width {
-                                *to.add(l) = to.add(l).read() + tap.share * Stored::widen(from.add(l).read());
+                                *to.add(l) += tap.share * Stored::widen(from.add(l).read());
                             }
                         });
                     }
@@ -214,10 +214,10 @@ impl Kernel for GridSampleGrad {
                             let (from, value) = (dy.at(p * channels), x.at(first + tap.pixel * channels));
                             let mut sum = <A as Wide>::ZERO;
                             for c in 0..channels {
-                                sum = sum + Stored::widen(from.add(c).read()) * Stored::widen(value.add(c).read());
+                                sum += Stored::widen(from.add(c).read()) * Stored::widen(value.add(c).read());
                             }
-                            across = across + tap.across * sum;
-                            down = down + tap.down * sum;
+                            across += tap.across * sum;
+                            down += tap.down * sum;
                         });
                         if !is_place {
                             (across, down) = (<A as Wide>::of(f64::NAN), <A as Wide>::of(f64::NAN));
