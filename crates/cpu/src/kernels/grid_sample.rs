@@ -191,7 +191,7 @@ impl Kernel for GridSampleGrad {
                         taps(op, grid, p, image, |tap| {
                             let (from, to) = (dy.at(p * channels + c), sums.at(first + tap.pixel * channels + c));
                             for l in 0..width {
-                                *to.add(l) = to.add(l).read() + tap.share * Stored::widen(from.add(l).read());
+                                *to.add(l) += tap.share * Stored::widen(from.add(l).read());
                             }
                         });
                     }

@@ -11,7 +11,9 @@ fn a_column_of_f64_is_named_once_a_run() {
     let y: Vec<i64> = (0..12).map(|i| i % 3).collect();
     let columns = [Column::memory("x", x, [6]).unwrap(), Column::memory("y", y, []).unwrap()];
     let told = Told::default();
-    trainer().callback(told.clone()).fit(Dataset::columns(columns).unwrap().batch(4), Epochs(2)).unwrap();
+    // Doubles are read as f32 unless they are asked for as they are.
+    let wide = Dataset::columns(columns).unwrap().stored().batch(4);
+    trainer().callback(told.clone()).fit(wide, Epochs(2)).unwrap();
     let remarks = |told: &Told| -> Vec<String> {
         let notices = told.0.lock().unwrap();
         let what = |notice: &Notice| match notice {
