@@ -3,20 +3,16 @@
 use plimsoll::train::{RateCurve, RatePoint, RateSweep};
 use serde_json::json;
 
-use crate::config::Config;
+use crate::request::Looked;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, device_args, model_setup, request};
+use crate::{Failure, Stop, batch_auto, device_args, model_setup};
 
 /// Arguments of `plimsoll lr`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`).
-    /// All flags of `train` are taken, and mean the same. No run is written.
-    #[arg(value_name = "CONFIG.toml | MODEL")]
-    model: String,
     #[command(flatten)]
-    config: Config,
+    looked: Looked,
     /// The first learning rate.
     #[arg(long, default_value_t = 1e-6, help_heading = "Learning rates")]
     from: f64,
@@ -38,7 +34,7 @@ const BAR: f64 = 40.0;
 /// Tries rates and prints what the loss made of them.
 pub fn run(args: &Args) -> Result<(), Stop> {
     let sweep = RateSweep { from: args.from, to: args.to, steps: args.steps };
-    let config = request::without_training(Some(&args.model), &args.config)?;
+    let config = args.looked.settings()?;
     let device = device_args::device(&config)?;
     let (config, _) = batch_auto::settled(&config, &device)?;
     let (curve, about) = device.scope(|| {
@@ -55,7 +51,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         let points: Vec<_> = points.iter().map(point).collect();
         say!(
             "{}",
-            json!({ "model": args.model, "suggestion": suggestion, "diverged_at": diverged_at, "points": points })
+            json!({ "model": args.looked.model, "suggestion": suggestion, "diverged_at": diverged_at, "points": points })
         );
         return Ok(());
     }

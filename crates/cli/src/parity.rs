@@ -8,20 +8,17 @@ use plimsoll::train::{Apart, Parity, PassValues, StepEvent};
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::request::Looked;
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, model_setup, request};
+use crate::{Failure, Stop, device_args, model_setup};
 
 /// Arguments of `plimsoll parity`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// The model, as of `plimsoll train`: by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`). All flags of `train`
-    /// are taken, and mean the same, but for --memory: everything is kept to be compared.
-    #[arg(value_name = "CONFIG.toml | MODEL")]
-    model: String,
     #[command(flatten)]
-    config: Config,
-    /// The precision that --precision is held against: as of --precision.
+    looked: Looked,
+    /// The precision that --precision is held against, in the same words. Everything is kept to be compared, so --memory is not taken.
     #[arg(long, default_value = "f32", help_heading = "Parity")]
     against: String,
     /// How large a relative difference of a layer may be before it counts as the place where they part. [default: 0.02 for
@@ -41,7 +38,7 @@ const MOST_GRADIENTS: usize = 8;
 
 /// Compares and prints.
 pub fn run(args: &Args) -> Result<(), Stop> {
-    let config = request::without_training(Some(&args.model), &args.config)?;
+    let config = args.looked.settings()?;
     let Some(named) = config.precision.clone() else {
         let why = "parity holds one precision against another; name the first with --precision mixed-bf16";
         return Err(Stop::Usage(why.into()));
@@ -65,8 +62,8 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         None => usual_tolerance(config.precision()?.0),
     };
     let device = device_args::device(&config)?;
-    let one = device.scope(|| Looked::at(&config, &device, args.steps))?;
-    let two = device.scope(|| Looked::at(&other, &device, args.steps))?;
+    let one = device.scope(|| Seen::at(&config, &device, args.steps))?;
+    let two = device.scope(|| Seen::at(&other, &device, args.steps))?;
     let parity = one.pass.against(&two.pass, tolerance);
     match args.json {
         true => say!("{}", json_of(args, &named, tolerance, &parity, &one, &two)),
@@ -85,13 +82,13 @@ fn usual_tolerance(precision: Option<Precision>) -> f64 {
 }
 
 /// A model in one precision, looked at.
-struct Looked {
+struct Seen {
     pass: PassValues,
     losses: Vec<f64>,
 }
 
-impl Looked {
-    fn at(config: &Config, device: &Device, steps: u64) -> Result<Looked, Failure> {
+impl Seen {
+    fn at(config: &Config, device: &Device, steps: u64) -> Result<Seen, Failure> {
         let mut setup = Setup::new(config, device)?;
         if setup.model_setup.keras.is_some() {
             // Weights of a file are the file's.
@@ -104,7 +101,7 @@ impl Looked {
             let few = unbatched.take(steps.saturating_mul(batch as u64)).batch(batch);
             trainer.callback(losses.clone()).fit(&few, Epochs(1))?;
         }
-        Ok(Looked { pass, losses: losses.take() })
+        Ok(Seen { pass, losses: losses.take() })
     }
 }
 
@@ -125,13 +122,13 @@ impl Callback for Losses {
     }
 }
 
-fn json_of(args: &Args, named: &str, tolerance: f64, parity: &Parity, one: &Looked, two: &Looked) -> Value {
+fn json_of(args: &Args, named: &str, tolerance: f64, parity: &Parity, one: &Seen, two: &Seen) -> Value {
     let row = |apart: &Apart| {
         let Apart { name, relative, largest, size } = apart;
         json!({ "name": name, "relative": relative, "largest": largest, "size": size })
     };
     json!({
-        "model": args.model, "precision": named, "against": args.against, "tolerance": tolerance,
+        "model": args.looked.model, "precision": named, "against": args.against, "tolerance": tolerance,
         "loss": parity.losses.0, "loss_against": parity.losses.1,
         "layers": parity.layers.iter().map(row).collect::<Vec<_>>(),
         "gradients": parity.gradients.iter().map(row).collect::<Vec<_>>(),
@@ -140,19 +137,12 @@ fn json_of(args: &Args, named: &str, tolerance: f64, parity: &Parity, one: &Look
     })
 }
 
-fn text(
-    args: &Args,
-    named: &str,
-    tolerance: f64,
-    parity: &Parity,
-    one: &Looked,
-    two: &Looked,
-) -> Vec<String> {
+fn text(args: &Args, named: &str, tolerance: f64, parity: &Parity, one: &Seen, two: &Seen) -> Vec<String> {
     let (loss, wide) = parity.losses;
     let against = &args.against;
     let mut lines = vec![format!(
         "{} in {named} against {against}: loss {loss:.6} and {wide:.6} on the first batch",
-        args.model
+        args.looked.model
     )];
     let row = |apart: &Apart| {
         format!(

@@ -13,6 +13,24 @@ pub fn is_keras(name: &str) -> bool {
     name.ends_with(".keras") || name.ends_with(".h5")
 }
 
+/// A model and its settings, for a command that looks at a training and runs none.
+#[derive(clap::Args)]
+pub struct Looked {
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`).
+    /// All flags of `train` are taken, and mean the same. No run is written.
+    #[arg(value_name = "CONFIG.toml | MODEL")]
+    pub model: String,
+    #[command(flatten)]
+    config: Config,
+}
+
+impl Looked {
+    /// Its settings with what everybody gets who says nothing.
+    pub fn settings(&self) -> Result<Config, Stop> {
+        without_training(Some(&self.model), &self.config)
+    }
+}
+
 /// The flags over the file of settings that is named, or with the model that is named.
 pub fn written(what: Option<&str>, flags: &Config) -> Result<(Config, Session), Failure> {
     let mut flags = flags.clone();
