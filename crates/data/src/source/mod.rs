@@ -21,6 +21,7 @@ mod text;
 
 use crate::error::Result;
 use crate::sample::{FieldSpec, Sample, SampleMut};
+use plimsoll_formats::image::Resizer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -176,8 +177,8 @@ pub struct Scratch {
     pub record: Vec<u8>,
     /// Bytes after decoding.
     pub decoded: Vec<u8>,
-    /// Numbers between decoding and the sample.
-    pub floats: Vec<f32>,
+    /// The room in which images are resized.
+    pub(crate) resizer: Resizer,
     /// What was read ahead of each file, for samples that are read in turn.
     pub(crate) blocks: Vec<Block>,
 }
