@@ -29,6 +29,21 @@ impl Images {
         Images { height, width, channels: 3, max_pixels: 64 << 20 }
     }
 
+    /// The size of the first image, upright, in color. One that is too large is refused by name before a batch of such is planned.
+    pub(crate) fn as_first(first: &Probe, file: &Path) -> Result<Images> {
+        let (mut height, mut width) = (first.height, first.width);
+        if first.orientation.swaps_axes() {
+            (height, width) = (width, height);
+        }
+        let all = Images::new(height, width);
+        let limit = all.max_pixels;
+        if first.pixels() > limit as u64 {
+            let what = format!("the first image has {height} × {width} pixels, over the limit of {limit}");
+            return Err(Error::Unknown { path: file.display().to_string(), what });
+        }
+        Ok(all)
+    }
+
     pub(crate) fn field(&self, name: &str, dtype: DType) -> FieldSpec {
         FieldSpec::new(name, dtype, [self.height, self.width, self.channels])
     }
