@@ -9,11 +9,13 @@ use plimsoll_device::Bytes;
 
 use crate::auto::Auto;
 use crate::batch::{Batch, Unwritten, give_back};
+use crate::batch_map::BatchMut;
 use crate::counters::{StageCount, Sum};
 use crate::engine::{Engine, Filling};
 use crate::error::{Error, Result};
 use crate::position::Position;
-use crate::sample_reader::Cursor;
+use crate::sample_reader::{Cursor, caught};
+use smallvec::SmallVec;
 
 /// How long nobody looks again whether there is a batch, unless somebody says so.
 const LOOK: Duration = Duration::from_millis(100);
@@ -115,7 +117,16 @@ impl Batches {
             true => full.pad(index, batch.rows),
             false => field.first(),
         });
-        let extents = extents.collect();
+        let extents: SmallVec<[usize; 4]> = extents.collect();
+        for step in &recipe.batch_steps {
+            let first = full.numbers().first().copied().unwrap_or(0);
+            let (samples, epoch) = (batch.rows, batch.epoch);
+            let mut change = BatchMut { full: &mut full, samples, extents: &extents, epoch };
+            if let Err(error) = caught(|| (step.f)(&mut change)) {
+                self.ended = true;
+                return Err(error.in_stage(step.name, first));
+            }
+        }
         self.delivered = batch.end;
         let bytes: usize = recipe.spec.iter().map(|field| field.bytes() * batch.rows).sum();
         let (elements, bytes, busy) = (batch.rows as u64, bytes as u64, began.elapsed());

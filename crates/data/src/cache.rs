@@ -17,6 +17,7 @@ use crate::recipe::Stage;
 use crate::sample::{FieldSpec, Rows, Sample, SampleMut};
 use crate::sample_reader::Input;
 use crate::source::{Scratch, Source, StreamSource, read_at};
+use crate::step::Step;
 
 const MAGIC: &[u8; 8] = b"PLIMCCH1";
 const HEADING: u64 = 24;
@@ -55,7 +56,7 @@ fn push(sample: &Sample<'_>, out: &mut Vec<u8>) {
 }
 
 impl Cached {
-    fn write(&self, record: &[u8], out: &mut SampleMut<'_>) -> Result<()> {
+    fn write(&self, record: &[u8], scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
         let mut rest = record;
         let mut lens = smallvec::SmallVec::<[u32; 4]>::new();
         let mut fields = smallvec::SmallVec::<[&[u8]; 4]>::new();
@@ -71,7 +72,7 @@ impl Cached {
         }
         let sample = Sample { spec: &self.packed, bytes: fields, lens: &lens };
         match &self.unpack {
-            Some(source) => source.unpack(&sample, out),
+            Some(source) => source.unpack_with(&sample, scratch, out),
             None => {
                 out.copy_from(&sample);
                 Ok(())
@@ -94,7 +95,7 @@ impl Source for Cached {
         match &self.backing {
             Backing::Memory(bytes) => {
                 let start = index as usize * stride;
-                self.write(&bytes[start..start + stride], out)
+                self.write(&bytes[start..start + stride], scratch, out)
                     .map_err(|error| error.in_stage("source", index))
             }
             Backing::File(file, path) => {
@@ -102,7 +103,10 @@ impl Source for Cached {
                 let at = HEADING + index * stride as u64;
                 read_at(file, &mut scratch.bytes, at)
                     .map_err(|error| FileError::io(path, error).at(index))?;
-                self.write(&scratch.bytes, out)
+                let record = std::mem::take(&mut scratch.bytes);
+                let written = self.write(&record, scratch, out);
+                scratch.bytes = record;
+                written
             }
         }
     }
@@ -137,6 +141,12 @@ impl Dataset {
         let path = path.as_ref();
         if self.stages.iter().any(|stage| matches!(stage, Stage::Batch { .. })) {
             return Err(Error::Stage("a cache keeps samples; put it before batch".into()));
+        }
+        let is_augmented =
+            |stage: &Stage| matches!(stage, Stage::Step(Step::Augment(..)) | Stage::EachBatch { .. });
+        if self.stages.iter().any(is_augmented) {
+            let what = "a cache would keep one epoch's changes of pictures for all; put cache before augment";
+            return Err(Error::Stage(what.into()));
         }
         let sample = self.clone().with(Stage::Batch { size: 1, drop_remainder: false, padded: true });
         let recipe = sample.recipe()?;

@@ -47,7 +47,9 @@ pub struct Dataset {
     /// What is to be said beside what the source says.
     pub(crate) notes: Vec<String>,
     /// Classes of a source that is behind a cache.
-    classes: Option<Vec<String>>,
+    pub(crate) classes: Option<Vec<String>>,
+    /// Whether the first field is still what the source wrote, as far as is known: closures may do anything.
+    pub(crate) keeps_first: bool,
     /// The part that the source is by name.
     pub(crate) part: Option<Split>,
 }
@@ -119,6 +121,7 @@ impl Dataset {
             on_error,
             notes,
             classes: None,
+            keeps_first: true,
             part: None,
         }
     }
@@ -177,14 +180,8 @@ impl Dataset {
     /// # Errors
     /// The fraction is not above 0 and below 1.
     pub fn hold_back(self, fraction: f64) -> Result<(Dataset, Dataset)> {
-        let held_per_million = (fraction * 1e6).round();
-        if !(1.0..=999_999.0).contains(&held_per_million) {
-            return Err(Error::Stage(format!(
-                "{fraction} of the samples cannot be held back; the fraction lies between 0 and 1, as 0.1 does"
-            )));
-        }
-        let part =
-            |is_held| Stage::Move(Move::Part(Part { held_per_million: held_per_million as u64, is_held }));
+        let part = Part::held(fraction)?;
+        let part = |is_held| Stage::Move(Move::Part(Part { is_held, ..part }));
         Ok((self.clone().with(part(false)), self.with(part(true))))
     }
 
@@ -221,7 +218,9 @@ impl Dataset {
     where
         F: Fn(&Sample<'_>, &mut SampleMut<'_>, &At) -> Result<()> + Send + Sync + 'static,
     {
-        self.with(Stage::Step(Step::Map(Arc::new(f), spec.into().into())))
+        let mut data = self.with(Stage::Step(Step::Map(Arc::new(f), spec.into().into())));
+        data.keeps_first = false;
+        data
     }
 
     /// Changes samples where they are, on many threads; fields stay what they are.
@@ -230,7 +229,9 @@ impl Dataset {
     where
         F: Fn(&mut SampleMut<'_>, &At) -> Result<()> + Send + Sync + 'static,
     {
-        self.with(Stage::Step(Step::InPlace(Arc::new(f))))
+        let mut data = self.with(Stage::Step(Step::InPlace(Arc::new(f))));
+        data.keeps_first = false;
+        data
     }
 
     /// Keeps the samples of which `f` says so.
@@ -351,6 +352,14 @@ impl Dataset {
         }
     }
 
+    /// The number that a white pixel is, where the source knows and nothing was done to its samples since.
+    pub(crate) fn white(&self) -> Option<f32> {
+        match &self.input {
+            Input::Indexed(source) if self.keeps_first => source.white(),
+            _ => None,
+        }
+    }
+
     /// The number of samples of one pass, if it is known and has an end.
     pub fn samples(&self) -> Result<Option<u64>> {
         let recipe = self.recipe()?;
@@ -394,7 +403,7 @@ impl Dataset {
     /// The same settings over another source, without stages.
     pub(crate) fn over(self, input: Input) -> Dataset {
         let (notes, classes) = (self.notes(), self.class_names());
-        Dataset { input, stages: Vec::new(), notes, classes, ..self }
+        Dataset { input, stages: Vec::new(), notes, classes, keeps_first: false, ..self }
     }
 
     /// The bytes that it may take.

@@ -23,11 +23,15 @@
 //! whatever the budget, resumed or not.
 
 mod assemble;
+mod augment;
 mod auto;
 mod batch;
+mod batch_map;
 mod batches;
 mod cache;
 mod classes;
+mod columns;
+mod combine;
 mod counters;
 mod dataset;
 mod engine;
@@ -48,8 +52,12 @@ mod step;
 mod window;
 mod worker;
 
+pub use augment::{Augment, Change};
 pub use batch::{Batch, Field};
+pub use batch_map::BatchMut;
 pub use batches::{Batches, Watch};
+pub use columns::Columns;
+pub use combine::Emit;
 pub use counters::StageCount;
 pub use dataset::Dataset;
 pub use error::{Error, Result};

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::batch_map::BatchStep;
 use crate::error::{Error, Result};
 use crate::order::{Move, Order};
 use crate::plan::{Costs, ENGINE, STACK};
@@ -27,7 +28,16 @@ pub enum OnError {
 pub(crate) enum Stage {
     Move(Move),
     Step(Step),
-    Batch { size: usize, drop_remainder: bool, padded: bool },
+    Batch {
+        size: usize,
+        drop_remainder: bool,
+        padded: bool,
+    },
+    /// What is done to finished batches. Mixup is asked for with other changes of samples, so before they are batched.
+    EachBatch {
+        step: BatchStep,
+        is_mixup: bool,
+    },
 }
 
 /// A chunk is about so many bytes of samples: large enough that taking it costs nothing beside filling it.
@@ -43,6 +53,8 @@ pub(crate) struct Recipe {
     pub steps: Vec<Step>,
     /// Moves that come after a filter.
     pub tail: Vec<Move>,
+    /// What is done to finished batches.
+    pub batch_steps: Vec<BatchStep>,
     pub spec: Arc<[FieldSpec]>,
     pub batch: usize,
     pub drop_remainder: bool,
@@ -79,6 +91,7 @@ impl Recipe {
             steps.push(Step::Unpack(source.clone(), source.spec().into()));
         }
         let (mut moves, mut tail, mut batch) = (Vec::new(), Vec::new(), None);
+        let mut batch_steps = Vec::new();
         let (mut passes, mut batch_limit, mut filtered) = (Some(1u64), None, false);
         for stage in stages {
             match (stage, batch) {
@@ -95,8 +108,14 @@ impl Recipe {
                     filtered |= matches!(step, Step::Filter(_));
                     steps.push(step.clone());
                 }
+                (Stage::EachBatch { is_mixup: false, .. }, None) => {
+                    return Err(stage_error("map_batch works on batches; put it behind batch"));
+                }
+                (Stage::EachBatch { step, .. }, _) => batch_steps.push(step.clone()),
                 (Stage::Step(_), Some(_)) => {
-                    return Err(stage_error("map and filter work on samples; put them before batch"));
+                    return Err(stage_error(
+                        "map, filter and augment work on samples; put them before batch",
+                    ));
                 }
                 (Stage::Move(step), None) => match step {
                     Move::Shard { index, count } if index >= count => {
@@ -161,6 +180,7 @@ impl Recipe {
             moves,
             steps,
             tail,
+            batch_steps,
             spec,
             batch,
             drop_remainder,
@@ -181,7 +201,8 @@ impl Recipe {
 
     /// The random numbers that batches are made of, where nothing is done with them on the way: nobody makes such batches ahead.
     pub fn random(&self) -> Option<&Random> {
-        self.input.random().filter(|_| self.steps.is_empty() && !self.staged)
+        let is_plain = self.steps.is_empty() && self.batch_steps.is_empty() && !self.staged;
+        self.input.random().filter(|_| is_plain)
     }
 
     pub fn costs(&self) -> Costs {
@@ -189,10 +210,7 @@ impl Recipe {
             return Costs { engine: 0, source: 0, window: 0, worker: 0, batch: 0, least_batches: 1 };
         }
         let stream = self.input.is_stream();
-        let scratch = match &self.input {
-            Input::Indexed(source) => source.scratch_bytes(),
-            Input::Stream(_) => 0,
-        };
+        let scratch = self.input.scratch_bytes();
         let staging = if self.staged { 2 * buffer_bytes(&self.spec, self.chunk) } else { 0 };
         let rows = Stages::bytes(&self.first, &self.steps, stream, self.chunk);
         let window = if stream { window_bytes(&self.first, &self.moves) } else { 0 };
@@ -307,6 +325,16 @@ impl Recipe {
             "{len:?} {:?} {:?} {:?} {steps:?} {batch:?} {:?}",
             self.first, self.moves, self.tail, self.on_error
         );
+        // Only where there are some, so that other pipelines are known by the numbers that they had.
+        let augmented = self.steps.iter().filter_map(|step| match step {
+            Step::Augment(augmenter, _) => Some(augmenter.said()),
+            _ => None,
+        });
+        let batch_steps = self.batch_steps.iter().map(|step| format!("{} {}", step.name, step.said));
+        let input = Some(self.input.fingerprint()).filter(|&number| number != 0);
+        let input = input.into_iter().map(|number| number.to_string());
+        let text =
+            augmented.chain(batch_steps).chain(input).fold(text, |text, more| format!("{text} {more}"));
         // FNV-1a: the same on every machine and in every version of the standard library.
         text.bytes()
             .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))

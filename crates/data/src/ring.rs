@@ -151,7 +151,7 @@ impl Full {
         unsafe { std::slice::from_raw_parts(self.0.fields[field].cast::<u8>(), bytes) }
     }
 
-    fn bytes_mut(&mut self, field: usize) -> &mut [u8] {
+    pub fn bytes_mut(&mut self, field: usize) -> &mut [u8] {
         let bytes = self.0.spec[field].bytes() * self.0.rows;
         // SAFETY: As in `bytes`, and `&mut self` is the only way to this memory.
         unsafe { std::slice::from_raw_parts_mut(self.0.fields[field].cast::<u8>(), bytes) }

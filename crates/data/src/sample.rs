@@ -177,13 +177,16 @@ impl SampleMut<'_> {
         Sample { spec: self.spec, bytes: self.bytes.iter().map(|bytes| &**bytes).collect(), lens: self.lens }
     }
 
+    /// Copies one field of a sample of the same fields.
+    pub(crate) fn copy_field(&mut self, field: usize, from: &Sample<'_>) {
+        let bytes = from.bytes(field);
+        self.bytes[field][..bytes.len()].copy_from_slice(bytes);
+        self.lens[field] = from.lens[field];
+    }
+
     /// Copies a sample of the same fields.
     pub(crate) fn copy_from(&mut self, from: &Sample<'_>) {
-        for field in 0..self.spec.len() {
-            let bytes = from.bytes(field);
-            self.bytes[field][..bytes.len()].copy_from_slice(bytes);
-        }
-        self.lens.copy_from_slice(from.lens);
+        (0..self.spec.len()).for_each(|field| self.copy_field(field, from));
     }
 }
 

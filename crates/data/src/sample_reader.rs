@@ -69,6 +69,22 @@ impl Input {
         }
     }
 
+    /// Bytes of scratch that a thread needs at most.
+    pub fn scratch_bytes(&self) -> u64 {
+        match self {
+            Input::Indexed(source) => source.scratch_bytes(),
+            Input::Stream(source) => source.scratch_bytes(),
+        }
+    }
+
+    /// Tells it from others of the same length and fields.
+    pub fn fingerprint(&self) -> u64 {
+        match self {
+            Input::Indexed(source) => source.fingerprint(),
+            Input::Stream(source) => source.fingerprint(),
+        }
+    }
+
     /// The random numbers that it is, if it is some.
     pub fn random(&self) -> Option<&Random> {
         match self {
@@ -188,7 +204,7 @@ impl Chain {
                 Link::Shuffle(window) => window.begin(window.pass().wrapping_add(1)),
             }
         }
-        self.stream = Some(self.source.open()?);
+        self.stream = Some(self.source.open_in(self.epoch)?);
         self.index = 0;
         Ok(())
     }
@@ -306,6 +322,6 @@ impl Chain {
 }
 
 /// Runs what may call a closure of the user's; a panic there is an error like others.
-fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn caught<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Error::refused("the closure panicked")))
 }

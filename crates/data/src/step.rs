@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use plimsoll_graph::philox::philox4x32;
 
+use crate::augment::Augmenter;
 use crate::counters::Sum;
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, Rows, Sample, SampleMut};
-use crate::source::StreamSource;
+use crate::source::{Scratch, StreamSource};
 
 /// Where a sample comes from, for steps that depend on it: same place, same random numbers, whatever thread it is.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,8 @@ pub(crate) enum Step {
     Unpack(Arc<dyn StreamSource>, Arc<[FieldSpec]>),
     Map(Arc<MapFn>, Arc<[FieldSpec]>),
     InPlace(Arc<InPlaceFn>),
+    /// Pictures are changed for training.
+    Augment(Arc<Augmenter>, Arc<[FieldSpec]>),
     Filter(Arc<FilterFn>),
 }
 
@@ -55,6 +58,7 @@ impl Step {
             Step::Unpack(..) => "unpack",
             Step::Map(..) => "map",
             Step::InPlace(_) => "in_place",
+            Step::Augment(..) => "augment",
             Step::Filter(_) => "filter",
         }
     }
@@ -62,7 +66,7 @@ impl Step {
     /// The fields after this step, if it changes them.
     pub fn spec(&self) -> Option<&Arc<[FieldSpec]>> {
         match self {
-            Step::Unpack(_, spec) | Step::Map(_, spec) => Some(spec),
+            Step::Unpack(_, spec) | Step::Map(_, spec) | Step::Augment(_, spec) => Some(spec),
             Step::InPlace(_) | Step::Filter(_) => None,
         }
     }
@@ -72,6 +76,8 @@ impl Step {
 pub(crate) struct Stages {
     specs: Vec<Arc<[FieldSpec]>>,
     rows: Vec<Rows>,
+    /// What unpacking takes beside its rows.
+    scratch: Scratch,
 }
 
 impl Stages {
@@ -96,7 +102,7 @@ impl Stages {
         let specs = Stages::specs(first, steps, stream);
         let rows = |index| if index == 0 && stream { records } else { 1 };
         let rows = specs.iter().enumerate().map(|(index, spec)| Rows::new(spec, rows(index))).collect();
-        Stages { specs, rows }
+        Stages { specs, rows, scratch: Scratch::default() }
     }
 
     /// Row `row` of the first stage, for the source to write; nothing where it should write into the batch.
@@ -120,12 +126,14 @@ impl Stages {
         let mut clock = Instant::now();
         for (step, sum) in steps.iter().zip(sums) {
             let kept = match step {
-                Step::Unpack(..) | Step::Map(..) => {
+                Step::Unpack(..) | Step::Map(..) | Step::Augment(..) => {
                     let (before, after) = self.rows.split_at_mut(now + 1);
                     let input = before[now].row(&self.specs[now], row_of(now));
-                    let apply = |output: &mut SampleMut<'_>| match step {
-                        Step::Unpack(source, _) => source.unpack(&input, output),
+                    let scratch = &mut self.scratch;
+                    let mut apply = |output: &mut SampleMut<'_>| match step {
+                        Step::Unpack(source, _) => source.unpack_with(&input, scratch, output),
                         Step::Map(f, _) => f(&input, output, at),
+                        Step::Augment(augmenter, _) => augmenter.write(&input, output, at),
                         Step::InPlace(_) | Step::Filter(_) => Ok(()),
                     };
                     match after.first_mut() {

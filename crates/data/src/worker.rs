@@ -360,6 +360,7 @@ impl Engine {
         let (source, steps) = local.sums.split_at_mut(1);
         if let Input::Indexed(input) = &recipe.input {
             let began = Instant::now();
+            local.scratch.epoch = at.epoch;
             match local.stages.first(0) {
                 Some(mut first) => input.read(at.index, &mut local.scratch, &mut first)?,
                 None => input.read(at.index, &mut local.scratch, &mut out)?,

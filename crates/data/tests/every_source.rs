@@ -7,7 +7,7 @@ use common::{Folder, fixture, gzip, idx, npy, npz, records};
 use plimsoll_data::{
     AUTO, Amount, Batches, Column, Dataset, Error, FieldSpec, Images, OnError, Position, Shapes, Tokens,
 };
-use plimsoll_formats::Element;
+use plimsoll_formats::{Element, tar};
 use plimsoll_graph::DType;
 
 // === The model ===
@@ -334,6 +334,13 @@ fn sources(folder: &Folder, n: usize) -> Vec<(&'static str, Dataset, Option<usiz
     ];
     let images = Images::new(4, 4);
     let shapes = Shapes { count: n as u64, height: 4, width: 4, channels: 1, most: 1, seed: 1 };
+    let mut shard = Vec::new();
+    for i in 0..n {
+        let picture = std::fs::read(fixture("gradient.png")).unwrap();
+        tar::append(&mut shard, &format!("{i:03}.png"), &picture);
+        tar::append(&mut shard, &format!("{i:03}.cls"), i.to_string().as_bytes());
+    }
+    tar::finish(&mut shard);
     let mut all = vec![
         ("columns", Dataset::columns(columns).unwrap(), Some(1)),
         ("npy", Dataset::open(folder.0.join(name("npy"))).unwrap(), Some(1)),
@@ -346,6 +353,17 @@ fn sources(folder: &Folder, n: usize) -> Vec<(&'static str, Dataset, Option<usiz
             "tfrecord",
             Dataset::open(folder.write(&format!("{}.tfrecord", name("r")), records(n))).unwrap(),
             Some(1),
+        ),
+        (
+            "tfrecord gzipped",
+            Dataset::open(folder.write(&format!("{}.tfrecord.gz", name("r")), gzip(&records(n)))).unwrap(),
+            Some(1),
+        ),
+        ("tar", Dataset::open(folder.write(&format!("{}.tar", name("shard")), shard)).unwrap(), Some(1)),
+        (
+            "concatenated",
+            function(n as u64).take(n as u64 / 2).concatenate(function(n as u64).skip(n as u64 / 2)).unwrap(),
+            Some(0),
         ),
         ("text", Dataset::text(folder.write(&name("text"), text), Tokens::Bytes, 1).unwrap(), Some(0)),
         ("images", Dataset::images(folder.0.join(name("images")), Some(images)).unwrap(), Some(1)),

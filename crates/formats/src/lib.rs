@@ -22,6 +22,7 @@ pub mod npy;
 pub mod npz;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+pub mod tar;
 pub mod tfrecord;
 
 pub mod durable;

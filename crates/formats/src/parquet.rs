@@ -27,6 +27,8 @@ pub struct Table {
     reader: Arc<SerializedFileReader<File>>,
     path: PathBuf,
     columns: Vec<(String, Element)>,
+    /// Where each of them is in the file.
+    places: Vec<usize>,
     rows: u64,
 }
 
@@ -41,13 +43,19 @@ fn guarded<T>(path: &Path, f: impl FnOnce() -> Result<T, ParquetError>) -> Resul
 }
 
 impl Table {
-    /// Reads the footer of a file.
+    /// Reads the footer of a file, of which all columns are wanted.
     pub fn open(path: &Path) -> Result<Table> {
+        Table::open_with(path, |_| true)
+    }
+
+    /// Reads the footer of a file, of which the columns of some names are wanted; others may hold anything.
+    pub fn open_with(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Table> {
         let file = File::open(path).map_err(|error| FileError::io(path, error))?;
         let reader = guarded(path, || SerializedFileReader::new(file))?;
         let metadata = reader.metadata().file_metadata();
-        let mut columns = Vec::new();
-        for column in metadata.schema_descr().columns() {
+        let (mut columns, mut places) = (Vec::new(), Vec::new());
+        let all = metadata.schema_descr().columns().iter().enumerate();
+        for (place, column) in all.filter(|(_, column)| is_wanted(column.name())) {
             let kind = match column.physical_type() {
                 Type::BOOLEAN => Element::Bool,
                 Type::INT32 => Element::I32,
@@ -65,9 +73,18 @@ impl Table {
                 return Err(FileError::unsupported(path, what));
             }
             columns.push((column.name().to_owned(), kind));
+            places.push(place);
         }
         let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
-        Ok(Table { path: path.to_owned(), columns, rows, reader: Arc::new(reader) })
+        Ok(Table { path: path.to_owned(), columns, places, rows, reader: Arc::new(reader) })
+    }
+
+    /// The names of all columns of a file, whatever they hold.
+    pub fn names(path: &Path) -> Result<Vec<String>> {
+        let file = File::open(path).map_err(|error| FileError::io(path, error))?;
+        let reader = guarded(path, || SerializedFileReader::new(file))?;
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        Ok(columns.iter().map(|column| column.name().to_owned()).collect())
     }
 
     /// The file.
@@ -99,7 +116,7 @@ impl Table {
                 sizes.map(|column| u64::try_from(column.uncompressed_size()).unwrap_or(0)).max().unwrap_or(0);
             (2 * most).min(DECODER) + 16 * BLOCK as u64
         };
-        (0..self.columns.len()).map(column).sum()
+        self.places.iter().copied().map(column).sum()
     }
 
     /// Starts at the first row.
@@ -149,7 +166,8 @@ impl Rows {
                 }
                 let open = || {
                     let rows = table.reader.get_row_group(*group)?;
-                    (0..columns).map(|column| rows.get_column_reader(column)).collect::<Result<_, _>>()
+                    let places = table.places.iter();
+                    places.map(|&column| rows.get_column_reader(column)).collect::<Result<_, _>>()
                 };
                 *readers = guarded(&table.path, open).map_err(|error| error.at(*row))?;
                 *group += 1;

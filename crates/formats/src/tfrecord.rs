@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{FileError, Result};
 
@@ -54,8 +54,9 @@ impl Index {
                 break;
             }
             reader.read_exact(&mut head).map_err(io)?;
-            if at == 0 && head[..2] == [0x1f, 0x8b] {
-                return Err(FileError::unsupported(path, "the file is gzipped; unpack it with gunzip first"));
+            if at == 0 && head[..2] == GZIP {
+                let what = "the file is gzipped, so that its records can only be read from front to back";
+                return Err(FileError::unsupported(path, what));
             }
             let mut length = [0; 8];
             length.copy_from_slice(&head[..8]);
@@ -99,6 +100,68 @@ impl Index {
     }
 }
 
+/// How a gzipped file begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// A record of a gzipped file that is longer is damage: its length cannot be compared with that of the file.
+const GZIPPED_MOST: u64 = 256 << 20;
+
+/// Whether a file is gzipped.
+pub fn is_gzipped(path: &Path) -> Result<bool> {
+    let mut file = File::open(path).map_err(|error| FileError::io(path, error))?;
+    let mut front = [0; 2];
+    Ok(file.read_exact(&mut front).is_ok() && front == GZIP)
+}
+
+/// The records of a gzipped file, from front to back.
+pub struct GzipReader {
+    reader: flate2::bufread::MultiGzDecoder<BufReader<File>>,
+    path: PathBuf,
+    record: u64,
+}
+
+impl GzipReader {
+    /// Starts at the first record.
+    pub fn open(path: &Path) -> Result<GzipReader> {
+        let file = File::open(path).map_err(|error| FileError::io(path, error))?;
+        let reader = flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(64 << 10, file));
+        Ok(GzipReader { reader, path: path.to_owned(), record: 0 })
+    }
+
+    /// Reads the next record into `bytes` and checks it; answers `false` at the end.
+    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        let (path, record) = (self.path.clone(), self.record);
+        let io = |error| FileError::io(&path, error).at(record);
+        let damaged = |what: &str| FileError::damaged_at(&path, record, what);
+        let mut head = Vec::with_capacity(12);
+        self.reader.by_ref().take(12).read_to_end(&mut head).map_err(io)?;
+        if head.is_empty() {
+            return Ok(false);
+        }
+        let (Some(length), Some(crc)) = (head.first_chunk::<8>(), head.get(8..12)) else {
+            return Err(damaged("the file ends in the middle of a length"));
+        };
+        if masked_crc(length).to_le_bytes() != crc {
+            return Err(damaged("the length of the record is damaged: its checksum differs"));
+        }
+        let length = u64::from_le_bytes(*length);
+        if length > GZIPPED_MOST {
+            return Err(damaged("the record is longer than 256 MiB"));
+        }
+        bytes.clear();
+        // Room is made as bytes come, not as a length promises.
+        self.reader.by_ref().take(length + 4).read_to_end(bytes).map_err(io)?;
+        if bytes.len() as u64 != length + 4 {
+            return Err(damaged("the file ends too early"));
+        }
+        let crc = bytes.split_off(length as usize);
+        if masked_crc(bytes).to_le_bytes() != crc[..] {
+            return Err(damaged("the record is damaged: its checksum differs"));
+        }
+        self.record += 1;
+        Ok(true)
+    }
+}
+
 #[cfg(unix)]
 fn read_at(file: &File, out: &mut [u8], at: u64) -> std::io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, out, at)
@@ -125,7 +188,7 @@ mod tests {
     use crate::example::features;
     use crate::example::tests::example;
 
-    fn scratch(name: &str) -> std::path::PathBuf {
+    fn scratch(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("plimsoll-tfrecord-{}-{name}", std::process::id()))
     }
 
@@ -191,6 +254,37 @@ mod tests {
         assert!(read(1, &mut record).unwrap_err().contains("damaged, record 1: the length of the record"));
         std::fs::write(&path, &bytes[..2 * one + 30]).unwrap();
         assert!(read(2, &mut record).unwrap_err().contains("damaged, record 2: the file ends too early"));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn gzipped_records_come_in_turn_and_damage_is_seen() {
+        let path = scratch("gzipped");
+        let plain = file(&path);
+        assert!(!is_gzipped(&path).unwrap());
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&plain).unwrap();
+        let packed = packed.finish().unwrap();
+        std::fs::write(&path, &packed).unwrap();
+        assert!(is_gzipped(&path).unwrap());
+        let all = || -> Result<Vec<Vec<u8>>> {
+            let (mut reader, mut bytes, mut all) = (GzipReader::open(&path)?, Vec::new(), Vec::new());
+            while reader.next(&mut bytes)? {
+                all.push(bytes.clone());
+            }
+            Ok(all)
+        };
+        assert_eq!(all().unwrap(), (0..3).map(example).collect::<Vec<_>>());
+        for cut in 2..packed.len() {
+            std::fs::write(&path, &packed[..cut]).unwrap();
+            assert!(all().is_err(), "{cut}");
+        }
+        for at in 10..packed.len() {
+            let mut mutated = packed.clone();
+            mutated[at] ^= 0x11;
+            std::fs::write(&path, &mutated).unwrap();
+            assert!(all().is_err(), "{at}");
+        }
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -5,9 +5,9 @@
 
 #[doc(inline)]
 pub use plimsoll_data::{
-    AUTO, Amount, At, Batch, Batches, Column, Dataset, Draw, Error, Field, FieldSpec, Images, Memory, Number,
-    OnError, Open, Position, Random, Result, Sample, SampleMut, Scale, Shapes, Split, StageCount, Tokens,
-    Watch,
+    AUTO, Amount, At, Augment, Batch, BatchMut, Batches, Change, Column, Columns, Dataset, Draw, Emit, Error,
+    Field, FieldSpec, Images, Memory, Number, OnError, Open, Position, Random, Result, Sample, SampleMut,
+    Scale, Shapes, Split, StageCount, Tokens, Watch,
 };
 
 /// Where samples come from: what a source of your own implements.

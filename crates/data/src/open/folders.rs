@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_formats::FileError;
+use plimsoll_formats::{FileError, tfrecord};
 
 use super::{Open, Split, arrays, unknown};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::source::{Folder, Masks, Records, folders, has_classes, has_images, has_masks};
+use crate::scale::Scale;
+use crate::source::{
+    Folder, Images, Masks, PackedRecords, Records, Shards, folders, has_classes, has_images, has_masks,
+};
 
 pub(super) fn open(path: &Path, open: &Open) -> Result<Dataset> {
     let scale = open.said_scale();
@@ -60,6 +63,20 @@ fn pictures(path: &Path, whole: &Path, open: &Open) -> Result<Dataset> {
     Ok(Dataset::source(Folder::new(path, &form)?))
 }
 
+/// Records of files that are all gzipped or all not.
+pub(super) fn of_records(paths: &[PathBuf], images: Option<Images>, scale: Option<Scale>) -> Result<Dataset> {
+    let gzipped = paths.iter().map(|path| tfrecord::is_gzipped(path)).collect::<Result<Vec<_>, _>>()?;
+    match (gzipped.contains(&true), gzipped.contains(&false)) {
+        (true, true) => {
+            let path = paths.first().map_or(Path::new(""), PathBuf::as_path);
+            Err(unknown(path, "some of the TFRecord files are gzipped and some are not; gzip all or none"))
+        }
+        (true, false) => Ok(Dataset::stream(PackedRecords::new(paths, images, scale)?)),
+        (false, _) => Ok(Dataset::source(Records::new(paths, images, scale)?)),
+    }
+}
+
+/// Files of records or archives of the part that is wanted.
 fn records(path: &Path, open: &Open) -> Result<Dataset> {
     let io = |error| FileError::io(path, error);
     let files = std::fs::read_dir(path).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
@@ -67,7 +84,22 @@ fn records(path: &Path, open: &Open) -> Result<Dataset> {
     let name = |path: &PathBuf| {
         path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default()
     };
-    let mut records: Vec<_> = names.filter(|path| name(path).contains(".tfrecord")).collect();
+    let (mut records, mut archives) = (Vec::new(), Vec::new());
+    for path in names {
+        match name(&path) {
+            record if record.contains(".tfrecord") => records.push(path),
+            archive if archive.ends_with(".tar") => archives.push(path),
+            _ => {}
+        }
+    }
+    if !records.is_empty() && !archives.is_empty() {
+        return Err(unknown(
+            path,
+            "it has TFRecord files and tar archives; keep them in folders of their own",
+        ));
+    }
+    let are_archives = records.is_empty();
+    let mut records = if are_archives { archives } else { records };
     records.sort();
     let is_of = |split: Split, path: &PathBuf| split.names().iter().any(|part| name(path).starts_with(part));
     let part: Vec<_> = records.iter().filter(|path| is_of(open.split, path)).cloned().collect();
@@ -78,10 +110,15 @@ fn records(path: &Path, open: &Open) -> Result<Dataset> {
         (false, _) => part,
         (true, false) => records,
         _ => {
-            let what = "it has no images, no IDX files, no x.npy with y.npy and no TFRecord files";
+            let what =
+                "it has no images, no IDX files, no x.npy with y.npy, no TFRecord files and no tar archives";
             return Err(unknown(path, format!("{what} of the {:?} part", open.split)));
         }
     };
-    let data = Dataset::source(Records::new(&chosen, open.images, open.said_scale())?);
+    let scale = open.said_scale();
+    let data = match are_archives {
+        true => Dataset::source(Shards::new(&chosen, open.images, scale.unwrap_or(Scale::Unit))?),
+        false => of_records(&chosen, open.images, scale)?,
+    };
     Ok(if is_parted { data.of_part(open.split) } else { data })
 }

@@ -6,11 +6,12 @@ mod parts;
 
 use std::path::Path;
 
+use crate::columns::Columns;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::scale::Scale;
-use crate::source::{Folder, Form, Images, Records, Shapes, ShapesSource, Table, Text, Tokens, has_classes};
+use crate::source::{Folder, Form, Images, Shapes, ShapesSource, Shards, Table, Text, Tokens, has_classes};
 
 /// Which part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct Open {
     pub classes: Option<Vec<String>>,
     /// The column of a table that is the label; without it, one with a usual name, or the last.
     pub label: Option<String>,
+    /// The columns of a table that are read; without it, all. They name the label too.
+    pub columns: Option<Columns>,
     /// What the tokens of a text are.
     pub tokens: Tokens,
     /// Tokens in one sample of a text.
@@ -67,6 +70,7 @@ impl Default for Open {
             labelled: None,
             classes: None,
             label: None,
+            columns: None,
             tokens: Tokens::Bytes,
             window: 128,
             fields: None,
@@ -123,9 +127,9 @@ impl Dataset {
     }
 
     /// Recognises what is at a path: a folder of classes with images (in `train/` and `test/` or not), of images alone, of
-    /// `images/` with `masks/` (or `labels/`), of IDX files, of `x.npy` and `y.npy`, or of TFRecord files; a file
-    /// `.npz`, `.npy`, `.csv`, `.tfrecord`, `.txt`, an image or, with the feature of that name, `.parquet`; or the prefix
-    /// of a pair of IDX files.
+    /// `images/` with `masks/` (or `labels/`), of IDX files, of `x.npy` and `y.npy`, of TFRecord files, or of tar archives; a
+    /// file `.npz`, `.npy`, `.csv`, `.tfrecord`, `.tar`, `.txt`, an image or, with the feature of that name (which `plimsoll`
+    /// switches on), `.parquet`; or the prefix of a pair of IDX files.
     ///
     /// With [`Open::fields`], samples have what a model takes, by name: arrays of an archive, `.npy` files of a folder,
     /// features of records.
@@ -149,6 +153,18 @@ impl Dataset {
 
     fn recognised(path: &Path, open: &Open) -> Result<Dataset> {
         let scale = open.said_scale();
+        let is_table = ["csv", "parquet"].iter().any(|known| {
+            path.is_file() && path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(known))
+        });
+        if open.columns.is_some() && !is_table {
+            return Err(unknown(path, "columns are chosen of tables (csv, parquet), and this is none"));
+        }
+        if open.columns.is_some() && open.label.is_some() {
+            return Err(unknown(
+                path,
+                "the columns that are chosen name the label; leave the other name out",
+            ));
+        }
         if path.is_dir() {
             return folders::open(path, open);
         }
@@ -164,24 +180,35 @@ impl Dataset {
             "npz" => arrays::npz(path, open.split, scale),
             "npy" => arrays::npy([("x", path)], scale),
             "csv" => {
-                let table = Table::new(path, open.label.as_deref(), open.labelled)?;
+                let table = Table::new(path, open.label.as_deref(), open.labelled, open.columns.as_ref())?;
                 Dataset::source(table).scaled(path, open.scale)
             }
             #[cfg(feature = "parquet")]
-            "parquet" => Dataset::parquet(path, open.label.as_deref())?.scaled(path, open.scale),
+            "parquet" => {
+                let (label, columns) = (open.label.as_deref(), open.columns.as_ref());
+                let table = crate::source::Columnar::new(path, label, open.labelled, columns)?;
+                Dataset::stream(table).scaled(path, open.scale)
+            }
             #[cfg(not(feature = "parquet"))]
             "parquet" => {
                 Err(unknown(path, "Parquet files are read only when built with the feature 'parquet'"))
             }
             "txt" => Dataset::text(path, open.tokens, open.window)?.scaled(path, open.scale),
-            _ if ending.starts_with("tfrecord") || name.contains(".tfrecord-") => {
-                Ok(Dataset::source(Records::new(&[path.to_owned()], open.images, scale)?))
+            "tar" => {
+                let scale = scale.unwrap_or(Scale::Unit);
+                Ok(Dataset::source(Shards::new(&[path.to_owned()], open.images, scale)?))
+            }
+            _ if ending.starts_with("tfrecord")
+                || name.contains(".tfrecord-")
+                || name.ends_with(".tfrecord.gz") =>
+            {
+                folders::of_records(&[path.to_owned()], open.images, scale)
             }
             _ if plimsoll_formats::image::is_image_name(path) => {
                 Ok(Dataset::source(Folder::new(path, &open.form())?))
             }
             _ => {
-                let known = "npz, npy, csv, tfrecord, parquet, txt, jpg, png, gif, bmp, webp";
+                let known = "npz, npy, csv, tfrecord, tar, parquet, txt, jpg, png, gif, bmp, webp";
                 Err(unknown(path, format!("its name ends in none of {known}")))
             }
         }
@@ -212,20 +239,27 @@ impl Dataset {
     /// A table of numbers: `x` has the columns but one, `y` is the label: a whole number, the number of a name in
     /// the order of names, or a float. Rows are read by offset; 8 bytes are kept for each.
     pub fn csv(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
-        Ok(Dataset::source(Table::new(path.as_ref(), label, None)?))
+        Ok(Dataset::source(Table::new(path.as_ref(), label, None, None)?))
     }
 
     /// Numbers of a Parquet file, as from a table. It can only be decoded from front to back: a stream.
     #[cfg(feature = "parquet")]
     pub fn parquet(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
-        let table = plimsoll_formats::parquet::Table::open(path.as_ref())?;
-        Ok(Dataset::stream(crate::source::Columnar::new(table, label)?))
+        Ok(Dataset::stream(crate::source::Columnar::new(path.as_ref(), label, None, None)?))
     }
 
     /// Records of `tf.train.Example`: the features of the first record are the fields, those named as labels last. Images
-    /// are decoded to `f32` from 0 to 1. Records are read by offset; 8 bytes are kept for each.
+    /// are decoded to `f32` from 0 to 1. Records are read by offset; 8 bytes are kept for each. Gzipped files can only be read from
+    /// front to back: a stream.
     pub fn tfrecord(paths: impl Into<Vec<std::path::PathBuf>>, images: Option<Images>) -> Result<Dataset> {
-        Ok(Dataset::source(Records::new(&paths.into(), images, None)?))
+        folders::of_records(&paths.into(), images, None)
+    }
+
+    /// Tar archives as WebDataset writes them: `NAME.jpg` (or another image) with `NAME.cls`, the number of its class, one behind the
+    /// other. `x` is `f32` from 0 to 1, `y` the class; without classes there is only `x`. Samples are read by offset; 32
+    /// bytes are kept for each.
+    pub fn shards(paths: impl Into<Vec<std::path::PathBuf>>, images: Option<Images>) -> Result<Dataset> {
+        Ok(Dataset::source(Shards::new(&paths.into(), images, Scale::Unit)?))
     }
 
     /// Windows of a text: `x` has `window` tokens as `i64`, `y` those one later.

@@ -29,7 +29,7 @@ impl Dataset {
             let name = file.map_err(io)?.file_name().to_string_lossy().to_lowercase();
             let is_array = name.strip_suffix(".npy").is_some_and(marks);
             let begins = split.names().iter().any(|part| name.starts_with(part));
-            if is_array || (begins && name.contains(".tfrecord")) {
+            if is_array || (begins && (name.contains(".tfrecord") || name.ends_with(".tar"))) {
                 return Ok(true);
             }
         }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_formats::{FileError, Stored};
+use plimsoll_formats::{Element, FileError, Stored};
 use plimsoll_graph::DType;
 
 use super::{Block, Scratch, Source};
@@ -129,7 +129,7 @@ impl Column {
         let Some(kind) = kind_of(dtype) else {
             // A type without a place in files is handed on as it is.
             let field = FieldSpec::new(name, dtype, shape);
-            let element = plimsoll_formats::Element::U8.into();
+            let element = Element::U8.into();
             return Ok(Column { place, element, rows, row_bytes, field, divisor: 1.0 });
         };
         Ok(Column::declared(
@@ -250,8 +250,8 @@ pub(crate) fn read_at(file: &File, mut out: &mut [u8], mut at: u64) -> std::io::
 }
 
 /// The kind of number in a file that has this type in tensors.
-fn kind_of(dtype: DType) -> Option<plimsoll_formats::Element> {
-    use plimsoll_formats::Element;
+fn kind_of(dtype: DType) -> Option<Element> {
+    use Element;
     Some(match dtype {
         DType::F32 => Element::F32,
         DType::F64 => Element::F64,
@@ -281,7 +281,7 @@ fn is_label(name: &str) -> bool {
 /// `mask…`, or that are one a row) become `i64`; pixels (other `u8`) become `f32` divided by 255; other whole
 /// numbers `i64`; doubles become `f32`; the rest stays.
 pub(super) fn declared_type(name: &str, element: Stored, shape: &[usize]) -> (DType, f32) {
-    use plimsoll_formats::Element;
+    use Element;
     match element.element {
         Element::U8 if !is_label(name) && !shape.is_empty() => (DType::F32, 255.0),
         kind if kind.is_integer() => (DType::I64, 1.0),
@@ -350,7 +350,7 @@ pub(super) fn refuse_nothing(field: &FieldSpec) -> Result<()> {
 
 /// What is said of an array whose numbers are not handed on as they are.
 pub(super) fn conversion(field: &FieldSpec, element: Stored, divisor: f32) -> Option<String> {
-    let is_pixels = element.element == plimsoll_formats::Element::U8 && field.dtype.is_float();
+    let is_pixels = element.element == Element::U8 && field.dtype.is_float();
     (divisor != 1.0 || is_pixels)
         .then(|| format!("'{}': {} as {}, {}", field.name, element.element, field.dtype, divided(divisor)))
 }
@@ -409,6 +409,11 @@ impl Source for Arrays {
 
     fn files(&self) -> Vec<PathBuf> {
         self.columns.iter().filter_map(|column| Some(column.path()?.to_owned())).collect()
+    }
+
+    fn white(&self) -> Option<f32> {
+        let first = self.columns.first().filter(|column| column.element == Element::U8.into())?;
+        Some(255.0 / first.divisor)
     }
 
     fn name(&self) -> String {

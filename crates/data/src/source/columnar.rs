@@ -1,46 +1,66 @@
 //! Turns the rows of a Parquet file into samples: numbers `x`, and a label or a target `y`.
 
+use std::path::Path;
+
 use plimsoll_formats::parquet::{Rows, Table};
 use plimsoll_graph::DType;
 
 use super::table::LABELS;
 use super::{Stream, StreamSource};
+use crate::columns::{Chosen, Columns};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
 
 /// Rows of a Parquet file, which can only be decoded from front to back.
 pub(crate) struct Columnar {
     table: Table,
-    label: usize,
+    chosen: Chosen,
     spec: Vec<FieldSpec>,
 }
 
 impl Columnar {
-    /// The label is the column of the given name, else one with a usual name, else the last.
-    pub fn new(table: Table, label: Option<&str>) -> Result<Columnar> {
+    /// Opens a file. The label is the column of the given name, else one with a usual name, else the last; there is none where
+    /// `labelled` is `Some(false)`. With `named` the columns are those, and others may hold anything.
+    pub fn new(
+        path: &Path,
+        label: Option<&str>,
+        labelled: Option<bool>,
+        named: Option<&Columns>,
+    ) -> Result<Columnar> {
+        let named = named.map(|named| named.labelled(labelled));
+        let named = named.as_ref();
+        let is_named = |name: &str, of: &Columns| {
+            of.inputs.iter().chain(&of.label).any(|wanted| name.eq_ignore_ascii_case(wanted))
+        };
+        let table = Table::open_with(path, |name| named.is_none_or(|of| is_named(name, of)))?;
         let columns = table.columns();
-        let named = |wanted: &str| columns.iter().position(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        let found = match label {
-            Some(label) => named(label),
-            None => LABELS.iter().find_map(|name| named(name)).or(columns.len().checked_sub(1)),
+        let find = |wanted: &str| columns.iter().position(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let missing = |name: &str| {
+            let names = Table::names(path).unwrap_or_default().join(", ");
+            Error::Stage(format!("the Parquet file has no column '{name}'; there are {names}"))
         };
-        let Some(at) = found else {
-            let names: Vec<_> = columns.iter().map(|(name, _)| name.as_str()).collect();
-            let what = format!(
-                "the Parquet file has no column '{}'; there are {}",
-                label.unwrap_or(""),
-                names.join(", ")
-            );
-            return Err(Error::Stage(what));
+        let chosen = match (named, label) {
+            (Some(named), _) => Chosen::named(named, columns.len(), find).map_err(|name| missing(&name))?,
+            (None, _) if labelled == Some(false) => Chosen::all(columns.len(), None),
+            (None, Some(label)) => {
+                Chosen::all(columns.len(), Some(find(label).ok_or_else(|| missing(label))?))
+            }
+            (None, None) => {
+                let usual = LABELS.iter().find_map(|name| find(name));
+                Chosen::all(columns.len(), usual.or(columns.len().checked_sub(1)))
+            }
         };
-        if columns.len() == 1 {
+        if chosen.inputs() == 0 {
             return Err(Error::Stage(
                 "the Parquet file has one column, and needs one of numbers beside its label".into(),
             ));
         }
-        let dtype = if columns[at].1.is_integer() { DType::I64 } else { DType::F32 };
-        let x = FieldSpec::new("x", DType::F32, [columns.len() - 1]);
-        Ok(Columnar { label: at, spec: vec![x, FieldSpec::new("y", dtype, [])], table })
+        let mut spec = vec![FieldSpec::new("x", DType::F32, [chosen.inputs()])];
+        if let Some(at) = chosen.label {
+            let dtype = if columns[at].1.is_integer() { DType::I64 } else { DType::F32 };
+            spec.push(FieldSpec::new("y", dtype, []));
+        }
+        Ok(Columnar { chosen, spec, table })
     }
 }
 
@@ -55,7 +75,7 @@ impl StreamSource for Columnar {
 
     fn open(&self) -> Result<Box<dyn Stream>> {
         let row = vec![0.0; self.table.columns().len()];
-        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, label: self.label }))
+        Ok(Box::new(ColumnarStream { rows: self.table.rows(), row, chosen: self.chosen.clone() }))
     }
 
     fn files(&self) -> Vec<std::path::PathBuf> {
@@ -74,7 +94,7 @@ impl StreamSource for Columnar {
 struct ColumnarStream {
     rows: Rows,
     row: Vec<f64>,
-    label: usize,
+    chosen: Chosen,
 }
 
 impl Stream for ColumnarStream {
@@ -85,14 +105,17 @@ impl Stream for ColumnarStream {
         if let Some(at) = self.row.iter().position(|x| x.is_nan()) {
             return Err(Error::refused(format!("column {} is NaN, not a number", at + 1)));
         }
-        let numbers = self.row.iter().enumerate().filter(|(at, _)| *at != self.label);
-        for (slot, (_, &number)) in out.get_mut::<f32>(0)?.iter_mut().zip(numbers) {
-            *slot = number as f32;
+        let x = out.get_mut::<f32>(0)?;
+        for (slot, &number) in self.chosen.slots.iter().zip(&self.row) {
+            if let Some(slot) = *slot {
+                x[slot] = number as f32;
+            }
         }
-        let label = self.row[self.label];
-        match out.spec()[1].dtype {
-            DType::I64 => out.set(1, &[label as i64])?,
-            _ => out.set(1, &[label as f32])?,
+        if let Some(label) = self.chosen.label.map(|at| self.row[at]) {
+            match out.spec()[1].dtype {
+                DType::I64 => out.set(1, &[label as i64])?,
+                _ => out.set(1, &[label as f32])?,
+            }
         }
         Ok(true)
     }

@@ -105,19 +105,7 @@ impl Folder {
             Some(images) => images.checked()?,
             None => {
                 let first = Probe::of_file(&listing.path(0)).map_err(|error| error.at(0))?;
-                let (mut height, mut width) = (first.height, first.width);
-                if first.orientation.swaps_axes() {
-                    (height, width) = (width, height);
-                }
-                let all = Images::new(height, width);
-                // One that is too large is refused by name before a batch of such is planned.
-                let limit = all.max_pixels;
-                if first.pixels() > limit as u64 {
-                    let what =
-                        format!("the first image has {height} × {width} pixels, over the limit of {limit}");
-                    return Err(unknown(&listing.path(0), what));
-                }
-                all
+                Images::as_first(&first, &listing.path(0))?
             }
         };
         let mut needs = Needs { longest: listing.longest, ..Needs::default() };
@@ -197,6 +185,11 @@ impl Source for Folder {
         Some(self.classes.as_ref()?.names.to_vec())
     }
 
+    fn class(&self, index: u64) -> Option<i64> {
+        let classes = self.classes.as_ref()?;
+        (index < self.listing.len()).then(|| i64::from(classes.numbers[self.listing.folder(index)]))
+    }
+
     fn sample_name(&self, index: u64) -> Option<String> {
         (index < self.listing.len()).then(|| self.listing.name(index))
     }
@@ -218,6 +211,10 @@ impl Source for Folder {
 
     fn scratch_bytes(&self) -> u64 {
         self.needs.scratch_bytes(self.images)
+    }
+
+    fn white(&self) -> Option<f32> {
+        Some(255.0 / self.divisor)
     }
 
     fn stored(&self) -> Option<Arc<dyn Source>> {

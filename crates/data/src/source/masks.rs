@@ -184,6 +184,10 @@ impl Source for Masks {
         self.pictures.scratch_bytes().max(masks) + self.masks.longest
     }
 
+    fn white(&self) -> Option<f32> {
+        self.pictures.white()
+    }
+
     fn stored(&self) -> Option<Arc<dyn Source>> {
         None
     }

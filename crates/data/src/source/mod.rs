@@ -12,15 +12,19 @@ mod function;
 mod listing;
 mod masks;
 mod packed;
+mod packed_records;
 mod picture;
 mod random;
 mod records;
 mod shapes;
+mod shards;
+mod subset;
 mod table;
 mod text;
 
 use crate::error::Result;
 use crate::sample::{FieldSpec, Sample, SampleMut};
+use plimsoll_formats::image::Resizer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,8 +42,11 @@ pub(crate) use function::{Function, Iterators};
 pub(crate) use listing::{folders, has_classes, has_images};
 pub(crate) use masks::{Masks, has_masks};
 pub(crate) use packed::{Packed, PackedColumn};
+pub(crate) use packed_records::PackedRecords;
 pub(crate) use records::Records;
 pub(crate) use shapes::ShapesSource;
+pub(crate) use shards::Shards;
+pub(crate) use subset::Subset;
 pub(crate) use table::Table;
 pub(crate) use text::Text;
 
@@ -66,6 +73,12 @@ pub trait Source: Send + Sync {
 
     /// The names of the classes that labels number, if they have any.
     fn class_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// The class of sample `index`, where it is known without reading the sample.
+    fn class(&self, index: u64) -> Option<i64> {
+        let _ = index;
         None
     }
 
@@ -100,6 +113,16 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Tells it from others of the same length and fields, for positions in a pipeline; 0 where that is not needed.
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    /// The number that a white pixel of the first field is (1, or 255), where that field is pictures and it is known.
+    fn white(&self) -> Option<f32> {
+        None
+    }
+
     /// Itself, where its samples are random numbers: then whoever takes a batch writes it, and no batch is kept.
     fn random(&self) -> Option<&Random> {
         None
@@ -122,6 +145,23 @@ pub trait StreamSource: Send + Sync {
         Ok(())
     }
 
+    /// As [`StreamSource::unpack`], with temporary memory that a thread keeps: what it takes is said by
+    /// [`StreamSource::scratch_bytes`].
+    fn unpack_with(&self, packed: &Sample<'_>, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
+        let _ = scratch;
+        self.unpack(packed, out)
+    }
+
+    /// Bytes of scratch that a thread needs at most to unpack.
+    fn scratch_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Tells it from others of the same length and fields, for positions in a pipeline; 0 where that is not needed.
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
     /// How many there are, if that is known.
     fn len(&self) -> Option<u64> {
         None
@@ -134,6 +174,12 @@ pub trait StreamSource: Send + Sync {
 
     /// Starts at the first sample.
     fn open(&self) -> Result<Box<dyn Stream>>;
+
+    /// Starts at the first sample, in an epoch: so often it was gone through before.
+    fn open_in(&self, epoch: u64) -> Result<Box<dyn Stream>> {
+        let _ = epoch;
+        self.open()
+    }
 
     /// What a user should know of the way from the file to the sample: conversions, what is left out.
     fn notes(&self) -> Vec<String> {
@@ -176,8 +222,12 @@ pub struct Scratch {
     pub record: Vec<u8>,
     /// Bytes after decoding.
     pub decoded: Vec<u8>,
-    /// Numbers between decoding and the sample.
-    pub floats: Vec<f32>,
+    /// The room in which images are resized.
+    pub(crate) resizer: Resizer,
+    /// The epoch of the sample that is read.
+    pub(crate) epoch: u64,
+    /// What is kept for pipelines inside this one.
+    pub(crate) nested: Vec<crate::combine::Nested>,
     /// What was read ahead of each file, for samples that are read in turn.
     pub(crate) blocks: Vec<Block>,
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_formats::image::{self, Orientation, Probe, Size, fit};
+use plimsoll_formats::image::{self, Orientation, Probe, Resizer, Size, fit};
 use plimsoll_formats::{Element, Stored};
 use plimsoll_graph::DType;
 
@@ -27,6 +27,21 @@ impl Images {
     /// Images of this size in color, decoded from files of at most 64 megapixels.
     pub fn new(height: usize, width: usize) -> Images {
         Images { height, width, channels: 3, max_pixels: 64 << 20 }
+    }
+
+    /// The size of the first image, upright, in color. One that is too large is refused by name before a batch of such is planned.
+    pub(crate) fn as_first(first: &Probe, file: &Path) -> Result<Images> {
+        let (mut height, mut width) = (first.height, first.width);
+        if first.orientation.swaps_axes() {
+            (height, width) = (width, height);
+        }
+        let all = Images::new(height, width);
+        let limit = all.max_pixels;
+        if first.pixels() > limit as u64 {
+            let what = format!("the first image has {height} × {width} pixels, over the limit of {limit}");
+            return Err(Error::Unknown { path: file.display().to_string(), what });
+        }
+        Ok(all)
     }
 
     pub(crate) fn field(&self, name: &str, dtype: DType) -> FieldSpec {
@@ -60,7 +75,7 @@ impl Images {
         let resized = &mut scratch.bytes;
         fit(resized, height * width * channels);
         let (down, across) = if orientation.swaps_axes() { (width, height) } else { (height, width) };
-        image::resize(&scratch.decoded, size, down, across, &mut scratch.floats, resized);
+        scratch.resizer.resize(&scratch.decoded, size, [down, across], path, resized)?;
         let mut pixels = &scratch.bytes;
         if orientation != Orientation::UPRIGHT {
             fit(&mut scratch.record, height * width * channels);
@@ -102,12 +117,12 @@ impl Needs {
         }
         let size = Size { height: probe.height, width: probe.width, channels: images.channels };
         self.decode = self.decode.max(probe.decode_bytes);
-        self.resize = self.resize.max(image::resize_bytes(size, height, width));
+        self.resize = self.resize.max(Resizer::bytes(size, [height, width]));
         self.pixels = self.pixels.max(probe.pixels());
         self.other_sizes += u64::from((probe.height, probe.width) != (height, width));
     }
 
-    /// Bytes that a thread needs: the file, its pixels, rows between the two axes, the result and the result turned.
+    /// Bytes that a thread needs: the file, its pixels, the picture between its two axes, the result and the result turned.
     pub fn scratch_bytes(&self, images: Images) -> u64 {
         let result = (images.height * images.width * images.channels) as u64;
         self.longest.max(result) + self.decode + self.resize + result

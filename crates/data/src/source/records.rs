@@ -65,16 +65,37 @@ impl Records {
         }
         let (images, needs) = (images.map(Images::checked).transpose()?, Needs::default());
         let mut records = Records { files: files.into(), images, needs, scale, spec: Vec::new() };
-        let mut scratch = Scratch::default();
-        let path = records.load(0, &mut scratch.bytes)?.0.to_owned();
-        for (name, feature) in features(&scratch.bytes) {
+        let mut record = Vec::new();
+        let path = records.load(0, &mut record)?.0.to_owned();
+        records.describe(&record, &path)?;
+        records.look()?;
+        Ok(records)
+    }
+
+    /// Records that lie elsewhere: what the first one has, and how large the images of all are.
+    pub fn elsewhere(
+        first: &[u8],
+        path: &Path,
+        images: Option<Images>,
+        scale: Option<Scale>,
+    ) -> Result<Records> {
+        let (images, needs) = (images.map(Images::checked).transpose()?, Needs::default());
+        let mut records = Records { files: Vec::new().into(), images, needs, scale, spec: Vec::new() };
+        records.describe(first, path)?;
+        Ok(records)
+    }
+
+    /// Takes the fields of the first record for those of all.
+    fn describe(&mut self, record: &[u8], path: &Path) -> Result<()> {
+        let records = self;
+        for (name, feature) in features(record) {
             let (kind, count) = match feature {
                 Feature::Floats(_) => (DType::F32, feature.floats().count()),
                 Feature::Ints(_) => (DType::I64, feature.ints().count()),
                 Feature::Bytes(_) => {
                     let bytes = feature.bytes().next().unwrap_or(&[]);
                     if image::is_image(bytes) {
-                        let probe = image::Probe::read(&mut std::io::Cursor::new(bytes), &path)?;
+                        let probe = image::Probe::read(&mut std::io::Cursor::new(bytes), path)?;
                         let images = *records.images.get_or_insert(Images::new(probe.height, probe.width));
                         records.spec.push(images.field(name, DType::F32));
                         continue;
@@ -86,12 +107,23 @@ impl Records {
             records.spec.push(FieldSpec::new(name, kind, shape));
         }
         if records.spec.is_empty() {
-            return Err(FileError::damaged_at(&path, 0, "the record is no tf.train.Example").into());
+            return Err(FileError::damaged_at(path, 0, "the record is no tf.train.Example").into());
         }
         // Protocol buffers store a map in any order.
         records.spec.sort_by_key(|field| (is_label(&field.name), field.name.clone()));
-        records.look()?;
-        Ok(records)
+        Ok(())
+    }
+
+    /// Counts the images of a record in.
+    pub fn see(&mut self, record: &[u8], path: &Path) {
+        let Some(images) = self.images else { return };
+        for bytes in features(record).filter_map(|(_, feature)| feature.bytes().next()) {
+            if let (true, Ok(probe)) =
+                (image::is_image(bytes), image::Probe::read(&mut std::io::Cursor::new(bytes), path))
+            {
+                self.needs.see(&probe, images);
+            }
+        }
     }
 
     /// Finds how large images are: those of the longest records are looked at. Larger ones are refused, with figures.
@@ -109,13 +141,7 @@ impl Records {
             // What is damaged is said when it is read.
             let Ok((path, _)) = self.load(index, &mut bytes) else { continue };
             let path = path.to_owned();
-            for bytes in features(&bytes).filter_map(|(_, feature)| feature.bytes().next()) {
-                if let (true, Ok(probe)) =
-                    (image::is_image(bytes), image::Probe::read(&mut std::io::Cursor::new(bytes), &path))
-                {
-                    self.needs.see(&probe, images);
-                }
-            }
+            self.see(&bytes, &path);
         }
         images.max_pixels = images.max_pixels.min(PIXELS_LEAST.max(self.needs.pixels as usize));
         self.images = Some(images);
@@ -175,6 +201,28 @@ impl Source for Records {
 
     fn scratch_bytes(&self) -> u64 {
         let longest = self.files.iter().map(|file| file.index.longest as u64).max().unwrap_or(0);
+        self.scratch_for(longest)
+    }
+
+    fn stored(&self) -> Option<Arc<dyn Source>> {
+        Some(Arc::new(self.as_stored()))
+    }
+}
+
+impl Records {
+    /// The same records with pixels as they are stored.
+    pub fn as_stored(&self) -> Records {
+        let mut records = self.clone();
+        for field in
+            records.spec.iter_mut().filter(|field| field.dtype == DType::F32 && field.shape.len() == 3)
+        {
+            field.dtype = DType::U8;
+        }
+        records
+    }
+
+    /// Bytes of scratch for records of at most this length.
+    pub fn scratch_for(&self, longest: u64) -> u64 {
         let images = |images: Images| {
             let least = (12 * PIXELS_LEAST + images.height * images.width * images.channels) as u64;
             self.needs.scratch_bytes(images).max(least)
@@ -182,19 +230,8 @@ impl Source for Records {
         2 * longest + self.images.map_or(0, images)
     }
 
-    fn stored(&self) -> Option<Arc<dyn Source>> {
-        let mut records = self.clone();
-        for field in
-            records.spec.iter_mut().filter(|field| field.dtype == DType::F32 && field.shape.len() == 3)
-        {
-            field.dtype = DType::U8;
-        }
-        Some(Arc::new(records))
-    }
-}
-
-impl Records {
-    fn write(
+    /// Writes the sample that a record is.
+    pub fn write(
         &self,
         path: &Path,
         record: &[u8],

@@ -90,6 +90,10 @@ impl Source for ShapesSource {
         self.shapes.count
     }
 
+    fn white(&self) -> Option<f32> {
+        Some(1.0)
+    }
+
     fn read(&self, index: u64, _: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
         let Shapes { height, width, channels, most, seed, .. } = self.shapes;
         let key = [seed as u32, (seed >> 32) as u32];

@@ -9,6 +9,7 @@ use plimsoll_graph::DType;
 
 use super::array::read_at;
 use super::{Scratch, Source};
+use crate::columns::{Chosen, Columns};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
 
@@ -26,8 +27,8 @@ pub(crate) struct Table {
     before: usize,
     /// The names of columns, where there is a heading.
     heading: Vec<String>,
-    /// The column that is the label, if there are labels.
-    label: Option<usize>,
+    /// The columns that are read.
+    chosen: Chosen,
     columns: usize,
     labels: Labels,
     spec: Vec<FieldSpec>,
@@ -59,9 +60,21 @@ struct Found {
 
 impl Table {
     /// Finds the rows. The first one is a heading if two of its fields are no numbers. The label is the column of the
-    /// given name or number, else one with a usual name, else the last; there is none where `labelled` is `Some(false)`.
+    /// given name or number, else one with a usual name, else the last; there is none where `labelled` is `Some(false)`. With
+    /// `named` the columns are those, and others may hold anything.
     /// Labels are names if the first one is, whole numbers if all of them are, and floats otherwise.
-    pub fn new(path: &Path, label: Option<&str>, labelled: Option<bool>) -> Result<Table> {
+    pub fn new(
+        path: &Path,
+        label: Option<&str>,
+        labelled: Option<bool>,
+        named: Option<&Columns>,
+    ) -> Result<Table> {
+        let named = named.map(|named| named.labelled(labelled));
+        let (label, labelled) = match &named {
+            Some(Columns { label: Some(label), .. }) => (Some(label.as_str()), labelled),
+            Some(Columns { label: None, .. }) => (None, Some(false)),
+            None => (label, labelled),
+        };
         let unknown = |what: String| Error::Unknown { path: path.display().to_string(), what };
         let mut found = Found {
             heading: None,
@@ -86,7 +99,20 @@ impl Table {
             let names = heading.unwrap_or_default().join(", ");
             return Err(unknown(format!("it has no column '{}'; there are {names}", label.unwrap_or(""))));
         };
-        if at.is_some() && columns == 1 {
+        let chosen = match &named {
+            None => Chosen::all(columns, at),
+            Some(named) => {
+                let names = heading.clone().unwrap_or_default();
+                let find = |wanted: &str| {
+                    let named = names.iter().position(|name| name.eq_ignore_ascii_case(wanted));
+                    named.or_else(|| wanted.parse().ok())
+                };
+                Chosen::named(named, columns, find).map_err(|name| {
+                    unknown(format!("it has no column '{name}'; there are {}", names.join(", ")))
+                })?
+            }
+        };
+        if chosen.inputs() == 0 {
             let what = "it has one column, and a table needs a column of numbers beside its label; is it separated by \
                         something else than commas?";
             return Err(unknown(what.into()));
@@ -102,7 +128,7 @@ impl Table {
             (false, true) => Labels::Whole,
             (false, false) => Labels::Floats,
         };
-        let mut spec = vec![FieldSpec::new("x", DType::F32, [columns - usize::from(at.is_some())])];
+        let mut spec = vec![FieldSpec::new("x", DType::F32, [chosen.inputs()])];
         if at.is_some() {
             let dtype = if labels == Labels::Floats { DType::F32 } else { DType::I64 };
             spec.push(FieldSpec::new("y", dtype, []));
@@ -110,7 +136,7 @@ impl Table {
         let file = File::open(path).map_err(|error| FileError::io(path, error))?;
         let before = usize::from(heading.is_some());
         let (index, heading, path) = (Arc::new(index), heading.unwrap_or_default(), path.to_owned());
-        Ok(Table { file, path, index, before, heading, label: at, columns, labels, spec })
+        Ok(Table { file, path, index, before, heading, chosen, columns, labels, spec })
     }
 
     /// What is wrong in a row, with the line as an editor counts it, and the column where it has one.
@@ -233,13 +259,15 @@ impl Source for Table {
         // Empty lines may follow the record.
         let bytes = if start == 0 { csv::trim_mark(&scratch.bytes) } else { &scratch.bytes };
         let record = csv::trim_end(bytes.trim_ascii_end());
-        let (mut columns, mut next) = (0, 0);
+        let mut columns = 0;
         for (at, field) in csv::fields(record).enumerate() {
             columns += 1;
-            if Some(at) == self.label {
+            if Some(at) == self.chosen.label {
                 self.write_label(&field, out)?.map_err(|what| self.damaged(index, Some(at), &what))?;
                 continue;
             }
+            // A column too many is said below.
+            let Some(place) = self.chosen.slots.get(at).copied().flatten() else { continue };
             let Some(number) = csv::number(&field).filter(|number| !number.is_nan()) else {
                 let what = match field.trim_ascii().is_empty() {
                     true => "the number is missing".to_owned(),
@@ -247,10 +275,7 @@ impl Source for Table {
                 };
                 return Err(self.damaged(index, Some(at), &what));
             };
-            if let Some(slot) = out.get_mut::<f32>(0)?.get_mut(next) {
-                *slot = number as f32;
-            }
-            next += 1;
+            out.get_mut::<f32>(0)?[place] = number as f32;
         }
         if columns != self.columns {
             let what = format!("it has {columns} columns where the first row has {}", self.columns);
@@ -260,7 +285,7 @@ impl Source for Table {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Some(at) = self.label else { return Vec::new() };
+        let Some(at) = self.chosen.label else { return Vec::new() };
         let column = self.heading.get(at).map_or(format!("column {}", at + 1), |name| format!("'{name}'"));
         let what = match &self.labels {
             Labels::Whole => "whole numbers".to_owned(),
@@ -289,7 +314,10 @@ impl Source for Table {
             _ => 0,
         };
         let heading: usize = self.heading.iter().map(|name| name.len() + 24).sum();
-        ((self.index.starts.capacity() + self.index.lines.capacity()) * 8 + names + heading) as u64
+        ((self.index.starts.capacity() + self.index.lines.capacity()) * 8
+            + names
+            + heading
+            + 16 * self.columns) as u64
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -19,7 +19,7 @@ use crate::{FileError, Result};
 pub use exif::{Orientation, orientation};
 pub use png::decode_ids;
 pub use probe::Probe;
-pub use resize::{resize, resize_bytes, resize_nearest, turn};
+pub use resize::{Resizer, resize_nearest, turn};
 
 /// Pixels, row after row, `channels` bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +237,10 @@ mod tests {
         assert_eq!((probe.width, probe.height), (5, 4));
     }
 
+    fn resize(pixels: &[u8], size: Size, to: [usize; 2], out: &mut [u8]) {
+        Resizer::default().resize(pixels, size, to, Path::new("cat.png"), out).unwrap();
+    }
+
     fn read(bytes: &[u8], channels: usize, limit: usize) -> Result<(Size, Vec<u8>)> {
         let mut pixels = Vec::new();
         let size = decode(bytes, Path::new("cat.png"), channels, limit, &mut pixels)?;
@@ -299,7 +303,7 @@ mod tests {
         // A smooth image at quality 90: a few levels at each pixel.
         assert!(error < 4 * exact.len() as u32, "{error}");
         let mut small = [0; 45];
-        resize(&exact, size, 3, 5, &mut Vec::new(), &mut small);
+        resize(&exact, size, [3, 5], &mut small);
         let golden = include_bytes!("../../fixtures/gradient-3x5.npy");
         for (ours, theirs) in small.iter().zip(&golden[golden.len() - 45..]) {
             assert!(ours.abs_diff(*theirs) <= 1, "{small:?}");
@@ -310,14 +314,14 @@ mod tests {
     fn shrinking_averages_and_growing_interpolates() {
         let size = Size { height: 1, width: 4, channels: 1 };
         let mut out = [0; 2];
-        resize(&[0, 100, 100, 200], size, 1, 2, &mut Vec::new(), &mut out);
+        resize(&[0, 100, 100, 200], size, [1, 2], &mut out);
         // The triangle over pixels 0, 1, 2 with weights 3, 3, 1: (0 + 300 + 100) / 7, and its mirror image.
         assert_eq!(out, [57, 143]);
         let mut out = [0; 4];
-        resize(&[0, 100], Size { height: 1, width: 2, channels: 1 }, 1, 4, &mut Vec::new(), &mut out);
+        resize(&[0, 100], Size { height: 1, width: 2, channels: 1 }, [1, 4], &mut out);
         assert_eq!(out, [0, 25, 75, 100]);
         let mut out = [0; 12];
-        resize(&[50; 27], Size { height: 3, width: 3, channels: 3 }, 2, 2, &mut Vec::new(), &mut out);
+        resize(&[50; 27], Size { height: 3, width: 3, channels: 3 }, [2, 2], &mut out);
         assert_eq!(out, [50; 12]);
     }
 }

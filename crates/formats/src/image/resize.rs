@@ -1,93 +1,87 @@
 //! Turns pixels of one size into pixels of another, and pixels of a camera held sideways into upright ones.
 
-use super::{Orientation, Size, fit};
+use std::path::Path;
 
-/// Bytes that [`resize`] takes beside its input and output.
-pub fn resize_bytes(size: Size, height: usize, width: usize) -> u64 {
-    if (size.height, size.width) == (height, width) {
-        return 0;
-    }
-    let (across, down) = (Taps::new(size.width, width), Taps::new(size.height, height));
-    let row = (width * size.channels) as u64;
-    4 * (across.room() as u64 + down.room() as u64 + (size.height as u64 + 1) * row)
-}
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{self as library, FilterType, PixelType, ResizeAlg, ResizeOptions};
 
-/// Resizes by a triangle filter as wide as the scale, so that shrinking averages instead of skipping pixels.
+use super::{Orientation, Size};
+use crate::{FileError, Result};
+
+/// Resizes by a triangle filter as wide as the scale, so that shrinking averages instead of skipping pixels. It is the filter that
+/// Pillow calls bilinear and TensorFlow bilinear with `antialias`; rounding is to the nearest level after each axis.
 ///
-/// The result is in `out`; `scratch` holds the weights and the image between its two axes.
-pub fn resize(
-    pixels: &[u8],
-    size: Size,
-    height: usize,
-    width: usize,
-    scratch: &mut Vec<f32>,
-    out: &mut [u8],
-) {
-    let Size { height: from_height, width: from_width, channels } = size;
-    if (from_height, from_width) == (height, width) {
-        out.copy_from_slice(&pixels[..out.len()]);
-        return;
-    }
-    let (across, down) = (Taps::new(from_width, width), Taps::new(from_height, height));
-    let row = width * channels;
-    fit(scratch, across.room() + down.room() + from_height * row + row);
-    let (x_taps, rest) = scratch.split_at_mut(across.room());
-    let (y_taps, rest) = rest.split_at_mut(down.room());
-    let (between, sums) = rest.split_at_mut(from_height * row);
-    across.fill(x_taps);
-    down.fill(y_taps);
-    // First every row to its new width, kept as floats so that rounding happens once.
-    for (input, output) in pixels.chunks_exact(from_width * channels).zip(between.chunks_exact_mut(row)) {
-        for (taps, output) in x_taps.chunks_exact(across.stride).zip(output.chunks_exact_mut(channels)) {
-            let first = taps[0] as usize * channels;
-            output.fill(0.0);
-            // Weights behind the last pixel are zero and meet no pixel.
-            for (weight, pixel) in taps[1..].iter().zip(input[first..].chunks_exact(channels)) {
-                output.iter_mut().zip(pixel).for_each(|(sum, &value)| *sum += weight * f32::from(value));
-            }
+/// It keeps the room that one image took for the next.
+///
+/// ```
+/// use plimsoll_formats::image::{Resizer, Size};
+///
+/// let mut half = [0; 2];
+/// let size = Size { height: 1, width: 4, channels: 1 };
+/// Resizer::default().resize(&[0, 100, 100, 200], size, [1, 2], "cat.png".as_ref(), &mut half)?;
+/// assert_eq!(half, [57, 143]);
+/// # Ok::<(), plimsoll_formats::FileError>(())
+/// ```
+#[derive(Default)]
+pub struct Resizer(library::Resizer);
+
+impl Resizer {
+    /// Bytes that resizing an image of `size` takes beside its input and output.
+    pub fn bytes(size: Size, [height, width]: [usize; 2]) -> u64 {
+        if (size.height, size.width) == (height, width) {
+            return 0;
         }
+        between_bytes(size, height) as u64 + taps_bytes(size.width, width) + taps_bytes(size.height, height)
     }
-    for (taps, output) in y_taps.chunks_exact(down.stride).zip(out.chunks_exact_mut(row)) {
-        sums.fill(0.5);
-        for (weight, input) in taps[1..].iter().zip(between[taps[0] as usize * row..].chunks_exact(row)) {
-            sums.iter_mut().zip(input).for_each(|(sum, value)| *sum += weight * value);
+
+    /// Resizes `pixels` to `height` rows of `width` pixels in `out`; `file` is the name for errors.
+    ///
+    /// # Errors
+    /// There are fewer pixels than `size` says, or `out` is not as long as the result.
+    pub fn resize(
+        &mut self,
+        pixels: &[u8],
+        size: Size,
+        [height, width]: [usize; 2],
+        file: &Path,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let wrong = |what: &dyn std::fmt::Display| {
+            let Size { height: rows, width: columns, channels } = size;
+            let what = format!(
+                "{rows} × {columns} × {channels} pixels cannot be resized to {height} × {width}: {what}"
+            );
+            FileError::unsupported(file, what)
+        };
+        let kind = match size.channels {
+            1 => PixelType::U8,
+            3 => PixelType::U8x3,
+            _ => return Err(wrong(&"images have 1 channel (gray) or 3 (color)")),
+        };
+        let side = |n: usize| u32::try_from(n).map_err(|error| wrong(&error));
+        let from = ImageRef::new(side(size.width)?, side(size.height)?, pixels, kind);
+        let from = from.map_err(|error| wrong(&error))?;
+        let to = Image::from_slice_u8(side(width)?, side(height)?, out, kind);
+        let mut to = to.map_err(|error| wrong(&error))?;
+        // A buffer that grows may become twice as long as is needed; one that is made anew does not.
+        if self.0.size_of_internal_buffers() < between_bytes(size, height) {
+            self.0.reset_internal_buffers();
         }
-        output.iter_mut().zip(&*sums).for_each(|(pixel, sum)| *pixel = sum.clamp(0.0, 255.0) as u8);
+        let triangle = ResizeAlg::Convolution(FilterType::Bilinear);
+        let options = ResizeOptions::new().resize_alg(triangle).use_alpha(false);
+        self.0.resize(&from, &mut to, &options).map_err(|error| wrong(&error))
     }
 }
 
-/// The weights of the old pixels that make each new pixel: a triangle around its center.
-struct Taps {
-    from: usize,
-    to: usize,
-    ratio: f32,
-    /// Numbers for each new pixel: the first old pixel, then the weights from there on.
-    stride: usize,
+/// Bytes of the image between its two axes: it has its new height already, and a pixel more for alignment.
+fn between_bytes(size: Size, height: usize) -> usize {
+    (size.width * height + 1) * size.channels
 }
 
-impl Taps {
-    fn new(from: usize, to: usize) -> Taps {
-        let ratio = from as f32 / to as f32;
-        Taps { from, to, ratio, stride: 2 * ratio.max(1.0).ceil() as usize + 3 }
-    }
-
-    fn room(&self) -> usize {
-        self.to * self.stride
-    }
-
-    fn fill(&self, taps: &mut [f32]) {
-        let scale = self.ratio.max(1.0);
-        for (at, taps) in taps.chunks_exact_mut(self.stride).enumerate() {
-            let center = (at as f32 + 0.5) * self.ratio;
-            let first = ((center - scale + 0.5).max(0.0) as usize).min(self.from - 1);
-            let end = ((center + scale + 0.5) as usize).clamp(first + 1, self.from);
-            let weight = |pixel: usize| (1.0 - (pixel as f32 + 0.5 - center).abs() / scale).max(0.0);
-            let total = (first..end).map(weight).sum::<f32>().max(f32::MIN_POSITIVE);
-            taps.fill(0.0);
-            taps[0] = first as f32;
-            taps[1..].iter_mut().zip(first..end).for_each(|(tap, pixel)| *tap = weight(pixel) / total);
-        }
-    }
+/// Bytes of the weights along an axis: as numbers of 8 bytes, and as small lists of 2 bytes with what the allocator adds.
+fn taps_bytes(from: usize, to: usize) -> u64 {
+    let taps = 2 * (from as f64 / to as f64).max(1.0).ceil() as u64 + 1;
+    to as u64 * (8 * taps + 8 + 32 + 2 * taps + 32)
 }
 
 /// Resizes without mixing: each new pixel is the old one at its center. For pixels that are numbers of classes.
@@ -170,10 +164,29 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_resizing_are_what_it_takes() {
-        let size = Size { height: 37, width: 53, channels: 3 };
-        let mut scratch = Vec::new();
-        resize(&vec![9; 37 * 53 * 3], size, 11, 7, &mut scratch, &mut [0; 11 * 7 * 3]);
-        assert_eq!(resize_bytes(size, 11, 7), 4 * scratch.len() as u64);
+    fn the_room_that_is_kept_is_what_was_declared_for_the_largest() {
+        let mut resizer = Resizer::default();
+        let mut most = 0;
+        for (height, width, to) in [(37, 53, [11, 7]), (90, 20, [10, 9]), (37, 53, [12, 7]), (9, 9, [9, 9])] {
+            let size = Size { height, width, channels: 3 };
+            most = most.max(Resizer::bytes(size, to));
+            let mut out = vec![0; to[0] * to[1] * 3];
+            resizer.resize(&vec![9; height * width * 3], size, to, Path::new("a"), &mut out).unwrap();
+            assert!(out.iter().all(|&level| level == 9));
+            let kept = resizer.0.size_of_internal_buffers() as u64;
+            assert!(kept <= most, "{kept} of {most} bytes");
+        }
+    }
+
+    #[test]
+    fn pixels_that_are_not_there_are_an_error() {
+        let size = Size { height: 3, width: 3, channels: 1 };
+        let resize = |pixels: &[u8], out: &mut [u8]| {
+            Resizer::default().resize(pixels, size, [2, 2], Path::new("cat.png"), out)
+        };
+        let short = resize(&[0; 8], &mut [0; 4]).unwrap_err().to_string();
+        assert!(short.starts_with("cat.png: 3 × 3 × 1 pixels cannot be resized to 2 × 2"), "{short}");
+        assert!(resize(&[0; 9], &mut [0; 3]).is_err());
+        assert!(resize(&[0; 9], &mut [0; 4]).is_ok());
     }
 }
