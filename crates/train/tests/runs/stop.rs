@@ -1,6 +1,6 @@
 //! Runs that are asked to end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -103,12 +103,13 @@ fn a_validation_is_broken_off_and_done_again_later() {
 #[test]
 fn a_run_that_waits_for_input_can_be_stopped() {
     let flag = StopFlag::new();
-    let is_slow = flag.clone();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = over.clone();
     let spec = [FieldSpec::new("x", DType::F32, [6]), FieldSpec::new("y", DType::I64, [])];
-    // After two batches nothing comes any more, until somebody wants to stop.
+    // After two batches nothing comes any more, until long after somebody wanted to stop.
     let data = Dataset::from_fn(spec, 1000, move |i, out| {
         let began = Instant::now();
-        while i >= 8 && !is_slow.is_set() && began.elapsed() < Duration::from_secs(60) {
+        while i >= 8 && !is_over.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(5));
         }
         out.set(0, &[0.5f32; 6])?;
@@ -119,7 +120,10 @@ fn a_run_that_waits_for_input_can_be_stopped() {
     let asked = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         elsewhere.stop();
-        Instant::now()
+        let asked = Instant::now();
+        std::thread::sleep(Duration::from_millis(700));
+        over.store(true, Ordering::SeqCst);
+        asked
     });
     let mut trainer = trainer().stop_flag(flag);
     trainer.fit(&data, Epochs(1)).unwrap();
