@@ -1,7 +1,8 @@
 //! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
 //!
 //! A trainer is one object to its user and several subjects to its reader, one file each: what can be said of it (`options`), how its
-//! memory is planned (`planning`, `batch_sizes`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`).
+//! memory is planned (`planning`, `batch_sizes`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`), looking
+//! into it (`parity`, `rate_finder`), what is kept beside its steps (`best`, `average`).
 
 mod batch_sizes;
 mod options;
