@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod config;
 mod convert;
+mod data;
 mod device_args;
 mod digits;
 mod explain;
@@ -77,6 +78,8 @@ enum Command {
     Convert(convert::Args),
     /// Measures the training steps of a model.
     Bench(Box<bench::Args>),
+    /// Reads data without a model: how fast it feeds training, and what the pipeline takes.
+    Data(data::Args),
     /// Plans a training step within a memory limit: what it will take, before it starts.
     Plan(Box<plan::Args>),
     /// Explains an out-of-memory report of TensorFlow, PyTorch or JAX.
@@ -151,6 +154,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
+        Command::Data(args) => data::run(&args),
         Command::Explain(args) => explain::run(&args).map_err(Stop::from),
         Command::Report(args) => report::run(&args).map_err(Stop::from),
         Command::Inspect(args) => inspect::run(&args),

@@ -3,6 +3,7 @@
 mod card;
 mod common;
 mod contract;
+mod data;
 mod evening;
 mod explain;
 mod keras_training;
