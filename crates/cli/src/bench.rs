@@ -177,7 +177,7 @@ fn random_batch(setup: &Setup, config: &Config) -> Result<Vec<Tensor>, Failure> 
     let file = setup.model_setup.keras.as_ref().map(|compiled| &compiled.model);
     // What has fewer samples than a batch is one smaller batch.
     let samples = setup.train.samples()?.map_or(setup.batch, |n| setup.batch.min(n as usize));
-    let data = random::batch_like(&setup.form, file, samples, config.seed)?;
+    let data = random::batch_like(setup.train.spec()?, setup.form.classes, file, samples, config.seed);
     let none = || Failure("there is no batch to measure with".into());
     let batch = data.batches()?.next().ok_or_else(none)??;
     let mut tensors = Vec::new();

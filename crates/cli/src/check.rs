@@ -60,6 +60,11 @@ pub fn check(config: &Config) -> Result<(), Failure> {
         let why = "--validation names the data to evaluate on and --validation-split holds some back for it";
         return Err(Failure(format!("{why}; leave one of them out")));
     }
+    if config.stratified == Some(true) && config.validation_split.is_none() {
+        return Err(Failure(
+            "--stratified is for --validation-split FRACTION, which is not asked for".into(),
+        ));
+    }
     if let (Some(micro), Some(batch)) = (config.micro_batch, config.samples())
         && micro > batch
     {
@@ -98,6 +103,8 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     config.precision()?;
     config.on_error()?;
     config.scale()?;
+    config.augment()?;
+    config.columns()?;
     config.written_memory_limit()?;
     config.host_memory()?;
     config.measures()?;
@@ -180,6 +187,9 @@ mod tests {
             ("metrics = \"acc\"", "metric acc"),
             ("precision = \"f8\"", "precision f8"),
             ("scale = \"half\"", "--scale half"),
+            ("stratified = true", "--stratified"),
+            ("columns = \"age\"", "--columns age"),
+            ("augment = \"flip,blur\"", "--augment flip,blur"),
             ("memory = \"lots\"", "--memory"),
         ] {
             let why = refusal(toml);

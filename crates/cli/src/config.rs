@@ -29,7 +29,8 @@ pub struct Config {
     #[serde(skip)]
     pub model_copy: Option<PathBuf>,
     /// The data: `digits`, `shapes[:SIDE[:COUNT]]`, `text`, or `random` (numbers of the model's own sizes, to try speed and memory), or
-    /// a path: a folder of images (a sub-folder a class), or of `images` and `masks`; IDX, .npz, .npy, .csv, .tfrecord, .txt files.
+    /// a path: a folder of images (a sub-folder a class), or of `images` and `masks`; IDX, .npz, .npy, .csv, .parquet,
+    /// .tfrecord, .tar (WebDataset), .txt files.
     /// For a Keras file with several inputs or outputs: arrays of their names, or x0, x1, y0, y1. [default: digits; shapes:128
     /// for unet, text for gpt and lstm; for other models `plan`, `bench` and `inspect` take random]
     #[arg(long, help_heading = "Data")]
@@ -44,11 +45,25 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_split: Option<f64>,
+    /// Hold back the same share of every class with --validation-split.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stratified: Option<bool>,
     /// What stored bytes (uint8 arrays and images) become: `none` (0 to 255), `unit` (divided by 255), or a number to multiply by.
     /// [default: none for a Keras file, as Keras does; unit for other models]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
+    /// The columns of a table (.csv, .parquet) that are read, by name, others passed over: `x=age,height,y=price`. [default: all]
+    #[arg(long, help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub columns: Option<String>,
+    /// Changes of training pictures, differently in every epoch, with commas: `flip`, `crop:4` (moved by up to 4 pixels), `rotate:15`
+    /// (degrees), `color:0.2` (brightness, contrast, saturation), `cutout:8` (a black square), `mixup:0.2`. Masks are changed with
+    /// their pictures; evaluation never is. [default: none]
+    #[arg(long, help_heading = "Data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub augment: Option<String>,
     /// Samples a step; or `auto`: the size that the planner finds fastest within `--memory`, whole or in micro-batches. The learning
     /// rate is not changed with it. [default: 32; 250 for the demo]
     #[arg(long, help_heading = "Training", value_name = "N | auto")]
@@ -259,7 +274,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split scale batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
             memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }

@@ -11,6 +11,7 @@ mod check;
 mod compare;
 mod config;
 mod convert;
+mod data;
 mod device_args;
 mod devices;
 mod digits;
@@ -83,6 +84,8 @@ enum Command {
     Convert(convert::Args),
     /// Measures the training steps of a model.
     Bench(Box<bench::Args>),
+    /// Reads data without a model: how fast it feeds training, and what the pipeline takes.
+    Data(data::Args),
     /// Plans a training step within a memory limit: what it will take, before it starts.
     Plan(Box<plan::Args>),
     /// Tries learning rates from small to large and suggests one; nothing is trained.
@@ -167,6 +170,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
+        Command::Data(args) => data::run(&args),
         Command::Lr(args) => lr::run(&args),
         Command::Parity(args) => parity::run(&args),
         Command::Runs(args) => runs::run(&args).map_err(Stop::from),

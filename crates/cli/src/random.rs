@@ -7,7 +7,6 @@ use plimsoll::prelude::*;
 use crate::Failure;
 use crate::batch_auto;
 use crate::config::Config;
-use crate::form::Form;
 use crate::keras_file;
 use crate::model_setup::{self, Purpose};
 use crate::sizes;
@@ -30,14 +29,14 @@ pub fn open(
     Ok((random(fields, STEPS * batch, config.seed), classes))
 }
 
-/// One batch of random numbers of the form that data has.
+/// One batch of random numbers of the form that data has, with labels of so many classes.
 pub fn batch_like(
-    form: &Form,
+    spec: Vec<FieldSpec>,
+    known_classes: Option<usize>,
     file: Option<&KerasModel>,
     batch: usize,
     seed: Option<u64>,
-) -> Result<Dataset, Failure> {
-    let spec = form.spec()?;
+) -> Dataset {
     let inputs = file.map_or(1, KerasModel::n_inputs);
     let field = |(i, spec): (usize, FieldSpec)| {
         let classes = match file {
@@ -46,7 +45,7 @@ pub fn batch_like(
                 let outputs = file.outputs().iter().filter(|ty| ty.shape.rank() == spec.shape.len() + 2);
                 outputs.filter_map(|ty| ty.shape.last().copied()).min()
             }
-            None => form.classes,
+            None => known_classes,
         };
         let draw = match (spec.dtype.is_float(), i < inputs) {
             (true, true) => Draw::Centered,
@@ -56,7 +55,7 @@ pub fn batch_like(
         };
         (spec, draw)
     };
-    Ok(random(spec.into_iter().enumerate().map(field).collect(), batch as u64, seed).batch(batch))
+    random(spec.into_iter().enumerate().map(field).collect(), batch as u64, seed).batch(batch)
 }
 
 fn random(fields: Vec<(FieldSpec, Draw)>, count: u64, seed: Option<u64>) -> Dataset {

@@ -82,6 +82,7 @@ impl Setup {
         if train.samples()? == Some(0) {
             return Err(Failure(format!("{} has no samples to train on", form.data)));
         }
+        let (train, held_back) = augmented(config, &model_setup, &form, train, held_back)?;
         let unbatched = train.shuffle(1 << 14, config.seed.unwrap_or(42));
         let train = unbatched.clone().batch(batch);
         let steps = train.samples()?.unwrap_or(0).div_ceil(batch as u64).saturating_mul(epochs);
@@ -120,4 +121,35 @@ impl Setup {
 pub fn best(config: &Config, metric: &str, folder: &Path) -> BestCheckpoint {
     let best = BestCheckpoint::new(metric, folder).min_delta(config.min_delta.unwrap_or(0.0));
     if config.restore_best == Some(true) { best.restore() } else { best }
+}
+
+/// The part to train on with its pictures changed as the settings say, and the part that is held back, whose pictures stay as they
+/// are. Where labels are mixed, those of both become one-hot.
+fn augmented(
+    config: &Config,
+    model_setup: &ModelSetup,
+    form: &Form,
+    mut train: Dataset,
+    mut held_back: Option<(Dataset, String)>,
+) -> Result<(Dataset, Option<(Dataset, String)>), Failure> {
+    let Some(augment) = config.augment()? else { return Ok((train, held_back)) };
+    let label = form.fields.len().saturating_sub(1);
+    let is_class = train.spec()?.get(label).is_some_and(|field| field.dtype == DType::I64);
+    if augment.mixes_labels() && is_class {
+        let refused =
+            |why: &str| Failure(format!("--augment {augment}: mixup mixes labels as one-hot numbers, {why}"));
+        if model_setup.keras.is_some() {
+            return Err(refused(
+                "and the loss of a Keras file takes class numbers here; give it one-hot labels",
+            ));
+        }
+        let classes = form.classes.ok_or_else(|| refused("but the number of classes is not known"))?;
+        train = train.one_hot(label, classes)?;
+        held_back = match held_back {
+            Some((data, name)) => Some((data.one_hot(label, classes)?, name)),
+            None => None,
+        };
+    }
+    let train = train.augment(&augment, config.seed.unwrap_or(42))?;
+    Ok((train, held_back))
 }

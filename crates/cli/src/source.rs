@@ -100,7 +100,13 @@ impl Source {
             self.train = self.train.clone().take(n);
         }
         if let Some(fraction) = config.validation_split {
-            let (train, data) = self.train.clone().hold_back(fraction)?;
+            let (train, data) = match config.stratified {
+                Some(true) => {
+                    let label = self.train.spec()?.len().saturating_sub(1);
+                    self.train.clone().hold_back_stratified(fraction, label)?
+                }
+                _ => self.train.clone().hold_back(fraction)?,
+            };
             if data.samples()? == Some(0) {
                 let n = train.samples()?.unwrap_or(0);
                 return Err(Failure(format!(
@@ -201,9 +207,12 @@ impl DataRequest<'_> {
         let classes = form.map(|form| form.class_names.clone()).filter(|names| !names.is_empty());
         // Whoever asks for predictions need not know the answers: images in folders are images too.
         let is_guess = form.is_some() && self.purpose == Purpose::Predict;
-        let labelled = (is_guess && path.is_dir()).then_some(false);
+        let is_chosen = config.columns.is_some() && path.is_file();
+        let labelled = (is_guess && (path.is_dir() || is_chosen)).then_some(false);
         let (window, scale, fields) = (window(config), config.scale()?, self.fields.clone());
-        let open = Open { split, images, labelled, classes, window, scale, fields, ..Open::default() };
+        let columns = config.columns()?;
+        let open =
+            Open { split, images, labelled, classes, window, scale, fields, columns, ..Open::default() };
         let data = Dataset::open_with(path, &open)?;
         // A table that has all columns but the label has as many as the model takes.
         let inputs = |data: &Dataset| -> Result<Option<Vec<usize>>, Failure> {

@@ -1,6 +1,6 @@
 //! Turns the words of settings into the values that they mean.
 
-use plimsoll::data::{OnError, Scale};
+use plimsoll::data::{Augment, Columns, OnError, Scale};
 use plimsoll::nn::{Clip, Metric};
 use plimsoll::prelude::*;
 
@@ -19,6 +19,20 @@ impl Config {
     pub fn scale(&self) -> Result<Option<Scale>, Failure> {
         let parse = |text: &str| text.parse::<Scale>().map_err(|e| Failure(format!("--scale {text}: {e}")));
         self.scale.as_deref().map(parse).transpose()
+    }
+
+    /// The columns of a table that are read.
+    pub fn columns(&self) -> Result<Option<Columns>, Failure> {
+        let parse =
+            |text: &str| text.parse::<Columns>().map_err(|e| Failure(format!("--columns {text}: {e}")));
+        self.columns.as_deref().map(parse).transpose()
+    }
+
+    /// How training pictures are changed.
+    pub fn augment(&self) -> Result<Option<Augment>, Failure> {
+        let parse =
+            |text: &str| text.parse::<Augment>().map_err(|e| Failure(format!("--augment {text}: {e}")));
+        self.augment.as_deref().map(parse).transpose()
     }
 
     /// The memory limit as it is written, `max` aside.

@@ -5,6 +5,7 @@ mod card;
 mod common;
 mod contract;
 mod daily_tools;
+mod data;
 mod devices;
 mod doctor;
 mod evening;
