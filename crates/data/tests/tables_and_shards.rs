@@ -29,7 +29,7 @@ fn first(data: Dataset) -> (Vec<f32>, Option<Vec<i64>>) {
 #[test]
 fn columns_of_a_table_are_read_by_name_in_their_order_and_others_may_hold_anything() {
     let folder = Folder::new("columns-csv");
-    let path = folder.write("people.csv", TABLE.as_bytes().to_vec());
+    let path = folder.write("people.csv", TABLE);
     let open = |text| Dataset::open_with(&path, &columns(text));
     assert_eq!(first(open("x=height,age,y=price").unwrap()), (vec![1.5, 30.0, 1.75, 40.0], Some(vec![7, 9])));
     assert_eq!(first(open("x=1").unwrap()), (vec![30.0, 40.0], None));
@@ -45,7 +45,7 @@ fn columns_of_a_table_are_read_by_name_in_their_order_and_others_may_hold_anythi
     assert_eq!(first(Dataset::open_with(&path, &without).unwrap()), (vec![30.0, 40.0], None));
     let twice = Open { label: Some("price".into()), ..columns("x=age,y=price") };
     assert!(said(Dataset::open_with(&path, &twice)).contains("leave the other name out"));
-    let text = folder.write("words.txt", b"some words".to_vec());
+    let text = folder.write("words.txt", b"some words");
     assert!(said(Dataset::open_with(text, &columns("x=age"))).contains("columns are chosen of tables"));
 }
 
@@ -133,7 +133,7 @@ fn archives_that_mean_nothing_are_refused_by_name() {
     let kept = data.on_error(plimsoll_data::OnError::Skip).batch(4).batches().unwrap();
     assert_eq!(kept.map(|batch| batch.unwrap().samples()).sum::<usize>(), 1);
     let sound = archive(&[("a.png", picture(1))]);
-    let cut = folder.write("cut.tar", sound[..600].to_vec());
+    let cut = folder.write("cut.tar", &sound[..600]);
     assert!(said(Dataset::open(cut)).contains("cut.tar"));
 }
 
