@@ -155,7 +155,9 @@ impl Run {
     fn cells(&self) -> Vec<String> {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned();
         if let Some(problem) = &self.problem {
-            return vec![name, format!("cannot be read: {problem}")];
+            // A parser draws a picture of the place below its first line; a row of a table has no room for it.
+            let first = problem.lines().next().unwrap_or_default();
+            return vec![name, format!("cannot be read: {first}")];
         }
         let number = |value: f64| format!("{value:.4}");
         let last = self.last.first().map_or("-".into(), |(_, loss)| number(*loss));

@@ -131,6 +131,8 @@ fn runs_stand_side_by_side_with_how_they_ended() {
         text.starts_with("run ") && text.contains("complete") && text.contains("cannot be read"),
         "{text}"
     );
+    // A row a run, the damaged one too.
+    assert_eq!(text.lines().count(), 1 + runs.len(), "{text}");
     assert!(lines(&["runs", &scratch.path("gone")]).unwrap_err().contains("cannot be read"));
 }
 
