@@ -1,6 +1,7 @@
 //! `plimsoll devices`: what this machine can compute on, with its memory and who holds it, its link, its libraries.
 
-use plimsoll::device::{HoldingProcess, LibraryFound, PcieLink, Properties};
+use plimsoll::device::Properties;
+use plimsoll::device::properties::{HoldingProcess, LibraryFound, Link, PcieLink};
 use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
@@ -46,15 +47,17 @@ pub fn json(device: &Properties) -> Value {
             "generation": generation, "width": width, "most_generation": most_generation, "most_width": most_width,
         })
     };
+    let link = device.link.as_ref();
     json!({
         "name": device.name, "model": device.model,
-        "memory_total_bytes": device.memory_total.map(Bytes::get), "memory_free_bytes": device.memory_free.map(Bytes::get),
-        "cgroup_limit_bytes": device.cgroup_limit.map(Bytes::get),
-        "used_by": device.holders.iter().map(holder).collect::<Vec<_>>(),
-        "cores": device.cores, "allowed_cores": device.allowed_cores,
-        "compute_capability": device.capability.map(|(major, minor)| format!("{major}.{minor}")),
-        "kernels": device.kernels, "features": device.features,
-        "bus": device.bus, "pcie": device.pcie.as_ref().map(pcie), "link_bytes_per_second": device.measured_link,
+        "memory_total_bytes": device.memory.total.map(Bytes::get), "memory_free_bytes": device.memory.free.map(Bytes::get),
+        "cgroup_limit_bytes": device.memory.cgroup_limit.map(Bytes::get),
+        "used_by": device.memory.holders.iter().map(holder).collect::<Vec<_>>(),
+        "cores": device.compute.cores, "allowed_cores": device.compute.allowed_cores,
+        "compute_capability": device.compute.capability.map(|(major, minor)| format!("{major}.{minor}")),
+        "kernels": device.compute.kernels, "features": device.compute.features,
+        "bus": link.map(|link| &link.bus), "pcie": link.and_then(|link| link.pcie.as_ref()).map(pcie),
+        "link_bytes_per_second": link.and_then(|link| link.measured),
         "driver": device.driver, "libraries": device.libraries.iter().map(library).collect::<Vec<_>>(),
         "notes": device.notes,
     })
@@ -66,37 +69,41 @@ pub fn text(device: &Properties) -> Vec<String> {
     let mut put = |what: &str, value: String| lines.push(format!("  {what:<10} {value}"));
     let bytes = |bytes: Option<Bytes>| bytes.map_or("unknown".into(), |bytes| bytes.to_string());
     let limit = device
+        .memory
         .cgroup_limit
         .map_or(String::new(), |limit| format!("; the control group of this process allows {limit}"));
-    put("memory", format!("{}, {} free{limit}", bytes(device.memory_total), bytes(device.memory_free)));
-    for HoldingProcess { pid, name, bytes: held } in &device.holders {
+    put("memory", format!("{}, {} free{limit}", bytes(device.memory.total), bytes(device.memory.free)));
+    for HoldingProcess { pid, name, bytes: held } in &device.memory.holders {
         put(
             "used by",
             format!("process {pid} ({}): {}", name.as_deref().unwrap_or("name unknown"), bytes(*held)),
         );
     }
-    match device.capability {
+    match device.compute.capability {
         Some((major, minor)) => {
-            let units = counted(device.cores, "multiprocessor");
-            put("computes", format!("compute capability {major}.{minor} ({}), {units}", device.kernels));
+            let units = counted(device.compute.cores, "multiprocessor");
+            put(
+                "computes",
+                format!("compute capability {major}.{minor} ({}), {units}", device.compute.kernels),
+            );
         }
         None => {
-            let cores = counted(device.cores, "core");
+            let cores = counted(device.compute.cores, "core");
             put(
                 "computes",
                 format!(
                     "{cores}, {} of them for this process; kernels use {}",
-                    device.allowed_cores, device.kernels
+                    device.compute.allowed_cores, device.compute.kernels
                 ),
             );
-            put("features", device.features.join(" "));
+            put("features", device.compute.features.join(" "));
         }
     }
     if let Some(driver) = &device.driver {
         put("driver", driver.clone());
     }
-    if let Some(link) = link(device) {
-        put("link", link);
+    if let Some(link) = &device.link {
+        put("link", way(link));
     }
     for library in &device.libraries {
         let found = match (&library.version, &library.path) {
@@ -111,49 +118,53 @@ pub fn text(device: &Properties) -> Vec<String> {
 }
 
 /// The link between host and card, in words.
-fn link(device: &Properties) -> Option<String> {
-    let pcie = device.pcie.map(|link| {
-        let PcieLink { generation, width, most_generation, most_width } = link;
-        let most = match (generation, width) == (most_generation, most_width) {
-            true => String::new(),
-            false => format!(" (up to generation {most_generation} x{most_width} under load)"),
-        };
-        format!("PCIe generation {generation} x{width}{most}")
-    });
-    let measured = match device.measured_link {
-        Some(speed) => Some(format!("{:.1} GB/s measured", speed / 1e9)),
-        // Only a card has a link to measure.
-        None => device
-            .bus
-            .as_ref()
-            .map(|_| "speed not measured yet (the first plan with --host-memory measures it)".to_string()),
+fn way(link: &Link) -> String {
+    let measured = match link.measured {
+        Some(speed) => format!("{:.1} GB/s measured", speed / 1e9),
+        None => "speed not measured yet (the first plan with --host-memory measures it)".to_string(),
     };
-    let parts: Vec<String> = pcie.into_iter().chain(measured).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    let Some(PcieLink { generation, width, most_generation, most_width }) = link.pcie else {
+        return measured;
+    };
+    let most = match (generation, width) == (most_generation, most_width) {
+        true => String::new(),
+        false => format!(" (up to generation {most_generation} x{most_width} under load)"),
+    };
+    format!("PCIe generation {generation} x{width}{most}, {measured}")
 }
 
 #[cfg(test)]
 mod tests {
+    use plimsoll::device::properties::{Compute, Memory};
+
     use super::*;
 
     fn card() -> Properties {
         Properties {
             name: "cuda:0".into(),
             model: "NVIDIA H200".into(),
-            memory_total: Some(Bytes::gib(139)),
-            memory_free: Some(Bytes::gib(100)),
-            holders: vec![HoldingProcess {
-                pid: 7,
-                name: Some("python".into()),
-                bytes: Some(Bytes::gib(39)),
-            }],
-            cores: 132,
-            allowed_cores: 132,
-            capability: Some((9, 0)),
-            kernels: "sm_90".into(),
-            bus: Some("0000:18:00.0".into()),
-            pcie: Some(PcieLink { generation: 1, width: 16, most_generation: 5, most_width: 16 }),
-            measured_link: Some(53e9),
+            memory: Memory {
+                total: Some(Bytes::gib(139)),
+                free: Some(Bytes::gib(100)),
+                cgroup_limit: None,
+                holders: vec![HoldingProcess {
+                    pid: 7,
+                    name: Some("python".into()),
+                    bytes: Some(Bytes::gib(39)),
+                }],
+            },
+            compute: Compute {
+                cores: 132,
+                allowed_cores: 132,
+                capability: Some((9, 0)),
+                kernels: "sm_90".into(),
+                features: Vec::new(),
+            },
+            link: Some(Link {
+                bus: "0000:18:00.0".into(),
+                pcie: Some(PcieLink { generation: 1, width: 16, most_generation: 5, most_width: 16 }),
+                measured: Some(53e9),
+            }),
             driver: Some("580.1 (CUDA 13.0)".into()),
             libraries: vec![
                 LibraryFound {

@@ -61,11 +61,16 @@ fn of_file(name: &str) -> Result<Inspection, Failure> {
 }
 
 fn print(found: &Inspection) {
-    let (inputs, outputs) = (found.inputs.join(", "), found.outputs.join(", "));
+    let (inputs, outputs) = (found.model.inputs.join(", "), found.model.outputs.join(", "));
     match found.keras_version.is_empty() {
-        true => say!("{}, {inputs} -> {outputs}", found.name),
+        true => say!("{}, {inputs} -> {outputs}", found.model.name),
         false => {
-            say!("{} {} (Keras {}), {inputs} -> {outputs}", found.class, found.name, found.keras_version)
+            say!(
+                "{} {} (Keras {}), {inputs} -> {outputs}",
+                found.model.class,
+                found.model.name,
+                found.keras_version
+            )
         }
     }
     let places = found.layers.iter().map(|layer| layer.place.chars().count());
@@ -95,12 +100,12 @@ fn print(found: &Inspection) {
     for (kind, elements, bytes) in rows.into_iter().filter(|row| row.1 > 0) {
         say!("{kind:<width$}  {:<24} {elements:>12} {:>10}", "", Bytes(bytes).to_string());
     }
-    if let Some(optimizer) = &found.optimizer {
-        let rate = found.learning_rate.map_or(String::new(), |rate| format!(" at {rate}"));
+    if let Some(optimizer) = &found.compiled.optimizer {
+        let rate = found.compiled.learning_rate.map_or(String::new(), |rate| format!(" at {rate}"));
         let made = if found.kind == "zoo" { "trained" } else { "compiled" };
         say!("{made} with {optimizer}{rate}");
     }
-    if let Some(problem) = &found.problem {
+    if let Some(problem) = &found.model.problem {
         say!("it cannot be trained here: {problem}");
     }
 }

@@ -1,6 +1,6 @@
 //! Turns a model of the zoo into a list of its layers with shapes, parameters and bytes, as a Keras file's are listed.
 
-use plimsoll::keras::{Amounts, Inspection, LayerInfo, VariableInfo};
+use plimsoll::keras::{Amounts, CompiledInfo, Inspection, LayerInfo, ModelInfo, VariableInfo};
 use plimsoll::nn::{Description, LayerCall, Param};
 use plimsoll::prelude::*;
 
@@ -32,16 +32,20 @@ pub fn inspect(config: &Config, setup: &Setup) -> Result<Inspection, Failure> {
     Ok(Inspection {
         kind: "zoo",
         keras_version: String::new(),
-        name: model_setup.name.clone(),
-        class: String::new(),
-        inputs: inputs.iter().map(Type::to_string).collect(),
-        outputs,
+        model: ModelInfo {
+            name: model_setup.name.clone(),
+            class: String::new(),
+            inputs: inputs.iter().map(Type::to_string).collect(),
+            outputs,
+            problem: None,
+        },
         layers: layers(&found, &params),
         elements,
         bytes,
-        optimizer: Some(optimizer.name().into()),
-        learning_rate: Some(optimizer.rate()),
-        problem: None,
+        compiled: CompiledInfo {
+            optimizer: Some(optimizer.name().into()),
+            learning_rate: Some(optimizer.rate()),
+        },
     })
 }
 

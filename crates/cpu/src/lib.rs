@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::properties::{Compute, Memory};
 use plimsoll_device::{Properties, process};
 use plimsoll_graph::{Op, Type};
 
@@ -93,13 +94,19 @@ impl Backend for Cpu {
         Properties {
             name: self.name().into(),
             model: process::cpu_model().unwrap_or_else(|| "unknown".into()),
-            memory_total: process::physical_memory(),
-            memory_free: process::available_memory(),
-            cgroup_limit: process::cgroup_memory_limit(),
-            cores: process::machine_cpus(),
-            allowed_cores: process::allowed_cpus(),
-            kernels: self.isa.name().into(),
-            features: Isa::features(),
+            memory: Memory {
+                total: process::physical_memory(),
+                free: process::available_memory(),
+                cgroup_limit: process::cgroup_memory_limit(),
+                holders: Vec::new(),
+            },
+            compute: Compute {
+                cores: process::machine_cpus(),
+                allowed_cores: process::allowed_cpus(),
+                capability: None,
+                kernels: self.isa.name().into(),
+                features: Isa::features(),
+            },
             notes: self.notes(),
             ..Properties::default()
         }

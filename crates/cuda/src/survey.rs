@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use cudarc::driver::sys;
 use nvml_wrapper::Nvml;
-use plimsoll_device::{Bytes, HoldingProcess, LibraryFound, PcieLink, Properties};
+use plimsoll_device::properties::{Compute, HoldingProcess, LibraryFound, Link, Memory, PcieLink};
+use plimsoll_device::{Bytes, Properties};
 
 use crate::card::{Card, Identity};
 use crate::error::{Error, cuda_version};
@@ -75,20 +76,20 @@ pub(crate) fn properties(card: &Identity, ordinal: usize) -> Result<Properties, 
     Ok(Properties {
         name: format!("cuda:{ordinal}"),
         model: name.clone(),
-        memory_total: Some(
-            memory.as_ref().map_or(Bytes::from(card.total_bytes), |memory| Bytes(memory.total)),
-        ),
-        memory_free: memory.map(|memory| Bytes(memory.free)),
-        cgroup_limit: None,
-        holders: holding(nvml.as_ref(), bus),
-        cores: *multiprocessors,
-        allowed_cores: *multiprocessors,
-        capability: Some((*major, *minor)),
-        kernels: format!("sm_{major}{minor}"),
-        features: Vec::new(),
-        bus: Some(bus.clone()),
-        pcie,
-        measured_link: None,
+        memory: Memory {
+            total: Some(memory.as_ref().map_or(Bytes::from(card.total_bytes), |memory| Bytes(memory.total))),
+            free: memory.map(|memory| Bytes(memory.free)),
+            cgroup_limit: None,
+            holders: holding(nvml.as_ref(), bus),
+        },
+        compute: Compute {
+            cores: *multiprocessors,
+            allowed_cores: *multiprocessors,
+            capability: Some((*major, *minor)),
+            kernels: format!("sm_{major}{minor}"),
+            features: Vec::new(),
+        },
+        link: Some(Link { bus: bus.clone(), pcie, measured: None }),
         driver: Some(driver),
         libraries,
         notes,

@@ -9,7 +9,7 @@ pub mod allocator;
 mod ledger;
 mod oom;
 pub mod process;
-mod properties;
+pub mod properties;
 
 pub use allocator::{
     Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth, GrowthWatch,
@@ -20,4 +20,4 @@ pub use ledger::{Ledger, LedgerError, Row};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
 pub use plimsoll_record::Kind;
-pub use properties::{HoldingProcess, LibraryFound, PcieLink, Properties};
+pub use properties::Properties;

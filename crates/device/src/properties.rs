@@ -11,14 +11,36 @@ pub struct Properties {
     pub name: String,
     /// What it calls itself: `NVIDIA H200`.
     pub model: String,
-    /// All of its memory: the machine's for a CPU.
-    pub memory_total: Option<Bytes>,
+    /// Its memory and who holds that.
+    pub memory: Memory,
+    /// What it computes with.
+    pub compute: Compute,
+    /// How a card is reached from the host; none for a CPU.
+    pub link: Option<Link>,
+    /// The version of its driver.
+    pub driver: Option<String>,
+    /// Libraries that it uses, those that are missing too.
+    pub libraries: Vec<LibraryFound>,
+    /// What its user should know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The memory of a device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// All of it: the machine's for a CPU.
+    pub total: Option<Bytes>,
     /// What nobody holds of it now.
-    pub memory_free: Option<Bytes>,
+    pub free: Option<Bytes>,
     /// The limit of the control group that this process is in: for the host's memory only.
     pub cgroup_limit: Option<Bytes>,
-    /// Who holds memory of it: processes that the system lists for a card.
+    /// Who holds it: processes that the system lists for a card.
     pub holders: Vec<HoldingProcess>,
+}
+
+/// What a device computes with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compute {
     /// Processors of the machine, or multiprocessors of a card.
     pub cores: usize,
     /// How many of them this process may use.
@@ -29,18 +51,17 @@ pub struct Properties {
     pub kernels: String,
     /// What a processor offers beyond the plainest of its kind: `avx2`, `fma`.
     pub features: Vec<&'static str>,
-    /// Where a card is on the PCI bus.
-    pub bus: Option<String>,
-    /// The PCI Express link of a card.
+}
+
+/// The way between host and card.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Where the card is on the PCI bus.
+    pub bus: String,
+    /// Its PCI Express link.
     pub pcie: Option<PcieLink>,
     /// How fast copies between host and card were when that was last measured, in bytes a second: the slower of both ways.
-    pub measured_link: Option<f64>,
-    /// The version of its driver.
-    pub driver: Option<String>,
-    /// Libraries that it uses, those that are missing too.
-    pub libraries: Vec<LibraryFound>,
-    /// What its user should know, a sentence each.
-    pub notes: Vec<String>,
+    pub measured: Option<f64>,
 }
 
 /// A process that holds memory of a card.

@@ -75,7 +75,7 @@ pub(crate) fn for_type(to: &mut Explanation, dtype: &str, bytes: u64) {
 
 /// The batch at which the refused tensor would have fitted, everything else unchanged.
 fn largest_batch(to: &Explanation, each: u64, batch: u64) -> String {
-    match to.would_have_fitted_bytes.and_then(|bytes| bytes.checked_div(each)) {
+    match to.figures.would_have_fitted_bytes.and_then(|bytes| bytes.checked_div(each)) {
         Some(fits) if fits > 0 && fits < batch => {
             format!(
                 "; at {fits} this tensor would have fitted into what was free even if nothing else shrank"

@@ -22,7 +22,7 @@ pub(crate) struct Figures {
 /// Finds the verdict of a card's figures.
 pub(crate) fn judge(to: &mut Explanation, figures: &Figures) {
     let idle = figures.idle.unwrap_or(0);
-    to.free_bytes = figures.free.map(|free| free.saturating_add(idle));
+    to.figures.free_bytes = figures.free.map(|free| free.saturating_add(idle));
     let (Some(asked), Some(free)) = (figures.asked, figures.free) else {
         to.because.push("the message does not say what was free".to_string());
         to.advise(
@@ -39,7 +39,7 @@ pub(crate) fn judge(to: &mut Explanation, figures: &Figures) {
         None => format!("{} of the card are free", Size(free)),
     };
     let room = figures.allowed.map(|allowed| allowed.saturating_sub(reserved));
-    to.would_have_fitted_bytes =
+    to.figures.would_have_fitted_bytes =
         Some(free.min(room.unwrap_or(u64::MAX)).max(figures.largest_idle.unwrap_or(0)));
     let others = others(figures, reserved, free);
     if let (Some(allowed), Some(room)) = (figures.allowed, room)
@@ -59,7 +59,7 @@ pub(crate) fn judge(to: &mut Explanation, figures: &Figures) {
         );
     } else if asked <= free {
         // Free by the card's count and yet refused.
-        to.would_have_fitted_bytes = None;
+        to.figures.would_have_fitted_bytes = None;
         to.because.push(format!(
             "{of}, which is more than the {} asked for, and yet the driver refused; a figure read after the fact, a system that pages \
              the card's memory, or holes in the driver's own memory can be behind it",
@@ -172,14 +172,14 @@ pub(crate) fn shrink(to: &mut Explanation) {
         return;
     }
     let need = to.shortfall();
-    if to.verdict == Verdict::Capacity && to.in_use_bytes.is_some() {
+    if to.verdict == Verdict::Capacity && to.figures.in_use_bytes.is_some() {
         to.advise(
             format!(
                 "a smaller batch with gradient accumulation: {} less in activations are needed; the refused request itself halves with \
                  the batch if it is an activation",
                 Size(need)
             ),
-            to.asked_bytes.map(|asked| asked / 2),
+            to.request.asked_bytes.map(|asked| asked / 2),
         );
         to.advise(
             "recompute activations in the backward pass: torch.utils.checkpoint around the model's blocks",

@@ -192,13 +192,9 @@ impl PoolSummary {
     }
 }
 
-/// An out-of-memory report, explained.
-#[derive(Clone, Debug, Serialize)]
-pub struct Explanation {
-    /// Whose message it was.
-    pub source: Source,
-    /// What there was to go by.
-    pub kind: Kind,
+/// The request that ran out of memory, as far as the report names it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Request {
     /// What was asked for.
     pub asked_bytes: Option<u64>,
     /// Who asked: an op or a source line.
@@ -207,6 +203,11 @@ pub struct Explanation {
     pub tensor: Option<String>,
     /// On which device, or in which pool.
     pub device: Option<String>,
+}
+
+/// How full the pool was, as far as the report says or it can be computed.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Figures {
     /// The most the pool (or, without a pool's limit, the device) has.
     pub limit_bytes: Option<u64>,
     /// What was in use.
@@ -215,12 +216,27 @@ pub struct Explanation {
     pub free_bytes: Option<u64>,
     /// The largest free piece of the pool.
     pub largest_free_bytes: Option<u64>,
+    /// The largest request that would have been served.
+    pub would_have_fitted_bytes: Option<u64>,
+}
+
+/// An out-of-memory report, explained.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// Whose message it was.
+    pub source: Source,
+    /// What there was to go by.
+    pub kind: Kind,
+    /// The request that failed.
+    #[serde(flatten)]
+    pub request: Request,
+    /// How full the pool was.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// Why it ran out.
     pub verdict: Verdict,
     /// The reasons, each a sentence with its figures.
     pub because: Vec<String>,
-    /// The largest request that would have been served.
-    pub would_have_fitted_bytes: Option<u64>,
     /// What to change, most effective first.
     pub advice: Vec<Advice>,
     /// What the report does not tell.
@@ -231,26 +247,27 @@ pub struct Explanation {
 
 impl Explanation {
     /// What was asked for, the limit, what was in use, what was free, the largest free piece, and what would have fitted.
-    pub(crate) fn figures(&self) -> [Option<u64>; 6] {
-        let (asked, fitted) = (self.asked_bytes, self.would_have_fitted_bytes);
-        [asked, self.limit_bytes, self.in_use_bytes, self.free_bytes, self.largest_free_bytes, fitted]
+    pub(crate) fn table(&self) -> [Option<u64>; 6] {
+        let Figures { limit_bytes, in_use_bytes, free_bytes, largest_free_bytes, would_have_fitted_bytes } =
+            self.figures;
+        [
+            self.request.asked_bytes,
+            limit_bytes,
+            in_use_bytes,
+            free_bytes,
+            largest_free_bytes,
+            would_have_fitted_bytes,
+        ]
     }
 
     pub(crate) fn new(source: Source, kind: Kind) -> Explanation {
         Explanation {
             source,
             kind,
-            asked_bytes: None,
-            op: None,
-            tensor: None,
-            device: None,
-            limit_bytes: None,
-            in_use_bytes: None,
-            free_bytes: None,
-            largest_free_bytes: None,
+            request: Request::default(),
+            figures: Figures::default(),
             verdict: Verdict::Unknown,
             because: Vec::new(),
-            would_have_fitted_bytes: None,
             advice: Vec::new(),
             cannot_tell: Vec::new(),
             pool: None,
@@ -263,7 +280,10 @@ impl Explanation {
 
     /// By how much the request was over what would have been served.
     pub(crate) fn shortfall(&self) -> u64 {
-        self.asked_bytes.unwrap_or(0).saturating_sub(self.would_have_fitted_bytes.unwrap_or(0))
+        self.request
+            .asked_bytes
+            .unwrap_or(0)
+            .saturating_sub(self.figures.would_have_fitted_bytes.unwrap_or(0))
     }
 
     /// Puts the most effective advice first: what suffices by itself in the order it was given (cheapest first), then by
@@ -276,11 +296,11 @@ impl Explanation {
             None => (2, 0),
         });
         let missing = [
-            (self.asked_bytes.is_none(), "how much was asked for"),
-            (self.op.is_none(), "which op asked"),
-            (self.in_use_bytes.is_none(), "how much was in use"),
-            (self.free_bytes.is_none(), "how much was free"),
-            (self.largest_free_bytes.is_none(), "how large the largest free piece was"),
+            (self.request.asked_bytes.is_none(), "how much was asked for"),
+            (self.request.op.is_none(), "which op asked"),
+            (self.figures.in_use_bytes.is_none(), "how much was in use"),
+            (self.figures.free_bytes.is_none(), "how much was free"),
+            (self.figures.largest_free_bytes.is_none(), "how large the largest free piece was"),
             (self.pool.is_none(), "who held the memory"),
         ];
         let missing =
@@ -292,16 +312,17 @@ impl Explanation {
     /// One sentence: who asked for how much, where.
     pub fn asked(&self) -> String {
         let who = self
+            .request
             .op
             .as_deref()
             .map_or("something that the report does not name".to_string(), |op| format!("`{op}`"));
-        let what = match (self.asked_bytes, &self.tensor) {
+        let what = match (self.request.asked_bytes, &self.request.tensor) {
             (Some(bytes), Some(tensor)) => format!("{} for {tensor}", Size(bytes)),
             (Some(bytes), None) => Size(bytes).to_string(),
             (None, Some(tensor)) => format!("memory for {tensor}"),
             (None, None) => "memory".to_string(),
         };
-        let place = self.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
+        let place = self.request.device.as_deref().map_or(String::new(), |device| format!(" on {device}"));
         format!("{who} asked for {what}{place}")
     }
 }

@@ -67,7 +67,7 @@ fn write(told: &Explanation, page: &mut String) -> std::fmt::Result {
 fn figures(told: &Explanation, page: &mut String) -> std::fmt::Result {
     let names = ["Asked for", "Limit", "In use", "Free", "Largest free piece", "Would have fitted"];
     page.push_str("<h2>Figures</h2>\n<table>\n");
-    for (name, bytes) in names.into_iter().zip(told.figures()) {
+    for (name, bytes) in names.into_iter().zip(told.table()) {
         match bytes {
             Some(bytes) => writeln!(
                 page,

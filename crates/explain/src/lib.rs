@@ -39,7 +39,8 @@ mod xla;
 
 pub use error::Error;
 pub use explanation::{
-    Advice, Column, Explanation, FreeClass, Held, Kind, PoolSummary, RegionSummary, Source, Verdict,
+    Advice, Column, Explanation, Figures, FreeClass, Held, Kind, PoolSummary, RegionSummary, Request, Source,
+    Verdict,
 };
 
 use std::io::{BufReader, Cursor, Read};

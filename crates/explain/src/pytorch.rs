@@ -192,11 +192,11 @@ pub(crate) fn explain(log: &Log, progress: &Progress) -> Explanation {
     let empty = Message::default();
     let message = log.message.as_ref().unwrap_or(&empty);
     let mut to = Explanation::new(Source::PyTorch, Kind::Message);
-    to.asked_bytes = message.asked;
-    to.op = log.op.clone();
-    to.device = message.device.clone();
-    to.limit_bytes = message.allowed.or(message.total);
-    to.in_use_bytes = message.allocated;
+    to.request.asked_bytes = message.asked;
+    to.request.op = log.op.clone();
+    to.request.device = message.device.clone();
+    to.figures.limit_bytes = message.allowed.or(message.total);
+    to.figures.in_use_bytes = message.allocated;
     let figures = Figures {
         asked: message.asked,
         total: message.total,
@@ -254,8 +254,8 @@ fn metal(to: &mut Explanation, message: &Message) {
     let beside = message.beside.unwrap_or(0);
     let taken = allocated.saturating_add(beside);
     let free = allowed.saturating_sub(taken);
-    to.free_bytes = Some(free);
-    to.would_have_fitted_bytes = Some(free);
+    to.figures.free_bytes = Some(free);
+    to.figures.would_have_fitted_bytes = Some(free);
     to.verdict = Verdict::Limit;
     to.because.push(format!(
         "PyTorch's pool holds {} and other allocations {}, of {} allowed: {} too little for {}",
@@ -300,14 +300,14 @@ mod tests {
             "CUDA out of memory. Tried to allocate 12.50 MiB (GPU 0; 10.92 GiB total capacity; 8.57 MiB already allocated; \
                        9.28 GiB free; 4.68 MiB cached)",
         );
-        assert_eq!((told.verdict, told.would_have_fitted_bytes), (Verdict::Unknown, None));
+        assert_eq!((told.verdict, told.figures.would_have_fitted_bytes), (Verdict::Unknown, None));
         assert!(!told.cannot_tell.is_empty());
     }
 
     #[test]
     fn a_message_that_says_nothing_gets_no_verdict() {
         let told = of("RuntimeError: CUDA error: out of memory");
-        assert_eq!((told.verdict, told.asked_bytes), (Verdict::Unknown, None));
+        assert_eq!((told.verdict, told.request.asked_bytes), (Verdict::Unknown, None));
         assert!(told.cannot_tell.iter().any(|what| what.contains("how much was asked")));
     }
 }

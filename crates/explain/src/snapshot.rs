@@ -67,7 +67,7 @@ impl Reader<'_> {
         let traces: Vec<Id> = values.list_of(root, "device_traces").iter().copied().take(1024).collect();
         let device = self.device(segments, &traces)?;
         let mut to = Explanation::new(Source::PyTorch, Kind::Snapshot);
-        to.device = Some(format!("GPU {device}"));
+        to.request.device = Some(format!("GPU {device}"));
         let (pool, pending) = self.pool(segments, device)?;
         let trace = usize::try_from(device)
             .ok()
@@ -75,14 +75,14 @@ impl Reader<'_> {
             .and_then(|id| values.list(*id))
             .unwrap_or(&[]);
         let refusal = self.refusal(trace)?;
-        to.in_use_bytes = Some(pool.used);
-        to.largest_free_bytes = Some(pool.largest_free);
-        to.free_bytes = Some(pool.free);
+        to.figures.in_use_bytes = Some(pool.used);
+        to.figures.largest_free_bytes = Some(pool.largest_free);
+        to.figures.free_bytes = Some(pool.free);
         to.pool = PoolSummary::of(&pool);
         match &refusal {
             Some(refusal) => {
-                to.asked_bytes = refusal.asked;
-                to.op = refusal.op.clone();
+                to.request.asked_bytes = refusal.asked;
+                to.request.op = refusal.op.clone();
                 self.judge(&mut to, refusal, &pool);
             }
             None => to.because.push(format!(
@@ -383,8 +383,8 @@ mod tests {
             {"size":64,"state":"active_allocated","history":[{"addr":4096,"frames":[{"filename":"old.py","line":3,"name":"f"}]}]},
             {"size":32,"state":"inactive"}]}]"#;
         let told = of(text, ENTRIES).unwrap();
-        assert_eq!((told.in_use_bytes, told.largest_free_bytes), (Some(64), Some(32)));
-        assert_eq!(told.device.as_deref(), Some("GPU 1"));
+        assert_eq!((told.figures.in_use_bytes, told.figures.largest_free_bytes), (Some(64), Some(32)));
+        assert_eq!(told.request.device.as_deref(), Some("GPU 1"));
         assert!(told.because.iter().any(|reason| reason.contains("old.py:3 f")), "{told}");
     }
 

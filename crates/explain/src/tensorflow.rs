@@ -23,7 +23,7 @@ pub(crate) fn explain(
     let kind = if dump.taken().is_some() { Kind::Dump } else { Kind::Message };
     let mut to = Explanation::new(source, kind);
     describe(&mut to, log, dump);
-    match (to.asked_bytes, dump.used()) {
+    match (to.request.asked_bytes, dump.used()) {
         (Some(asked), Some(used)) => judge(&mut to, log, dump, progress, asked, used),
         (Some(asked), _) if log.driver.is_some() => by_driver(&mut to, log, dump, asked),
         _ if log.soft > 0 && log.count == 0 && log.refused.is_none() => to.because.push(format!(
@@ -52,25 +52,27 @@ fn describe(to: &mut Explanation, log: &Log, dump: &Dump) {
     // `/job:localhost/replica:0/task:0/device:GPU:0` on one machine is `GPU:0`.
     let device =
         device.map(|name| name.strip_prefix("/job:localhost/replica:0/task:0/device:").unwrap_or(name));
-    to.device = device.map(str::to_string).or_else(|| dump.allocator.clone());
-    to.op = dump.op.clone().or_else(|| log.op.clone());
-    to.asked_bytes = dump.asked;
+    to.request.device = device.map(str::to_string).or_else(|| dump.allocator.clone());
+    to.request.op = dump.op.clone().or_else(|| log.op.clone());
+    to.request.asked_bytes = dump.asked;
     if let Some(refused) = &log.refused {
         let bytes = tensor_bytes(&refused.shape, &refused.dtype);
-        to.asked_bytes = to.asked_bytes.or(bytes);
+        to.request.asked_bytes = to.request.asked_bytes.or(bytes);
         // A scratch buffer may be refused first and another tensor be named by a later error.
-        if bytes.is_none_or(|bytes| to.asked_bytes.is_some_and(|asked| asked.abs_diff(bytes) < 4 * GRAIN)) {
-            to.tensor = Some(tensor(&refused.shape, &refused.dtype));
+        if bytes
+            .is_none_or(|bytes| to.request.asked_bytes.is_some_and(|asked| asked.abs_diff(bytes) < 4 * GRAIN))
+        {
+            to.request.tensor = Some(tensor(&refused.shape, &refused.dtype));
         }
     }
-    to.limit_bytes = dump.limit;
-    to.in_use_bytes = dump.used();
+    to.figures.limit_bytes = dump.limit;
+    to.figures.in_use_bytes = dump.used();
     to.pool = PoolSummary::of(&dump.pool);
     if dump.pool.chunks > 0 {
-        to.largest_free_bytes = Some(dump.pool.largest_free);
+        to.figures.largest_free_bytes = Some(dump.pool.largest_free);
     }
     if let (Some(taken), Some(used)) = (dump.taken(), dump.used()) {
-        to.free_bytes = Some(taken.saturating_sub(used).saturating_add(room(dump)));
+        to.figures.free_bytes = Some(taken.saturating_sub(used).saturating_add(room(dump)));
     }
 }
 
@@ -84,14 +86,15 @@ fn room(dump: &Dump) -> u64 {
 
 fn judge(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, asked: u64, used: u64) {
     let room = room(dump);
-    let free = to.free_bytes.unwrap_or(0);
-    let largest = to.largest_free_bytes.unwrap_or(0);
+    let free = to.figures.free_bytes.unwrap_or(0);
+    let largest = to.figures.largest_free_bytes.unwrap_or(0);
     let limit = dump.limit.or(dump.taken()).unwrap_or(0);
     let of = format!("{} of {} are in use and {} are free", Size(used), Size(limit), Size(free));
     // Where the device had refused what the limit allowed, only the pool itself counts.
     let refused = room >= asked;
     if dump.pool.chunks > 0 {
-        to.would_have_fitted_bytes = Some(if refused { largest } else { largest.max(room) } / GRAIN * GRAIN);
+        to.figures.would_have_fitted_bytes =
+            Some(if refused { largest } else { largest.max(room) } / GRAIN * GRAIN);
     }
     if refused {
         to.verdict = Verdict::OtherProcess;
@@ -149,9 +152,9 @@ fn judge(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, aske
 /// A refusal of the driver's own pool (cuda_malloc_async), which has no holes and lists no chunks.
 fn by_driver(to: &mut Explanation, log: &Log, dump: &Dump, asked: u64) {
     let Some((free, total)) = log.driver else { return };
-    to.free_bytes = Some(free);
-    to.largest_free_bytes = Some(free);
-    to.would_have_fitted_bytes = Some(free);
+    to.figures.free_bytes = Some(free);
+    to.figures.largest_free_bytes = Some(free);
+    to.figures.would_have_fitted_bytes = Some(free);
     let used = dump.in_use.unwrap_or(0);
     let others = total.saturating_sub(free).saturating_sub(used);
     let of =
@@ -258,7 +261,8 @@ fn grows(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress, used
 fn advise(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress) {
     let jax = to.source == Source::Jax;
     let on_cpu = dump.allocator.as_deref().is_some_and(|name| name.contains("cpu"));
-    let reclaimed = to.free_bytes.unwrap_or(0).saturating_sub(to.largest_free_bytes.unwrap_or(0));
+    let reclaimed =
+        to.figures.free_bytes.unwrap_or(0).saturating_sub(to.figures.largest_free_bytes.unwrap_or(0));
     match to.verdict {
         Verdict::Fragmentation => {
             to.advise(
@@ -303,7 +307,7 @@ fn advise(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress) {
     }
     if let Some(refused) = &log.refused
         && !matches!(to.verdict, Verdict::Fragmentation | Verdict::Growth)
-        && to.tensor.is_some()
+        && to.request.tensor.is_some()
         && let Some(bytes) = tensor_bytes(&refused.shape, &refused.dtype)
     {
         for_batch(to, &refused.shape, bytes);
@@ -323,7 +327,7 @@ fn advise(to: &mut Explanation, log: &Log, dump: &Dump, progress: &Progress) {
         to.advise("keep standard error of the run with TF_CPP_MIN_LOG_LEVEL=0: the dump in it shows the pool and gives a verdict", None);
     }
     let keras = progress.keras
-        || to.op.as_deref().is_some_and(|op| op.contains("sequential") || op.contains("functional"));
+        || to.request.op.as_deref().is_some_and(|op| op.contains("sequential") || op.contains("functional"));
     if keras
         && matches!(to.verdict, Verdict::Capacity | Verdict::Limit)
         && let Some(limit) = dump.limit

@@ -19,7 +19,7 @@ impl fmt::Display for Explanation {
         }
         writeln!(f)?;
         let names = ["asked for", "limit", "in use", "free", "largest free", "would have fitted"];
-        for (name, bytes) in names.into_iter().zip(self.figures()) {
+        for (name, bytes) in names.into_iter().zip(self.table()) {
             match bytes {
                 Some(bytes) => writeln!(f, "  {name:<18} {:>12}  {bytes}", Size(bytes).to_string())?,
                 None => writeln!(f, "  {name:<18} {:>12}", "cannot tell")?,

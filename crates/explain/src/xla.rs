@@ -165,14 +165,14 @@ impl Log {
 /// Explains a report without an allocator's dump.
 pub(crate) fn explain(log: &Log, progress: &Progress) -> Explanation {
     let mut to = Explanation::new(Source::Jax, Kind::Message);
-    to.asked_bytes = log.asked.or(log.used);
-    to.limit_bytes = log.capacity;
-    to.device = log.memory.clone();
+    to.request.asked_bytes = log.asked.or(log.used);
+    to.figures.limit_bytes = log.capacity;
+    to.request.device = log.memory.clone();
     let room = log.capacity.zip(log.used);
     if let Some((capacity, used)) = room {
         to.verdict = Verdict::Capacity;
-        to.would_have_fitted_bytes = Some(capacity);
-        to.op = Some("the compiled program".to_string());
+        to.figures.would_have_fitted_bytes = Some(capacity);
+        to.request.op = Some("the compiled program".to_string());
         to.because.push(format!(
             "the program needs {} where the device has {}: it must shrink by {} ({} %) before it can be compiled",
             Size(used),
@@ -181,7 +181,7 @@ pub(crate) fn explain(log: &Log, progress: &Progress) -> Explanation {
             percent(used.saturating_sub(capacity), used)
         ));
     } else if let (Some(asked), Some(free)) = (log.asked, log.free) {
-        to.free_bytes = Some(free);
+        to.figures.free_bytes = Some(free);
         if asked > free {
             to.verdict = Verdict::Capacity;
             to.because.push(format!(
@@ -250,7 +250,7 @@ pub(crate) fn add_program(to: &mut Explanation, log: &Log) {
             part("temporaries", log.temporaries)
         ));
     }
-    if let (Some(asked), Some(temporaries)) = (to.asked_bytes, log.temporaries)
+    if let (Some(asked), Some(temporaries)) = (to.request.asked_bytes, log.temporaries)
         && asked.abs_diff(temporaries) <= asked / 50
         && asked > 0
     {

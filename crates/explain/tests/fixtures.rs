@@ -73,13 +73,16 @@ fn each_report_gets_its_own_verdict() {
 fn a_capacity_dump_is_added_up_to_the_byte() {
     let told = told("tf_capacity.log");
     // 8 MiB of images, 32 MiB of a convolution's result, a kernel of 3*3*16*64 floats and the limit of 64 MiB.
-    assert_eq!(told.in_use_bytes, Some(8 * MIB + 32 * MIB + 3 * 3 * 16 * 64 * 4));
-    assert_eq!((told.asked_bytes, told.limit_bytes), (Some(32 * MIB), Some(64 * MIB)));
-    assert_eq!(told.free_bytes, Some(64 * MIB - told.in_use_bytes.unwrap()));
-    assert_eq!(told.op.as_deref(), Some("Relu"));
-    assert_eq!((told.tensor.as_deref(), told.device.as_deref()), (Some("float[32,64,64,64]"), Some("CPU:0")));
+    assert_eq!(told.figures.in_use_bytes, Some(8 * MIB + 32 * MIB + 3 * 3 * 16 * 64 * 4));
+    assert_eq!((told.request.asked_bytes, told.figures.limit_bytes), (Some(32 * MIB), Some(64 * MIB)));
+    assert_eq!(told.figures.free_bytes, Some(64 * MIB - told.figures.in_use_bytes.unwrap()));
+    assert_eq!(told.request.op.as_deref(), Some("Relu"));
+    assert_eq!(
+        (told.request.tensor.as_deref(), told.request.device.as_deref()),
+        (Some("float[32,64,64,64]"), Some("CPU:0"))
+    );
     // 22 MiB were not yet taken from the system; that is more than the largest hole.
-    assert_eq!(told.would_have_fitted_bytes, Some(22 * MIB));
+    assert_eq!(told.figures.would_have_fitted_bytes, Some(22 * MIB));
     let batch = told.advice.iter().find(|advice| advice.what.contains("16 instead of 32")).unwrap();
     assert_eq!(batch.saves_bytes, Some(16 * MIB));
     assert!(batch.what.contains("at 22 this tensor would have fitted"), "{}", batch.what);
@@ -88,16 +91,16 @@ fn a_capacity_dump_is_added_up_to_the_byte() {
 #[test]
 fn holes_are_told_from_a_lack_of_bytes() {
     let told = told("tf_holes.log");
-    assert_eq!(told.asked_bytes, Some(8 * MIB));
-    assert_eq!(told.largest_free_bytes, Some(4 * MIB), "TensorFlow itself prints 0 here");
-    assert!(told.free_bytes.unwrap() * 100 / told.limit_bytes.unwrap() > 50);
+    assert_eq!(told.request.asked_bytes, Some(8 * MIB));
+    assert_eq!(told.figures.largest_free_bytes, Some(4 * MIB), "TensorFlow itself prints 0 here");
+    assert!(told.figures.free_bytes.unwrap() * 100 / told.figures.limit_bytes.unwrap() > 50);
     let first = &told.advice[0];
     assert!(first.what.contains("cuda_malloc_async"), "{}", first.what);
-    assert_eq!(first.saves_bytes, Some(told.free_bytes.unwrap() - 4 * MIB));
+    assert_eq!(first.saves_bytes, Some(told.figures.free_bytes.unwrap() - 4 * MIB));
     let pool = told.pool.unwrap();
     assert_eq!(
         pool.columns.iter().map(|column| column.in_use_bytes).sum::<u64>(),
-        told.in_use_bytes.unwrap()
+        told.figures.in_use_bytes.unwrap()
     );
     let empty = pool.columns.iter().filter(|column| column.in_use_bytes == 0).count();
     let full = pool.columns.iter().filter(|column| column.free_bytes == 0).count();
@@ -147,9 +150,12 @@ fn all_pickle_protocols_and_json_tell_the_same() {
         assert_eq!(told(name).to_string(), expected, "{name}");
     }
     let told = told("torch_fragmented.p4.pickle");
-    assert_eq!((told.asked_bytes, told.in_use_bytes), (Some(64 * MIB), Some(200 * MIB)));
-    assert_eq!((told.largest_free_bytes, told.would_have_fitted_bytes), (Some(10 * MIB), Some(40 * MIB)));
-    assert_eq!(told.op.as_deref(), Some("train.py:57 attention"));
+    assert_eq!((told.request.asked_bytes, told.figures.in_use_bytes), (Some(64 * MIB), Some(200 * MIB)));
+    assert_eq!(
+        (told.figures.largest_free_bytes, told.figures.would_have_fitted_bytes),
+        (Some(10 * MIB), Some(40 * MIB))
+    );
+    assert_eq!(told.request.op.as_deref(), Some("train.py:57 attention"));
     assert_eq!(told.advice[0].saves_bytes, Some(190 * MIB));
 }
 
@@ -198,7 +204,7 @@ fn an_empty_file_and_a_strange_one_are_told_apart() {
 fn a_log_inside_json_lines_is_read() {
     let line = r#"{"level":"error","msg":"Traceback:\n  File \"/app/train.py\", line 7, in step\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free."}"#;
     let told = explain(line.as_bytes(), "-").unwrap();
-    assert_eq!((told.verdict, told.asked_bytes), (Verdict::Capacity, Some(3 << 30)));
+    assert_eq!((told.verdict, told.request.asked_bytes), (Verdict::Capacity, Some(3 << 30)));
 }
 
 #[test]

@@ -22,26 +22,42 @@ pub struct Inspection {
     pub kind: &'static str,
     /// The version of Keras that wrote it, if it says so.
     pub keras_version: String,
-    /// The model's name.
-    pub name: String,
-    /// The model's class.
-    pub class: String,
-    /// The types of one sample's inputs.
-    pub inputs: Vec<String>,
-    /// The types of one sample's outputs.
-    pub outputs: Vec<String>,
+    /// The model as a whole.
+    #[serde(flatten)]
+    pub model: ModelInfo,
     /// The layers in Keras's order, those inside of models after these.
     pub layers: Vec<LayerInfo>,
     /// Elements by kind.
     pub elements: Amounts,
     /// Bytes in the file by kind.
     pub bytes: Amounts,
-    /// The optimizer it was compiled with, as far as it is known here.
+    /// What it was compiled with.
+    #[serde(flatten)]
+    pub compiled: CompiledInfo,
+}
+
+/// A model in a file, as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelInfo {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// The types of one sample's inputs.
+    pub inputs: Vec<String>,
+    /// The types of one sample's outputs.
+    pub outputs: Vec<String>,
+    /// Why it cannot be trained here, if it cannot.
+    pub problem: Option<String>,
+}
+
+/// What a model was compiled with, as far as it is known here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CompiledInfo {
+    /// The optimizer.
     pub optimizer: Option<String>,
     /// Its learning rate.
     pub learning_rate: Option<f64>,
-    /// Why the model cannot be trained here, if it cannot.
-    pub problem: Option<String>,
 }
 
 /// A layer in a file.
@@ -99,7 +115,7 @@ pub struct Amounts {
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/cnn.keras");
 /// let found = plimsoll_keras::inspect(path)?;
 /// assert_eq!(found.layers[1].outputs, [[1, 10, 10, 2]]);
-/// assert!(found.problem.is_none() && found.elements.trained > found.elements.statistics);
+/// assert!(found.model.problem.is_none() && found.elements.trained > found.elements.statistics);
 /// # Ok::<(), plimsoll_keras::Error>(())
 /// ```
 ///
@@ -157,16 +173,20 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
             Kind::Weights => "weights",
         },
         keras_version: file.keras_version().to_string(),
-        name: file.root().map(|root| root.name.clone()).unwrap_or_default(),
-        class: file.root().map(|root| root.class_name.clone()).unwrap_or_default(),
-        inputs: opened.as_ref().map(|model| types(&model.sample_inputs())).unwrap_or_default(),
-        outputs: opened.as_ref().map(|model| types(model.outputs())).unwrap_or_default(),
+        model: ModelInfo {
+            name: file.root().map(|root| root.name.clone()).unwrap_or_default(),
+            class: file.root().map(|root| root.class_name.clone()).unwrap_or_default(),
+            inputs: opened.as_ref().map(|model| types(&model.sample_inputs())).unwrap_or_default(),
+            outputs: opened.as_ref().map(|model| types(model.outputs())).unwrap_or_default(),
+            problem,
+        },
         layers,
         elements,
         bytes,
-        learning_rate: OptimizerConfig::read(optimizer).ok().map(|found| found.optimizer.lr),
-        optimizer: class,
-        problem,
+        compiled: CompiledInfo {
+            learning_rate: OptimizerConfig::read(optimizer).ok().map(|found| found.optimizer.lr),
+            optimizer: class,
+        },
     })
 }
 

@@ -31,7 +31,7 @@ mod inspect;
 pub use compile::Compiled;
 pub use error::{Error, Result};
 pub use export::write_model;
-pub use inspect::{Amounts, Inspection, LayerInfo, VariableInfo, inspect};
+pub use inspect::{Amounts, CompiledInfo, Inspection, LayerInfo, ModelInfo, VariableInfo, inspect};
 pub use layers::known_classes;
 pub use loss::{KerasLoss, OutputLoss};
 pub use model::KerasModel;

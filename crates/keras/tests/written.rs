@@ -272,8 +272,11 @@ fn a_name_under_which_keras_does_not_open_it_is_refused() {
 #[test]
 fn a_file_is_described_also_where_it_cannot_be_trained() {
     let found = inspect(fixture("branches.keras")).unwrap();
-    assert!(found.problem.is_none());
-    assert_eq!((found.optimizer.as_deref(), found.layers[0].class.as_str()), (Some("Adam"), "InputLayer"));
+    assert!(found.model.problem.is_none());
+    assert_eq!(
+        (found.compiled.optimizer.as_deref(), found.layers[0].class.as_str()),
+        (Some("Adam"), "InputLayer")
+    );
     let all: u64 = found.layers.iter().map(|layer| layer.elements).sum();
     let amounts = found.elements;
     assert_eq!(all, amounts.trained + amounts.frozen + amounts.statistics);
@@ -284,9 +287,9 @@ fn a_file_is_described_also_where_it_cannot_be_trained() {
     let found = inspect(fixture("double.keras")).unwrap();
     let conv = found.layers.iter().find(|layer| layer.class == "Conv2D").unwrap();
     assert_eq!((conv.dtype.as_deref(), conv.variables[0].element), (Some("float64"), "f64"));
-    assert_eq!((found.inputs[0].as_str(), found.problem), ("f64[1, 6, 5, 2]", None));
+    assert_eq!((found.model.inputs[0].as_str(), found.model.problem), ("f64[1, 6, 5, 2]", None));
     let found = inspect(fixture("refused_lambda.keras")).unwrap();
-    assert!(found.problem.unwrap().contains("Lambda"));
+    assert!(found.model.problem.unwrap().contains("Lambda"));
     assert_eq!(inspect(fixture("other.weights.h5")).unwrap().kind, "weights");
 }
 

@@ -6,11 +6,17 @@
 #[doc(inline)]
 pub use plimsoll_device::{
     Allocator, AllocatorId, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth, Holder,
-    HoldingProcess, HostMemory, Lease, Ledger, LibraryFound, OutOfMemory, Owner, ParseBytesError, PcieLink,
-    Properties, ReleaseError, ReserveError, Row, Site, Stats, System, Verdict,
+    HostMemory, Lease, Ledger, OutOfMemory, Owner, ParseBytesError, Properties, ReleaseError, ReserveError,
+    Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
 pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey};
+
+/// The parts of [`Properties`].
+pub mod properties {
+    #[doc(inline)]
+    pub use plimsoll_device::properties::{Compute, HoldingProcess, LibraryFound, Link, Memory, PcieLink};
+}
 
 /// What the system says of this process: its memory and its processors.
 pub mod process {

@@ -4,6 +4,6 @@
 
 #[doc(inline)]
 pub use plimsoll_keras::{
-    Amounts, Compiled, Error, Inspection, KerasLoss, KerasModel, KerasOptimizer, LayerInfo, OutputLoss,
-    Result, Rule, VariableInfo, inspect, known_classes, write_model,
+    Amounts, Compiled, CompiledInfo, Error, Inspection, KerasLoss, KerasModel, KerasOptimizer, LayerInfo,
+    ModelInfo, OutputLoss, Result, Rule, VariableInfo, inspect, known_classes, write_model,
 };

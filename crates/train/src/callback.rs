@@ -88,6 +88,17 @@ pub struct EpochEvent {
     pub gradient_norm_max: Option<f64>,
     /// Samples that were left out because they could not be read.
     pub skipped_samples: u64,
+    /// Where its time went.
+    #[serde(flatten)]
+    pub time: EpochTime,
+    /// The memory it took.
+    #[serde(flatten)]
+    pub memory: EpochMemory,
+}
+
+/// Where the time of an epoch went.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct EpochTime {
     /// Seconds of the epoch in all: steps, waiting, validation, and what callbacks and checkpoints took between steps.
     pub seconds: f64,
     /// Of those, seconds of steps.
@@ -96,6 +107,11 @@ pub struct EpochEvent {
     pub waiting_seconds: f64,
     /// Of those, seconds of validation.
     pub validation_seconds: f64,
+}
+
+/// Memory at the end of an epoch, and the most there was of it.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct EpochMemory {
     /// What the memory limit counts, now: the process's memory on a card, else its resident set. See
     /// [`Device::counted`](plimsoll_run::Device::counted).
     pub device_bytes: u64,

@@ -48,7 +48,7 @@ impl Eta {
 
     /// Takes note of an epoch.
     pub fn epoch(&mut self, epoch: &EpochEvent) {
-        self.beside = (epoch.seconds - epoch.step_seconds - epoch.waiting_seconds).max(0.0);
+        self.beside = (epoch.time.seconds - epoch.time.step_seconds - epoch.time.waiting_seconds).max(0.0);
     }
 
     /// What is left; nothing before the first step, or where nobody knows how many samples an epoch has.

@@ -31,7 +31,9 @@ mod terms;
 mod trainer;
 
 pub use best::{BestCheckpoint, BestEpoch};
-pub use callback::{Callback, EpochEvent, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict};
+pub use callback::{
+    Callback, EpochEvent, EpochMemory, EpochTime, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict,
+};
 pub use checkpoint::{Checkpoint, Checkpoints, Norms, Progress};
 pub use early_stopping::EarlyStopping;
 pub use error::{Error, Result};

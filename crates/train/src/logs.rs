@@ -62,15 +62,15 @@ fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
         known("loss_scale", epoch.loss_scale),
         known("gradient_norm", epoch.gradient_norm),
         known("gradient_norm_max", epoch.gradient_norm_max),
-        cell("resident_bytes", &epoch.resident_bytes),
-        cell("resident_peak_bytes", &epoch.resident_peak_bytes),
-        cell("planned_bytes", &epoch.planned_bytes),
-        cell("device_bytes", &epoch.device_bytes),
-        cell("device_peak_bytes", &epoch.device_peak_bytes),
-        cell("seconds", &epoch.seconds),
-        cell("step_seconds", &epoch.step_seconds),
-        cell("waiting_seconds", &epoch.waiting_seconds),
-        cell("validation_seconds", &epoch.validation_seconds),
+        cell("resident_bytes", &epoch.memory.resident_bytes),
+        cell("resident_peak_bytes", &epoch.memory.resident_peak_bytes),
+        cell("planned_bytes", &epoch.memory.planned_bytes),
+        cell("device_bytes", &epoch.memory.device_bytes),
+        cell("device_peak_bytes", &epoch.memory.device_peak_bytes),
+        cell("seconds", &epoch.time.seconds),
+        cell("step_seconds", &epoch.time.step_seconds),
+        cell("waiting_seconds", &epoch.time.waiting_seconds),
+        cell("validation_seconds", &epoch.time.validation_seconds),
     ]);
     cells
 }
@@ -145,10 +145,10 @@ impl Callback for TensorBoardLog {
                 }
             }
             // What the memory limit counts, and what the process takes of the host's memory beside a card's.
-            writer.scalar(at, "memory/now", epoch.device_bytes as f32)?;
-            writer.scalar(at, "memory/peak", epoch.device_peak_bytes as f32)?;
-            writer.scalar(at, "memory/resident", epoch.resident_bytes as f32)?;
-            writer.scalar(at, "memory/planned", epoch.planned_bytes as f32)?;
+            writer.scalar(at, "memory/now", epoch.memory.device_bytes as f32)?;
+            writer.scalar(at, "memory/peak", epoch.memory.device_peak_bytes as f32)?;
+            writer.scalar(at, "memory/resident", epoch.memory.resident_bytes as f32)?;
+            writer.scalar(at, "memory/planned", epoch.memory.planned_bytes as f32)?;
             writer.flush()
         })?;
         Ok(Verdict::GoOn)

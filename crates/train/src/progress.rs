@@ -123,7 +123,7 @@ impl Callback for ProgressBar {
         self.eta.epoch(epoch);
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
-        let peak = Bytes(epoch.device_peak_bytes);
+        let peak = Bytes(epoch.memory.device_peak_bytes);
         let of = self.limit.map_or(String::new(), |line| format!(" of {line}"));
         let left_out = match epoch.skipped_samples {
             0 => String::new(),
@@ -233,11 +233,11 @@ impl Callback for JsonLines {
         let mut line = serde_json::json!({
             "event": "epoch", "epoch": epoch.epoch, "step": epoch.step, "loss": epoch.loss, "rate": epoch.rate,
             "samples_s": epoch.samples_s, "waiting": epoch.waiting, "skipped": epoch.skipped,
-            "skipped_samples": epoch.skipped_samples, "seconds": epoch.seconds, "step_seconds": epoch.step_seconds,
-            "waiting_seconds": epoch.waiting_seconds, "validation_seconds": epoch.validation_seconds,
-            "device_bytes": epoch.device_bytes, "device_peak_bytes": epoch.device_peak_bytes,
-            "resident_bytes": epoch.resident_bytes, "resident_peak_bytes": epoch.resident_peak_bytes,
-            "planned_bytes": epoch.planned_bytes, "loss_scale": epoch.loss_scale,
+            "skipped_samples": epoch.skipped_samples, "seconds": epoch.time.seconds, "step_seconds": epoch.time.step_seconds,
+            "waiting_seconds": epoch.time.waiting_seconds, "validation_seconds": epoch.time.validation_seconds,
+            "device_bytes": epoch.memory.device_bytes, "device_peak_bytes": epoch.memory.device_peak_bytes,
+            "resident_bytes": epoch.memory.resident_bytes, "resident_peak_bytes": epoch.memory.resident_peak_bytes,
+            "planned_bytes": epoch.memory.planned_bytes, "loss_scale": epoch.loss_scale,
             "gradient_norm": epoch.gradient_norm, "gradient_norm_max": epoch.gradient_norm_max,
             "floor_bytes": self.floor,
         });

@@ -77,8 +77,8 @@ pub fn cards(survey: &Survey) -> Vec<Check> {
         } else {
             Check::ok(name, found)
         });
-        if let (Some(free), Some(total)) = (card.memory_free, card.memory_total) {
-            let holders = counted(card.holders.len(), "process");
+        if let (Some(free), Some(total)) = (card.memory.free, card.memory.total) {
+            let holders = counted(card.memory.holders.len(), "process");
             let found = format!("{free} of {total} free, used by {holders}");
             let name = format!("{} memory", card.name);
             checks.push(match free.get() < total.get() / 10 {

@@ -74,7 +74,7 @@ impl State {
         self.metrics.clear();
         self.metrics.push(("loss".into(), epoch.loss));
         self.metrics.extend(epoch.metrics.iter().cloned());
-        self.peak = Bytes(epoch.device_peak_bytes);
+        self.peak = Bytes(epoch.memory.device_peak_bytes);
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         self.event(format!(

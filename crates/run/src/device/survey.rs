@@ -25,13 +25,15 @@ impl Device {
     /// use plimsoll_run::Device;
     /// let cpu = Device::cpu()?.properties();
     /// assert_eq!(cpu.name, "cpu");
-    /// assert!(cpu.allowed_cores >= 1 && cpu.cores >= cpu.allowed_cores);
+    /// assert!(cpu.compute.allowed_cores >= 1 && cpu.compute.cores >= cpu.compute.allowed_cores);
     /// # Ok::<(), plimsoll_run::Error>(())
     /// ```
     pub fn properties(&self) -> Properties {
         let backend = self.backend();
         let mut properties = backend.properties();
-        properties.measured_link = self.costs().timed_link();
+        if let Some(link) = &mut properties.link {
+            link.measured = self.costs().timed_link();
+        }
         properties
     }
 
@@ -65,8 +67,10 @@ impl Device {
         };
         if let Some(folder) = cache {
             for card in devices.iter_mut().skip(1) {
-                let signature = format!("cuda {} {} ", card.model, card.kernels);
-                card.measured_link = measured_link(folder, &signature);
+                let signature = format!("cuda {} {} ", card.model, card.compute.kernels);
+                if let Some(link) = &mut card.link {
+                    link.measured = measured_link(folder, &signature);
+                }
             }
         }
         Ok(Survey { devices, no_card })

@@ -9,7 +9,7 @@ use plimsoll_nn::Measure;
 use super::Run;
 use super::step::Did;
 use super::taken::{Asked, Taken};
-use crate::callback::{EpochEvent, Notice};
+use crate::callback::{EpochEvent, EpochMemory, EpochTime, Notice};
 use crate::error::{Error, Result};
 use crate::live::LiveModel;
 use crate::predict::Evaluation;
@@ -156,15 +156,19 @@ impl Trainer {
             gradient_norm: progress.norms.mean(),
             gradient_norm_max: progress.norms.mean().map(|_| progress.norms.most),
             skipped_samples: batches.skipped(),
-            seconds: progress.seconds + validation_seconds,
-            step_seconds: progress.stepping,
-            waiting_seconds: progress.waiting,
-            validation_seconds,
-            device_bytes: counted.now.get(),
-            device_peak_bytes: counted.peak.get(),
-            resident_bytes: process::resident().map_or(0, |bytes| bytes.get()),
-            resident_peak_bytes: process::peak_resident().map_or(0, |bytes| bytes.get()),
-            planned_bytes: planned,
+            time: EpochTime {
+                seconds: progress.seconds + validation_seconds,
+                step_seconds: progress.stepping,
+                waiting_seconds: progress.waiting,
+                validation_seconds,
+            },
+            memory: EpochMemory {
+                device_bytes: counted.now.get(),
+                device_peak_bytes: counted.peak.get(),
+                resident_bytes: process::resident().map_or(0, |bytes| bytes.get()),
+                resident_peak_bytes: process::peak_resident().map_or(0, |bytes| bytes.get()),
+                planned_bytes: planned,
+            },
         };
         progress.begin_epoch();
         run.skipped_loss = None;

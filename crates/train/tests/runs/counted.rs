@@ -37,17 +37,24 @@ fn an_epoch_tells_what_the_line_counts() {
     let history = on(device()).fit(data(), Epochs(1)).unwrap();
     let epoch = &history[0];
     // On the host that is what the system counts of the process.
-    assert!(epoch.device_bytes.abs_diff(epoch.resident_bytes) < 64 << 20);
-    assert!(epoch.device_peak_bytes >= epoch.device_bytes);
+    assert!(epoch.memory.device_bytes.abs_diff(epoch.memory.resident_bytes) < 64 << 20);
+    assert!(epoch.memory.device_peak_bytes >= epoch.memory.device_bytes);
     let Some(card) = emulated() else { return };
     let history = on(card.clone()).fit(data(), Epochs(2)).unwrap();
     for epoch in &history {
         // A small model on a card, in a process that takes far more of the host.
         let held = card.memory_info().current.get();
-        assert!(epoch.device_bytes > 0 && epoch.device_bytes <= 64 << 20, "{}", epoch.device_bytes);
-        assert!(epoch.device_peak_bytes >= held, "{} of {held}", epoch.device_peak_bytes);
+        assert!(
+            epoch.memory.device_bytes > 0 && epoch.memory.device_bytes <= 64 << 20,
+            "{}",
+            epoch.memory.device_bytes
+        );
+        assert!(epoch.memory.device_peak_bytes >= held, "{} of {held}", epoch.memory.device_peak_bytes);
         let resident = process::resident().map_or(u64::MAX, Bytes::get);
-        assert!(epoch.device_peak_bytes < resident && epoch.resident_peak_bytes >= epoch.resident_bytes);
+        assert!(
+            epoch.memory.device_peak_bytes < resident
+                && epoch.memory.resident_peak_bytes >= epoch.memory.resident_bytes
+        );
     }
     assert_eq!(card.largest_limit(), Some(Bytes::mib(64)));
     assert!(device().largest_limit().unwrap() > Bytes::mib(64));
@@ -58,9 +65,16 @@ fn on_a_real_card_the_line_counts_what_the_system_counts_there() {
     let Some(card) = card() else { return };
     let epoch = on(card.clone()).fit(data(), Epochs(1)).unwrap().remove(0);
     let taken = card.taken().unwrap().get();
-    println!("{} counted, {taken} taken, {} resident", epoch.device_bytes, epoch.resident_bytes);
-    assert!(epoch.device_bytes.abs_diff(taken) <= 64 << 20, "{} of {taken}", epoch.device_bytes);
-    assert!(epoch.device_peak_bytes >= epoch.device_bytes);
+    println!(
+        "{} counted, {taken} taken, {} resident",
+        epoch.memory.device_bytes, epoch.memory.resident_bytes
+    );
+    assert!(
+        epoch.memory.device_bytes.abs_diff(taken) <= 64 << 20,
+        "{} of {taken}",
+        epoch.memory.device_bytes
+    );
+    assert!(epoch.memory.device_peak_bytes >= epoch.memory.device_bytes);
     let limit = card.largest_limit().unwrap();
     assert!(limit > Bytes(taken) && limit == card.capacity().unwrap());
     // Without a word and outside of any scope, it is the best device, unless somebody names another.
@@ -88,24 +102,24 @@ fn waiting_and_steps_add_up_with_the_clock() {
         let began = Instant::now();
         let history = trainer.fit(slow(each), Epochs(2)).unwrap();
         let wall = began.elapsed().as_secs_f64();
-        let sum: f64 = history.iter().map(|epoch| epoch.seconds).sum();
+        let sum: f64 = history.iter().map(|epoch| epoch.time.seconds).sum();
         assert!(sum <= wall, "{name}: {sum} s of {wall}");
         for epoch in &history {
-            let parts = epoch.step_seconds + epoch.waiting_seconds + epoch.validation_seconds;
-            assert!(parts <= epoch.seconds * 1.001, "{name}: {parts} s of {}", epoch.seconds);
+            let parts = epoch.time.step_seconds + epoch.time.waiting_seconds + epoch.time.validation_seconds;
+            assert!(parts <= epoch.time.seconds * 1.001, "{name}: {parts} s of {}", epoch.time.seconds);
             // What is neither is what callbacks did, and there are none.
             assert!(
-                epoch.seconds - parts < 0.5 * epoch.seconds + 0.2,
+                epoch.time.seconds - parts < 0.5 * epoch.time.seconds + 0.2,
                 "{name}: {parts} s of {}",
-                epoch.seconds
+                epoch.time.seconds
             );
             // 24 samples of 3 ms each by one thread: whatever the step takes, most of that is waited for. Up to two batches may have
             // been made while the epoch before was validated.
             let made = 24.0 * each.as_secs_f64();
-            assert!(epoch.waiting_seconds + epoch.step_seconds > 0.6 * made, "{name}: {epoch:?}");
+            assert!(epoch.time.waiting_seconds + epoch.time.step_seconds > 0.6 * made, "{name}: {epoch:?}");
             assert!((0.0..=1.0).contains(&epoch.waiting), "{name}: {}", epoch.waiting);
-            let trained = epoch.seconds - epoch.validation_seconds;
-            assert!((epoch.waiting - epoch.waiting_seconds / trained).abs() < 0.01, "{name}: {epoch:?}");
+            let trained = epoch.time.seconds - epoch.time.validation_seconds;
+            assert!((epoch.waiting - epoch.time.waiting_seconds / trained).abs() < 0.01, "{name}: {epoch:?}");
             assert!((epoch.samples_s - 24.0 / trained).abs() < 0.01 * epoch.samples_s, "{name}: {epoch:?}");
         }
     }

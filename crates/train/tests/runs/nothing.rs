@@ -59,7 +59,7 @@ fn an_epoch_of_which_no_batch_could_be_used_is_an_error() {
     let history = super::trainer().fit(spoiled(|sample| sample > 3), Epochs(2)).unwrap();
     for epoch in history {
         assert_eq!(epoch.skipped, 5);
-        let figures = [epoch.loss, epoch.samples_s, epoch.waiting, epoch.seconds, epoch.rate];
+        let figures = [epoch.loss, epoch.samples_s, epoch.waiting, epoch.time.seconds, epoch.rate];
         assert!(figures.iter().all(|figure| figure.is_finite()), "{figures:?}");
     }
 }
