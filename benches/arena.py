@@ -81,12 +81,7 @@ def main():
         cells = " ".join("     1" if r == 1 else f"{r:6.4f}" for r in ratios)
         print(f"{model:13} {seconds:6.2f} {floor / MIB:9.2f}  {cells}", flush=True)
     print(f"{rows - over} of {rows} rows under {args.most}; {all_seconds:.1f} processor seconds")
-    if args.jsonl:
-        args.jsonl.parent.mkdir(parents=True, exist_ok=True)
-        args.jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for complaint in wrong:
-        print("WRONG:", complaint)
-    sys.exit(bool(wrong))
+    cases.finish(lines, wrong, args.jsonl)
 
 
 if __name__ == "__main__":

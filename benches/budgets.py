@@ -12,7 +12,6 @@ import argparse
 import json
 import pathlib
 import subprocess
-import sys
 
 import cases
 
@@ -77,12 +76,7 @@ def main():
                   f"{line['recomputed_ops']:5} {line['predicted_ms']:9.1f} {measured:9.1f} {ratio:6.2f}  {word}",
                   flush=True)
     print(f"predicted and measured times differ by {100 * sum(errors) / max(len(errors), 1):.1f} % on average")
-    if args.jsonl:
-        args.jsonl.parent.mkdir(parents=True, exist_ok=True)
-        args.jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for complaint in wrong:
-        print("WRONG:", complaint)
-    sys.exit(bool(wrong))
+    cases.finish(lines, wrong, args.jsonl)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 All are on random numbers, with cross-entropy and no metrics. Peers' scripts name the same cases.
 """
 
+import json
+import sys
+
 COMMON = ["--data", "random", "--metrics", "none"]
 
 # On two threads of a CPU: Adam at 1e-3, the sizes of `plimsoll models`.
@@ -15,6 +18,16 @@ CARD = {
     "unet": (32, "--width 64 --depth 5 --image 256"),
     "lstm": (64, "--width 1024 --sequence 256 --classes 10000"),
 }
+
+
+def finish(lines, wrong, path):
+    """Keeps every row as a line of JSON where a path is given, says what is wrong, and ends with 1 if anything is."""
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for complaint in wrong:
+        print("WRONG:", complaint)
+    sys.exit(bool(wrong))
 
 
 def cpu(case, threads=2, batch=None):

@@ -1,7 +1,7 @@
 //! `plimsoll devices`: what this machine can compute on, with its memory and who holds it, its link, its libraries.
 
 use plimsoll::device::Properties;
-use plimsoll::device::properties::{HoldingProcess, LibraryFound, Link, PcieLink};
+use plimsoll::device::properties::{Card, HoldingProcess, LibraryFound, PcieLink};
 use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
@@ -47,7 +47,8 @@ pub fn json(device: &Properties) -> Value {
             "generation": generation, "width": width, "most_generation": most_generation, "most_width": most_width,
         })
     };
-    let link = device.link.as_ref();
+    let card = device.card.as_ref();
+    let libraries = card.map_or(&[][..], |card| &card.libraries);
     json!({
         "name": device.name, "model": device.model,
         "memory_total_bytes": device.memory.total.map(Bytes::get), "memory_free_bytes": device.memory.free.map(Bytes::get),
@@ -56,9 +57,9 @@ pub fn json(device: &Properties) -> Value {
         "cores": device.compute.cores, "allowed_cores": device.compute.allowed_cores,
         "compute_capability": device.compute.capability.map(|(major, minor)| format!("{major}.{minor}")),
         "kernels": device.compute.kernels, "features": device.compute.features,
-        "bus": link.map(|link| &link.bus), "pcie": link.and_then(|link| link.pcie.as_ref()).map(pcie),
-        "link_bytes_per_second": link.and_then(|link| link.measured),
-        "driver": device.driver, "libraries": device.libraries.iter().map(library).collect::<Vec<_>>(),
+        "bus": card.map(|card| &card.bus), "pcie": card.and_then(|card| card.pcie.as_ref()).map(pcie),
+        "link_bytes_per_second": card.and_then(|card| card.measured_link),
+        "driver": card.map(|card| &card.driver), "libraries": libraries.iter().map(library).collect::<Vec<_>>(),
         "notes": device.notes,
     })
 }
@@ -99,13 +100,12 @@ pub fn text(device: &Properties) -> Vec<String> {
             put("features", device.compute.features.join(" "));
         }
     }
-    if let Some(driver) = &device.driver {
-        put("driver", driver.clone());
+    let libraries = device.card.as_ref().map_or(&[][..], |card| &card.libraries);
+    if let Some(card) = &device.card {
+        put("driver", card.driver.clone());
+        put("link", link(card));
     }
-    if let Some(link) = &device.link {
-        put("link", way(link));
-    }
-    for library in &device.libraries {
+    for library in libraries {
         let found = match (&library.version, &library.path) {
             (Some(version), Some(path)) => format!("{version} ({})", path.display()),
             (Some(version), None) => version.clone(),
@@ -118,12 +118,12 @@ pub fn text(device: &Properties) -> Vec<String> {
 }
 
 /// The link between host and card, in words.
-fn way(link: &Link) -> String {
-    let measured = match link.measured {
+fn link(card: &Card) -> String {
+    let measured = match card.measured_link {
         Some(speed) => format!("{:.1} GB/s measured", speed / 1e9),
         None => "speed not measured yet (the first plan with --host-memory measures it)".to_string(),
     };
-    let Some(PcieLink { generation, width, most_generation, most_width }) = link.pcie else {
+    let Some(PcieLink { generation, width, most_generation, most_width }) = card.pcie else {
         return measured;
     };
     let most = match (generation, width) == (most_generation, most_width) {
@@ -160,21 +160,21 @@ mod tests {
                 kernels: "sm_90".into(),
                 features: Vec::new(),
             },
-            link: Some(Link {
+            card: Some(Card {
                 bus: "0000:18:00.0".into(),
                 pcie: Some(PcieLink { generation: 1, width: 16, most_generation: 5, most_width: 16 }),
-                measured: Some(53e9),
+                measured_link: Some(53e9),
+                driver: "580.1 (CUDA 13.0)".into(),
+                libraries: vec![
+                    LibraryFound {
+                        name: "cuDNN",
+                        used_for: "convolutions",
+                        version: Some("9.10.2".into()),
+                        path: None,
+                    },
+                    LibraryFound { name: "NCCL", used_for: "several cards", version: None, path: None },
+                ],
             }),
-            driver: Some("580.1 (CUDA 13.0)".into()),
-            libraries: vec![
-                LibraryFound {
-                    name: "cuDNN",
-                    used_for: "convolutions",
-                    version: Some("9.10.2".into()),
-                    path: None,
-                },
-                LibraryFound { name: "NCCL", used_for: "several cards", version: None, path: None },
-            ],
             ..Properties::default()
         }
     }

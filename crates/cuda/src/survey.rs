@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use cudarc::driver::sys;
 use nvml_wrapper::Nvml;
-use plimsoll_device::properties::{Compute, HoldingProcess, LibraryFound, Link, Memory, PcieLink};
+use plimsoll_device::properties::{self, Compute, HoldingProcess, LibraryFound, Memory, PcieLink};
 use plimsoll_device::{Bytes, Properties};
 
 use crate::card::{Card, Identity};
@@ -89,9 +89,7 @@ pub(crate) fn properties(card: &Identity, ordinal: usize) -> Result<Properties, 
             kernels: format!("sm_{major}{minor}"),
             features: Vec::new(),
         },
-        link: Some(Link { bus: bus.clone(), pcie, measured: None }),
-        driver: Some(driver),
-        libraries,
+        card: Some(properties::Card { bus: bus.clone(), pcie, measured_link: None, driver, libraries }),
         notes,
     })
 }

@@ -15,12 +15,8 @@ pub struct Properties {
     pub memory: Memory,
     /// What it computes with.
     pub compute: Compute,
-    /// How a card is reached from the host; none for a CPU.
-    pub link: Option<Link>,
-    /// The version of its driver.
-    pub driver: Option<String>,
-    /// Libraries that it uses, those that are missing too.
-    pub libraries: Vec<LibraryFound>,
+    /// How a card is reached and driven; none for a CPU.
+    pub card: Option<Card>,
     /// What its user should know, a sentence each.
     pub notes: Vec<String>,
 }
@@ -53,15 +49,19 @@ pub struct Compute {
     pub features: Vec<&'static str>,
 }
 
-/// The way between host and card.
+/// How a card is reached from the host, and what drives it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Link {
+pub struct Card {
     /// Where the card is on the PCI bus.
     pub bus: String,
     /// Its PCI Express link.
     pub pcie: Option<PcieLink>,
     /// How fast copies between host and card were when that was last measured, in bytes a second: the slower of both ways.
-    pub measured: Option<f64>,
+    pub measured_link: Option<f64>,
+    /// The version of its driver.
+    pub driver: String,
+    /// Libraries that it uses, those that are missing too.
+    pub libraries: Vec<LibraryFound>,
 }
 
 /// A process that holds memory of a card.

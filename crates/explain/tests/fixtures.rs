@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_explain::{Error, Explanation, Kind, Source, Verdict, explain};
+use plimsoll_testing::Dice;
 
 const MIB: u64 = 1 << 20;
 
@@ -299,21 +300,9 @@ fn the_page_is_whole_by_itself() {
     assert!(!page.contains("<b>") && page.contains("&lt;b&gt;"), "{page}");
 }
 
-/// A small generator, so that every run damages files alike.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % below.max(1) as u64) as usize
-    }
-}
-
 #[test]
 fn damaged_reports_never_panic_and_never_ramble() {
-    let mut noise = Noise(0x2545_f491_4f6c_dd1d);
+    let mut noise = Dice(0x2545_f491_4f6c_dd1d);
     let interesting: [&[u8]; 10] = [
         b"18446744073709551615",
         b"99999999999999999999.99GiB",
@@ -330,22 +319,22 @@ fn damaged_reports_never_panic_and_never_ramble() {
         for round in 0..60 {
             let mut damaged = bytes.clone();
             match round % 4 {
-                0 => damaged.truncate(noise.next(bytes.len() + 1)),
+                0 => damaged.truncate(noise.roll(bytes.len() + 1)),
                 1 => {
-                    for _ in 0..1 + noise.next(8) {
-                        let at = noise.next(damaged.len());
-                        damaged[at] = noise.next(256) as u8;
+                    for _ in 0..1 + noise.roll(8) {
+                        let at = noise.roll(damaged.len());
+                        damaged[at] = noise.roll(256) as u8;
                     }
                 }
                 2 => {
-                    let from = noise.next(damaged.len());
-                    let to = (from + noise.next(200)).min(damaged.len());
+                    let from = noise.roll(damaged.len());
+                    let to = (from + noise.roll(200)).min(damaged.len());
                     damaged.drain(from..to);
                 }
                 _ => {
-                    let at = noise.next(damaged.len());
-                    let end = (at + noise.next(12)).min(damaged.len());
-                    damaged.splice(at..end, interesting[noise.next(interesting.len())].iter().copied());
+                    let at = noise.roll(damaged.len());
+                    let end = (at + noise.roll(12)).min(damaged.len());
+                    damaged.splice(at..end, interesting[noise.roll(interesting.len())].iter().copied());
                 }
             }
             match explain(&damaged[..], &name) {

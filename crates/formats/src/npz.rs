@@ -230,12 +230,18 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
+    /// The archive as it is stored and as it is compressed.
+    fn both_methods(path: &Path) -> [Vec<u8>; 2] {
+        [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated].map(|method| {
+            archive(path, method);
+            std::fs::read(path).unwrap()
+        })
+    }
+
     #[test]
     fn a_number_that_changed_is_found_by_the_checksum_and_named() {
         let path = scratch("checksum");
-        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
-            archive(&path, method);
-            let sound = std::fs::read(&path).unwrap();
+        for sound in both_methods(&path) {
             let (mut seen, mut wrong) = (0, 0);
             for at in 0..sound.len() {
                 let mut mutated = sound.clone();
@@ -277,9 +283,7 @@ mod tests {
     #[test]
     fn no_truncation_and_no_mutation_panics() {
         let path = scratch("mutated");
-        for method in [zip::CompressionMethod::Stored, zip::CompressionMethod::Deflated] {
-            archive(&path, method);
-            let bytes = std::fs::read(&path).unwrap();
+        for bytes in both_methods(&path) {
             for cut in (0..bytes.len()).step_by(7) {
                 std::fs::write(&path, &bytes[..cut]).unwrap();
                 let error = members(&path).unwrap_err().to_string();

@@ -88,20 +88,13 @@ impl Stored {
 }
 
 fn to_dtype<S: Load>(from: &[u8], big_endian: bool, to: DType, divisor: f32, out: &mut [u8]) {
-    match to {
-        DType::F32 => each::<S, f32>(from, big_endian, divisor, out),
-        DType::F64 => each::<S, f64>(from, big_endian, divisor, out),
-        DType::BF16 => each::<S, bf16>(from, big_endian, divisor, out),
-        DType::F16 => each::<S, f16>(from, big_endian, divisor, out),
-        DType::I64 => each::<S, i64>(from, big_endian, divisor, out),
-        DType::I32 => each::<S, i32>(from, big_endian, divisor, out),
-        DType::I16 => each::<S, i16>(from, big_endian, divisor, out),
-        DType::I8 => each::<S, i8>(from, big_endian, divisor, out),
-        DType::U32 => each::<S, u32>(from, big_endian, divisor, out),
-        DType::U16 => each::<S, u16>(from, big_endian, divisor, out),
-        DType::U8 => each::<S, u8>(from, big_endian, divisor, out),
-        DType::Bool => each::<S, Truth>(from, big_endian, divisor, out),
+    macro_rules! to_dtype {
+        ($($dtype:ident => $stored:ty),+) => {
+            match to { $( DType::$dtype => each::<S, $stored>(from, big_endian, divisor, out), )+ }
+        };
     }
+    to_dtype!(F32 => f32, F64 => f64, BF16 => bf16, F16 => f16, I64 => i64, I32 => i32, I16 => i16, I8 => i8, U32 => u32,
+        U16 => u16, U8 => u8, Bool => Truth);
 }
 
 fn each<S: Load, D: Store>(from: &[u8], big_endian: bool, divisor: f32, out: &mut [u8]) {

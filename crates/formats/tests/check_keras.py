@@ -9,23 +9,11 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import h5py
 import keras
 import numpy as np
-from keras import layers
+
+import odd_layer  # noqa: F401: registers itself
 
 folder = sys.argv[1]
 keras.config.enable_unsafe_deserialization()  # The fixture with a Lambda layer is our own.
-
-
-@keras.saving.register_keras_serializable("mine")
-class Odd(layers.Layer):
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(shape[-1],), name="scale")
-        self.flag = self.add_weight(shape=(), dtype="bool", name="flag", trainable=False, initializer="zeros")
-        self.child = layers.Dense(1)
-        self.child.build(shape)
-
-    def call(self, x):
-        return self.child(x * self.scale)
-
 
 inputs = {
     "cnn": np.random.rand(3, 6, 6, 1).astype("f4"),

@@ -1,11 +1,15 @@
 //! Files of other programs are read, and files for other programs are written to be checked by `check_written.py`.
 
+mod common;
+
 use plimsoll_formats::Element;
 use plimsoll_formats::safetensors::{Reader, TensorView, write};
 use plimsoll_formats::tensorboard::{Bucket, EventWriter};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+
+use common::python_name;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -33,31 +37,13 @@ fn bits(element: Element, i: i64) -> Vec<u8> {
     }
 }
 
-fn numpy_name(element: Element) -> &'static str {
-    match element {
-        Element::F64 => "float64",
-        Element::F32 => "float32",
-        Element::F16 => "float16",
-        Element::BF16 => "bfloat16",
-        Element::I64 => "int64",
-        Element::I32 => "int32",
-        Element::I16 => "int16",
-        Element::I8 => "int8",
-        Element::U64 => "uint64",
-        Element::U32 => "uint32",
-        Element::U16 => "uint16",
-        Element::U8 => "uint8",
-        Element::Bool => "bool",
-    }
-}
-
 #[test]
 fn a_file_of_the_safetensors_package_is_read_to_the_bit() {
     let mut reader = Reader::open(fixture("tensors.safetensors")).expect("the fixture");
     assert_eq!(reader.metadata()["made by"], "safetensors");
     assert_eq!(reader.tensors().len(), Element::ALL.len() + 2);
     for element in Element::ALL {
-        let tensor = reader.tensor(numpy_name(element)).expect("a tensor of each type").clone();
+        let tensor = reader.tensor(python_name(element)).expect("a tensor of each type").clone();
         assert_eq!((tensor.element, tensor.shape.as_slice()), (element, &[2, 3][..]));
         let mut bytes = vec![0; tensor.bytes];
         reader.read_into(&tensor.name, &mut bytes).expect("its bytes");
@@ -77,7 +63,7 @@ fn the_same_tensors_are_written_for_the_safetensors_package() {
         .iter()
         .zip(&data)
         .map(|(element, bytes)| TensorView {
-            name: numpy_name(*element),
+            name: python_name(*element),
             element: *element,
             shape: &[2, 3],
             bytes,

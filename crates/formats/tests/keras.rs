@@ -2,11 +2,15 @@
 //!
 //! `make_keras.py` made the files and `expected.json`.
 
+mod common;
+
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Argument, KerasFile, Kind, Layer, Limits, TensorRef, Variable, write_weights};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use common::python_name;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keras").join(name)
@@ -35,19 +39,6 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-fn keras_name(element: Element) -> &'static str {
-    match element {
-        Element::F64 => "float64",
-        Element::F32 => "float32",
-        Element::F16 => "float16",
-        Element::BF16 => "bfloat16",
-        Element::I64 => "int64",
-        Element::I32 => "int32",
-        Element::Bool => "bool",
-        other => panic!("the fixtures have no {other}"),
-    }
-}
-
 fn layer<'a>(layers: &'a [Layer], name: &str) -> &'a Layer {
     layers.iter().find(|layer| layer.name == name).unwrap_or_else(|| panic!("no layer {name}"))
 }
@@ -72,7 +63,7 @@ fn every_variable_has_the_type_shape_and_bytes_that_h5py_reads() {
         assert_eq!(file.variables().len(), count, "{name}");
         for variable in file.variables() {
             let found = serde_json::json!([
-                keras_name(variable.element),
+                python_name(variable.element),
                 variable.shape,
                 crc32(&read(&file, variable))
             ]);

@@ -14,6 +14,8 @@ import keras
 import numpy as np
 from keras import layers
 
+from odd_layer import Odd
+
 OUT = "fixtures/keras"
 shutil.rmtree(OUT, ignore_errors=True)
 os.makedirs(OUT)
@@ -66,18 +68,6 @@ def types():
     y = layers.Dense(2, dtype="bfloat16", name="brain")(y)
     y = layers.Dense(2, dtype="float64", name="double")(y)
     return keras.Model(x, y, name="types")
-
-
-@keras.saving.register_keras_serializable("mine")
-class Odd(layers.Layer):
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(shape[-1],), name="scale")
-        self.flag = self.add_weight(shape=(), dtype="bool", name="flag", trainable=False, initializer="zeros")
-        self.child = layers.Dense(1)
-        self.child.build(shape)
-
-    def call(self, x):
-        return self.child(x * self.scale)
 
 
 def unknown():

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use plimsoll_formats::keras::{Contents, KerasFile, Limits, write_keras};
 use plimsoll_keras::KerasModel;
 use plimsoll_run::Tensor;
-use plimsoll_testing::Counting;
+use plimsoll_testing::{Counting, Dice};
 use serde_json::Value;
 
 #[global_allocator]
@@ -23,18 +23,6 @@ fn fixture(name: &str) -> PathBuf {
 
 fn mutations() -> usize {
     std::env::var("MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
-}
-
-/// A small deterministic stream of numbers (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % below.max(1) as u64) as usize
-    }
 }
 
 fn limits() -> Limits {

@@ -40,6 +40,13 @@ fn pick(plan: &Plan, chance: &mut Chance, fits: impl Fn(&Step) -> bool) -> Optio
     (!at.is_empty()).then(|| at[chance.below(at.len() as u64) as usize])
 }
 
+/// A random step of a kind, to be changed.
+macro_rules! picked {
+    ($plan:ident, $chance:ident, $kind:ident) => {
+        pick($plan, $chance, |s| matches!(s, Step::$kind { .. })).map(|i| &mut $plan.steps[i])
+    };
+}
+
 fn op_of<'a>(problem: &'a Problem, step: &Step) -> Option<&'a Op> {
     match step {
         Step::Run { op, .. } => Some(&problem.ops[op.index()]),
@@ -288,14 +295,10 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("a copy out left out", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Offload { .. })) else { return false };
-        plan.steps.remove(i);
-        true
+        pick(plan, chance, |s| matches!(s, Step::Offload { .. })).map(|i| plan.steps.remove(i)).is_some()
     }),
     ("a copy back left out", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })) else { return false };
-        plan.steps.remove(i);
-        true
+        pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })).map(|i| plan.steps.remove(i)).is_some()
     }),
     ("a copy back before the copy out", |_, plan, chance| {
         let Some(i) = pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })) else { return false };
@@ -304,33 +307,27 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("a copy of another tensor", |problem, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Offload { .. })) else { return false };
-        let Step::Offload { tensor, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Offload { tensor, .. }) = picked!(plan, chance, Offload) else { return false };
         tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
         true
     }),
     ("a copy out of the wrong place", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Offload { .. })) else { return false };
-        let Step::Offload { from, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Offload { from, .. }) = picked!(plan, chance, Offload) else { return false };
         *from += 512;
         true
     }),
     ("a copy past the host budget", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Offload { .. })) else { return false };
-        let Step::Offload { to, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Offload { to, .. }) = picked!(plan, chance, Offload) else { return false };
         *to = plan.host_budget.next_multiple_of(512);
         true
     }),
     ("a copy back on top of a resident", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })) else { return false };
-        let Step::Prefetch { to, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Prefetch { to, .. }) = picked!(plan, chance, Prefetch) else { return false };
         *to = 0;
         true
     }),
     ("a copy that is never awaited", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
-        plan.steps.remove(i);
-        true
+        pick(plan, chance, |s| matches!(s, Step::Await { .. })).map(|i| plan.steps.remove(i)).is_some()
     }),
     ("a copy awaited twice", |_, plan, chance| {
         let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
@@ -338,8 +335,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("a copy awaited the wrong way", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
-        let Step::Await { offload, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Await { offload, .. }) = picked!(plan, chance, Await) else { return false };
         *offload = !*offload;
         true
     }),
@@ -372,8 +368,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("another copy awaited", |problem, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
-        let Step::Await { tensor, .. } = &mut plan.steps[i] else { return false };
+        let Some(Step::Await { tensor, .. }) = picked!(plan, chance, Await) else { return false };
         tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
         true
     }),

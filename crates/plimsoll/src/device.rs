@@ -15,7 +15,7 @@ pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement
 /// The parts of [`Properties`].
 pub mod properties {
     #[doc(inline)]
-    pub use plimsoll_device::properties::{Compute, HoldingProcess, LibraryFound, Link, Memory, PcieLink};
+    pub use plimsoll_device::properties::{Card, Compute, HoldingProcess, LibraryFound, Memory, PcieLink};
 }
 
 /// What the system says of this process: its memory and its processors.

@@ -2,9 +2,9 @@
 
 #[doc(inline)]
 pub use plimsoll_train::{
-    Apart, BatchSizes, BestCheckpoint, BestEpoch, Callback, Checkpoint, Checkpoints, CsvLog, EarlyStopping,
-    Ended, EpochEvent, EpochMemory, EpochTime, Epochs, Error, Eta, Evaluation, Fault, History, JsonLines,
-    Left, LiveModel, Norms, Notice, NoticeLog, Parity, PassValues, Prediction, Progress, ProgressBar,
-    RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan, SizedPlan, StepEvent, StepLog,
-    StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
+    Apart, BatchSizes, BestCheckpoint, BestEpoch, Callback, Checkpoint, Checkpoints, CsvLog, DataTerms,
+    EarlyStopping, Ended, EpochEvent, EpochMemory, EpochTime, Epochs, Error, Eta, Evaluation, Fault, History,
+    JsonLines, Left, LiveModel, Norms, Notice, NoticeLog, Parity, PassValues, Prediction, Progress,
+    ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan, SizedPlan, StepEvent,
+    StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
 };

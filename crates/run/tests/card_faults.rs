@@ -367,15 +367,36 @@ fn the_thief_is_a_process_of_its_own() {
     std::io::stdin().read_to_end(&mut ignored).expect("an input");
 }
 
+/// A step on the card that has run over few samples, and what the tests of theft go on with.
+struct Begun {
+    _alone: MutexGuard<'static, ()>,
+    device: Device,
+    plain: Undisturbed,
+    step: Step,
+    traced: Arc<AtomicUsize>,
+    many: Tensor,
+    losses: Vec<Vec<u8>>,
+    taken: Bytes,
+    trained: Vec<u8>,
+}
+
+impl Begun {
+    fn new() -> Option<Begun> {
+        let (_alone, device) = card()?;
+        let plain = Undisturbed::new(FEW, MANY);
+        let (few, many) = (noise(&device, &input(FEW), 1.0, 7), noise(&device, &input(MANY), 1.0, 8));
+        let (mut step, traced) = compile(&device, None, FEW).unwrap();
+        let losses = vec![run(&mut step, &few).unwrap()];
+        show("after a step over few samples", &device, Some(&step));
+        let (taken, trained) = (device.taken().unwrap(), weights(&step));
+        Some(Begun { _alone, device, plain, step, traced, many, losses, taken, trained })
+    }
+}
+
 #[test]
 fn memory_of_a_card_that_another_process_takes_is_done_without_or_refused_and_nothing_is_lost() {
-    let Some((_alone, device)) = card() else { return };
-    let plain = Undisturbed::new(FEW, MANY);
-    let (few, many) = (noise(&device, &input(FEW), 1.0, 7), noise(&device, &input(MANY), 1.0, 8));
-    let (mut step, _) = compile(&device, None, FEW).unwrap();
-    let mut losses = vec![run(&mut step, &few).unwrap()];
-    show("after a step over few samples", &device, Some(&step));
-    let (taken, trained) = (device.taken().unwrap(), weights(&step));
+    let Some(begun) = Begun::new() else { return };
+    let Begun { _alone, device, plain, mut step, many, mut losses, taken, trained, .. } = begun;
 
     // Nothing fits: what is left is enough for a driver's tables and for no plan.
     let thief = Thief::start(&format!("now:{}", 96 << 20));
@@ -414,13 +435,8 @@ fn memory_of_a_card_that_another_process_takes_is_done_without_or_refused_and_no
 
 #[test]
 fn memory_of_a_card_that_is_taken_while_a_step_maps_it_is_done_without_and_nothing_is_lost() {
-    let Some((_alone, device)) = card() else { return };
-    let plain = Undisturbed::new(FEW, MANY);
-    let (few, many) = (noise(&device, &input(FEW), 1.0, 7), noise(&device, &input(MANY), 1.0, 8));
-    let (mut step, traced) = compile(&device, None, FEW).unwrap();
-    let mut losses = vec![run(&mut step, &few).unwrap()];
-    show("after a step over few samples", &device, Some(&step));
-    let (taken, trained) = (device.taken().unwrap(), weights(&step));
+    let Some(begun) = Begun::new() else { return };
+    let Begun { _alone, device, plain, mut step, many, mut losses, taken, trained, traced, .. } = begun;
     let room = plain.planned.saturating_sub(taken) + Bytes::mib(256);
     let rest = Bytes((plain.floor.get() + plain.planned.get()) / 2).saturating_sub(taken);
     let mut thief = Thief::start(&format!("watch:{}:{}", room.get(), rest.get()));

@@ -99,6 +99,11 @@ fn copying(memory: Option<Bytes>) -> StepOptions {
     options().limit(memory).host_limit(Some(Bytes::gib(8)))
 }
 
+/// Dense layers in the lowest of their limits, so that they are copied out.
+fn tight(device: &Device) -> Step {
+    compile(Net::Dense, device, copying(Some(lines(Net::Dense, device)[0]))).unwrap()
+}
+
 fn compile(net: Net, device: &Device, options: StepOptions) -> Result<Step> {
     device.scope(|| {
         let fill = |(i, (name, kind, ty)): (usize, (String, Kind, Type))| StateTensor {
@@ -174,8 +179,7 @@ fn copies_give_the_same_bits_under_every_limit() {
 fn the_record_of_a_step_shows_its_copies_and_holds_what_the_plan_calls_live() {
     let (devices, _alone) = devices();
     for device in devices {
-        let line = lines(Net::Dense, &device)[0];
-        let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
+        let step = tight(&device);
         let timeline = step.timeline().unwrap();
         let count = |what: Action| timeline.instructions.iter().filter(|i| i.what == what).count() as u64;
         assert_eq!(count(Action::Offload) + count(Action::Prefetch), step.info().offloaded_copies);
@@ -263,8 +267,7 @@ fn a_refusal_without_host_memory_says_what_it_would_give() {
 fn the_ledger_has_a_row_for_the_host() {
     let (devices, _alone) = devices();
     for device in devices {
-        let line = lines(Net::Dense, &device)[0];
-        let step = compile(Net::Dense, &device, copying(Some(line))).unwrap();
+        let step = tight(&device);
         let (ledger, host) = (step.ledger(), step.info().host_bytes);
         let row = ledger.row(LedgerKind::Host, "copies to the host").expect("the row");
         assert!(host > Bytes::ZERO);

@@ -3,15 +3,18 @@
 //! - [`group`]: tests that need a card, a browser and the like, counted where they cannot run.
 //! - [`Counting`]: an allocator that counts.
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
+//! - [`Dice`]: numbers that are the same in every run.
 //! - [`mod@reference`]: every op's kernel against the reference interpreter, for any backend.
 //! - [`Scratch`]: a folder of a test's own.
 
 mod allocations;
 pub mod child;
+mod dice;
 mod groups;
 pub mod reference;
 mod scratch;
 
 pub use allocations::Counting;
+pub use dice::Dice;
 pub use groups::{alone, group, needs};
 pub use scratch::Scratch;

@@ -48,5 +48,5 @@ pub use progress::{JsonLines, ProgressBar};
 pub use rate_finder::{RateCurve, RatePoint, RateSweep};
 pub use session::History;
 pub use stop::{Ended, StopFlag};
-pub use terms::Terms;
+pub use terms::{DataTerms, Terms};
 pub use trainer::{BatchSizes, Epochs, SizedPlan, Trainer};

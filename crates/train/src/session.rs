@@ -110,15 +110,15 @@ impl Trainer {
 
     fn run(&mut self, data: &Dataset, Epochs(epochs): Epochs, history: &mut History) -> Result<Ended> {
         let terms = self.terms(data)?;
-        if terms.samples == Some(0) {
+        if terms.data.samples == Some(0) {
             return Err(no_samples("the data to train on"));
         }
         // Passes without end, so that a run that is resumed for more epochs has the same pipeline.
         let data = self.ready(data)?.repeat_forever();
         let mut batches = match self.progress.position.clone() {
-            Some(position) if position.pipeline == terms.pipeline => data.resume(&position)?,
+            Some(position) if position.pipeline == terms.data.pipeline => data.resume(&position)?,
             Some(_) if self.progress.is_begun() => {
-                let before = self.terms.as_ref().and_then(|before| before.other_data(&terms));
+                let before = self.terms.as_ref().and_then(|before| before.data.other(&terms.data));
                 let why =
                     before.unwrap_or_else(|| "its source, stages, batch size or seeds were others".into());
                 return Err(Error::OtherData { epoch: self.progress.epoch + 1, why });
@@ -205,7 +205,7 @@ impl Trainer {
             batch: data.batch_size().unwrap_or(1),
             parameters: training.n_trained(),
             // The data here repeats without end; what is said is of one pass.
-            samples: self.terms.as_ref().and_then(|terms| terms.samples),
+            samples: self.terms.as_ref().and_then(|terms| terms.data.samples),
             epochs,
             epoch: self.progress.epoch,
             step: self.progress.step,

@@ -14,6 +14,14 @@ pub struct Terms {
     pub seed: u64,
     /// Metrics by name, in the order of their sums.
     pub metrics: Vec<String>,
+    /// The data.
+    #[serde(flatten)]
+    pub data: DataTerms,
+}
+
+/// What must be the same of the data.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataTerms {
     /// Fields of a sample: `image f32[28, 28, 1]`.
     pub fields: Vec<String>,
     /// Samples in a batch.
@@ -24,22 +32,21 @@ pub struct Terms {
     pub pipeline: u64,
 }
 
-impl Terms {
-    /// Those parts that are of the data.
-    pub(crate) fn of(data: &Dataset) -> Result<Terms> {
+impl DataTerms {
+    /// Those of a pipeline.
+    pub(crate) fn of(data: &Dataset) -> Result<DataTerms> {
         let field = |field: &FieldSpec| format!("{} {}{:?}", field.name, field.dtype, &field.shape[..]);
-        Ok(Terms {
+        Ok(DataTerms {
             fields: data.spec()?.iter().map(field).collect(),
             batch: data.batch_size(),
             samples: data.samples()?,
             // The pipeline of a run goes on without end, and its position says so.
             pipeline: data.clone().repeat_forever().fingerprint()?,
-            ..Terms::default()
         })
     }
 
-    /// What of the data is not the same now: what was, and what is asked for.
-    pub(crate) fn other_data(&self, now: &Terms) -> Option<String> {
+    /// What is not the same now: what was, and what is asked for.
+    pub(crate) fn other(&self, now: &DataTerms) -> Option<String> {
         let count = |n: Option<u64>| {
             n.map_or("an unknown number of samples".to_string(), |n| plimsoll_graph::counted(n, "sample"))
         };
@@ -60,7 +67,9 @@ impl Terms {
             "its data came by other stages or other seeds of them (shuffle, map, filter, take, skip, shard)".into()
         })
     }
+}
 
+impl Terms {
     /// What is not the same now. `is_begun` says that an epoch has begun, whose sums of metrics go on.
     pub(crate) fn other(&self, now: &Terms, is_begun: bool) -> Option<String> {
         if self.optimizer != now.optimizer {
@@ -78,6 +87,6 @@ impl Terms {
                 "it is in the middle of an epoch whose metrics were {was}, and {is} are asked for"
             ));
         }
-        self.other_data(now)
+        self.data.other(&now.data)
     }
 }

@@ -4,42 +4,34 @@
 //!
 //! Each run is a process of its own, because nothing brings a context back. What was seen is printed on stderr.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_cuda::{Cuda, Options};
-use plimsoll_data::{Column, Dataset};
+use plimsoll_data::Dataset;
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::ops::Unary;
 use plimsoll_graph::{DType, Op, Type};
-use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
 use plimsoll_run::Device;
 use plimsoll_testing::{Scratch, group};
-use plimsoll_train::{Callback, Checkpoints, Epochs, Error, Result, StepEvent, Trainer};
+use plimsoll_train::{Callback, Epochs, Error, Result, StepEvent, Trainer};
 
 /// What tells a process that it is to train, where its checkpoints are, and after which step the card fails: 0 for never.
 const RUN: &str = "PLIMSOLL_TEST_RUN";
 const FAILS: &str = "PLIMSOLL_TEST_FAILS";
 const EPOCHS: u64 = 3;
-/// Six batches an epoch, the last a small one.
-const SAMPLES: usize = 22;
 const EVERY: u64 = 4;
 
 fn data() -> Dataset {
-    let x: Vec<f32> = (0..SAMPLES * 8 * 8 * 4).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-    let y: Vec<i64> = (0..SAMPLES as i64).map(|i| i % 3).collect();
-    let (x, y) = (Column::memory("x", x, [8, 8, 4]).unwrap(), Column::memory("y", y, []).unwrap());
-    Dataset::columns([x, y]).unwrap().shuffle(100, 5).batch(4)
+    common::data([8, 8, 4])
 }
 
 fn trainer(device: Device, folder: &Path) -> Trainer {
-    let model = Sequential::new([8, 8, 4]).conv2d(8, 3).batch_norm().relu().flatten().dropout(0.2).dense(3);
-    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
-        .device(device)
-        .metrics([Metric::Accuracy])
-        .checkpoints(Checkpoints::new(folder).every(EVERY))
+    common::trainer(device, [8, 8, 4], 8, folder, EVERY)
 }
 
 /// Runs a kernel over addresses behind which there is no memory, in the context that the whole process shares.

@@ -1,30 +1,21 @@
 //! Memory refused at every allocation of a run in turn: the run goes on, or stops with a checkpoint from which it does.
 
+mod common;
+
 use std::path::Path;
 
-use plimsoll_data::{Column, Dataset};
+use plimsoll_data::Dataset;
 use plimsoll_device::{BestFit, Bytes, Failing};
-use plimsoll_nn::{Adam, Metric, Sequential, softmax_cross_entropy};
 use plimsoll_run::{Device, Error as RunError};
 use plimsoll_testing::Scratch;
-use plimsoll_train::{Checkpoints, Epochs, Error, Fault, Trainer};
-
-const SAMPLES: usize = 22;
+use plimsoll_train::{Epochs, Error, Fault, Trainer};
 
 fn data() -> Dataset {
-    let x: Vec<f32> = (0..SAMPLES * 16).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-    let y: Vec<i64> = (0..SAMPLES as i64).map(|i| i % 3).collect();
-    let (x, y) = (Column::memory("x", x, [4, 4, 1]).unwrap(), Column::memory("y", y, []).unwrap());
-    Dataset::columns([x, y]).unwrap().shuffle(100, 5).batch(4)
+    common::data([4, 4, 1])
 }
 
 fn trainer(device: Device, folder: &Path) -> Trainer {
-    let model = Sequential::new([4, 4, 1]).conv2d(4, 3).batch_norm().relu().flatten().dropout(0.2).dense(3);
-    Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
-        .device(device)
-        .metrics([Metric::Accuracy])
-        .validation(data())
-        .checkpoints(Checkpoints::new(folder).every(2))
+    common::trainer(device, [4, 4, 1], 4, folder, 2).validation(data())
 }
 
 fn weights(trainer: &Trainer) -> Vec<Vec<u8>> {

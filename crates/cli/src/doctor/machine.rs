@@ -56,8 +56,8 @@ pub fn cards(survey: &Survey) -> Vec<Check> {
             false => Check::ok("cards", why),
         });
     }
-    for card in survey.devices.iter().skip(1) {
-        let name = format!("{} libraries", card.name);
+    for (device, card) in survey.devices.iter().filter_map(|device| Some((device, device.card.as_ref()?))) {
+        let name = format!("{} libraries", device.name);
         let found: Vec<String> = card
             .libraries
             .iter()
@@ -65,7 +65,7 @@ pub fn cards(survey: &Survey) -> Vec<Check> {
             .collect();
         let missing: Vec<&str> =
             card.libraries.iter().filter(|library| !library.is_found()).map(|library| library.name).collect();
-        let found = format!("driver {}, {}", card.driver.as_deref().unwrap_or("unknown"), found.join(", "));
+        let found = format!("driver {}, {}", card.driver, found.join(", "));
         checks.push(if missing.contains(&"NVRTC") {
             Check::broken(
                 name,
@@ -77,10 +77,10 @@ pub fn cards(survey: &Survey) -> Vec<Check> {
         } else {
             Check::ok(name, found)
         });
-        if let (Some(free), Some(total)) = (card.memory.free, card.memory.total) {
-            let holders = counted(card.memory.holders.len(), "process");
+        if let (Some(free), Some(total)) = (device.memory.free, device.memory.total) {
+            let holders = counted(device.memory.holders.len(), "process");
             let found = format!("{free} of {total} free, used by {holders}");
-            let name = format!("{} memory", card.name);
+            let name = format!("{} memory", device.name);
             checks.push(match free.get() < total.get() / 10 {
                 true => Check::warning(name, found, "end what holds it; plimsoll devices lists who does"),
                 false => Check::ok(name, found),
@@ -137,23 +137,18 @@ fn limits(text: &str) -> Vec<Check> {
         let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
         rest.split_whitespace().next()?.parse().ok()
     };
-    let mut checks = Vec::new();
-    checks.push(match soft("Max address space") {
+    let unlimited = |name: &'static str, row: &str, flag: &str, why: &str| match soft(row) {
         Some(bytes) => Check::warning(
-            "address space",
-            format!("ulimit -v allows {}", Bytes(bytes)),
-            "addresses are reserved before they are used; ulimit -v unlimited, and name --memory instead",
+            name,
+            format!("ulimit -{flag} allows {}", Bytes(bytes)),
+            format!("{why}ulimit -{flag} unlimited, and name --memory instead"),
         ),
-        None => Check::ok("address space", "not limited"),
-    });
-    checks.push(match soft("Max data size") {
-        Some(bytes) => Check::warning(
-            "data size",
-            format!("ulimit -d allows {}", Bytes(bytes)),
-            "ulimit -d unlimited, and name --memory instead",
-        ),
-        None => Check::ok("data size", "not limited"),
-    });
+        None => Check::ok(name, "not limited"),
+    };
+    let mut checks = vec![
+        unlimited("address space", "Max address space", "v", "addresses are reserved before they are used; "),
+        unlimited("data size", "Max data size", "d", ""),
+    ];
     checks.push(match soft("Max open files") {
         Some(n) if n < LEAST_FILES => Check::warning(
             "open files",

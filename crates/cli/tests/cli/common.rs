@@ -20,6 +20,15 @@ pub fn lines(arguments: &[&str]) -> Result<Vec<Value>, String> {
     read(plimsoll().args(arguments))
 }
 
+/// Runs a command in JSON that writes to a folder of its own: the folder's parent, the folder, and what was said.
+pub fn ran(name: &str, settings: &str) -> (Scratch, String, Vec<Value>) {
+    let scratch = Scratch::new(name);
+    let folder = scratch.path("run");
+    let arguments: Vec<&str> = settings.split(' ').chain(["--json", "--out", &folder]).collect();
+    let said = lines(&arguments).unwrap_or_else(|why| panic!("{settings}: {why}"));
+    (scratch, folder, said)
+}
+
 /// Runs the command in a control group with a hard limit on memory, where the machine lets a test make one; the system
 /// kills whatever takes more.
 pub fn lines_inside(limit: u64, arguments: &[&str]) -> Result<Vec<Value>, String> {

@@ -1,6 +1,6 @@
 //! The contract, measured from outside: every model of the zoo, from all it would like down to its least.
 
-use crate::common::{Scratch, bytes, least_of, lines, lines_inside};
+use crate::common::{Scratch, bytes, least_of, lines, lines_inside, ran};
 use serde_json::Value;
 
 /// Reduced sizes for a CPU, with data that fits the model.
@@ -111,12 +111,8 @@ fn just_below_the_least_is_a_helpful_refusal() {
 
 #[test]
 fn two_hundred_epochs_take_no_more_than_two() {
-    let scratch = Scratch::new("epochs");
-    let out = scratch.path("run");
-    let settings = "train cnn --data digits --take 64 --batch 16 --width 4 --epochs 200 --keep 1 --threads 2 --json --out";
-    let mut arguments: Vec<&str> = settings.split(' ').collect();
-    arguments.push(&out);
-    let lines = lines(&arguments).unwrap();
+    let settings = "train cnn --data digits --take 64 --batch 16 --width 4 --epochs 200 --keep 1 --threads 2";
+    let (_scratch, _, lines) = ran("epochs", settings);
     let epochs: Vec<&Value> = lines.iter().filter(|line| line["event"] == "epoch").collect();
     assert_eq!(epochs.len(), 200);
     let (second, last) = (bytes(epochs[1], "resident_bytes"), bytes(epochs[199], "resident_bytes"));

@@ -1,6 +1,6 @@
 //! Reports of real runs and plans: every record is there, and says what the run said.
 
-use crate::common::{Scratch, bytes, least_of, lines, plimsoll};
+use crate::common::{Scratch, bytes, least_of, lines, plimsoll, ran};
 use serde_json::Value;
 
 fn json(arguments: &[&str]) -> Value {
@@ -9,12 +9,8 @@ fn json(arguments: &[&str]) -> Value {
 
 #[test]
 fn a_run_is_reported_with_all_its_records() {
-    let scratch = Scratch::new("report-run");
-    let run = scratch.path("run");
-    let settings = "train cnn --data digits --take 96 --batch 16 --width 4 --epochs 3 --threads 2 --memory 64MiB --fault nan:4 --json --out";
-    let mut arguments: Vec<&str> = settings.split(' ').collect();
-    arguments.push(&run);
-    let said = lines(&arguments).unwrap();
+    let settings = "train cnn --data digits --take 96 --batch 16 --width 4 --epochs 3 --threads 2 --memory 64MiB --fault nan:4";
+    let (scratch, run, said) = ran("report-run", settings);
     let record = json(&["report", &run, "--json"]);
     let plan = said.iter().find(|line| line["event"] == "plan").unwrap();
     for field in ["planned_bytes", "floor_bytes", "unlimited_bytes", "memory_limit_bytes", "batch"] {

@@ -54,6 +54,9 @@ fn finish(sums: &mut [f32], old: &[f32], channels: usize, epilogue: &Epilogue<'_
     }
 }
 
+/// A pass that writes its result and uses scratch.
+type Run<'a, O> = dyn Fn(&mut [O], &mut [u8]) + 'a;
+
 fn check<T: Scalar, O: Scalar>(s: &ConvShape) {
     let input: Vec<T> = numbers(s.input_len(), 1);
     let filter: Vec<T> = numbers(s.filter_len(), 2);
@@ -79,31 +82,31 @@ fn check<T: Scalar, O: Scalar>(s: &ConvShape) {
         for threads in 1..=3 {
             let pool = Pool::new(threads);
             let say = format!("{isa} {threads} threads {s:?}");
+            // What is computed over old numbers in dirty scratch is what is expected, to the last bit.
+            let check =
+                |what: &str, plain: &[f32], channels, epilogue: &Epilogue<'_>, bytes, run: &Run<'_, O>| {
+                    let mut out: Vec<O> = numbers(plain.len(), 5);
+                    let mut expected = plain.to_vec();
+                    finish(&mut expected, &read(&out), channels, epilogue);
+                    run(&mut out, &mut vec![0xff; bytes]);
+                    assert_eq!(read(&out), stored(&expected), "{what} {say}");
+                };
             for epilogue in &epilogues {
-                let old: Vec<O> = numbers(y.len(), 5);
-                let mut expected = y.clone();
-                finish(&mut expected, &read(&old), s.out_c, epilogue);
-                let mut scratch = vec![0xff; forward_scratch_bytes::<O>(isa, s, threads)];
-                let mut out = old.clone();
-                forward(&pool, isa, s, &input, &filter, &mut out, epilogue, &mut scratch);
-                assert_eq!(read(&out), stored(&expected), "forward {say}");
-
-                let old: Vec<O> = numbers(dx.len(), 6);
-                let mut expected = dx.clone();
-                finish(&mut expected, &read(&old), s.in_c, epilogue);
-                let mut scratch = vec![0xff; data_grad_scratch_bytes::<O>(isa, s, threads)];
-                let mut out = old.clone();
-                data_grad(&pool, isa, s, &grad, &filter, &mut out, epilogue, &mut scratch);
-                assert_eq!(read(&out), stored(&expected), "data gradient {say}");
+                let bytes = forward_scratch_bytes::<O>(isa, s, threads);
+                check("forward", &y, s.out_c, epilogue, bytes, &|out, scratch| {
+                    forward(&pool, isa, s, &input, &filter, out, epilogue, scratch);
+                });
+                let bytes = data_grad_scratch_bytes::<O>(isa, s, threads);
+                check("data gradient", &dx, s.in_c, epilogue, bytes, &|out, scratch| {
+                    data_grad(&pool, isa, s, &grad, &filter, out, epilogue, scratch);
+                });
             }
             for accumulate in [false, true] {
-                let old: Vec<O> = numbers(df.len(), 7);
-                let mut expected = df.clone();
-                finish(&mut expected, &read(&old), 1, &Epilogue { accumulate, ..Epilogue::NONE });
-                let mut scratch = vec![0xff; filter_grad_scratch_bytes::<O>(isa, s, threads)];
-                let mut out = old.clone();
-                filter_grad(&pool, isa, s, &input, &grad, &mut out, accumulate, &mut scratch);
-                assert_eq!(read(&out), stored(&expected), "filter gradient {say}");
+                let bytes = filter_grad_scratch_bytes::<O>(isa, s, threads);
+                let epilogue = Epilogue { accumulate, ..Epilogue::NONE };
+                check("filter gradient", &df, 1, &epilogue, bytes, &|out, scratch| {
+                    filter_grad(&pool, isa, s, &input, &grad, out, accumulate, scratch);
+                });
             }
         }
     }

@@ -156,11 +156,23 @@ fn turn<L: Level>(turns: f32) -> (f32, f32) {
     (sign(c, (quarter + 1) & 2 == 2), sign(s, quarter & 2 == 2))
 }
 
+/// Writes sixteen blocks' values to where they belong.
+///
+/// # Safety
+/// `out` has the grid's elements, and nobody else writes those of these blocks, which lie next to each other.
+#[inline(always)]
+unsafe fn put<T: Float32>(values: &[[f32; WIDTH]; 4], grid: &Grid, first: usize, end: usize, out: Shared<T>) {
+    let mut buffer = [0f32; VALUES];
+    let n = compact(values, grid, first, end, &mut buffer);
+    // SAFETY: the caller's promise.
+    let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(grid.element(first)), n) };
+    out.iter_mut().zip(&buffer).for_each(|(y, &x)| *y = T::narrow(x));
+}
+
 multiversion! {
     /// Draws the task's share of uniform values.
     fn uniform_task<L; T: Float32>(source: &Source, grid: &Grid, task: usize, low: f32, width: f32, out: Shared<T>) {
         let range = grid.range(task);
-        let mut buffer = [0f32; VALUES];
         for first in range.clone().step_by(WIDTH) {
             let words = words(source, grid, first);
             let mut values = [[0f32; WIDTH]; 4];
@@ -169,17 +181,14 @@ multiversion! {
                     values[word][lane] = L::fma(unit32(words[word][lane]), width, low);
                 }
             }
-            let n = compact(&values, grid, first, range.end, &mut buffer);
-            // SAFETY: the values of these blocks lie next to each other, and no other task has these blocks.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(grid.element(first)), n) };
-            out.iter_mut().zip(&buffer).for_each(|(y, &x)| *y = T::narrow(x));
+            // SAFETY: no other task has these blocks.
+            unsafe { put(&values, grid, first, range.end, out) };
         }
     }
 
     /// Draws the task's share of normal values.
     fn normal_task<L; T: Float32>(source: &Source, grid: &Grid, task: usize, mean: f32, std: f32, out: Shared<T>) {
         let range = grid.range(task);
-        let mut buffer = [0f32; VALUES];
         for first in range.clone().step_by(WIDTH) {
             let words = words(source, grid, first);
             let mut values = [[0f32; WIDTH]; 4];
@@ -191,10 +200,8 @@ multiversion! {
                     values[pair + 1][lane] = L::fma(radius * sin, std, mean);
                 }
             }
-            let n = compact(&values, grid, first, range.end, &mut buffer);
             // SAFETY: as for uniform values.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(grid.element(first)), n) };
-            out.iter_mut().zip(&buffer).for_each(|(y, &x)| *y = T::narrow(x));
+            unsafe { put(&values, grid, first, range.end, out) };
         }
     }
 

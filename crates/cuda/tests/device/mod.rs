@@ -51,12 +51,7 @@ fn refuses_an_index(cuda: &Cuda) {
 
 #[test]
 fn an_index_out_of_range_is_seen_when_the_stream_is_waited_for() {
-    if let Some(cuda) = emulator() {
-        refuses_an_index(&cuda);
-    }
-    if let Some(cuda) = card() {
-        refuses_an_index(&cuda);
-    }
+    [emulator(), card()].iter().flatten().for_each(refuses_an_index);
 }
 
 #[test]
@@ -210,12 +205,7 @@ fn copies_beside_kernels(cuda: &Cuda) {
 
 #[test]
 fn copies_beside_kernels_arrive_where_they_are_waited_for() {
-    if let Some(cuda) = emulator() {
-        copies_beside_kernels(&cuda);
-    }
-    if let Some(cuda) = card() {
-        copies_beside_kernels(&cuda);
-    }
+    [emulator(), card()].iter().flatten().for_each(copies_beside_kernels);
 }
 
 #[test]

@@ -249,23 +249,9 @@ pub(crate) fn read_at(file: &File, mut out: &mut [u8], mut at: u64) -> std::io::
     Ok(())
 }
 
-/// The kind of number in a file that has this type in tensors.
+/// The kind of number in a file that has this type in tensors; arrays of NumPy have no bf16.
 fn kind_of(dtype: DType) -> Option<Element> {
-    use Element;
-    Some(match dtype {
-        DType::F32 => Element::F32,
-        DType::F64 => Element::F64,
-        DType::F16 => Element::F16,
-        DType::I64 => Element::I64,
-        DType::I32 => Element::I32,
-        DType::I16 => Element::I16,
-        DType::I8 => Element::I8,
-        DType::U32 => Element::U32,
-        DType::U16 => Element::U16,
-        DType::U8 => Element::U8,
-        DType::Bool => Element::Bool,
-        DType::BF16 => return None,
-    })
+    (dtype != DType::BF16).then(|| Element::from(dtype))
 }
 
 /// Whether an array of this name is what is to be learned.

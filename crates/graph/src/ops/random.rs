@@ -59,6 +59,18 @@ fn fill(ty: &Type, source: Source, f: impl Fn([u32; 4], usize) -> f64) -> Array 
     Array::new(ty.shape.clone(), (0..ty.elements()).map(element).collect())
 }
 
+/// Examples of an op that draws values of a type, by its own number.
+fn drawn<R: Into<crate::Op>>(dice: &mut Dice, op: impl Fn(Type, u32) -> R) -> Vec<Example> {
+    let mut examples = Vec::new();
+    for dtype in DType::FLOATS {
+        for shape in shapes(dice) {
+            let stream = dice.range(0, 9) as u32;
+            examples.push(Example::new(op(Type::new(dtype, shape), stream), vec![key_input()]));
+        }
+    }
+    examples
+}
+
 fn word_cost(inputs: &[&Type], outputs: &[&Type]) -> Cost {
     Cost { flops: WORD_FLOPS * outputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
 }
@@ -112,15 +124,7 @@ impl Rule for Uniform {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for dtype in DType::FLOATS {
-            for shape in shapes(dice) {
-                let (low, high) = (Scalar(-0.5), Scalar(1.5));
-                let op = Uniform { ty: Type::new(dtype, shape), stream: dice.range(0, 9) as u32, low, high };
-                examples.push(Example::new(op, vec![key_input()]));
-            }
-        }
-        examples
+        drawn(dice, |ty, stream| Uniform { ty, stream, low: Scalar(-0.5), high: Scalar(1.5) })
     }
 }
 
@@ -177,15 +181,7 @@ impl Rule for Normal {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for dtype in DType::FLOATS {
-            for shape in shapes(dice) {
-                let (mean, std) = (Scalar(0.25), Scalar(1.5));
-                let op = Normal { ty: Type::new(dtype, shape), stream: dice.range(0, 9) as u32, mean, std };
-                examples.push(Example::new(op, vec![key_input()]));
-            }
-        }
-        examples
+        drawn(dice, |ty, stream| Normal { ty, stream, mean: Scalar(0.25), std: Scalar(1.5) })
     }
 }
 

@@ -63,33 +63,41 @@ pub(crate) fn log_sum_exp(x: &[f64]) -> f64 {
     max + x.iter().map(|v| (v - max).exp()).sum::<f64>().ln()
 }
 
-/// Three-axis shapes for every axis, long and short lines among them.
-fn shapes(dice: &mut Dice) -> Vec<(usize, Type)> {
+/// Three-axis shapes for every axis, long and short lines among them, with so many inputs of that shape.
+fn examples<R: Into<crate::Op>>(dice: &mut Dice, inputs: usize, op: impl Fn(usize) -> R) -> Vec<Example> {
     let mut shapes = Vec::new();
     for axis in 0..3 {
         shapes.push((axis, Type::new(DType::F32, [dice.range(1, 5), dice.range(1, 9), dice.range(1, 40)])));
     }
     shapes.push((0, Type::new(DType::F32, [dice.range(1, 70)])));
     shapes.push((1, Type::new(DType::F32, [2, dice.range(100, 140)])));
-    shapes
+    let example = |(axis, ty)| Example::new(op(axis), vec![(ty, Domain::Normal); inputs]);
+    shapes.into_iter().map(example).collect()
+}
+
+/// What all four have of their axis: a line along it belongs together, and every element costs so many operations.
+macro_rules! along_an_axis {
+    ($types:ident, $flops:literal) => {
+        fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+            $types(self.axis, inputs)
+        }
+
+        fn keeps_apart(&self, along: &Along<'_>) -> bool {
+            along.axis != self.axis
+        }
+
+        fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+            Cost { flops: $flops * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
+        }
+    };
 }
 
 impl Rule for Softmax {
     const NAME: &'static str = "softmax";
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        forward_type(self.axis, inputs)
-    }
-
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.axis != self.axis
-    }
+    along_an_axis!(forward_type, 12.0);
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
 
     const KEEP: Keep = Keep::outputs(1);
 
@@ -105,27 +113,16 @@ impl Rule for Softmax {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let example = |(axis, ty)| Example::new(Softmax { axis }, vec![(ty, Domain::Normal)]);
-        shapes(dice).into_iter().map(example).collect()
+        examples(dice, 1, |axis| Softmax { axis })
     }
 }
 
 impl Rule for SoftmaxGrad {
     const NAME: &'static str = "softmax_grad";
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        backward_type(self.axis, inputs)
-    }
-
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.axis != self.axis
-    }
+    along_an_axis!(backward_type, 4.0);
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: 4.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
 
     const KEEP: Keep = Keep::inputs(3);
 
@@ -147,29 +144,16 @@ impl Rule for SoftmaxGrad {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let example = |(axis, ty): (usize, Type)| {
-            Example::new(SoftmaxGrad { axis }, vec![(ty.clone(), Domain::Normal), (ty, Domain::Normal)])
-        };
-        shapes(dice).into_iter().map(example).collect()
+        examples(dice, 2, |axis| SoftmaxGrad { axis })
     }
 }
 
 impl Rule for LogSoftmax {
     const NAME: &'static str = "log_softmax";
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        forward_type(self.axis, inputs)
-    }
-
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.axis != self.axis
-    }
+    along_an_axis!(forward_type, 12.0);
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
 
     const KEEP: Keep = Keep::outputs(1);
 
@@ -187,27 +171,16 @@ impl Rule for LogSoftmax {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let example = |(axis, ty)| Example::new(LogSoftmax { axis }, vec![(ty, Domain::Normal)]);
-        shapes(dice).into_iter().map(example).collect()
+        examples(dice, 1, |axis| LogSoftmax { axis })
     }
 }
 
 impl Rule for LogSoftmaxGrad {
     const NAME: &'static str = "log_softmax_grad";
 
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        backward_type(self.axis, inputs)
-    }
-
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.axis != self.axis
-    }
+    along_an_axis!(backward_type, 12.0);
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: 12.0 * inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
 
     const KEEP: Keep = Keep::inputs(3);
 
@@ -228,10 +201,7 @@ impl Rule for LogSoftmaxGrad {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let example = |(axis, ty): (usize, Type)| {
-            Example::new(LogSoftmaxGrad { axis }, vec![(ty.clone(), Domain::Normal), (ty, Domain::Normal)])
-        };
-        shapes(dice).into_iter().map(example).collect()
+        examples(dice, 2, |axis| LogSoftmaxGrad { axis })
     }
 }
 

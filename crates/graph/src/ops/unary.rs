@@ -83,28 +83,12 @@ impl Unary {
     pub fn all() -> Vec<Unary> {
         use Unary::*;
         let s = Scalar;
-        vec![
-            Neg,
-            Abs,
-            Sign,
-            Floor,
-            Exp,
-            Log,
-            Sqrt,
-            Rsqrt,
-            Square,
-            Reciprocal,
-            Sin,
-            Cos,
-            Tanh,
-            Sigmoid,
-            Erf,
-            Relu,
+        let plain = [
+            Neg, Abs, Sign, Floor, Exp, Log, Sqrt, Rsqrt, Square, Reciprocal, Sin, Cos, Tanh, Sigmoid, Erf,
+            Relu, Gelu, GeluTanh, Silu, Softplus, Not, IsFinite,
+        ];
+        let with_scalars = [
             LeakyRelu(s(0.1)),
-            Gelu,
-            GeluTanh,
-            Silu,
-            Softplus,
             Clamp(s(-0.5), s(0.8)),
             AddScalar(s(1.5)),
             MulScalar(s(-2.5)),
@@ -112,9 +96,8 @@ impl Unary {
             RdivScalar(s(2.0)),
             PowScalar(s(3.0)),
             PowScalar(s(0.5)),
-            Not,
-            IsFinite,
-        ]
+        ];
+        plain.into_iter().chain(with_scalars).collect()
     }
 
     /// The value of the function, in f64.

@@ -17,6 +17,15 @@ fn written(name: &str, record: &Record) -> PathBuf {
     path
 }
 
+/// The page of a record of 400 ops in a browser, where there is one.
+fn opened(name: &str) -> Option<(Record, PathBuf, Browser)> {
+    let record = sample::record(400);
+    let file = written(name, &record);
+    let mut browser = Browser::start(name)?;
+    browser.open(&file);
+    Some((record, file, browser))
+}
+
 /// Names of what lies in the arena during an instruction, the largest first.
 fn live(step: &Step, at: u32) -> Vec<(u64, String)> {
     let there = step.tensors.iter().filter(|t| t.from <= at && at < t.to);
@@ -58,10 +67,7 @@ fn a_plan_of_5000_ops_opens_in_two_seconds_and_stays_smooth() {
 
 #[test]
 fn the_numbers_on_the_page_are_those_of_the_record() {
-    let record = sample::record(400);
-    let file = written("numbers", &record);
-    let Some(mut browser) = Browser::start("numbers") else { return };
-    browser.open(&file);
+    let Some((record, file, mut browser)) = opened("numbers") else { return };
     let step = record.step.as_ref().unwrap();
     let of = |id: &str| format!("+document.getElementById('{id}').dataset.bytes");
     let resident: u64 = step.residents.iter().map(|r| r.bytes).sum();
@@ -104,10 +110,7 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
 
 #[test]
 fn hover_click_zoom_search_and_keys_work() {
-    let record = sample::record(400);
-    let file = written("hands", &record);
-    let Some(mut browser) = Browser::start("hands") else { return };
-    browser.open(&file);
+    let Some((record, file, mut browser)) = opened("hands") else { return };
     let step = record.step.as_ref().unwrap();
     let title = "+document.getElementById('moment-title').dataset.instruction";
     let at = |browser: &mut Browser, selector: &str, x: f64, y: f64| {

@@ -420,13 +420,23 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    /// A folder for times, and a device to time on.
+    fn place(name: &str) -> (PathBuf, Device) {
+        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        (folder, Device::cpu_with(1, Bytes::mib(64)).unwrap())
+    }
+
+    /// Two kernels over a square.
+    fn product_and_exp(side: usize) -> Graph {
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [side, side]));
+        trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap()
+    }
+
     #[test]
     fn steps_far_from_the_prediction_correct_the_kernels_and_have_them_timed_again() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-drift-{}", std::process::id()));
-        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
-        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let (folder, device) = place("drift");
+        let graph = product_and_exp(64);
         let kernels = || graph.nodes().iter().map(|node| (&graph, node, 1));
         let sum = |costs: &Costs| costs.known.values().map(|timed| timed.seconds).sum::<f64>();
         let mut costs = Costs::kept_in(&folder, "a cpu");
@@ -456,14 +466,11 @@ mod tests {
 
     #[test]
     fn whoever_asks_is_told_how_far_timing_has_come() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-told-{}", std::process::id()));
-        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let (folder, device) = place("told");
         let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let lines = told.clone();
         device.on_timing(move |done, total, op| lines.lock().unwrap().push((done, total, op.to_string())));
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [8, 8]));
-        let graph = trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap();
+        let graph = product_and_exp(8);
         let mut costs = Costs::kept_in(&folder, "a cpu");
         costs.time(&graph, &device, None).unwrap();
         let expected = [(0, 2, "matmul"), (1, 2, "exp"), (2, 2, "")].map(|(d, t, op)| (d, t, op.to_string()));
@@ -476,8 +483,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_room_is_not_timed() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-room-{}", std::process::id()));
-        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let (folder, device) = place("room");
         let trace = Trace::new();
         let x = trace.input("x", Type::new(DType::F32, [64, 64]));
         let graph = trace.finish(&[&x.exp().unwrap()]).unwrap();

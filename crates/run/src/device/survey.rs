@@ -31,8 +31,8 @@ impl Device {
     pub fn properties(&self) -> Properties {
         let backend = self.backend();
         let mut properties = backend.properties();
-        if let Some(link) = &mut properties.link {
-            link.measured = self.costs().timed_link();
+        if let Some(card) = &mut properties.card {
+            card.measured_link = self.costs().timed_link();
         }
         properties
     }
@@ -66,10 +66,10 @@ impl Device {
             }
         };
         if let Some(folder) = cache {
-            for card in devices.iter_mut().skip(1) {
-                let signature = format!("cuda {} {} ", card.model, card.compute.kernels);
-                if let Some(link) = &mut card.link {
-                    link.measured = measured_link(folder, &signature);
+            for device in devices.iter_mut() {
+                let signature = format!("cuda {} {} ", device.model, device.compute.kernels);
+                if let Some(card) = &mut device.card {
+                    card.measured_link = measured_link(folder, &signature);
                 }
             }
         }

@@ -28,6 +28,14 @@ fn run(step: &mut Step, device: &Device) -> crate::Result<Vec<u8>> {
     step.run(&[&x])?[0].to_bytes()
 }
 
+/// A step in what it takes without a limit: the step, its limit, and what a run of it gives.
+fn limited(device: &Device) -> (Step, Bytes, Vec<u8>) {
+    let planned = step(device, None).unwrap().info().planned;
+    let mut step = step(device, Some(planned)).unwrap();
+    let result = run(&mut step, device).unwrap();
+    (step, planned, result)
+}
+
 const OWN: Bytes = Bytes::mib(100);
 
 #[test]
@@ -100,9 +108,7 @@ fn memory_that_is_taken_while_another_form_is_made_or_the_line_is_moved_is_done_
 #[test]
 fn an_eager_op_beside_a_step_does_not_take_the_process_past_its_line() {
     let (device, _) = FakeCard::device(Bytes::gib(1), OWN);
-    let line = step(&device, None).unwrap().info().planned;
-    let mut step = step(&device, Some(line)).unwrap();
-    let expected = run(&mut step, &device).unwrap();
+    let (mut step, line, expected) = limited(&device);
     // A page more than the line leaves.
     let past = || {
         let left = line.get() - device.taken().unwrap().get();
@@ -141,9 +147,7 @@ fn a_device_that_has_failed_is_not_called_full() {
 #[test]
 fn libraries_that_grow_are_noticed_and_planned_around() {
     let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
-    let planned = step(&device, None).unwrap().info().planned;
-    let mut step = step(&device, Some(planned)).unwrap();
-    let first = run(&mut step, &device).unwrap();
+    let (mut step, planned, first) = limited(&device);
     assert!(step.take_notice().is_none());
     let grown = step.info().account.program + Bytes::mib(3);
     card.own.store(grown.get(), Ordering::SeqCst);

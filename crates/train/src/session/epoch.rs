@@ -32,7 +32,7 @@ impl Trainer {
                     self.progress.is_epoch_over = true;
                     break;
                 }
-                Asked::End => return Err(no_batch(self.terms.as_ref().and_then(|terms| terms.batch))),
+                Asked::End => return Err(no_batch(self.terms.as_ref().and_then(|terms| terms.data.batch))),
             };
             let (now, sample) = (taken.position.pass, taken.position.sample);
             if self.progress.pass.is_some_and(|pass| now > pass && sample > 0) {

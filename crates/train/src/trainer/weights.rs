@@ -9,7 +9,7 @@ use super::planning::Values;
 use crate::callback::Notice;
 use crate::checkpoint::{Checkpoint, Progress, load_tensors, save_tensors};
 use crate::error::{Error, Result};
-use crate::terms::Terms;
+use crate::terms::{DataTerms, Terms};
 
 impl Trainer {
     /// Goes on from the newest checkpoint of a folder when [`Trainer::fit`] is called next. `false` if there is none.
@@ -65,7 +65,7 @@ impl Trainer {
         let why = match (&checkpoint.terms, &progress.position) {
             (Some(terms), _) => terms.other(&now, progress.is_begun()),
             // A checkpoint of before terms were written down.
-            (None, Some(at)) if at.pipeline != now.pipeline => {
+            (None, Some(at)) if at.pipeline != now.data.pipeline => {
                 Some("its batch size, the source of its data, its stages or their seeds were others".into())
             }
             (None, _) => None,
@@ -82,7 +82,7 @@ impl Trainer {
             optimizer: self.optimizer.name().into(),
             seed: self.seed,
             metrics: self.metrics.iter().map(|measure| measure.name.clone()).collect(),
-            ..Terms::of(data)?
+            data: DataTerms::of(data)?,
         })
     }
 

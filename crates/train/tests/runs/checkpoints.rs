@@ -22,6 +22,13 @@ fn run(folder: &Path) -> Trainer {
     trainer
 }
 
+/// Such a run whose newest checkpoint is torn, and the one before has lost its state.
+fn run_and_damage(scratch: &Scratch) {
+    run(&scratch.0);
+    damage(&scratch.join("step-00000012/state.safetensors"));
+    std::fs::remove_file(scratch.join("step-00000010/state.safetensors")).unwrap();
+}
+
 #[test]
 fn a_damaged_newest_checkpoint_is_named_and_an_older_one_is_gone_on_from() {
     let scratch = Scratch::new("damaged");
@@ -55,9 +62,7 @@ fn a_damaged_newest_checkpoint_is_named_and_an_older_one_is_gone_on_from() {
 #[test]
 fn a_checkpoint_behind_which_damaged_ones_lie_is_not_removed_for_them() {
     let scratch = Scratch::new("kept");
-    run(&scratch.0);
-    damage(&scratch.join("step-00000012/state.safetensors"));
-    std::fs::remove_file(scratch.join("step-00000010/state.safetensors")).unwrap();
+    run_and_damage(&scratch);
     let mut again = trainer().checkpoints(Checkpoints::new(&scratch.0).keep(1));
     again.resume(&scratch.0, &data()).unwrap();
     let saved = again.save_checkpoint().unwrap().unwrap();
@@ -69,9 +74,7 @@ fn a_checkpoint_behind_which_damaged_ones_lie_is_not_removed_for_them() {
 #[test]
 fn where_all_are_damaged_the_error_lists_them_with_what_is_wrong() {
     let scratch = Scratch::new("all-damaged");
-    run(&scratch.0);
-    damage(&scratch.join("step-00000012/state.safetensors"));
-    std::fs::remove_file(scratch.join("step-00000010/state.safetensors")).unwrap();
+    run_and_damage(&scratch);
     std::fs::remove_file(scratch.join("step-00000008/checkpoint.json")).unwrap();
     let mut again = trainer();
     let error = again.resume(&scratch.0, &data()).unwrap_err();

@@ -57,6 +57,24 @@ impl<'a> SharedPlan<'a> {
     }
 }
 
+/// Where a task computes: a register a value, each as long as the longest tile, and blocks that repeat one number.
+#[derive(Clone, Copy)]
+struct Room<T> {
+    registers: *mut T,
+    blocks: *mut T,
+    longest: usize,
+}
+
+impl<T> Room<T> {
+    fn register(self, i: usize) -> *mut T {
+        self.registers.wrapping_add(i * self.longest)
+    }
+
+    fn block(self, i: usize) -> *mut T {
+        self.blocks.wrapping_add(i * BLOCK)
+    }
+}
+
 impl Plan<'_> {
     /// Runs the tiles of one task.
     ///
@@ -80,36 +98,29 @@ impl Plan<'_> {
             }
         }
         debug_assert_eq!(n_constants, self.n_blocks);
+        let room = Room { registers, blocks, longest };
         let mut is_first = true;
         for tile in tiles {
             // SAFETY: registers and blocks lie in the arena, tiles inside the operands.
             unsafe {
-                self.load_inputs(isa, tile, registers, blocks, longest, is_first);
-                self.run_steps(isa, tile, registers, blocks, longest);
-                self.store_outputs(isa, tile, registers, longest);
+                self.load_inputs(isa, tile, room, is_first);
+                self.run_steps(isa, tile, room);
+                self.store_outputs(isa, tile, room);
             }
             is_first = false;
         }
     }
 
-    unsafe fn load_inputs<T: Lane>(
-        &self,
-        isa: Isa,
-        tile: Tile,
-        registers: *mut T,
-        blocks: *mut T,
-        longest: usize,
-        is_first: bool,
-    ) {
+    unsafe fn load_inputs<T: Lane>(&self, isa: Isa, tile: Tile, room: Room<T>, is_first: bool) {
         for (i, reading) in self.readings.iter().enumerate() {
             let (dtype, base) = (self.inputs[i].ty.dtype, self.inputs[i].ptr);
             let at = |element: usize| base.wrapping_add(element * dtype.bytes()).cast_const();
-            let register = registers.wrapping_add(i * longest);
+            let register = room.register(i);
             match *reading {
                 Reading::Direct => {}
                 Reading::Constant(_) if !is_first => {}
                 Reading::Block(_) => {
-                    let block = blocks.wrapping_add(i * BLOCK);
+                    let block = room.block(i);
                     let offset = self.layout.row_offset(i, tile.row);
                     if is_first || !self.layout.is_one_row(i) {
                         // SAFETY: the element exists, and the block has room.
@@ -148,34 +159,27 @@ impl Plan<'_> {
         }
     }
 
-    unsafe fn run_steps<T: Lane>(
-        &self,
-        isa: Isa,
-        tile: Tile,
-        registers: *mut T,
-        blocks: *mut T,
-        longest: usize,
-    ) {
+    unsafe fn run_steps<T: Lane>(&self, isa: Isa, tile: Tile, room: Room<T>) {
         let place = |place: Place| match place {
-            Place::Register(r) => registers.wrapping_add(r * longest),
+            Place::Register(r) => room.register(r),
             Place::Output(o) => self.outputs[o].ptr.cast::<T>().wrapping_add(tile.start),
         };
         let mut n_constants = self.inputs.len();
         for ((step, work), &to) in self.program.steps.iter().zip(&self.work).zip(&self.places) {
-            let mut args = [Source { at: blocks.cast_const(), step: 0 }; 3];
+            let mut args = [Source { at: room.blocks.cast_const(), step: 0 }; 3];
             for (source, arg) in args.iter_mut().zip(&step.args) {
                 *source = match *arg {
                     Arg::Step(s) => Source { at: place(self.places[usize::from(s)]), step: 1 },
                     Arg::Const(_) => {
                         n_constants += 1;
-                        Source { at: blocks.wrapping_add((n_constants - 1) * BLOCK), step: 0 }
+                        Source { at: room.block(n_constants - 1), step: 0 }
                     }
                     Arg::Input(i) => {
                         let i = usize::from(i);
                         match self.readings[i] {
-                            Reading::Block(b) => Source { at: blocks.wrapping_add(b * BLOCK), step: 0 },
+                            Reading::Block(b) => Source { at: room.block(b), step: 0 },
                             Reading::Register(r) | Reading::Constant(r) => {
-                                Source { at: registers.wrapping_add(r * longest), step: 1 }
+                                Source { at: room.register(r), step: 1 }
                             }
                             Reading::Direct => {
                                 let element = match self.layout.is_flat(i) {
@@ -193,7 +197,7 @@ impl Plan<'_> {
         }
     }
 
-    unsafe fn store_outputs<T: Lane>(&self, isa: Isa, tile: Tile, registers: *mut T, longest: usize) {
+    unsafe fn store_outputs<T: Lane>(&self, isa: Isa, tile: Tile, room: Room<T>) {
         for (o, (output, &step)) in self.outputs.iter().zip(self.program.outputs).enumerate() {
             let dtype = output.ty.dtype;
             let to = output.ptr.wrapping_add(tile.start * dtype.bytes());
@@ -201,7 +205,7 @@ impl Plan<'_> {
                 Place::Output(straight) => debug_assert_eq!(o, straight),
                 // SAFETY: the register holds the tile, and the output has room for it.
                 Place::Register(r) => unsafe {
-                    T::store(isa, dtype, registers.wrapping_add(r * longest), to, tile.n);
+                    T::store(isa, dtype, room.register(r), to, tile.n);
                 },
             }
         }

@@ -192,11 +192,14 @@ unsafe fn run_backward<T: Stored, R: Tail>(cpu: &Cpu, call: &Call<'_>, dims: Dim
     Ok(())
 }
 
-macro_rules! column_kernels {
-    ($forward:ident, $backward:ident, |$op:ident, $x:ident| $dims:expr, $relu:expr, |$back:ident, $bx:ident| $back_dims:expr, $back_relu:expr) => {
-        impl Kernel for $forward {
+/// A kernel over columns of channels, with a relu behind it or without.
+macro_rules! column_kernel {
+    ($kernel:ident, |$op:ident, $x:ident| $dims:expr, relu: $relu:expr, $run:ident($($more:expr),*)) => {
+        impl Kernel for $kernel {
             fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
                 let ($op, $x) = (self, &inputs[0].shape);
+                // Not all sizes depend on the op.
+                let _ = $op;
                 Dims::scratch($dims, inputs[1].dtype.bytes())
             }
 
@@ -204,46 +207,16 @@ macro_rules! column_kernels {
                 let ($op, $x) = (self, &call.inputs[0].ty.shape);
                 // SAFETY: the caller's promise, passed on.
                 for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-                    match $relu(self) {
-                        true => run_forward::<T, Relu>(cpu, call, $dims, self.eps.0),
-                        false => run_forward::<T, Nothing>(cpu, call, $dims, self.eps.0),
-                    }
-                })
-            }
-        }
-
-        impl Kernel for $backward {
-            fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-                let ($back, $bx) = (self, &inputs[0].shape);
-                Dims::scratch($back_dims, inputs[1].dtype.bytes())
-            }
-
-            unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-                let ($back, $bx) = (self, &call.inputs[0].ty.shape);
-                // SAFETY: the caller's promise, passed on.
-                for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-                    match $back_relu(self) {
-                        true => run_backward::<T, Relu>(cpu, call, $back_dims),
-                        false => run_backward::<T, Nothing>(cpu, call, $back_dims),
+                    match $relu {
+                        true => $run::<T, Relu>(cpu, call, $dims $(, $more)*),
+                        false => $run::<T, Nothing>(cpu, call, $dims $(, $more)*),
                     }
                 })
             }
         }
     };
 }
-column_kernels!(
-    BatchNorm,
-    BatchNormGrad,
-    |_op, x| Dims::batch(x),
-    |op: &BatchNorm| op.relu,
-    |_op, x| Dims::batch(x),
-    |op: &BatchNormGrad| op.relu
-);
-column_kernels!(
-    GroupNorm,
-    GroupNormGrad,
-    |op, x| Dims::group(x, op.groups),
-    |_: &GroupNorm| false,
-    |op, x| Dims::group(x, op.groups),
-    |_: &GroupNormGrad| false
-);
+column_kernel!(BatchNorm, |op, x| Dims::batch(x), relu: op.relu, run_forward(op.eps.0));
+column_kernel!(BatchNormGrad, |op, x| Dims::batch(x), relu: op.relu, run_backward());
+column_kernel!(GroupNorm, |op, x| Dims::group(x, op.groups), relu: false, run_forward(op.eps.0));
+column_kernel!(GroupNormGrad, |op, x| Dims::group(x, op.groups), relu: false, run_backward());

@@ -25,6 +25,14 @@ pub(super) struct Blocks<E> {
     per_task: usize,
 }
 
+/// The sizes of a recurrent cell, as its blocks need them.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    pub(super) units: usize,
+    pub(super) gates: usize,
+    pub(super) batch: usize,
+}
+
 impl<E: Real> Blocks<E> {
     /// Numbers that the forward blocks take: every block has `gates` columns for each of sixteen units.
     pub(super) fn forward_size(units: usize, gates: usize) -> usize {
@@ -47,14 +55,8 @@ impl<E: Real> Blocks<E> {
     ///
     /// # Safety
     /// `u` is `[units, gates * units]`; `data` has [`Blocks::forward_size`] numbers.
-    pub(super) unsafe fn forward(
-        cpu: &Cpu,
-        u: *const E,
-        units: usize,
-        gates: usize,
-        batch: usize,
-        data: *mut E,
-    ) -> Self {
+    pub(super) unsafe fn forward(cpu: &Cpu, u: *const E, cell: Cell, data: *mut E) -> Self {
+        let Cell { units, gates, batch } = cell;
         let blocks = Blocks::new(data, units, gates, LANES, units, batch);
         let u = Shared(u.cast_mut());
         cpu.pool().run(blocks.count, |block| {
@@ -79,14 +81,8 @@ impl<E: Real> Blocks<E> {
     ///
     /// # Safety
     /// `u` is `[units, gates * units]`; `data` has [`Blocks::backward_size`] numbers.
-    pub(super) unsafe fn backward(
-        cpu: &Cpu,
-        u: *const E,
-        units: usize,
-        gates: usize,
-        batch: usize,
-        data: *mut E,
-    ) -> Self {
+    pub(super) unsafe fn backward(cpu: &Cpu, u: *const E, cell: Cell, data: *mut E) -> Self {
+        let Cell { units, gates, batch } = cell;
         let width = 2 * LANES;
         let rows = gates * units;
         let blocks = Blocks::new(data, rows, 1, width, units, batch);

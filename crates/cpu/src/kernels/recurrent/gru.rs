@@ -5,7 +5,7 @@ use plimsoll_graph::ops::RecurrentDims;
 use super::super::real::{Real, Stored};
 use super::super::small_matmul::LANES;
 use super::Of;
-use super::blocks::Blocks;
+use super::blocks::{Blocks, Cell};
 use super::large::{Large, Matrix};
 use super::order::{Bound, apart, load, store};
 use crate::Cpu;
@@ -90,7 +90,7 @@ where
         }
         let (x, w) = (Matrix::plain(x, d.inputs), Matrix::plain(w, wide));
         Of::<T>::multiply(cpu, shape, x, w, saved, SAVED * units, Some(bias), work);
-        let blocks = Blocks::forward(cpu, u, units, GATES, d.batch, blocks);
+        let blocks = Blocks::forward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
         for b in 0..d.batch {
             std::ptr::copy_nonoverlapping(h0.add(b * units), h[0].add(b * apart(units)), units);
         }
@@ -235,7 +235,7 @@ where
         for i in 0..state {
             *dh.add(i) = (*at.stored(7).add(i)).get();
         }
-        let blocks = Blocks::backward(cpu, u, units, GATES, d.batch, blocks);
+        let blocks = Blocks::backward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
         let columns = blocks.columns();
         let handed_back = |t: usize| (t < d.steps).then(|| (to_h.add(t * d.batch * ld).cast_const(), ld));
         for t in (0..d.steps).rev() {

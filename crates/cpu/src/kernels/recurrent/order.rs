@@ -85,7 +85,7 @@ impl<'a, T: Stored> Bound<'a, T> {
         let copy = self.carver.take::<Of<T>>(n);
         if let Some((cpu, _)) = self.pointers {
             // SAFETY: the caller's promise, and room for `n` numbers.
-            unsafe { copy_rows(cpu, n.div_ceil(1024), 1024, n, |r| r, self.stored(i), copy) };
+            unsafe { Rows::flat(n).copy(cpu, |r| r, self.stored(i), copy) };
         }
         copy
     }
@@ -107,7 +107,7 @@ impl<'a, T: Stored> Bound<'a, T> {
         if is_narrow(T::DTYPE) {
             let n = self.input_types.1.elements(i);
             // SAFETY: the caller's promise.
-            unsafe { store_rows(cpu, n.div_ceil(1024), 1024, n, |r| r, result, self.output(i)) };
+            unsafe { Rows::flat(n).store(cpu, |r| r, (result, self.output(i))) };
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a, T: Stored> Bound<'a, T> {
             let from = |row: usize| row % batch * steps + row / batch;
             let to = copy.wrapping_add(lead);
             // SAFETY: the caller's promise; rows of the copy are rows of the sequence in another order.
-            unsafe { copy_rows(cpu, batch * steps, width, batch * steps * width, from, self.stored(i), to) };
+            unsafe { Rows::whole(batch * steps, width).copy(cpu, from, self.stored(i), to) };
         }
         copy
     }
@@ -149,9 +149,7 @@ impl<'a, T: Stored> Bound<'a, T> {
         if let Some((cpu, _)) = self.pointers {
             let to = |row: usize| row % batch * steps + row / batch;
             // SAFETY: the caller's promise; rows of the output are rows of the result in another order.
-            unsafe {
-                store_rows(cpu, batch * steps, width, batch * steps * width, to, result, self.output(i))
-            };
+            unsafe { Rows::whole(batch * steps, width).store(cpu, to, (result, self.output(i))) };
         }
     }
 }
@@ -166,50 +164,79 @@ multiversion! {
     }
 }
 
-/// `to[row] = from[place(row)]` for rows of `width` numbers, `total` in all.
-unsafe fn copy_rows<T: Stored>(
-    cpu: &Cpu,
-    rows: usize,
+/// Rows that are moved: how many, how wide each is (the last may be cut short), and how many numbers there are in all.
+#[derive(Clone, Copy)]
+struct Rows {
+    count: usize,
     width: usize,
     total: usize,
-    place: impl Fn(usize) -> usize + Sync,
-    from: *const T,
-    to: *mut T::Compute,
-) {
-    let (from, to) = (Shared(from.cast_mut()), Shared(to));
-    cpu.pool().run(rows.div_ceil(COPY_ROWS), |task| {
-        for row in task * COPY_ROWS..((task + 1) * COPY_ROWS).min(rows) {
-            let (at, n) = (place(row) * width, width.min(total - row * width));
-            // SAFETY: the caller's promise; every task has its own rows.
-            unsafe {
-                let src = std::slice::from_raw_parts(from.get().add(at).cast_const(), n);
-                widen_row(cpu.isa(), src, std::slice::from_raw_parts_mut(to.get().add(row * width), n));
-            }
-        }
-    });
 }
 
-/// `to[place(row)] = from[row]` for rows of `width` numbers, `total` in all.
-unsafe fn store_rows<T: Stored>(
-    cpu: &Cpu,
-    rows: usize,
-    width: usize,
-    total: usize,
-    place: impl Fn(usize) -> usize + Sync,
-    from: *const T::Compute,
-    to: *mut T,
-) {
-    let (from, to) = (Shared(from.cast_mut()), Shared(to));
-    cpu.pool().run(rows.div_ceil(COPY_ROWS), |task| {
-        for row in task * COPY_ROWS..((task + 1) * COPY_ROWS).min(rows) {
-            let (at, n) = (place(row) * width, width.min(total - row * width));
-            // SAFETY: the caller's promise; every task has its own rows.
-            unsafe {
-                let src = std::slice::from_raw_parts(from.get().add(row * width).cast_const(), n);
-                narrow_row(cpu.isa(), src, std::slice::from_raw_parts_mut(to.get().add(at), n));
+impl Rows {
+    /// Rows of a sequence, whole ones.
+    fn whole(count: usize, width: usize) -> Rows {
+        Rows { count, width, total: count * width }
+    }
+
+    /// So many numbers in a row, cut into rows for the tasks.
+    fn flat(total: usize) -> Rows {
+        Rows { count: total.div_ceil(1024), width: 1024, total }
+    }
+
+    /// Calls `run` with every row, where it begins and how many numbers it has; on all threads, a row once.
+    fn each(self, cpu: &Cpu, run: impl Fn(usize, usize, usize) + Sync) {
+        cpu.pool().run(self.count.div_ceil(COPY_ROWS), |task| {
+            for row in task * COPY_ROWS..((task + 1) * COPY_ROWS).min(self.count) {
+                let start = row * self.width;
+                run(row, start, self.width.min(self.total - start));
             }
-        }
-    });
+        });
+    }
+
+    /// `to[row] = from[place(row)]`.
+    ///
+    /// # Safety
+    /// All rows lie inside of both.
+    unsafe fn copy<T: Stored>(
+        self,
+        cpu: &Cpu,
+        place: impl Fn(usize) -> usize + Sync,
+        from: *const T,
+        to: *mut T::Compute,
+    ) {
+        let (from, to) = (Shared(from.cast_mut()), Shared(to));
+        self.each(cpu, |row, start, n| {
+            // SAFETY: the caller's promise; every row is one task's.
+            unsafe {
+                let src = std::slice::from_raw_parts(from.get().add(place(row) * self.width).cast_const(), n);
+                widen_row(cpu.isa(), src, std::slice::from_raw_parts_mut(to.get().add(start), n));
+            }
+        });
+    }
+
+    /// `to[place(row)] = from[row]`.
+    ///
+    /// # Safety
+    /// All rows lie inside of both, and no two have one place.
+    unsafe fn store<T: Stored>(
+        self,
+        cpu: &Cpu,
+        place: impl Fn(usize) -> usize + Sync,
+        (from, to): (*const T::Compute, *mut T),
+    ) {
+        let (from, to) = (Shared(from.cast_mut()), Shared(to));
+        self.each(cpu, |row, start, n| {
+            // SAFETY: the caller's promise; every row is one task's.
+            unsafe {
+                let src = std::slice::from_raw_parts(from.get().add(start).cast_const(), n);
+                narrow_row(
+                    cpu.isa(),
+                    src,
+                    std::slice::from_raw_parts_mut(to.get().add(place(row) * self.width), n),
+                );
+            }
+        });
+    }
 }
 
 /// Rows of a state in scratch are this far apart: whole vectors, and one more so that rows do not meet in the cache.

@@ -8,40 +8,27 @@ use super::CustomOp;
 use crate::reference::Array;
 use crate::{DType, Type};
 
-/// The elements of an operand, to be read. 16-bit floats are their bits.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "the names of element types")]
-pub enum Elements<'a> {
-    F32(&'a [f32]),
-    F64(&'a [f64]),
-    BF16(&'a [u16]),
-    F16(&'a [u16]),
-    I64(&'a [i64]),
-    I32(&'a [i32]),
-    I16(&'a [i16]),
-    I8(&'a [i8]),
-    U32(&'a [u32]),
-    U16(&'a [u16]),
-    U8(&'a [u8]),
-    Bool(&'a [u8]),
+/// Both enums from one list of element types: slices to be read, and slices to be written.
+macro_rules! elements {
+    ($($variant:ident: $ty:ty),+) => {
+        /// The elements of an operand, to be read. 16-bit floats are their bits.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "the names of element types")]
+        pub enum Elements<'a> {
+            $( $variant(&'a [$ty]), )+
+        }
+
+        /// The elements of an operand, to be written. Their content before is anything.
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "the names of element types")]
+        pub enum ElementsMut<'a> {
+            $( $variant(&'a mut [$ty]), )+
+        }
+    };
 }
 
-/// The elements of an operand, to be written. Their content before is anything.
-#[derive(Debug)]
-#[allow(missing_docs, reason = "the names of element types")]
-pub enum ElementsMut<'a> {
-    F32(&'a mut [f32]),
-    F64(&'a mut [f64]),
-    BF16(&'a mut [u16]),
-    F16(&'a mut [u16]),
-    I64(&'a mut [i64]),
-    I32(&'a mut [i32]),
-    I16(&'a mut [i16]),
-    I8(&'a mut [i8]),
-    U32(&'a mut [u32]),
-    U16(&'a mut [u16]),
-    U8(&'a mut [u8]),
-    Bool(&'a mut [u8]),
+elements! {
+    F32: f32, F64: f64, BF16: u16, F16: u16, I64: i64, I32: i32, I16: i16, I8: i8, U32: u32, U16: u16, U8: u8, Bool: u8
 }
 
 macro_rules! as_slices {
