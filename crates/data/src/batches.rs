@@ -114,7 +114,7 @@ impl Batches {
         };
         let fields = recipe.spec.iter().enumerate();
         let extents = fields.map(|(index, field)| match field.varying {
-            true => full.pad(index, batch.rows),
+            true => full.pad(index, batch.rows, &recipe.padded),
             false => field.first(),
         });
         let extents: SmallVec<[usize; 4]> = extents.collect();

@@ -13,7 +13,7 @@ use plimsoll_formats::FileError;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::recipe::Stage;
+use crate::recipe::{Padded, Stage};
 use crate::sample::{FieldSpec, Rows, Sample, SampleMut};
 use crate::sample_reader::Input;
 use crate::source::{Scratch, Source, StreamSource, read_at};
@@ -148,7 +148,8 @@ impl Dataset {
             let what = "a cache would keep one epoch's changes of pictures for all; put cache before augment";
             return Err(Error::Stage(what.into()));
         }
-        let sample = self.clone().with(Stage::Batch { size: 1, drop_remainder: false, padded: true });
+        let sample =
+            self.clone().with(Stage::Batch { size: 1, drop_remainder: false, padded: Padded::Longest });
         let recipe = sample.recipe()?;
         if recipe.order.as_ref().is_some_and(|order| order.len().is_none()) {
             return Err(Error::Stage(
@@ -190,7 +191,7 @@ impl Dataset {
         let mut out = BufWriter::new(File::create(&partial).map_err(io)?);
         out.write_all(&[0; HEADING as usize]).map_err(io)?;
         let size = (BATCH_BYTES / stride(spec).max(1)).clamp(1, 1024);
-        let batch = Stage::Batch { size, drop_remainder: false, padded: true };
+        let batch = Stage::Batch { size, drop_remainder: false, padded: Padded::Longest };
         let (mut rows, mut record) = (0u64, Vec::new());
         for batch in self.clone().with(batch).batches()? {
             let batch = batch?;

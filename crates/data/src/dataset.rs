@@ -15,7 +15,7 @@ use crate::open::Split;
 use crate::order::Move;
 use crate::plan::{AUTO, Amount, Limits};
 use crate::position::Position;
-use crate::recipe::{OnError, Recipe, Stage};
+use crate::recipe::{OnError, Padded, Recipe, Stage};
 use crate::sample::{FieldSpec, Sample, SampleMut};
 use crate::sample_reader::{Cursor, Input};
 use crate::source::{Arrays, Column, Function, Iterators, Source, StreamSource};
@@ -248,19 +248,54 @@ impl Dataset {
     /// Batches of `size` samples; the last of a pass may have fewer.
     #[must_use]
     pub fn batch(self, size: usize) -> Dataset {
-        self.with(Stage::Batch { size, drop_remainder: false, padded: false })
+        self.with(Stage::Batch { size, drop_remainder: false, padded: Padded::No })
     }
 
     /// Batches of exactly `size` samples; what is left at the end of a pass is dropped.
     #[must_use]
     pub fn batch_exact(self, size: usize) -> Dataset {
-        self.with(Stage::Batch { size, drop_remainder: true, padded: false })
+        self.with(Stage::Batch { size, drop_remainder: true, padded: Padded::No })
     }
 
     /// Batches of samples whose lengths vary: each is filled up with zeros to the longest of its batch.
     #[must_use]
     pub fn padded_batch(self, size: usize) -> Dataset {
-        self.with(Stage::Batch { size, drop_remainder: false, padded: true })
+        self.with(Stage::Batch { size, drop_remainder: false, padded: Padded::Longest })
+    }
+
+    /// As [`Dataset::padded_batch`], to the first of these lengths that holds the longest of a batch, and to the most there can be where
+    /// none does. So there are few shapes of batches, and a step is planned once for each.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset, FieldSpec};
+    /// use plimsoll_graph::DType;
+    /// let lengths = Dataset::columns([Column::memory("n", vec![3i64, 2, 7, 9], [])?])?;
+    /// let ones = lengths.map([FieldSpec::varying("x", DType::I64, [10])], |sample, out, _| {
+    ///     out.set(0, &vec![1i64; sample.get::<i64>(0)?[0] as usize])
+    /// });
+    /// let mut batches = ones.padded_batch_to(2, &[4, 8]).batches()?;
+    /// assert_eq!(batches.next().unwrap()?.field(0).unwrap().shape[..], [2, 4]);
+    /// assert_eq!(batches.next().unwrap()?.field(0).unwrap().shape[..], [2, 10]);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    #[must_use]
+    pub fn padded_batch_to(self, size: usize, lengths: &[usize]) -> Dataset {
+        let mut lengths = lengths.to_vec();
+        lengths.sort_unstable();
+        self.with(Stage::Batch { size, drop_remainder: false, padded: Padded::To(lengths.into()) })
+    }
+
+    /// The lengths that samples of a varying field are filled up to, each a shape of batches: shortest first, the most there can be
+    /// last. Empty where no length varies, or where batches may have any length.
+    pub fn padded_lengths(&self) -> Result<Vec<usize>> {
+        let recipe = self.recipe()?;
+        let most = recipe.spec.iter().filter(|field| field.varying).map(FieldSpec::first).max();
+        Ok(match (&recipe.padded, most) {
+            (Padded::To(bounds), Some(most)) => {
+                bounds.iter().copied().filter(|&bound| bound < most).chain([most]).collect()
+            }
+            _ => Vec::new(),
+        })
     }
 
     pub(crate) fn with(mut self, stage: Stage) -> Dataset {

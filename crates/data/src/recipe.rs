@@ -23,6 +23,30 @@ pub enum OnError {
     Skip,
 }
 
+/// How far samples whose lengths vary are filled up with zeros.
+#[derive(Clone, Debug)]
+pub(crate) enum Padded {
+    /// Not at all: such samples are refused.
+    No,
+    /// To the longest of a batch.
+    Longest,
+    /// To the first of these lengths that holds the longest of a batch, and to the most there can be where none does: so few
+    /// shapes of batches.
+    To(Arc<[usize]>),
+}
+
+impl Padded {
+    /// The length of a batch whose longest sample has this one, where `most` is the most there can be.
+    pub fn length(&self, longest: usize, most: usize) -> usize {
+        match self {
+            Padded::To(bounds) => {
+                bounds.iter().copied().find(|&bound| bound >= longest).unwrap_or(most).min(most)
+            }
+            Padded::No | Padded::Longest => longest,
+        }
+    }
+}
+
 /// One stage as it was asked for.
 #[derive(Clone)]
 pub(crate) enum Stage {
@@ -31,7 +55,7 @@ pub(crate) enum Stage {
     Batch {
         size: usize,
         drop_remainder: bool,
-        padded: bool,
+        padded: Padded,
     },
     /// What is done to finished batches. Mixup is asked for with other changes of samples, so before they are batched.
     EachBatch {
@@ -58,7 +82,7 @@ pub(crate) struct Recipe {
     pub spec: Arc<[FieldSpec]>,
     pub batch: usize,
     pub drop_remainder: bool,
-    pub padded: bool,
+    pub padded: Padded,
     /// Passes over everything before the batch; none stands for 'without end'.
     pub passes: Option<u64>,
     pub batch_limit: Option<u64>,
@@ -94,14 +118,14 @@ impl Recipe {
         let mut batch_steps = Vec::new();
         let (mut passes, mut batch_limit, mut filtered) = (Some(1u64), None, false);
         for stage in stages {
-            match (stage, batch) {
+            match (stage, &batch) {
                 (Stage::Batch { size, drop_remainder, padded }, None) => {
                     if *size == 0 {
                         return Err(stage_error(
                             "a batch of no samples cannot be made; batch(1) is the least",
                         ));
                     }
-                    batch = Some((*size, *drop_remainder, *padded));
+                    batch = Some((*size, *drop_remainder, padded.clone()));
                 }
                 (Stage::Batch { .. }, Some(_)) => return Err(stage_error("batches cannot be batched again")),
                 (Stage::Step(step), None) => {
@@ -146,10 +170,10 @@ impl Recipe {
                 }
             }
         }
-        let (batch, drop_remainder, padded) = batch.unwrap_or((1, false, true));
+        let (batch, drop_remainder, padded) = batch.unwrap_or((1, false, Padded::Longest));
         let spec: Arc<[FieldSpec]> =
             steps.iter().filter_map(Step::spec).next_back().unwrap_or(&first).clone();
-        if let Some(field) = spec.iter().find(|field| field.varying && !padded) {
+        if let Some(field) = spec.iter().find(|field| field.varying && matches!(padded, Padded::No)) {
             let what =
                 format!("the length of field '{}' varies; use padded_batch instead of batch", field.name);
             return Err(Error::Stage(what));
@@ -320,7 +344,8 @@ impl Recipe {
     fn fingerprint(&self) -> u64 {
         let len = self.input.len();
         let steps: Vec<_> = self.steps.iter().map(|step| (step.name(), step.spec())).collect();
-        let batch = (self.batch, self.drop_remainder, self.padded, self.passes);
+        let is_padded = !matches!(self.padded, Padded::No);
+        let batch = (self.batch, self.drop_remainder, is_padded, self.passes);
         let text = format!(
             "{len:?} {:?} {:?} {:?} {steps:?} {batch:?} {:?}",
             self.first, self.moves, self.tail, self.on_error
@@ -331,10 +356,17 @@ impl Recipe {
             _ => None,
         });
         let batch_steps = self.batch_steps.iter().map(|step| format!("{} {}", step.name, step.said));
+        let bounds = match &self.padded {
+            Padded::To(bounds) => Some(format!("{bounds:?}")),
+            Padded::No | Padded::Longest => None,
+        };
         let input = Some(self.input.fingerprint()).filter(|&number| number != 0);
         let input = input.into_iter().map(|number| number.to_string());
-        let text =
-            augmented.chain(batch_steps).chain(input).fold(text, |text, more| format!("{text} {more}"));
+        let text = augmented
+            .chain(batch_steps)
+            .chain(bounds)
+            .chain(input)
+            .fold(text, |text, more| format!("{text} {more}"));
         // FNV-1a: the same on every machine and in every version of the standard library.
         text.bytes()
             .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::recipe::Padded;
 use crate::sample::{FieldSpec, Line, Sample, SampleMut};
 
 /// The memory of one batch: each field in a block of its own, row after row, and the lengths of all rows.
@@ -176,12 +177,13 @@ impl Full {
         Sample { spec, bytes: (0..spec.len()).map(bytes).collect(), lens }
     }
 
-    /// Moves the rows of a varying field together so that each is as long as the longest, with zeros behind the
-    /// shorter ones; says how long that is.
-    pub fn pad(&mut self, field: usize, rows: usize) -> usize {
+    /// Moves the rows of a varying field together so that each is as long as the longest, or as far as batches are filled up, with
+    /// zeros behind the shorter ones; says how long that is.
+    pub fn pad(&mut self, field: usize, rows: usize, padded: &Padded) -> usize {
         let fields = self.spec().len();
         let (room, inner) = (self.spec()[field].bytes(), self.spec()[field].inner_bytes());
         let longest = (0..rows).map(|row| self.lens()[row * fields + field] as usize).max().unwrap_or(0);
+        let longest = padded.length(longest, self.spec()[field].first());
         for row in 0..rows {
             let filled = self.lens()[row * fields + field] as usize * inner;
             // A row never moves up, and rows are moved from the first on: none is written over before its turn.
@@ -237,7 +239,7 @@ mod tests {
         }
         drop(chunk);
         let mut full = opener.full().ok().unwrap();
-        assert_eq!(full.pad(0, 3), 3);
+        assert_eq!(full.pad(0, 3, &Padded::Longest), 3);
         assert_eq!(&full.bytes(0)[..9], b"ab\0\0\0\0xyz");
     }
 }

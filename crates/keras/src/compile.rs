@@ -319,6 +319,7 @@ impl Compiled {
             labels,
             reserved: plimsoll_device::Bytes::ZERO,
             ahead: false,
+            lengths: 1,
         }
     }
 

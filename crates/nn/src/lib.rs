@@ -37,8 +37,8 @@ pub use description::{Description, LayerCall, LayerKind};
 pub use init::{Init, Start};
 pub use layers::{Activation, Conv, Conv1d, Conv2d, Conv3d, MultiHead, Recurrent};
 pub use loss::{
-    Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, smooth_cross_entropy,
-    softmax_cross_entropy,
+    Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, padded_cross_entropy,
+    smooth_cross_entropy, softmax_cross_entropy,
 };
 pub use measure::{Count, Measure, OwnMetric, View};
 pub use metric::{Metric, Tally};

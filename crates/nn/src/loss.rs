@@ -91,6 +91,40 @@ pub fn softmax_cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor>
     logits.softmax_cross_entropy(labels)?.mean(&[], false)
 }
 
+/// The mean cross-entropy of logits `[B, T, C]` with integer labels `[B, T]`, of which those that are `padding` do not count: the mean over
+/// the places of a sequence that are filled, then the mean over sequences, so that a batch that is run in pieces has the gradient of the
+/// whole. A mean over all filled places at once, as Keras has it, would not.
+///
+/// ```
+/// use plimsoll_nn::{Loss, padded_cross_entropy, softmax_cross_entropy};
+/// use plimsoll_run::Tensor;
+/// let logits = Tensor::from_slice(&[2.0f32, 0.0, 0.0, 1.0], [1, 2, 2])?;
+/// // The second place is padding.
+/// let loss = padded_cross_entropy(-1).loss(&[logits], &[Tensor::from_slice(&[0i64, -1], [1, 2])?])?.item()?;
+/// let first = Tensor::from_slice(&[2.0f32, 0.0], [1, 2])?;
+/// let expected = softmax_cross_entropy(&first, &Tensor::from_slice(&[0i64], [1])?)?.item()?;
+/// assert!((loss - expected).abs() < 1e-6);
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+pub fn padded_cross_entropy(padding: i64) -> impl Loss {
+    move |logits: &Tensor, labels: &Tensor| -> Result<Tensor> {
+        if labels.dtype().is_float() || labels.shape().rank() != 2 {
+            return Err(refuse(format!(
+                "gives labels of {}; padding is found in integers [B, T]",
+                labels.ty()
+            )));
+        }
+        let of = |value: f64| labels.full_like(labels.ty().clone(), value);
+        let filled = labels.not_equal(&of(padding as f64)?)?;
+        // Padding need not be a class.
+        let losses = logits.softmax_cross_entropy(&filled.select(labels, &of(0.0)?)?)?;
+        let counts = filled.cast(losses.dtype())?;
+        let one = losses.full_like(Type::new(losses.dtype(), [labels.shape()[0]]), 1.0)?;
+        let each = losses.mul(&counts)?.sum(&[1], false)?.div(&counts.sum(&[1], false)?.maximum(&one)?)?;
+        each.mean(&[], false)
+    }
+}
+
 /// [`softmax_cross_entropy`] where a share of every label is spread evenly over all classes.
 pub fn smooth_cross_entropy(
     smoothing: f64,

@@ -59,6 +59,8 @@ pub struct Net {
     draws: FxHashMap<String, usize>,
     /// The layers that were called, where somebody asked.
     noted: Option<Vec<Noted>>,
+    /// Which places of sequences are filled, where some are padding.
+    filled: Option<Tensor>,
 }
 
 /// A model's outputs, its parameters with their tensors, its layers.
@@ -151,6 +153,7 @@ impl Net {
             key: None,
             draws: FxHashMap::default(),
             noted: None,
+            filled: None,
         }
     }
 
@@ -177,6 +180,15 @@ impl Net {
     /// The type of a key: i64\[3\], seed, step and first sample.
     pub fn key_type() -> Type {
         Type::new(DType::I64, [3])
+    }
+
+    pub(crate) fn filled(&self) -> Option<&Tensor> {
+        self.filled.as_ref()
+    }
+
+    /// Says which places of sequences are filled from here on; what was said before.
+    pub(crate) fn replace_filled(&mut self, filled: Option<Tensor>) -> Option<Tensor> {
+        std::mem::replace(&mut self.filled, filled)
     }
 
     /// Whether the model is being trained: batch norm uses the batch's statistics, dropout drops.

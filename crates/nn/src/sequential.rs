@@ -31,6 +31,8 @@ type Layer = Arc<dyn Fn(&mut Net, &Tensor) -> Result<Tensor> + Send + Sync>;
 #[derive(Clone)]
 pub struct Sequential {
     sample: Type,
+    /// Whether the first axis of a sample may be shorter.
+    varies: bool,
     layers: Vec<(String, Layer)>,
     /// How many layers of each kind there are.
     counts: Vec<(&'static str, usize)>,
@@ -47,13 +49,18 @@ impl Sequential {
         Sequential::of(Type::new(DType::I64, [length]))
     }
 
+    /// A model of sequences of at most that many tokens, i64; see [`Sequential::padding`].
+    pub fn tokens_up_to(most: usize) -> Sequential {
+        Sequential { varies: true, ..Sequential::tokens(most) }
+    }
+
     /// A part of a model, for [`Sequential::residual`] and [`Sequential::beside`]; it takes what it is given.
     pub fn block() -> Sequential {
         Sequential::of(Type::new(DType::F32, []))
     }
 
     fn of(sample: Type) -> Sequential {
-        Sequential { sample, layers: Vec::new(), counts: Vec::new() }
+        Sequential { sample, varies: false, layers: Vec::new(), counts: Vec::new() }
     }
 
     /// The type of a batch of inputs.
@@ -191,13 +198,16 @@ impl Sequential {
     /// The largest of every window of a sequence; windows do not overlap.
     #[track_caller]
     pub fn max_pool1d(self, window: usize) -> Sequential {
-        self.plain("pool", move |x| x.max_pool1d(window, window, Padding::Valid))
+        self.push("pool", move |net, x, name| {
+            net.refuse_padding("pooling")?;
+            net.scope(name, |_| x.max_pool1d(window, window, Padding::Valid))
+        })
     }
 
-    /// The mean of every channel of a sequence `[T, C]`.
+    /// The mean of every channel of a sequence `[T, C]`, without padding ([`Sequential::padding`]).
     #[track_caller]
     pub fn global_avg_pool1d(self) -> Sequential {
-        self.plain("pool", |x| x.mean(&[1], false))
+        self.push("pool", |net, x, name| net.mean_over_time(name, x))
     }
 
     /// Images at `factor` times their size, by the nearest pixel or bilinear.
@@ -248,6 +258,31 @@ impl Sequential {
         self.push("embedding", move |net, x, name| net.embedding(name, x, rows, width))
     }
 
+    /// From here on, places of sequences whose token is `id` are padding, which stands behind what is filled: recurrent layers,
+    /// self-attention and the mean over time leave it out, and layers that would mix it in are errors (see [`Net::padded`]). Put it
+    /// before the embedding.
+    ///
+    /// ```
+    /// use plimsoll_nn::{Net, Recurrent, Sequential};
+    /// let reader = Sequential::tokens_up_to(64).padding(0).embedding(1000, 16).lstm(Recurrent::last(32)).dense(2);
+    /// assert_eq!(Net::discover(&[reader.input(8)], &reader)?[0].name, "embedding1/table");
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn padding(self, id: i64) -> Sequential {
+        self.push("padding", move |net, x, name| {
+            if x.shape().rank() != 2 || x.dtype().is_float() {
+                return Err(refuse(format!(
+                    "looks for padding in {}; put it before the embedding of tokens [B, T]",
+                    x.ty()
+                )));
+            }
+            let filled = net.scope(name, |_| x.not_equal(&x.full_like(x.ty().clone(), id as f64)?))?;
+            net.replace_filled(Some(filled));
+            Ok(x.clone())
+        })
+    }
+
     /// A long short-term memory.
     #[track_caller]
     pub fn lstm(self, layer: Recurrent) -> Sequential {
@@ -281,7 +316,10 @@ impl Sequential {
     /// All axes of a sample joined into one.
     #[track_caller]
     pub fn flatten(self) -> Sequential {
-        self.plain("flatten", |x| x.flatten(1))
+        self.push("flatten", |net, x, name| {
+            net.refuse_padding("flatten")?;
+            net.scope(name, |_| x.flatten(1))
+        })
     }
 
     /// Samples under another shape.
@@ -310,18 +348,26 @@ impl Sequential {
     }
 
     fn apply(&self, net: &mut Net, x: &Tensor) -> Result<Tensor> {
-        self.layers.iter().try_fold(x.clone(), |x, (_, layer)| layer(net, &x))
+        let outer = net.filled().cloned();
+        let y = self.layers.iter().try_fold(x.clone(), |x, (_, layer)| layer(net, &x));
+        net.replace_filled(outer);
+        y
     }
 }
 
 impl Model for Sequential {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> Result<Outputs> {
         let x = one(inputs)?;
-        if !self.sample.shape.is_empty()
-            && x.shape()[..] != self.input(x.shape().first().copied().unwrap_or(1)).shape[..]
-        {
-            let sample = &self.sample.shape;
-            return Err(refuse(format!("gives {} to a model of samples {sample}", x.ty())));
+        let whole = self.input(x.shape().first().copied().unwrap_or(1)).shape;
+        let shorter = || {
+            self.varies
+                && x.shape().rank() == whole.rank()
+                && x.shape()[1] < whole[1]
+                && x.shape()[2..] == whole[2..]
+        };
+        if !self.sample.shape.is_empty() && x.shape()[..] != whole[..] && !shorter() {
+            let (sample, most) = (&self.sample.shape, if self.varies { " or shorter" } else { "" });
+            return Err(refuse(format!("gives {} to a model of samples {sample}{most}", x.ty())));
         }
         Ok(self.apply(net, x)?.into())
     }

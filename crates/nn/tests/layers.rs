@@ -3,6 +3,8 @@
 //! The values were made by `layers/make.py`; inputs and parameters are computed here as there.
 
 mod common;
+#[path = "layers/padding.rs"]
+mod padding;
 
 use std::collections::BTreeMap;
 

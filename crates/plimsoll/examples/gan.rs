@@ -5,7 +5,7 @@
 
 use plimsoll::nn::Param;
 use plimsoll::prelude::*;
-use plimsoll::step::{Step, StepResult};
+use plimsoll::step::{Kind, StateTensor, Step, StepOptions, StepResult};
 use plimsoll::tensor::Result;
 
 const BATCH: usize = 64;
@@ -33,12 +33,16 @@ fn descend(tape: &Tape, loss: &Tensor, weights: &[Tensor], rate: f64) -> Result<
 }
 // ANCHOR_END: descend
 
-fn drawn(params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
-    params.iter().map(|param| param.init.draw(&param.name, &param.ty, seed)).collect()
+fn drawn(params: &[Param], seed: u64) -> Result<Vec<StateTensor>> {
+    let draw = |param: &Param| {
+        let tensor = param.init.draw(&param.name, &param.ty, seed)?;
+        Ok(StateTensor { name: param.name.clone(), kind: Kind::Parameter, tensor })
+    };
+    params.iter().map(draw).collect()
 }
 
 fn main() -> plimsoll::Result<()> {
-    Device::cpu()?.scope(|| {
+    Device::best()?.scope(|| {
         let (noise, real) = (Type::new(DType::F32, [BATCH, NOISE]), Type::new(DType::F32, [BATCH, 1]));
         // ANCHOR: step
         // Which parameters each network asks for; nothing is computed for that.
@@ -47,9 +51,12 @@ fn main() -> plimsoll::Result<()> {
         let n = maker.len();
         let state = [drawn(&maker, 1)?, drawn(&judge, 2)?].concat();
 
+        // What the whole process may take; on a card, what it may take there.
+        let limit: Bytes = "1GiB".parse()?;
+        let options = StepOptions::default().limit(Some(limit));
         let params = (maker.clone(), judge);
-        let mut step = Step::compile(state, &[noise.clone(), real.clone()], move |state, inputs| {
-            let (maker, judge) = &params;
+        let mut step = Step::compile_with(options, state, &[noise.clone(), real.clone()], move |pass| {
+            let ((maker, judge), state, inputs) = (&params, pass.state, pass.inputs);
             let (making, judging) = state.split_at(n);
             let make = |weights: &[Tensor]| {
                 generator().forward(&mut Net::bound(maker, weights, true), &inputs[..1])?.one()
@@ -80,6 +87,7 @@ fn main() -> plimsoll::Result<()> {
             })
         })?;
         // ANCHOR_END: step
+        println!("{} planned of {limit}", step.info().planned);
 
         let draw = |seed: i64, ty: &Type, mean: f64, std: f64| {
             Tensor::from_slice(&[7, seed, 0], [3])?.random_normal(ty.clone(), 0, mean, std)

@@ -51,7 +51,8 @@ fn main() -> plimsoll::Result<()> {
         let distance = log_variance.exp()?.add(&mean.square()?)?.add_scalar(-1.0)?.sub(log_variance)?;
         binary_cross_entropy(image, &labels[0])?.add(&distance.mean(&[], false)?.mul_scalar(0.5 * 0.02)?)
     });
-    let mut trainer = Trainer::new(model, loss, Adam::new(1e-2));
+    // What the whole process may take; on a card, what it may take there.
+    let mut trainer = Trainer::new(model, loss, Adam::new(1e-2)).memory_limit("1GiB")?;
     let history = trainer.fit(&data, Epochs(40))?;
     // ANCHOR_END: loss
 

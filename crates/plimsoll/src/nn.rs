@@ -10,6 +10,6 @@ pub use plimsoll_nn::{
     Model, MultiHead, Net, Optimizer, Outcome, Outputs, OwnMetric, Param, Pass, Plateau, Precisions, Recipe,
     Recurrent, RmsProp, Schedule, ScheduleShape, Sequential, Sgd, Slot, Start, Summation, Tally, Training,
     UpdateAt, Updated, View, binary_cross_entropy, class_weighted_cross_entropy, clip_by_global_norm,
-    clip_by_value, dice, huber, joint_loss, mae, model, mse, optimizer, sample_weighted,
-    smooth_cross_entropy, softmax_cross_entropy, zoo,
+    clip_by_value, dice, huber, joint_loss, mae, model, mse, optimizer, padded_cross_entropy,
+    sample_weighted, smooth_cross_entropy, softmax_cross_entropy, zoo,
 };

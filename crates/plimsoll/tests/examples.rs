@@ -61,6 +61,6 @@ macro_rules! examples {
 }
 
 examples! {
-    allocator callback custom_layer custom_loop custom_op data_source eager_memory fine_tune gan gradient_penalty memory_limit
+    allocator bucketed_text callback custom_layer custom_loop custom_op data_source eager_memory fine_tune gan gradient_penalty memory_limit
     segmentation text vae
 }

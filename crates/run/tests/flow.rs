@@ -1,7 +1,7 @@
 //! Choices and loops: the same values and gradients eager and traced, and what does not fit is said.
 
 use plimsoll_graph::{DType, TensorOps};
-use plimsoll_run::{Result, Tape, Tensor, cond, function, scan};
+use plimsoll_run::{Result, Tape, Tensor, cond, function, scan, while_loop};
 
 /// x · x or 3 x, as the sign of s says, and its gradient.
 fn chosen(arguments: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -114,5 +114,49 @@ fn a_loop_that_carries_on_another_type_is_refused_by_step() -> Result<()> {
     let why = scan("cell", &x, 0, vec![start], |_, x| Ok((vec![x.cast(DType::F64)?], x.clone())));
     let why = why.unwrap_err().to_string();
     assert!(why.contains("step 0") && why.contains("f32[]") && why.contains("f64[]"), "{why}");
+    Ok(())
+}
+
+/// x multiplied by w until it is above 10, at most 6 times; the factor and the rounds, whether it would go on, and dx, dw.
+fn grown(arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    let (x, w) = (&arguments[0], &arguments[1]);
+    let tape = Tape::new();
+    tape.watch(x)?;
+    tape.watch(w)?;
+    let (limit, none) = (x.full_like(x.ty().clone(), 10.0)?, x.full_like(x.ty().clone(), 0.0)?);
+    let (last, more) = while_loop(
+        "grow",
+        6,
+        vec![x.clone(), none],
+        |carried| carried[0].less_equal(&limit),
+        |carried| Ok(vec![carried[0].mul(w)?, carried[1].add_scalar(1.0)?]),
+    )?;
+    // Without a round, an eager loop has not used w, and a gradient of what was not used is an error.
+    let loss = last[0].add(&w.mul_scalar(0.0)?)?;
+    let grads = tape.gradient(&loss, &[x, w])?;
+    Ok([last, vec![more.cast(DType::F32)?], grads].concat())
+}
+
+#[test]
+fn a_loop_ends_where_its_condition_does_and_has_the_gradient_of_the_rounds_that_counted() -> Result<()> {
+    // Three rounds, none, and as many as are allowed.
+    for (x, w, rounds, more) in [(2.0f64, 2.0f64, 3, 0.0), (11.0, 2.0, 0, 0.0), (1.0, 1.25, 6, 1.0)] {
+        let arguments = [x as f32, w as f32].map(|v| Tensor::from_slice(&[v], []).unwrap());
+        let traced = function(grown).call(&arguments.iter().collect::<Vec<_>>())?;
+        let power = w.powi(rounds);
+        let dw = f64::from(rounds) * x * w.powi(rounds - 1);
+        for results in [grown(&arguments)?, traced] {
+            let found: Vec<f64> = results.iter().map(Tensor::item).collect::<Result<_>>()?;
+            for (found, wanted) in found.iter().zip([x * power, f64::from(rounds), more, power, dw]) {
+                assert!((found - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{found} is not {wanted}");
+            }
+        }
+    }
+    let x = Tensor::from_slice(&[1f32], [])?;
+    let why = while_loop("l", 3, vec![x.clone()], |c| Ok(c[0].clone()), |c| Ok(c.to_vec()));
+    assert!(why.unwrap_err().to_string().contains("one truth value"));
+    let yes = |c: &[Tensor]| c[0].equal(&c[0]);
+    let why = while_loop("l", 3, vec![x], yes, |c| Ok(vec![c[0].cast(DType::F64)?])).unwrap_err().to_string();
+    assert!(why.contains("step 0") && why.contains("f64[]"), "{why}");
     Ok(())
 }

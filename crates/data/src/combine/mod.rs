@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::recipe::Stage;
 use crate::sample::{FieldSpec, Sample};
 use crate::sample_reader::Input;
 use crate::step::At;
@@ -150,9 +149,9 @@ impl Dataset {
         Ok(data)
     }
 
-    /// Batches of `batch` samples of about the same length in field `field`, filled up with zeros to the longest of the batch: a sample goes
-    /// into the first bucket whose bound is not below its length, the longest into one behind the last bound, and a bucket that is full
-    /// is a batch. What is left in buckets at the end of a pass shares batches. Put `shuffle` before it.
+    /// Batches of `batch` samples of about the same length in field `field`: a sample goes into the first bucket whose bound is not below
+    /// its length, the longest into one behind the last bound, and a bucket that is full is a batch. It is filled up with zeros to the
+    /// bound, so that all batches of a bucket have one shape, and a step is planned once for each bucket. What is left in buckets at the end of a pass shares batches. Put `shuffle` before it.
     ///
     /// Lengths are looked at once, in a pass over everything; 4 bytes are kept for each sample. Samples are read by many threads; a
     /// run is resumed by counting lengths, without reading samples.
@@ -163,8 +162,7 @@ impl Dataset {
     pub fn bucket_by_length(self, field: usize, bounds: &[usize], batch: usize) -> Result<Dataset> {
         let piped = Piped::new(&self, "bucket_by_length")?;
         let source = buckets::Buckets::new(piped, field, bounds, batch)?;
-        let data = self.combined(&[], Input::Stream(Arc::new(source)));
-        Ok(data.with(Stage::Batch { size: batch, drop_remainder: false, padded: true }))
+        Ok(self.combined(&[], Input::Stream(Arc::new(source))).padded_batch_to(batch, bounds))
     }
 
     /// This and others, whose samples look the same.

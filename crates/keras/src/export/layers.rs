@@ -24,6 +24,13 @@ impl Emitter<'_> {
         let param = |own: &str| Source::Param(format!("{path}/{own}"));
         let row = |own: &str| Weight::new([width], param(own));
         let refuse = |why: &str| Err(Error::Export { place: path.clone(), why: why.into() });
+        let reads_padding =
+            matches!(call.kind, LayerKind::Lstm(_) | LayerKind::Gru(_) | LayerKind::SelfAttention(_));
+        if reads_padding && inputs.len() > 1 {
+            return refuse(
+                "it leaves out padding, which is not written to Keras files; export the model without padding",
+            );
+        }
         let new = match call.kind {
             LayerKind::Dense { units, bias } => {
                 let config = json!({"units": units, "activation": "linear", "use_bias": bias});

@@ -3,6 +3,7 @@
 use plimsoll_graph::{AttentionOps, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
+use super::padding::hidden_keys;
 use crate::error::refuse;
 use crate::{LayerKind, Net};
 
@@ -34,17 +35,18 @@ impl Net {
     /// Self-attention. Parameters: those of the dense layers `qkv` (to 3 C) and `proj`.
     #[track_caller]
     pub fn self_attention(&mut self, name: &str, x: &Tensor, layer: MultiHead) -> Result<Tensor> {
-        let x = self.compute_in(name, x)?;
+        let (x, filled) = (self.compute_in(name, x)?, self.filled_of(x)?);
         let [b, t, d] = sequence(&x)?;
         let width = head_width(d, layer.heads)?;
         let y = self.layer(name, |net| {
+            let hidden = filled.as_ref().map(|filled| hidden_keys(filled, x.dtype())).transpose()?;
             let qkv = net.dense("qkv", &x, 3 * d, layer.bias)?.reshape([b, t, 3, layer.heads, width])?;
             let parts = qkv.split(2, &[1, 1, 1])?;
             let head = |i: usize| parts[i].reshape([b, t, layer.heads, width]);
-            let y = head(0)?.attention(&head(1)?, &head(2)?, None, layer.is_causal, None)?;
+            let y = head(0)?.attention(&head(1)?, &head(2)?, hidden.as_ref(), layer.is_causal, None)?;
             net.dense("proj", &y.reshape([b, t, d])?, d, layer.bias)
         });
-        self.note(name, LayerKind::SelfAttention(layer), &[&x], y)
+        self.note(name, LayerKind::SelfAttention(layer), &self.read(&x).iter().collect::<Vec<_>>(), y)
     }
 
     /// Attention from x to another sequence of the same batch: queries from x, keys and values from `context`.
@@ -57,6 +59,7 @@ impl Net {
         context: &Tensor,
         layer: MultiHead,
     ) -> Result<Tensor> {
+        self.refuse_padding("attention to another sequence")?;
         let (x, context) = (self.compute_in(name, x)?, self.compute_in(name, context)?);
         let ([b, t, d], [_, s, _]) = (sequence(&x)?, sequence(&context)?);
         let width = head_width(d, layer.heads)?;

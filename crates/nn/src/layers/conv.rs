@@ -111,6 +111,7 @@ impl Net {
     /// A convolution of sequences. Parameters: `weight` `[K, C / groups, channels]`, `bias`.
     #[track_caller]
     pub fn conv1d(&mut self, name: &str, x: &Tensor, conv: Conv1d) -> Result<Tensor> {
+        self.refuse_padding("a convolution")?;
         let x = self.compute_in(name, x)?;
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);

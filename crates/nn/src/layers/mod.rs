@@ -8,6 +8,7 @@ mod conv;
 mod dense;
 mod dropout;
 mod norm;
+mod padding;
 mod recurrent;
 
 pub use activation::Activation;

@@ -23,6 +23,7 @@ impl Net {
     /// and ε.
     #[track_caller]
     pub fn batch_norm_with(&mut self, name: &str, x: &Tensor, momentum: f64, eps: f64) -> Result<Tensor> {
+        self.refuse_padding("batch norm")?;
         let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         let training = self.is_training();
@@ -68,6 +69,7 @@ impl Net {
     /// Group norm of `[N, .., C]`; one group a channel is instance norm. Parameters: `gamma`, `beta`.
     #[track_caller]
     pub fn group_norm(&mut self, name: &str, x: &Tensor, groups: usize) -> Result<Tensor> {
+        self.refuse_padding("group norm")?;
         let x = self.compute_in(name, x)?;
         let width = channels(&x)?;
         if groups == 0 || !width.is_multiple_of(groups) {

@@ -3,6 +3,7 @@
 use plimsoll_graph::{DType, GatherOps, RecurrentOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use super::padding::{last_filled, reversed_filled};
 use crate::error::refuse;
 use crate::{Init, LayerKind, Net};
 
@@ -46,6 +47,7 @@ impl Net {
     /// `hidden_weight`, `input_bias`, `hidden_bias`; of the second in the scope `backward`.
     #[track_caller]
     pub fn lstm(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
+        let read = self.read(x);
         let y = self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 4, layer.units)?;
             // Added as f32 and rounded once.
@@ -54,18 +56,19 @@ impl Net {
             let (all, last, _) = x.lstm(&w, &u, &bias, &zeros, &zeros)?;
             Ok((all, last))
         });
-        self.note(name, LayerKind::Lstm(layer), &[x], y)
+        self.note(name, LayerKind::Lstm(layer), &read.iter().collect::<Vec<_>>(), y)
     }
 
     /// A gated recurrent unit, gates r, z, n. Parameters as those of [`Net::lstm`], with three gates.
     #[track_caller]
     pub fn gru(&mut self, name: &str, x: &Tensor, layer: Recurrent) -> Result<Tensor> {
+        let read = self.read(x);
         let y = self.recurrent(name, x, layer, |net, x| {
             let [w, u, input_bias, hidden_bias] = net.gates(x, 3, layer.units)?;
             let (input_bias, hidden_bias) = (input_bias.cast(x.dtype())?, hidden_bias.cast(x.dtype())?);
             x.gru(&w, &u, &input_bias, &hidden_bias, &zeros(x, layer.units)?)
         });
-        self.note(name, LayerKind::Gru(layer), &[x], y)
+        self.note(name, LayerKind::Gru(layer), &read.iter().collect::<Vec<_>>(), y)
     }
 
     #[track_caller]
@@ -79,19 +82,27 @@ impl Net {
         if x.shape().rank() != 3 {
             return Err(refuse(format!("gives {} to a layer that takes sequences [B, T, C]", x.ty())));
         }
-        let x = self.compute_in(name, x)?;
-        let pick = |(all, last): (Tensor, Tensor)| if layer.gives_all { all } else { last };
-        self.layer(name, |net| {
-            let forward = pick(cell(net, &x)?);
+        let (x, filled) = (self.compute_in(name, x)?, self.filled_of(x)?);
+        let y = self.layer(name, |net| {
+            let (all, last) = cell(net, &x)?;
+            let forward = pick(layer, filled.as_ref(), all, last)?;
             if !layer.is_bidirectional {
                 return Ok(forward);
             }
             let backward = net.scope("backward", |net| {
-                let (all, last) = cell(net, &reversed(&x)?)?;
-                if layer.gives_all { reversed(&all) } else { Ok(last) }
+                let (all, last) = cell(net, &reversed(&x, filled.as_ref())?)?;
+                match layer.gives_all {
+                    true => reversed(&all, filled.as_ref()),
+                    false => pick(layer, filled.as_ref(), all, last),
+                }
             })?;
             Tensor::concat(&[&forward, &backward], -1)
-        })
+        })?;
+        if !layer.gives_all {
+            // One output a sequence: there is no padding any more.
+            self.replace_filled(None);
+        }
+        Ok(y)
     }
 
     /// Input and hidden weights as ops read them, input and hidden biases as f32. Two biases, as PyTorch has them, so
@@ -111,8 +122,20 @@ fn zeros(x: &Tensor, units: usize) -> Result<Tensor> {
     x.full_like(Type::new(x.dtype(), [x.shape()[0], units]), 0.0)
 }
 
-/// A sequence from its last step to its first.
-fn reversed(x: &Tensor) -> Result<Tensor> {
+/// All outputs, or the one at the last place, which is the last filled one where there is padding behind it.
+fn pick(layer: Recurrent, filled: Option<&Tensor>, all: Tensor, last: Tensor) -> Result<Tensor> {
+    match filled {
+        _ if layer.gives_all => Ok(all),
+        Some(filled) => last_filled(&all, filled),
+        None => Ok(last),
+    }
+}
+
+/// A sequence from its last step to its first; what is filled of it, where there is padding.
+fn reversed(x: &Tensor, filled: Option<&Tensor>) -> Result<Tensor> {
+    if let Some(filled) = filled {
+        return reversed_filled(x, filled);
+    }
     let steps = x.shape()[1];
     let order = x.iota_like(Type::new(DType::I64, [steps]), 0)?.rsub_scalar(steps as f64 - 1.0)?;
     x.gather(&order, 1)

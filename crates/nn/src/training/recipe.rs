@@ -40,6 +40,8 @@ pub struct Recipe {
     pub reserved: Bytes,
     /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
     pub ahead: bool,
+    /// How many lengths sequences are padded to: each is a shape of batches, for which a step is planned and kept.
+    pub lengths: usize,
 }
 
 impl Clip {
@@ -67,6 +69,7 @@ impl Recipe {
             labels: vec![labels],
             reserved: Bytes::ZERO,
             ahead: false,
+            lengths: 1,
         }
     }
 
@@ -88,7 +91,7 @@ impl Recipe {
             ahead: self.ahead,
             guarded: !self.request.precision.needs_loss_scale(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
-            shapes: 6,
+            shapes: 3 * (self.lengths.max(1) + 1),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Turns a choice and a loop of fixed length into ops that can be traced, planned and differentiated.
+//! Turns a choice and loops into ops that can be traced, planned and differentiated.
 //!
 //! A plan is one list of ops, so in a traced function a choice computes both sides and a loop is written out: each says what that costs.
 
@@ -108,17 +108,7 @@ pub fn scan(
     for (i, slice) in slices.iter().enumerate() {
         let slice = slice.reshape(&shape)?;
         let (next, result) = named(name, || named(&i.to_string(), || body(&carried, &slice)))?;
-        if next.len() != carried.len() {
-            let (given, back) = (carried.len(), next.len());
-            return Err(refuse(site, format!("of scan carries {given} tensors and step {i} gives {back}")));
-        }
-        if let Some(k) = (0..next.len()).find(|&k| next[k].ty() != carried[k].ty()) {
-            let (given, back) = (carried[k].ty(), next[k].ty());
-            let why = format!(
-                "of scan carries {given} as tensor {k} and step {i} gives {back}; they must be alike"
-            );
-            return Err(refuse(site, why));
-        }
+        carries_on("scan", i, &carried, &next, site)?;
         let rank = result.shape().rank();
         if axis > rank {
             let why = format!(
@@ -135,4 +125,80 @@ pub fn scan(
     }
     let all = Tensor::concat(&results.iter().collect::<Vec<_>>(), axis as isize)?;
     Ok((carried, all))
+}
+
+/// Refuses a body that carries on other tensors than it was given.
+fn carries_on(what: &str, i: usize, given: &[Tensor], back: &[Tensor], site: Site) -> Result<()> {
+    if back.len() != given.len() {
+        let (given, back) = (given.len(), back.len());
+        return Err(refuse(site, format!("of {what} carries {given} tensors and step {i} gives {back}")));
+    }
+    if let Some(k) = (0..back.len()).find(|&k| back[k].ty() != given[k].ty()) {
+        let (given, back) = (given[k].ty(), back[k].ty());
+        let why =
+            format!("of {what} carries {given} as tensor {k} and step {i} gives {back}; they must be alike");
+        return Err(refuse(site, why));
+    }
+    Ok(())
+}
+
+/// Runs `body` as long as `goes_on` says true of what is carried, at most `most` times. Returns what is carried at the end, and whether it
+/// would go on: false where the loop ended by itself.
+///
+/// Eager, the loop ends where it ends. A traced function has one list of ops, so there the body is written out `most` times, in scopes
+/// `name/0`, `name/1` and so on, and from where the condition is false on, what is carried stays as it is: time and memory are those of
+/// `most` rounds, and the result is the same. Gradients flow through the rounds that counted. A round that does not count is computed on
+/// the last values that did, so it must not fail on them.
+///
+/// ```
+/// use plimsoll_graph::TensorOps;
+/// use plimsoll_run::{Tensor, function, while_loop};
+/// // Halved until it is at most 1.
+/// let f = function(|x| {
+///     let one = x[0].full_like(x[0].ty().clone(), 1.0)?;
+///     let halve = |x: &[Tensor]| Ok(vec![x[0].mul_scalar(0.5)?]);
+///     Ok(while_loop("halve", 8, vec![x[0].clone()], |x| x[0].greater(&one), halve)?.0)
+/// });
+/// let result = |x: f32| f.call(&[&Tensor::from_slice(&[x], [])?])?[0].item();
+/// assert_eq!((result(0.5)?, result(12.0)?, result(512.0)?), (0.5, 0.75, 2.0));
+/// # Ok::<(), plimsoll_run::Error>(())
+/// ```
+///
+/// # Errors
+/// The condition is not one truth value, or the body carries on other types than it was given.
+#[track_caller]
+pub fn while_loop(
+    name: &str,
+    most: usize,
+    mut carried: Vec<Tensor>,
+    mut goes_on: impl FnMut(&[Tensor]) -> Result<Tensor>,
+    mut body: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+) -> Result<(Vec<Tensor>, Tensor)> {
+    let site = Site::here();
+    let mut asks = |carried: &[Tensor]| -> Result<Tensor> {
+        let condition = goes_on(carried)?;
+        if condition.dtype() != DType::Bool || condition.shape().elements() != 1 {
+            let why = format!("of while_loop goes on by one truth value, not by {}", condition.ty());
+            return Err(refuse(site, why));
+        }
+        condition.reshape(Shape::scalar())
+    };
+    let mut going = asks(&carried)?;
+    for i in 0..most {
+        if !going.is_traced() && going.to_f64()?.first().is_none_or(|&x| x == 0.0) {
+            return Ok((carried, going));
+        }
+        let next = named(name, || named(&i.to_string(), || body(&carried)))?;
+        carries_on("while_loop", i, &carried, &next, site)?;
+        if !going.is_traced() {
+            (going, carried) = (asks(&next)?, next);
+            continue;
+        }
+        for (kept, next) in carried.iter_mut().zip(&next) {
+            *kept = going.select(next, kept)?;
+        }
+        // Once it has ended it stays ended: what is carried does not change any more, and neither does the answer.
+        going = asks(&carried)?;
+    }
+    Ok((carried, going))
 }

@@ -9,7 +9,7 @@ pub(crate) mod tape;
 mod tracing;
 mod uploader;
 
-pub use flow::{cond, scan};
+pub use flow::{cond, scan, while_loop};
 pub(crate) use host::element;
 pub use sketch::Sketch;
 pub use tape::Tape;

@@ -16,7 +16,7 @@ pub(crate) struct Share {
     /// Whether pipelines must do with the least they can, because the limit is tight.
     pub(crate) is_lean: bool,
     /// The least with which a smaller last batch can be run, where there is one.
-    pub(crate) last_batch_floor: Bytes,
+    pub(crate) others_floor: Bytes,
     /// What of the limit is not for pipelines: weights of a model that is only used, and the program.
     pub(crate) taken: Bytes,
 }
@@ -80,7 +80,7 @@ impl Pipelines<'_> {
             let more = self.declared(data)?.saturating_sub(self.least(data)?);
             figures.floor = figures.floor.saturating_sub(more);
         }
-        figures.floor = figures.floor.max(self.share.last_batch_floor);
+        figures.floor = figures.floor.max(self.share.others_floor);
         Ok(figures)
     }
 }

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use plimsoll_data::Dataset;
+use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
@@ -22,6 +22,13 @@ pub(crate) enum Values {
     Drawn,
     /// Zeros, because somebody is about to set them all.
     Blank,
+}
+
+/// A shape of batches: how many samples, and how long sequences are, where their lengths vary.
+#[derive(Clone, Copy)]
+struct BatchShape {
+    samples: usize,
+    length: Option<usize>,
 }
 
 impl Trainer {
@@ -61,20 +68,20 @@ impl Trainer {
     ) -> Result<Frontier> {
         let (device, data) = (self.on()?, data.borrow());
         device.scope(|| {
-            let share = self.look_at_last_batch(data, Share::default(), None)?;
+            let share = self.look_at_other_shapes(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true)?;
             // With pipelines that take the least, as for the least that a plan names.
             recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
-            Ok(self.planner(recipe)?.frontier_from(share.last_batch_floor, limits, time)?)
+            Ok(self.planner(recipe)?.frontier_from(share.others_floor, limits, time)?)
         })
     }
 
     /// The least memory limit for a step on such data: with pipelines that take the least. Needs no kernel timed.
     pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
-        let share = self.look_at_last_batch(data, Share::default(), None)?;
+        let share = self.look_at_other_shapes(data, Share::default(), None)?;
         let mut recipe = self.recipe(data, true)?;
         recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
-        Ok(self.planner(recipe)?.floor().max(share.last_batch_floor))
+        Ok(self.planner(recipe)?.floor().max(share.others_floor))
     }
 
     /// As [`Trainer::frontier`], for a run that was: with what it took beside its workspace
@@ -123,7 +130,7 @@ impl Trainer {
                 format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
             return Err(Error::Mismatch(why));
         }
-        let ty = |field: &plimsoll_data::FieldSpec| {
+        let ty = |field: &FieldSpec| {
             let shape: Vec<usize> = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
             Type::new(field.dtype, &shape[..])
         };
@@ -142,6 +149,7 @@ impl Trainer {
             reserved: Bytes::ZERO,
             // A device with memory of its own is given the next batch while it computes, unless that is only random numbers.
             ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
+            lengths: data.padded_lengths()?.len(),
         })
     }
 
@@ -183,7 +191,7 @@ impl Trainer {
         let is_lean =
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
         let wished =
-            self.look_at_last_batch(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
+            self.look_at_other_shapes(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
         let mut shares = vec![wished];
         if self.request.host_limit.is_none() && !wished.is_lean {
             shares.push(Share { is_lean: true, ..wished });
@@ -196,40 +204,110 @@ impl Trainer {
         shares.into_iter().map(with).collect()
     }
 
-    /// Finds the least with which a smaller last batch of a pass can be run: kernels of other sizes need other scratch, so that it
-    /// can need more memory than a full one.
+    /// Finds the least with which all other shapes of batches can be run: kernels of other sizes need other scratch, so that a smaller
+    /// batch can need more memory than a full one.
     ///
     /// # Errors
-    /// The limit is lower: the refusal is that of the last batch.
-    fn look_at_last_batch(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
-        let (Some(batch), Some(samples)) = (data.batch_size(), data.samples()?) else { return Ok(share) };
-        let rest = (samples % batch as u64) as usize;
-        // What has fewer samples than a batch has no full one.
-        if rest == 0 || samples < batch as u64 {
-            return Ok(share);
-        }
+    /// The limit is lower: the refusal is that of the shape that needs most.
+    fn look_at_other_shapes(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
         let full = self.recipe(data, true)?;
-        let smaller = |types: &[Type]| -> Vec<Type> {
-            types.iter().map(|ty| Type::new(ty.dtype, ty.shape.with(0, rest))).collect()
+        let least = self.pipelines(share)?.least(data)?;
+        for shape in self.other_shapes(data)? {
+            let mut planner = self.planner(self.for_shape(data, &full, shape, least)?)?;
+            let floor = planner.floor();
+            if let Some(limit) = limit.filter(|limit| *limit < floor) {
+                planner.plan(Some(limit))?;
+            }
+            share.others_floor = share.others_floor.max(floor);
+        }
+        // Pipelines that take all they wish would leave them too little.
+        let more = self.pipelines(share)?.declared(data)?.saturating_sub(least);
+        share.is_lean |= limit.is_some_and(|limit| limit < share.others_floor + more);
+        Ok(share)
+    }
+
+    /// The shapes of batches beside the largest: that of the last batch of a pass, where it has fewer samples, and those of lengths that
+    /// sequences are padded to.
+    fn other_shapes(&self, data: &Dataset) -> Result<Vec<BatchShape>> {
+        let Some(batch) = data.batch_size() else { return Ok(Vec::new()) };
+        let mut shapes = Vec::new();
+        // What has fewer samples than a batch has no full one.
+        if let Some(samples) = data.samples()?.filter(|samples| *samples > batch as u64) {
+            let rest = (samples % batch as u64) as usize;
+            shapes.extend((rest > 0).then_some(BatchShape { samples: rest, length: None }));
+        }
+        let mut lengths = data.padded_lengths()?;
+        lengths.pop();
+        shapes.extend(lengths.into_iter().map(|length| BatchShape { samples: batch, length: Some(length) }));
+        Ok(shapes)
+    }
+
+    /// The recipe for batches of another shape, beside pipelines that take so much.
+    fn for_shape(
+        &self,
+        data: &Dataset,
+        full: &Recipe,
+        shape: BatchShape,
+        pipelines: Bytes,
+    ) -> Result<Recipe> {
+        let (spec, n) = (data.spec()?, full.inputs.len());
+        let smaller = |types: &[Type], spec: &[FieldSpec]| -> Vec<Type> {
+            let one = |(ty, field): (&Type, &FieldSpec)| {
+                let rows = ty.shape.with(0, shape.samples.min(ty.shape[0]));
+                let shape = match shape.length {
+                    Some(length) if field.varying => rows.with(1, length.min(rows[1])),
+                    _ => rows,
+                };
+                Type::new(ty.dtype, shape)
+            };
+            types.iter().zip(spec).map(one).collect()
         };
         let bytes =
             |recipe: &Recipe| recipe.inputs.iter().chain(&recipe.labels).map(Type::bytes).sum::<usize>();
-        let mut recipe =
-            Recipe { inputs: smaller(&full.inputs), labels: smaller(&full.labels), ..full.clone() };
-        recipe.request.micro_batch = full.request.micro_batch.map(|samples| samples.min(rest));
+        let (inputs, labels) = (smaller(&full.inputs, &spec[..n]), smaller(&full.labels, &spec[n..]));
+        let mut recipe = Recipe { inputs, labels, ..full.clone() };
+        recipe.request.micro_batch = full.request.micro_batch.map(|samples| samples.min(shape.samples));
         // It lies in the tensors of a full batch.
-        let unused = Bytes::from(bytes(&full) - bytes(&recipe));
-        let least = self.pipelines(share)?.least(data)?;
-        recipe.reserved = self.beside(&full)? + least + unused;
-        let mut planner = self.planner(recipe)?;
-        share.last_batch_floor = planner.floor();
-        if let Some(limit) = limit.filter(|limit| *limit < share.last_batch_floor) {
-            planner.plan(Some(limit))?;
-        }
-        // Pipelines that take all they wish would leave it too little.
-        let more = self.pipelines(share)?.declared(data)?.saturating_sub(least);
-        share.is_lean |= limit.is_some_and(|limit| limit < share.last_batch_floor + more);
-        Ok(share)
+        let unused = Bytes::from(bytes(full) - bytes(&recipe));
+        recipe.reserved = self.beside(full)? + pipelines + unused;
+        Ok(recipe)
+    }
+
+    /// What a step will take for each length that sequences are padded to ([`Dataset::bucket_by_length`]), shortest first: all within
+    /// one memory limit. Empty where batches have one length.
+    ///
+    /// ```
+    /// use plimsoll_data::{Dataset, FieldSpec};
+    /// use plimsoll_graph::DType;
+    /// use plimsoll_nn::{Adam, Recurrent, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::Trainer;
+    /// let spec = [FieldSpec::varying("words", DType::I64, [32]), FieldSpec::new("class", DType::I64, [])];
+    /// let texts = Dataset::from_fn(spec, 64, |i, out| {
+    ///     out.set(0, &vec![1 + (i % 5) as i64; 1 + i as usize % 32])?;
+    ///     out.set(1, &[(i % 2) as i64])
+    /// });
+    /// let data = texts.bucket_by_length(0, &[8, 16], 8)?;
+    /// let model = Sequential::tokens_up_to(32).padding(0).embedding(6, 8).gru(Recurrent::last(8)).dense(2);
+    /// let trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2)).memory_limit("200MiB")?;
+    /// let plans = trainer.bucket_plans(&data)?;
+    /// assert_eq!(plans.iter().map(|(length, _)| *length).collect::<Vec<_>>(), [8, 16, 32]);
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    pub fn bucket_plans(&self, data: impl Borrow<Dataset>) -> Result<Vec<(usize, StepPlan)>> {
+        let (device, data) = (self.on()?, data.borrow());
+        device.scope(|| {
+            let limit = self.request.limit;
+            let (_, share) =
+                first_that_fits(self.attempts(data)?, |recipe| self.planner(recipe)?.plan(limit))?;
+            let (full, pipelines) = (self.recipe(data, true)?, self.pipelines(share)?.declared(data)?);
+            let samples = data.batch_size().unwrap_or(1);
+            let plan = |length: usize| {
+                let shape = BatchShape { samples, length: Some(length) };
+                let recipe = self.for_shape(data, &full, shape, pipelines)?;
+                Ok((length, self.planner(recipe)?.plan(limit)?))
+            };
+            data.padded_lengths()?.into_iter().map(plan).collect()
+        })
     }
 
     /// Compiles the training for data like this, if that has not been done; a model that was only used until now keeps its
