@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::{Frontier, Plan, Run, Schema, Step, parse};
+use crate::{Frontier, Plan, Profile, Run, Schema, Step, parse};
 
 /// The whole record: what `plimsoll report --json` prints and the page holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct Record {
     pub frontier: Option<Frontier>,
     /// What happened, if this is a run.
     pub run: Option<Run>,
+    /// What steps took as they were measured, where somebody asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// A plan as it is written to one file (`plimsoll plan --out`), its step and other plans with it. A run's `plan.json` has the plan

@@ -41,9 +41,9 @@ mod timeline;
 mod execute;
 
 pub use choose::{Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, undominated};
-pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey};
+pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey, Traffic};
 pub use error::{Error, Result};
-pub use execute::{Function, Mode, StateTensor, Step, function};
+pub use execute::{Function, Mode, StateTensor, Step, function, profile_room};
 pub use memory::{FixedMemory, Remedy};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;

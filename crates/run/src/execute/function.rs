@@ -88,7 +88,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             ProgramMemory { arguments: &arguments, results: &pointers, arena: arena.ptr(), host: None };
         // SAFETY: arguments are alive and only read (nothing is replaced), results and arena are fresh, all are on the
         // program's device with the sizes of its types.
-        unsafe { program.run(&compiled.device, memory) }?;
+        unsafe { program.run(&compiled.device, memory, None) }?;
         Ok(results.into_iter().map(|(ty, buffer)| Tensor::eager(ty, buffer)).collect())
     }
 

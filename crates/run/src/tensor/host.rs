@@ -288,6 +288,11 @@ impl Tensor {
         let device = buffer.device().clone();
         let copy = Tensor::eager(self.ty().clone(), Arc::new(buffer));
         let (to, from) = (copy.buffer(site)?.ptr(), self.buffer(site)?.ptr());
+        match (self.is_hosted(), copy.is_hosted()) {
+            (true, false) => device.count_up(self.ty().bytes()),
+            (false, true) => device.count_down(self.ty().bytes()),
+            _ => {}
+        }
         // SAFETY: the new buffer has as many bytes, and nobody else knows it.
         unsafe { device.backend().copy(to, from, self.ty().bytes()) }
             .map_err(|fault| Error::Fault { fault, site })?;
