@@ -59,7 +59,7 @@ pub struct Spent {
     pub beside_ms: f64,
     /// The host waits for the device; it is no part of the sum either.
     pub host_waiting_ms: f64,
-    /// Nothing is computed because the next batch is not there: before the step, and so no part of it.
+    /// Nothing is computed because the next batch is not there. It is no part of the sum.
     pub data_waiting_ms: f64,
     /// Bytes from the host to the device.
     pub uploaded_bytes: f64,
@@ -112,6 +112,25 @@ pub struct ProfileRow {
     pub predicted_ms: Option<f64>,
     /// Bytes that they read and write in all; of a copy, those that it moves.
     pub bytes: u64,
+}
+
+impl ProfileRow {
+    /// A row without calls.
+    pub fn new(name: Cow<'static, str>, what: Action) -> ProfileRow {
+        let (total_ms, mean_us, share) = (0.0, 0.0, 0.0);
+        ProfileRow { name, what, count: 0, total_ms, mean_us, share, predicted_ms: None, bytes: 0 }
+    }
+
+    /// Says of rows whose counts and totals are complete what one call takes and the share of all of them in `total_ms`, and puts those
+    /// first that take most. Rows without calls go.
+    pub fn finish(rows: &mut Vec<ProfileRow>, total_ms: f64) {
+        rows.retain(|row| row.count > 0);
+        for row in rows.iter_mut() {
+            row.mean_us = row.total_ms * 1e3 / row.count as f64;
+            row.share = if total_ms > 0.0 { row.total_ms / total_ms } else { 0.0 };
+        }
+        rows.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms).then_with(|| a.name.cmp(&b.name)));
+    }
 }
 
 /// One step that was measured.

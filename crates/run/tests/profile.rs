@@ -5,7 +5,7 @@ use plimsoll_graph::{DType, Type};
 use plimsoll_run::record::{Action, Profile, Step as StepRecord};
 use plimsoll_run::{
     Device, Exactness, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
-    TensorOps, profile_room,
+    TensorOps, profile, profile_room,
 };
 use plimsoll_testing::{alone, group};
 
@@ -164,5 +164,52 @@ fn copies_to_and_from_a_device_are_counted_and_timed() {
         assert!(record.instructions.iter().any(|line| line.what == Action::Check));
         let row = step.ledger();
         assert!(row.row(LedgerKind::Host, "profile").is_none(), "it was taken");
+    }
+}
+
+#[test]
+fn eager_ops_are_measured_one_by_one_with_their_lines() {
+    let device = Device::cpu_with(1, Bytes::gib(1)).unwrap();
+    let x = device.scope(|| Tensor::from_slice(&vec![0.01f32; 512 * 512], [512, 512])).unwrap();
+    let (y, measured) = profile(|| -> Result<Tensor> {
+        let y = x.matmul(&x)?.tanh()?;
+        // A view runs nothing, and an op that is refused is none.
+        let y = y.reshape([512 * 512])?.reshape([512, 512])?;
+        assert!(y.matmul(&y.reshape([512 * 512])?).is_err());
+        y.matmul(&x)
+    })
+    .unwrap();
+    assert_eq!(y.unwrap().shape()[..], [512, 512]);
+    let ops: Vec<&str> = measured.calls.iter().map(|call| call.op).collect();
+    assert_eq!(ops, ["matmul", "tanh", "matmul"]);
+    assert!(measured.calls.iter().all(|call| call.seconds > 0.0 && call.device == "cpu"));
+    assert_eq!(measured.calls[0].bytes, 3 * 4 * 512 * 512);
+    assert!(measured.calls[0].site.to_string().contains("profile.rs"), "{}", measured.calls[0].site);
+    let share = measured.op_seconds() / measured.seconds;
+    assert!(share > 0.5 && share <= 1.0, "{share} of the closure is ops");
+    let text = measured.to_string();
+    assert!(text.lines().nth(1).unwrap().starts_with("matmul"), "{text}");
+    assert!(text.contains("ms between them"), "{text}");
+    // Nothing is measured outside, and what is inside of another is measured for both.
+    let (inner, outer) = profile(|| profile(|| x.tanh()).unwrap().1).unwrap();
+    assert_eq!((inner.calls.len(), outer.calls.len()), (1, 1));
+}
+
+#[test]
+fn eager_copies_are_measured_too_on_a_device_with_memory_of_its_own() {
+    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
+    for (name, device) in found {
+        let Some(device) = group(name, device) else { continue };
+        let _alone = alone();
+        let run = || -> Result<Vec<f32>> {
+            let x = Tensor::from_slice(&[0.5f32; 64], [8, 8])?;
+            x.matmul(&x)?.to_vec()
+        };
+        let (y, measured) = device.scope(|| profile(run)).unwrap();
+        assert_eq!(y.unwrap(), [2.0; 64]);
+        let ops: Vec<&str> = measured.calls.iter().map(|call| call.op).collect();
+        assert_eq!(ops, ["upload", "matmul", "download"], "on {name}");
+        assert_eq!((measured.traffic.up.get(), measured.traffic.down.get()), (256, 256));
+        assert!(measured.to_string().contains("256 B from the host"), "{measured}");
     }
 }

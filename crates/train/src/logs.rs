@@ -71,6 +71,8 @@ fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
         cell("step_seconds", &epoch.step_seconds),
         cell("waiting_seconds", &epoch.waiting_seconds),
         cell("validation_seconds", &epoch.validation_seconds),
+        cell("uploaded_bytes", &epoch.uploaded_bytes),
+        cell("downloaded_bytes", &epoch.downloaded_bytes),
     ]);
     cells
 }
@@ -149,6 +151,11 @@ impl Callback for TensorBoardLog {
             writer.scalar(at, "memory/peak", epoch.device_peak_bytes as f32)?;
             writer.scalar(at, "memory/resident", epoch.resident_bytes as f32)?;
             writer.scalar(at, "memory/planned", epoch.planned_bytes as f32)?;
+            // On the CPU nothing is copied to a device.
+            if epoch.uploaded_bytes + epoch.downloaded_bytes > 0 {
+                writer.scalar(at, "copies/uploaded", epoch.uploaded_bytes as f32)?;
+                writer.scalar(at, "copies/downloaded", epoch.downloaded_bytes as f32)?;
+            }
             writer.flush()
         })?;
         Ok(Verdict::GoOn)

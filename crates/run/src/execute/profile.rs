@@ -93,18 +93,7 @@ fn rows(
     {
         let at = *known.entry((&line.op, line.what)).or_insert_with(|| {
             let predicted_ms = line.what.is_kernel().then_some(0.0);
-            let name = line.op.clone();
-            let (total_ms, mean_us, share) = (0.0, 0.0, 0.0);
-            rows.push(ProfileRow {
-                name,
-                what: line.what,
-                count: 0,
-                total_ms,
-                mean_us,
-                share,
-                predicted_ms,
-                bytes: 0,
-            });
+            rows.push(ProfileRow { predicted_ms, ..ProfileRow::new(line.op.clone(), line.what) });
             rows.len() - 1
         });
         let row = &mut rows[at];
@@ -114,11 +103,6 @@ fn rows(
         row.bytes += bytes as u64 * count;
         row.predicted_ms = row.predicted_ms.map(|ms| ms + line.us * count as f64 / 1e3);
     }
-    rows.retain(|row| row.count > 0);
-    for row in &mut rows {
-        row.mean_us = row.total_ms * 1e3 / row.count as f64;
-        row.share = if total_ms > 0.0 { row.total_ms / total_ms } else { 0.0 };
-    }
-    rows.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms).then_with(|| a.name.cmp(&b.name)));
+    ProfileRow::finish(&mut rows, total_ms);
     rows
 }

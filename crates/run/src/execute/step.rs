@@ -20,7 +20,7 @@ use crate::choose::PlanFigures;
 use crate::device::{Device, GiveBack};
 use crate::error::{Error, Result};
 use crate::program::Meanwhile;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, timed};
 use crate::timeline::Recorded;
 use crate::trace::{StepArgs, StepFn, StepOptions, StepResult};
 
@@ -267,10 +267,12 @@ impl Step {
         let (state, host) = (&state.tensors, workspace.host());
         // SAFETY: nobody else holds the state or the outputs, inputs are alive through their tensors and of the
         // variant's types, and workspace and host memory were made for the largest variant.
-        let done = unsafe {
+        let run = || unsafe {
             let (arena, profiling) = (workspace.buffer(), profiling.as_deref_mut());
             variant.run(device, state, inputs, arena, host, meanwhile, profiling, site)
         };
+        let bytes = || inputs.iter().map(|input| input.ty().bytes()).sum();
+        let done = timed(device, "step", bytes, site, run);
         if let Some(profiling) = profiling {
             profiling.close(device, done.is_ok());
             if profiling.is_done() {
@@ -478,9 +480,9 @@ impl Step {
         made
     }
 
-    /// How many steps [`Step::take_profile`] would give now.
-    pub fn profiled(&self) -> usize {
-        self.profiling.as_ref().map_or(0, Profiling::kept)
+    /// Whether steps that [`Step::profile`] asked for are still to come.
+    pub fn is_profiling(&self) -> bool {
+        self.profiling.as_ref().is_some_and(|profiling| !profiling.is_done())
     }
 
     /// Adds what was waited for data before the last step to what is measured of it.
