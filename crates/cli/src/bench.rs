@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use plimsoll::device::Traffic;
 use plimsoll::internals::device::{Kind, process};
 use plimsoll::internals::graph::counted;
 use plimsoll::nn::Training;
 use plimsoll::prelude::*;
+use plimsoll::step::profile_room;
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::model_setup;
+use crate::profile::Profiled;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, device_args, random, records, request};
+use crate::{Failure, Stop, batch_auto, device_args, profile, random, records, request};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
@@ -33,6 +36,10 @@ pub struct Args {
     /// Run so many steps instead, without warm-up, and print every loss.
     #[arg(long, help_heading = "Bench")]
     steps: Option<usize>,
+    /// Then measure so many more steps instruction by instruction: the time of every kernel and copy, waiting, bytes to and from the card.
+    /// With --out, the plan has it too, and beside it lies a trace (ui.perfetto.dev opens it).
+    #[arg(long, value_name = "STEPS", num_args = 0..=1, default_missing_value = "10", help_heading = "Bench")]
+    profile: Option<usize>,
     /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
     #[arg(long, help_heading = "Bench")]
     out: Option<PathBuf>,
@@ -87,6 +94,9 @@ struct Measured {
     hosted_bytes: u64,
     offloaded_bytes: u64,
     offloaded_copies: u64,
+    /// Bytes that a step copied from the host to a card, and back.
+    uploaded_bytes: u64,
+    downloaded_bytes: u64,
     plan_seconds: f64,
     predicted_ms: f64,
     loss: f64,
@@ -95,10 +105,16 @@ struct Measured {
     /// What was found where the batch size was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     batch_auto: Option<serde_json::Value>,
+    /// What steps took instruction by instruction, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<serde_json::Value>,
+    #[serde(skip)]
+    profile_text: Vec<String>,
 }
 
 /// Measures a model and prints what came out.
 pub fn run(args: &Args) -> Result<(), Stop> {
+    profile::check(args.profile).map_err(Stop::usage)?;
     let config = request::without_training(Some(&args.model), &args.config)?;
     let device = device_args::device(&config)?;
     let (config, sizes) = batch_auto::settled(&config, &device)?;
@@ -140,6 +156,11 @@ fn print(measured: &Measured) {
             Bytes(measured.hosted_bytes)
         );
     }
+    if measured.uploaded_bytes + measured.downloaded_bytes > 0 {
+        let (up, down) = (Bytes(measured.uploaded_bytes), Bytes(measured.downloaded_bytes));
+        say!("{up:#} a step from the host to the card and {down:#} back");
+    }
+    measured.profile_text.iter().for_each(|line| say!("{line}"));
 }
 
 /// The most of a device's own memory that the process has held, seen by looking again and again.
@@ -195,6 +216,8 @@ struct Steps {
     losses: Vec<f64>,
     loss: f64,
     cpu_seconds: f64,
+    /// Bytes between host and card in all of them.
+    traffic: Traffic,
 }
 
 /// Runs steps on a batch, after those of a warm-up.
@@ -223,8 +246,15 @@ fn run_steps(
     if let Some(watch) = watch {
         watch.rest();
     }
-    let mut steps =
-        Steps { seconds: Vec::with_capacity(1 << 16), losses: Vec::new(), loss: 0.0, cpu_seconds: 0.0 };
+    let mut steps = Steps {
+        seconds: Vec::with_capacity(1 << 16),
+        losses: Vec::new(),
+        loss: 0.0,
+        cpu_seconds: 0.0,
+        traffic: Traffic::default(),
+    };
+    let device = Device::current()?;
+    let traffic = device.traffic();
     let (start, cpu) = (Instant::now(), process::cpu_time());
     let more = |done: usize| match args.steps {
         Some(steps) => done < steps.max(1),
@@ -240,15 +270,33 @@ fn run_steps(
         }
     }
     steps.cpu_seconds = process::cpu_time().zip(cpu).map_or(0.0, |(end, start)| (end - start).as_secs_f64());
+    steps.traffic = device.traffic().since(traffic);
     Ok(steps)
+}
+
+/// Runs steps until so many have been measured instruction by instruction, or it is clear that they will not be.
+fn profile_steps(training: &mut Training, batch: &[&Tensor], steps: usize) -> Result<Profiled, Failure> {
+    training.profile(steps)?;
+    // A few to warm up, and as many again where the step is planned anew meanwhile.
+    for _ in 0..steps.saturating_mul(2).saturating_add(32) {
+        if !training.is_profiling() {
+            break;
+        }
+        training.run(batch)?;
+    }
+    let none = || Failure("no step was measured: each of them was planned anew".into());
+    training.take_profile().map(Profiled::new).ok_or_else(none)
 }
 
 fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Failure> {
     let watch = Watch::start(device);
     let mut setup = Setup::new(config, device)?;
+    if let Some(steps) = args.profile {
+        setup.trainer = setup.trainer.reserve(profile_room(steps));
+    }
     let info = setup.compile()?;
     if let (Some(out), Some(timeline)) = (&args.out, setup.trainer.training().and_then(Training::timeline)) {
-        records::write_plan(out, &setup.model_setup.name, setup.batch, &info, &timeline, None)?;
+        records::write_plan(out, &setup.model_setup.name, setup.batch, &info, &timeline, None, None)?;
         process::release_unused_heap();
     }
     let batch = random_batch(&setup, config)?;
@@ -258,6 +306,17 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     let none = || Failure("the step was not compiled".into());
     let training = setup.trainer.training_mut().ok_or_else(none)?;
     let steps = run_steps(args, training, &batch, watch.as_ref())?;
+    let profiled = match args.profile {
+        Some(n) => Some(profile_steps(training, &batch, n)?),
+        None => None,
+    };
+    let trace = args.out.as_ref().filter(|_| profiled.is_some()).map(|out| out.with_extension("trace.json"));
+    if let (Some(out), Some(trace), Some(profiled)) = (&args.out, &trace, &profiled) {
+        let Profiled { step, profile } = profiled;
+        let info = training.info();
+        records::write_plan(out, &setup.model_setup.name, setup.batch, info, step, None, Some(profile))?;
+        profiled.write_trace(trace)?;
+    }
     let mut seconds = steps.seconds;
     seconds.sort_by(f64::total_cmp);
     let (n, median) = (seconds.len(), seconds[seconds.len() / 2]);
@@ -297,10 +356,14 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
         hosted_bytes: info.hosted_bytes.get(),
         offloaded_bytes: info.offloaded_bytes.get(),
         offloaded_copies: info.offloaded_copies,
+        uploaded_bytes: steps.traffic.up.get() / n as u64,
+        downloaded_bytes: steps.traffic.down.get() / n as u64,
         plan_seconds: round(info.plan_seconds, 3),
         predicted_ms: round(info.predicted_seconds * 1e3, 3),
         loss: round(steps.loss, 4),
         losses: steps.losses,
         batch_auto: None,
+        profile: profiled.as_ref().map(|profiled| profiled.json(trace.as_ref())),
+        profile_text: profiled.map_or(Vec::new(), |profiled| profiled.text()),
     })
 }

@@ -174,6 +174,16 @@ impl Folder {
         self.0.join("ledger.json")
     }
 
+    /// What steps took, as it was measured.
+    pub fn profile(&self) -> PathBuf {
+        self.0.join("profile.json")
+    }
+
+    /// The same as a trace.
+    pub fn profile_trace(&self) -> PathBuf {
+        self.0.join("profile.trace.json")
+    }
+
     pub fn model(&self) -> PathBuf {
         self.0.join("model.safetensors")
     }

@@ -38,6 +38,7 @@ mod plan_trace;
 mod plot;
 mod predict;
 mod predictions;
+mod profile;
 mod random;
 mod records;
 mod reference;

@@ -107,7 +107,7 @@ fn model(
                 false => Some(trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
             };
             if let (Some(out), Some(step)) = (&args.out, &step) {
-                records::write_plan(out, name, batch, &info, step, frontier.as_ref())?;
+                records::write_plan(out, name, batch, &info, step, frontier.as_ref(), None)?;
             }
             let (mut line, mut text) =
                 (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()));

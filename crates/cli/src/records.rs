@@ -32,6 +32,7 @@ pub fn write_plan(
     info: &PlanFigures,
     step: &record::Step,
     other: Option<&Frontier>,
+    profile: Option<&record::Profile>,
 ) -> Result<(), Failure> {
     let plan = record::Plan {
         memory_limit_bytes: step.memory_limit_bytes,
@@ -39,7 +40,7 @@ pub fn write_plan(
         ..figures(model, batch, info)
     };
     let other = other.map(|other| frontier(&other.points));
-    let document = record::PlanFile { plan: &plan, step, frontier: other.as_ref() };
+    let document = record::PlanFile { plan: &plan, step, frontier: other.as_ref(), profile };
     let written: std::io::Result<()> =
         plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
     let shown = path.display();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use plimsoll::train::Fault;
 use serde::Deserialize;
 
-use crate::Failure;
+use crate::{Failure, profile};
 
 /// What is asked of one call.
 #[derive(clap::Args, Clone, Debug, Default, Deserialize)]
@@ -20,6 +20,10 @@ pub struct Session {
     /// Rehearse a fault: `alloc:N` lets the N-th allocation fail, `nan:N` spoils the N-th batch, `device:N` loses the device at it.
     #[arg(long, help_heading = "Run")]
     fault: Option<String>,
+    /// Measure so many steps, after a few to warm up: the time of every kernel and copy, waiting, bytes to and from the card. A table in
+    /// the end, `profile.json` and `profile.trace.json` (ui.perfetto.dev opens it) in the run's folder, a section of the report.
+    #[arg(long, value_name = "STEPS", help_heading = "Run")]
+    pub profile: Option<usize>,
     /// A live view of the run: memory limit, memory by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
     #[arg(long, help_heading = "Output")]
     pub tui: bool,
@@ -33,7 +37,7 @@ pub struct Session {
 
 impl Session {
     /// The keys under which a file of settings may say the same.
-    pub const KEYS: [&str; 6] = ["out", "resume", "fault", "tui", "json", "quiet"];
+    pub const KEYS: [&str; 7] = ["out", "resume", "fault", "profile", "tui", "json", "quiet"];
 
     /// What is said here over what a file says.
     pub fn over(self, file: Session) -> Session {
@@ -41,6 +45,7 @@ impl Session {
             out: self.out.or(file.out),
             resume: self.resume || file.resume,
             fault: self.fault.or(file.fault),
+            profile: self.profile.or(file.profile),
             tui: self.tui || file.tui,
             json: self.json || file.json,
             quiet: self.quiet || file.quiet,
@@ -58,6 +63,7 @@ impl Session {
                 return Err(Failure(format!("{a} and {b} exclude each other; leave one of them out")));
             }
         }
+        profile::check(self.profile)?;
         if self.resume && self.out.is_none() {
             return Err(Failure("--resume goes on with the run in a folder; name it with --out".into()));
         }

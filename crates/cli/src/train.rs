@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::folder::{Folder, Lock};
 use crate::interrupt::Signals;
 use crate::model_setup::{self, ModelSetup};
+use crate::profile::Profiled;
 use crate::request::{self, is_keras};
 use crate::session::Session;
 use crate::setup::Setup;
@@ -143,6 +144,9 @@ impl Run<'_> {
             .callback(TensorBoardLog::new(folder.events()))
             .callback(StepLog::new(folder.steps()))
             .callback(NoticeLog::new(folder.notices()));
+        if let Some(steps) = session.profile {
+            trainer = trainer.profile(steps);
+        }
         if let Some(metric) = config.best_metric() {
             trainer = trainer.best(setup::best(config, metric, &folder.best()));
         }
@@ -222,6 +226,7 @@ impl Run<'_> {
         signal: Option<u8>,
     ) -> Result<(), Stop> {
         let Run { session, folder, .. } = self;
+        self.keep_profile(trainer)?;
         let step = trainer.progress().step;
         let ended = trainer.ended().cloned().unwrap_or(Ended::Complete);
         let end = |model: Option<&Path>| {
@@ -244,6 +249,40 @@ impl Run<'_> {
         }
         if session.is_text() {
             say!("the trained model is {}", written.display());
+        }
+        Ok(())
+    }
+
+    /// Writes and says what was measured of steps, where that was asked for.
+    fn keep_profile(&self, trainer: &mut Trainer) -> Result<(), Failure> {
+        let Run { session, folder, .. } = self;
+        let Some(steps) = session.profile else { return Ok(()) };
+        let Some(profiled) = trainer.take_profile().map(Profiled::new) else {
+            let why = format!("--profile {steps} measured nothing: no step of a whole batch was run");
+            if session.json {
+                say!("{}", serde_json::json!({ "event": "profile", "profiled": 0, "why": why }));
+            } else {
+                eprintln!("plimsoll: {why}");
+            }
+            return Ok(());
+        };
+        // The step may have been planned anew since the run began; the profile is of this one.
+        folder.record(&folder.step(), &profiled.step)?;
+        folder.record(&folder.profile(), &profiled.profile)?;
+        let trace = folder.profile_trace();
+        profiled.write_trace(&trace)?;
+        if session.json {
+            let mut line = profiled.json(Some(&trace));
+            line["event"] = "profile".into();
+            say!("{line}");
+        }
+        if session.is_text() {
+            profiled.text().iter().for_each(|line| say!("{line}"));
+            say!(
+                "{} opens in ui.perfetto.dev; {} has every figure",
+                trace.display(),
+                folder.profile().display()
+            );
         }
         Ok(())
     }

@@ -6,6 +6,8 @@
 //! of the graph beside those of kernels. Events are made once and marked again for every copy; a wait concerns where an
 //! event stood when it was put on the stream.
 
+use std::cell::Cell;
+
 use plimsoll_device::backend::{Fault, HostArena};
 
 use crate::Cuda;
@@ -25,6 +27,8 @@ pub(crate) struct Engines {
     done: Vec<Event>,
     pinned: Option<Pinned>,
     generation: u64,
+    /// The event that the next copy ends with, where its time is asked for.
+    ends_at: Cell<Option<usize>>,
 }
 
 impl Engines {
@@ -38,6 +42,7 @@ impl Engines {
             done: Vec::new(),
             pinned: None,
             generation: 0,
+            ends_at: Cell::new(None),
         })
     }
 
@@ -52,6 +57,11 @@ impl Engines {
         self.cuda.mark(&self.fork)?;
         queue.wait_for(&self.fork)?;
         copy()?;
+        if let Some(handle) = self.ends_at.take() {
+            // Before the event that others wait for, so that a capture knows where the queue ends.
+            // SAFETY: the promise of `end_at`.
+            unsafe { queue.mark_time(std::ptr::with_exposed_provenance_mut(handle)) }?;
+        }
         queue.mark(done)
     }
 
@@ -116,6 +126,10 @@ impl HostArena for Engines {
         // SAFETY: the caller's promise.
         let copy = || unsafe { self.down.download_to(from, to, bytes) };
         self.start(&self.down, slot, copy).map_err(Error::into_fault)
+    }
+
+    unsafe fn end_at(&self, handle: usize) {
+        self.ends_at.set(Some(handle));
     }
 
     fn wait(&self, slot: usize) -> Result<(), Fault> {

@@ -25,6 +25,7 @@ mod kernels;
 mod launch;
 mod library;
 mod link;
+mod marks;
 mod memory;
 mod pages;
 mod pool;
@@ -47,7 +48,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_device::backend::{
     self, Backend, Call, Fault, HostArena, HostBlock, Operand, Recording, Speed, Unsupported,
 };
-use plimsoll_device::{Bytes, Properties};
+use plimsoll_device::{Bytes, HostMarks, Marks, Properties};
 use plimsoll_graph::{Op, Type};
 
 use card::{Card, Identity};
@@ -55,6 +56,7 @@ use deferred::{DeferredCopies, HostBuffer};
 use emulator::Emulator;
 use engines::Engines;
 use launch::{Args, Code, Grid};
+use marks::CardMarks;
 
 /// What a user may choose about a CUDA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -480,6 +482,14 @@ impl Backend for Cuda {
             // Others have filled the card: a step that is not recorded takes longer to start and needs no room.
             Err(Error::NoRoom { .. }) => Ok(None),
             Err(why) => Err(why.into_fault()),
+        }
+    }
+
+    fn marks(&self, points: usize) -> Result<Box<dyn Marks>, Fault> {
+        match &self.0.engine {
+            Engine::Card(_) => Ok(Box::new(CardMarks::new(self, points).map_err(Error::into_fault)?)),
+            // The emulator is done with a kernel when the call returns.
+            Engine::Host(_) => Ok(Box::new(HostMarks::new(points))),
         }
     }
 

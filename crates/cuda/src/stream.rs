@@ -32,10 +32,6 @@ macro_rules! any_thread {
 any_thread!(Stream Event);
 
 impl Event {
-    fn new(cuda: &Cuda) -> Result<Event, Error> {
-        Event::with(cuda, 0)
-    }
-
     /// An event that orders streams and is marked again and again; it tells no times.
     pub(crate) fn untimed(cuda: &Cuda) -> Result<Event, Error> {
         Event::with(cuda, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32)
@@ -47,6 +43,16 @@ impl Event {
         // SAFETY: the address is of a handle.
         unsafe { cu!(cuEventCreate(&mut event, flags)) }?;
         Ok(Event { cuda: cuda.clone(), event })
+    }
+
+    /// An event whose time is asked for.
+    pub(crate) fn timed(cuda: &Cuda) -> Result<Event, Error> {
+        Event::with(cuda, 0)
+    }
+
+    /// What the driver knows it by.
+    pub(crate) fn handle(&self) -> sys::CUevent {
+        self.event
     }
 
     /// Waits on the host until the point has been passed.
@@ -87,7 +93,7 @@ impl Cuda {
     /// # Errors
     /// The driver's refusal.
     pub fn record(&self) -> Result<Event, Error> {
-        let event = Event::new(self)?;
+        let event = Event::timed(self)?;
         self.mark(&event)?;
         Ok(event)
     }
@@ -183,7 +189,7 @@ impl Stream {
     /// # Errors
     /// The driver's refusal.
     pub fn record(&self) -> Result<Event, Error> {
-        let event = Event::new(&self.cuda)?;
+        let event = Event::timed(&self.cuda)?;
         self.mark(&event)?;
         Ok(event)
     }
@@ -193,6 +199,16 @@ impl Stream {
         self.cuda.card("a stream")?.enter()?;
         // SAFETY: the handles are live.
         unsafe { cu!(cuEventRecord(event.event, self.stream)) }
+    }
+
+    /// As [`mark_time`], on this queue.
+    ///
+    /// # Safety
+    /// The event must be live, and made to be timed.
+    pub(crate) unsafe fn mark_time(&self, event: sys::CUevent) -> Result<(), Error> {
+        self.cuda.card("a stream")?.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { mark_time(event, self.stream) }
     }
 
     /// Lets the queue wait for an event before it goes on.
@@ -214,6 +230,24 @@ impl Stream {
         // SAFETY: the handle is live.
         unsafe { cu!(cuStreamSynchronize(self.stream)) }
     }
+}
+
+/// Sets an event whose time is asked for to the present end of a queue. While the queue is captured it becomes a node of the graph:
+/// an event that is captured like others orders streams and tells no times.
+///
+/// # Safety
+/// Both handles must be live, and the event made to be timed.
+pub(crate) unsafe fn mark_time(event: sys::CUevent, stream: sys::CUstream) -> Result<(), Error> {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller's promise, and the address is of a status.
+    unsafe { cu!(cuStreamIsCapturing(stream, &mut status)) }?;
+    let flags = match status {
+        sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => 0,
+        // Only valid while a queue is captured.
+        _ => sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { cu!(cuEventRecordWithFlags(event, stream, flags)) }
 }
 
 fn part(bytes: &[u8], start: usize, length: usize) -> Result<&[u8], Error> {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use plimsoll_graph::{DType, Op, Type};
 
-use crate::{Bytes, Properties};
+use crate::{Bytes, HostMarks, Marks, Properties};
 
 /// Every operand starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
@@ -351,6 +351,15 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// So many points in time that it passes while it works. The default is the host's clock, for a device that is done with a
+    /// kernel when [`Backend::run`] returns.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn marks(&self, points: usize) -> Result<Box<dyn Marks>, Fault> {
+        Ok(Box::new(HostMarks::new(points)))
+    }
+
     /// How fast copies beside its kernels are, roughly: what is planned with before they have been timed. None where the
     /// device's memory is the host's, or it copies nothing beside its kernels.
     fn rough_link(&self) -> Option<Link> {
@@ -455,6 +464,13 @@ pub trait HostArena: Send + fmt::Debug {
     /// # Errors
     /// As for [`HostArena::fetch`].
     unsafe fn store(&self, from: *const u8, to: *mut u8, bytes: usize, slot: usize) -> Result<(), Fault>;
+
+    /// Lets the next copy that is started end with a point in time, by its [`Marks::handle`]. Where copies have no time of their own
+    /// nothing happens.
+    ///
+    /// # Safety
+    /// The marks must be of the same device, and live until the copy has been waited for.
+    unsafe fn end_at(&self, _handle: usize) {}
 
     /// Puts the wait for a copy behind what was run before: what is run from now on finds it done.
     ///

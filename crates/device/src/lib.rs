@@ -7,6 +7,7 @@ mod owner;
 
 pub mod allocator;
 mod ledger;
+mod marks;
 mod oom;
 pub mod process;
 pub mod properties;
@@ -17,6 +18,7 @@ pub use allocator::{
 };
 pub use bytes::{Bytes, ParseBytesError};
 pub use ledger::{Ledger, LedgerError, Row};
+pub use marks::{HostMarks, Marks, no_point};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
 pub use plimsoll_record::Kind;

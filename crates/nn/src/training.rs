@@ -364,6 +364,30 @@ impl Training {
         self.step.timeline()
     }
 
+    /// Measures the next steps, so many of them; see [`Step::profile`].
+    ///
+    /// # Errors
+    /// None are asked for, or the device has no room for its part.
+    #[track_caller]
+    pub fn profile(&mut self, steps: usize) -> Result<()> {
+        self.step.profile(steps)
+    }
+
+    /// Whether steps that are to be measured are still to come.
+    pub fn is_profiling(&self) -> bool {
+        self.step.is_profiling()
+    }
+
+    /// What was measured since, with the record of the step that it is of; see [`Step::take_profile`].
+    pub fn take_profile(&mut self) -> Option<(record::Step, record::Profile)> {
+        self.step.take_profile()
+    }
+
+    /// Adds what was waited for data before the last step to what is measured of it.
+    pub fn waited_for_data(&mut self, seconds: f64) {
+        self.step.waited_for_data(seconds);
+    }
+
     /// The account of the step's memory, planned and measured side by side.
     pub fn ledger(&self) -> Ledger {
         self.step.ledger()

@@ -10,7 +10,7 @@ pub use plimsoll_device::{
     Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey};
+pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey, Traffic};
 
 /// The parts of [`Properties`].
 pub mod properties {

@@ -64,6 +64,8 @@ pub mod tensor;
 pub mod train;
 
 #[doc(inline)]
+pub use plimsoll_run::profile;
+#[doc(inline)]
 pub use plimsoll_train::{Error, Result};
 
 /// The stages behind this crate, whole, for the `plimsoll` command. They change without notice.

@@ -4,4 +4,8 @@
 //! optimizer use [`Trainer`](crate::train::Trainer) instead.
 
 #[doc(inline)]
-pub use plimsoll_run::{Kind, Mode, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepResult};
+pub use plimsoll_run::record::{Profile as StepProfile, ProfileRow, ProfileTable, ProfiledStep, Spent};
+#[doc(inline)]
+pub use plimsoll_run::{
+    Kind, Mode, StateSpec, StateTensor, Step, StepArgs, StepOptions, StepResult, profile_room,
+};

@@ -12,7 +12,9 @@ pub use plimsoll_graph::{
     ResizeOps, Shape, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Error, Function, Result, Tape, Tensor, cond, function, scan, while_loop};
+pub use plimsoll_run::{
+    Error, Function, OpCall, OpProfile, Result, Tape, Tensor, cond, function, profile, scan, while_loop,
+};
 
 /// Ops of your own: a kernel in Rust, CUDA source for a card, a gradient. Plans, memory limits and reports treat them like any other.
 ///

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::{Frontier, Plan, Run, Schema, Step, parse};
+use crate::{Frontier, Plan, Profile, Run, Schema, Step, parse};
 
 /// The whole record: what `plimsoll report --json` prints and the page holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub struct Record {
     pub frontier: Option<Frontier>,
     /// What happened, if this is a run.
     pub run: Option<Run>,
+    /// What steps took as they were measured, where somebody asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// A plan as it is written to one file (`plimsoll plan --out`), its step and other plans with it. A run's `plan.json` has the plan
@@ -32,6 +35,9 @@ pub struct PlanFile<'a> {
     pub step: &'a Step,
     /// Other plans.
     pub frontier: Option<&'a Frontier>,
+    /// What steps took as they were measured (`plimsoll bench --profile`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<&'a Profile>,
 }
 
 impl Record {
@@ -48,6 +54,7 @@ impl Record {
             planned_bytes: Option<u64>,
             step: Option<Step>,
             frontier: Option<Frontier>,
+            profile: Option<Profile>,
         }
         let parts: Parts = parse(text, file, true)?;
         if parts.planned_bytes.is_none() {
@@ -56,8 +63,12 @@ impl Record {
             return Err(Error::Broken { file: file.into(), why: why.into() });
         }
         parts.step.iter().try_for_each(|step| step.check(file))?;
+        if let (Some(step), Some(profile)) = (&parts.step, &parts.profile) {
+            profile.check(step, file)?;
+        }
         let plan: Plan = parse(text, file, true)?;
-        Ok(Record { plan, step: parts.step, frontier: parts.frontier, ..Record::default() })
+        let Parts { step, frontier, profile, .. } = parts;
+        Ok(Record { plan, step, frontier, profile, ..Record::default() })
     }
 }
 
@@ -69,7 +80,7 @@ mod tests {
     fn what_is_written_is_read_back_equal_and_says_its_version() {
         let plan = Plan { model: "cnn".into(), planned_bytes: 900, ..Plan::default() };
         let (step, frontier) = (Step { arena_bytes: 5, ..Step::default() }, Frontier::default());
-        let file = PlanFile { plan: &plan, step: &step, frontier: Some(&frontier) };
+        let file = PlanFile { plan: &plan, step: &step, frontier: Some(&frontier), profile: None };
         let text = serde_json::to_string(&file).unwrap();
         assert!(text.starts_with("{\"schema\":2,"), "{text}");
         let read = Record::parse_plan(&text, "plan.json").unwrap();

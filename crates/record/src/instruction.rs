@@ -39,6 +39,22 @@ impl Action {
             Action::Await => "await",
         }
     }
+
+    /// What a table says of it beside the op's name.
+    pub const fn note(self) -> &'static str {
+        match self {
+            Action::Run | Action::Copy | Action::Check => "",
+            Action::Again => "again",
+            Action::Offload => "to the host",
+            Action::Prefetch => "from the host",
+            Action::Await => "for a copy",
+        }
+    }
+
+    /// Whether a kernel is run.
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Action::Run | Action::Again)
+    }
 }
 
 /// Which part of a training step an instruction belongs to.

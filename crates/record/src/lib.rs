@@ -20,6 +20,8 @@ mod tensor;
 mod epoch;
 mod event;
 mod ledger;
+mod profile;
+mod profile_table;
 mod run;
 mod steps;
 
@@ -34,6 +36,8 @@ pub use instruction::{Action, Instruction, Phase};
 pub use kind::Kind;
 pub use ledger::{Ledger, LedgerRow};
 pub use plan::Plan;
+pub use profile::{Profile, ProfileRow, ProfiledCopy, ProfiledRun, ProfiledStep, Spent};
+pub use profile_table::ProfileTable;
 pub use run::Run;
 pub use schema::{Schema, parse};
 pub use step::{Section, Step, profile};

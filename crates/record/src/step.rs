@@ -92,6 +92,13 @@ impl Step {
         Ok(())
     }
 
+    /// The instructions of a section.
+    pub fn section(&self, i: usize) -> Option<std::ops::Range<usize>> {
+        let first = self.sections.get(i)?.first as usize;
+        let end = self.sections.get(i + 1).map_or(self.instructions.len(), |next| next.first as usize);
+        (first <= end).then_some(first..end)
+    }
+
     /// Bytes of the arena that tensors of a kind hold during each instruction.
     pub fn held(&self, kind: Kind) -> Vec<u64> {
         self.profile(|tensor| tensor.kind == kind)

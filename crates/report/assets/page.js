@@ -273,6 +273,7 @@ function ledgerSection() {
 
 header();
 const parts = model && model.N ? stepSections() : {};
+timeSection();
 frontierSection();
 if (run) { runSection(); ledgerSection(); }
 

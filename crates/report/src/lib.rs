@@ -14,11 +14,13 @@
 mod error;
 
 mod page;
+mod profile_trace;
 mod read;
 mod trace;
 
 pub use error::{Error, Result};
 pub use page::page;
+pub use profile_trace::write_profile_trace;
 pub use read::{parse_plan, read};
 pub use trace::trace;
 

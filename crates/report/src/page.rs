@@ -16,6 +16,7 @@ const PARTS: &[(&str, &str)] = &[
     ("{{step.js}}", include_str!("../assets/step.js")),
     ("{{charts.js}}", include_str!("../assets/charts.js")),
     ("{{map.js}}", include_str!("../assets/map.js")),
+    ("{{time.js}}", include_str!("../assets/time.js")),
     ("{{page.js}}", include_str!("../assets/page.js")),
 ];
 

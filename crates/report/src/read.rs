@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use plimsoll_record::{Epoch, Event, Frontier, Ledger, Record, Run, Step, Steps, parse};
+use plimsoll_record::{Epoch, Event, Frontier, Ledger, Profile, Record, Run, Step, Steps, parse};
 
 use crate::error::{Error, Result};
 
@@ -52,6 +52,11 @@ fn read_run(folder: &Path) -> Result<Record> {
         let found: Frontier = parse(&text, &shown("frontier.json"), false)?;
         // Of another plan: the run was begun anew under another memory limit, say.
         record.frontier = Some(found).filter(|found| found.agrees_with(&record.plan));
+    }
+    if let (Some(text), Some(step)) = (text(&file("profile.json"))?, &record.step) {
+        let profile: Profile = parse(&text, &shown("profile.json"), false)?;
+        profile.check(step, &shown("profile.json"))?;
+        record.profile = Some(profile);
     }
     let mut run = Run::default();
     if let Some(text) = text(&file("steps.csv"))? {

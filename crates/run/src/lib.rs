@@ -41,9 +41,9 @@ mod timeline;
 mod execute;
 
 pub use choose::{Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, undominated};
-pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey};
+pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey, Traffic};
 pub use error::{Error, Result};
-pub use execute::{Function, Mode, StateTensor, Step, function};
+pub use execute::{Function, Mode, StateTensor, Step, function, profile_room};
 pub use memory::{FixedMemory, Remedy};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;
@@ -53,5 +53,5 @@ pub use plimsoll_record as record;
 pub use plimsoll_record::Kind;
 pub use request::{MemoryRequest, Precision};
 pub use scope::{asked_at, asked_from, named};
-pub use tensor::{HostUploader, Sketch, Tape, Tensor, cond, scan, while_loop};
+pub use tensor::{HostUploader, OpCall, OpProfile, Sketch, Tape, Tensor, cond, profile, scan, while_loop};
 pub use trace::{StateSpec, StepArgs, StepFn, StepOptions, StepResult};

@@ -123,6 +123,11 @@ pub struct EpochMemory {
     pub resident_peak_bytes: u64,
     /// What the plan has.
     pub planned_bytes: u64,
+    /// Bytes that went from the host to a card in the epoch's steps: batches, offloaded activations, hosted state. See
+    /// [`Device::traffic`](plimsoll_run::Device::traffic).
+    pub uploaded_bytes: u64,
+    /// Bytes that went from a card to the host in the epoch's steps.
+    pub downloaded_bytes: u64,
 }
 
 impl EpochEvent {

@@ -71,6 +71,8 @@ fn cells(epoch: &EpochEvent) -> Vec<(String, String)> {
         cell("step_seconds", &epoch.time.step_seconds),
         cell("waiting_seconds", &epoch.time.waiting_seconds),
         cell("validation_seconds", &epoch.time.validation_seconds),
+        cell("uploaded_bytes", &epoch.memory.uploaded_bytes),
+        cell("downloaded_bytes", &epoch.memory.downloaded_bytes),
     ]);
     cells
 }
@@ -149,6 +151,11 @@ impl Callback for TensorBoardLog {
             writer.scalar(at, "memory/peak", epoch.memory.device_peak_bytes as f32)?;
             writer.scalar(at, "memory/resident", epoch.memory.resident_bytes as f32)?;
             writer.scalar(at, "memory/planned", epoch.memory.planned_bytes as f32)?;
+            // On the CPU nothing is copied to a device.
+            if epoch.memory.uploaded_bytes + epoch.memory.downloaded_bytes > 0 {
+                writer.scalar(at, "copies/uploaded", epoch.memory.uploaded_bytes as f32)?;
+                writer.scalar(at, "copies/downloaded", epoch.memory.downloaded_bytes as f32)?;
+            }
             writer.flush()
         })?;
         Ok(Verdict::GoOn)

@@ -240,6 +240,7 @@ impl Callback for JsonLines {
             "planned_bytes": epoch.memory.planned_bytes, "loss_scale": epoch.loss_scale,
             "gradient_norm": epoch.gradient_norm, "gradient_norm_max": epoch.gradient_norm_max,
             "floor_bytes": self.floor,
+            "uploaded_bytes": epoch.memory.uploaded_bytes, "downloaded_bytes": epoch.memory.downloaded_bytes,
         });
         for (name, value) in &epoch.metrics {
             line[name] = serde_json::json!(value);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use plimsoll_data::{Batches, Dataset};
+use plimsoll_run::Traffic;
 
 use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
 use crate::checkpoint::{Checkpoint, Checkpoints};
@@ -30,6 +31,8 @@ struct Run {
     /// it says that an epoch has ended.
     ahead: Option<Result<Asked>>,
     began: Instant,
+    /// What had gone between host and device when the epoch began.
+    traffic: Traffic,
     batches_seen: u64,
     skips_in_a_row: u64,
     /// The loss of a batch that was left out only because its gradients were too large for f16.
@@ -115,6 +118,9 @@ impl Trainer {
         }
         // Passes without end, so that a run that is resumed for more epochs has the same pipeline.
         let data = self.ready(data)?.repeat_forever();
+        if let (Some(steps), Some(training)) = (self.profile.take(), &mut self.training) {
+            training.profile(steps)?;
+        }
         let mut batches = match self.progress.position.clone() {
             Some(position) if position.pipeline == terms.data.pipeline => data.resume(&position)?,
             Some(_) if self.progress.is_begun() => {
@@ -133,6 +139,7 @@ impl Trainer {
         let mut run = Run {
             ahead: None,
             began: Instant::now(),
+            traffic: self.on()?.traffic(),
             batches_seen: 0,
             skips_in_a_row: 0,
             skipped_loss: None,

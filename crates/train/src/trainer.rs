@@ -18,7 +18,7 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
-use plimsoll_run::{Device, MemoryRequest, Tensor};
+use plimsoll_run::{Device, MemoryRequest, Tensor, record};
 
 use crate::best::BestCheckpoint;
 use crate::callback::Callback;
@@ -105,6 +105,8 @@ pub struct Trainer {
     pub(crate) share: Share,
     /// What the process takes for other things.
     pub(crate) reserved: Bytes,
+    /// How many steps of the next run are to be measured.
+    pub(crate) profile: Option<usize>,
     /// Whether weights are read back from a file while the step's memory is taken.
     pub(crate) reads_back: bool,
     /// Whether the optimizer keeps averages of the weights.
@@ -143,6 +145,7 @@ impl Trainer {
             ended: None,
             share: Share::default(),
             reserved: Bytes::ZERO,
+            profile: None,
             reads_back: false,
             is_averaged: false,
         }
@@ -179,6 +182,12 @@ impl Trainer {
     /// The compiled training to change, once data was seen: to set weights that come from elsewhere, say.
     pub fn training_mut(&mut self) -> Option<&mut Training> {
         self.training.as_mut()
+    }
+
+    /// What was measured of the steps that [`Trainer::profile`] asked for, with the record of the step that they are runs of; none
+    /// where that was not asked for or no step was run. It takes memory of its own.
+    pub fn take_profile(&mut self) -> Option<(record::Step, record::Profile)> {
+        self.training.as_mut()?.take_profile()
     }
 
     /// The parameters with their values, once data was seen.

@@ -18,6 +18,7 @@ mod memory_limit;
 mod model;
 mod parity;
 mod plan;
+mod profile;
 mod report;
 mod resume;
 mod same_step;

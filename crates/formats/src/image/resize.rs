@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{self as library, FilterType, PixelType, ResizeAlg, ResizeOptions};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{self as library, FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 
 use super::{Orientation, Size};
 use crate::{FileError, Result};
@@ -53,24 +54,35 @@ impl Resizer {
             );
             FileError::unsupported(file, what)
         };
-        let kind = match size.channels {
-            1 => PixelType::U8,
-            3 => PixelType::U8x3,
-            _ => return Err(wrong(&"images have 1 channel (gray) or 3 (color)")),
-        };
         let side = |n: usize| u32::try_from(n).map_err(|error| wrong(&error));
-        let from = ImageRef::new(side(size.width)?, side(size.height)?, pixels, kind);
-        let from = from.map_err(|error| wrong(&error))?;
-        let to = Image::from_slice_u8(side(width)?, side(height)?, out, kind);
-        let mut to = to.map_err(|error| wrong(&error))?;
+        let from = [side(size.width)?, side(size.height)?];
+        let to = [side(width)?, side(height)?];
         // A buffer that grows may become twice as long as is needed; one that is made anew does not.
         if self.0.size_of_internal_buffers() < between_bytes(size, height) {
             self.0.reset_internal_buffers();
         }
-        let triangle = ResizeAlg::Convolution(FilterType::Bilinear);
-        let options = ResizeOptions::new().resize_alg(triangle).use_alpha(false);
-        self.0.resize(&from, &mut to, &options).map_err(|error| wrong(&error))
+        let done = match size.channels {
+            1 => resized::<U8>(&mut self.0, pixels, from, to, out),
+            3 => resized::<U8x3>(&mut self.0, pixels, from, to, out),
+            _ => Err("images have 1 channel (gray) or 3 (color)".into()),
+        };
+        done.map_err(|why| wrong(&why))
     }
+}
+
+/// Resizes pixels of one type. By type, since the library compiles all of its kernels for every type that could come, which takes minutes.
+fn resized<P: PixelTrait>(
+    resizer: &mut library::Resizer,
+    pixels: &[u8],
+    from: [u32; 2],
+    to: [u32; 2],
+    out: &mut [u8],
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let from = TypedImageRef::<P>::from_buffer(from[0], from[1], pixels)?;
+    let mut to = TypedImage::<P>::from_buffer(to[0], to[1], out)?;
+    let triangle = ResizeAlg::Convolution(FilterType::Bilinear);
+    let options = ResizeOptions::new().resize_alg(triangle).use_alpha(false);
+    Ok(resizer.resize_typed(&from, &mut to, &options)?)
 }
 
 /// Bytes of the image between its two axes: it has its new height already, and a pixel more for alignment.

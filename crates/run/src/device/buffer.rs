@@ -69,6 +69,9 @@ impl Buffer {
                 self.bytes()
             )));
         }
+        if !self.is_hosted() {
+            self.device.count_down(into.len());
+        }
         // SAFETY: so many bytes are there, and they are not written while shared.
         unsafe { self.device.backend().download(self.ptr().add(start), into) }
             .map_err(|fault| Error::Fault { fault, site })
@@ -79,6 +82,9 @@ impl Buffer {
     /// # Safety
     /// Nobody else may use the buffer, and it must have as many bytes.
     pub(crate) unsafe fn write(&self, bytes: &[u8], site: Site) -> Result<()> {
+        if !self.is_hosted() {
+            self.device.count_up(bytes.len());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.device.backend().upload(self.ptr(), bytes) }
             .map_err(|fault| Error::Fault { fault, site })

@@ -13,6 +13,7 @@ mod profile;
 mod survey;
 mod times;
 mod timing;
+mod traffic;
 mod usage;
 
 pub(crate) use buffer::Buffer;
@@ -21,6 +22,7 @@ pub use counted::Counted;
 pub use profile::Profile;
 pub use survey::Survey;
 pub(crate) use timing::Watch;
+pub use traffic::Traffic;
 pub(crate) use usage::{blocks, full_pages, own, padded, whole_pages};
 
 use std::cell::RefCell;
@@ -60,6 +62,7 @@ struct Inner {
     fails: Option<u64>,
     /// Who is told how far the timing of kernels has come.
     timing: Mutex<Option<Told>>,
+    traffic: traffic::Counter,
 }
 
 /// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
@@ -131,6 +134,7 @@ impl Device {
             most_taken: AtomicU64::new(0),
             fails: None,
             timing: Mutex::new(None),
+            traffic: traffic::Counter::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::device::{Buffer, Device};
 use crate::error::{Error, Result};
 use crate::lower::{PlannableGraph, Roles};
 use crate::program::{Program, ProgramMemory};
-use crate::tensor::{Tensor, Tracing, tape};
+use crate::tensor::{Tensor, Tracing, tape, timed};
 
 /// How many signatures a function keeps programs for, unless told otherwise.
 const CACHED_SIGNATURES: usize = 16;
@@ -88,7 +88,10 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
             ProgramMemory { arguments: &arguments, results: &pointers, arena: arena.ptr(), host: None };
         // SAFETY: arguments are alive and only read (nothing is replaced), results and arena are fresh, all are on the
         // program's device with the sizes of its types.
-        unsafe { program.run(&compiled.device, memory) }?;
+        let run = || unsafe { program.run(&compiled.device, memory, None) };
+        let bytes =
+            || inputs.iter().map(|t| t.ty().bytes()).chain(results.iter().map(|(ty, _)| ty.bytes())).sum();
+        timed(&compiled.device, "function", bytes, site, run)?;
         Ok(results.into_iter().map(|(ty, buffer)| Tensor::eager(ty, buffer)).collect())
     }
 

@@ -6,6 +6,7 @@
 use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
 use plimsoll_graph::{Site, TensorOps};
 
+use super::profiling::Profiling;
 use super::step::Step;
 use super::variant::Variant;
 use crate::device::{Buffer, Device, own, padded};
@@ -38,6 +39,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     let taken = if step.device.has_own_memory() { memory.reserved } else { memory.current };
     let name = "batches, results and other tensors";
     rows.add(LedgerKind::Input, name, others, Some(taken.saturating_sub(booked)));
+    let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)
         .or_else(|| process::resident().map(|resident| resident.saturating_sub(rows.measured)));
     // What a pipeline holds are pages like the program's own: the system counts them together.
@@ -49,6 +51,22 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     }
     host_row(step, variant, &mut rows.ledger);
     rows.ledger
+}
+
+/// What a profile takes of the host's memory. Returns how much of what is `reserved` is for it.
+fn profile_row(step: &Step, reserved: Bytes, rows: &mut Rows) -> Bytes {
+    let Some((planned, held)) = step.profiling.as_ref().map(Profiling::planned_and_held) else {
+        return Bytes::ZERO;
+    };
+    if step.device.has_own_memory() {
+        rows.ledger.plan(LedgerKind::Host, "profile", planned);
+        rows.ledger.set(LedgerKind::Host, "profile", held);
+        return Bytes::ZERO;
+    }
+    // A step that is profiled though nobody made room for it in the plan has none there.
+    let planned = planned.min(reserved);
+    rows.add(LedgerKind::Other, "profile", planned, Some(held));
+    planned
 }
 
 /// The parts of the workspace: sums, what else stands before the arena, the arena.

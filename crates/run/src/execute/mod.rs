@@ -9,11 +9,14 @@ mod ledger;
 mod on_a_fake_card;
 #[cfg(test)]
 mod plans_and_steps;
+mod profile;
+mod profiling;
 mod state;
 mod step;
 mod variant;
 mod workspace;
 
 pub use function::{Function, function};
+pub use profiling::profile_room;
 pub use state::StateTensor;
 pub use step::{Mode, Step};

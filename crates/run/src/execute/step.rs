@@ -11,6 +11,8 @@ use plimsoll_graph::{Site, TensorOps, Type};
 use plimsoll_record as record;
 use plimsoll_record::Kind;
 
+use super::profile;
+use super::profiling::Profiling;
 use super::state::{State, StateTensor};
 use super::variant::Variant;
 use super::workspace::Workspace;
@@ -18,7 +20,7 @@ use crate::choose::PlanFigures;
 use crate::device::{Device, GiveBack};
 use crate::error::{Error, Result};
 use crate::program::Meanwhile;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, timed};
 use crate::timeline::Recorded;
 use crate::trace::{StepArgs, StepFn, StepOptions, StepResult};
 
@@ -66,6 +68,8 @@ pub struct Step {
     /// What happened that its owner should be told.
     pub(super) notice: Option<String>,
     pub(super) remark: Remark,
+    /// What is measured of its runs, where somebody asked for that.
+    pub(super) profiling: Option<Profiling>,
     /// Behind all that holds memory, so that a step that is dropped leaves none with the process.
     _pages: GiveBack,
 }
@@ -147,6 +151,7 @@ impl Step {
             runs: 0,
             notice: None,
             remark: Remark::default(),
+            profiling: None,
         })
     }
 
@@ -249,15 +254,32 @@ impl Step {
             self.runs += 1;
         }
         self.unshare(site)?;
-        let Step { device, state, variants, workspace, .. } = self;
+        let is_profiled = mode == Mode::Train && self.is_profiled_next()?;
+        let Step { device, state, variants, workspace, profiling, .. } = self;
         let Some(variant) = variants.last_mut() else {
             return Err(Error::Internal("a step without a compiled form".into()));
         };
+        let mut profiling = profiling.as_mut().filter(|_| is_profiled);
+        if let Some(profiling) = &mut profiling {
+            profiling.open(device);
+        }
         let start = Instant::now();
         let (state, host) = (&state.tensors, workspace.host());
         // SAFETY: nobody else holds the state or the outputs, inputs are alive through their tensors and of the
         // variant's types, and workspace and host memory were made for the largest variant.
-        unsafe { variant.run(device, state, inputs, workspace.buffer(), host, meanwhile, site) }?;
+        let run = || unsafe {
+            let (arena, profiling) = (workspace.buffer(), profiling.as_deref_mut());
+            variant.run(device, state, inputs, arena, host, meanwhile, profiling, site)
+        };
+        let bytes = || inputs.iter().map(|input| input.ty().bytes()).sum();
+        let done = timed(device, "step", bytes, site, run);
+        if let Some(profiling) = profiling {
+            profiling.close(device, done.is_ok());
+            if profiling.is_done() {
+                variant.rest_clocks();
+            }
+        }
+        done?;
         // What a card does beside the host is not seen from here.
         if mode == Mode::Train && device.backend().is_host() {
             variant.ran_for(device, start.elapsed().as_secs_f64());
@@ -383,7 +405,11 @@ impl Step {
     /// # Ok::<(), plimsoll_run::Error>(())
     /// ```
     pub fn timeline(&self) -> Option<record::Step> {
-        let most = self.variants.iter().filter(|v| v.mode == Mode::Train).max_by_key(|v| v.info.planned)?;
+        let trained = self.variants.iter().filter(|v| v.mode == Mode::Train);
+        trained.max_by_key(|v| v.info.planned).map(|most| self.record_of(most))
+    }
+
+    fn record_of(&self, most: &Variant) -> record::Step {
         let ((passes, update), (n_sums, passed)) = (most.parts(), most.sums_and_kept());
         let recorded = Recorded {
             device: &self.device,
@@ -399,7 +425,98 @@ impl Step {
             info: &most.info,
             memory_limit: self.options.request.limit.map(Bytes::get),
         };
-        Some(recorded.timeline())
+        recorded.timeline()
+    }
+
+    /// Measures the next steps, so many of them, after a few to warm up: the time of every instruction, bytes to and from the device,
+    /// waiting. The steps themselves do the same as without it. The buffers for it are taken now and are at most
+    /// [`profile_room`](crate::profile_room), which a memory limit on the host must have been told of
+    /// ([`StepOptions::reserved`](crate::StepOptions::reserved)).
+    ///
+    /// On a card, instructions are timed by events on its own queues, inside of what it has recorded.
+    ///
+    /// ```
+    /// use plimsoll_run::{Step, StepResult, Tensor, TensorOps};
+    /// let w = Tensor::from_slice(&[1.0f32; 1000], [1000])?;
+    /// let mut step = Step::compile(vec![w], &[], |state, _| {
+    ///     let total = state[0].exp()?.sum(&[], false)?;
+    ///     Ok(StepResult { state: state.to_vec(), outputs: vec![total], totals: vec![] })
+    /// })?;
+    /// step.profile(4)?;
+    /// for _ in 0..10 {
+    ///     step.run(&[])?;
+    /// }
+    /// let (_, profile) = step.take_profile().unwrap();
+    /// assert_eq!(profile.steps.len(), 4);
+    /// let mean = profile.mean;
+    /// assert!(mean.kernel_ms > 0.0 && mean.kernel_ms <= mean.step_ms);
+    /// println!("{}", plimsoll_run::record::ProfileTable { rows: &profile.rows, most: 20 });
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No steps are asked for, or the device has no room for its part.
+    #[track_caller]
+    pub fn profile(&mut self, steps: usize) -> Result<()> {
+        self.end_profile();
+        let mut profiling = Profiling::new(steps, &self.device, Site::here())?;
+        if let Some(form) = self.variants.iter_mut().rev().find(|v| v.mode == Mode::Train) {
+            profiling.begin(&self.device, form)?;
+        }
+        self.profiling = Some(profiling);
+        Ok(())
+    }
+
+    /// What was measured since [`Step::profile`], with the record of the step that it is of; none where that was not asked for, or no
+    /// step has been run since. Nothing is measured any more. As [`Step::timeline`], it takes memory of its own.
+    pub fn take_profile(&mut self) -> Option<(record::Step, record::Profile)> {
+        let made = self.profiling.as_ref().filter(|profiling| profiling.kept() > 0).and_then(|profiling| {
+            let form = self.variants.iter().find(|v| Some(v.id()) == profiling.form)?;
+            let step = self.record_of(form);
+            let profile = profile::record(profiling, form, &step, &self.device);
+            Some((step, profile))
+        });
+        self.end_profile();
+        made
+    }
+
+    /// Whether steps that [`Step::profile`] asked for are still to come.
+    pub fn is_profiling(&self) -> bool {
+        self.profiling.as_ref().is_some_and(|profiling| !profiling.is_done())
+    }
+
+    /// Adds what was waited for data before the last step to what is measured of it.
+    pub fn waited_for_data(&mut self, seconds: f64) {
+        if let Some(profiling) = &mut self.profiling
+            && !profiling.is_done()
+        {
+            profiling.waited_for_data(seconds);
+        }
+    }
+
+    fn end_profile(&mut self) {
+        if self.profiling.take().is_some() {
+            self.variants.iter_mut().for_each(Variant::stop_clocks);
+        }
+    }
+
+    /// Whether the next run of the form at hand is measured. A form that was planned anew is measured from its first run on; one for
+    /// other inputs is not.
+    fn is_profiled_next(&mut self) -> Result<bool> {
+        let Step { device, variants, profiling, .. } = self;
+        let Some(profiling) = profiling.as_mut().filter(|profiling| !profiling.is_done()) else {
+            return Ok(false);
+        };
+        let is_there = variants.iter().any(|v| Some(v.id()) == profiling.form);
+        let Some(variant) = variants.last_mut() else { return Ok(false) };
+        if is_there && Some(variant.id()) != profiling.form {
+            profiling.left_out += 1;
+            return Ok(false);
+        }
+        if !is_there {
+            profiling.begin(device, variant)?;
+        }
+        Ok(true)
     }
 
     /// What happened since the last call that the owner should be told: that the step was planned anew by itself, and why.

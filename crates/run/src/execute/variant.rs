@@ -1,13 +1,16 @@
 //! A step compiled for inputs of certain types: its programs, and where in the step's workspace they run.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use plimsoll_device::backend::{ALIGNMENT, HostArena};
 use plimsoll_graph::{DType, Site, TensorOps, Type};
 
+use super::profiling::Profiling;
 use super::step::Mode;
 use crate::choose::{PlanFigures, Shared, staged};
 use crate::device::{Buffer, Device, Watch};
 use crate::error::{Error, Result};
-use crate::program::{Meanwhile, Part, ProgramMemory, Recorded, StepProgram, check};
+use crate::program::{Clock, Meanwhile, Part, ProgramMemory, Recorded, StepProgram, check};
 use crate::tensor::Tensor;
 
 /// One compiled form of a step. The workspace that all variants share holds, in this order:
@@ -16,6 +19,8 @@ use crate::tensor::Tensor;
 /// | sums over micro-batches | rows of a micro-batch, its position | old values of what passes change | arena |
 /// ```
 pub(crate) struct Variant {
+    /// A number that no other form of the process has.
+    id: u64,
     /// What the step is run for.
     pub(crate) mode: Mode,
     pub(crate) inputs: Vec<Type>,
@@ -50,6 +55,9 @@ struct Bound {
     targets: Vec<Target>,
     /// The memory of the last runs on a device that records, the latest at the end: inputs may come in two places by turns.
     seen: Vec<Seen>,
+    /// What its runs are timed with, where they are. Behind what is recorded with it.
+    clock: Option<Clock>,
+    is_timed: bool,
 }
 
 /// Memory that a part has run in, and the program as recorded over it.
@@ -136,12 +144,14 @@ impl Variant {
             let n = n_state + inputs.len() + 1 + part.captured.len() + sums.len();
             let (arguments, results) =
                 (vec![std::ptr::null_mut(); n], vec![std::ptr::null_mut(); targets.len()]);
-            Bound { part, arguments, results, targets, seen: Vec::new() }
+            Bound { part, arguments, results, targets, seen: Vec::new(), clock: None, is_timed: false }
         };
         let passes = passes.into_iter().map(|part| bind(part, of_pass.clone())).collect();
         let update = update.map(|part| bind(part, of_update));
         let inputs = inputs.to_vec();
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Ok(Variant {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             mode,
             inputs,
             outputs,
@@ -175,6 +185,51 @@ impl Variant {
     /// Records anew from the next run on.
     pub(crate) fn forget_recordings(&mut self) {
         self.passes.iter_mut().chain(&mut self.update).for_each(|bound| bound.seen.clear());
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Times every instruction from the next run on. Returns how many numbers and how many runs of programs that gives a step.
+    pub(crate) fn start_clocks(&mut self, device: &Device) -> Result<(usize, usize)> {
+        self.stop_clocks();
+        let (mut numbers, mut runs) = (0, 0);
+        for bound in self.passes.iter_mut().chain(&mut self.update) {
+            let clock = Clock::new(device, &bound.part.program)?;
+            numbers += clock.numbers() * bound.part.runs;
+            runs += bound.part.runs;
+            (bound.clock, bound.is_timed) = (Some(clock), true);
+        }
+        Ok((numbers, runs))
+    }
+
+    /// Times nothing any more; what was timed last can still be read.
+    pub(crate) fn rest_clocks(&mut self) {
+        self.forget_recordings();
+        self.passes.iter_mut().chain(&mut self.update).for_each(|bound| bound.is_timed = false);
+    }
+
+    /// Times nothing any more and lets go of the clocks.
+    pub(crate) fn stop_clocks(&mut self) {
+        // What was recorded sets the clocks, and goes first.
+        self.rest_clocks();
+        self.passes.iter_mut().chain(&mut self.update).for_each(|bound| bound.clock = None);
+    }
+
+    /// The clocks in the order in which programs run, as often as they do, with the section of the step's record that each is of.
+    pub(crate) fn clocks(&self) -> impl Iterator<Item = (usize, &Clock)> {
+        let bounds = self.passes.iter().chain(&self.update).enumerate();
+        bounds.flat_map(|(section, bound)| {
+            let clock = bound.clock.iter().cycle().take(bound.part.runs);
+            clock.map(move |clock| (section, clock))
+        })
+    }
+
+    /// Bytes that each instruction reads, writes or moves, in the order of the step's record.
+    pub(crate) fn instruction_bytes(&self) -> impl Iterator<Item = usize> {
+        self.passes.iter().chain(&self.update).flat_map(|bound| bound.part.program.instruction_bytes())
     }
 
     /// The sizes of the tensors that are its own: results, and positions of passes.
@@ -226,6 +281,7 @@ impl Variant {
         workspace: &Buffer,
         host: Option<&dyn HostArena>,
         meanwhile: &mut Meanwhile<'_>,
+        profiling: Option<&mut Profiling>,
         site: Site,
     ) -> Result<()> {
         let base = workspace.ptr();
@@ -236,7 +292,7 @@ impl Variant {
             unsafe { device.backend().copy(base.add(offset), old, bytes) }.map_err(fault)?;
         }
         // SAFETY: the caller's promise.
-        let done = unsafe { self.attempt(device, state, inputs, base, host, meanwhile, site) };
+        let done = unsafe { self.attempt(device, state, inputs, base, host, meanwhile, profiling, site) };
         // However the step went, what was to be done beside it is done.
         meanwhile.now();
         if done.is_err() {
@@ -260,6 +316,7 @@ impl Variant {
         base: *mut u8,
         host: Option<&dyn HostArena>,
         meanwhile: &mut Meanwhile<'_>,
+        mut profiling: Option<&mut Profiling>,
         site: Site,
     ) -> Result<()> {
         // SAFETY: the arena lies in the workspace, behind everything else.
@@ -303,6 +360,7 @@ impl Variant {
                 }
                 // SAFETY: the caller's promise.
                 unsafe { bound.run(device, arena, host, meanwhile, site) }?;
+                bound.timed(device, meanwhile, profiling.as_deref_mut(), !split)?;
                 sample += bound.part.samples;
                 pass += 1;
             }
@@ -316,6 +374,7 @@ impl Variant {
             bound.point(state, outputs, position, sums, base, inputs.len(), site)?;
             // SAFETY: as above; an update reads no inputs.
             unsafe { bound.run(device, arena, host, meanwhile, site) }?;
+            bound.timed(device, meanwhile, profiling, true)?;
         }
         meanwhile.now();
         // What kernels refuse is known when they are done.
@@ -360,6 +419,21 @@ impl Bound {
         Ok(())
     }
 
+    /// Waits for a run whose time is taken and reads its clock. Behind the last of a step, what is to be done meanwhile is done first.
+    fn timed(
+        &self,
+        device: &Device,
+        meanwhile: &mut Meanwhile<'_>,
+        profiling: Option<&mut Profiling>,
+        is_last: bool,
+    ) -> Result<()> {
+        let (Some(profiling), Some(clock)) = (profiling, &self.clock) else { return Ok(()) };
+        if is_last {
+            meanwhile.now();
+        }
+        profiling.read(device, &self.part.program, clock)
+    }
+
     /// Runs the part. A device that records is given the recording from the third run over the same memory on: the first
     /// may load code, which cannot be recorded.
     ///
@@ -373,7 +447,8 @@ impl Bound {
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
-        let Bound { part, arguments, results, seen, .. } = self;
+        let Bound { part, arguments, results, seen, clock, is_timed, .. } = self;
+        let clock = clock.as_ref().filter(|_| *is_timed);
         let memory = ProgramMemory { arguments: &*arguments, results: &*results, arena, host };
         let host = host.map_or(0, |host| host.generation());
         let same = |seen: &Seen| {
@@ -384,16 +459,16 @@ impl Bound {
         let known = seen.iter().position(same);
         if let Some(recorded) = known.and_then(|i| seen[i].recorded.as_ref()) {
             // SAFETY: the caller's promise, and the memory is what it was recorded with.
-            return unsafe { recorded.replay(device, meanwhile, site) };
+            return unsafe { recorded.replay(&part.program, device, clock, meanwhile, site) };
         }
         // SAFETY: the caller's promise.
-        unsafe { part.program.run(device, memory) }?;
+        unsafe { part.program.run(device, memory, clock) }?;
         if device.backend().is_host() {
             return Ok(());
         }
         if let Some(i) = known {
             // SAFETY: as above; it is replayed over the same memory only.
-            seen[i].recorded = unsafe { part.program.record(device, memory) }?;
+            seen[i].recorded = unsafe { part.program.record(device, memory, clock) }?;
             return Ok(());
         }
         // What was recorded elsewhere in memory that is no more goes first, then what was used longest ago.

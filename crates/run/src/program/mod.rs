@@ -1,15 +1,19 @@
 //! A graph as a flat list of kernel calls at fixed offsets of one arena, made by the planner, and how it runs.
 //!
-//! After a program is made, running it allocates nothing.
+//! After a program is made, running it allocates nothing. How its instructions are carried out is in `run`, and how a device records
+//! them in `recorded`: either is a subject of its own.
 
+mod clock;
 mod instructions;
 mod meanwhile;
 mod memory;
 #[cfg(test)]
 mod random_graphs;
 mod recorded;
+mod run;
 mod step_program;
 
+pub(crate) use clock::Clock;
 pub(crate) use meanwhile::Meanwhile;
 pub(crate) use memory::ProgramMemory;
 pub(crate) use recorded::Recorded;
@@ -17,7 +21,7 @@ pub(crate) use step_program::{Part, StepProgram};
 
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Call, Fault, Operand};
+use plimsoll_device::backend::Fault;
 use plimsoll_graph::{DType, Graph, Node, NodeId, Site, Type, ValueId};
 use smallvec::SmallVec;
 
@@ -65,6 +69,9 @@ pub(crate) struct Program {
     host_bytes: usize,
     /// How many copies are under way at once.
     slots: usize,
+    /// Bytes that a run copies from the host and to it.
+    up: usize,
+    down: usize,
 }
 
 impl Program {
@@ -80,7 +87,16 @@ impl Program {
             _ => 0,
         };
         let slots = instructions.iter().map(slot).max().unwrap_or(0);
-        Ok(Program { graph, instructions, spans, arena_bytes: arena_bytes.max(1), host_bytes, slots })
+        let (mut up, mut down) = (0, 0);
+        for instruction in &instructions {
+            match instruction {
+                Instruction::Offload { bytes, .. } | Instruction::Store { bytes, .. } => down += bytes,
+                Instruction::Prefetch { bytes, .. } | Instruction::Fetch { bytes, .. } => up += bytes,
+                _ => {}
+            }
+        }
+        let arena_bytes = arena_bytes.max(1);
+        Ok(Program { graph, instructions, spans, arena_bytes, host_bytes, slots, up, down })
     }
 
     /// The bytes of the host's arena that it copies to, and how many copies are under way at once.
@@ -116,110 +132,36 @@ impl Program {
         })
     }
 
+    /// Bytes that each instruction reads, writes or moves.
+    pub(crate) fn instruction_bytes(&self) -> impl Iterator<Item = usize> {
+        self.instructions.iter().map(|instruction| match instruction {
+            Instruction::Run { node, .. } => {
+                let node = self.graph.node(*node);
+                node.inputs.iter().chain(&node.outputs).map(|&v| self.graph.ty(v).bytes()).sum()
+            }
+            Instruction::Check { dtype, .. } => dtype.bytes(),
+            Instruction::Copy { bytes, .. }
+            | Instruction::Offload { bytes, .. }
+            | Instruction::Prefetch { bytes, .. }
+            | Instruction::Fetch { bytes, .. }
+            | Instruction::Store { bytes, .. } => *bytes,
+            Instruction::Await { .. } => 0,
+        })
+    }
+
+    /// Counts what a run has copied between the host and the device.
+    pub(crate) fn count_traffic(&self, device: &Device) {
+        device.count_up(self.up);
+        device.count_down(self.down);
+    }
+
     /// The types of its results.
     pub(crate) fn result_types(&self) -> impl Iterator<Item = &Type> {
         self.graph.outputs().iter().map(|&v| self.graph.ty(v))
     }
 
-    /// Runs it.
-    ///
-    /// # Safety
-    /// Pointers must be live memory of `device`, aligned and as large as the types say; those of arguments that results
-    /// replace are written. The arena has [`Program::arena_bytes`] bytes, and the host's is fit for
-    /// [`Program::host_room`]. Nothing else may use any of it meanwhile.
-    pub(crate) unsafe fn run(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let done = unsafe { self.run_some(&self.instructions, device, memory) };
-        self.settled(done, memory)
-    }
-
-    /// Ends the copies of a run that failed, so that none reaches into the next.
-    fn settled<T>(&self, done: Result<T>, memory: ProgramMemory<'_>) -> Result<T> {
-        if let (Err(_), Some(host)) = (&done, memory.host) {
-            // What went wrong first is what is told.
-            host.settle().ok();
-        }
-        done
-    }
-
-    /// # Safety
-    /// As for [`Program::run`].
-    unsafe fn run_some(
-        &self,
-        instructions: &[Instruction],
-        device: &Device,
-        memory: ProgramMemory<'_>,
-    ) -> Result<()> {
-        // SAFETY: the memory is this program's.
-        let at = |place: Place| unsafe { memory.at(place) };
-        let host =
-            || memory.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
-        for instruction in instructions {
-            let (id, inputs, outputs, scratch, scratch_bytes) = match instruction {
-                Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
-                    (node, inputs, outputs, scratch, *scratch_bytes)
-                }
-                Instruction::Check { at: place, dtype, node } => {
-                    let site = self.graph.node(*node).site;
-                    // SAFETY: the place holds at least one element of this type, which was just written.
-                    unsafe { check(device, at(*place), *dtype, site) }?;
-                    continue;
-                }
-                Instruction::Copy { from, to, bytes } => {
-                    // SAFETY: both ends hold this many bytes.
-                    unsafe { device.backend().copy(at(*to), at(*from), *bytes) }
-                        .map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-                Instruction::Offload { from, to, bytes, slot, .. } => {
-                    // SAFETY: a verified plan leaves both ends alone until it waits for the copy.
-                    unsafe { host()?.offload(at(*from), *to, *bytes, *slot) }
-                        .map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-                Instruction::Prefetch { from, to, bytes, slot, .. } => {
-                    // SAFETY: as above.
-                    unsafe { host()?.prefetch(*from, at(*to), *bytes, *slot) }
-                        .map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-                Instruction::Fetch { argument, to, bytes, slot } => {
-                    // SAFETY: as above, and an argument on the host has bytes of its own there.
-                    unsafe { host()?.fetch(memory.arguments[*argument], at(*to), *bytes, *slot) }
-                        .map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-                Instruction::Store { argument, from, bytes, slot } => {
-                    // SAFETY: as above.
-                    unsafe { host()?.store(at(*from), memory.arguments[*argument], *bytes, *slot) }
-                        .map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-                Instruction::Await { slot } => {
-                    host()?.wait(*slot).map_err(|fault| self.fault(fault))?;
-                    continue;
-                }
-            };
-            let node = self.graph.node(*id);
-            let operand = |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
-            let inputs: SmallVec<[Operand<'_>; 24]> = node.inputs.iter().zip(inputs).map(operand).collect();
-            let outputs: SmallVec<[Operand<'_>; 8]> = node.outputs.iter().zip(outputs).map(operand).collect();
-            let call = Call {
-                op: &node.op,
-                inputs: &inputs,
-                outputs: &outputs,
-                scratch: at(*scratch),
-                scratch_bytes,
-            };
-            // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
-            unsafe { device.backend().run(&call) }
-                .map_err(|fault| Error::Fault { fault, site: node.site })?;
-        }
-        Ok(())
-    }
-
     /// An error that belongs to no op.
-    fn fault(&self, fault: Fault) -> Error {
+    pub(crate) fn fault(&self, fault: Fault) -> Error {
         Error::Fault { fault, site: self.site().unwrap_or(Site::here()) }
     }
 
@@ -236,6 +178,7 @@ impl Program {
 pub(crate) unsafe fn check(device: &Device, at: *mut u8, dtype: DType, site: Site) -> Result<()> {
     let mut bytes = [0; 8];
     let bytes = &mut bytes[..dtype.bytes()];
+    device.count_down(bytes.len());
     // SAFETY: the caller's promise.
     unsafe { device.backend().download(at, bytes) }.map_err(|fault| Error::Fault { fault, site })?;
     let value = element(dtype, bytes);

@@ -34,7 +34,7 @@ fn run(graph: &Graph, arguments: &[Tensor], bytes: u64, device: &Device) -> (Vec
     let (given, made) = (pointers(arguments), pointers(&results));
     let memory = ProgramMemory { arguments: &given, results: &made, arena: arena.ptr(), host: None };
     // SAFETY: arguments are only read, results and arena are fresh and of the sizes the program says.
-    unsafe { program.run(device, memory) }.unwrap();
+    unsafe { program.run(device, memory, None) }.unwrap();
     (results, replays)
 }
 

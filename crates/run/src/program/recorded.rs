@@ -3,13 +3,13 @@
 use plimsoll_device::backend::{Fault, Recording};
 use plimsoll_graph::{DType, Site};
 
-use super::{Instruction, Meanwhile, Program, ProgramMemory, check};
+use super::{Clock, Instruction, Meanwhile, Program, ProgramMemory, check};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
 impl Program {
     /// Records it, to be run again over the same memory with little work for the host; none where the device has no use
-    /// for that. It must have been run before.
+    /// for that. It must have been run before. With a clock, every replay sets its points.
     ///
     /// # Safety
     /// As for [`Program::run`], for as long as the recording is replayed.
@@ -17,15 +17,22 @@ impl Program {
         &self,
         device: &Device,
         memory: ProgramMemory<'_>,
+        clock: Option<&Clock>,
     ) -> Result<Option<Recorded>> {
         // SAFETY: the caller's promise.
-        self.settled(unsafe { self.record_parts(device, memory) }, memory)
+        self.settled(unsafe { self.record_parts(device, memory, clock) }, memory)
     }
 
     /// # Safety
     /// As for [`Program::record`].
-    unsafe fn record_parts(&self, device: &Device, memory: ProgramMemory<'_>) -> Result<Option<Recorded>> {
+    unsafe fn record_parts(
+        &self,
+        device: &Device,
+        memory: ProgramMemory<'_>,
+        clock: Option<&Clock>,
+    ) -> Result<Option<Recorded>> {
         let mut parts = Vec::new();
+        let mut first = 0;
         // A recording cannot wait for a number, so it ends where one is checked.
         for part in self.instructions.split_inclusive(|i| matches!(i, Instruction::Check { .. })) {
             let (body, checked) = match part {
@@ -38,14 +45,17 @@ impl Program {
             };
             let mut run = || {
                 // SAFETY: the caller's promise.
-                match unsafe { self.run_some(body, device, memory) } {
+                match unsafe { self.run_some(first, body, device, memory, clock) } {
                     Ok(()) => Ok(()),
                     Err(Error::Fault { fault, .. }) => Err(fault),
                     Err(other) => Err(Fault { op: "record", why: other.to_string() }),
                 }
             };
             match device.backend().record(&mut run).map_err(|fault| self.fault(fault))? {
-                Some(recording) => parts.push((recording, checked)),
+                Some(recording) => {
+                    first += part.len();
+                    parts.push(RecordedPart { recording, checked, next: first });
+                }
                 None => return Ok(None),
             }
         }
@@ -53,9 +63,18 @@ impl Program {
     }
 }
 
-/// A recorded program: its parts, each with the number that must be finite before the next.
+/// A recorded program.
 #[derive(Debug)]
-pub(crate) struct Recorded(Vec<(Box<dyn Recording>, Option<Checked>)>);
+pub(crate) struct Recorded(Vec<RecordedPart>);
+
+/// A part of a recorded program, with the number that must be finite before the next.
+#[derive(Debug)]
+struct RecordedPart {
+    recording: Box<dyn Recording>,
+    checked: Option<Checked>,
+    /// The instruction behind it.
+    next: usize,
+}
 
 /// Where a number is that must be finite, its type, and the line that made it.
 type Checked = (*mut u8, DType, Site);
@@ -64,27 +83,34 @@ type Checked = (*mut u8, DType, Site);
 unsafe impl Send for Recorded {}
 
 impl Recorded {
-    /// Runs it again.
+    /// Runs it again, with the clock that it was recorded with.
     ///
     /// # Safety
     /// As for [`Program::run`], over the memory it was recorded with.
     pub(crate) unsafe fn replay(
         &self,
+        program: &Program,
         device: &Device,
+        clock: Option<&Clock>,
         meanwhile: &mut Meanwhile<'_>,
         site: Site,
     ) -> Result<()> {
-        for (recording, checked) in &self.0 {
+        for part in &self.0 {
             // SAFETY: the caller's promise.
-            unsafe { recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
-            if checked.is_some() {
-                meanwhile.now();
-            }
-            if let Some((at, dtype, site)) = *checked {
-                // SAFETY: the caller's promise.
-                unsafe { check(device, at, dtype, site) }?;
+            unsafe { part.recording.replay() }.map_err(|fault| Error::Fault { fault, site })?;
+            let Some((at, dtype, site)) = part.checked else { continue };
+            meanwhile.now();
+            // SAFETY: the caller's promise.
+            let look = || unsafe { check(device, at, dtype, site) };
+            match clock {
+                Some(clock) => {
+                    clock.wait(look)?;
+                    clock.before(program, part.next)?;
+                }
+                None => look()?,
             }
         }
+        program.count_traffic(device);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use plimsoll_device::backend::Element;
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 
-use super::{Tensor, tape};
+use super::{Tensor, tape, timed};
 use crate::device::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -100,7 +100,7 @@ impl Tensor {
             elements.set_len(n);
             let bytes =
                 std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), n * size_of::<T>());
-            buffer.read(0, bytes, site)?;
+            fetch(buffer, 0, bytes, site)?;
         }
         Ok(elements)
     }
@@ -123,7 +123,7 @@ impl Tensor {
         }
         let mut bytes = [0; 8];
         let bytes = &mut bytes[..self.dtype().bytes()];
-        self.buffer(site)?.read(0, bytes, site)?;
+        fetch(self.buffer(site)?, 0, bytes, site)?;
         Ok(element(self.dtype(), bytes))
     }
 
@@ -183,7 +183,7 @@ impl Tensor {
         }
         self.unshare(site)?;
         // SAFETY: nobody else holds the buffer, and it has as many bytes.
-        unsafe { self.buffer(site)?.write(bytes, site) }
+        unsafe { send(self.buffer(site)?, bytes, site) }
     }
 
     /// Lets `fill` write other elements over those it has: in place where the host can write them, else by way of a copy. Where
@@ -249,7 +249,7 @@ impl Tensor {
             let why = format!("reads {} bytes from {start} on of a tensor of {}", into.len(), self.ty());
             return Err(Error::Signature { site, why });
         }
-        self.buffer(site)?.read(start, into, site)
+        fetch(self.buffer(site)?, start, into, site)
     }
 
     /// A copy with bytes of its own.
@@ -288,6 +288,11 @@ impl Tensor {
         let device = buffer.device().clone();
         let copy = Tensor::eager(self.ty().clone(), Arc::new(buffer));
         let (to, from) = (copy.buffer(site)?.ptr(), self.buffer(site)?.ptr());
+        match (self.is_hosted(), copy.is_hosted()) {
+            (true, false) => device.count_up(self.ty().bytes()),
+            (false, true) => device.count_down(self.ty().bytes()),
+            _ => {}
+        }
         // SAFETY: the new buffer has as many bytes, and nobody else knows it.
         unsafe { device.backend().copy(to, from, self.ty().bytes()) }
             .map_err(|fault| Error::Fault { fault, site })?;
@@ -305,7 +310,7 @@ impl Tensor {
             return Ok(Cow::Borrowed(unsafe { std::slice::from_raw_parts(buffer.ptr(), n) }));
         }
         let mut bytes = vec![0; n];
-        buffer.read(0, &mut bytes, site)?;
+        fetch(buffer, 0, &mut bytes, site)?;
         Ok(Cow::Owned(bytes))
     }
 
@@ -323,7 +328,7 @@ impl Tensor {
             let mut bytes = vec![0; ty.bytes()];
             fill(&mut bytes);
             // SAFETY: the buffer is fresh and nobody else knows it.
-            unsafe { buffer.write(&bytes, site) }?;
+            unsafe { send(&buffer, &bytes, site) }?;
             return Ok(Tensor::eager(ty, Arc::new(buffer)));
         }
         // SAFETY: the buffer is fresh and nobody else knows it; it is zeroed first so that the slice is initialised.
@@ -334,6 +339,28 @@ impl Tensor {
         fill(bytes);
         Ok(Tensor::eager(ty, Arc::new(buffer)))
     }
+}
+
+/// Copies bytes of a buffer to the host. From memory of the device's own it is a copy that a profile shows.
+fn fetch(buffer: &Buffer, start: usize, into: &mut [u8], site: Site) -> Result<()> {
+    if !buffer.device().has_own_memory() {
+        return buffer.read(start, into, site);
+    }
+    let bytes = into.len();
+    timed(buffer.device(), "download", || bytes, site, || buffer.read(start, into, site))
+}
+
+/// Copies bytes of the host to a buffer, as [`fetch`] copies the other way.
+///
+/// # Safety
+/// As for [`Buffer::write`].
+unsafe fn send(buffer: &Buffer, bytes: &[u8], site: Site) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let write = || unsafe { buffer.write(bytes, site) };
+    if !buffer.device().has_own_memory() {
+        return write();
+    }
+    timed(buffer.device(), "upload", || bytes.len(), site, write)
 }
 
 /// An element of any type as f64.

@@ -4,6 +4,7 @@
 
 mod flow;
 mod host;
+mod profile;
 mod sketch;
 pub(crate) mod tape;
 mod tracing;
@@ -11,6 +12,8 @@ mod uploader;
 
 pub use flow::{cond, scan, while_loop};
 pub(crate) use host::element;
+pub(crate) use profile::timed;
+pub use profile::{OpCall, OpProfile, profile};
 pub use sketch::Sketch;
 pub use tape::Tape;
 pub(crate) use tracing::Tracing;
@@ -181,7 +184,9 @@ fn run_eager(anchor: &Tensor, op: &Op, inputs: &[&Tensor], site: Site) -> Result
     };
     // SAFETY: inputs are kept alive by the tensors, outputs and scratch are fresh, all on this device and of the sizes
     // their types and the kernel's own declaration say.
-    unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site })?;
+    let run = || unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site });
+    let bytes = || types.iter().copied().chain(&output_types).map(Type::bytes).sum();
+    timed(&device, op.name(), bytes, site, run)?;
     drop(outs);
     Ok(output_types.into_iter().zip(outputs).map(|(ty, buffer)| Tensor::eager(ty, buffer)).collect())
 }

@@ -60,6 +60,7 @@ impl HostUploader {
             self.uploads.bytes().map_err(refused)?[part.clone()].copy_from_slice(value);
             // SAFETY: nobody else holds the buffer, it has as many bytes, and the caller waits before it is read.
             unsafe { self.uploads.start(buffer.ptr(), part) }.map_err(refused)?;
+            buffer.device().count_up(value.len());
             at += padded(value.len());
         }
         Ok(())

@@ -22,9 +22,11 @@ impl Trainer {
     /// Trains to the end of the epoch that is begun; nothing where somebody ends the run before.
     pub(super) fn epoch(&mut self, batches: &mut Batches, run: &mut Run) -> Result<Option<EpochEvent>> {
         run.began = Instant::now();
+        run.traffic = self.on()?.traffic();
         let seconds_before = self.progress.seconds;
         let pass = self.progress.position.as_ref().map_or(0, |at| at.pass);
         while !self.progress.is_epoch_over {
+            let waited_before = self.progress.waiting;
             let taken = match self.next_batch(batches, run)? {
                 Asked::Batch(taken) => taken,
                 Asked::Stopped => return Ok(None),
@@ -47,6 +49,9 @@ impl Trainer {
             let (begun, waited) = (Instant::now(), self.progress.waiting);
             let did = self.step(batch, batches, run)?;
             let waited = self.progress.waiting - waited;
+            if let Some(training) = &mut self.training {
+                training.waited_for_data(self.progress.waiting - waited_before);
+            }
             self.progress.stepping += (begun.elapsed().as_secs_f64() - waited).max(0.0);
             self.progress.is_epoch_over = last || (position.pass > pass && position.sample == 0);
             self.progress.position = Some(position);
@@ -129,6 +134,7 @@ impl Trainer {
         };
         let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
         let mut metrics: Vec<(String, f64)> = self.metrics.iter().zip(&progress.sums).map(value).collect();
+        let traffic = self.on()?.traffic().since(run.traffic);
         let validating = Instant::now();
         if self.validation.is_some() {
             let Some(found) = self.validate()? else { return Ok(None) };
@@ -168,6 +174,8 @@ impl Trainer {
                 resident_bytes: process::resident().map_or(0, |bytes| bytes.get()),
                 resident_peak_bytes: process::peak_resident().map_or(0, |bytes| bytes.get()),
                 planned_bytes: planned,
+                uploaded_bytes: traffic.up.get(),
+                downloaded_bytes: traffic.down.get(),
             },
         };
         progress.begin_epoch();

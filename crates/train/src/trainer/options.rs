@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Measure, Precision, Schedule};
-use plimsoll_run::{Device, Exactness, MemoryRequest};
+use plimsoll_run::{Device, Exactness, MemoryRequest, profile_room};
 
 use super::Trainer;
 use crate::best::BestCheckpoint;
@@ -58,6 +58,29 @@ impl Trainer {
     #[must_use]
     pub fn reserve(mut self, bytes: Bytes) -> Trainer {
         self.reserved += bytes;
+        self
+    }
+
+    /// Measures so many steps of the next [`Trainer::fit`], after a few to warm up: the time of every instruction, bytes to and from the
+    /// device, waiting. What it takes of the host's memory counts in the plan. [`Trainer::take_profile`] gives what was measured.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::{Epochs, Trainer};
+    /// let x = Column::memory("x", vec![0.5f32; 6400], [64])?;
+    /// let data = Dataset::columns([x, Column::memory("y", vec![0i64; 100], [])?])?.batch(10);
+    /// let model = Sequential::new([64]).dense(256).relu().dense(2);
+    /// let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2)).profile(5);
+    /// trainer.fit(&data, Epochs(1))?;
+    /// let (_, profile) = trainer.take_profile().unwrap();
+    /// assert_eq!(profile.steps.len(), 5);
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    #[must_use]
+    pub fn profile(mut self, steps: usize) -> Trainer {
+        self.reserved += profile_room(steps);
+        self.profile = Some(steps);
         self
     }
 

@@ -1,0 +1,134 @@
+//! How the instructions of a program are carried out.
+
+use plimsoll_device::backend::{Call, Operand};
+use plimsoll_graph::ValueId;
+use smallvec::SmallVec;
+
+use super::{Clock, Instruction, Program, ProgramMemory, check};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::lower::Place;
+
+impl Program {
+    /// Runs it, and sets the points of a clock where there is one.
+    ///
+    /// # Safety
+    /// Pointers must be live memory of `device`, aligned and as large as the types say; those of arguments that results
+    /// replace are written. The arena has [`Program::arena_bytes`] bytes, and the host's is fit for
+    /// [`Program::host_room`]. Nothing else may use any of it meanwhile.
+    pub(crate) unsafe fn run(
+        &self,
+        device: &Device,
+        memory: ProgramMemory<'_>,
+        clock: Option<&Clock>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let done = unsafe { self.run_some(0, &self.instructions, device, memory, clock) };
+        self.count_traffic(device);
+        self.settled(done, memory)
+    }
+
+    /// Ends the copies of a run that failed, so that none reaches into the next.
+    pub(super) fn settled<T>(&self, done: Result<T>, memory: ProgramMemory<'_>) -> Result<T> {
+        if let (Err(_), Some(host)) = (&done, memory.host) {
+            // What went wrong first is what is told.
+            host.settle().ok();
+        }
+        done
+    }
+
+    /// Runs some of its instructions, the first of which has this number.
+    ///
+    /// # Safety
+    /// As for [`Program::run`].
+    pub(super) unsafe fn run_some(
+        &self,
+        first: usize,
+        instructions: &[Instruction],
+        device: &Device,
+        memory: ProgramMemory<'_>,
+        clock: Option<&Clock>,
+    ) -> Result<()> {
+        if let Some(clock) = clock {
+            clock.before(self, first)?;
+        }
+        for (i, instruction) in instructions.iter().enumerate() {
+            let Some(clock) = clock else {
+                // SAFETY: the caller's promise.
+                unsafe { self.run_one(instruction, device, memory) }?;
+                continue;
+            };
+            clock.starts(first + i, memory.host);
+            // SAFETY: the caller's promise.
+            let run = || unsafe { self.run_one(instruction, device, memory) };
+            match instruction {
+                Instruction::Check { .. } => clock.wait(run),
+                _ => run(),
+            }?;
+            clock.before(self, first + i + 1)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Program::run`].
+    unsafe fn run_one(
+        &self,
+        instruction: &Instruction,
+        device: &Device,
+        memory: ProgramMemory<'_>,
+    ) -> Result<()> {
+        // SAFETY: the memory is this program's.
+        let at = |place: Place| unsafe { memory.at(place) };
+        let host =
+            || memory.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
+        let done = match instruction {
+            Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
+                let node = self.graph.node(*node);
+                let operand =
+                    |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
+                let inputs: SmallVec<[Operand<'_>; 24]> =
+                    node.inputs.iter().zip(inputs).map(operand).collect();
+                let outputs: SmallVec<[Operand<'_>; 8]> =
+                    node.outputs.iter().zip(outputs).map(operand).collect();
+                let call = Call {
+                    op: &node.op,
+                    inputs: &inputs,
+                    outputs: &outputs,
+                    scratch: at(*scratch),
+                    scratch_bytes: *scratch_bytes,
+                };
+                // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
+                return unsafe { device.backend().run(&call) }
+                    .map_err(|fault| Error::Fault { fault, site: node.site });
+            }
+            Instruction::Check { at: place, dtype, node } => {
+                let site = self.graph.node(*node).site;
+                // SAFETY: the place holds at least one element of this type, which was just written.
+                return unsafe { check(device, at(*place), *dtype, site) };
+            }
+            // SAFETY: both ends hold this many bytes.
+            Instruction::Copy { from, to, bytes } => unsafe {
+                device.backend().copy(at(*to), at(*from), *bytes)
+            },
+            // SAFETY: a verified plan leaves both ends alone until it waits for the copy.
+            Instruction::Offload { from, to, bytes, slot, .. } => unsafe {
+                host()?.offload(at(*from), *to, *bytes, *slot)
+            },
+            // SAFETY: as above.
+            Instruction::Prefetch { from, to, bytes, slot, .. } => unsafe {
+                host()?.prefetch(*from, at(*to), *bytes, *slot)
+            },
+            // SAFETY: as above, and an argument on the host has bytes of its own there.
+            Instruction::Fetch { argument, to, bytes, slot } => unsafe {
+                host()?.fetch(memory.arguments[*argument], at(*to), *bytes, *slot)
+            },
+            // SAFETY: as above.
+            Instruction::Store { argument, from, bytes, slot } => unsafe {
+                host()?.store(at(*from), memory.arguments[*argument], *bytes, *slot)
+            },
+            Instruction::Await { slot } => host()?.wait(*slot),
+        };
+        done.map_err(|fault| self.fault(fault))
+    }
+}
