@@ -92,6 +92,9 @@ struct Measured {
     /// many copies there and back it makes.
     host_bytes: u64,
     hosted_bytes: u64,
+    /// On a card: the limit of the host's memory, and all that was planned of it; its most is `peak_bytes`.
+    host_limit_bytes: Option<u64>,
+    host_planned_bytes: Option<u64>,
     offloaded_bytes: u64,
     offloaded_copies: u64,
     /// Bytes that a step copied from the host to a card, and back.
@@ -145,7 +148,13 @@ fn print(measured: &Measured) {
         counted(measured.params, "parameter")
     );
     if let Some(bytes) = measured.device_bytes {
-        say!("{:#} of the card at most, {:#} planned", Bytes(bytes), Bytes(measured.planned_bytes));
+        let of = |limit: Option<u64>| limit.map_or(String::new(), |bytes| format!(" of {:#}", Bytes(bytes)));
+        let limit = of(measured.memory_limit_bytes);
+        say!("{:#}{limit} of the card at most, {:#} planned", Bytes(bytes), Bytes(measured.planned_bytes));
+        if let Some(planned) = measured.host_planned_bytes {
+            let (peak, limit) = (Bytes(measured.peak_bytes), of(measured.host_limit_bytes));
+            say!("{peak:#}{limit} of the host at most, {:#} planned", Bytes(planned));
+        }
     }
     if measured.offloaded_copies > 0 {
         say!(
@@ -322,7 +331,7 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     let (n, median) = (seconds.len(), seconds[seconds.len() / 2]);
     let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
     // A step may have been planned anew since; its least with the least pipelines is as it was.
-    let (floor, info) = (info.floor, training.info().clone());
+    let (floor, host, info) = (info.floor, info.host, training.info().clone());
     Ok(Measured {
         engine: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         case: setup.model_setup.name.clone(),
@@ -354,6 +363,8 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
         recomputed_ops: info.recomputed_ops,
         host_bytes: info.host_bytes.get(),
         hosted_bytes: info.hosted_bytes.get(),
+        host_limit_bytes: host.and_then(|host| host.limit).map(Bytes::get),
+        host_planned_bytes: host.map(|host| host.planned().get()),
         offloaded_bytes: info.offloaded_bytes.get(),
         offloaded_copies: info.offloaded_copies,
         uploaded_bytes: steps.traffic.up.get() / n as u64,

@@ -119,7 +119,7 @@ fn model(
         }
         // To somebody who asked for a file a refusal is an error, since there is none.
         Err(error) if args.out.is_some() => return Err(error.into()),
-        Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
+        Err(plimsoll::train::Error::Run(error @ (Error::Infeasible { .. } | Error::HostInfeasible(_)))) => {
             let mut line = about.refusal_json(&error);
             line["plan_seconds"] = start.elapsed().as_secs_f64().into();
             (line, error.to_string() + "\n")

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use plimsoll::internals::graph::counted;
 use plimsoll::internals::run::record::Plan;
-use plimsoll::internals::run::{Error, Remedy};
+use plimsoll::internals::run::{Error, HostInfeasible, Remedy};
 use plimsoll::plan::{Frontier, FrontierPoint, PlanFigures};
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
@@ -53,6 +53,19 @@ impl About<'_> {
             let way = |way: &Remedy| json!({ "flag": way.flag, "change": way.change, "floor_bytes": way.least.get() });
             (line["memory_limit_bytes"], line["budget_bytes"]) = (asked.get().into(), asked.get().into());
             line["floor_bytes"] = least.get().into();
+            line["ways"] = ways.iter().map(way).collect();
+        }
+        if let Error::HostInfeasible(refusal) = refusal {
+            let HostInfeasible { account, least, ways } = &**refusal;
+            let way = |way: &Remedy| json!({ "flag": way.flag, "change": way.change, "host_floor_bytes": way.least.get() });
+            line["host_limit_bytes"] = account.limit.map(Bytes::get).into();
+            line["host_floor_bytes"] = least.get().into();
+            line["host"] = account
+                .parts()
+                .iter()
+                .map(|(name, bytes)| (name.to_string(), bytes.get().into()))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
             line["ways"] = ways.iter().map(way).collect();
         }
         line
@@ -135,6 +148,9 @@ pub fn page(info: &PlanFigures) -> String {
         let largest: Vec<String> =
             peak.largest.iter().map(|(name, kind, bytes)| format!("{name} ({kind}) {bytes}")).collect();
         put(format!("the heaviest there: {}", largest.join(", ")));
+    }
+    if let Some(host) = &info.host {
+        put(host.text());
     }
     put("\nlevers".into());
     for lever in levers(info) {

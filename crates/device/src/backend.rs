@@ -235,6 +235,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Whether it is only the record of a device: steps can be planned for it, and nothing can be run.
+    fn is_recorded(&self) -> bool {
+        false
+    }
+
     /// Whether the host reads and writes the device's memory at its addresses.
     fn is_host(&self) -> bool {
         true
@@ -328,6 +333,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// All of the device's own memory; none where tensors are in the host's memory.
     fn total(&self) -> Option<Bytes> {
         None
+    }
+
+    /// What a process is declared to take of the host's memory because it uses the device: its driver, libraries and their code.
+    /// Nothing where the device is the host.
+    fn host_program(&self) -> Bytes {
+        Bytes::ZERO
     }
 
     /// So many bytes of host memory from which batches are copied to the device beside its kernels; none where that has no

@@ -318,6 +318,7 @@ impl Compiled {
             inputs,
             labels,
             reserved: plimsoll_device::Bytes::ZERO,
+            host_beside: plimsoll_device::Bytes::ZERO,
             ahead: false,
             lengths: 1,
         }

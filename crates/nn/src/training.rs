@@ -20,6 +20,9 @@ use crate::{Model, Net, Param};
 use computation::Computation;
 use layout::{Layout, Start};
 
+/// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
+const LATER: Bytes = Bytes::mib(64);
+
 /// What a step did.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'a> {
@@ -416,12 +419,36 @@ fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
     params.iter().zip(values).map(held).collect()
 }
 
-/// What a step holds beside the parameters, as it starts: on the host as far as that is allowed.
+/// What a step holds beside the parameters, as it starts: on the host what the device has no room for, as far as that is allowed.
 fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<StateTensor>> {
     let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
-    let held = |(name, ty, start): &(String, Type, Start)| {
-        let tensor = start.tensor(ty.clone(), seed)?;
-        StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor }.hosted(&mut host)
+    let mut excess = match host {
+        Bytes::ZERO => Bytes::ZERO,
+        _ => excess(kept, recipe.request.limit, &Device::current()?),
     };
-    kept.iter().map(held).collect()
+    // The largest first, as plans choose them, so that little moves when the step is planned.
+    let mut order: Vec<usize> = (0..kept.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(kept[i].1.bytes()));
+    let mut held: Vec<Option<StateTensor>> = kept.iter().map(|_| None).collect();
+    for i in order {
+        let (name, ty, start) = &kept[i];
+        let tensor = start.tensor(ty.clone(), seed)?;
+        let part = StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor };
+        held[i] = Some(match excess {
+            Bytes::ZERO => part,
+            _ => part.hosted(&mut host)?,
+        });
+        excess = excess.saturating_sub(ty.bytes().into());
+    }
+    Ok(held.into_iter().flatten().collect())
+}
+
+/// What the device lacks to hold these tensors too, within the limit of its memory or what it has.
+fn excess(kept: &[(String, Type, Start)], limit: Option<Bytes>, device: &Device) -> Bytes {
+    let most = match (limit, device.capacity()) {
+        (Some(limit), Some(capacity)) => limit.min(capacity),
+        (limit, capacity) => limit.or(capacity).unwrap_or(Bytes::MAX),
+    };
+    let wanted: Bytes = kept.iter().map(|(_, ty, _)| Bytes::from(ty.bytes())).sum();
+    (wanted + device.counted().now + LATER).saturating_sub(most)
 }

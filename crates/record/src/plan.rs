@@ -59,6 +59,18 @@ pub struct Plan {
     pub host_bytes: u64,
     /// What of that is state that lives there.
     pub hosted_bytes: u64,
+    /// On a card, the limit of the host's memory: the caller's, or what the machine or its control group has.
+    pub host_limit_bytes: Option<u64>,
+    /// Whether the caller named it.
+    pub host_limit_given: bool,
+    /// On a card, all that the process is planned to take of the host's memory.
+    pub host_planned_bytes: Option<u64>,
+    /// Of that: the program with the card's driver and libraries.
+    pub host_program_bytes: u64,
+    /// Of that: input pipelines.
+    pub host_pipeline_bytes: u64,
+    /// Of that: buffers through which batches and weights go.
+    pub host_staging_bytes: u64,
     /// What a step copies there.
     pub offloaded_bytes: u64,
     /// Copies there and back.

@@ -28,7 +28,7 @@ function header() {
     ? ['Under a memory limit of ', bold(size(line)), ' the process takes ', strong(size(planned)), ` (${percent(planned, line)} of it)`]
     : ['Without a memory limit the process takes ', strong(size(planned))]), how ? `: ${how}, ` : ', ',
     slower >= .5 ? `${slower.toFixed(slower < 10 ? 1 : 0)} % more time than without a limit.` : 'at no cost in time.');
-  const figures = [['memory limit', line], ['planned', planned], ['most measured', run && run.peak_bytes], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes], ['host memory at most', ofCard && run ? run.host_peak_bytes : null]];
+  const figures = [['memory limit', line], ['planned', planned], ['most measured', run && run.peak_bytes], ['least possible', plan.floor_bytes], ['fastest plan takes', plan.unlimited_bytes], ['host memory limit', ofCard ? plan.host_limit_bytes : null], ['host memory planned', ofCard ? plan.host_planned_bytes : null], ['host memory at most', ofCard && run ? run.host_peak_bytes : null]];
   for (const [name, bytes] of figures) if (bytes) $('figures').append(make('div', {}, make('dt', { text: name }), make('dd', { bytes, id: 'figure-' + name.replace(/ /g, '-') })));
   if (plan.predicted_ms) $('figures').append(make('div', {}, make('dt', { text: 'predicted step' }), make('dd', { text: time(plan.predicted_ms * 1e3) }, make('small', { text: ` fastest ${time(plan.unlimited_ms * 1e3)}` }))));
   if (run && run.measured_ms) $('figures').append(make('div', {}, make('dt', { text: 'measured step' }), make('dd', { text: time(run.measured_ms * 1e3), id: 'figure-measured-step' }, make('small', { text: ' median, input and all' }))));

@@ -4,7 +4,7 @@ use plimsoll_device::backend::{Fault, Unsupported};
 use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
-use crate::memory::{FixedMemory, Refusal, Remedy};
+use crate::memory::{FixedMemory, HostInfeasible, Refusal, Remedy};
 
 /// An error of the run stage.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +138,10 @@ pub enum Error {
         /// What else could be done, and the least that would do then.
         ways: Vec<Remedy>,
     },
+
+    /// The limit of the host's memory cannot be kept beside a device's own.
+    #[error(transparent)]
+    HostInfeasible(#[from] Box<HostInfeasible>),
 
     /// No plan keeps to what a device has left, though the caller would have allowed more.
     #[error(

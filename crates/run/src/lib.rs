@@ -40,11 +40,13 @@ mod timeline;
 
 mod execute;
 
-pub use choose::{Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, undominated};
+pub use choose::{
+    Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, host_program, undominated,
+};
 pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey, Traffic};
 pub use error::{Error, Result};
 pub use execute::{Function, Mode, StateTensor, Step, function, profile_room};
-pub use memory::{FixedMemory, Remedy};
+pub use memory::{FixedMemory, HostAccount, HostInfeasible, Remedy};
 pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;

@@ -19,9 +19,11 @@ pub struct MemoryRequest {
     /// The memory limit: the most that the process may take, as the system counts it; on a card, of the card's memory. Without one
     /// a step takes the least memory that is predicted to cost at most one percent of time over the fastest plan.
     pub limit: Option<Bytes>,
-    /// How much of the host's memory a plan for a card may use: to offload activations to and fetch them back beside the kernels, and
-    /// to keep optimizer state in that comes to the card for its update. It is pinned memory, taken once when a step is compiled.
-    /// None and zero mean that nothing is copied. On the CPU it is not looked at.
+    /// On a card, the limit of the host's memory. To a trainer it is the most that the process may take of it, everything counted:
+    /// the program with the card's driver and libraries, pipelines, staging, and with what is left a plan may offload activations and
+    /// keep optimizer state there. To a step of one's own ([`StepOptions`](crate::StepOptions)) it is that rest: how much pinned memory
+    /// its plan may use, taken once when it is compiled. None and zero mean that nothing is copied. On the CPU a step does not look at
+    /// it, and to a trainer it is what its pipelines may take.
     pub host_limit: Option<Bytes>,
     /// How far a plan may depart from the bits of an unlimited run: whether the batch may be split.
     pub exactness: Exactness,

@@ -122,7 +122,7 @@ impl Trainer {
     pub fn pass(&mut self, data: &Dataset) -> Result<PassValues> {
         let device = self.pinned()?;
         device.scope(|| {
-            let recipe = self.recipe(data, true)?;
+            let recipe = self.recipe(data, true, self.share)?;
             let (inputs, precision) = (recipe.inputs.len(), recipe.request.precision);
             let Some(batch) = data.batches()?.next() else { return Err(no_samples("the data to look at")) };
             let staged = self.staging.stage(&batch?, inputs + recipe.labels.len())?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use indicatif::{ProgressBar as Bar, ProgressStyle};
 use plimsoll_device::{Bytes, process};
-use plimsoll_run::Device;
+use plimsoll_run::{Device, HostAccount};
 
 use crate::callback::{Callback, EpochEvent, Notice, RunPlan, StepEvent, Verdict};
 use crate::error::Result;
@@ -32,6 +32,8 @@ pub struct ProgressBar {
     eta: Eta,
     /// Whose memory the limit is of.
     device: Option<Device>,
+    /// The account of the host's memory beside a device's own.
+    host: Option<HostAccount>,
 }
 
 impl ProgressBar {
@@ -52,9 +54,15 @@ impl ProgressBar {
             Some(device) => device.counted().now,
             None => process::resident().unwrap_or(Bytes::ZERO),
         };
-        match self.limit {
+        let now = match self.limit {
             Some(limit) => format!("{now} of {limit}"),
             None => now.to_string(),
+        };
+        let host = process::resident().unwrap_or(Bytes::ZERO);
+        match self.host.map(|account| account.limit) {
+            None => now,
+            Some(None) => format!("{now}, host {host}"),
+            Some(Some(limit)) => format!("{now}, host {host} of {limit}"),
         }
     }
 }
@@ -85,7 +93,11 @@ impl Callback for ProgressBar {
             info.unlimited_seconds * 1e3,
             info.floor
         ));
+        if let Some(host) = &info.host {
+            print_line(&host.text());
+        }
         (self.limit, self.planned, self.epochs) = (plan.limit, info.planned, plan.epochs);
+        self.host = info.host;
         (self.eta, self.device) = (Eta::new(plan), Device::current().ok());
         if std::io::stderr().is_terminal() {
             let style = "{prefix} {wide_bar} {pos}/{len} {msg}";
@@ -125,12 +137,16 @@ impl Callback for ProgressBar {
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         let peak = Bytes(epoch.memory.device_peak_bytes);
         let of = self.limit.map_or(String::new(), |line| format!(" of {line}"));
+        let host = self.host.map_or(String::new(), |account| {
+            let of = account.limit.map_or(String::new(), |limit| format!(" of {limit}"));
+            format!("  host peak {}{of}", Bytes(epoch.memory.resident_peak_bytes))
+        });
         let left_out = match epoch.skipped_samples {
             0 => String::new(),
             n => format!("  {n} unreadable samples skipped so far"),
         };
         self.say(format!(
-            "epoch {:3}  loss {:.4}{metrics}  {:.0} samples/s  waiting {:.0}%  peak {peak}{of}{left_out}",
+            "epoch {:3}  loss {:.4}{metrics}  {:.0} samples/s  waiting {:.0}%  peak {peak}{of}{host}{left_out}",
             epoch.epoch,
             epoch.loss,
             epoch.samples_s,
@@ -214,6 +230,7 @@ impl Callback for JsonLines {
     fn on_start(&mut self, plan: &RunPlan<'_>) -> Result<()> {
         self.floor = plan.info.floor.get();
         let info = plan.info;
+        let host = info.host.unwrap_or_default();
         let value = serde_json::json!({
             "event": "plan", "memory_limit_bytes": plan.limit.map(Bytes::get), "planned_bytes": info.planned.get(),
             "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
@@ -221,6 +238,7 @@ impl Callback for JsonLines {
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
             "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
             "offloaded_copies": info.offloaded_copies,
+            "host_limit_bytes": host.limit.map(Bytes::get), "host_limit_given": host.is_given, "host_planned_bytes": host.planned().get(),
             "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,
             "plan_seconds": info.plan_seconds,
         });

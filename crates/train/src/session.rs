@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use plimsoll_data::{Batches, Dataset};
+use plimsoll_device::Bytes;
 use plimsoll_run::Traffic;
 
 use crate::callback::{EpochEvent, Notice, RunPlan, Verdict};
@@ -37,6 +38,8 @@ struct Run {
     skips_in_a_row: u64,
     /// The loss of a batch that was left out only because its gradients were too large for f16.
     skipped_loss: Option<f64>,
+    /// Whether it was told that the limit of the host's memory was passed.
+    is_host_over: bool,
     /// The last checkpoint, and after which step and epoch it was written.
     saved: Option<(u64, u64, PathBuf)>,
 }
@@ -143,6 +146,7 @@ impl Trainer {
             batches_seen: 0,
             skips_in_a_row: 0,
             skipped_loss: None,
+            is_host_over: false,
             saved: None,
         };
         let ended = self.epochs(epochs, &mut batches, &mut run, history)?;
@@ -171,7 +175,7 @@ impl Trainer {
                 Ok(None) => return self.stop_here(run),
                 Err(error) => return Err(self.stopped(error)),
             };
-            let told = self.tell_epoch(&event);
+            let told = self.look_at_host(&event, run).and_then(|()| self.tell_epoch(&event));
             history.push(event);
             let why = told.map_err(|error| self.stopped(error))?;
             if let Some(event) = history.last() {
@@ -185,6 +189,26 @@ impl Trainer {
         }
         self.restore_best()?;
         Ok(Ended::Complete)
+    }
+
+    /// Says once where the process took more of the host's memory beside a card's than its limit: what was declared for libraries was
+    /// too little then, and nobody should have to find that out.
+    fn look_at_host(&mut self, event: &EpochEvent, run: &mut Run) -> Result<()> {
+        let Some(limit) =
+            self.request.host_limit.filter(|limit| event.memory.resident_peak_bytes > limit.get())
+        else {
+            return Ok(());
+        };
+        if run.is_host_over || !self.on()?.has_own_memory() {
+            return Ok(());
+        }
+        run.is_host_over = true;
+        let peak = Bytes(event.memory.resident_peak_bytes);
+        let what = format!(
+            "the process took {peak:#} of the host's memory at its most, over the host memory limit of {limit:#}: the program and its \
+             libraries need more than was declared for them; raise --host-memory"
+        );
+        self.tell(&Notice::Remarked { step: event.step, what })
     }
 
     /// Tells everyone of an epoch; why to stop, if somebody wants that.

@@ -5,6 +5,7 @@
 //! into it (`parity`, `rate_finder`), what is kept beside its steps (`best`, `average`).
 
 mod batch_sizes;
+mod host;
 mod options;
 mod pipelines;
 mod planning;

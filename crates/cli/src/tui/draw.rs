@@ -17,6 +17,8 @@ pub struct Live {
     /// What the process takes, and took at most, as the system counts it.
     pub resident: Bytes,
     pub peak: Bytes,
+    /// What the process takes of the host's memory, now and at most.
+    pub host: (Bytes, Bytes),
     /// What each stage of the pipeline has done.
     pub stages: Vec<StageCount>,
     /// Threads and batches of the pipeline.
@@ -107,6 +109,13 @@ fn memory_bar(frame: &mut Frame<'_>, state: &State, live: &Live, area: Rect) {
     let part = live.resident.get() as f64 / whole.get().max(1) as f64;
     let label =
         format!("memory {} of {what} {whole}  peak {}  planned {}", live.resident, live.peak, state.planned);
+    let label = match state.host {
+        None => label,
+        Some(host) => {
+            let of = host.limit.map_or(String::new(), |limit| format!(" of {limit}"));
+            format!("{label}  host {} peak {}{of}", live.host.0, live.host.1)
+        }
+    };
     let color = if part > 1.0 { Color::Red } else { Color::Green };
     let gauge = Gauge::default().ratio(part.clamp(0.0, 1.0)).label(label);
     frame.render_widget(gauge.gauge_style(Style::new().fg(color)), area);
@@ -228,6 +237,7 @@ mod tests {
         let live = Live {
             resident: Bytes::mib(24),
             peak: Bytes::mib(27),
+            host: (Bytes::mib(700), Bytes::mib(710)),
             stages: vec![count("source"), count("batch")],
             parallelism: (2, 4),
             pipeline: (Bytes::mib(1), Bytes::mib(3)),

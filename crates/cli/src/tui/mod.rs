@@ -56,6 +56,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the process takes of the host's memory, now and at most.
+    fn of_host() -> (Bytes, Bytes) {
+        (process::resident().unwrap_or(Bytes::ZERO), process::peak_resident().unwrap_or(Bytes::ZERO))
+    }
+
     /// What the memory limit counts, now and at most.
     fn counted(&self) -> (Bytes, Bytes) {
         match &*self.device.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -63,9 +68,7 @@ impl Shared {
                 let counted = device.counted();
                 (counted.now, counted.peak)
             }
-            None => {
-                (process::resident().unwrap_or(Bytes::ZERO), process::peak_resident().unwrap_or(Bytes::ZERO))
-            }
+            None => Shared::of_host(),
         }
     }
 }
@@ -149,6 +152,9 @@ impl Callback for LiveView {
             let limit =
                 state.memory_limit.map_or(String::new(), |limit| format!(" of the memory limit {limit}"));
             say!("peak {peak}{limit}; {} planned", state.planned);
+            if let Some(host) = &state.host {
+                say!("host peak {}; {}", Shared::of_host().1, host.text());
+            }
         }
         if self.shared.is_stopping.load(Relaxed) {
             say!("stopped by q; go on with --resume and the same --out");
@@ -215,6 +221,7 @@ fn show(shared: &Shared, mut terminal: DefaultTerminal) {
         let live = Live {
             resident,
             peak,
+            host: Shared::of_host(),
             stages: watch.stages(),
             parallelism: watch.parallelism(),
             pipeline: watch.bytes(),

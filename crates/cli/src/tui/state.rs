@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use plimsoll::internals::graph::counted;
+use plimsoll::internals::run::HostAccount;
 use plimsoll::prelude::*;
 use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 
@@ -15,6 +16,8 @@ const EVENT_CHARS: usize = 200;
 pub struct State {
     /// The memory limit, if there is one.
     pub memory_limit: Option<Bytes>,
+    /// The account of the host's memory beside a card's.
+    pub host: Option<HostAccount>,
     /// What was planned, of that the most that each kind holds at once, and what stays unused.
     pub planned: Bytes,
     pub kinds: Vec<(&'static str, Bytes)>,
@@ -41,6 +44,7 @@ impl State {
         let info = plan.info;
         let peak = &info.peak;
         self.memory_limit = plan.limit;
+        self.host = info.host;
         self.planned = info.planned;
         self.kinds = peak.kinds.iter().map(|(kind, bytes)| (kind.name(), *bytes)).collect();
         if peak.unused > Bytes::ZERO {

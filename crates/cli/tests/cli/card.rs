@@ -71,3 +71,62 @@ fn a_memory_limit_on_a_card_is_kept_as_the_driver_counts_it_with_the_same_bits()
         assert!(error.contains("cannot be kept"), "{error}");
     }
 }
+
+/// The most that a process ever had resident, as the system says while it runs.
+fn peak_resident(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Trains on the card under both limits: the plan it announced, what the card held at most, and what the host did.
+fn train_under_both(words: &str, card: u64, host: u64, before: u64) -> (Value, u64, u64) {
+    let limits = format!("--memory {card} --host-memory {host} --device cuda --epochs 1 --json");
+    let words = words.split(' ').chain(limits.split(' '));
+    let mut command = plimsoll();
+    command.arg("train").args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut of_card, mut of_host) = (0, 0);
+    while child.try_wait().unwrap().is_none() {
+        of_card = of_card.max(held().unwrap_or(0).saturating_sub(before));
+        of_host = of_host.max(peak_resident(child.id()).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |event: &str| events.iter().rfind(|line| line["event"] == event).unwrap().clone();
+    let own = bytes(&of("epoch"), "resident_peak_bytes");
+    (of("plan"), of_card, of_host.max(own))
+}
+
+#[test]
+fn ten_runs_on_a_card_keep_the_hosts_limit_and_the_cards() {
+    let Some(before) = card() else { return };
+    let models = [
+        "mlp --width 2048 --data digits --batch 128",
+        "cnn --width 64 --data digits --batch 128",
+        "resnet18 --width 64 --take 512 --batch 64",
+        "gpt --take 64 --batch 16 --width 256 --depth 4 --heads 4",
+        "lstm --take 64 --batch 16 --width 512 --depth 2",
+    ];
+    let scratch = plimsoll_testing::Scratch::new("both-limits");
+    for (i, (model, spare)) in models.iter().flat_map(|model| [(model, 0), (model, 512 << 20)]).enumerate() {
+        let words: Vec<&str> = model.split(' ').collect();
+        let plan = [&["plan"], &words[..], &["--no-frontier"]].concat();
+        let (free, _) = run(&plan, None, before).unwrap();
+        // First the least of both, then some more of the host and some less of the card than the fastest plan takes.
+        let floor = bytes(&free, "floor_bytes");
+        let card = if spare == 0 { floor } else { floor.midpoint(bytes(&free, "unlimited_bytes")) };
+        let host = bytes(&free, "host_planned_bytes") + spare;
+        let out = scratch.path(&format!("run-{i}"));
+        let (plan, of_card, of_host) = train_under_both(&format!("{model} --out {out}"), card, host, before);
+        println!("{model}: card {of_card} of {card}, host {of_host} of {host}");
+        assert!(of_card <= card && of_host <= host, "{model}: {of_card} of {card}, {of_host} of {host}");
+        assert!(
+            bytes(&plan, "host_planned_bytes") <= host && bytes(&plan, "planned_bytes") <= card,
+            "{plan}"
+        );
+    }
+}

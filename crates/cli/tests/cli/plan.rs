@@ -113,6 +113,23 @@ fn a_step_is_planned_for_a_card_that_is_not_here() {
     let hosted = plan(&["--batch", "16", "--memory", &low, "--host-memory", "2GiB"]).unwrap();
     assert!(bytes(&hosted, "offloaded_copies") > 0 && bytes(&hosted, "hosted_bytes") > 400 << 20, "{hosted}");
     assert!(bytes(&hosted, "host_bytes") <= 2 << 30, "{hosted}");
+    // Everything of the host is counted within its limit, and what cannot be is refused with the least.
+    let parts = ["host_program_bytes", "host_pipeline_bytes", "host_staging_bytes", "host_bytes"];
+    let sum: u64 = parts.iter().map(|part| bytes(&hosted, part)).sum();
+    assert_eq!(sum, bytes(&hosted, "host_planned_bytes"), "{hosted}");
+    assert!(sum <= 2 << 30 && bytes(&hosted, "host_limit_bytes") == 2 << 30, "{hosted}");
+    assert!(bytes(&hosted, "host_program_bytes") > 700 << 20, "{hosted}");
+    let refused = plan(&["--batch", "16", "--host-memory", "500MiB"]).unwrap();
+    let least = bytes(&refused, "host_floor_bytes");
+    assert!(refused["fits"] == false && least > 700 << 20, "{refused}");
+    assert!(
+        refused["why"].as_str().unwrap().starts_with("a host memory limit of 500 MiB cannot be kept"),
+        "{refused}"
+    );
+    let kept = plan(&["--batch", "16", "--host-memory", &least.to_string()]).unwrap();
+    assert!(kept["fits"] == true && bytes(&kept, "host_planned_bytes") <= least, "{kept}");
+    // Nobody named a limit, and the machine of a recorded card is not known: what is planned is said all the same.
+    assert!(free["host_limit_bytes"].is_null() && bytes(&free, "host_planned_bytes") > 700 << 20, "{free}");
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct Recipe {
     pub labels: Vec<Type>,
     /// What the process will take beside the step: an input pipeline, say.
     pub reserved: Bytes,
+    /// What the process takes of the host's memory beside what the request allows for copies: see [`StepOptions::host_beside`].
+    pub host_beside: Bytes,
     /// Whether the next batch is on its way to the device while a step runs, so that two of them are there.
     pub ahead: bool,
     /// How many lengths sequences are padded to: each is a shape of batches, for which a step is planned and kept.
@@ -68,6 +70,7 @@ impl Recipe {
             inputs: vec![input],
             labels: vec![labels],
             reserved: Bytes::ZERO,
+            host_beside: Bytes::ZERO,
             ahead: false,
             lengths: 1,
         }
@@ -88,6 +91,7 @@ impl Recipe {
             request: self.request.clone(),
             batched: true,
             reserved: self.reserved,
+            host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.request.precision.needs_loss_scale(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.

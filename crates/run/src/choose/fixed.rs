@@ -7,6 +7,7 @@
 //! read from a file or built. Only where the process already has more than that (a large program around the engine) is it
 //! measured, and then what was measured first stays as long as it holds.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_device::{Bytes, process};
@@ -80,6 +81,36 @@ impl FixedMemory {
     }
 }
 
+/// Room for what a device's libraries load after the process is measured.
+const HOST_GROWTH: Bytes = Bytes::mib(64);
+/// What is measured of the host beside a device with memory of its own is rounded up to this.
+const HOST_GRAIN: u64 = 16 << 20;
+
+/// What the process takes of the host's memory beside a device with memory of its own, tensors, pipelines and copies apart: the program
+/// and the device's driver and libraries, as declared. Where the process has more than that when this is first asked (a large program
+/// around the engine), as measured then: from then on the figure stays.
+pub fn host_program(device: &Device) -> Bytes {
+    static FIRST: OnceLock<Bytes> = OnceLock::new();
+    let libraries = device.backend().host_program();
+    let own = *FIRST.get_or_init(|| {
+        // The emulator's tensors are in the host's memory.
+        let taken = device.taken().unwrap_or(Bytes::ZERO);
+        let tensors = device.memory_info().reserved.saturating_sub(taken);
+        process::resident().unwrap_or(Bytes::ZERO).saturating_sub(tensors)
+    });
+    host_figure(own, libraries)
+}
+
+/// What to declare for a process of which `own` bytes are resident, on a device whose libraries are declared to take so much.
+fn host_figure(own: Bytes, libraries: Bytes) -> Bytes {
+    // Without libraries there is nothing that they load.
+    let growth = if libraries > Bytes::ZERO { HOST_GROWTH } else { GROWTH };
+    if own + growth <= PROGRAM + libraries {
+        return PROGRAM + libraries;
+    }
+    Bytes((own + growth).get().next_multiple_of(HOST_GRAIN))
+}
+
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
     static MEASURED: AtomicU64 = AtomicU64::new(0);
@@ -131,5 +162,16 @@ mod tests {
         // What no longer holds is measured anew, and so is what is far too much.
         assert_eq!(declared(mib(46), first).0, mib(50));
         assert_eq!(declared(mib(28), first).0, mib(32));
+    }
+
+    #[test]
+    fn the_host_beside_a_card_counts_as_declared_and_a_larger_process_as_measured() {
+        let (mib, libraries) = (Bytes::mib, Bytes::mib(768));
+        for own in [mib(5), mib(400), PROGRAM + libraries.saturating_sub(HOST_GROWTH)] {
+            assert_eq!(host_figure(own, libraries), PROGRAM + libraries, "{own}");
+        }
+        assert_eq!(host_figure(mib(1000), libraries), mib(1072));
+        assert_eq!(host_figure(mib(5), Bytes::ZERO), PROGRAM);
+        assert_eq!(host_figure(mib(60), Bytes::ZERO), mib(64));
     }
 }

@@ -3,7 +3,7 @@
 use plimsoll_device::Bytes;
 use plimsoll_plan::Exactness;
 
-use crate::memory::FixedMemory;
+use crate::memory::{FixedMemory, HostAccount};
 use crate::peak::Peak;
 
 /// What was planned for a step. Bytes are of the whole process, as the system will count it.
@@ -39,6 +39,8 @@ pub struct PlanFigures {
     pub host_bytes: Bytes,
     /// Bytes of those in which state lives between updates.
     pub hosted_bytes: Bytes,
+    /// Everything that the process will take of the host's memory beside a device's own, where a trainer knows it: with its pipelines.
+    pub host: Option<HostAccount>,
     /// Bytes that a step copies to the host, to fetch them back later.
     pub offloaded_bytes: Bytes,
     /// Copies to the host and back in a step.
@@ -71,6 +73,7 @@ impl PlanFigures {
         recomputed_ops: 0,
         host_bytes: Bytes::ZERO,
         hosted_bytes: Bytes::ZERO,
+        host: None,
         offloaded_bytes: Bytes::ZERO,
         offloaded_copies: 0,
         micro_batches: 0,

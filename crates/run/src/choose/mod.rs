@@ -15,8 +15,8 @@ mod step_plan;
 mod subject;
 
 pub(crate) use candidate::{PlannedPart, Shared, staged};
-pub use fixed::PROGRAM;
 pub(crate) use fixed::left_for_libraries;
+pub use fixed::{PROGRAM, host_program};
 pub use frontier::{Frontier, FrontierPoint, undominated};
 pub use info::PlanFigures;
 pub(crate) use placement::is_movable;

@@ -77,10 +77,10 @@ impl StepToPlan {
         Ok(())
     }
 
-    /// What host memory would help, where the device can copy to it and none was allowed.
+    /// What host memory would help, where the device can copy to it and less or none was allowed.
     fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Remedy>> {
         let device = &self.step.device;
-        if self.host() > Bytes::ZERO || device.backend().rough_link().is_none() {
+        if device.backend().rough_link().is_none() {
             return Ok(None);
         }
         let hosting = StepToPlan { options: self.options.clone().host_limit(Some(MUCH)), ..self.clone() };
@@ -91,14 +91,18 @@ impl StepToPlan {
         let parts = planned.passes.iter().chain(&planned.update);
         let copied = parts.map(|part| part.graph.figures().host_bytes).max().unwrap_or(0);
         let host = Bytes(copied) + placement.host;
-        if host == Bytes::ZERO {
+        // More than is needed is no help where it was allowed already.
+        if host <= self.host() {
             return Ok(None);
         }
         // State that may move with host memory and not without it is counted with the account here.
         let beside = elsewhere.saturating_sub(hosting.movable_bytes().saturating_sub(self.movable_bytes()));
-        let flag = format!("--host-memory {}MiB", host.get().div_ceil(1 << 20));
-        let change = "host memory to copy to and fetch from".into();
-        Ok(Some(Remedy { flag, change, least: beside + whole_pages(device, floor) }))
+        let flag = format!("--host-memory {}MiB", (host + self.options.host_beside).get().div_ceil(1 << 20));
+        let change = match self.host() {
+            Bytes::ZERO => "host memory to copy to and fetch from",
+            _ => "more host memory to copy to and fetch from",
+        };
+        Ok(Some(Remedy { flag, change: change.into(), least: beside + whole_pages(device, floor) }))
     }
 
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.

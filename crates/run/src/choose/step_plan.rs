@@ -104,6 +104,7 @@ impl StepPlan {
             recomputed_ops: sum(&|part| part.graph.figures().recomputed_ops),
             host_bytes: most(&|part| part.graph.figures().host_bytes) + host,
             hosted_bytes: host,
+            host: None,
             offloaded_bytes: Bytes(sum(&|part| part.graph.copies().1)),
             offloaded_copies: sum(&|part| part.graph.copies().0),
             micro_batches,

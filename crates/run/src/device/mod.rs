@@ -293,6 +293,11 @@ impl Device {
         self.0.backend.is_idle()
     }
 
+    /// Whether it is only the record of a device ([`Device::profiled`]): steps can be planned for it, and nothing can be run.
+    pub fn is_recorded(&self) -> bool {
+        self.0.backend.is_recorded()
+    }
+
     /// Whether tensors are in memory of its own, and not in the host's.
     pub fn has_own_memory(&self) -> bool {
         !self.0.backend.is_host()

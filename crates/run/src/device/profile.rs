@@ -167,6 +167,10 @@ impl Backend for Profile {
         Err(self.absent())
     }
 
+    fn is_recorded(&self) -> bool {
+        true
+    }
+
     fn is_host(&self) -> bool {
         false
     }
@@ -174,6 +178,10 @@ impl Backend for Profile {
     fn rough_link(&self) -> Option<Link> {
         let speed = LINK_BYTES / self.kernels.get(LINK)?.seconds.max(1e-9);
         Some(Link { up: speed, down: speed })
+    }
+
+    fn host_program(&self) -> Bytes {
+        plimsoll_cuda::HOST_PROGRAM
     }
 
     fn taken(&self) -> Option<Bytes> {

@@ -5,7 +5,7 @@
 
 use plimsoll_device::Bytes;
 
-use super::FixedMemory;
+use super::{FixedMemory, HostAccount};
 
 /// Something that would lower the least.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,7 @@ impl Refusal<'_> {
             ("arena", least.saturating_sub(account.total())),
         ];
         parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
-        let wide = |figures: &mut dyn Iterator<Item = Bytes>| {
-            figures.map(|b| unit.figure(b).len()).max().unwrap_or(0)
-        };
-        let width = wide(&mut parts.iter().map(|(_, bytes)| *bytes));
+        let width = unit.width(parts.iter().map(|(_, bytes)| *bytes));
         for (name, bytes) in parts {
             let at = self
                 .fullest
@@ -63,29 +60,73 @@ impl Refusal<'_> {
         }
         if !self.heaviest.is_empty() {
             lines.push("the heaviest tensors:".into());
-            let width = wide(&mut self.heaviest.iter().map(|(_, bytes)| *bytes));
+            let width = unit.width(self.heaviest.iter().map(|(_, bytes)| *bytes));
             for (name, bytes) in self.heaviest {
                 lines.push(format!("  {:>width$} {}  {name}", unit.figure(*bytes), unit.name()));
             }
         }
-        lines.push("ways out:".into());
         let higher = Remedy {
             flag: format!("--memory {}", unit.enough(least)),
             change: "a higher memory limit".into(),
             least,
         };
-        let ways: Vec<&Remedy> = std::iter::once(&higher).chain(self.ways).collect();
-        let flags = ways.iter().map(|way| way.flag.chars().count()).max().unwrap_or(0);
-        let width = wide(&mut ways.iter().map(|way| way.least));
-        for way in ways {
-            let keeps = if way.least <= asked { "" } else { ", with --memory raised to that" };
-            let keeps = if way.flag == higher.flag { "" } else { keeps };
-            let (least, unit) = (unit.figure(way.least), unit.name());
-            lines
-                .push(format!("  {:<flags$}  least {least:>width$} {unit}  {}{keeps}", way.flag, way.change));
-        }
+        lines.extend(ways_out("--memory", asked, higher, self.ways, unit));
         lines.join("\n")
     }
+}
+
+/// What a refusal of the host's memory is about.
+pub(crate) struct HostRefusal<'a> {
+    pub(crate) account: &'a HostAccount,
+    pub(crate) least: Bytes,
+    pub(crate) ways: &'a [Remedy],
+}
+
+impl HostRefusal<'_> {
+    /// The text, in several lines without an end of line behind the last.
+    pub(crate) fn text(&self) -> String {
+        let HostRefusal { account, least, ways } = *self;
+        let asked = account.limit.unwrap_or(Bytes::ZERO);
+        let unit = Unit::of(least.max(asked));
+        let (mut limit, lowest) = (unit.short(asked), unit.short(least));
+        if limit == lowest {
+            limit += &format!(" ({} bytes)", asked.get());
+        }
+        let what = match account.is_given {
+            true => format!("a host memory limit of {limit} cannot be kept"),
+            false => format!("the host has {limit} for this process, which is not enough"),
+        };
+        let bytes = least.get();
+        let mut lines = vec![format!("{what}: the least for this training is {lowest} ({bytes} bytes)")];
+        let parts = account.parts().into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO);
+        let parts: Vec<(&str, Bytes)> = parts.collect();
+        let width = unit.width(parts.iter().map(|(_, bytes)| *bytes));
+        for (name, bytes) in parts {
+            lines.push(format!("  {name:<8}  {:>width$} {}", unit.figure(bytes), unit.name()));
+        }
+        let change =
+            if account.is_given { "a higher limit of the host's memory" } else { "a larger machine" };
+        let flag = format!("--host-memory {}", unit.enough(least));
+        let higher = Remedy { flag, change: change.into(), least };
+        lines.extend(ways_out("--host-memory", asked, higher, ways, unit));
+        lines.join("\n")
+    }
+}
+
+/// The ways out as lines: a higher limit first, then the others, and for those that do not keep the limit that was asked what `flag`
+/// must be raised to.
+fn ways_out(flag: &str, asked: Bytes, higher: Remedy, others: &[Remedy], unit: Unit) -> Vec<String> {
+    let ways: Vec<&Remedy> = std::iter::once(&higher).chain(others).collect();
+    let flags = ways.iter().map(|way| way.flag.chars().count()).max().unwrap_or(0);
+    let width = unit.width(ways.iter().map(|way| way.least));
+    let mut lines = vec!["ways out:".to_string()];
+    for way in ways {
+        let is_kept = way.least <= asked || way.flag == higher.flag;
+        let keeps = if is_kept { String::new() } else { format!(", with {flag} raised to that") };
+        let (least, unit) = (unit.figure(way.least), unit.name());
+        lines.push(format!("  {:<flags$}  least {least:>width$} {unit}  {}{keeps}", way.flag, way.change));
+    }
+    lines
 }
 
 /// The one unit of a text.
@@ -125,6 +166,11 @@ impl Unit {
 
     fn figure(self, bytes: Bytes) -> String {
         format!("{:.*}", self.digits(), bytes.get() as f64 / self.bytes() as f64)
+    }
+
+    /// How many characters the widest of these figures has.
+    fn width(self, figures: impl Iterator<Item = Bytes>) -> usize {
+        figures.map(|bytes| self.figure(bytes).len()).max().unwrap_or(0)
     }
 
     /// With its unit, and without digits that say nothing.
@@ -219,5 +265,31 @@ ways out:
             text.contains("of 72.3 MiB (75842815 bytes) cannot") && text.contains("(75842816 bytes)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_refusal_of_the_host_names_who_holds_what_and_the_least() {
+        let account = HostAccount {
+            limit: Some(Bytes::mib(700)),
+            is_given: true,
+            program: Bytes::mib(786),
+            pipeline: Bytes::mib(3),
+            staging: Bytes(13 << 19),
+            ..HostAccount::default()
+        };
+        let way = Remedy { flag: "--batch 4".into(), change: "4 samples".into(), least: Bytes::mib(790) };
+        let (least, ways) = (account.beside(), [way]);
+        let expected = "\
+a host memory limit of 700 MiB cannot be kept: the least for this training is 795.5 MiB (834142208 bytes)
+  program   786.0 MiB
+  pipeline    3.0 MiB
+  staging     6.5 MiB
+ways out:
+  --host-memory 795.5MiB  least 795.5 MiB  a higher limit of the host's memory
+  --batch 4               least 790.0 MiB  4 samples, with --host-memory raised to that";
+        assert_eq!(HostRefusal { account: &account, least, ways: &ways }.text(), expected);
+        let machine = HostAccount { is_given: false, ..account };
+        let text = HostRefusal { account: &machine, least, ways: &[] }.text();
+        assert!(text.starts_with("the host has 700 MiB for this process, which is not enough"), "{text}");
     }
 }

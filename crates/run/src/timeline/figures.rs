@@ -1,5 +1,6 @@
 //! The figures of a step's plan as they are written ([`plimsoll_record::Plan`]): the one way from the engine's numbers to a file.
 
+use plimsoll_device::Bytes;
 use plimsoll_record as record;
 
 use crate::choose::{FrontierPoint, PlanFigures};
@@ -7,7 +8,14 @@ use crate::choose::{FrontierPoint, PlanFigures};
 /// Model, batch, device and memory limit are the caller's to add: a plan does not know them.
 impl From<&PlanFigures> for record::Plan {
     fn from(info: &PlanFigures) -> record::Plan {
+        let host = info.host.unwrap_or_default();
         record::Plan {
+            host_limit_bytes: host.limit.map(Bytes::get),
+            host_limit_given: host.is_given,
+            host_planned_bytes: info.host.map(|host| host.planned().get()),
+            host_program_bytes: host.program.get(),
+            host_pipeline_bytes: host.pipeline.get(),
+            host_staging_bytes: host.staging.get(),
             planned_bytes: info.planned.get(),
             floor_bytes: info.floor.get(),
             unlimited_bytes: info.unlimited.get(),

@@ -22,6 +22,9 @@ pub struct StepOptions {
     pub batched: bool,
     /// What the process will take for other things while the step runs: an input pipeline, say.
     pub reserved: Bytes,
+    /// What of the host's memory is taken beside that which [`MemoryRequest::host_limit`] leaves for copies, so that a refusal that
+    /// proposes host memory names all of it.
+    pub host_beside: Bytes,
     /// Whether the next batch of inputs is on its way while the step runs, so that there are two of them.
     pub ahead: bool,
     /// Whether the first output, the loss, must be finite: if it is not, the step is an error and changes nothing. Without
@@ -38,6 +41,7 @@ impl Default for StepOptions {
             request: MemoryRequest { exactness: Exactness::Bitwise, ..MemoryRequest::default() },
             batched: false,
             reserved: Bytes::ZERO,
+            host_beside: Bytes::ZERO,
             ahead: false,
             guarded: false,
             shapes: 4,

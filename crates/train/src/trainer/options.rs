@@ -45,8 +45,11 @@ impl Trainer {
 
     /// What the input pipeline may take of it. Without a word it takes an eighth of the memory limit, or as little as it can.
     ///
-    /// On a device with memory of its own the limit is of that, and this is of the host's: the pipelines take an eighth of it,
-    /// at most 64 MiB, and activations may be copied to the rest and fetched back.
+    /// On a device with memory of its own the memory limit is of that, and this is the limit of the host's: the most that the process
+    /// may take of it, everything counted. The program with the device's driver and libraries comes first, then a batch in staging, then
+    /// the pipelines with an eighth of it (at most 64 MiB, or as little as they can where it is tight); activations and optimizer state
+    /// may be kept in the rest. What cannot be kept is refused with the least that can. Without a word nothing is copied, and the limit
+    /// is what the machine or its control group has: [`PlanFigures::host`](plimsoll_run::PlanFigures::host) has the account.
     #[must_use]
     pub fn host_limit(mut self, bytes: Option<Bytes>) -> Trainer {
         self.request.host_limit = bytes;

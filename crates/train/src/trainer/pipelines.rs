@@ -36,7 +36,8 @@ impl Pipelines<'_> {
         let share = if self.validation.is_some() { 2 } else { 1 };
         let part = |bytes: Bytes| Bytes((bytes.get() / PART).min(MOST) / share);
         let wanted = match (self.request.host_limit, self.request.limit) {
-            (Some(bytes), _) if self.device.copies_to_host() => part(bytes),
+            (Some(_), _) if self.device.has_own_memory() && self.share.is_lean => Bytes::ZERO,
+            (Some(bytes), _) if self.device.has_own_memory() => part(bytes),
             (Some(bytes), _) => return Ok(data.clone().memory(Bytes(bytes.get() / share))),
             (None, None) => return Ok(data.clone()),
             (None, Some(_)) if self.share.is_lean => Bytes::ZERO,
@@ -61,16 +62,6 @@ impl Pipelines<'_> {
         }
         let validation = self.validation.map(least).transpose()?;
         Ok(in_pages(least(data)? + validation.unwrap_or_default()))
-    }
-
-    /// What of the host's memory is left for copies of activations, where the device has a use for it.
-    pub(crate) fn left_for_copies(&self, data: &Dataset) -> Result<Option<Bytes>> {
-        match self.request.host_limit {
-            Some(bytes) if self.device.copies_to_host() => {
-                Ok(Some(bytes.saturating_sub(self.declared(data)?)))
-            }
-            _ => Ok(None),
-        }
     }
 
     /// A plan whose least is that with pipelines that take the least.

@@ -9,9 +9,10 @@ use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
-use plimsoll_run::{Error as RunError, Frontier, MemoryRequest, PlanFigures, StepPlan, StepPlanner};
+use plimsoll_run::{Error as RunError, Frontier, PlanFigures, StepPlan, StepPlanner};
 
 use super::Trainer;
+use super::host::batch_types;
 use super::pipelines::{Pipelines, Share};
 use crate::error::{Error, Result};
 
@@ -53,7 +54,7 @@ impl Trainer {
             let limit = self.request.limit;
             let (mut plan, share) =
                 first_that_fits(self.attempts(data)?, |recipe| self.planner(recipe)?.plan(limit))?;
-            plan.figures = self.pipelines(share)?.with_least(plan.figures, data)?;
+            plan.figures = self.with_figures(plan.figures, data, share)?;
             Ok(plan)
         })
     }
@@ -69,7 +70,7 @@ impl Trainer {
         let (device, data) = (self.on()?, data.borrow());
         device.scope(|| {
             let share = self.look_at_other_shapes(data, Share::default(), None)?;
-            let mut recipe = self.recipe(data, true)?;
+            let mut recipe = self.recipe(data, true, share)?;
             // With pipelines that take the least, as for the least that a plan names.
             recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
             Ok(self.planner(recipe)?.frontier_from(share.others_floor, limits, time)?)
@@ -79,7 +80,7 @@ impl Trainer {
     /// The least memory limit for a step on such data: with pipelines that take the least. Needs no kernel timed.
     pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
         let share = self.look_at_other_shapes(data, Share::default(), None)?;
-        let mut recipe = self.recipe(data, true)?;
+        let mut recipe = self.recipe(data, true, share)?;
         recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
         Ok(self.planner(recipe)?.floor().max(share.others_floor))
     }
@@ -96,7 +97,7 @@ impl Trainer {
     ) -> Result<(PlanFigures, Frontier)> {
         let device = self.on()?;
         device.scope(|| {
-            let mut planner = self.planner(self.recipe(data.borrow(), true)?)?;
+            let mut planner = self.planner(self.recipe(data.borrow(), true, self.share)?)?;
             planner.set_outside(outside);
             Ok((planner.plan(self.request.limit)?.figures, planner.frontier(limits, time)?))
         })
@@ -114,43 +115,50 @@ impl Trainer {
     /// What was planned. The least is that with pipelines that take the least.
     pub(crate) fn info(&self, data: &Dataset) -> Result<Option<PlanFigures>> {
         let Some(training) = &self.training else { return Ok(None) };
-        self.pipelines(self.share)?.with_least(training.info().clone(), data).map(Some)
+        self.with_figures(training.info().clone(), data, self.share).map(Some)
     }
 
-    /// The recipe for data like this.
-    pub(crate) fn recipe(&self, data: &Dataset, labelled: bool) -> Result<Recipe> {
-        let Some(batch) = data.batch_size() else {
-            return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
-        };
-        let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
-        let spec = data.spec()?;
-        if labelled && (spec.len() < 2 || spec.len() <= self.n_labels) {
-            let (n, labels) = (spec.len(), self.n_labels);
+    /// A plan with what only a trainer knows of it: the least with pipelines that take the least, and the account of the host.
+    fn with_figures(&self, figures: PlanFigures, data: &Dataset, share: Share) -> Result<PlanFigures> {
+        let figures = self.pipelines(share)?.with_least(figures, data)?;
+        self.with_host_figures(figures, data, share)
+    }
+
+    /// The recipe for data like this, with pipelines that have this share.
+    pub(crate) fn recipe(&self, data: &Dataset, labelled: bool, share: Share) -> Result<Recipe> {
+        let types = batch_types(data, self.batch_of(data)?)?;
+        if labelled && (types.len() < 2 || types.len() <= self.n_labels) {
+            let (n, labels) = (types.len(), self.n_labels);
             let why =
                 format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
             return Err(Error::Mismatch(why));
         }
-        let ty = |field: &FieldSpec| {
-            let shape: Vec<usize> = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
-            Type::new(field.dtype, &shape[..])
-        };
         // What has fewer fields has no labels.
-        let n_labels = if spec.len() > self.n_labels { self.n_labels } else { 0 };
-        let (inputs, labels) = spec.split_at(spec.len() - n_labels);
-        let host_limit = self.pipelines(self.share)?.left_for_copies(data)?;
-        Ok(Recipe {
+        let n_labels = if types.len() > self.n_labels { self.n_labels } else { 0 };
+        let (inputs, labels) = types.split_at(types.len() - n_labels);
+        let recipe = Recipe {
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
-            request: MemoryRequest { host_limit, ..self.request.clone() },
+            request: self.request.clone(),
             clip: self.clip,
             metrics: self.metrics.clone(),
-            inputs: inputs.iter().map(ty).collect(),
-            labels: labels.iter().map(ty).collect(),
+            inputs: inputs.to_vec(),
+            labels: labels.to_vec(),
             reserved: Bytes::ZERO,
+            host_beside: Bytes::ZERO,
             // A device with memory of its own is given the next batch while it computes, unless that is only random numbers.
             ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
             lengths: data.padded_lengths()?.len(),
-        })
+        };
+        self.with_host(recipe, data, share)
+    }
+
+    /// Samples in the batches of such data: fewer than its batch size where it has not so many.
+    pub(super) fn batch_of(&self, data: &Dataset) -> Result<usize> {
+        let Some(batch) = data.batch_size() else {
+            return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
+        };
+        Ok(data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize)))
     }
 
     /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
@@ -192,14 +200,17 @@ impl Trainer {
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
         let wished =
             self.look_at_other_shapes(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
+        // What does not go with the model is told before what does not fit.
+        self.recipe(data, true, wished)?;
+        let wished = self.within_host(data, wished)?;
         let mut shares = vec![wished];
-        if self.request.host_limit.is_none() && !wished.is_lean {
+        if (self.request.host_limit.is_none() || self.on()?.has_own_memory()) && !wished.is_lean {
             shares.push(Share { is_lean: true, ..wished });
         }
-        let recipe = self.recipe(data, true)?;
         let with = |share: Share| {
+            let recipe = self.recipe(data, true, share)?;
             let beside = self.beside(&recipe)? + self.pipelines(share)?.declared(data)?;
-            Ok((Recipe { reserved: beside, ..recipe.clone() }, share))
+            Ok((Recipe { reserved: beside, ..recipe }, share))
         };
         shares.into_iter().map(with).collect()
     }
@@ -210,9 +221,13 @@ impl Trainer {
     /// # Errors
     /// The limit is lower: the refusal is that of the shape that needs most.
     fn look_at_other_shapes(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
-        let full = self.recipe(data, true)?;
+        let shapes = self.other_shapes(data)?;
+        if shapes.is_empty() {
+            return Ok(share);
+        }
+        let full = self.recipe(data, true, share)?;
         let least = self.pipelines(share)?.least(data)?;
-        for shape in self.other_shapes(data)? {
+        for shape in shapes {
             let mut planner = self.planner(self.for_shape(data, &full, shape, least)?)?;
             let floor = planner.floor();
             if let Some(limit) = limit.filter(|limit| *limit < floor) {
@@ -299,7 +314,7 @@ impl Trainer {
             let limit = self.request.limit;
             let (_, share) =
                 first_that_fits(self.attempts(data)?, |recipe| self.planner(recipe)?.plan(limit))?;
-            let (full, pipelines) = (self.recipe(data, true)?, self.pipelines(share)?.declared(data)?);
+            let (full, pipelines) = (self.recipe(data, true, share)?, self.pipelines(share)?.declared(data)?);
             let samples = data.batch_size().unwrap_or(1);
             let plan = |length: usize| {
                 let shape = BatchShape { samples, length: Some(length) };
@@ -338,7 +353,7 @@ impl Trainer {
     /// As [`Trainer::ready`], for a model that is only to be used.
     pub(crate) fn usable(&mut self, data: &Dataset, values: Values) -> Result<Dataset> {
         if self.training.is_none() {
-            let mut recipe = self.recipe(data, false)?;
+            let mut recipe = self.recipe(data, false, self.share)?;
             let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
             self.share.taken = self.reserved + Bytes(weights) + plimsoll_run::PROGRAM;
