@@ -10,7 +10,9 @@ pub use plimsoll_device::{
     Properties, ReleaseError, ReserveError, Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey, Traffic};
+pub use plimsoll_run::{
+    Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey, Traffic, on_device,
+};
 
 /// What the system says of this process: its memory and its processors.
 pub mod process {
