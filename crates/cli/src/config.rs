@@ -148,6 +148,15 @@ pub struct Config {
     #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tf32: Option<bool>,
+    /// Devices of layers by name, with commas: `embed=cpu,block*=cpu`. On a card, the ops of a layer on the CPU copy what they read to the
+    /// host and what they make back.
+    #[arg(long, value_name = "LAYER=DEVICE,…", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// Let ops that a card has no kernel for run on the host, instead of refusing the model; the run says which.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soft_placement: Option<bool>,
     /// Threads. [default: as many as this process may use]
     #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -276,7 +285,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
-            memory host_memory exact micro_batch device threads seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory exact micro_batch device place soft_placement threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }
 

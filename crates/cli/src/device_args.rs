@@ -30,10 +30,27 @@ impl<E: Into<Failure>> From<E> for NoDevice {
 /// The device that settings name.
 pub fn device(config: &Config) -> Result<Device, Failure> {
     let name = name(config);
-    named(name, config).map_err(|why| match why {
+    let device = named(name, config).map_err(|why| match why {
         NoDevice::Unknown => Failure(format!("there is no device {name}; use cpu, cuda or cuda:N")),
         NoDevice::Unusable(why) => why,
-    })
+    })?;
+    placing(&device, config)?;
+    Ok(device)
+}
+
+/// Tells a device which layers are to run where.
+fn placing(device: &Device, config: &Config) -> Result<(), Failure> {
+    device.soft_placement(config.soft_placement == Some(true));
+    for wish in config.place.iter().flat_map(|wishes| wishes.split(',')) {
+        match wish.split_once('=').map(|(layers, on)| (layers.trim(), on.trim())) {
+            Some((layers, on)) if !layers.is_empty() && !on.is_empty() => device.place(layers, on),
+            _ => {
+                let why = format!("--place {wish}: name a layer and its device, as in embed=cpu");
+                return Err(Failure(why));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn name(config: &Config) -> &str {
@@ -105,7 +122,9 @@ const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.tim
 pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
     let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
         let profile = Arc::new(profile.map_err(Failure)?);
-        Ok((Device::profiled(&profile)?, Some(profile)))
+        let device = Device::profiled(&profile)?;
+        placing(&device, config)?;
+        Ok((device, Some(profile)))
     };
     let name = name(config);
     if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
@@ -115,7 +134,7 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
         return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
     }
     match named(name, config) {
-        Ok(device) => Ok((device, None)),
+        Ok(device) => placing(&device, config).map(|()| (device, None)),
         Err(NoDevice::Unusable(why)) => Err(why),
         Err(NoDevice::Unknown) => {
             let records: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();

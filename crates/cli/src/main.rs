@@ -32,6 +32,7 @@ mod ops;
 mod out;
 mod pack;
 mod parity;
+mod placement_log;
 mod plan;
 mod plan_text;
 mod plan_trace;

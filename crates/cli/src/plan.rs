@@ -12,7 +12,7 @@ use crate::config::{BatchSize, Config};
 use crate::plan_text::About;
 use crate::plan_trace::Trace;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, device_args, model_setup, records, request};
+use crate::{Failure, Stop, batch_auto, device_args, model_setup, placement_log, records, request};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -40,6 +40,9 @@ pub struct Args {
     /// Memory limits to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
     #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory", "out"], help_heading = "Plan")]
     compare: Vec<Bytes>,
+    /// Also say where every op runs, and why there.
+    #[arg(long, conflicts_with_all = ["trace", "compare"], help_heading = "Plan")]
+    log_placement: bool,
     /// Do not look for the plans at other limits.
     #[arg(long, help_heading = "Plan")]
     no_frontier: bool,
@@ -99,7 +102,8 @@ fn model(
     let (mut line, mut text) = match asked {
         Ok(plan) => {
             let step = args.out.as_ref().map(|_| plan.timeline()).transpose()?;
-            let (info, remark) = (plan.figures.clone(), plan.remark());
+            let (info, remarks) = (plan.figures.clone(), plan.remarks());
+            let placed = args.log_placement.then(|| plan.placements()).transpose()?;
             // Constants that its trace made are counted by whoever plans next.
             drop(plan);
             let frontier = match args.no_frontier {
@@ -111,9 +115,13 @@ fn model(
             }
             let (mut line, mut text) =
                 (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()));
-            if let Some(remark) = remark {
-                text += &format!("note: {remark}\n");
-                line["remark"] = remark.into();
+            remarks.iter().for_each(|remark| text += &format!("note: {remark}\n"));
+            if !remarks.is_empty() {
+                line["remark"] = remarks.join("; ").into();
+            }
+            if let Some(placed) = &placed {
+                text += &placement_log::text(placed);
+                line["placement"] = placement_log::json(placed);
             }
             (line, text)
         }

@@ -204,6 +204,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Properties { name: self.name().into(), notes: self.notes(), ..Properties::default() }
     }
 
+    /// What the times of its kernels are filed under, where they are kept with those of another device.
+    fn times_prefix(&self) -> &'static str {
+        ""
+    }
+
     /// How fast it is, roughly.
     fn speed(&self) -> Speed;
 

@@ -10,7 +10,9 @@ pub use plimsoll_device::{
     Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
-pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey, Traffic};
+pub use plimsoll_run::{
+    Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey, Traffic, on_device,
+};
 
 /// The parts of [`Properties`].
 pub mod properties {

@@ -13,6 +13,21 @@ pub enum Error {
     /// An op was called wrongly, or has no gradient.
     #[error(transparent)]
     Graph(plimsoll_graph::Error),
+    /// An op was asked for on a device that its step has not.
+    #[error(
+        "{op}{} asks for {asked}, and this runs on {device}: name cpu or {device}, or allow soft placement \
+         (--soft-placement, Device::soft_placement)", site.at()
+    )]
+    Placement {
+        /// The op.
+        op: &'static str,
+        /// The line that asked.
+        site: Site,
+        /// The device that was asked for.
+        asked: String,
+        /// The device that there is.
+        device: String,
+    },
     /// Host data does not match the shape it was given for.
     #[error("{given} elements were given{} for a tensor of shape {shape}, which has {}", site.at(), shape.elements())]
     Length {

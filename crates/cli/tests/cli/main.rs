@@ -17,6 +17,7 @@ mod manners;
 mod memory_limit;
 mod model;
 mod parity;
+mod placement;
 mod plan;
 mod profile;
 mod report;

@@ -13,7 +13,8 @@ use super::candidate::{Candidate, Planned, PlannedPart, Shared};
 use super::limits::StepLimits;
 use super::placement::StatePlacement;
 use super::{PlanFigures, StepToPlan};
-use crate::device::{padded, whole_pages};
+use crate::device::{Placement, padded, whole_pages};
+use crate::error::Result;
 use crate::memory::FixedMemory;
 use crate::peak::Peak;
 
@@ -60,6 +61,46 @@ impl StepPlan {
         self.subject.remark()
     }
 
+    /// Where every op of the step runs and why there: the placement log of a plan, in the order of the graphs.
+    ///
+    /// # Errors
+    /// None but the engine's own: what cannot be placed is not planned.
+    pub fn placements(&self) -> Result<Vec<Placement>> {
+        let device = &self.subject.step.device;
+        let graphs = self.parts().map(|part| &part.graph.lowered().graph);
+        graphs.flat_map(|graph| graph.nodes().iter().map(|node| device.placement_of(graph, node))).collect()
+    }
+
+    /// Wishes for devices by names that no layer of the step has, as a sentence.
+    pub(crate) fn unmet_wishes(&self) -> Option<String> {
+        let names = self.subject.step.device.unmet_wishes();
+        (!names.is_empty())
+            .then(|| format!("no layer is called {}: nothing was placed by that name", names.join(", ")))
+    }
+
+    /// Which ops run on the host of a device with memory of its own, as a sentence.
+    pub(crate) fn hosted_ops(&self) -> Option<String> {
+        let lowered = || self.parts().map(|part| part.graph.lowered());
+        let n: usize = lowered().map(|l| l.hosts.iter().filter(|on_host| **on_host).count()).sum();
+        let device = &self.subject.step.device;
+        let first = lowered().find_map(|l| {
+            let node = l.graph.nodes().iter().zip(&l.hosts).find(|(_, on_host)| **on_host)?.0;
+            device.placement_of(&l.graph, node).ok()
+        })?;
+        let Placement { op, layer, why, .. } = first;
+        let name = if layer.is_empty() { op.to_string() } else { format!("{layer}/{op}") };
+        let run = if n == 1 { "runs" } else { "run" };
+        Some(format!(
+            "{} {run} on the host, {name} first ({why}): operands are copied there and back, and the step is not recorded",
+            plimsoll_graph::counted(n, "op")
+        ))
+    }
+
+    /// All that the owner of the step should know of it, a sentence each.
+    pub fn remarks(&self) -> Vec<String> {
+        self.remark().into_iter().chain(self.hosted_ops()).chain(self.unmet_wishes()).collect()
+    }
+
     fn parts(&self) -> impl Iterator<Item = &PlannedPart> {
         self.passes.iter().chain(&self.update)
     }
@@ -76,6 +117,7 @@ impl StepPlan {
         let sum =
             |of: &dyn Fn(&PlannedPart) -> u64| self.parts().map(|part| of(part) * part.runs as u64).sum();
         let arena = most(&|part| part.graph.bytes().max(1));
+        let staging = most(&|part| part.graph.host_staging(device));
         let kept_ns: u64 = sum(&|part| part.graph.figures().unlimited_ns);
         let micro_batches: usize = self.passes.iter().map(|part| part.runs).sum();
         let elsewhere = limits.account.total();
@@ -102,7 +144,7 @@ impl StepPlan {
             // Never a split for speed: a prediction that the parts take less time than the whole counts as the whole's.
             kept_seconds: kept_ns.max(limits.unlimited_ns) as f64 / 1e9,
             recomputed_ops: sum(&|part| part.graph.figures().recomputed_ops),
-            host_bytes: most(&|part| part.graph.figures().host_bytes) + host,
+            host_bytes: most(&|part| part.graph.figures().host_bytes) + host + staging,
             hosted_bytes: host,
             host: None,
             offloaded_bytes: Bytes(sum(&|part| part.graph.copies().1)),

@@ -70,7 +70,7 @@ impl Costs {
 
     /// Seconds of a kernel: as timed, else as the device predicts.
     pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
-        match self.known.get(&key(op, inputs)) {
+        match self.known.get(&key_on(backend, op, inputs)) {
             Some(timed) => timed.seconds,
             None => backend.predict(op, inputs, outputs),
         }
@@ -171,7 +171,7 @@ impl Costs {
         let mut fresh = Vec::new();
         let mut seen = FxHashSet::default();
         for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
-            let key = key(&node.op, &types(graph, &node.inputs));
+            let key = key_on(kernels(graph, node, device)?, &node.op, &types(graph, &node.inputs));
             let known = self.known.get(&key).is_some_and(|timed| !timed.trust.wants_timing());
             if !known && !self.tried.contains(&key) && seen.insert(key.clone()) {
                 fresh.push((key, node));
@@ -183,13 +183,14 @@ impl Costs {
             device.tell_timing(done, total, node.op.name());
             // Of what takes long anyway, the roofline says enough.
             let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-            if self.seconds(device.backend(), &node.op, &inputs, &outputs) > MOST_SECONDS {
+            let backend = kernels(graph, node, device)?;
+            if self.seconds(backend, &node.op, &inputs, &outputs) > MOST_SECONDS {
                 continue;
             }
             if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room)? {
                 let seconds = kept(seconds);
                 let cost = node.op.cost(&inputs, &outputs);
-                let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+                let scratch = backend.scratch(&node.op, &inputs, &outputs)?;
                 let trust = Trust::default();
                 let fresh = Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust };
                 let known = self.known.get(&key).copied().unwrap_or(fresh);
@@ -249,7 +250,7 @@ fn most(device: &Device) -> Bytes {
 /// Bytes that timing a kernel takes: operands and scratch, each padded.
 fn needs(graph: &Graph, node: &Node, device: &Device) -> Result<usize> {
     let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-    let scratch = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let scratch = kernels(graph, node, device)?.scratch(&node.op, &inputs, &outputs)?;
     let operands: usize = inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
     Ok((operands + padded(scratch)).max(ALIGNMENT))
 }
@@ -262,6 +263,20 @@ fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g
     ids.iter().map(|&v| graph.ty(v)).collect()
 }
 
+/// The kernels that a node runs with.
+fn kernels<'d>(graph: &Graph, node: &Node, device: &'d Device) -> Result<&'d dyn Backend> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    device.kernels(device.is_on_host(&node.scope, &node.op, &inputs, &outputs, node.site)?)
+}
+
+/// What the time of a kernel is filed under.
+fn key_on(backend: &dyn Backend, op: &Op, inputs: &[&Type]) -> String {
+    match backend.times_prefix() {
+        "" => key(op, inputs),
+        prefix => format!("{prefix}{}", key(op, inputs)),
+    }
+}
+
 /// What tells kernels apart: the op with its attributes, and the types of its inputs.
 pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
     let mut key = format!("{op:?}");
@@ -272,7 +287,8 @@ pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
 /// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them.
 fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<Measured>> {
     let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-    let scratch_bytes = device.backend().scratch(&node.op, &inputs, &outputs)?;
+    let backend = kernels(graph, node, device)?;
+    let scratch_bytes = backend.scratch(&node.op, &inputs, &outputs)?;
     let all = || inputs.iter().chain(&outputs);
     let bytes = needs(graph, node, device)?;
     let most = most(device);
@@ -303,7 +319,7 @@ fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Res
     let (reads, writes) = operands.split_at(inputs.len());
     let call = Call { op: &node.op, inputs: reads, outputs: writes, scratch: at, scratch_bytes };
     if !device.backend().is_host() {
-        return Ok(time_recorded(device.backend(), &call));
+        return Ok(time_recorded(backend, &call));
     }
     let run = || {
         let (start, processor) = (Instant::now(), process::thread_cpu_time());

@@ -9,6 +9,8 @@ mod costs;
 mod counted;
 #[cfg(test)]
 pub(crate) mod fake_card;
+mod host_ops;
+mod placer;
 mod profile;
 mod survey;
 mod times;
@@ -19,6 +21,7 @@ mod usage;
 pub(crate) use buffer::Buffer;
 pub(crate) use costs::Costs;
 pub use counted::Counted;
+pub(crate) use placer::Chosen;
 pub use profile::Profile;
 pub use survey::Survey;
 pub(crate) use timing::Watch;
@@ -28,8 +31,8 @@ pub(crate) use usage::{blocks, full_pages, own, padded, whole_pages};
 use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_device::backend::Backend;
 use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, process};
@@ -63,6 +66,12 @@ struct Inner {
     /// Who is told how far the timing of kernels has come.
     timing: Mutex<Option<Told>>,
     traffic: traffic::Counter,
+    /// Whether ops without a kernel here may run on the host.
+    soft: AtomicBool,
+    /// Devices that are asked for by layers' names.
+    wishes: Mutex<Vec<placer::Wish>>,
+    /// The host's kernels over this memory, once one is wanted.
+    host_ops: OnceLock<host_ops::HostOps>,
 }
 
 /// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
@@ -73,8 +82,12 @@ type Told = Arc<dyn Fn(usize, usize, &str) + Send + Sync>;
 pub struct Placement {
     /// The op's name.
     pub op: &'static str,
-    /// The device's name.
+    /// The layer that it is of: the naming scopes that were open.
+    pub layer: String,
+    /// The name of the device whose kernel ran.
     pub device: String,
+    /// Why there.
+    pub why: String,
     /// The line that asked for it.
     pub site: Site,
 }
@@ -107,6 +120,7 @@ impl Device {
         let (backend, memory) = (self.0.backend.clone(), self.0.memory.clone());
         let mut device = Device::inner(backend, Arc::new(Failing::new(memory, n)));
         device.fails = Some(n);
+        device.soft = AtomicBool::new(self.is_softly_placed());
         // Times that were taken or read from a file are as good for it.
         device.costs = self.0.costs.clone();
         Device(Arc::new(device))
@@ -135,6 +149,9 @@ impl Device {
             fails: None,
             timing: Mutex::new(None),
             traffic: traffic::Counter::default(),
+            soft: AtomicBool::new(false),
+            wishes: Mutex::default(),
+            host_ops: OnceLock::new(),
         }
     }
 
@@ -319,12 +336,17 @@ impl Device {
         self.0.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn placed(&self, op: &'static str, site: Site) {
+    pub(crate) fn logs_placement(&self) -> bool {
+        self.0.placements.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Adds a line to the placement log, where one is kept.
+    pub(crate) fn placed(&self, placement: impl FnOnce() -> Placement) {
         if let Some(log) = &mut *self.0.placements.lock().unwrap_or_else(PoisonError::into_inner) {
             if log.len() >= LOGGED_PLACEMENTS {
                 log.drain(..LOGGED_PLACEMENTS / 2);
             }
-            log.push(Placement { op, device: self.name().into(), site });
+            log.push(placement());
         }
     }
 

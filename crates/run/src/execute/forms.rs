@@ -34,7 +34,9 @@ struct Compiled {
 
 impl Compiled {
     fn new(plan: StepPlan) -> Result<Compiled> {
-        let (program, remark) = (StepProgram::new(&plan)?, plan.remark());
+        let said: Vec<String> = plan.remarks();
+        let (program, remark) =
+            (StepProgram::new(&plan)?, Some(said.join("; ")).filter(|said| !said.is_empty()));
         let (hosted, batch) = (plan.placement.hosted, plan.subject.step.batch.unwrap_or(1));
         Ok(Compiled { program, figures: plan.figures, hosted, batch, remark })
     }
@@ -127,9 +129,8 @@ impl Step {
         let Compiled { program, figures, hosted, batch, remark } = planned;
         self.remark.take_up(remark);
         let info = PlanFigures { plan_seconds: start.elapsed().as_secs_f64(), ..figures };
-        for node in program.passes.iter().chain(&program.update).flat_map(|part| part.program.graph().nodes())
-        {
-            self.device.placed(node.op.name(), node.site);
+        for part in program.passes.iter().chain(&program.update) {
+            self.device.log_graph(part.program.graph())?;
         }
         if self.state.hosted() != hosted {
             // Forms that there are know the state where it was.

@@ -124,7 +124,7 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>>> Function<F> {
         let graph = passes::optimize(&tracing.finish(&results, site)?)?;
         let planned = PlannableGraph::new(graph, &Roles::default(), &device, None)?.fastest()?;
         let program = Program::new(&planned)?;
-        program.graph().nodes().iter().for_each(|node| device.placed(node.op.name(), node.site));
+        device.log_graph(program.graph())?;
         let compiled = Arc::new(Compiled { types, device, program, captured: tracing.captured() });
         if cache.len() >= self.capacity {
             cache.remove(0);

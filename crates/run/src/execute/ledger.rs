@@ -39,6 +39,11 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     let taken = if step.device.has_own_memory() { memory.reserved } else { memory.current };
     let name = "batches, results and other tensors";
     rows.add(LedgerKind::Input, name, others, Some(taken.saturating_sub(booked)));
+    let staging = step.device.host_staging();
+    if staging > Bytes::ZERO {
+        rows.ledger.plan(LedgerKind::Host, "operands of ops on the host", staging);
+        rows.ledger.set(LedgerKind::Host, "operands of ops on the host", staging);
+    }
     let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)
         .or_else(|| process::resident().map(|resident| resident.saturating_sub(rows.measured)));

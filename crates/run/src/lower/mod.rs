@@ -67,6 +67,8 @@ pub(crate) struct Lowered {
     pub(crate) roots: Vec<ValueId>,
     /// Where the bytes of each root are.
     locations: Vec<Option<Location>>,
+    /// Which nodes run on the host though their operands are on the device.
+    pub(crate) hosts: Vec<bool>,
     /// Which phase each node belongs to.
     phases: Phases,
     /// The node that makes the guarded result, and where that is.
@@ -116,6 +118,7 @@ impl Lowered {
             sources,
             roots,
             locations,
+            hosts: vec![false; graph.nodes().len()],
             phases,
             guard: None,
             first,
@@ -213,9 +216,10 @@ impl Lowered {
         }
         let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
-        let scratch = device.backend().scratch(&node.op, &inputs, &outputs)? as u64;
-        let seconds = seconds(&graph, node, device, costs);
-        (op.scratch, op.ns) = (scratch, (seconds * 1e9) as u64);
+        let chosen = device.choose(&node.scope, &node.op, &inputs, &outputs, node.site)?;
+        self.hosts[id.index()] = chosen.on_host;
+        let seconds = seconds(&graph, node, device, costs, chosen.on_host)?;
+        (op.scratch, op.ns) = (chosen.scratch as u64, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
@@ -227,7 +231,12 @@ impl Lowered {
         let mut changed = false;
         for (op, source) in self.problem.ops.iter_mut().zip(&self.sources) {
             let ns = match source {
-                Source::Run(id) => (seconds(&self.graph, self.graph.node(*id), device, &costs) * 1e9) as u64,
+                Source::Run(id) => {
+                    let (node, on_host) = (self.graph.node(*id), self.hosts[id.index()]);
+                    // Kernels that it was lowered with are there.
+                    let Ok(seconds) = seconds(&self.graph, node, device, &costs, on_host) else { continue };
+                    (seconds * 1e9) as u64
+                }
                 Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
                 Source::Copy { .. } => continue,
             };
@@ -307,9 +316,10 @@ fn carry_ns(device: &Device, costs: &Costs, bytes: usize) -> u64 {
 }
 
 /// Seconds of a node's kernel, as far as is known.
-fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs) -> f64 {
+fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs, on_host: bool) -> Result<f64> {
     let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
-    costs.seconds(device.backend(), &node.op, &types(&node.inputs), &types(&node.outputs))
+    let backend = device.kernels(on_host)?;
+    Ok(costs.seconds(backend, &node.op, &types(&node.inputs), &types(&node.outputs)))
 }
 
 /// For each value, the one whose bytes it uses.

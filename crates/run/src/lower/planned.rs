@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::Phase;
+use plimsoll_graph::{Node, Phase, Type, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Figures, Plan};
 
+use smallvec::SmallVec;
+
 use super::Lowered;
+use crate::device::Device;
 use crate::peak::{Peak, fullest};
 
 /// A graph and the plan by which it will run. All bytes here are of the arena: state and inputs have their own.
@@ -43,6 +46,18 @@ impl PlannedGraph {
     /// The most bytes of the arena that are needed at once.
     pub(crate) fn live(&self) -> u64 {
         self.plan.figures.live_bytes.saturating_sub(self.residents)
+    }
+
+    /// Bytes of the host's memory that its ops there take, one at a time.
+    pub(crate) fn host_staging(&self, device: &Device) -> u64 {
+        let Lowered { graph, hosts, .. } = &*self.lowered;
+        let needs = |node: &Node| {
+            let types =
+                |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+            device.host_needs(&node.op, &types(&node.inputs), &types(&node.outputs)).map_or(0, Bytes::get)
+        };
+        let on_host = graph.nodes().iter().zip(hosts).filter(|(_, on_host)| **on_host);
+        on_host.map(|(node, _)| needs(node)).max().unwrap_or(0)
     }
 
     /// How many copies to the host and back the plan has, and the bytes that go to the host.

@@ -92,6 +92,7 @@ impl Instructions {
                         outputs: node.outputs.iter().map(at).collect::<Result<_>>()?,
                         scratch: Place::Arena(scratch),
                         scratch_bytes,
+                        on_host: lowered.hosts[id.index()],
                     }
                 }
             });

@@ -41,6 +41,8 @@ pub(crate) enum Instruction {
         outputs: SmallVec<[Place; 2]>,
         scratch: Place,
         scratch_bytes: usize,
+        /// On the host, though its operands are on the device.
+        on_host: bool,
     },
     /// Move bytes.
     Copy { from: Place, to: Place, bytes: usize },
@@ -153,6 +155,11 @@ impl Program {
     pub(crate) fn count_traffic(&self, device: &Device) {
         device.count_up(self.up);
         device.count_down(self.down);
+    }
+
+    /// Whether some of its ops run on the host of a device with memory of its own.
+    pub(crate) fn has_host_ops(&self) -> bool {
+        self.instructions.iter().any(|i| matches!(i, Instruction::Run { on_host: true, .. }))
     }
 
     /// The types of its results.

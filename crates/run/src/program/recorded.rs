@@ -19,6 +19,10 @@ impl Program {
         memory: ProgramMemory<'_>,
         clock: Option<&Clock>,
     ) -> Result<Option<Recorded>> {
+        // What waits for the device cannot be recorded.
+        if self.has_host_ops() {
+            return Ok(None);
+        }
         // SAFETY: the caller's promise.
         self.settled(unsafe { self.record_parts(device, memory, clock) }, memory)
     }

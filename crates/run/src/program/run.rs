@@ -83,7 +83,7 @@ impl Program {
         let host =
             || memory.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
         let done = match instruction {
-            Instruction::Run { node, inputs, outputs, scratch, scratch_bytes } => {
+            Instruction::Run { node, inputs, outputs, scratch, scratch_bytes, on_host } => {
                 let node = self.graph.node(*node);
                 let operand =
                     |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
@@ -98,8 +98,12 @@ impl Program {
                     scratch: at(*scratch),
                     scratch_bytes: *scratch_bytes,
                 };
+                if *on_host {
+                    device.count_down(call.inputs.iter().map(|x| x.ty.bytes()).sum());
+                    device.count_up(call.outputs.iter().map(|x| x.ty.bytes()).sum());
+                }
                 // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
-                return unsafe { device.backend().run(&call) }
+                return unsafe { device.kernels(*on_host)?.run(&call) }
                     .map_err(|fault| Error::Fault { fault, site: node.site });
             }
             Instruction::Check { at: place, dtype, node } => {

@@ -27,9 +27,9 @@ use plimsoll_device::backend::Operand;
 use plimsoll_graph::{Error as GraphError, Op, Site, Sym, TensorOps, Type};
 use smallvec::SmallVec;
 
-use crate::device::{Buffer, Device};
+use crate::device::{Buffer, Chosen, Device};
 use crate::error::{Error, Result};
-use crate::scope::asked_from;
+use crate::scope::{asked_from, path, with_path};
 
 /// An n-dimensional array. Clones share their bytes; bytes are freed with the last clone.
 ///
@@ -151,16 +151,19 @@ fn run_eager(anchor: &Tensor, op: &Op, inputs: &[&Tensor], site: Site) -> Result
     }
     let types: SmallVec<[&Type; 4]> = inputs.iter().map(|t| &t.ty).collect();
     let output_types = op.infer(&types).map_err(|why| Error::from(op.mismatch(&types, why, site)))?;
-    device.placed(op.name(), site);
     if op.is_view() {
+        let view = || Chosen { on_host: false, why: "a view of its input".into(), scratch: 0 };
+        device.placed(|| device.placement(op.name(), &path(), view(), site));
         let ty = output_types.into_iter().next();
         let ty = ty.ok_or_else(|| GraphError::Internal(format!("{op} is a view of nothing")))?;
         return Ok(smallvec::smallvec![Tensor::eager(ty, first.buffer(site)?.clone())]);
     }
-    let scratch_bytes = {
+    let chosen = {
         let output_types: SmallVec<[&Type; 2]> = output_types.iter().collect();
-        device.backend().scratch(op, &types, &output_types)?
+        with_path(|scope| device.choose(scope, op, &types, &output_types, site))?
     };
+    let Chosen { on_host, scratch: scratch_bytes, .. } = chosen;
+    device.placed(|| device.placement(op.name(), &path(), chosen, site));
     let outputs = output_types
         .iter()
         .map(|ty| Ok(Arc::new(Buffer::new(&device, ty.bytes(), op.name(), site)?)))
@@ -184,7 +187,13 @@ fn run_eager(anchor: &Tensor, op: &Op, inputs: &[&Tensor], site: Site) -> Result
     };
     // SAFETY: inputs are kept alive by the tensors, outputs and scratch are fresh, all on this device and of the sizes
     // their types and the kernel's own declaration say.
-    let run = || unsafe { device.backend().run(&call) }.map_err(|fault| Error::Fault { fault, site });
+    let kernels = device.kernels(on_host)?;
+    if on_host {
+        device.count_down(types.iter().map(|ty| ty.bytes()).sum());
+        device.count_up(output_types.iter().map(Type::bytes).sum());
+    }
+    // SAFETY: as above.
+    let run = || unsafe { kernels.run(&call) }.map_err(|fault| Error::Fault { fault, site });
     let bytes = || types.iter().copied().chain(&output_types).map(Type::bytes).sum();
     timed(&device, op.name(), bytes, site, run)?;
     drop(outs);
