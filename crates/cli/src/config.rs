@@ -108,6 +108,11 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
+    /// How much each class counts in the cross-entropy, in the order of its numbers, with commas: `1,1,5`. The mean stays over samples.
+    /// [default: all the same]
+    #[arg(long, help_heading = "Training", value_name = "W0,W1,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_weights: Option<String>,
     /// What is counted beside the loss, with commas: accuracy, binary-accuracy, top5, auc, precision, recall, mean-iou,
     /// cross-entropy, perplexity, mae, mse, rmse, r2; of outputs by name: `age=mae,class=accuracy`; or none. [default: accuracy, and mean-iou
     /// of pixels; none beside a named loss; or a Keras file's own]
@@ -284,7 +289,7 @@ impl Config {
 
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
-        over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss metrics precision tf32
+        over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
             memory host_memory exact micro_batch device place soft_placement threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }

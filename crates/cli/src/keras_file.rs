@@ -62,6 +62,12 @@ pub fn labels(config: &Config, model: &KerasModel, purpose: Purpose) -> Result<V
 
 /// The losses that are named, by output: one for all, or those of some by name.
 fn losses<'a>(config: &'a Config, model: &KerasModel) -> Result<Option<Vec<Option<&'a str>>>, Failure> {
+    if config.class_weights.is_some() {
+        return Err(Failure(
+            "--class-weights is for models of the zoo; a Keras file's loss counts all classes the same"
+                .into(),
+        ));
+    }
     let Some(text) = config.loss.as_deref() else { return Ok(None) };
     let names = model.output_names();
     if !text.contains('=') {

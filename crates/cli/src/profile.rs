@@ -91,10 +91,10 @@ impl Profiled {
         }
         lines.push(format!(
             "memory: {:#} planned, {:#} taken at most; tensors took {:#}, the arena is {:#}",
-            Bytes(self.profile.planned_bytes),
-            Bytes(self.profile.taken_bytes),
-            Bytes(self.profile.tensor_peak_bytes),
-            Bytes(self.profile.arena_bytes)
+            Bytes(self.profile.memory.planned_bytes),
+            Bytes(self.profile.memory.taken_bytes),
+            Bytes(self.profile.memory.tensor_peak_bytes),
+            Bytes(self.profile.memory.arena_bytes)
         ));
         let table = record::ProfileTable { rows, most: ROWS }.to_string();
         lines.extend(table.lines().map(String::from));

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use plimsoll::internals::graph::counted;
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Metric, dice, mae};
+use plimsoll::nn::{Loss, Metric, class_weighted_cross_entropy, dice, mae};
 use plimsoll::prelude::*;
 
 use crate::Failure;
@@ -14,6 +15,8 @@ use crate::names::no_loss;
 /// What is learned.
 pub struct Task {
     loss: String,
+    /// How much each class counts, where they do not count the same.
+    weights: Option<Vec<f64>>,
     /// Numbers that the model gives, for a sample, a pixel or a token.
     pub outputs: usize,
     /// What is counted beside the loss, where nothing else is asked for.
@@ -83,11 +86,17 @@ impl Task {
                 _ => vec![Metric::Accuracy],
             };
             let metrics = if config.loss.is_some() { Vec::new() } else { metrics };
-            return Ok(Task { loss, outputs, metrics });
+            let weights = config.class_weights.as_deref().map(|text| weights(text, outputs)).transpose()?;
+            return Ok(Task { loss, weights, outputs, metrics });
+        }
+        if config.class_weights.is_some() {
+            return Err(Failure(format!(
+                "--class-weights is for classes (--loss cross-entropy), and {loss} has none"
+            )));
         }
         // Every other loss compares numbers: as many as a label has.
         let metrics = if config.loss.is_none() { vec![Metric::Mae] } else { Vec::new() };
-        Ok(Task { loss, outputs: config.classes.unwrap_or(count), metrics })
+        Ok(Task { loss, weights: None, outputs: config.classes.unwrap_or(count), metrics })
     }
 
     /// Whether classes are learned.
@@ -98,6 +107,9 @@ impl Task {
     /// The loss.
     pub fn loss(&self) -> Result<Arc<dyn Loss>, Failure> {
         Ok(match self.loss.as_str() {
+            "cross-entropy" if self.weights.is_some() => {
+                Arc::new(class_weighted_cross_entropy(self.weights.clone().unwrap_or_default()))
+            }
             "cross-entropy" => Arc::new(softmax_cross_entropy),
             "mse" => Arc::new(mse),
             "mae" => Arc::new(mae),
@@ -105,5 +117,45 @@ impl Task {
             "dice" => Arc::new(dice),
             other => return Err(no_loss(other)),
         })
+    }
+}
+
+/// The weights of so many classes, as they are written.
+fn weights(text: &str, classes: usize) -> Result<Vec<f64>, Failure> {
+    let refused = |why: String| Failure(format!("--class-weights {text}: {why}"));
+    let weight = |part: &str| match part.trim().parse::<f64>() {
+        Ok(weight) if weight.is_finite() && weight >= 0.0 => Ok(weight),
+        _ => Err(refused(format!("'{}' is no weight; one is a number of at least 0", part.trim()))),
+    };
+    let weights: Vec<f64> = text.split(',').map(weight).collect::<Result<_, _>>()?;
+    match weights.len() == classes {
+        true if weights.iter().all(|weight| *weight == 0.0) => {
+            Err(refused("nothing would be learned".into()))
+        }
+        true => Ok(weights),
+        false => Err(refused(format!(
+            "{} for {classes} classes; give one for each",
+            counted(weights.len(), "weight")
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_weight_for_each_class() {
+        assert_eq!(weights("1, 2.5,0", 3).ok(), Some(vec![1.0, 2.5, 0.0]));
+        for (text, what) in [
+            ("1,2", "2 weights for 3 classes"),
+            ("1,-2,1", "'-2' is no weight"),
+            ("1,,2", "'' is no weight"),
+            ("nan,1,1", "'nan' is no weight"),
+            ("0,0,0", "nothing would be learned"),
+        ] {
+            let Err(Failure(why)) = weights(text, 3) else { panic!("{text} is taken") };
+            assert!(why.contains(what), "{text}: {why}");
+        }
     }
 }

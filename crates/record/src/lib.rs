@@ -36,7 +36,7 @@ pub use instruction::{Action, Instruction, Phase};
 pub use kind::Kind;
 pub use ledger::{Ledger, LedgerRow};
 pub use plan::Plan;
-pub use profile::{Profile, ProfileRow, ProfiledCopy, ProfiledRun, ProfiledStep, Spent};
+pub use profile::{Profile, ProfileRow, ProfiledCopy, ProfiledMemory, ProfiledRun, ProfiledStep, Spent};
 pub use profile_table::ProfileTable;
 pub use run::Run;
 pub use schema::{Schema, parse};

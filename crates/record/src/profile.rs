@@ -23,6 +23,21 @@ pub struct Profile {
     pub mean: Spent,
     /// What the plan says a step takes, in milliseconds.
     pub predicted_ms: f64,
+    /// The memory that the steps took, beside the plan's.
+    #[serde(flatten)]
+    pub memory: ProfiledMemory,
+    /// What takes the time, the most first.
+    pub rows: Vec<ProfileRow>,
+    /// Mean microseconds of each instruction.
+    pub instructions_us: Vec<f64>,
+    /// The steps, in their order.
+    pub steps: Vec<ProfiledStep>,
+}
+
+/// The memory of profiled steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProfiledMemory {
     /// What the plan gives the process.
     pub planned_bytes: u64,
     /// The most that the process had taken by then, as the system counts it: of the card's memory, or of the host's.
@@ -31,12 +46,6 @@ pub struct Profile {
     pub tensor_peak_bytes: u64,
     /// Bytes of the arena in the plan.
     pub arena_bytes: u64,
-    /// What takes the time, the most first.
-    pub rows: Vec<ProfileRow>,
-    /// Mean microseconds of each instruction.
-    pub instructions_us: Vec<f64>,
-    /// The steps, in their order.
-    pub steps: Vec<ProfiledStep>,
 }
 
 /// Where the time of a step went. Kernels, copies, waiting and what is between add up to the step.

@@ -22,7 +22,7 @@ pub fn write_profile_trace(out: &mut impl Write, step: &Step, profile: &Profile)
         "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[",
         json!({
             "device": profile.device, "steps": profile.steps.len(), "mean": profile.mean,
-            "predicted_ms": profile.predicted_ms, "planned_bytes": profile.planned_bytes, "taken_bytes": profile.taken_bytes,
+            "predicted_ms": profile.predicted_ms, "planned_bytes": profile.memory.planned_bytes, "taken_bytes": profile.memory.taken_bytes,
         })
     )?;
     write!(out, "{}", json!({ "ph": "M", "pid": 1, "name": "process_name", "args": { "name": title } }))?;

@@ -86,7 +86,7 @@ fn kernels_add_up_to_the_step() {
     assert_eq!(matmul.count, 5 * 8);
     assert!(matmul.share > 0.3 && matmul.predicted_ms.is_some_and(|ms| ms > 0.0), "{matmul:?}");
     assert_eq!((profile.mean.uploaded_bytes, profile.mean.downloaded_bytes), (0.0, 0.0));
-    assert!(profile.tensor_peak_bytes >= profile.arena_bytes && profile.arena_bytes > 0);
+    assert!(profile.memory.tensor_peak_bytes >= profile.memory.arena_bytes && profile.memory.arena_bytes > 0);
 }
 
 #[test]
