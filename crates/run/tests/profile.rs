@@ -1,26 +1,17 @@
 //! What is measured of steps and of eager ops adds up to the time that they take, and changes nothing else.
 
+mod dense;
+
+use dense::body;
 use plimsoll_device::{Bytes, Kind as LedgerKind};
 use plimsoll_graph::{DType, Type};
 use plimsoll_run::record::{Action, Profile, Step as StepRecord};
 use plimsoll_run::{
-    Device, Exactness, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
-    TensorOps, profile, profile_room,
+    Device, Exactness, Kind, Result, StateTensor, Step, StepOptions, Tensor, TensorOps, profile, profile_room,
 };
 use plimsoll_testing::{alone, group};
 
 const WIDTH: usize = 256;
-
-/// One step down the slope of a dense network.
-fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
-    let tape = Tape::new();
-    pass.state.iter().try_for_each(|w| tape.watch(w))?;
-    let y = pass.state.iter().try_fold(pass.inputs[0].clone(), |x, w| x.matmul(w)?.tanh())?;
-    let loss = y.square()?.mean(&[], false)?;
-    let slopes = tape.gradient(&loss, &pass.state.iter().collect::<Vec<_>>())?;
-    let state = pass.state.iter().zip(&slopes).map(|(w, slope)| w.sub(slope)).collect::<Result<_>>()?;
-    Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
-}
 
 /// A step of three layers, with a batch for it.
 fn step(device: &Device, batch: usize, options: StepOptions) -> Result<(Step, Tensor)> {

@@ -1,25 +1,15 @@
 //! What is dropped goes back to the system when it is asked for: a process that trained and trims is as small as before.
 
+mod dense;
+
+use dense::body;
 use plimsoll_device::{Bytes, process};
 use plimsoll_graph::{DType, SoftmaxOps, Type};
-use plimsoll_run::{
-    Device, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor, TensorOps,
-};
+use plimsoll_run::{Device, Kind, Result, StateTensor, Step, StepOptions, Tensor, TensorOps};
 use plimsoll_testing::{alone, child, group};
 
 const WIDTH: usize = 1024;
 const BATCH: usize = 2048;
-
-/// One step down the slope of a dense network.
-fn body(pass: &StepArgs<'_>) -> Result<StepResult> {
-    let tape = Tape::new();
-    pass.state.iter().try_for_each(|w| tape.watch(w))?;
-    let y = pass.state.iter().try_fold(pass.inputs[0].clone(), |x, w| x.matmul(w)?.tanh())?;
-    let loss = y.square()?.mean(&[], false)?;
-    let slopes = tape.gradient(&loss, &pass.state.iter().collect::<Vec<_>>())?;
-    let state = pass.state.iter().zip(&slopes).map(|(w, slope)| w.sub(slope)).collect::<Result<_>>()?;
-    Ok(StepResult { state, outputs: vec![loss], totals: vec![] })
-}
 
 /// Trains for some steps, keeps nothing, and says what the process takes before, while the step is there, when it is dropped, and
 /// when the device is trimmed.

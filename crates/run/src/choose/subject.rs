@@ -90,10 +90,10 @@ pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
     for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
         let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
-        let on_host = device.is_on_host(&node.scope, &node.op, &inputs, &outputs, node.site)?;
+        let on_host = device.is_on_host(graph, node)?;
         if let Err(fault) = device.kernels(on_host)?.prepare(&node.op, &inputs, &outputs) {
             // Where there is no kernel at all, that says what can be done.
-            device.choose(&node.scope, &node.op, &inputs, &outputs, node.site)?;
+            device.choose_node(graph, node)?;
             return Err(Error::Fault { fault, site: node.site });
         }
     }

@@ -265,8 +265,7 @@ fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g
 
 /// The kernels that a node runs with.
 fn kernels<'d>(graph: &Graph, node: &Node, device: &'d Device) -> Result<&'d dyn Backend> {
-    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-    device.kernels(device.is_on_host(&node.scope, &node.op, &inputs, &outputs, node.site)?)
+    device.kernels(device.is_on_host(graph, node)?)
 }
 
 /// What the time of a kernel is filed under.

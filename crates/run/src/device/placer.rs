@@ -1,5 +1,6 @@
 //! Which kernels an op of a device is run with: its own, or the host's. One answer for eager ops, plans and what runs them.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -37,7 +38,7 @@ impl Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
     pub(crate) on_host: bool,
-    pub(crate) why: String,
+    pub(crate) why: Cow<'static, str>,
     /// Bytes of scratch that it needs on the device.
     pub(crate) scratch: usize,
 }
@@ -109,11 +110,11 @@ impl Device {
     ) -> Result<Chosen> {
         let asked = self.asked(scope);
         let (wants_host, mut why) = match asked.as_deref() {
-            None => (false, String::from("the device of the step")),
-            Some("cpu" | "cpu:0") => (self.has_own_memory(), String::from("asked for cpu")),
-            Some(name) if name == self.name() => (false, format!("asked for {name}")),
+            None => (false, Cow::Borrowed("the device of the step")),
+            Some("cpu" | "cpu:0") => (self.has_own_memory(), Cow::Borrowed("asked for cpu")),
+            Some(name) if name == self.name() => (false, format!("asked for {name}").into()),
             Some(name) if self.is_softly_placed() => {
-                (false, format!("asked for {name}, which this step has not; soft placement"))
+                (false, format!("asked for {name}, which this step has not; soft placement").into())
             }
             Some(name) => {
                 let (asked, device) = (name.to_string(), self.name().to_string());
@@ -128,7 +129,7 @@ impl Device {
             Ok(scratch) => Ok(Chosen { on_host: false, why, scratch }),
             Err(refused) if self.has_own_memory() && self.is_softly_placed() => {
                 self.host_ops()?.scratch(op, inputs, outputs)?;
-                why = format!("{} has no kernel for it; soft placement", refused.device);
+                why = format!("{} has no kernel for it; soft placement", refused.device).into();
                 Ok(Chosen { on_host: true, why, scratch: 0 })
             }
             Err(refused) if self.has_own_memory() => {
@@ -139,30 +140,26 @@ impl Device {
         }
     }
 
-    /// Whether an op runs on the host. Without a wish and without soft placement none does, and nothing is asked of kernels.
-    pub(crate) fn is_on_host(
-        &self,
-        scope: &str,
-        op: &Op,
-        inputs: &[&Type],
-        outputs: &[&Type],
-        site: Site,
-    ) -> Result<bool> {
-        if !self.has_own_memory() || (!self.is_softly_placed() && self.asked(scope).is_none()) {
+    /// Decides where a node of a graph runs.
+    pub(crate) fn choose_node(&self, graph: &Graph, node: &Node) -> Result<Chosen> {
+        let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
+        self.choose(&node.scope, &node.op, &types(&node.inputs), &types(&node.outputs), node.site)
+    }
+
+    /// Whether a node runs on the host. Without a wish and without soft placement none does, and nothing is asked of kernels.
+    pub(crate) fn is_on_host(&self, graph: &Graph, node: &Node) -> Result<bool> {
+        if !self.has_own_memory() || (!self.is_softly_placed() && self.asked(&node.scope).is_none()) {
             return Ok(false);
         }
-        Ok(self.choose(scope, op, inputs, outputs, site)?.on_host)
+        Ok(self.choose_node(graph, node)?.on_host)
     }
 
     /// Where a node of a graph runs, as a line of the placement log.
     pub(crate) fn placement_of(&self, graph: &Graph, node: &Node) -> Result<Placement> {
-        let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let chosen = match node.op.is_view() {
             // No kernel runs.
             true => Chosen { on_host: false, why: "a view of its input".into(), scratch: 0 },
-            false => {
-                self.choose(&node.scope, &node.op, &types(&node.inputs), &types(&node.outputs), node.site)?
-            }
+            false => self.choose_node(graph, node)?,
         };
         Ok(self.placement(node.op.name(), &node.scope, chosen, node.site))
     }
@@ -181,7 +178,7 @@ impl Device {
     /// A line of the placement log.
     pub(crate) fn placement(&self, op: &'static str, layer: &str, chosen: Chosen, site: Site) -> Placement {
         let device = if chosen.on_host { "cpu" } else { self.name() };
-        Placement { op, layer: layer.into(), device: device.into(), why: chosen.why, site }
+        Placement { op, layer: layer.into(), device: device.into(), why: chosen.why.into_owned(), site }
     }
 
     /// The kernels that an op runs with.

@@ -214,9 +214,7 @@ impl Lowered {
                 }
             }
         }
-        let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
-        let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
-        let chosen = device.choose(&node.scope, &node.op, &inputs, &outputs, node.site)?;
+        let chosen = device.choose_node(&graph, node)?;
         self.hosts[id.index()] = chosen.on_host;
         let seconds = seconds(&graph, node, device, costs, chosen.on_host)?;
         (op.scratch, op.ns) = (chosen.scratch as u64, (seconds * 1e9) as u64);

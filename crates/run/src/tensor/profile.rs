@@ -127,8 +127,17 @@ pub(crate) fn timed<T>(
 #[derive(Default)]
 struct Recording {
     calls: Vec<Begun>,
-    /// By device: its points, and its count of bytes when it was first used.
-    devices: Vec<(Device, Vec<Box<dyn Marks>>, usize, Traffic)>,
+    devices: Vec<Used>,
+}
+
+/// A device that ran something.
+struct Used {
+    device: Device,
+    /// Its points, in pieces, and how many of them are used.
+    marks: Vec<Box<dyn Marks>>,
+    points: usize,
+    /// What had gone to it and back before.
+    before: Traffic,
 }
 
 struct Begun {
@@ -143,17 +152,18 @@ struct Begun {
 impl Recording {
     /// Returns which call it is.
     fn begin(&mut self, device: &Device, op: &'static str, bytes: u64, site: Site) -> Result<usize> {
-        let known = self.devices.iter().position(|(known, ..)| known.same(device));
+        let known = self.devices.iter().position(|used| used.device.same(device));
         let at = known.unwrap_or_else(|| {
-            self.devices.push((device.clone(), Vec::new(), 0, device.traffic()));
+            let before = device.traffic();
+            self.devices.push(Used { device: device.clone(), marks: Vec::new(), points: 0, before });
             self.devices.len() - 1
         });
-        let (_, marks, used, _) = &mut self.devices[at];
-        if *used + 2 > marks.len() * POINTS {
+        let Used { marks, points, .. } = &mut self.devices[at];
+        if *points + 2 > marks.len() * POINTS {
             marks.push(device.backend().marks(POINTS).map_err(|fault| Error::Fault { fault, site })?);
         }
-        let point = *used;
-        *used += 2;
+        let point = *points;
+        *points += 2;
         mark(marks, point, site)?;
         self.calls.push(Begun { op, site, bytes, device: at, point });
         Ok(self.calls.len() - 1)
@@ -161,20 +171,20 @@ impl Recording {
 
     fn end(&mut self, call: usize, site: Site) -> Result<()> {
         let Begun { device, point, .. } = self.calls[call];
-        mark(&self.devices[device].1, point + 1, site)
+        mark(&self.devices[device].marks, point + 1, site)
     }
 
     fn read(self, site: Site) -> Result<OpProfile> {
         let refused = |fault| Error::Fault { fault, site };
         let mut profile = OpProfile::default();
-        for (device, _, _, before) in &self.devices {
+        for Used { device, before, .. } in &self.devices {
             device.backend().synchronize().map_err(refused)?;
             let traffic = device.traffic().since(*before);
             profile.traffic.up += traffic.up;
             profile.traffic.down += traffic.down;
         }
         for Begun { op, site, bytes, device, point } in self.calls {
-            let (device, marks, ..) = &self.devices[device];
+            let Used { device, marks, .. } = &self.devices[device];
             let seconds =
                 marks[point / POINTS].seconds(point % POINTS, point % POINTS + 1).map_err(refused)?;
             let (device, seconds) = (device.name().to_string(), seconds.unwrap_or(0.0));

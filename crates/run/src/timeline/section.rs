@@ -84,7 +84,7 @@ impl ProgramLines<'_> {
         let again = std::mem::replace(&mut self.ran[id.index()], true);
         let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
-        let on_host = self.device.is_on_host(&node.scope, &node.op, &inputs, &outputs, node.site);
+        let on_host = self.device.is_on_host(graph, node);
         let kernels = self.device.kernels(on_host.unwrap_or(false)).unwrap_or(self.device.backend());
         let seconds = self.device.costs().seconds(kernels, &node.op, &inputs, &outputs);
         let us = (seconds * 1e9).round() / 1e3;
