@@ -1,6 +1,6 @@
 //! `plimsoll devices`: what this machine can compute on, with its memory and who holds it, its link, its libraries.
 
-use plimsoll::device::{HoldingProcess, LibraryFound, PcieLink, Properties};
+use plimsoll::device::{AllocatorKind, HoldingProcess, LibraryFound, PcieLink, Properties};
 use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
@@ -46,8 +46,9 @@ pub fn json(device: &Properties) -> Value {
             "generation": generation, "width": width, "most_generation": most_generation, "most_width": most_width,
         })
     };
+    let (allocator, others) = allocators(device);
     json!({
-        "name": device.name, "model": device.model,
+        "name": device.name, "model": device.model, "allocator": allocator, "other_allocators": others,
         "memory_total_bytes": device.memory_total.map(Bytes::get), "memory_free_bytes": device.memory_free.map(Bytes::get),
         "cgroup_limit_bytes": device.cgroup_limit.map(Bytes::get),
         "used_by": device.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -92,6 +93,8 @@ pub fn text(device: &Properties) -> Vec<String> {
             put("features", device.features.join(" "));
         }
     }
+    let (first, others) = allocators(device);
+    put("allocator", format!("{first}; {} with --allocator", others.join(" or ")));
     if let Some(driver) = &device.driver {
         put("driver", driver.clone());
     }
@@ -108,6 +111,17 @@ pub fn text(device: &Properties) -> Vec<String> {
     }
     device.notes.iter().for_each(|note| put("note", note.clone()));
     lines
+}
+
+/// The allocator that a device has without a word, and the others that it can have.
+fn allocators(device: &Properties) -> (&'static str, Vec<&'static str>) {
+    // Only a card has a capability.
+    let kinds: &[AllocatorKind] = match device.capability {
+        Some(_) => &[AllocatorKind::Pages, AllocatorKind::Pool, AllocatorKind::System],
+        None => &AllocatorKind::ALL,
+    };
+    let names: Vec<&'static str> = kinds.iter().map(|kind| kind.name()).collect();
+    (names[0], names[1..].to_vec())
 }
 
 /// The link between host and card, in words.

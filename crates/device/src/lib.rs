@@ -12,12 +12,13 @@ pub mod process;
 mod properties;
 
 pub use allocator::{
-    Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth, GrowthWatch,
-    HostMemory, Lease, ReleaseError, ReserveError, Stats, System,
+    Allocator, AllocatorId, AllocatorKind, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth,
+    GrowthWatch, Holes, HostMemory, HostPages, Idle, Lease, NoAllocator, NoPages, NoRemapping, PageSource,
+    Paged, Pages, Pool, ReleaseError, ReserveError, Stats, System, holders,
 };
 pub use bytes::{Bytes, ParseBytesError};
 pub use ledger::{Ledger, LedgerError, Row};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
 pub use plimsoll_record::Kind;
-pub use properties::{HoldingProcess, LibraryFound, PcieLink, Properties};
+pub use properties::{HoldingProcess, LibraryBytes, LibraryFound, PcieLink, Properties};

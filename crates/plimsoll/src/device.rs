@@ -5,9 +5,10 @@
 
 #[doc(inline)]
 pub use plimsoll_device::{
-    Allocator, AllocatorId, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth, Holder,
-    HoldingProcess, HostMemory, Lease, Ledger, LibraryFound, OutOfMemory, Owner, ParseBytesError, PcieLink,
-    Properties, ReleaseError, ReserveError, Row, Site, Stats, System, Verdict,
+    Allocator, AllocatorId, AllocatorKind, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth,
+    Holder, HoldingProcess, HostMemory, Lease, Ledger, LibraryBytes, LibraryFound, OutOfMemory, Owner, Pages,
+    ParseBytesError, PcieLink, Pool, Properties, ReleaseError, ReserveError, Row, Site, Stats, System,
+    Verdict,
 };
 #[doc(inline)]
 pub use plimsoll_run::{Counted, CudaOptions, Device, Kind, MemoryInfo, Placement, Profile, Survey};

@@ -1,12 +1,14 @@
 //! What tests of several crates share, in one place. Nothing of the engine depends on it.
 //!
 //! - [`group`]: tests that need a card, a browser and the like, counted where they cannot run.
+//! - [`allocators`]: what every allocator must do, on whatever device.
 //! - [`Counting`]: an allocator that counts.
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
 //! - [`mod@reference`]: every op's kernel against the reference interpreter, for any backend.
 //! - [`Scratch`]: a folder of a test's own.
 
 mod allocations;
+pub mod allocators;
 pub mod child;
 mod groups;
 pub mod reference;
