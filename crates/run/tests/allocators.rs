@@ -95,14 +95,19 @@ fn train(device: &Device) -> Result<(Vec<u8>, Vec<u8>)> {
         let w = Tensor::from_f64(&vec![0.01; 128 * 128], Type::new(DType::F32, [128, 128]))?;
         let state = vec![StateTensor { name: "w".into(), kind: Kind::Parameter, tensor: w }];
         let ty = Type::new(DType::F32, [64, 128]);
-        let mut step = Step::compile_with(StepOptions::default(), state, &[ty.clone()], |pass| {
-            let tape = Tape::new();
-            tape.watch(&pass.state[0])?;
-            let y = pass.inputs[0].matmul(&pass.state[0])?.tanh()?;
-            let loss = y.square()?.mean(&[], false)?;
-            let slope = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
-            Ok(StepResult { state: vec![pass.state[0].sub(&slope)?], outputs: vec![loss], totals: vec![] })
-        })?;
+        let mut step =
+            Step::compile_with(StepOptions::default(), state, std::slice::from_ref(&ty), |pass| {
+                let tape = Tape::new();
+                tape.watch(&pass.state[0])?;
+                let y = pass.inputs[0].matmul(&pass.state[0])?.tanh()?;
+                let loss = y.square()?.mean(&[], false)?;
+                let slope = tape.gradient(&loss, &[&pass.state[0]])?.remove(0);
+                Ok(StepResult {
+                    state: vec![pass.state[0].sub(&slope)?],
+                    outputs: vec![loss],
+                    totals: vec![],
+                })
+            })?;
         let x = Tensor::from_f64(&vec![0.5; 64 * 128], ty)?;
         let mut eager = x.clone();
         for _ in 0..4 {

@@ -110,6 +110,9 @@ enum Home<E> {
     Nowhere,
 }
 
+/// Where a block is, and its address.
+type Placed<E> = (Home<E>, *mut u8);
+
 #[derive(Debug)]
 struct Live<E> {
     home: Home<E>,
@@ -203,7 +206,7 @@ impl<S: PageSource> Paged<S> {
         s: &mut State<S>,
         bytes: usize,
         align: usize,
-    ) -> Result<Option<(Home<S::Extent>, *mut u8)>, NoPages> {
+    ) -> Result<Option<Placed<S::Extent>>, NoPages> {
         let free = self.most(s).saturating_sub(s.used);
         if bytes > self.page / 2 {
             let pages = bytes.div_ceil(self.page);
