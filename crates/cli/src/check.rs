@@ -107,6 +107,7 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     config.columns()?;
     config.written_memory_limit()?;
     config.host_memory()?;
+    config.allocator()?;
     config.measures()?;
     if let Some(losses) = &config.loss {
         for loss in losses.split(',').map(|part| part.rsplit('=').next().unwrap_or(part).trim()) {

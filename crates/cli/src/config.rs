@@ -135,6 +135,11 @@ pub struct Config {
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<String>,
+    /// How a device's memory is divided among tensors: best-fit, system, pages or pool. A card has pages, pool and system.
+    /// [default: best-fit; on a card pages]
+    #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocator: Option<String>,
     /// How far plans may depart from the bits of an unlimited run: bitwise (the same bits: other order, recompute, offload),
     /// reassociated (the same maths, sums in another order: micro-batches too) or approximate (micro-batches also where they change
     /// batch statistics). [default: reassociated]
@@ -290,7 +295,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory exact micro_batch device place soft_placement threads seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory allocator exact micro_batch device place soft_placement threads seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }
 

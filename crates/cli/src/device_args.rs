@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use plimsoll::device::AllocatorKind;
 use plimsoll::internals::device::process;
 use plimsoll::internals::run::{CudaOptions, Profile};
 use plimsoll::prelude::*;
@@ -64,18 +65,22 @@ pub fn threads(config: &Config) -> usize {
 
 /// The device of a name: `cpu`, `cuda` or `cuda:1`. Its kernels are timed as they are first planned, and remembered.
 fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
-    let tf32 = config.tf32.unwrap_or(false);
+    let (tf32, kind) = (config.tf32.unwrap_or(false), config.allocator()?);
     let ordinal = match name.split_once(':') {
         None if name == "cpu" && tf32 => {
             return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()).into());
         }
-        None if name == "cpu" => return Ok(calibrated(Device::cpu_threads(threads(config))?)),
+        None if name == "cpu" => {
+            let kind = kind.unwrap_or(AllocatorKind::BestFit);
+            return Ok(calibrated(Device::cpu_allocating(threads(config), None, kind)?));
+        }
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
         _ => None,
     };
     let ordinal = ordinal.ok_or(NoDevice::Unknown)?;
-    let device = Device::cuda_with(ordinal, CudaOptions { tf32, ..CudaOptions::default() })?;
+    let options = CudaOptions { tf32, ..CudaOptions::default() };
+    let device = Device::cuda_allocating(ordinal, options, kind.unwrap_or(AllocatorKind::Pages))?;
     for note in device.notes() {
         eprintln!("{note}");
     }
@@ -121,6 +126,10 @@ const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.tim
 /// file of kernel times, as runs on a card leave them in the cache.
 pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
     let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
+        if let Some(kind) = config.allocator()?.filter(|kind| *kind != AllocatorKind::Pages) {
+            let why = "the record of a card is planned in its pages; leave it out, or plan where the card is";
+            return Err(Failure(format!("--allocator {kind}: {why}")));
+        }
         let profile = Arc::new(profile.map_err(Failure)?);
         let device = Device::profiled(&profile)?;
         placing(&device, config)?;

@@ -1,7 +1,7 @@
 //! `plimsoll devices`: what this machine can compute on, with its memory and who holds it, its link, its libraries.
 
-use plimsoll::device::Properties;
 use plimsoll::device::properties::{Card, HoldingProcess, LibraryFound, PcieLink};
+use plimsoll::device::{AllocatorKind, Properties};
 use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
@@ -47,10 +47,11 @@ pub fn json(device: &Properties) -> Value {
             "generation": generation, "width": width, "most_generation": most_generation, "most_width": most_width,
         })
     };
+    let (allocator, others) = allocators(device);
     let card = device.card.as_ref();
     let libraries = card.map_or(&[][..], |card| &card.libraries);
     json!({
-        "name": device.name, "model": device.model,
+        "name": device.name, "model": device.model, "allocator": allocator, "other_allocators": others,
         "memory_total_bytes": device.memory.total.map(Bytes::get), "memory_free_bytes": device.memory.free.map(Bytes::get),
         "cgroup_limit_bytes": device.memory.cgroup_limit.map(Bytes::get),
         "used_by": device.memory.holders.iter().map(holder).collect::<Vec<_>>(),
@@ -100,6 +101,8 @@ pub fn text(device: &Properties) -> Vec<String> {
             put("features", device.compute.features.join(" "));
         }
     }
+    let (first, others) = allocators(device);
+    put("allocator", format!("{first}; {} with --allocator", others.join(" or ")));
     let libraries = device.card.as_ref().map_or(&[][..], |card| &card.libraries);
     if let Some(card) = &device.card {
         put("driver", card.driver.clone());
@@ -115,6 +118,16 @@ pub fn text(device: &Properties) -> Vec<String> {
     }
     device.notes.iter().for_each(|note| put("note", note.clone()));
     lines
+}
+
+/// The allocator that a device has without a word, and the others that it can have.
+fn allocators(device: &Properties) -> (&'static str, Vec<&'static str>) {
+    let kinds: &[AllocatorKind] = match device.card {
+        Some(_) => &[AllocatorKind::Pages, AllocatorKind::Pool, AllocatorKind::System],
+        None => &AllocatorKind::ALL,
+    };
+    let names: Vec<&'static str> = kinds.iter().map(|kind| kind.name()).collect();
+    (names[0], names[1..].to_vec())
 }
 
 /// The link between host and card, in words.

@@ -77,10 +77,12 @@ fn frontier(points: &[FrontierPoint]) -> record::Frontier {
 
 /// The figures of a plan, with what it is a plan of.
 pub fn figures(model: &str, batch: usize, info: &PlanFigures) -> record::Plan {
+    let device = Device::current().ok();
     record::Plan {
         model: model.into(),
         batch: batch as u64,
-        device: Some(Device::current().map(|device| device.name().to_string()).unwrap_or_default()),
+        device: Some(device.as_ref().map_or("", Device::name).into()),
+        allocator: device.map(|device| device.allocator().into()),
         ..record::Plan::from(info)
     }
 }

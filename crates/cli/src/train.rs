@@ -299,8 +299,7 @@ impl Run<'_> {
             written = folder.path().join(compiled.model.saved_name(&model_setup.name));
             compiled.model.save(&written, training)?;
         }
-        if let Some(training) = trainer.training() {
-            let ledger = training.ledger();
+        if let Some(ledger) = trainer.ledger() {
             folder.write(&folder.ledger(), &ledger.to_string())?;
             folder.record(&folder.ledger_json(), &ledger.record())?;
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
@@ -111,8 +112,12 @@ pub(crate) struct Card {
     pub capability: (usize, usize),
     pub name: String,
     pub bus: String,
-    /// Bytes that the context took when it was made, as the driver's free memory shows.
+    /// Bytes of the card in use when the context had been made, by whomever, as the driver's free memory shows.
     pub context_bytes: usize,
+    /// Bytes that the process held then, as NVML counts them; none where NVML cannot tell.
+    pub context_own: Option<u64>,
+    /// Bytes that the card had less of once code was loaded.
+    code: AtomicUsize,
     pub shared_limit: usize,
     pub multiprocessors: usize,
     cache: Cache,
@@ -178,6 +183,8 @@ impl Card {
             name,
             bus,
             context_bytes: 0,
+            context_own: None,
+            code: AtomicUsize::new(0),
             shared_limit,
             multiprocessors,
             cache: Cache::new(),
@@ -185,6 +192,7 @@ impl Card {
         };
         let (free, total) = card.memory()?;
         card.context_bytes = total - free;
+        card.context_own = card.process_bytes();
         Ok(card)
     }
 
@@ -268,6 +276,11 @@ impl Card {
 
     fn function(&self, code: &Code<'_>, kernel: &str, shared: u32) -> Result<sys::CUfunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&function) = modules.get(&code.key()).and_then(|module| module.functions.get(kernel)) {
+            return Ok(function);
+        }
+        // The driver loads code as late as when a function is asked for.
+        let (before, _) = self.memory()?;
         let module = match modules.entry(code.key()) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(vacant) => {
@@ -278,9 +291,6 @@ impl Card {
                 vacant.insert(Module { module, functions: HashMap::new() })
             }
         };
-        if let Some(&function) = module.functions.get(kernel) {
-            return Ok(function);
-        }
         let name = CString::new(kernel).unwrap_or_default();
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded and the name ends in zero.
@@ -292,6 +302,8 @@ impl Card {
             }
         }
         module.functions.insert(kernel.into(), function);
+        let (after, _) = self.memory()?;
+        self.code.fetch_add(before.saturating_sub(after), Ordering::Relaxed);
         Ok(function)
     }
 
@@ -303,12 +315,18 @@ impl Card {
             // SAFETY: the stream has been waited for, no graph is alive, and no other place keeps functions of it.
             unsafe { cu!(cuModuleUnload(module.module)) }?;
         }
+        self.code.store(0, Ordering::Relaxed);
         Ok(())
     }
 
     /// The number of sources that are loaded.
     pub(crate) fn compiled(&self) -> usize {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Bytes that the card had less of once the code that is loaded was.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.code.load(Ordering::Relaxed)
     }
 
     /// What the whole process holds of the card, as NVML counts it, where NVML can tell.

@@ -16,6 +16,7 @@ mod card;
 mod compile;
 mod deferred;
 mod dnn;
+mod driver_memory;
 mod emulator;
 mod engines;
 mod error;
@@ -34,11 +35,12 @@ mod survey;
 mod uploads;
 
 pub use arena::Arena;
+pub use driver_memory::DriverMemory;
 pub use error::Error;
 pub use graph::Graph;
 pub use memory::Pinned;
 pub use plimsoll_device::backend::Link;
-pub use pool::PagePool;
+pub use pool::{CardExtent, CardPages, PagePool};
 pub use stream::{Event, Stream};
 
 use std::fmt;
@@ -48,7 +50,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_device::backend::{
     self, Backend, Call, Fault, HostArena, HostBlock, Operand, Recording, Speed, Unsupported,
 };
-use plimsoll_device::{Bytes, HostMarks, Marks, Properties};
+use plimsoll_device::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
 use plimsoll_graph::{Op, Type};
 
 use card::{Card, Identity};
@@ -106,7 +108,9 @@ struct Inner {
     dnn: Mutex<Option<Arc<dnn::Dnn>>>,
     /// Graphs that were captured and are still there: they hold code.
     graphs: AtomicUsize,
+    /// Bytes that the card had less of when cuBLASLt had been started, and when cuDNN had.
     library_bytes: usize,
+    dnn_bytes: AtomicUsize,
     flag: *mut u8,
     engine: Engine,
     options: Options,
@@ -152,7 +156,8 @@ impl Cuda {
         let name = format!("cuda:{ordinal}");
         let library_bytes = before.saturating_sub(after);
         let (dnn, graphs, engine) = (Mutex::default(), AtomicUsize::new(0), Engine::Card(card));
-        let inner = Inner { blas, dnn, graphs, library_bytes, flag, engine, options, name };
+        let dnn_bytes = AtomicUsize::new(0);
+        let inner = Inner { blas, dnn, graphs, library_bytes, dnn_bytes, flag, engine, options, name };
         let cuda = Cuda(Arc::new(inner));
         // SAFETY: the flag is that many bytes of the device.
         unsafe { cuda.zero(flag, memory::FLAG_BYTES) }?;
@@ -174,6 +179,7 @@ impl Cuda {
             dnn: Mutex::default(),
             graphs: AtomicUsize::new(0),
             library_bytes: 0,
+            dnn_bytes: AtomicUsize::new(0),
             flag,
             engine: Engine::Host(emulator),
             options,
@@ -236,7 +242,10 @@ impl Cuda {
         let Options { tf32, cudnn, .. } = self.0.options;
         let mut dnn = self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner);
         if dnn.is_none() && cudnn {
+            let (before, _) = card.memory()?;
             *dnn = dnn::Dnn::new(card, tf32)?.map(Arc::new);
+            let (after, _) = card.memory()?;
+            self.0.dnn_bytes.store(before.saturating_sub(after), Ordering::Relaxed);
         }
         Ok(dnn.clone())
     }
@@ -248,6 +257,7 @@ impl Cuda {
             && let Engine::Card(card) = &self.0.engine
         {
             *self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            self.0.dnn_bytes.store(0, Ordering::Relaxed);
             card.unload()?;
         }
         Ok(())
@@ -455,6 +465,26 @@ impl Backend for Cuda {
             // The emulator stands for a card on which nothing but tensors takes memory.
             Engine::Host(_) => Some(Bytes::ZERO),
         }
+    }
+
+    /// Each as the card's free memory showed it when it was started; the context as NVML counted the process then. Where NVML cannot tell,
+    /// there is no row of the context: what others hold is not told from it.
+    fn libraries(&self) -> Vec<LibraryBytes> {
+        let Engine::Card(card) = &self.0.engine else { return Vec::new() };
+        let row = |name, bytes: usize| LibraryBytes { name, bytes: bytes.into() };
+        let context =
+            card.context_own.map(|bytes| LibraryBytes { name: "CUDA context", bytes: Bytes(bytes) });
+        let mut rows: Vec<LibraryBytes> = context.into_iter().collect();
+        if self.0.blas.is_some() {
+            rows.push(row("cuBLASLt", self.0.library_bytes));
+        }
+        if self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            rows.push(row("cuDNN", self.0.dnn_bytes.load(Ordering::Relaxed)));
+        }
+        if card.compiled() > 0 {
+            rows.push(row("code by NVRTC", card.code_bytes()));
+        }
+        rows
     }
 
     fn free(&self) -> Option<Bytes> {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use plimsoll_graph::{DType, Op, Type};
 
-use crate::{Bytes, HostMarks, Marks, Properties};
+use crate::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
 
 /// Every operand starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
@@ -328,6 +328,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// are in the host's memory.
     fn taken(&self) -> Option<Bytes> {
         None
+    }
+
+    /// What of that each library took, in the order in which they were started: the context first. What they load later is in no row.
+    fn libraries(&self) -> Vec<LibraryBytes> {
+        Vec::new()
     }
 
     /// What the process could still take of the device's own memory; none where tensors are in the host's memory.

@@ -13,8 +13,9 @@ pub mod process;
 pub mod properties;
 
 pub use allocator::{
-    Allocator, AllocatorId, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth, GrowthWatch,
-    HostMemory, Lease, ReleaseError, ReserveError, Stats, System,
+    Allocator, AllocatorId, AllocatorKind, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth,
+    GrowthWatch, Holes, HostMemory, HostPages, Idle, Lease, NoAllocator, NoPages, NoRemapping, PageSource,
+    Paged, Pages, Pool, ReleaseError, ReserveError, Stats, System, holders,
 };
 pub use bytes::{Bytes, ParseBytesError};
 pub use ledger::{Ledger, LedgerError, Row};
@@ -22,4 +23,4 @@ pub use marks::{HostMarks, Marks, no_point};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
 pub use plimsoll_record::Kind;
-pub use properties::Properties;
+pub use properties::{LibraryBytes, Properties};

@@ -107,3 +107,12 @@ impl LibraryFound {
         self.version.is_some()
     }
 }
+
+/// What a library took of a device's own memory when it was started, or its code when it was loaded: measured then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LibraryBytes {
+    /// What it is called.
+    pub name: &'static str,
+    /// What the device had less of afterwards.
+    pub bytes: Bytes,
+}

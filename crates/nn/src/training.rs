@@ -419,36 +419,25 @@ fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
     params.iter().zip(values).map(held).collect()
 }
 
-/// What a step holds beside the parameters, as it starts: on the host what the device has no room for, as far as that is allowed.
+/// What a step holds beside the parameters, as it starts. Where the device might not hold all of it, as much as is allowed is on the
+/// host: planning needs room on the device, and says only then what is kept where.
 fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<StateTensor>> {
     let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
-    let mut excess = match host {
-        Bytes::ZERO => Bytes::ZERO,
-        _ => excess(kept, recipe.request.limit, &Device::current()?),
-    };
-    // The largest first, as plans choose them, so that little moves when the step is planned.
-    let mut order: Vec<usize> = (0..kept.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(kept[i].1.bytes()));
-    let mut held: Vec<Option<StateTensor>> = kept.iter().map(|_| None).collect();
-    for i in order {
-        let (name, ty, start) = &kept[i];
+    let is_crowded = host > Bytes::ZERO && !has_room(kept, recipe.request.limit, &Device::current()?);
+    let held = |(name, ty, start): &(String, Type, Start)| {
         let tensor = start.tensor(ty.clone(), seed)?;
         let part = StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor };
-        held[i] = Some(match excess {
-            Bytes::ZERO => part,
-            _ => part.hosted(&mut host)?,
-        });
-        excess = excess.saturating_sub(ty.bytes().into());
-    }
-    Ok(held.into_iter().flatten().collect())
+        if is_crowded { part.hosted(&mut host) } else { Ok(part) }
+    };
+    kept.iter().map(held).collect()
 }
 
-/// What the device lacks to hold these tensors too, within the limit of its memory or what it has.
-fn excess(kept: &[(String, Type, Start)], limit: Option<Bytes>, device: &Device) -> Bytes {
+/// Whether the device holds these tensors too and as much again for planning, within the limit of its memory or what it has.
+fn has_room(kept: &[(String, Type, Start)], limit: Option<Bytes>, device: &Device) -> bool {
     let most = match (limit, device.capacity()) {
         (Some(limit), Some(capacity)) => limit.min(capacity),
         (limit, capacity) => limit.or(capacity).unwrap_or(Bytes::MAX),
     };
     let wanted: Bytes = kept.iter().map(|(_, ty, _)| Bytes::from(ty.bytes())).sum();
-    (wanted + device.counted().now + LATER).saturating_sub(most)
+    wanted + wanted + device.counted().now + LATER <= most
 }

@@ -5,9 +5,9 @@
 
 #[doc(inline)]
 pub use plimsoll_device::{
-    Allocator, AllocatorId, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth, Holder,
-    HostMemory, Lease, Ledger, OutOfMemory, Owner, ParseBytesError, Properties, ReleaseError, ReserveError,
-    Row, Site, Stats, System, Verdict,
+    Allocator, AllocatorId, AllocatorKind, BestFit, Block, Bytes, Damage, DamageKind, Debug, Failing, Growth,
+    Holder, HostMemory, Lease, Ledger, LibraryBytes, OutOfMemory, Owner, Pages, ParseBytesError, Pool,
+    Properties, ReleaseError, ReserveError, Row, Site, Stats, System, Verdict,
 };
 #[doc(inline)]
 pub use plimsoll_run::{

@@ -18,6 +18,8 @@ pub struct Plan {
     pub batch: u64,
     /// The device.
     pub device: Option<String>,
+    /// How the device's memory is divided among tensors: `best-fit`, `system`, `pages`, `pool`, or `own`.
+    pub allocator: Option<String>,
     /// The memory limit, if there is one.
     #[serde(alias = "line_bytes")]
     pub memory_limit_bytes: Option<u64>,

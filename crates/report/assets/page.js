@@ -264,9 +264,11 @@ function ledgerSection() {
   const bar = (bytes, kind) => make('div', { class: 'share' }, painted(make('i'), kind, 100 * (bytes || 0) / most + '%'));
   const figure = bytes => bytes == null ? make('td', { class: 'n', text: 'not measured' }) : make('td', { class: 'n', bytes });
   const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), NAMES[name] || LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), figure(k.planned), figure(k.measured), make('td', { class: 'n', text: k.measured == null ? '' : k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
-  const lines = [...kinds].filter(([name]) => name !== 'host').map(([name, k]) => row(name, k));
+  // Of libraries and of the host's memory each part has a row: they are few, and nothing else names them.
+  const parts = kind => run.ledger.filter(r => r.kind === kind).map(r => make('tr', { class: 'part' }, make('td', { class: 'quiet', text: `\u2003${r.name}` }), make('td', {}), figure(r.planned_bytes), figure(r.measured_bytes), make('td', {})));
+  const lines = [...kinds].filter(([name]) => name !== 'host').flatMap(([name, k]) => [row(name, k), ...(name === 'library' ? parts(name) : [])]);
   lines.push(row('in all', total, true));
-  if (kinds.has('host')) lines.push(row('host', kinds.get('host')));
+  if (kinds.has('host')) lines.push(row('host', kinds.get('host')), ...parts('host'));
   $('ledger').replaceChildren(make('thead', {}, make('tr', {}, make('th', { text: 'kind' }), make('th', { text: 'planned over measured' }), make('th', { class: 'n', text: 'planned' }), make('th', { class: 'n', text: 'measured at the end' }), make('th', { class: 'n', text: 'difference' }))),
     make('tbody', {}, ...lines));
 }

@@ -1,7 +1,7 @@
 //! What can go wrong when ops run.
 
 use plimsoll_device::backend::{Fault, Unsupported};
-use plimsoll_device::{Bytes, OutOfMemory, ReserveError};
+use plimsoll_device::{Bytes, NoAllocator, OutOfMemory, ReserveError};
 use plimsoll_graph::{DType, Shape, Site, Type};
 
 use crate::memory::{FixedMemory, HostInfeasible, Refusal, Remedy};
@@ -128,6 +128,20 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+
+    /// A device has no allocator of the kind that was asked for.
+    #[error("{device} has no allocator '{kind}'; use {others}")]
+    NoSuchAllocator {
+        /// The device's name.
+        device: String,
+        /// The kind.
+        kind: &'static str,
+        /// Those that it has.
+        others: &'static str,
+    },
+    /// The host has no allocator of a kind, or not of that size.
+    #[error(transparent)]
+    NoAllocator(#[from] NoAllocator),
 
     // === Memory ===
     /// The device has no room.

@@ -1,6 +1,7 @@
 //! What tests of several crates share, in one place. Nothing of the engine depends on it.
 //!
 //! - [`group`]: tests that need a card, a browser and the like, counted where they cannot run.
+//! - [`allocators`]: what every allocator must do, on whatever device.
 //! - [`Counting`]: an allocator that counts.
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
 //! - [`Dice`]: numbers that are the same in every run.
@@ -8,6 +9,7 @@
 //! - [`Scratch`]: a folder of a test's own.
 
 mod allocations;
+pub mod allocators;
 pub mod child;
 mod dice;
 mod groups;

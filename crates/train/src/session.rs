@@ -230,6 +230,7 @@ impl Trainer {
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
         let (Some(training), Some(info)) = (&self.training, self.info(data)?) else { return Ok(()) };
+        self.host = info.host;
         let plan = RunPlan {
             info: &info,
             limit: self.request.limit,

@@ -48,6 +48,11 @@ impl Staging {
         (now, Next { now, set, feed, is_ahead, fields, device })
     }
 
+    /// Bytes of pinned host memory that it holds.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.feed.as_ref().map_or(0, HostUploader::bytes)
+    }
+
     /// Lets go of a batch that is on its way and that nobody will ask for: the run that took it has ended.
     pub(crate) fn forget(&mut self) -> Result<()> {
         self.staged_ahead().map(|_| ())

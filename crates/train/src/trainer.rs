@@ -19,7 +19,7 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
-use plimsoll_run::{Device, MemoryRequest, Tensor, record};
+use plimsoll_run::{Device, HostAccount, MemoryRequest, Tensor, record};
 
 use crate::best::BestCheckpoint;
 use crate::callback::Callback;
@@ -104,6 +104,8 @@ pub struct Trainer {
     pub(crate) ended: Option<Ended>,
     /// How the memory limit is shared with pipelines, since it was planned.
     pub(crate) share: Share,
+    /// What was planned of the host's memory beside a device's own, since it was.
+    pub(crate) host: Option<HostAccount>,
     /// What the process takes for other things.
     pub(crate) reserved: Bytes,
     /// How many steps of the next run are to be measured.
@@ -145,6 +147,7 @@ impl Trainer {
             stop: StopFlag::new(),
             ended: None,
             share: Share::default(),
+            host: None,
             reserved: Bytes::ZERO,
             profile: None,
             reads_back: false,

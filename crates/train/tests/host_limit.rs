@@ -2,7 +2,7 @@
 //! emulator where there is a C++ compiler.
 
 use plimsoll_data::{Column, Dataset};
-use plimsoll_device::{Bytes, process};
+use plimsoll_device::{Bytes, Kind, process};
 use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
 use plimsoll_run::{Device, Error as RunError, HostAccount, HostInfeasible, host_program};
 use plimsoll_testing::group;
@@ -99,6 +99,21 @@ fn a_plan_offloads_no_more_than_the_limit_leaves_and_trains_within_it() {
         assert!(account.planned() <= host, "{account:?} within {host}");
         let history = trainer.fit(&data, Epochs(1)).unwrap();
         assert!(history[0].loss.is_finite());
+        let ledger = trainer.ledger().unwrap();
+        let row =
+            |name: &str| *ledger.row(Kind::Host, name).unwrap_or_else(|| panic!("no {name} in\n{ledger}"));
+        assert_eq!(row("staging").planned, account.staging);
+        let batch = row("staging").measured.unwrap();
+        assert!(batch >= Bytes((64 * 64 * 4 + 64 * 8) as u64) && batch <= account.staging, "{batch}");
+        assert_eq!(row("program, driver and libraries").planned, account.program);
+        assert!(row("program, driver and libraries").measured > Some(Bytes::mib(1)));
+        assert_eq!(row("input pipelines").planned, account.pipeline);
+        // What is of the card adds up to its plan, with the host's rows beside it.
+        assert_eq!(
+            ledger.planned().saturating_sub(ledger.total(Kind::Host).planned),
+            figures.planned,
+            "\n{ledger}"
+        );
     }
     // What the card lacks, more of the host would give: the refusal names all of it.
     let limit = Some(Bytes(least.get().midpoint(free.floor.get())));

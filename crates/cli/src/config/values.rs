@@ -1,6 +1,7 @@
 //! Turns the words of settings into the values that they mean.
 
 use plimsoll::data::{Augment, Columns, OnError, Scale};
+use plimsoll::device::AllocatorKind;
 use plimsoll::nn::{Clip, Metric};
 use plimsoll::prelude::*;
 
@@ -52,6 +53,13 @@ impl Config {
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {
         size(self.host_memory.as_deref(), "--host-memory")
+    }
+
+    /// The allocator that is named.
+    pub fn allocator(&self) -> Result<Option<AllocatorKind>, Failure> {
+        let parse =
+            |text: &str| text.parse::<AllocatorKind>().map_err(|why| Failure(format!("--allocator: {why}")));
+        self.allocator.as_deref().map(parse).transpose()
     }
 
     /// What these settings ask of memory, for a model that computes in this precision on this device.

@@ -1,5 +1,6 @@
 //! The command from outside: memory limits that are kept, runs that are killed, models that are used.
 
+mod allocator;
 mod batch_auto;
 mod card;
 mod common;

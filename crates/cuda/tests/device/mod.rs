@@ -1,12 +1,13 @@
 //! What a card gives beside kernels: memory that is mapped where it is needed, refusals that are seen, graphs, the link.
 
 use crate::common::{card, emulator, memory};
-use plimsoll_cuda::{Arena, Cuda, Error, PagePool};
+use plimsoll_cuda::{Arena, CardPages, Cuda, DriverMemory, Error};
 use plimsoll_device::backend::{Backend, Call, Operand};
-use plimsoll_device::{Allocator, Bytes, Owner, Verdict};
+use plimsoll_device::{Allocator, Block, Bytes, Owner, Verdict};
 use plimsoll_graph::ops::{Gather, Unary};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Scalar, Type};
+use plimsoll_testing::allocators::{Reach, conforms};
 use plimsoll_testing::reference::{Memory, read};
 
 const MIB: usize = 1 << 20;
@@ -87,7 +88,7 @@ fn an_arena_keeps_its_address_and_content_while_its_size_follows_the_plan() {
 #[test]
 fn no_request_that_fits_the_free_bytes_fails_for_want_of_a_hole() {
     let Some(cuda) = card() else { return };
-    let pool = PagePool::new(&cuda, Bytes::mib(64)).expect("a pool");
+    let pool = CardPages::pool(&cuda, Bytes::mib(64)).expect("a pool");
     let owner = Owner::here("test");
     // Every second of sixteen blocks of 4 MiB goes: what is free lies in eight holes.
     let mut blocks: Vec<_> =
@@ -216,4 +217,57 @@ fn the_link_and_the_footprint_are_measured() {
     println!("{cuda:?}: {link:?}, {footprint:?}");
     assert!(link.up > 1e9 && link.down > 1e9, "{link:?}");
     assert!(footprint.context > MIB, "{footprint:?}");
+}
+
+/// Blocks of a card, reached by copies.
+struct OnCard<'a>(&'a Cuda);
+
+impl Reach for OnCard<'_> {
+    fn fill(&self, block: &Block, byte: u8) {
+        // SAFETY: the block has as many bytes, which only this test holds.
+        unsafe { self.0.upload(block.as_ptr().as_ptr(), &vec![byte; block.len()]) }.expect("a copy");
+    }
+
+    fn holds(&self, block: &Block, byte: u8) -> bool {
+        let mut bytes = vec![!byte; block.len()];
+        // SAFETY: as above.
+        unsafe { self.0.download(block.as_ptr().as_ptr(), &mut bytes) }.expect("a copy");
+        bytes.iter().all(|found| *found == byte)
+    }
+}
+
+#[test]
+fn every_allocator_of_a_card_keeps_what_all_of_them_promise() {
+    let Some(cuda) = card() else { return };
+    let limit = Bytes::mib(256);
+    let all: [(Box<dyn Allocator>, bool); 3] = [
+        (Box::new(CardPages::pool(&cuda, limit).expect("pages")), true),
+        (Box::new(DriverMemory::by_block(&cuda, limit).expect("blocks of the driver")), true),
+        (Box::new(DriverMemory::by_stream(&cuda, limit).expect("a pool of the driver")), false),
+    ];
+    let names: Vec<&str> = all.iter().map(|(memory, _)| memory.name()).collect();
+    assert_eq!(names, ["pages", "system", "pool"]);
+    for (memory, is_whole) in &all {
+        println!("{}: chunks of {}", memory.name(), memory.page());
+        conforms(&**memory, &OnCard(&cuda), *is_whole);
+    }
+}
+
+#[test]
+fn each_library_of_a_card_has_what_it_took() {
+    let Some(cuda) = card() else { return };
+    let rows = Backend::libraries(&cuda);
+    let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+    println!("{rows:?} of {:?}", Backend::taken(&cuda));
+    assert_eq!(names[0], "CUDA context");
+    assert!(rows[0].bytes > Bytes::mib(50), "{rows:?}");
+    let sum: Bytes = rows.iter().map(|row| row.bytes).sum();
+    assert!(Some(sum) <= Backend::taken(&cuda).map(|taken| taken + Bytes::mib(8)), "{rows:?}");
+    // Code has a row once some is loaded, and none when it is unloaded.
+    let op = Op::from(Unary::Exp);
+    let ty = Type::new(DType::F32, [64]);
+    cuda.prepare(&op, &[&ty], &[&ty]).expect("code");
+    assert!(Backend::libraries(&cuda).iter().any(|row| row.name == "code by NVRTC"));
+    Backend::trim(&cuda).expect("trimmed");
+    assert!(Backend::libraries(&cuda).iter().all(|row| row.name != "code by NVRTC"));
 }

@@ -182,6 +182,10 @@ impl Allocator for BestFit {
         state.touched = state.live.values().map(|block| block.offset + block.taken).max().unwrap_or(0);
     }
 
+    fn name(&self) -> &'static str {
+        "best-fit"
+    }
+
     fn holders(&self, n: usize) -> Vec<Holder> {
         self.state().tally.holders(n)
     }

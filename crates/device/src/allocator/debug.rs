@@ -202,6 +202,10 @@ impl Allocator for Debug {
         self.state().tally.reset_peak();
     }
 
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
     fn holders(&self, n: usize) -> Vec<Holder> {
         self.state().tally.holders(n)
     }

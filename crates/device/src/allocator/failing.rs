@@ -70,6 +70,10 @@ impl<A: Allocator> Allocator for Failing<A> {
         self.inner.hold_to(who, most);
     }
 
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
     fn page(&self) -> Bytes {
         self.inner.page()
     }

@@ -8,6 +8,8 @@
 //! | --- | --- | --- |
 //! | [`BestFit`] | one region, reserved once, split and coalesced | eager mode |
 //! | [`System`] | the program's own allocator, block by block | comparison, tools that watch `malloc` |
+//! | [`Pages`] | pages that are mapped wherever they are wanted | requests that must not fail for want of contiguity |
+//! | [`Pool`] | the program's own allocator; freed blocks are kept by size | many blocks of the same sizes |
 //! | [`Debug`](struct@Debug) | another allocator, with guard bytes and poison | finding the kernel that writes past its end |
 //!
 //! What is not here: access to the bytes. A [`Block`] may live on a device that the host cannot read, so it
@@ -18,6 +20,11 @@ mod block;
 mod debug;
 mod failing;
 mod growth;
+mod holes;
+mod host_pages;
+mod kind;
+mod paged;
+mod pool;
 mod region;
 mod system;
 mod tally;
@@ -27,7 +34,13 @@ pub use block::{AllocatorId, Block, Lease};
 pub use debug::{Damage, DamageKind, Debug};
 pub use failing::Failing;
 pub use growth::{Growth, GrowthWatch};
+pub use holes::Holes;
+pub use host_pages::{HostExtent, HostPages, NoRemapping, Pages};
+pub use kind::{AllocatorKind, NoAllocator};
+pub use paged::{Idle, NoPages, PageSource, Paged};
+pub use pool::Pool;
 pub use system::System;
+pub use tally::holders;
 
 use std::fmt;
 use std::sync::Arc;
@@ -85,6 +98,11 @@ pub trait Allocator: Send + Sync {
         Bytes(1)
     }
 
+    /// What it is called where its kind is shown: `best-fit`, `pages`. One of a user's own is `own` where it has no other name.
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
     /// The `n` owners that hold most, largest first; equal ones in the order of their op and line.
     fn holders(&self, n: usize) -> Vec<Holder>;
 
@@ -124,6 +142,10 @@ impl<A: Allocator + ?Sized> Allocator for Arc<A> {
 
     fn page(&self) -> Bytes {
         (**self).page()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
     }
 
     fn holders(&self, n: usize) -> Vec<Holder> {

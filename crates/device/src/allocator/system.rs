@@ -119,6 +119,15 @@ impl Allocator for System {
         self.state().tally.reset_peak();
     }
 
+    /// What the C library keeps of freed blocks goes back to the system.
+    fn release_unused(&self) {
+        process::release_unused_heap();
+    }
+
+    fn name(&self) -> &'static str {
+        "system"
+    }
+
     fn holders(&self, n: usize) -> Vec<Holder> {
         self.state().tally.holders(n)
     }

@@ -42,14 +42,24 @@ impl Tally {
     }
 
     pub fn holders(&self, n: usize) -> Vec<Holder> {
-        let mut holders: Vec<Holder> = self
-            .by_owner
-            .iter()
-            .filter(|(_, (_, blocks))| *blocks > 0)
-            .map(|(&owner, &(bytes, blocks))| Holder { owner, bytes, blocks })
-            .collect();
-        holders.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
-        holders.truncate(n);
-        holders
+        let holds = self.by_owner.iter().filter(|(_, (_, blocks))| *blocks > 0);
+        largest(holds.map(|(&owner, &(bytes, blocks))| Holder { owner, bytes, blocks }).collect(), n)
     }
+}
+
+/// The `n` owners of these blocks that hold most, largest first; equal ones in the order of their op and line.
+pub fn holders(blocks: impl Iterator<Item = (Owner, Bytes)>, n: usize) -> Vec<Holder> {
+    let mut sums: FxHashMap<Owner, Holder> = FxHashMap::default();
+    for (owner, bytes) in blocks {
+        let holder = sums.entry(owner).or_insert(Holder { owner, bytes: Bytes::ZERO, blocks: 0 });
+        holder.bytes += bytes;
+        holder.blocks += 1;
+    }
+    largest(sums.into_values().collect(), n)
+}
+
+fn largest(mut holders: Vec<Holder>, n: usize) -> Vec<Holder> {
+    holders.sort_unstable_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.owner.cmp(&b.owner)));
+    holders.truncate(n);
+    holders
 }

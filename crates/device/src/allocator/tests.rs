@@ -309,3 +309,61 @@ proptest! {
         }
     }
 }
+
+/// Asks for one or several pages or a part of one, or releases: as many moves as fill the limit several times over.
+fn page_moves() -> impl Strategy<Value = Vec<Move>> {
+    let bytes = prop_oneof![1u64..3000, 30_000u64..70_000, 60_000u64..900_000, Just(65_536), Just(1 << 20)];
+    let one = prop_oneof![
+        3 => bytes.prop_map(|bytes| Move::Ask(bytes, 64)),
+        2 => any::<prop::sample::Index>().prop_map(Move::Release),
+    ];
+    prop::collection::vec(one, 1..300)
+}
+
+#[cfg(target_os = "linux")]
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pages_meet_every_request_that_is_not_larger_than_what_is_free(moves in page_moves()) {
+        let limit = Bytes::mib(4);
+        let memory = Pages::new(limit).unwrap();
+        let page = memory.page().get();
+        let mut held: Vec<(Block, u8)> = Vec::new();
+        let check = |block: &Block, byte: u8| {
+            // SAFETY: a block of the host of as many bytes, all of which were written.
+            let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr().as_ptr(), block.len()) };
+            assert!(bytes.iter().all(|found| *found == byte), "a block was changed");
+        };
+        for (i, one) in moves.iter().enumerate() {
+            match one {
+                Move::Ask(bytes, align) => {
+                    let free = memory.stats().free().get();
+                    match memory.allocate(Bytes(*bytes), *align, at(i as u32)) {
+                        Ok(block) => {
+                            // SAFETY: only this test holds the block, which has as many bytes.
+                            unsafe { block.as_ptr().write_bytes(i as u8, block.len()) };
+                            held.push((block, i as u8));
+                        }
+                        Err(why) => assert!(bytes.next_multiple_of(page) > free, "{bytes} of {free}: {why}"),
+                    }
+                }
+                Move::Release(which) if !held.is_empty() => {
+                    let (block, byte) = held.swap_remove(which.index(held.len()));
+                    check(&block, byte);
+                    memory.release(block).unwrap();
+                }
+                Move::Release(_) => {}
+            }
+            let stats = memory.stats();
+            assert!(stats.in_use <= stats.reserved && stats.reserved <= limit, "{stats}");
+        }
+        held.iter().for_each(|(block, byte)| check(block, *byte));
+        held.into_iter().for_each(|(block, _)| memory.release(block).unwrap());
+        // Whatever came before, all of it comes in one piece.
+        let all = memory.allocate(limit, 64, at(0)).unwrap();
+        memory.release(all).unwrap();
+        memory.release_unused();
+        assert_eq!(memory.stats().reserved, Bytes::ZERO);
+    }
+}

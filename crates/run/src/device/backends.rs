@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_cpu::Cpu;
-use plimsoll_cuda::{Cuda, Options, PagePool};
-use plimsoll_device::{BestFit, Bytes, HostMemory, process};
+use plimsoll_cuda::{CardPages, Cuda, DriverMemory, Options};
+use plimsoll_device::{Allocator, AllocatorKind, BestFit, Bytes, HostMemory, process};
 
 use super::{Device, Profile};
 use crate::error::{Error, Result};
@@ -29,6 +29,23 @@ impl Device {
     /// As for [`Device::cpu_threads`].
     pub fn cpu_with(threads: usize, limit: Bytes) -> Result<Device> {
         Ok(Device::over(cpu(threads)?, Arc::new(BestFit::new(limit)?)))
+    }
+
+    /// The CPU with a number of threads and an allocator of a kind, with a hard limit on the bytes of its tensors or limited by the
+    /// machine's memory.
+    ///
+    /// ```
+    /// use plimsoll_device::AllocatorKind;
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_allocating(1, Some("64MiB".parse().unwrap()), AllocatorKind::Pool)?;
+    /// assert_eq!(device.allocator(), "pool");
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Device::cpu_threads`], or there is no such allocator on this system.
+    pub fn cpu_allocating(threads: usize, limit: Option<Bytes>, kind: AllocatorKind) -> Result<Device> {
+        Ok(Device::over(cpu(threads)?, Arc::new(kind.on_host(limit)?)))
     }
 
     /// The CPU over memory of one's own: a debug allocator, say.
@@ -72,10 +89,27 @@ impl Device {
     /// # Errors
     /// As for [`Device::cuda`].
     pub fn cuda_with(ordinal: usize, options: Options) -> Result<Device> {
+        Device::cuda_allocating(ordinal, options, AllocatorKind::Pages)
+    }
+
+    /// A CUDA card with an allocator of a kind.
+    ///
+    /// # Errors
+    /// As for [`Device::cuda`]; or the kind is none of a card's: best fit keeps one region, which only the host can reserve and touch
+    /// as it is needed.
+    pub fn cuda_allocating(ordinal: usize, options: Options, kind: AllocatorKind) -> Result<Device> {
+        if kind == AllocatorKind::BestFit {
+            let (device, kind) = (format!("cuda:{ordinal}"), kind.name());
+            return Err(Error::NoSuchAllocator { device, kind, others: "pages, pool or system" });
+        }
         let cuda = Cuda::with(ordinal, options)?;
         let (free, _) = cuda.memory()?;
-        let memory = PagePool::new(&cuda, free.into())?;
-        Ok(Device::over(Arc::new(cuda), Arc::new(memory)))
+        let memory: Arc<dyn Allocator> = match kind {
+            AllocatorKind::System => Arc::new(DriverMemory::by_block(&cuda, free.into())?),
+            AllocatorKind::Pool => Arc::new(DriverMemory::by_stream(&cuda, free.into())?),
+            AllocatorKind::Pages | AllocatorKind::BestFit => Arc::new(CardPages::pool(&cuda, free.into())?),
+        };
+        Ok(Device::over(Arc::new(cuda), memory))
     }
 
     /// A stand-in for a CUDA card that runs the same kernels on the host: slow, for tests.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_cpu::Cpu;
 use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
-use plimsoll_device::{Allocator, BestFit, Block, Bytes, Holder, OutOfMemory, Owner, ReleaseError, Stats};
+use plimsoll_device::{
+    Allocator, BestFit, Block, Bytes, Holder, LibraryBytes, OutOfMemory, Owner, ReleaseError, Stats,
+};
 use plimsoll_graph::{Op, Type};
 
 use super::Device;
@@ -97,6 +99,12 @@ impl Backend for FakeBackend {
 
     fn taken(&self) -> Option<Bytes> {
         Some(FakeCard::get(&self.card.own) + self.memory.stats().reserved)
+    }
+
+    fn libraries(&self) -> Vec<LibraryBytes> {
+        let own = FakeCard::get(&self.card.own).get();
+        let row = |name, bytes| LibraryBytes { name, bytes: Bytes(bytes) };
+        vec![row("context", own / 2), row("products", own / 4)]
     }
 
     fn free(&self) -> Option<Bytes> {

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use plimsoll_device::backend::Backend;
-use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, process};
+use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, LibraryBytes, process};
 use plimsoll_graph::Site;
 
 use crate::error::{Error, Result};
@@ -186,6 +186,17 @@ impl Device {
     /// What its user should know, a sentence each: a library that is not installed and would make it faster, say.
     pub fn notes(&self) -> Vec<String> {
         self.0.backend.notes()
+    }
+
+    /// What its allocator is called: `best-fit`, `system`, `pages`, `pool`, or what one of a user's own calls itself.
+    pub fn allocator(&self) -> &'static str {
+        self.0.memory.name()
+    }
+
+    /// What its libraries took of its own memory, each measured when it was started: context, cuBLASLt, cuDNN, loaded code. Nothing on the
+    /// CPU.
+    pub fn libraries(&self) -> Vec<LibraryBytes> {
+        self.0.backend.libraries()
     }
 
     /// Bytes in use, peak, reserved and limit.

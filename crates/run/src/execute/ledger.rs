@@ -3,7 +3,7 @@
 //! Nothing planned is repeated as measured. Of the host's memory, a tensor takes the pages of it that are resident; of a
 //! device's own, which is mapped when it is taken, the bytes of its block. What no tensor takes is the program's.
 
-use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, process};
+use plimsoll_device::{Bytes, Kind as LedgerKind, Ledger, LibraryBytes, process};
 use plimsoll_graph::{Site, TensorOps};
 
 use super::profiling::Profiling;
@@ -47,9 +47,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)
         .or_else(|| process::resident().map(|resident| resident.saturating_sub(rows.measured)));
-    // What a pipeline holds are pages like the program's own: the system counts them together.
-    let name = if reserved > Bytes::ZERO { "program and input pipelines" } else { "program" };
-    rows.add(LedgerKind::Program, name, program + reserved, own);
+    program_rows(&step.device, program, reserved, own, &mut rows);
     let rest = variant.info.planned.saturating_sub(rows.planned);
     if rest > Bytes::ZERO {
         rows.add(LedgerKind::Program, "room for planning, ends of pages", rest, None);
@@ -72,6 +70,25 @@ fn profile_row(step: &Step, reserved: Bytes, rows: &mut Rows) -> Bytes {
     let planned = planned.min(reserved);
     rows.add(LedgerKind::Other, "profile", planned, Some(held));
     planned
+}
+
+/// What is no tensor: of a card each library's part, as it was measured when it was started, and the rest of what was declared for them.
+fn program_rows(device: &Device, program: Bytes, reserved: Bytes, own: Option<Bytes>, rows: &mut Rows) {
+    let (mut planned, mut measured) = (program + reserved, own);
+    let libraries = device.libraries();
+    for LibraryBytes { name, bytes } in &libraries {
+        let (part, found) = (planned.min(*bytes), measured.map(|left| left.min(*bytes)));
+        rows.add(LedgerKind::Library, name, part, found);
+        planned = planned.saturating_sub(part);
+        measured = measured.map(|left| left.saturating_sub(*bytes));
+    }
+    // What a pipeline holds are pages like the program's own: the system counts them together.
+    let name = match (libraries.is_empty(), reserved > Bytes::ZERO) {
+        (true, true) => "program and input pipelines",
+        (true, false) => "program",
+        (false, _) => "what libraries load later",
+    };
+    rows.add(LedgerKind::Program, name, planned, measured);
 }
 
 /// The parts of the workspace: sums, what else stands before the arena, the arena.

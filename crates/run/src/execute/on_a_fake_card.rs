@@ -163,3 +163,24 @@ fn libraries_that_grow_are_noticed_and_planned_around() {
     let refused = (0..8).find_map(|_| run(&mut step, &device).err()).expect("the limit cannot be kept");
     assert!(matches!(refused, Error::Infeasible { .. }), "{refused}");
 }
+
+#[test]
+fn each_library_has_a_row_of_what_it_was_measured_to_take() {
+    let (device, card) = FakeCard::device(Bytes::gib(1), OWN);
+    let step = step(&device, None).unwrap();
+    let ledger = step.ledger();
+    let row = |kind, name: &str| *ledger.row(kind, name).unwrap_or_else(|| panic!("no {name} in\n{ledger}"));
+    let (context, products) = (row(Kind::Library, "context"), row(Kind::Library, "products"));
+    assert_eq!((context.planned, context.measured), (Bytes::mib(50), Some(Bytes::mib(50))));
+    assert_eq!((products.planned, products.measured), (Bytes::mib(25), Some(Bytes::mib(25))));
+    // What they load later has what was declared beside that, and what no library accounts for.
+    let later = row(Kind::Program, "what libraries load later");
+    assert_eq!(later.planned, step.info().account.program.saturating_sub(Bytes::mib(75)));
+    assert_eq!(later.measured, Some(Bytes::mib(25)));
+    assert_eq!(ledger.planned(), step.info().planned, "\n{ledger}");
+    // Libraries that took more than was declared for all of them do not make the plan larger than it is.
+    card.own.store(Bytes::mib(400).get(), Ordering::SeqCst);
+    let ledger = step.ledger();
+    assert_eq!(ledger.planned(), step.info().planned, "\n{ledger}");
+    assert_eq!(ledger.row(Kind::Library, "context").unwrap().measured, Some(Bytes::mib(200)));
+}

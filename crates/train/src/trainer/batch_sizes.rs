@@ -1,9 +1,10 @@
 //! From a memory limit to batch sizes: the largest that fits whole, the largest that fits split, and the one that is fastest.
 
 use plimsoll_data::Dataset;
-use plimsoll_run::{Exactness, PlanFigures};
+use plimsoll_run::{Error as RunError, Exactness, PlanFigures};
 
 use super::Trainer;
+use super::pipelines::Share;
 use crate::error::{Error, Result};
 
 /// A batch size with its plan.
@@ -132,6 +133,10 @@ impl Trainer {
     ) -> Result<bool> {
         self.sized(data, validation, exactness, batch)?;
         let (device, data) = (self.on()?, data.clone().batch(batch));
+        match device.scope(|| self.within_host(&data, Share::default())) {
+            Err(Error::Run(RunError::HostInfeasible(_))) => return Ok(false),
+            share => share?,
+        };
         let floor = device.scope(|| self.least_for(&data))?;
         Ok(self.request.limit.is_some_and(|limit| floor <= limit))
     }

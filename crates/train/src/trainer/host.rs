@@ -1,7 +1,7 @@
 //! What a training on a card takes of the host's memory, beside a limit of its own: everything that is not the card's.
 
 use plimsoll_data::Dataset;
-use plimsoll_device::{Bytes, process};
+use plimsoll_device::{Bytes, Kind, Ledger, process};
 use plimsoll_graph::Type;
 use plimsoll_nn::{Net, Recipe};
 use plimsoll_run::{HostAccount, HostInfeasible, MemoryRequest, PlanFigures, Remedy, host_program};
@@ -57,6 +57,25 @@ impl Trainer {
             false => (sizes().sum::<usize>(), largest),
         };
         Ok(Bytes::from(pinned + batch.max(weights)))
+    }
+
+    /// The ledger of the training, with the host's rows beside a card's: what was planned when it was compiled, and what is taken now.
+    /// None before data was seen.
+    pub fn ledger(&self) -> Option<Ledger> {
+        let mut ledger = self.training.as_ref()?.ledger();
+        let Some(host) = self.host else { return Some(ledger) };
+        let pinned = Bytes::from(self.staging.pinned_bytes());
+        ledger.plan(Kind::Host, "staging", host.staging);
+        ledger.set(Kind::Host, "staging", pinned);
+        ledger.plan(Kind::Host, "input pipelines", host.pipeline);
+        // What a pipeline holds are pages like the program's own: the system counts them together.
+        let rest = process::resident()
+            .map(|all| all.saturating_sub(ledger.total(Kind::Host).measured.unwrap_or_default()));
+        ledger.plan(Kind::Host, "program, driver and libraries", host.program);
+        if let Some(rest) = rest {
+            ledger.set(Kind::Host, "program, driver and libraries", rest);
+        }
+        Some(ledger)
     }
 
     /// The share with which the limit of the host's memory is kept: with pipelines that take the least where it is tight.

@@ -109,7 +109,9 @@ impl Trainer {
         let device = self.pinned()?;
         device.scope(|| self.ready(data.borrow()))?;
         let none = || Error::Mismatch("there is no model to plan for".into());
-        self.info(data.borrow())?.ok_or_else(none)
+        let figures = self.info(data.borrow())?.ok_or_else(none)?;
+        self.host = figures.host;
+        Ok(figures)
     }
 
     /// What was planned. The least is that with pipelines that take the least.
@@ -354,6 +356,7 @@ impl Trainer {
     pub(crate) fn usable(&mut self, data: &Dataset, values: Values) -> Result<Dataset> {
         if self.training.is_none() {
             let mut recipe = self.recipe(data, false, self.share)?;
+            self.share = self.within_host(data, self.share)?;
             let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
             let weights = params.iter().map(|param| param.ty.bytes() as u64).sum();
             self.share.taken = self.reserved + Bytes(weights) + plimsoll_run::PROGRAM;
