@@ -46,10 +46,18 @@ fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
     assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
 }
 
+/// An attention with its inputs: batch, queries, keys, heads, heads of keys, width of keys and of values.
+fn attention(causal: bool, sizes: [usize; 7], dtype: DType) -> (Attention, Vec<(Type, Domain)>) {
+    let [batch, tq, tk, heads, kv_heads, d, dv] = sizes;
+    let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
+    let inputs = vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
+    (Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) }, inputs)
+}
+
 /// Attention over heads that tensor cores take: one tile and several, keys before the queries, shared keys, other widths.
 fn attention_on_tensor_cores(cuda: &Cuda) {
     let mut dice = Dice::new(5);
-    for (causal, [batch, tq, tk, heads, kv_heads, d, dv]) in [
+    for (causal, sizes) in [
         (true, [2, 150, 150, 2, 2, 64, 64]),
         (false, [1, 70, 33, 4, 2, 16, 32]),
         (true, [1, 20, 90, 2, 1, 32, 16]),
@@ -57,13 +65,12 @@ fn attention_on_tensor_cores(cuda: &Cuda) {
         (true, [1, 80, 80, 1, 1, 128, 128]),
     ] {
         for dtype in [DType::BF16, DType::F16] {
-            let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
-            let mut inputs =
-                vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
-            let op = Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) };
+            let (op, mut inputs) = attention(causal, sizes, dtype);
             check(cuda, &Example::new(op, inputs.clone()), &mut dice, dtype);
+            let [batch, tq, _, heads, _, _, dv] = sizes;
+            let of = (Type::new(dtype, [batch, tq, heads, dv]), Domain::Normal);
             let lse = (Type::new(DType::F32, [batch, heads, tq]), Domain::Positive);
-            inputs.extend([of([batch, tq, heads, dv]), lse, of([batch, tq, heads, dv])]);
+            inputs.extend([of.clone(), lse, of]);
             // As among the op's own examples: the log-sums are not those of the scores, so scores are flat.
             let op = Attention { scale: Scalar(0.25 * op.scale.0), ..op };
             check(cuda, &Example::new(AttentionGrad(op), inputs), &mut dice, dtype);
@@ -78,7 +85,7 @@ fn attention_by_a_library_means_what_our_own_means() {
     let Some(cuda) = card() else { return };
     let own = Cuda::with(0, Options { cudnn: false, ..Options::default() }).expect("there is a card");
     let mut dice = Dice::new(7);
-    for (causal, [batch, tq, tk, heads, kv_heads, d, dv]) in [
+    for (causal, sizes) in [
         (true, [2, 1024, 1024, 6, 6, 64, 64]),
         (true, [1, 1030, 1030, 6, 2, 64, 64]),
         (false, [2, 1024, 1100, 3, 3, 128, 64]),
@@ -86,10 +93,8 @@ fn attention_by_a_library_means_what_our_own_means() {
         (true, [1, 2100, 2100, 2, 2, 128, 128]),
     ] {
         for dtype in [DType::BF16, DType::F16] {
-            let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
-            let inputs =
-                vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
-            let op = Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) };
+            let (op, inputs) = attention(causal, sizes, dtype);
+            let [_, tq, tk, ..] = sizes;
             let example = Example::new(op, inputs);
             let values = example.fill(&mut dice);
             let one = run(&bench(&cuda), &example, &values, false);

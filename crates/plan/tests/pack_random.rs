@@ -179,16 +179,19 @@ fn eight_buffers_with_mixed_alignments_are_packed_as_low_as_brute_force_packs_th
     assert!(above_live > 3, "too few problems whose lowest height is above what is live");
 }
 
+/// So many buffers, each drawn anew.
+fn some(n: usize, mut draw: impl FnMut() -> Buffer) -> Vec<Buffer> {
+    (0..n).map(|_| draw()).collect()
+}
+
 #[test]
 fn no_capacity_that_brute_force_can_meet_is_missed() {
     let mut random = Random(3);
     for _ in 0..60 {
-        let buffers: Vec<Buffer> = (0..7)
-            .map(|_| {
-                let lower = random.below(9);
-                buffer(lower, lower + random.between(1, 6), random.between(1, 20))
-            })
-            .collect();
+        let buffers = some(7, || {
+            let lower = random.below(9);
+            buffer(lower, lower + random.between(1, 6), random.between(1, 20))
+        });
         let lowest = lowest(&buffers);
         let at = |capacity| packed(&buffers, &Options { capacity: Some(capacity), ..Options::default() });
         assert!(at(lowest).fits(lowest));
@@ -259,13 +262,11 @@ fn a_deadline_of_nothing_still_gives_a_packing() {
 fn random_alignments_are_kept() {
     let mut random = Random(8);
     for round in 0..40 {
-        let buffers: Vec<Buffer> = (0..60)
-            .map(|_| {
-                let lower = random.below(40);
-                let alignment = if round % 2 == 0 { 64 } else { 1 << random.below(7) };
-                Buffer { lower, upper: lower + random.below(12), size: random.below(500), alignment }
-            })
-            .collect();
+        let buffers = some(60, || {
+            let lower = random.below(40);
+            let alignment = if round % 2 == 0 { 64 } else { 1 << random.below(7) };
+            Buffer { lower, upper: lower + random.below(12), size: random.below(500), alignment }
+        });
         packed(&buffers, &Options { work: 0.02, ..Options::default() });
     }
 }

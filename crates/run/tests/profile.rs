@@ -28,6 +28,12 @@ fn step(device: &Device, batch: usize, options: StepOptions) -> Result<(Step, Te
     })
 }
 
+/// The devices with memory of their own that there are, by the names of their groups.
+fn with_own_memory() -> Vec<(&'static str, Device)> {
+    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
+    found.into_iter().filter_map(|(name, device)| Some((name, group(name, device)?))).collect()
+}
+
 /// Profiles so many steps of so many that are run.
 fn profiled(step: &mut Step, batch: &Tensor, asked: usize, run: usize) -> (StepRecord, Profile) {
     step.profile(asked).unwrap();
@@ -135,10 +141,8 @@ fn what_a_profile_takes_has_a_row_in_the_ledger() {
 
 #[test]
 fn copies_to_and_from_a_device_are_counted_and_timed() {
-    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
-    for (name, device) in found {
-        let Some(device) = group(name, device) else { continue };
-        let _alone = alone();
+    let _alone = alone();
+    for (name, device) in with_own_memory() {
         let before = device.traffic();
         let x = device.scope(|| Tensor::from_slice(&vec![1.0f32; 16 * WIDTH], [16, WIDTH])).unwrap();
         let bytes = x.to_bytes().unwrap().len() as u64;
@@ -188,10 +192,8 @@ fn eager_ops_are_measured_one_by_one_with_their_lines() {
 
 #[test]
 fn eager_copies_are_measured_too_on_a_device_with_memory_of_its_own() {
-    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
-    for (name, device) in found {
-        let Some(device) = group(name, device) else { continue };
-        let _alone = alone();
+    let _alone = alone();
+    for (name, device) in with_own_memory() {
         let run = || -> Result<Vec<f32>> {
             let x = Tensor::from_slice(&[0.5f32; 64], [8, 8])?;
             x.matmul(&x)?.to_vec()

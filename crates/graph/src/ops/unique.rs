@@ -63,10 +63,15 @@ mod tests {
     use crate::Trace;
     use crate::reference::{Array, interpret};
 
+    fn input(dtype: DType, shape: impl Into<crate::Shape>) -> (Trace, crate::Sym) {
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(dtype, shape));
+        (trace, x)
+    }
+
     #[test]
     fn values_are_counted_and_the_rest_is_filled() {
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::I32, [2, 4]));
+        let (trace, x) = input(DType::I32, [2, 4]);
         let (values, counts) = x.unique(5, -1).unwrap();
         let graph = trace.finish(&[&values, &counts]).unwrap();
         let x = Array::new([2, 4], vec![7.0, 3.0, 7.0, 7.0, -2.0, 3.0, 7.0, 7.0]);
@@ -77,8 +82,7 @@ mod tests {
 
     #[test]
     fn fractions_are_refused_by_name() {
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [4]));
+        let (_trace, x) = input(DType::F32, [4]);
         let why = x.unique(3, 0).unwrap_err().to_string();
         assert!(why.contains("unique") && why.contains("f32"), "{why}");
     }

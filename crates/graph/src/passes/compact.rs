@@ -77,10 +77,15 @@ mod tests {
     use crate::reference::interpret;
     use crate::{DType, Trace, Type};
 
-    #[test]
-    fn a_relu_before_a_sum_keeps_bits_only() {
+    fn input() -> (Trace, crate::Sym) {
         let trace = Trace::new();
         let x = trace.input("x", Type::new(DType::F32, [10, 20]));
+        (trace, x)
+    }
+
+    #[test]
+    fn a_relu_before_a_sum_keeps_bits_only() {
+        let (trace, x) = input();
         let y = x.relu().unwrap().sum(&[], false).unwrap();
         let dx = gradient(&y, None, &[&x]).unwrap().remove(0).unwrap();
         let graph = trace.finish(&[&y, &dx]).unwrap();
@@ -94,8 +99,7 @@ mod tests {
 
     #[test]
     fn a_relu_that_the_next_layer_keeps_stays() {
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [10, 20]));
+        let (trace, x) = input();
         let w = trace.input("w", Type::new(DType::F32, [20, 3]));
         let y = x.relu().unwrap().matmul(&w).unwrap().sum(&[], false).unwrap();
         let grads = gradient(&y, None, &[&x, &w]).unwrap();

@@ -49,35 +49,32 @@ impl Default for StepOptions {
     }
 }
 
-impl StepOptions {
+/// The same options with another part of their request, each a method.
+macro_rules! with_another {
+    ($( $(#[$doc:meta])+ $part:ident: $ty:ty; )+) => {
+        impl StepOptions {
+            $( $(#[$doc])+
+            #[must_use]
+            pub fn $part(mut self, $part: $ty) -> StepOptions {
+                self.request.$part = $part;
+                self
+            } )+
+        }
+    };
+}
+
+with_another! {
     /// The same with another memory limit.
-    #[must_use]
-    pub fn limit(mut self, limit: Option<Bytes>) -> StepOptions {
-        self.request.limit = limit;
-        self
-    }
-
+    limit: Option<Bytes>;
     /// The same with another limit on the host's memory.
-    #[must_use]
-    pub fn host_limit(mut self, limit: Option<Bytes>) -> StepOptions {
-        self.request.host_limit = limit;
-        self
-    }
-
+    host_limit: Option<Bytes>;
     /// The same with another exactness.
-    #[must_use]
-    pub fn exactness(mut self, exactness: Exactness) -> StepOptions {
-        self.request.exactness = exactness;
-        self
-    }
-
+    exactness: Exactness;
     /// The same in micro-batches of so many samples.
-    #[must_use]
-    pub fn micro_batch(mut self, samples: Option<usize>) -> StepOptions {
-        self.request.micro_batch = samples;
-        self
-    }
+    micro_batch: Option<usize>;
+}
 
+impl StepOptions {
     /// Samples in the inputs, where their first axis counts them.
     pub(crate) fn batch_of(&self, inputs: &[Type], site: Site) -> Result<Option<usize>> {
         if let Some(ty) = inputs.iter().find(|ty| ty.is_too_large()) {
