@@ -52,7 +52,7 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
         None if name == "cpu" && tf32 => {
             return Err(Failure("a CPU computes f32 as it is; --tf32 is for a card".into()).into());
         }
-        None if name == "cpu" => return Ok(calibrated(Device::cpu_threads(threads(config))?)),
+        None if name == "cpu" => return Ok(calibrated(Device::cpu_threads(threads(config))?, config)),
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
         _ => None,
@@ -62,14 +62,23 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
     for note in device.notes() {
         eprintln!("{note}");
     }
-    Ok(calibrated(device))
+    Ok(calibrated(device, config))
 }
 
 /// A device whose kernels are timed where they are not known yet, and says so while that takes long.
-fn calibrated(device: Device) -> Device {
+fn calibrated(device: Device, config: &Config) -> Device {
     if let Some(folder) = cache_folder() {
         device.calibrate(&folder);
         device.on_timing(timing());
+    }
+    keeping_plans(device, config)
+}
+
+/// A device with which plans are kept from run to run, unless somebody says no.
+fn keeping_plans(device: Device, config: &Config) -> Device {
+    device.on_remark(|remark| eprintln!("plimsoll: {remark}"));
+    if let Some(folder) = cache_folder().filter(|_| config.no_plan_cache != Some(true)) {
+        device.keep_plans(&folder);
     }
     device
 }
@@ -105,7 +114,7 @@ const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.tim
 pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
     let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
         let profile = Arc::new(profile.map_err(Failure)?);
-        Ok((Device::profiled(&profile)?, Some(profile)))
+        Ok((keeping_plans(Device::profiled(&profile)?, config), Some(profile)))
     };
     let name = name(config);
     if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {

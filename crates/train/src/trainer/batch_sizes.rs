@@ -131,8 +131,7 @@ impl Trainer {
         batch: usize,
     ) -> Result<bool> {
         self.sized(data, validation, exactness, batch)?;
-        let (device, data) = (self.on()?, data.clone().batch(batch));
-        let floor = device.scope(|| self.least_for(&data))?;
+        let floor = self.least(data.clone().batch(batch))?;
         Ok(self.request.limit.is_some_and(|limit| floor <= limit))
     }
 
