@@ -171,6 +171,10 @@ pub struct Config {
     #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// Search for plans even where the same step was planned before, and keep none in the cache folder.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_plan_cache: Option<bool>,
     /// Where all randomness starts. [default: 42]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -295,7 +299,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory allocator exact micro_batch device place soft_placement threads seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory allocator exact micro_batch device place soft_placement threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }
 

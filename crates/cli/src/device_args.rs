@@ -72,7 +72,7 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
         }
         None if name == "cpu" => {
             let kind = kind.unwrap_or(AllocatorKind::BestFit);
-            return Ok(calibrated(Device::cpu_allocating(threads(config), None, kind)?));
+            return Ok(calibrated(Device::cpu_allocating(threads(config), None, kind)?, config));
         }
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
@@ -84,14 +84,23 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
     for note in device.notes() {
         eprintln!("{note}");
     }
-    Ok(calibrated(device))
+    Ok(calibrated(device, config))
 }
 
 /// A device whose kernels are timed where they are not known yet, and says so while that takes long.
-fn calibrated(device: Device) -> Device {
+fn calibrated(device: Device, config: &Config) -> Device {
     if let Some(folder) = cache_folder() {
         device.calibrate(&folder);
         device.on_timing(timing());
+    }
+    keeping_plans(device, config)
+}
+
+/// A device with which plans are kept from run to run, unless somebody says no.
+fn keeping_plans(device: Device, config: &Config) -> Device {
+    device.on_remark(|remark| eprintln!("plimsoll: {remark}"));
+    if let Some(folder) = cache_folder().filter(|_| config.no_plan_cache != Some(true)) {
+        device.keep_plans(&folder);
     }
     device
 }
@@ -131,7 +140,7 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
             return Err(Failure(format!("--allocator {kind}: {why}")));
         }
         let profile = Arc::new(profile.map_err(Failure)?);
-        let device = Device::profiled(&profile)?;
+        let device = keeping_plans(Device::profiled(&profile)?, config);
         placing(&device, config)?;
         Ok((device, Some(profile)))
     };

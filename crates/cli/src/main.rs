@@ -55,6 +55,7 @@ mod task;
 mod train;
 mod trained;
 mod tui;
+mod ways_out;
 mod words;
 
 use std::process::ExitCode;

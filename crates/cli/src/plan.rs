@@ -54,6 +54,8 @@ pub struct Args {
 /// So many limits are tried for the frontier, for so long: a plan is asked for in passing.
 const FRONTIER_LIMITS: usize = 17;
 const FRONTIER_TIME: Duration = Duration::from_secs(3);
+/// For so long kernels are timed that nobody has timed before: who asks in passing does not wait for all of a large model's.
+const TIMING_TIME: Duration = Duration::from_millis(250);
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Stop> {
@@ -67,6 +69,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     }
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
+    device.time_for(TIMING_TIME);
     let (config, sizes) = match batch_auto::look(&config, &device)? {
         // Not even one sample fits: that is what there is to say, and it is said of one sample.
         Some(Err(plimsoll::train::Error::Run(Error::Infeasible { .. }))) => {
@@ -85,18 +88,21 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 fn model(
     args: &Args,
     config: &Config,
-    setup: Setup,
+    mut setup: Setup,
     profile: Option<&Profile>,
     sizes: Option<&BatchSizes>,
 ) -> Result<(), Failure> {
     let start = Instant::now();
-    let Setup { model_setup, mut trainer, train, form, batch, .. } = setup;
+    let asked = match args.compare.is_empty() {
+        true => setup.trainer.plan(&setup.train).map_err(|error| setup.advised(error)),
+        false => {
+            let about = About { model: &setup.model_setup.name, data: &setup.form.data, batch: setup.batch };
+            return side_by_side(args, &about, &mut setup.trainer, &setup.train);
+        }
+    };
+    let Setup { model_setup, trainer, train, form, batch, .. } = setup;
     let name = &model_setup.name;
     let about = About { model: name, data: &form.data, batch };
-    if !args.compare.is_empty() {
-        return side_by_side(args, &about, &mut trainer, &train);
-    }
-    let asked = trainer.plan(&train);
     // A refusal needs no kernel timed and says what would do: it is not kept waiting for a plot of everything else.
     let limit = trainer.request().limit;
     let (mut line, mut text) = match asked {

@@ -35,6 +35,7 @@ impl About<'_> {
         let figures = records::figures(self.model, self.batch, info);
         let mut line = json!(Plan { memory_limit_bytes, ..figures });
         (line["data"], line["fits"]) = (self.data.into(), true.into());
+        line["from_cache"] = info.from_cache.into();
         (line["memory_limit_bytes"], line["budget_bytes"]) =
             (memory_limit_bytes.into(), memory_limit_bytes.into());
         for (name, value) in json(info) {
@@ -54,6 +55,8 @@ impl About<'_> {
             (line["memory_limit_bytes"], line["budget_bytes"]) = (asked.get().into(), asked.get().into());
             line["floor_bytes"] = least.get().into();
             line["ways"] = ways.iter().map(way).collect();
+            let way_out = |way: &Remedy| json!({ "flag": way.flag, "change": way.change, "least_bytes": way.least.get(), "fits": way.least <= *asked });
+            line["ways_out"] = ways.iter().map(way_out).collect();
         }
         if let Error::HostInfeasible(refusal) = refusal {
             let HostInfeasible { account, least, ways } = &**refusal;
@@ -77,7 +80,7 @@ impl About<'_> {
         format!(
             "{} at batch {}: {:#} for the whole process (arena {}), {:.1} ms a step predicted\n\
              {}, {} recomputed, {copies}{}\n\
-             the fastest plan takes {:#} and {:.1} ms; the least is {:#}; planned in {:.2} s\n{}{}",
+             the fastest plan takes {:#} and {:.1} ms; the least is {:#}; {} in {:.2} s\n{}{}",
             self.name(),
             self.batch,
             info.planned,
@@ -89,6 +92,7 @@ impl About<'_> {
             info.unlimited,
             info.unlimited_seconds * 1e3,
             info.floor,
+            if info.from_cache { "found in the cache" } else { "planned" },
             info.plan_seconds,
             page(info),
             around.map_or(String::new(), |found| frontier(found, Some(info)))

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::{ModelSetup, Purpose};
 use crate::source::Source;
+use crate::ways_out;
 
 /// Everything but the run itself.
 pub struct Setup {
@@ -27,6 +28,9 @@ pub struct Setup {
     pub unbatched_validation: Option<Dataset>,
     /// What the model is evaluated on after every epoch, in words.
     pub held_back: Option<String>,
+    /// What it was made from and for.
+    config: Config,
+    device: Device,
 }
 
 impl Setup {
@@ -57,11 +61,16 @@ impl Setup {
 
     /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras file are the file's.
     pub fn compile(&mut self) -> Result<PlanFigures, Failure> {
-        let info = self.trainer.compile(&self.train)?;
+        let info = self.trainer.compile(&self.train).map_err(|error| self.advised(error))?;
         if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
             compiled.model.restore(training)?;
         }
         Ok(info)
+    }
+
+    /// A refusal with the ways out that take other data; any other error as it is.
+    pub fn advised(&self, error: plimsoll::train::Error) -> plimsoll::train::Error {
+        ways_out::with_smaller_samples(error, &self.config, &self.device, &self.form)
     }
 
     fn of(
@@ -113,6 +122,8 @@ impl Setup {
             unbatched,
             unbatched_validation,
             held_back: name,
+            config: config.clone(),
+            device: device.clone(),
         })
     }
 }

@@ -108,11 +108,21 @@ impl Training {
     pub fn planner(model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
-        let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, p.ty.clone()));
-        let state = parameters.chain(others(held)).collect();
+        let state = specs(&params, held);
         let (options, types) = (recipe.options(), recipe.types());
         let traced = Computation { model, recipe, params, layout };
         StepPlanner::new(&options, &Device::current()?, state, &types, move |pass| traced.train(pass))
+    }
+
+    /// A memory limit that is enough for a step of this model, found sooner than the least: see [`StepPlanner::enough`].
+    #[track_caller]
+    pub fn enough(model: impl Model + 'static, recipe: Recipe) -> Result<Bytes> {
+        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (layout, held) = Layout::new(&recipe, &params);
+        let state = specs(&params, held);
+        let (options, types) = (recipe.options(), recipe.types());
+        let traced = Computation { model, recipe, params, layout };
+        StepPlanner::enough(&options, &Device::current()?, state, &types, move |pass| traced.train(pass))
     }
 
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
@@ -405,6 +415,12 @@ impl Training {
     pub fn state_bytes(&self) -> Bytes {
         self.step.state_bytes()
     }
+}
+
+/// All that a step keeps, as far as planning must know it.
+fn specs(params: &[Param], kept: Vec<(String, Type, Start)>) -> Vec<StateSpec> {
+    let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, p.ty.clone()));
+    parameters.chain(others(kept)).collect()
 }
 
 /// What a step keeps beside the parameters, as far as planning must know it.

@@ -11,6 +11,7 @@
 use crate::floor::Floor;
 use crate::indexed_problem::IndexedProblem;
 use crate::look_ahead::look_ahead;
+use crate::parallel;
 use crate::problem::Problem;
 use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::improve::improve;
@@ -84,12 +85,23 @@ impl BudgetGrid {
         bytes.max(self.step.bounds.floor().0)
     }
 
+    /// Whether the step without replays fits, so that nothing need be searched: no schedule is faster. Where something is copied beside
+    /// ops, one that has more room may be.
+    fn fits_whole(&mut self, budget: u64) -> bool {
+        let copies = self.step.indexed.carries() || self.step.host_budget > 0;
+        !copies && self.unlimited_live <= budget && self.unlimited_bytes() <= budget
+    }
+
     /// The fastest schedule that fits `budget` and is faster than `faster_than`.
     pub fn fastest(&mut self, budget: u64, faster_than: u64) -> Option<&mut Schedule> {
         let alignment = self.step.problem.scratch_alignment;
         let mut best: Option<(usize, usize)> = None;
         let mut best_ns = faster_than;
         self.look_ahead(budget);
+        if self.fits_whole(budget) {
+            let top = self.levels[0].as_mut().and_then(|level| level.first_mut());
+            return top.filter(|top| top.ns < faster_than);
+        }
         if self.floor_bytes() > budget {
             return None;
         }
@@ -174,6 +186,11 @@ impl BudgetGrid {
         &mut self.floor.get_or_insert_with(|| Floor::find(&self.step, self.unlimited_live)).schedule
     }
 
+    /// Whether the schedule that takes least has been looked for.
+    pub fn knows_floor(&self) -> bool {
+        self.floor.is_some()
+    }
+
     /// The least budget for which a schedule is found.
     pub fn floor_bytes(&mut self) -> u64 {
         let alignment = self.step.problem.scratch_alignment;
@@ -199,9 +216,10 @@ impl BudgetGrid {
             let table = self
                 .checkpoints
                 .get_or_insert_with(|| found.unwrap_or_else(|| CheckpointSchedules::new(indexed, segments)));
-            for start in first_schedules(&self.step, floor, table, budget) {
-                search_sublevels(&self.step, floor, table, budget, start, &mut schedules);
-            }
+            let (step, floor, table) = (&self.step, &*floor, &*table);
+            let starts = first_schedules(step, floor, table, budget).into_iter();
+            let search = |start| move || search_sublevels(step, floor, table, budget, start);
+            schedules = parallel::each(starts.map(search).collect()).into_iter().flatten().collect();
         }
         self.levels[level] = Some(schedules);
     }
@@ -214,8 +232,8 @@ fn search_sublevels(
     table: &CheckpointSchedules,
     level_budget: u64,
     start: (SavedReplays, Arc<IndexedProblem>),
-    schedules: &mut Vec<Schedule>,
-) {
+) -> Vec<Schedule> {
+    let mut schedules = Vec::new();
     let (mut saved, mut indexed) = start;
     let mut sublevel = 0;
     loop {
@@ -244,7 +262,7 @@ fn search_sublevels(
                 schedules.extend(more.map(|more| Schedule::new(&mut state, &indexed, more)));
             }
             if step.is_late() {
-                return;
+                return schedules;
             }
             last_ns = state.extra_ns;
             work = step.effort.sublevel;
@@ -252,7 +270,7 @@ fn search_sublevels(
         };
         match faster {
             Some(faster) => (saved, indexed) = faster,
-            None => return,
+            None => return schedules,
         }
     }
 }

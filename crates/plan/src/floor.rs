@@ -7,6 +7,7 @@
 use crate::exhaustive::{Allowance, fastest};
 use crate::indexed_problem::IndexedProblem;
 use crate::low_peak::{LowPeakSchedule, lower_peak};
+use crate::parallel;
 use crate::problem::Problem;
 use crate::recompute::checkpoints::CheckpointSchedules;
 use crate::recompute::replay_stages::{one_replay_a_stage, one_replay_a_stage_of};
@@ -47,15 +48,14 @@ impl Floor {
         let live = starts.iter().map(|start| start.live).min().unwrap_or(0);
         let (near, mut low_peaks): (Vec<LowPeakSchedule>, Vec<LowPeakSchedule>) =
             starts.into_iter().partition(|start| start.live <= live + live / FAR);
-        near.iter().for_each(|start| lower_peak(step, start, bound, SEED, &mut low_peaks));
+        low_peaks.extend(lowered(step, &near, bound, SEED));
         // Where a schedule gets stuck depends on random numbers, so other ones are tried as long as that helps.
         for seed in (1..=step.effort.restarts).map(|n| SEED + n) {
             let least = low_peaks.iter().map(|low| low.live).min().unwrap_or(u64::MAX);
             if least.saturating_sub(bound) <= bound / NEAR_BOUND || step.is_late() {
                 break;
             }
-            let mut more = Vec::new();
-            near.iter().for_each(|start| lower_peak(step, start, bound, seed, &mut more));
+            let mut more = lowered(step, &near, bound, seed);
             more.retain(|low| low.live < least);
             if more.is_empty() {
                 break;
@@ -95,6 +95,18 @@ impl Floor {
         self.checkpoints = None;
         self
     }
+}
+
+/// The peaks of some schedules lowered, each as far as is found.
+fn lowered(step: &StepSearch, starts: &[LowPeakSchedule], bound: u64, seed: u64) -> Vec<LowPeakSchedule> {
+    let lower = |start| {
+        move || {
+            let mut found = Vec::new();
+            lower_peak(step, start, bound, seed, &mut found);
+            found
+        }
+    };
+    parallel::each(starts.iter().map(lower).collect()).into_iter().flatten().collect()
 }
 
 /// The step in which every op and every copy takes one unit of time.

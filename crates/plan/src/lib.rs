@@ -13,6 +13,7 @@
 //! What is not here: tensors' values, ops' meaning, devices.
 
 pub mod check;
+mod digest;
 pub mod problem;
 pub mod trace;
 
@@ -32,6 +33,7 @@ mod instant;
 mod look_ahead;
 mod low_peak;
 mod overlap;
+mod parallel;
 mod recompute;
 mod repack;
 mod rng;
@@ -54,11 +56,13 @@ pub mod text;
 pub mod verify;
 
 pub use check::ProblemError;
+pub use digest::PLANNER;
 pub use infeasible::Infeasible;
 pub use instances::{Content, Instance, instances, live_bytes};
+pub use parallel::on_all_cores;
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
-pub use plimsoll_record::Kind;
+pub use plimsoll_record::{Digest, Kind};
 pub use problem::{Carry, Home, Link, Op, OpId, Problem, Tensor, TensorId, View};
 pub use steps::steps_taken;
 pub use verify::{Fault, verify};

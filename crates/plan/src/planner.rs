@@ -63,6 +63,8 @@ pub struct Planner {
     unlinked: Arc<Problem>,
     request: Request,
     searches: Vec<Search>,
+    /// The order in which the step is searched; found when it is first searched.
+    order: Option<Vec<OpId>>,
     /// When to stop searching, if the request says so.
     deadline: Option<Instant>,
 }
@@ -78,7 +80,6 @@ struct Search {
     least_ns: u64,
     /// `None` until it is wanted.
     grid: Option<BudgetGrid>,
-    order: Vec<OpId>,
 }
 
 impl Planner {
@@ -93,16 +94,16 @@ impl Planner {
             true => &[1],
             false => &[1, 2],
         };
-        let (order, least_ns) = (best_order(&problem), least_ns(&problem));
+        let least_ns = least_ns(&problem);
         let search = |host_budget: u64, guess: u64, guess_divisor: u64| {
-            let (copy_overlap_divisor, order) = (guess.div_ceil(guess_divisor), order.clone());
-            Search { host_budget, copy_overlap_divisor, guess_divisor, least_ns, grid: None, order }
+            let copy_overlap_divisor = guess.div_ceil(guess_divisor);
+            Search { host_budget, copy_overlap_divisor, guess_divisor, least_ns, grid: None }
         };
         let guess = copy_overlap_divisor(&problem);
         let copying = guess_divisors.iter().map(|&divisor| search(host_budget, guess, divisor));
         let searches = std::iter::once(search(0, 1, 1)).chain(copying).collect();
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
-        Ok(Planner { problem, unlinked, request: request.clone(), searches, deadline })
+        Ok(Planner { problem, unlinked, request: request.clone(), searches, order: None, deadline })
     }
 
     /// Takes the times of `problem`, which is otherwise the one it was made for. No floor depends on times, so floors that
@@ -129,6 +130,11 @@ impl Planner {
         (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
+    /// Whether the least budget has been found, so that [`Planner::floor_bytes`] takes no time.
+    pub fn knows_floor(&self) -> bool {
+        self.searches.iter().all(|search| search.grid.as_ref().is_some_and(BudgetGrid::knows_floor))
+    }
+
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
         (0..self.searches.len()).map(|f| self.grid(f).step.bounds.floor().0).min().unwrap_or(0)
@@ -143,24 +149,30 @@ impl Planner {
         let search = &mut self.searches[search];
         let (request, deadline, copies) = (&self.request, self.deadline, search.host_budget > 0);
         let problem = if copies { &self.problem } else { &self.unlinked };
+        // No order depends on times.
+        let order = self.order.get_or_insert_with(|| best_order(&self.problem));
         search.grid.get_or_insert_with(|| {
-            let effort = Effort::new(search.order.len() as u32, request.effort);
+            let effort = Effort::new(order.len() as u32, request.effort);
             let effort = if copies { effort.beside_another() } else { effort };
             let (host_budget, divisor) = (search.host_budget, search.copy_overlap_divisor);
             let problem = problem.clone();
-            BudgetGrid::new(StepSearch::new(problem, &search.order, host_budget, divisor, effort, deadline))
+            BudgetGrid::new(StepSearch::new(problem, order, host_budget, divisor, effort, deadline))
         })
     }
 
     /// Plans the step within `budget` bytes.
     pub fn plan(&mut self, budget: u64) -> Result<Plan, PlanError> {
         match self.plan_faster(budget, u64::MAX)? {
-            Some(plan) => Ok(plan),
+            Some(mut plan) => {
+                plan.figures.floor_bytes = self.floor_bytes();
+                Ok(plan)
+            }
             None => Err(PlanError::Infeasible(Box::new(self.refusal(budget)))),
         }
     }
 
-    /// Plans the step within `budget` bytes, if it then takes less than `than` nanoseconds: what cannot is not searched.
+    /// Plans the step within `budget` bytes, if it then takes less than `than` nanoseconds: what cannot is not searched. The plan's
+    /// figures say no floor (`floor_bytes` is 0), since a plan can often be had without looking for it: ask [`Planner::floor_bytes`].
     pub fn plan_faster(&mut self, budget: u64, than: u64) -> Result<Option<Plan>, PlanError> {
         let mut best: Option<usize> = None;
         let mut best_ns = than;
@@ -183,7 +195,6 @@ impl Planner {
         let unlimited_ns = self.problem.unlimited_ns();
         let unlimited_bytes = self.unlimited_bytes();
         let grid = self.grid(f);
-        let mut floor_bytes = grid.floor_bytes();
         let mut bound_bytes = grid.step.bounds.floor().0;
         let mut lower_bound_ns = grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns());
         let problem = grid.step.problem.clone();
@@ -194,7 +205,6 @@ impl Planner {
         let others = if host_budget > 0 { self.searches.len() } else { 0 };
         for other in (0..others).filter(|&other| other != f) {
             let grid = self.grid(other);
-            floor_bytes = floor_bytes.min(grid.floor_bytes());
             bound_bytes = bound_bytes.min(grid.step.bounds.floor().0);
             lower_bound_ns = lower_bound_ns.min(grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns()));
         }
@@ -203,7 +213,7 @@ impl Planner {
         plan.figures = Figures {
             unlimited_ns,
             unlimited_bytes,
-            floor_bytes,
+            floor_bytes: 0,
             bound_bytes: bound_bytes.min(plan.figures.arena_bytes),
             lower_bound_ns: lower_bound_ns.min(plan.figures.predicted_ns),
             ..plan.figures

@@ -11,7 +11,8 @@
 use crate::anneal::ActionOrder;
 use crate::indexed_problem::IndexedProblem;
 use crate::lifespan::{Action, lifespans, profile, separable};
-use crate::place::{place, usual_work};
+use crate::parallel;
+use crate::place::{Places, place, usual_work};
 use crate::problem::Problem;
 use crate::recompute::improve::vary;
 use crate::recompute::repair::Repair;
@@ -31,6 +32,8 @@ const FEWEST: u64 = 4;
 const MOST: u64 = 200;
 /// How many orders that follow from each other are packed before the search starts from another schedule.
 const ORDERS: u64 = 10;
+/// How many of these are packed beside each other.
+const AT_ONCE: u64 = 2;
 /// How many moves of an action are tried between two orders, for each action, and at most. More lead to orders that differ more.
 const MOVES: usize = 2;
 const MOST_MOVES: usize = 2000;
@@ -83,17 +86,24 @@ impl Schedule {
             let room = live - indexed.resident_bytes;
             let Some(mut order) = ActionOrder::new(problem, &indexed, &actions) else { return best };
             let moves = (MOVES * actions.len()).min(MOST_MOVES);
-            for attempt in 0..ORDERS.min(attempts - done) {
-                order.anneal_order(room, moves, TEMPERATURES[(round % 3) as usize], &mut rng);
-                // Ops that write elsewhere may take the room that the order has gained, or not.
-                let room = if attempt % 2 == 0 { room } else { order.peak() };
-                let mut next = search.varied(&order, &indexed, room, attempt, &mut rng);
-                (next.budget, next.ns) = (self.budget, ns);
-                if next.live < search.least && search.pack(&mut next, QUICK * usual) {
-                    return next;
+            let of_round = ORDERS.min(attempts - done);
+            for first in (0..of_round).step_by(AT_ONCE as usize) {
+                let mut orders = Vec::new();
+                for attempt in first..of_round.min(first + AT_ONCE) {
+                    order.anneal_order(room, moves, TEMPERATURES[(round % 3) as usize], &mut rng);
+                    // Ops that write elsewhere may take the room that the order has gained, or not.
+                    let room = if attempt % 2 == 0 { room } else { order.peak() };
+                    let mut next = search.varied(&order, &indexed, room, attempt, &mut rng);
+                    (next.budget, next.ns) = (self.budget, ns);
+                    orders.push(next);
                 }
-                if next.packed.is_some() {
-                    (best, is_other) = (next, true);
+                for (mut next, places) in search.placed(orders, QUICK * usual) {
+                    if next.live < search.least && search.take(&mut next, places) {
+                        return next;
+                    }
+                    if next.packed.is_some() {
+                        (best, is_other) = (next, true);
+                    }
                 }
             }
         }
@@ -130,13 +140,33 @@ struct Repacking<'a> {
 impl Repacking<'_> {
     /// Packs a schedule, and keeps the packing if it is the lowest; whether it is as low as what is live.
     fn pack(&mut self, schedule: &mut Schedule, work: f64) -> bool {
-        if !schedule.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
-            let spans = lifespans(&schedule.indexed, &schedule.actions, self.problem.scratch_alignment);
-            let again = place(&spans, schedule.indexed.resident_bytes, schedule.live, work);
-            if again.height < self.least {
-                self.least = again.height;
-                schedule.packed = Some(again);
+        match schedule.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
+            true => self.least <= schedule.live,
+            false => self.take(schedule, Some(self.place(schedule, work))),
+        }
+    }
+
+    fn place(&self, schedule: &Schedule, work: f64) -> Places {
+        let spans = lifespans(&schedule.indexed, &schedule.actions, self.problem.scratch_alignment);
+        place(&spans, schedule.indexed.resident_bytes, schedule.live, work)
+    }
+
+    /// Schedules with their packings, found beside each other; none for those that can be no lower than what is known.
+    fn placed(&self, schedules: Vec<Schedule>, work: f64) -> Vec<(Schedule, Option<Places>)> {
+        let packing = |next: Schedule| {
+            move || {
+                let places = (next.live < self.least).then(|| self.place(&next, work));
+                (next, places)
             }
+        };
+        parallel::each(schedules.into_iter().map(packing).collect())
+    }
+
+    /// Keeps a packing of a schedule if it is the lowest; whether the lowest is as low as what is live.
+    fn take(&mut self, schedule: &mut Schedule, places: Option<Places>) -> bool {
+        if let Some(places) = places.filter(|places| places.height < self.least) {
+            self.least = places.height;
+            schedule.packed = Some(places);
         }
         self.least <= schedule.live
     }

@@ -27,12 +27,17 @@ mod steps;
 
 mod document;
 
+mod digest;
+mod kept;
+
+pub use digest::Digest;
 pub use document::{PlanFile, Record};
 pub use epoch::Epoch;
 pub use error::{Error, Result};
 pub use event::Event;
 pub use frontier::{Frontier, Point};
 pub use instruction::{Action, Instruction, Phase};
+pub use kept::{KeptBytes, keep, kept};
 pub use kind::Kind;
 pub use ledger::{Ledger, LedgerRow};
 pub use plan::Plan;

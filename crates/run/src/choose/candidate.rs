@@ -189,6 +189,12 @@ impl Candidate {
         extra + Bytes(self.parts_mut().map(|part| part.graph.bound()).max().unwrap_or(0))
     }
 
+    /// Whether it has been found that it cannot run with so many bytes beside the account. Nothing is searched for that.
+    pub(super) fn is_known_to_need_more_than(&self, room: Bytes) -> bool {
+        let floors = self.parts().filter_map(|part| part.graph.known_floor());
+        floors.max().is_some_and(|floor| self.extra + Bytes(floor) > room)
+    }
+
     /// Bytes beside the account with which nothing is recomputed.
     pub(super) fn unlimited(&mut self) -> Bytes {
         let extra = self.extra;
@@ -274,10 +280,7 @@ impl Candidate {
     /// Why there is no plan, said of the part that needs most; `None` if none needs an arena.
     pub(super) fn refusal(&mut self) -> Result<Option<Box<Infeasible>>> {
         let worst = self.parts_mut().map(|part| (part.graph.floor(), part)).max_by_key(|(floor, _)| *floor);
-        match worst {
-            Some((floor, part)) if floor > 0 => Ok(part.graph.plan(floor - 1)?.err()),
-            _ => Ok(None),
-        }
+        worst.map_or(Ok(None), |(_, part)| part.graph.refusal())
     }
 }
 

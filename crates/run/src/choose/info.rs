@@ -51,6 +51,8 @@ pub struct PlanFigures {
     pub exactness: Exactness,
     /// Seconds that tracing, timing of kernels and planning took.
     pub plan_seconds: f64,
+    /// Whether the plan was kept from before and was not searched for: see [`Device::keep_plans`](crate::Device::keep_plans).
+    pub from_cache: bool,
     /// What is held when most is: by kind, by name, at which op.
     pub peak: Peak,
 }
@@ -79,6 +81,7 @@ impl PlanFigures {
         micro_batches: 0,
         exactness: Exactness::Bitwise,
         plan_seconds: 0.0,
+        from_cache: false,
         peak: Peak::NOTHING,
     };
 

@@ -40,7 +40,24 @@ pub(crate) struct StepLimits {
     pub(super) unlimited_ns: u64,
     /// Bytes beside the account if every value had its own.
     pub(super) unshared: Bytes,
+    /// Bytes beside the account that no plan of a candidate can go below: of the first, then of the specs in their order.
+    bounds: Vec<Bytes>,
+    /// Bytes beside the account: the least floor that was found, before room for planning is counted.
+    lowest: Bytes,
+    /// By spec: which family it belongs to. The first candidate is the first of family 0.
+    families: Vec<usize>,
 }
+
+/// Candidates that differ in nothing but the size of their micro-batches, by their numbers: 0 is the first candidate, 1 the first spec.
+pub(super) struct Family {
+    /// Those that are likely to fit, the largest first.
+    pub(super) likely: Vec<usize>,
+    /// Larger ones, the smallest first.
+    pub(super) larger: Vec<usize>,
+}
+
+/// How far a guess at what the whole batch takes may be off.
+const DOUBT: f64 = 1.5;
 
 impl StepLimits {
     /// The least memory limit for which there is a plan, at the exactness that was allowed.
@@ -55,6 +72,32 @@ impl StepLimits {
         let room = limit.map_or(Bytes::MAX, |limit| limit.saturating_sub(taken));
         let fits = self.timing.partition_point(|&bytes| bytes <= room);
         self.timing[..fits].last().copied().unwrap_or_default()
+    }
+
+    /// What a candidate is likely to take at least: as much over its bound as the one that takes least.
+    fn guess(&self, index: usize) -> f64 {
+        let tightest = self.bounds.iter().min().map_or(1, |bound| bound.get().max(1));
+        self.bounds[index].get() as f64 * self.lowest.get() as f64 / tightest as f64
+    }
+
+    /// Whether the whole batch is worth a look within so many bytes beside the account.
+    pub(super) fn may_fit_whole(&self, room: Bytes) -> bool {
+        self.guess(0) <= DOUBT * room.get() as f64
+    }
+
+    /// The candidates by family, with a guess at which of them fit into so many bytes beside the account.
+    pub(super) fn families(&self, room: Bytes) -> Vec<Family> {
+        let n = self.families.iter().map(|family| family + 1).max().unwrap_or(1);
+        let family = |f: usize| {
+            let specs = self.families.iter().enumerate().filter(|(_, of)| **of == f).map(|(i, _)| i + 1);
+            let mut larger: Vec<usize> = (f == 0).then_some(0).into_iter().chain(specs).collect();
+            let fits = |index: &usize| self.guess(*index) <= room.get() as f64;
+            let at = larger.iter().position(fits).unwrap_or(larger.len().saturating_sub(1));
+            let likely = larger.split_off(at);
+            larger.reverse();
+            Family { likely, larger }
+        };
+        (0..n).map(family).collect()
     }
 
     /// Bytes beside the account within a limit, in whole pages; none where the limit does not even hold the account.
@@ -90,16 +133,31 @@ impl StepToPlan {
         };
         // The last specs take least; what cannot take less is not searched for how little it can take.
         let mut least = Bytes(u64::MAX);
+        let mut bounds = Vec::with_capacity(specs.len() + 1);
         for spec in specs.iter().rev() {
             let mut candidate = self.candidate(spec, Some(&whole))?;
+            bounds.push(candidate.bound());
             if candidate.bound() < least {
                 least = least.min(candidate.floor());
             }
             made(candidate);
         }
+        bounds.push(first.bound());
+        bounds.reverse();
         if first.bound() < least {
             least = least.min(first.floor());
         }
+        let mut placements = vec![&here];
+        let families = specs
+            .iter()
+            .map(|spec| match placements.iter().position(|placement| **placement == spec.placement) {
+                Some(family) => family,
+                None => {
+                    placements.push(&spec.placement);
+                    placements.len() - 1
+                }
+            })
+            .collect();
         let planning = planning(device, first.ops());
         let unlimited = first.unlimited();
         let mut timing = first.timing_needs(device)?;
@@ -109,15 +167,38 @@ impl StepToPlan {
             account,
             outputs,
             splits: splits.then_some(exactness),
-            specs,
             planning,
             timing,
             least: whole_pages(device, least.max(planning)),
             unlimited: whole_pages(device, before.max(unlimited)),
             unlimited_ns: first.unlimited_ns(),
             unshared: first.unshared(),
+            bounds,
+            lowest: least,
+            families,
+            specs,
         };
         Ok((limits, first))
+    }
+
+    /// A memory limit that is enough: see [`StepPlanner::enough`](super::StepPlanner::enough).
+    pub(super) fn enough(&self) -> Result<Bytes> {
+        let device = &self.step.device;
+        let whole = self.step.trace(self.step.batch)?;
+        let outputs: Vec<Type> = whole.graph.outputs()[self.step.state.len()..]
+            .iter()
+            .map(|&v| whole.graph.ty(v).clone())
+            .collect();
+        let needed = match self.step.splits(&whole)? {
+            Splits::Exactly => Some(Exactness::Reassociated),
+            Splits::Approximately(_) => Some(Exactness::Approximate),
+            Splits::Not(_) => None,
+        };
+        let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
+        let placement = self.placements().pop().unwrap_or_default();
+        let ops = self.whole(&whole, &placement)?.ops();
+        let floor = self.smallest(allowed, &placement)?.floor();
+        Ok(self.account(&outputs).total() + whole_pages(device, floor.max(planning(device, ops))))
     }
 
     /// What the process takes beside the arena.

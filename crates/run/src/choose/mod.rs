@@ -28,13 +28,14 @@ use std::time::Instant;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Site, Type};
+use plimsoll_plan::on_all_cores;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::memory::FixedMemory;
 use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 use candidate::{Candidate, Planned};
-use limits::StepLimits;
+use limits::{Family, StepLimits};
 
 /// A step that can be planned for any memory limit.
 ///
@@ -82,7 +83,8 @@ impl StepPlanner {
     pub(crate) fn of(subject: StepToPlan) -> Result<StepPlanner> {
         let start = Instant::now();
         let mut others = Vec::new();
-        let (limits, first) = subject.limits(|candidate| others.push(candidate))?;
+        // Whoever keeps all candidates has no limit to keep to meanwhile.
+        let (limits, first) = on_all_cores(|| subject.limits(|candidate| others.push(candidate)))?;
         others.reverse();
         Ok(StepPlanner { subject: Arc::new(subject), limits, first, others: Some(others), start })
     }
@@ -92,6 +94,20 @@ impl StepPlanner {
         let start = Instant::now();
         let (limits, first) = subject.limits(drop)?;
         Ok(StepPlanner { subject: Arc::new(subject), limits, first, others: None, start })
+    }
+
+    /// A memory limit that is enough for a step, found without looking at every candidate: with the smallest micro-batches where they are
+    /// allowed, else whole. [`StepPlanner::floor`] is no higher.
+    #[track_caller]
+    pub fn enough(
+        options: &StepOptions,
+        device: &Device,
+        state: Vec<StateSpec>,
+        inputs: &[Type],
+        body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
+    ) -> Result<Bytes> {
+        let (site, present) = (Site::here(), Present::default());
+        StepToPlan::new(device, options, state, inputs, Arc::new(body), present, site)?.enough()
     }
 
     /// The least memory limit for which there is a plan, at the exactness that was allowed.
@@ -122,6 +138,13 @@ impl StepPlanner {
     /// # Errors
     /// [`Error::Infeasible`] if there is none.
     pub fn plan(&mut self, limit: Option<Bytes>) -> Result<StepPlan> {
+        match self.others.is_some() {
+            true => on_all_cores(|| self.plan_within(limit)),
+            false => self.plan_within(limit),
+        }
+    }
+
+    fn plan_within(&mut self, limit: Option<Bytes>) -> Result<StepPlan> {
         let chosen = match limit {
             None => {
                 self.time()?;
@@ -132,12 +155,17 @@ impl StepPlanner {
         };
         match (chosen, limit) {
             (Some(plan), _) => Ok(plan.with_figures(&self.limits, limit, self.start)),
-            (None, Some(limit)) => Err(self.subject.refuse(limit, &self.limits)?),
+            (None, Some(limit)) => {
+                // The specs end with the smallest micro-batches; without specs there is only the first.
+                let smallest =
+                    self.others.as_mut().map(|others| others.last_mut().unwrap_or(&mut self.first));
+                Err(self.subject.refuse(limit, &self.limits, smallest)?)
+            }
             (None, None) => Err(Error::Internal("a step without a limit has no plan".into())),
         }
     }
 
-    /// The fastest of all candidates within a limit.
+    /// The fastest of all candidates within a limit; of several that are equally fast, the one that stands first.
     fn fastest(&mut self, limit: Bytes) -> Result<Option<StepPlan>> {
         // No floor depends on how long kernels take, so a refusal need not wait until they are timed.
         let device = self.subject.step.device.clone();
@@ -145,44 +173,68 @@ impl StepPlanner {
             return Ok(None);
         };
         self.time()?;
-        let subject = self.subject.clone();
-        let timing = subject.timing_room(&self.limits);
-        let unlimited_ns = self.limits.unlimited_ns;
-        let planned = |candidate: &Candidate, planned: Planned| {
-            // Never a split for speed: a prediction that parts take less time than the whole counts as the whole's.
-            let ns = planned.ns.max(unlimited_ns);
-            StepPlan::new(&subject, candidate, Planned { ns, ..planned })
-        };
-        let mut best =
-            self.first.plan(room, u64::MAX)?.map(|plans| StepPlan::new(&subject, &self.first, plans));
-        for (i, spec) in self.limits.specs.iter().enumerate() {
-            let known = best.as_ref().map_or(u64::MAX, |plan| plan.ns);
-            if known <= unlimited_ns {
-                break;
+        let mut best: Option<(usize, StepPlan)> = None;
+        let mut left: Vec<usize> = (0..=self.limits.specs.len()).collect();
+        for Family { larger, likely } in self.limits.families(room) {
+            left.retain(|index| !likely.contains(index));
+            for index in likely {
+                self.consider(index, room, &mut best)?;
             }
-            let mut made;
-            let candidate = match &mut self.others {
-                Some(kept) => &mut kept[i],
-                None => {
-                    made = subject.candidate(spec, None)?;
-                    &mut made
-                }
-            };
-            if candidate.bound() > room {
-                continue;
-            }
-            candidate.time(&device, timing)?;
-            if candidate.unlimited_ns().max(unlimited_ns) >= known {
-                continue;
-            }
-            if let Some(plans) = candidate.plan(room, known)? {
-                let plan = planned(candidate, plans);
-                if plan.ns < known {
-                    best = Some(plan);
+            // A larger micro-batch takes more memory: behind one that does not fit nobody need look.
+            for index in larger {
+                left.retain(|other| *other != index);
+                if !self.consider(index, room, &mut best)? {
+                    break;
                 }
             }
         }
-        Ok(best)
+        // The whole batch has no sums to keep and may take less than its parts; and a plan that there is must be found.
+        left.retain(|&index| best.is_none() || (index == 0 && self.limits.may_fit_whole(room)));
+        for index in left {
+            self.consider(index, room, &mut best)?;
+        }
+        Ok(best.map(|(_, plan)| plan))
+    }
+
+    /// Plans a candidate, if it can be faster than the best so far or stands before it and is as fast; returns whether it may fit.
+    fn consider(&mut self, index: usize, room: Bytes, best: &mut Option<(usize, StepPlan)>) -> Result<bool> {
+        let (subject, unlimited_ns) = (self.subject.clone(), self.limits.unlimited_ns);
+        // What is as fast as the best must stand before it.
+        let wanted = match best {
+            None => u64::MAX,
+            Some((before, plan)) if index < *before => plan.ns.saturating_add(1),
+            Some((_, plan)) => plan.ns,
+        };
+        // Never a split for speed: a prediction that parts take less time than the whole counts as the whole's.
+        let ns = |planned: u64| if index == 0 { planned } else { planned.max(unlimited_ns) };
+        if ns(0) >= wanted {
+            return Ok(true);
+        }
+        let (device, timing) = (subject.step.device.clone(), subject.timing_room(&self.limits));
+        let mut made;
+        let candidate = match (index.checked_sub(1), &mut self.others) {
+            (None, _) => &mut self.first,
+            (Some(i), Some(kept)) => &mut kept[i],
+            (Some(i), None) => {
+                made = subject.candidate(&self.limits.specs[i], None)?;
+                &mut made
+            }
+        };
+        if candidate.bound() > room {
+            return Ok(false);
+        }
+        candidate.time(&device, timing)?;
+        if ns(candidate.unlimited_ns()) >= wanted {
+            return Ok(true);
+        }
+        let Some(planned) = candidate.plan(room, wanted)? else {
+            return Ok(!candidate.is_known_to_need_more_than(room));
+        };
+        let ns = ns(planned.ns);
+        if ns < wanted {
+            *best = Some((index, StepPlan::new(&subject, candidate, Planned { ns, ..planned })));
+        }
+        Ok(true)
     }
 
     /// Times the kernels of the first candidate, if they have not been.

@@ -1,6 +1,8 @@
 //! Why a step cannot be run as was asked, and what would help.
 
-use plimsoll_device::Bytes;
+use std::panic::resume_unwind;
+
+use plimsoll_device::{Bytes, process};
 use plimsoll_graph::counted;
 use plimsoll_graph::micro_batch::Splits;
 use plimsoll_plan::Exactness;
@@ -17,23 +19,39 @@ use crate::trace::Traced;
 /// More host memory than any step copies to.
 const MUCH: Bytes = Bytes::gib(1 << 16);
 
+/// A way out that is yet to be looked at.
+type Way<'a> = Box<dyn FnOnce() -> Result<Option<Remedy>> + Send + 'a>;
+
 /// So many of the heaviest tensors are named.
 const HEAVIEST: usize = 5;
 
+/// Who is refused does not wait long for advice: of a step of more ops than this, fewer smaller batches are looked at.
+const MANY_OPS: usize = 400;
+
 impl StepToPlan {
-    /// Why a memory limit cannot be kept, and what would help.
-    pub(super) fn refuse(&self, limit: Bytes, limits: &StepLimits) -> Result<Error> {
-        let (account, elsewhere) = (limits.account, limits.account.total());
+    /// Why a memory limit cannot be kept, and what would help. `smallest` is the candidate that takes least, where it is at hand; with it
+    /// there is memory to look at ways out beside each other.
+    pub(super) fn refuse(
+        &self,
+        limit: Bytes,
+        limits: &StepLimits,
+        smallest: Option<&mut Candidate>,
+    ) -> Result<Error> {
+        let account = limits.account;
         // With as much on the host as may be.
         let placement = self.placements().pop().unwrap_or_default();
         let allowed = limits.splits.is_some_and(|needed| self.options.request.exactness >= needed);
-        let mut ways = Vec::new();
-        if !allowed {
-            ways.extend(self.by_splitting(limits, &placement)?);
-            self.by_a_smaller_batch(elsewhere, &placement, &mut ways)?;
-        }
-        ways.extend(self.by_offloading(elsewhere, allowed)?);
-        let refusal = self.smallest(allowed, &placement)?.refusal()?;
+        let threads = if smallest.is_some() { process::allowed_cpus() } else { 1 };
+        let mut made;
+        let smallest = match smallest {
+            Some(candidate) => candidate,
+            None => {
+                made = self.smallest(allowed, &placement)?;
+                &mut made
+            }
+        };
+        let (refusal, is_long) = (smallest.refusal()?, smallest.ops() > MANY_OPS);
+        let ways = self.ways(limits, &placement, allowed, is_long, threads)?;
         let state = self.step.state.iter().map(|part| (part.name.clone(), part.ty.bytes().into()));
         let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
         let mut heaviest: Vec<(String, Bytes)> =
@@ -42,6 +60,47 @@ impl StepToPlan {
         heaviest.dedup();
         heaviest.truncate(HEAVIEST);
         Ok(Error::Infeasible { asked: limit, least: limits.floor(), account, refusal, heaviest, ways })
+    }
+
+    /// What would lower the least, each with the least that the planner finds for it.
+    fn ways(
+        &self,
+        limits: &StepLimits,
+        placement: &StatePlacement,
+        allowed: bool,
+        is_long: bool,
+        threads: usize,
+    ) -> Result<Vec<Remedy>> {
+        let elsewhere = limits.account.total();
+        let mut ways: Vec<Way<'_>> = Vec::new();
+        if !allowed {
+            let splits = limits.splits.is_some() && self.step.batch.is_some();
+            if splits {
+                ways.push(Box::new(move || self.by_splitting(limits, placement)));
+            }
+            let batch = self.step.batch.unwrap_or(1);
+            let smaller = [batch / 2, batch / 4, 1].into_iter().filter(|&n| n > 0 && n < batch);
+            let most = if is_long { 1 } else { 3 - usize::from(splits) };
+            for samples in smaller.take(most) {
+                ways.push(Box::new(move || self.by_a_smaller_batch(samples, elsewhere, placement)));
+            }
+        }
+        ways.push(Box::new(move || self.by_offloading(elsewhere, allowed)));
+        let (mut found, mut left) = (Vec::new(), ways.into_iter().peekable());
+        while left.peek().is_some() {
+            let these: Vec<Way<'_>> = left.by_ref().take(threads.max(1)).collect();
+            let said: Vec<Result<Option<Remedy>>> = std::thread::scope(|scope| {
+                let threads: Vec<_> = these.into_iter().map(|way| scope.spawn(way)).collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(|why| resume_unwind(why)))
+                    .collect()
+            });
+            for remedy in said {
+                found.extend(remedy?);
+            }
+        }
+        Ok(found)
     }
 
     /// What micro-batches would take, where they can be made and were not allowed.
@@ -56,25 +115,20 @@ impl StepToPlan {
         Ok(Some(Remedy { flag, change: change.into(), least: limits.account.total() + floor }))
     }
 
-    /// What smaller batches would take, as far as there are not three ways yet.
+    /// What a smaller batch would take.
     fn by_a_smaller_batch(
         &self,
+        samples: usize,
         elsewhere: Bytes,
         placement: &StatePlacement,
-        ways: &mut Vec<Remedy>,
-    ) -> Result<()> {
-        let Some(batch) = self.step.batch else { return Ok(()) };
-        for smaller in [batch / 2, batch / 4, 1] {
-            if smaller > 0 && smaller < batch && ways.len() < 3 {
-                let mut fewer = self.whole(&self.step.trace(Some(smaller))?, placement)?;
-                let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - smaller));
-                let saved: Bytes = self.step.inputs.iter().map(row).sum();
-                let least = elsewhere.saturating_sub(saved) + fewer.floor();
-                let (flag, change) = (format!("--batch {smaller}"), counted(smaller, "sample") + " a step");
-                ways.push(Remedy { flag, change, least });
-            }
-        }
-        Ok(())
+    ) -> Result<Option<Remedy>> {
+        let batch = self.step.batch.unwrap_or(1);
+        let mut fewer = self.whole(&self.step.trace(Some(samples))?, placement)?;
+        let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - samples));
+        let saved: Bytes = self.step.inputs.iter().map(row).sum();
+        let least = elsewhere.saturating_sub(saved) + fewer.floor();
+        let (flag, change) = (format!("--batch {samples}"), counted(samples, "sample") + " a step");
+        Ok(Some(Remedy { flag, change, least }))
     }
 
     /// What host memory would help, where the device can copy to it and less or none was allowed.
@@ -106,7 +160,7 @@ impl StepToPlan {
     }
 
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.
-    fn smallest(&self, allowed: bool, placement: &StatePlacement) -> Result<Candidate> {
+    pub(super) fn smallest(&self, allowed: bool, placement: &StatePlacement) -> Result<Candidate> {
         match self.step.batch {
             Some(batch) if allowed => self.split(least_samples(batch), placement),
             batch => self.whole(&self.step.trace(batch)?, placement),

@@ -126,6 +126,7 @@ impl StepPlan {
         let before = limits.planning + limits.timing(limit, self.subject.movable_bytes());
         let whole = |arena: Bytes| elsewhere + whole_pages(device, before.max(arena));
         let planned = whole(self.extra + arena);
+        let from_cache = self.parts().all(|part| part.graph.is_kept());
         self.figures = PlanFigures {
             planned,
             floor: limits.floor(),
@@ -152,6 +153,7 @@ impl StepPlan {
             micro_batches,
             exactness: limits.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),
             plan_seconds: start.elapsed().as_secs_f64(),
+            from_cache,
             peak: self.peak(&limits.account, planned),
         };
         self.outputs = limits.outputs.clone();

@@ -2,9 +2,13 @@
 //!
 //! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan. A time that was
 //! taken on a busy machine, or that steps have contradicted, is taken again by the next process that plans the kernel.
+//!
+//! Nobody waits for all kernels of a large step: a process times them for so long and no longer, those first that say most, and the rest
+//! are scaled from like ones (`likes`). Such estimates are kept too, so that the next process plans alike; one that has more
+//! time takes their time in turn.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
 use plimsoll_device::{Bytes, process};
@@ -15,6 +19,7 @@ use smallvec::SmallVec;
 
 use super::Device;
 use super::buffer::Buffer;
+use super::likes::{Likes, scaled};
 use super::times::{Facts, Timed, Times, Trust};
 use super::timing::{Measured, Sample, drift, measure};
 use super::usage::own;
@@ -32,6 +37,11 @@ const MOST_COPIED: Bytes = Bytes::mib(64);
 const LEAST_COPIED: Bytes = Bytes::mib(1);
 /// Calls that a device is given at once.
 const TOGETHER: usize = 8;
+/// For how long a process times kernels, unless somebody says otherwise.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What timing a kernel takes, in calls of it, and in bytes of its operands that are filled in a second.
+const CALLS: f64 = 5.0;
+const FILLED: f64 = 2e9;
 
 /// The times that are known of a device's kernels.
 #[derive(Debug, Default)]
@@ -44,6 +54,24 @@ pub(crate) struct Costs {
     file: Option<PathBuf>,
     /// Whether they are those of an earlier run, which are neither added to nor taken anew.
     is_recalled: bool,
+    /// Those that were timed, to scale others from.
+    likes: Likes,
+    /// For how long kernels may be timed, and for how long they were.
+    patience: Option<Duration>,
+    spent: Duration,
+}
+
+/// A kernel that has not been timed.
+struct Fresh<'g> {
+    key: String,
+    node: &'g Node,
+    /// Seconds that it is predicted to take, once and in the whole graph.
+    seconds: f64,
+    all: f64,
+    /// Whether it is the first of its op.
+    is_first: bool,
+    /// Whether there is an estimate of it that was kept.
+    is_estimated: bool,
 }
 
 impl Costs {
@@ -52,7 +80,18 @@ impl Costs {
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let file = file_in(folder, device);
         let known = Times::read(&file).kernels;
-        Costs { known, tried: FxHashSet::default(), file: Some(file), is_recalled: false }
+        let likes = Likes::new(known.iter().filter(|(key, timed)| is_timed(key, timed)));
+        Costs { known, likes, file: Some(file), ..Costs::default() }
+    }
+
+    /// Times kernels for so long, all together, and estimates the rest.
+    pub(crate) fn time_for(&mut self, patience: Duration) {
+        self.patience = Some(patience);
+    }
+
+    /// What is left of the time for timing; as much as is left has somebody who said nothing.
+    fn left(&self) -> Duration {
+        self.patience.unwrap_or(PATIENCE).saturating_sub(self.spent)
     }
 
     /// The same, with every time taken as it stands: plans that were made by them are made again.
@@ -68,12 +107,21 @@ impl Costs {
         Times::write(&file_in(folder, &device.backend().signature()), &facts, &timed)
     }
 
-    /// Seconds of a kernel: as timed, else as the device predicts.
+    /// Seconds of a kernel: as timed, else as like ones were, else as the device predicts.
     pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
         match self.known.get(&key_on(backend, op, inputs)) {
             Some(timed) => timed.seconds,
-            None => backend.predict(op, inputs, outputs),
+            None => self.estimate(backend, op, inputs, outputs),
         }
+    }
+
+    fn estimate(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        let speed = backend.speed();
+        let like = self.likes.nearest(speed, op, inputs, outputs);
+        like.map_or_else(
+            || backend.predict(op, inputs, outputs),
+            |(timed, factor)| scaled(timed, factor, speed),
+        )
     }
 
     /// Bytes a second that the link to the host was timed at.
@@ -116,7 +164,17 @@ impl Costs {
         let own = own(device).unwrap_or(Bytes::ZERO);
         let facts = Facts::new(device.backend(), device.memory().page(), own);
         Times::append(file, &facts, &timed).ok();
-        self.known.extend(timed);
+        timed.into_iter().for_each(|(key, timed)| self.remember(key, timed));
+    }
+
+    fn remember(&mut self, key: String, timed: Timed) {
+        if let Some(old) = self.known.get(&key).filter(|old| is_timed(&key, old)) {
+            self.likes.remove(&key, old);
+        }
+        if is_timed(&key, &timed) {
+            self.likes.add(&key, timed);
+        }
+        self.known.insert(key, timed);
     }
 
     /// Holds the times of kernels, each run so often in a step, against what steps took: undisturbed, and usually. Where that is
@@ -136,7 +194,7 @@ impl Costs {
             let key = key(&node.op, &inputs);
             let seconds = runs as f64 * self.seconds(device.backend(), &node.op, &inputs, &outputs);
             all += seconds;
-            if self.known.contains_key(&key) {
+            if self.known.get(&key).is_some_and(|timed| timed.trust != Trust::Estimated) {
                 known += seconds;
                 keys.insert(key);
             }
@@ -165,49 +223,116 @@ impl Costs {
         Ok(needs)
     }
 
-    /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room`.
+    /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room` and there is time; estimates
+    /// the rest of those that fit.
     pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
         let Some(file) = self.file.clone().filter(|_| !self.is_recalled) else { return Ok(()) };
-        let mut fresh = Vec::new();
-        let mut seen = FxHashSet::default();
-        for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
-            let key = key_on(kernels(graph, node, device)?, &node.op, &types(graph, &node.inputs));
-            let known = self.known.get(&key).is_some_and(|timed| !timed.trust.wants_timing());
-            if !known && !self.tried.contains(&key) && seen.insert(key.clone()) {
-                fresh.push((key, node));
-            }
-        }
-        let mut timed = Vec::new();
+        let fresh = self.fresh(graph, device)?;
+        let (mut timed, mut late) = (Vec::new(), Vec::new());
         let total = fresh.len();
-        for (done, (key, node)) in fresh.into_iter().enumerate() {
-            device.tell_timing(done, total, node.op.name());
-            // Of what takes long anyway, the roofline says enough.
+        for (done, kernel) in fresh.into_iter().enumerate() {
+            let node = kernel.node;
             let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
             let backend = kernels(graph, node, device)?;
-            if self.seconds(backend, &node.op, &inputs, &outputs) > MOST_SECONDS {
+            // By what was timed just now.
+            let seconds = self.seconds(backend, &node.op, &inputs, &outputs);
+            // Of what takes long anyway, the roofline says enough.
+            if seconds > MOST_SECONDS {
                 continue;
             }
-            if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room)? {
-                let seconds = kept(seconds);
-                let cost = node.op.cost(&inputs, &outputs);
-                let scratch = backend.scratch(&node.op, &inputs, &outputs)?;
-                let trust = Trust::default();
-                let fresh = Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust };
-                let known = self.known.get(&key).copied().unwrap_or(fresh);
-                self.tried.insert(key.clone());
-                timed.push((key, known.timed_again(seconds, is_noisy)));
+            let wait = CALLS * seconds + needs(graph, node, device)? as f64 / FILLED;
+            if wait > self.left().as_secs_f64() {
+                late.push(kernel);
+                continue;
             }
+            device.tell_timing(done, total, node.op.name());
+            let start = Instant::now();
+            if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room, self.left())? {
+                let fresh = described(graph, node, device, kept(seconds))?;
+                let known =
+                    self.known.get(&kernel.key).copied().filter(|known| known.trust != Trust::Estimated);
+                let new = known.unwrap_or(fresh).timed_again(kept(seconds), is_noisy);
+                self.tried.insert(kernel.key.clone());
+                self.remember(kernel.key.clone(), new);
+                timed.push((kernel.key, new));
+            }
+            self.spent += start.elapsed();
             // The next operands may not fit where these were, and both together may be more than was announced.
             device.memory().release_unused();
         }
-        if total > 0 {
+        // What is kept of the others is what like ones took by now.
+        let known = timed.len();
+        for kernel in late.into_iter().filter(|kernel| !kernel.is_estimated) {
+            let (inputs, outputs) = (types(graph, &kernel.node.inputs), types(graph, &kernel.node.outputs));
+            let backend = kernels(graph, kernel.node, device)?;
+            let seconds = self.seconds(backend, &kernel.node.op, &inputs, &outputs);
+            let fresh = described(graph, kernel.node, device, kept(seconds))?;
+            timed.push((kernel.key, Timed { trust: Trust::Estimated, ..fresh }));
+        }
+        if known > 0 {
             device.tell_timing(total, total, "");
         }
         if !timed.is_empty() {
-            self.keep(&file, device, timed);
+            let (facts_own, page) = (own(device).unwrap_or(Bytes::ZERO), device.memory().page());
+            Times::append(&file, &Facts::new(device.backend(), page, facts_own), &timed).ok();
+            self.known.extend(timed.drain(known..));
         }
         Ok(())
     }
+
+    /// The kernels of a graph that have not been timed, those first that say most: the first of each op, since others are scaled from
+    /// it, then those that take most of the step. Estimates, and times from a busy machine, are taken up by whoever has time for it:
+    /// who asks in passing gets the same answer again.
+    fn fresh<'g>(&self, graph: &'g Graph, device: &Device) -> Result<Vec<Fresh<'g>>> {
+        let takes_up = self.patience.unwrap_or(PATIENCE) >= PATIENCE;
+        let mut fresh: Vec<Fresh<'g>> = Vec::new();
+        let mut seen: FxHashMap<String, Option<usize>> = FxHashMap::default();
+        for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+            let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+            let backend = kernels(graph, node, device)?;
+            let key = key_on(backend, &node.op, &inputs);
+            if let Some(at) = seen.get(&key) {
+                if let Some(at) = *at {
+                    fresh[at].all += fresh[at].seconds;
+                }
+                continue;
+            }
+            let trust = self.known.get(&key).map(|timed| timed.trust);
+            let is_estimated = trust == Some(Trust::Estimated);
+            let wants = match trust {
+                None => true,
+                Some(trust) => takes_up && (is_estimated || trust.wants_timing()),
+            };
+            let is_fresh = wants && !self.tried.contains(&key);
+            seen.insert(key.clone(), is_fresh.then_some(fresh.len()));
+            if is_fresh {
+                let seconds = self.seconds(backend, &node.op, &inputs, &outputs);
+                let is_first = !self.likes.knows(&node.op);
+                fresh.push(Fresh { key, node, seconds, all: seconds, is_first, is_estimated });
+            }
+        }
+        fresh.sort_by(|a, b| b.all.total_cmp(&a.all));
+        // Of the ops of which nothing is known, one each.
+        let mut firsts: FxHashSet<&str> = FxHashSet::default();
+        for kernel in &mut fresh {
+            kernel.is_first &= firsts.insert(kernel.node.op.variant());
+        }
+        fresh.sort_by_key(|kernel| !kernel.is_first);
+        Ok(fresh)
+    }
+}
+
+/// Whether a line of the file is the time of a kernel that was run.
+fn is_timed(key: &str, timed: &Timed) -> bool {
+    key != LINK && timed.trust != Trust::Estimated
+}
+
+/// A kernel of so many seconds, with what tells its work.
+fn described(graph: &Graph, node: &Node, device: &Device, seconds: f64) -> Result<Timed> {
+    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
+    let cost = node.op.cost(&inputs, &outputs);
+    let scratch = kernels(graph, node, device)?.scratch(&node.op, &inputs, &outputs)?;
+    Ok(Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust: Trust::default() })
 }
 
 /// Bytes a second of a link that was timed.
@@ -283,8 +408,15 @@ pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
     key
 }
 
-/// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them.
-fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Result<Option<Measured>> {
+/// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them. One that turns out to take
+/// longer than there is time `left` is run once.
+fn time(
+    graph: &Graph,
+    node: &Node,
+    device: &Device,
+    room: Option<Bytes>,
+    left: Duration,
+) -> Result<Option<Measured>> {
     let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
     let backend = kernels(graph, node, device)?;
     let scratch_bytes = backend.scratch(&node.op, &inputs, &outputs)?;
@@ -318,7 +450,7 @@ fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Res
     let (reads, writes) = operands.split_at(inputs.len());
     let call = Call { op: &node.op, inputs: reads, outputs: writes, scratch: at, scratch_bytes };
     if !device.backend().is_host() {
-        return Ok(time_recorded(backend, &call));
+        return Ok(time_recorded(backend, &call, left));
     }
     let run = || {
         let (start, processor) = (Instant::now(), process::thread_cpu_time());
@@ -328,13 +460,19 @@ fn time(graph: &Graph, node: &Node, device: &Device, room: Option<Bytes>) -> Res
         let had = process::thread_cpu_time().zip(processor).map(|(end, start)| (end - start).as_secs_f64());
         Some(Sample { wall, processor: had })
     };
-    // The first run touches the memory and is not counted.
-    Ok(run().and_then(|_| measure(run)))
+    // The first run touches the memory and is not counted, unless there is no time for another.
+    let Some(first) = run() else { return Ok(None) };
+    Ok(if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) })
+}
+
+/// What a single run says, which is not much.
+fn once(first: Sample) -> Option<Measured> {
+    Some(Measured { seconds: first.wall, is_noisy: true })
 }
 
 /// The same on a device that does not wait for its kernels: several calls at once, recorded where the device can, since that is
 /// how a step will run them and what the host does for a single call is not what is to be timed.
-fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<Measured> {
+fn time_recorded(backend: &dyn Backend, call: &Call<'_>, left: Duration) -> Option<Measured> {
     let several = |backend: &dyn Backend| -> std::result::Result<(), Fault> {
         // SAFETY: operands and scratch are disjoint, of the declared sizes, and live as long as the call.
         (0..TOGETHER).try_for_each(|_| unsafe { backend.run(call) })
@@ -355,7 +493,8 @@ fn time_recorded(backend: &dyn Backend, call: &Call<'_>) -> Option<Measured> {
         // The host only waits, so its processor time says nothing.
         Some(Sample { wall: start.elapsed().as_secs_f64(), processor: None })
     };
-    let together = run().and_then(|_| measure(run))?;
+    let first = run()?;
+    let together = if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) }?;
     Some(Measured { seconds: together.seconds / TOGETHER as f64, ..together })
 }
 
@@ -493,6 +632,40 @@ mod tests {
         // What is known is not timed, and nobody is told anything.
         costs.time(&graph, &device, None).unwrap();
         assert_eq!(told.lock().unwrap().len(), 3);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn without_time_kernels_are_estimated_alike_by_everybody_until_somebody_has_more() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-patience-{}", std::process::id()));
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
+        let narrow = x.narrow(0, 0, 32).unwrap();
+        let y = x.exp().unwrap().matmul(&x).unwrap();
+        let graph = trace.finish(&[&y, &narrow.exp().unwrap()]).unwrap();
+        let trusts = |costs: &Costs| costs.known.values().map(|timed| timed.trust).collect::<Vec<_>>();
+        let mut costs = Costs::kept_in(&folder, "a cpu");
+        costs.time_for(Duration::ZERO);
+        costs.time(&graph, &device, None).unwrap();
+        assert!(trusts(&costs).len() >= 3 && trusts(&costs).iter().all(|trust| *trust == Trust::Estimated));
+        // The next one in a hurry goes by the same estimates.
+        let mut next = Costs::kept_in(&folder, "a cpu");
+        next.time_for(Duration::from_millis(100));
+        next.time(&graph, &device, None).unwrap();
+        assert_eq!(next.known, costs.known);
+        // Who has time takes it, and finds no estimate to scale from.
+        let mut patient = Costs::kept_in(&folder, "a cpu");
+        patient.time_for(Duration::from_secs(60));
+        patient.time(&graph, &device, None).unwrap();
+        assert!(trusts(&patient).iter().all(|trust| *trust != Trust::Estimated));
+        // A kernel that nobody timed is scaled from one that was: half the elements, about half the time.
+        let (op, wide) = (Op::from(plimsoll_graph::ops::Unary::Exp), Type::new(DType::F32, [64, 64]));
+        let wider = Type::new(DType::F32, [128, 64]);
+        let seconds = |ty: &Type| patient.seconds(device.backend(), &op, &[ty], &[ty]);
+        let call = device.backend().speed().call;
+        let expected = (seconds(&wide) - call).max(0.0) * 2.0 + call.min(seconds(&wide));
+        assert!((seconds(&wider) - expected).abs() < 1e-9, "{} and {expected}", seconds(&wider));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Where devices come from is apart, since it alone names backends (`backends`, `best`, `survey`); so is what a memory limit counts (`counted`).
 
+mod answers;
 mod backends;
 mod best;
 mod buffer;
@@ -10,6 +11,7 @@ mod counted;
 #[cfg(test)]
 pub(crate) mod fake_card;
 mod host_ops;
+mod likes;
 mod placer;
 mod profile;
 mod survey;
@@ -18,6 +20,7 @@ mod timing;
 mod traffic;
 mod usage;
 
+pub(crate) use answers::{Answer, Answers};
 pub(crate) use buffer::Buffer;
 pub(crate) use costs::Costs;
 pub use counted::Counted;
@@ -33,6 +36,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use plimsoll_device::backend::Backend;
 use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, LibraryBytes, process};
@@ -59,6 +63,8 @@ struct Inner {
     placements: Mutex<Option<Vec<Placement>>>,
     growth: Mutex<GrowthWatch>,
     costs: Arc<Mutex<Costs>>,
+    /// What the planner has said before.
+    answers: Arc<Mutex<Answers>>,
     /// The most that was seen to be taken of a device's own memory.
     most_taken: AtomicU64,
     /// Which allocation is made to fail, where one is.
@@ -72,7 +78,12 @@ struct Inner {
     wishes: Mutex<Vec<placer::Wish>>,
     /// The host's kernels over this memory, once one is wanted.
     host_ops: OnceLock<host_ops::HostOps>,
+    /// Who is told of files in the cache that are not as they were written.
+    remarks: Mutex<Option<Remarked>>,
 }
+
+/// Who is told something in a sentence.
+type Remarked = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Who is told how far the timing of kernels has come: how many are done, of how many, and which is next.
 type Told = Arc<dyn Fn(usize, usize, &str) + Send + Sync>;
@@ -123,6 +134,7 @@ impl Device {
         device.soft = AtomicBool::new(self.is_softly_placed());
         // Times that were taken or read from a file are as good for it.
         device.costs = self.0.costs.clone();
+        device.answers = self.0.answers.clone();
         Device(Arc::new(device))
     }
 
@@ -145,6 +157,7 @@ impl Device {
             placements,
             growth,
             costs,
+            answers: Arc::default(),
             most_taken: AtomicU64::new(0),
             fails: None,
             timing: Mutex::new(None),
@@ -152,6 +165,7 @@ impl Device {
             soft: AtomicBool::new(false),
             wishes: Mutex::default(),
             host_ops: OnceLock::new(),
+            remarks: Mutex::new(None),
         }
     }
 
@@ -269,6 +283,52 @@ impl Device {
     /// ```
     pub fn calibrate(&self, folder: &Path) {
         *self.costs() = Costs::kept_in(folder, &self.0.backend.signature());
+    }
+
+    /// Times kernels for so long at most, for all plans together, and scales the times of the others from those of like ones. Two seconds
+    /// where nothing is said; with less, kernels that were estimated before, or timed while the machine was busy, are left at that.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.calibrate(&std::env::temp_dir().join("plimsoll-example"));
+    /// device.time_for(std::time::Duration::from_millis(250));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn time_for(&self, time: Duration) {
+        self.costs().time_for(time);
+    }
+
+    /// Keeps the planner's answers in `folder`, at most 64 MiB of them, and goes by those that are there: a step that was planned before,
+    /// for the same memory and with the same times, is not searched again. A kept plan is verified like any other before it is
+    /// used. Files that are damaged or do not hold are told to [`Device::on_remark`] and planned afresh.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let folder = std::env::temp_dir().join("plimsoll-example");
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// device.keep_plans(&folder);
+    /// device.on_remark(|remark| eprintln!("{remark}"));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn keep_plans(&self, folder: &Path) {
+        *self.0.answers.lock().unwrap_or_else(PoisonError::into_inner) = Answers::kept_in(folder);
+    }
+
+    /// Tells of files in a cache that are damaged, by name.
+    pub fn on_remark(&self, told: impl Fn(&str) + Send + Sync + 'static) {
+        *self.0.remarks.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(told));
+    }
+
+    /// Asks, or adds to, what the planner has said before.
+    pub(crate) fn answers<T>(&self, ask: impl FnOnce(&mut Answers) -> T) -> T {
+        let mut answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = ask(&mut answers);
+        let told = self.0.remarks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(told) = told {
+            answers.take_remarks().iter().for_each(|remark| told(remark));
+        }
+        answer
     }
 
     /// Goes by the times that [`Device::keep_times`] wrote to a folder, and takes none of them anew: the same plans are made again.

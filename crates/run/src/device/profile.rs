@@ -15,7 +15,8 @@ use plimsoll_graph::{Op, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::costs::{LINK, LINK_BYTES, key};
-use super::times::{Facts, Timed, Times};
+use super::likes::{Likes, scaled};
+use super::times::{Facts, Timed, Times, Trust};
 
 /// What was recorded of a device's kernels.
 ///
@@ -32,8 +33,7 @@ pub struct Profile {
     name: String,
     facts: Facts,
     kernels: FxHashMap<String, Timed>,
-    /// The kernels of each op, by what tells their work: the element type of the first input, and the numbers.
-    by_op: FxHashMap<String, Vec<(String, Timed)>>,
+    likes: Likes,
     /// Kernels that were asked for: all, and those that had to be estimated.
     asked: Mutex<(FxHashSet<String>, FxHashSet<String>)>,
 }
@@ -54,16 +54,11 @@ impl Profile {
                 "{name} was recorded on {signature}, which has no memory of its own to plan"
             ));
         }
-        let mut by_op: FxHashMap<String, Vec<(String, Timed)>> = FxHashMap::default();
-        for (kernel, timed) in &kernels {
-            let (op, dtype) = op_and_type(kernel);
-            by_op.entry(op.into()).or_default().push((dtype.into(), *timed));
-        }
-        // Of several that are equally near the first is taken: a map's order must not show.
-        let order =
-            |t: &(String, Timed)| (t.0.clone(), t.1.flops.to_bits(), t.1.bytes.to_bits(), t.1.scratch);
-        by_op.values_mut().for_each(|kernels| kernels.sort_by_key(order));
-        Ok(Profile { name: name.into(), facts, kernels, by_op, asked: Mutex::default() })
+        // What was only estimated is estimated here too.
+        let kernels: FxHashMap<String, Timed> =
+            kernels.into_iter().filter(|(_, timed)| timed.trust != Trust::Estimated).collect();
+        let likes = Likes::new(kernels.iter());
+        Ok(Profile { name: name.into(), facts, kernels, likes, asked: Mutex::default() })
     }
 
     /// Reads a profile from a file.
@@ -87,22 +82,7 @@ impl Profile {
         }
         asked.0.insert(key);
         drop(asked);
-        found.or_else(|| {
-            let cost = op.cost(inputs, outputs);
-            let dtype = inputs.first().map(|ty| ty.dtype.to_string()).unwrap_or_default();
-            let far = |a: f64, b: f64| ((a + 1.0) / (b + 1.0)).ln().abs();
-            let distance = |(kind, timed): &(String, Timed)| {
-                let other = if *kind == dtype { 0.0 } else { 2.0 };
-                far(cost.flops, timed.flops) + far(cost.bytes, timed.bytes) + other
-            };
-            let like = self.by_op.get(op.variant())?;
-            let (_, timed) = like.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-            let roofline = |flops: f64, bytes: f64| {
-                let Speed { flops: f, bytes: b, .. } = self.facts.speed;
-                (flops / f).max(bytes / b).max(1e-12)
-            };
-            Some((*timed, roofline(cost.flops, cost.bytes) / roofline(timed.flops, timed.bytes)))
-        })
+        found.or_else(|| self.likes.nearest(self.facts.speed, op, inputs, outputs))
     }
 
     /// How many distinct kernels were asked for, and how many of them were not recorded.
@@ -119,14 +99,6 @@ impl Profile {
         let why = format!("{} is a record of a device; nothing can be run on it", self.facts.signature);
         Fault { op: "profile", why }
     }
-}
-
-/// The op and the element type of the first input of a kernel's name: `MatMul(…) bf16[8, 16] …`.
-fn op_and_type(kernel: &str) -> (&str, &str) {
-    let op = kernel.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-    // Attributes may hold types too; operands are the words at the end, each with its shape in brackets.
-    let rest = kernel.rfind(')').map_or(kernel, |at| &kernel[at + 1..]);
-    (op, rest.trim_start().split('[').next().unwrap_or_default())
 }
 
 impl fmt::Debug for Profile {
@@ -150,9 +122,7 @@ impl Backend for Profile {
 
     fn predict(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
         if let Some((timed, factor)) = self.find(op, inputs, outputs) {
-            // What starting a kernel takes does not grow with its work.
-            let call = self.facts.speed.call.min(timed.seconds);
-            return if factor == 1.0 { timed.seconds } else { call + (timed.seconds - call) * factor };
+            return scaled(timed, factor, self.facts.speed);
         }
         let (speed, cost) = (self.facts.speed, op.cost(inputs, outputs));
         (cost.flops / speed.flops).max(cost.bytes / speed.bytes) + speed.call

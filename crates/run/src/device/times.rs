@@ -54,18 +54,20 @@ pub(crate) enum Trust {
     Again,
     /// Steps contradicted that too: what they say counts, and it is timed no more.
     Corrected,
+    /// It was not timed, because there was no time for it, but scaled from one that was. Whoever has more time times it.
+    Estimated,
 }
 
 /// After so many times on a busy machine a kernel is timed no more.
 const MOST_TRIES: u8 = 4;
 
 impl Trust {
-    /// Whether a kernel is to be timed again when it is next planned.
+    /// Whether a kernel is to be timed again when it is next planned; of an estimate those say so who have the time.
     pub(crate) fn wants_timing(self) -> bool {
         match self {
             Trust::Noisy(tries) => tries < MOST_TRIES,
             Trust::Doubted => true,
-            Trust::Sure | Trust::Again | Trust::Corrected => false,
+            Trust::Sure | Trust::Again | Trust::Corrected | Trust::Estimated => false,
         }
     }
 
@@ -75,6 +77,7 @@ impl Trust {
             "?" => Some(Trust::Doubted),
             "!" => Some(Trust::Again),
             "=" => Some(Trust::Corrected),
+            "^" => Some(Trust::Estimated),
             noisy => Some(Trust::Noisy(noisy.strip_prefix('~')?.parse().ok()?)),
         }
     }
@@ -88,6 +91,7 @@ impl fmt::Display for Trust {
             Trust::Doubted => f.write_str("?"),
             Trust::Again => f.write_str("!"),
             Trust::Corrected => f.write_str("="),
+            Trust::Estimated => f.write_str("^"),
         }
     }
 }
@@ -114,6 +118,7 @@ impl Timed {
         let trust = match self.trust {
             Trust::Sure | Trust::Noisy(_) | Trust::Doubted => Trust::Doubted,
             Trust::Again | Trust::Corrected => Trust::Corrected,
+            Trust::Estimated => Trust::Estimated,
         };
         Timed { seconds: self.seconds * factor, trust, ..self }
     }
@@ -298,7 +303,8 @@ mod tests {
         assert_eq!(times.kernels.len(), 2);
         assert_eq!(times.kernels["MatMul(a) f32[2, 3]"], timed);
         // What is written again takes the old line's place, with what it is worth.
-        for trust in [Trust::Noisy(3), Trust::Doubted, Trust::Again, Trust::Corrected, Trust::Sure] {
+        let again = [Trust::Doubted, Trust::Again, Trust::Corrected, Trust::Estimated, Trust::Sure];
+        for trust in [Trust::Noisy(3)].into_iter().chain(again) {
             let again = Timed { seconds: 2e-6, trust, ..timed };
             Times::append(&file, &facts(80), &[("MatMul(a) f32[2, 3]".into(), again)]).unwrap();
             assert_eq!(Times::read(&file).kernels["MatMul(a) f32[2, 3]"], again);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::Graph;
-use plimsoll_plan::{Infeasible, Plan, PlanError, Planner, ProblemError, Request};
+use plimsoll_plan::{Digest, Infeasible, Plan, PlanError, Planner, ProblemError, Request, verify};
+use plimsoll_record::KeptBytes;
 
 use super::{Lowered, PlannedGraph, Roles};
-use crate::device::Device;
+use crate::device::{Answer, Device};
 use crate::error::{Error, Result};
 
 /// A graph before it has a plan. All bytes here are of the arena: state and inputs have their own.
@@ -15,6 +16,10 @@ pub(crate) struct PlannableGraph {
     lowered: Arc<Lowered>,
     planner: Planner,
     residents: u64,
+    /// Where it will run: answers of the planner are kept with it.
+    device: Device,
+    /// What tells its problem from others, without times; and the times.
+    digests: (Digest, Digest),
 }
 
 impl PlannableGraph {
@@ -48,7 +53,9 @@ impl PlannableGraph {
         let resident = |t: &&plimsoll_plan::Tensor| t.home == plimsoll_plan::Home::Resident;
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
-        Ok(PlannableGraph { lowered, planner, residents })
+        let problem = &lowered.problem;
+        let digests = (problem.digest().with(host.get()), problem.digest_of_times());
+        Ok(PlannableGraph { lowered, planner, residents, device: device.clone(), digests })
     }
 
     /// Times kernels that have not been timed, where the device says so and their operands fit into `room`.
@@ -61,8 +68,43 @@ impl PlannableGraph {
         // Whoever was given a plan keeps the times that it was made with.
         if Arc::make_mut(&mut self.lowered).time(device) {
             self.planner.time(&self.lowered.problem);
+            self.digests.1 = self.lowered.problem.digest_of_times();
         }
         Ok(())
+    }
+
+    /// What tells this from other graphs whose bytes are known.
+    fn asked(&self) -> Digest {
+        let (problem, times) = self.digests;
+        // State that comes from the host beside ops is there for as long as its copy takes.
+        let carries = self.lowered.problem.ops.iter().any(|op| op.carry.is_some());
+        if carries { problem.with(times.0) } else { problem }
+    }
+
+    /// The least for which there is a plan, if somebody has looked for it.
+    pub(crate) fn known_floor(&self) -> Option<u64> {
+        let known = self.device.answers(|answers| answers.bytes(self.asked()));
+        known.floor.map(|floor| floor.saturating_sub(self.residents))
+    }
+
+    /// One of the figures that depend on no time: as it is known, or found by the planner and remembered.
+    fn bytes(
+        &mut self,
+        of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
+        find: impl FnOnce(&mut Planner) -> u64,
+    ) -> u64 {
+        let asked = self.asked();
+        let mut known = self.device.answers(|answers| answers.bytes(asked));
+        let bytes = match *of(&mut known) {
+            Some(bytes) => bytes,
+            None => {
+                let found = find(&mut self.planner);
+                *of(&mut known) = Some(found);
+                self.device.answers(|answers| answers.keep_bytes(asked, known));
+                found
+            }
+        };
+        bytes.saturating_sub(self.residents)
     }
 
     /// The bytes that timing each of its kernels takes.
@@ -72,17 +114,17 @@ impl PlannableGraph {
 
     /// What a plan takes that recomputes nothing.
     pub(crate) fn unlimited(&mut self) -> u64 {
-        self.planner.unlimited_bytes().saturating_sub(self.residents)
+        self.bytes(|known| &mut known.unlimited, Planner::unlimited_bytes)
     }
 
     /// The least for which there is a plan.
     pub(crate) fn floor(&mut self) -> u64 {
-        self.planner.floor_bytes().saturating_sub(self.residents)
+        self.bytes(|known| &mut known.floor, Planner::floor_bytes)
     }
 
     /// What no plan can go below.
     pub(crate) fn bound(&mut self) -> u64 {
-        self.planner.bound_bytes().saturating_sub(self.residents)
+        self.bytes(|known| &mut known.bound, Planner::bound_bytes)
     }
 
     /// How many ops are planned.
@@ -95,23 +137,77 @@ impl PlannableGraph {
         self.lowered.problem.unlimited_ns()
     }
 
+    /// Why there is no plan within less than the least; nothing where that is nothing.
+    pub(crate) fn refusal(&mut self) -> Result<Option<Box<Infeasible>>> {
+        let Some(bytes) = self.floor().checked_sub(1) else { return Ok(None) };
+        // A refusal says names, which are no part of a problem's digest.
+        let problem = &self.lowered.problem;
+        let names = problem.ops.iter().map(|op| &op.name).chain(problem.tensors.iter().map(|t| &t.name));
+        let asked = names.fold(self.asked().with("refusal"), |sum, name| sum.with(name));
+        if let Some(Answer::Refusal(refusal)) = self.device.answers(|answers| answers.answer(asked)) {
+            return Ok(Some(refusal));
+        }
+        let refusal = match self.planner.plan(bytes.saturating_add(self.residents)) {
+            Err(PlanError::Infeasible(refusal)) => refusal,
+            Err(e) => return Err(broken(e)),
+            Ok(_) => return Err(broken("there is a plan below the least")),
+        };
+        let answer = Answer::Refusal(refusal.clone());
+        self.device.answers(|answers| answers.keep(asked, &answer));
+        Ok(Some(refusal))
+    }
+
     /// The fastest plan within so many bytes, or why there is none.
     pub(crate) fn plan(&mut self, bytes: u64) -> Result<Result<PlannedGraph, Box<Infeasible>>> {
+        if let Some(plan) = self.plan_faster(bytes, u64::MAX)? {
+            return Ok(Ok(plan));
+        }
         match self.planner.plan(bytes.saturating_add(self.residents)) {
-            Ok(plan) => Ok(Ok(self.planned(plan))),
+            Ok(plan) => Ok(Ok(self.planned(plan, false))),
             Err(PlanError::Infeasible(refusal)) => Ok(Err(refusal)),
             Err(e) => Err(broken(e)),
         }
     }
 
-    /// The fastest plan within so many bytes, if it takes less than so many nanoseconds.
+    /// The fastest plan within so many bytes, if it takes less than so many nanoseconds: one that was kept, or one that is searched
+    /// for and then kept.
     pub(crate) fn plan_faster(&mut self, bytes: u64, than: u64) -> Result<Option<PlannedGraph>> {
-        let plan = self.planner.plan_faster(bytes.saturating_add(self.residents), than).map_err(broken)?;
-        Ok(plan.map(|plan| self.planned(plan)))
+        let budget = bytes.saturating_add(self.residents);
+        let (problem, times) = self.digests;
+        let asked = problem.with((times.0, budget));
+        match self.device.answers(|answers| answers.answer(asked)) {
+            Some(Answer::NoneBelow(ns)) if than <= ns => return Ok(None),
+            Some(Answer::Plan(plan)) => match self.holds(&plan, budget) {
+                Ok(()) if plan.figures.predicted_ns >= than => return Ok(None),
+                Ok(()) => return Ok(Some(self.planned(plan, true))),
+                Err(why) => {
+                    self.device.answers(|answers| answers.forget(asked, &format!("{asked}.json: {why}")))
+                }
+            },
+            Some(Answer::NoneBelow(_) | Answer::Refusal(_)) | None => {}
+        }
+        let plan = self.planner.plan_faster(budget, than).map_err(broken)?;
+        if self.planner.knows_floor() {
+            self.floor();
+        }
+        let answer = plan.map_or(Answer::NoneBelow(than), Answer::Plan);
+        self.device.answers(|answers| answers.keep(asked, &answer));
+        match answer {
+            Answer::Plan(plan) => Ok(Some(self.planned(plan, false))),
+            Answer::NoneBelow(_) | Answer::Refusal(_) => Ok(None),
+        }
     }
 
-    fn planned(&self, plan: Plan) -> PlannedGraph {
-        PlannedGraph { lowered: self.lowered.clone(), plan, residents: self.residents }
+    /// Whether a plan that was kept is one of this problem, within these bytes: as the independent verifier says.
+    fn holds(&self, plan: &Plan, budget: u64) -> Result<(), String> {
+        if plan.budget != budget {
+            return Err(format!("it was made for {} bytes, and {budget} were asked for", plan.budget));
+        }
+        verify(&self.lowered.problem, plan).map_err(|fault| fault.to_string())
+    }
+
+    fn planned(&self, plan: Plan, is_kept: bool) -> PlannedGraph {
+        PlannedGraph { lowered: self.lowered.clone(), plan, residents: self.residents, is_kept }
     }
 
     /// What the arena would take if every value had bytes of its own, and scratch the most that an op needs.
@@ -139,8 +235,9 @@ impl PlannableGraph {
         let least_step = step / 8;
         while step > least_step && step > 0 {
             let bytes = best.bytes().saturating_sub(step);
-            match self.plan(bytes)? {
-                Ok(plan) if plan.figures().predicted_ns as f64 <= allowed => best = plan,
+            // What takes longer is not searched for.
+            match self.plan_faster(bytes, (allowed as u64).saturating_add(1))? {
+                Some(plan) if plan.figures().predicted_ns as f64 <= allowed => best = plan,
                 _ => step /= 2,
             }
         }

@@ -20,6 +20,8 @@ pub(crate) struct PlannedGraph {
     pub(super) plan: Plan,
     /// Bytes of what has its own.
     pub(super) residents: u64,
+    /// Whether the plan was kept by an earlier process, or earlier by this one.
+    pub(super) is_kept: bool,
 }
 
 impl PlannedGraph {
@@ -36,6 +38,11 @@ impl PlannedGraph {
     /// What the planner says of its plan, residents and all.
     pub(crate) fn figures(&self) -> &Figures {
         &self.plan.figures
+    }
+
+    /// Whether the plan was kept, and was not searched for.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Bytes of its arena.

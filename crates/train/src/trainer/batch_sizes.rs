@@ -137,7 +137,7 @@ impl Trainer {
             Err(Error::Run(RunError::HostInfeasible(_))) => return Ok(false),
             share => share?,
         };
-        let floor = device.scope(|| self.least_for(&data))?;
+        let floor = self.least(&data)?;
         Ok(self.request.limit.is_some_and(|limit| floor <= limit))
     }
 

@@ -50,13 +50,18 @@ impl Trainer {
     /// ```
     pub fn plan(&self, data: impl Borrow<Dataset>) -> Result<StepPlan> {
         let (device, data) = (self.on()?, data.borrow());
-        device.scope(|| {
+        let planned = device.scope(|| {
             let limit = self.request.limit;
-            let (mut plan, share) =
-                first_that_fits(self.attempts(data)?, |recipe| self.planner(recipe)?.plan(limit))?;
+            let (mut plan, share) = first_that_fits(self.attempts(data)?, |recipe, is_last| {
+                let mut planner = self.planner(recipe)?;
+                // A refusal with ways out takes time: only of the last attempt is it told.
+                let fits = limit.is_none_or(|limit| limit >= planner.floor());
+                if fits || is_last { planner.plan(limit).map(Some) } else { Ok(None) }
+            })?;
             plan.figures = self.with_figures(plan.figures, data, share)?;
             Ok(plan)
-        })
+        });
+        planned.map_err(|error| self.advised(error, data))
     }
 
     /// What memory buys in a step on such data: the plans that no other beats in both memory and time, of so many limits, as
@@ -78,7 +83,24 @@ impl Trainer {
     }
 
     /// The least memory limit for a step on such data: with pipelines that take the least. Needs no kernel timed.
-    pub(super) fn least_for(&self, data: &Dataset) -> Result<Bytes> {
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::Trainer;
+    /// let x = Column::memory("x", vec![0.5f32; 6400], [64])?;
+    /// let data = Dataset::columns([x, Column::memory("y", vec![0i64; 100], [])?])?.batch(20);
+    /// let model = Sequential::new([64]).dense(256).relu().dense(2);
+    /// let trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2));
+    /// assert!(trainer.least(&data)? <= trainer.plan(&data)?.figures.planned);
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    pub fn least(&self, data: impl Borrow<Dataset>) -> Result<Bytes> {
+        let device = self.on()?;
+        device.scope(|| self.least_for(data.borrow()))
+    }
+
+    fn least_for(&self, data: &Dataset) -> Result<Bytes> {
         let share = self.look_at_other_shapes(data, Share::default(), None)?;
         let mut recipe = self.recipe(data, true, share)?;
         recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
@@ -165,7 +187,7 @@ impl Trainer {
 
     /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
     /// weights are read back while the step's memory is taken.
-    fn beside(&self, recipe: &Recipe) -> Result<Bytes> {
+    pub(super) fn beside(&self, recipe: &Recipe) -> Result<Bytes> {
         let reads_back = self.reads_back || self.best.as_ref().is_some_and(|best| best.is_restored);
         // Weights and averages change places through two copies of a parameter.
         let copies = if self.is_averaged { 2 } else { usize::from(reads_back) };
@@ -178,7 +200,7 @@ impl Trainer {
     }
 
     /// The step of a recipe, to be planned for any limit: with the state that is there already, where there is some.
-    fn planner(&self, recipe: Recipe) -> plimsoll_run::Result<StepPlanner> {
+    pub(super) fn planner(&self, recipe: Recipe) -> plimsoll_run::Result<StepPlanner> {
         match &self.training {
             Some(training) => training.planner_of(self.model.clone(), recipe),
             None => Training::planner(self.model.clone(), recipe),
@@ -222,7 +244,7 @@ impl Trainer {
     ///
     /// # Errors
     /// The limit is lower: the refusal is that of the shape that needs most.
-    fn look_at_other_shapes(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
+    pub(super) fn look_at_other_shapes(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
         let shapes = self.other_shapes(data)?;
         if shapes.is_empty() {
             return Ok(share);
@@ -315,7 +337,7 @@ impl Trainer {
         device.scope(|| {
             let limit = self.request.limit;
             let (_, share) =
-                first_that_fits(self.attempts(data)?, |recipe| self.planner(recipe)?.plan(limit))?;
+                first_that_fits(self.attempts(data)?, |recipe, _| self.planner(recipe)?.plan(limit).map(Some))?;
             let (full, pipelines) = (self.recipe(data, true, share)?, self.pipelines(share)?.declared(data)?);
             let samples = data.batch_size().unwrap_or(1);
             let plan = |length: usize| {
@@ -333,11 +355,12 @@ impl Trainer {
         self.check_settings()?;
         if self.training.as_ref().is_none_or(Training::is_idle) {
             let attempts = self.attempts(data)?;
-            let begin = |recipe: Recipe| {
+            let begin = |recipe: Recipe, _: bool| {
                 let n_inputs = recipe.inputs.len();
-                self.begin(recipe).map(|()| n_inputs)
+                self.begin(recipe).map(|()| Some(n_inputs))
             };
-            (self.n_inputs, self.share) = first_that_fits(attempts, begin)?;
+            let begun = first_that_fits(attempts, begin);
+            (self.n_inputs, self.share) = begun.map_err(|error| self.advised(error, data))?;
         }
         self.bounded(data)
     }
@@ -384,16 +407,19 @@ impl Trainer {
     }
 }
 
-/// Plans with the first attempt that is not refused for want of memory.
+/// Plans with the first attempt that is not refused for want of memory. `plan` is told whether there is another, and may then say
+/// nothing instead of a refusal.
 fn first_that_fits<T>(
     attempts: Vec<(Recipe, Share)>,
-    mut plan: impl FnMut(Recipe) -> plimsoll_run::Result<T>,
+    mut plan: impl FnMut(Recipe, bool) -> plimsoll_run::Result<Option<T>>,
 ) -> Result<(T, Share)> {
     let n = attempts.len();
     for (i, (recipe, share)) in attempts.into_iter().enumerate() {
-        match plan(recipe) {
-            Err(RunError::Infeasible { .. }) if i + 1 < n => {}
-            planned => return Ok((planned?, share)),
+        match plan(recipe, i + 1 == n) {
+            Ok(None) | Err(RunError::Infeasible { .. }) if i + 1 < n => {}
+            Ok(None) => break,
+            Ok(Some(planned)) => return Ok((planned, share)),
+            Err(error) => return Err(error.into()),
         }
     }
     Err(Error::Mismatch("there is nothing to plan".into()))

@@ -1,0 +1,107 @@
+//! What a refusal offers: every way out has a flag that can be typed, and the least that it names is what the planner says of it then.
+
+use serde_json::Value;
+
+use crate::common::{bytes, lines};
+
+fn refused(words: &[&str]) -> Value {
+    lines(&[&["plan"], words, &["--no-frontier", "--json"]].concat()).unwrap().pop().unwrap()
+}
+
+fn way<'a>(refusal: &'a Value, flag: &str) -> &'a Value {
+    let ways = refusal["ways_out"].as_array().unwrap_or_else(|| panic!("no ways_out in {refusal}"));
+    let found = ways.iter().find(|way| way["flag"].as_str().is_some_and(|said| said.starts_with(flag)));
+    found.unwrap_or_else(|| panic!("no {flag} in {refusal}"))
+}
+
+/// The least of a step with more flags.
+fn least(words: &[&str], more: &str) -> u64 {
+    let more: Vec<&str> = more.split(' ').collect();
+    // A flag that is there already is said anew.
+    let at = words.iter().position(|word| *word == more[0]);
+    let words: Vec<&str> = words
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| at.is_none_or(|at| *i != at && *i != at + 1))
+        .map(|(_, w)| *w)
+        .collect();
+    let plan =
+        lines(&[&["plan"], &words[..], &more, &["--no-frontier", "--json"]].concat()).unwrap().pop().unwrap();
+    bytes(&plan, "floor_bytes")
+}
+
+#[test]
+fn images_may_be_smaller_and_activations_narrower() {
+    let words = [
+        "resnet18",
+        "--data",
+        "random",
+        "--width",
+        "8",
+        "--image",
+        "64",
+        "--batch",
+        "16",
+        "--take",
+        "32",
+        "--threads",
+        "1",
+    ];
+    let refusal = refused(&[&words[..], &["--memory", "20MiB"]].concat());
+    assert_eq!(refusal["fits"], false, "{refusal}");
+    let floor = bytes(&refusal, "floor_bytes");
+    for flag in ["--precision mixed-bf16", "--precision mixed-f16", "--image 32", "--batch 8"] {
+        let way = way(&refusal, flag);
+        assert_eq!(way["flag"], flag);
+        let said = bytes(way, "least_bytes");
+        assert!(said < floor, "{flag} lowers the least: {refusal}");
+        assert_eq!(way["fits"], said <= 20 << 20);
+        assert!(refusal["why"].as_str().unwrap().contains(flag), "the text says it too: {refusal}");
+    }
+    for flag in ["--precision mixed-bf16", "--image 32"] {
+        assert_eq!(bytes(way(&refusal, flag), "least_bytes"), least(&words, flag), "{flag}");
+    }
+    // What is offered under the old name is the same.
+    assert_eq!(refusal["ways"].as_array().map(Vec::len), refusal["ways_out"].as_array().map(Vec::len));
+}
+
+#[test]
+fn sequences_may_be_shorter() {
+    let words = [
+        "gpt",
+        "--data",
+        "random",
+        "--width",
+        "32",
+        "--depth",
+        "2",
+        "--heads",
+        "2",
+        "--sequence",
+        "64",
+        "--batch",
+        "8",
+        "--take",
+        "16",
+        "--threads",
+        "1",
+    ];
+    let refusal = refused(&[&words[..], &["--memory", "19MiB"]].concat());
+    let shorter = way(&refusal, "--sequence 32");
+    assert!(bytes(shorter, "least_bytes") < bytes(&refusal, "floor_bytes"), "{refusal}");
+    assert_eq!(bytes(shorter, "least_bytes"), least(&words, "--sequence 32"));
+}
+
+#[test]
+fn what_cannot_be_smaller_is_not_offered() {
+    // Digits are 8 × 8 as they are, and 16 bits are narrow already.
+    let words = ["cnn", "--batch", "64", "--precision", "mixed-bf16", "--threads", "1", "--memory", "19MiB"];
+    let refusal = refused(&words);
+    assert_eq!(refusal["fits"], false, "{refusal}");
+    let flags: Vec<&str> =
+        refusal["ways_out"].as_array().unwrap().iter().filter_map(|way| way["flag"].as_str()).collect();
+    assert!(
+        flags.iter().all(|flag| !flag.starts_with("--image") && !flag.starts_with("--precision")),
+        "{flags:?}"
+    );
+}
