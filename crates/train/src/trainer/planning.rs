@@ -244,7 +244,12 @@ impl Trainer {
     ///
     /// # Errors
     /// The limit is lower: the refusal is that of the shape that needs most.
-    pub(super) fn look_at_other_shapes(&self, data: &Dataset, mut share: Share, limit: Option<Bytes>) -> Result<Share> {
+    pub(super) fn look_at_other_shapes(
+        &self,
+        data: &Dataset,
+        mut share: Share,
+        limit: Option<Bytes>,
+    ) -> Result<Share> {
         let shapes = self.other_shapes(data)?;
         if shapes.is_empty() {
             return Ok(share);
@@ -336,8 +341,9 @@ impl Trainer {
         let (device, data) = (self.on()?, data.borrow());
         device.scope(|| {
             let limit = self.request.limit;
-            let (_, share) =
-                first_that_fits(self.attempts(data)?, |recipe, _| self.planner(recipe)?.plan(limit).map(Some))?;
+            let (_, share) = first_that_fits(self.attempts(data)?, |recipe, _| {
+                self.planner(recipe)?.plan(limit).map(Some)
+            })?;
             let (full, pipelines) = (self.recipe(data, true, share)?, self.pipelines(share)?.declared(data)?);
             let samples = data.batch_size().unwrap_or(1);
             let plan = |length: usize| {
