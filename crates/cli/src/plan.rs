@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use plimsoll::internals::run::{Error, Profile};
+use plimsoll::internals::run::{Error, Profile, on_all_cores};
 use plimsoll::prelude::*;
 use plimsoll::train::BatchSizes;
 
@@ -80,8 +80,11 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             (batch_auto::with_fastest(&config, sizes.as_ref()), sizes)
         }
     };
-    Ok(device
-        .scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref()))?)
+    // Nothing runs here, so there is no limit to keep to while it is planned.
+    Ok(on_all_cores(|| {
+        device
+            .scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref()))
+    })?)
 }
 
 /// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.

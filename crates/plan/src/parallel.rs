@@ -33,6 +33,11 @@ pub fn on_all_cores<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Whether this thread is inside of [`on_all_cores`].
+pub fn is_on_all_cores() -> bool {
+    ALLOWED.get()
+}
+
 /// What each of `jobs` gives, in their order; where that is allowed and there are cores, all but the first run on threads of their own.
 pub(crate) fn each<T: Send>(jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
     if jobs.len() < 2 || !ALLOWED.get() || cores() < 2 {

@@ -28,7 +28,6 @@ use std::time::Instant;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{Site, Type};
-use plimsoll_plan::on_all_cores;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -83,8 +82,7 @@ impl StepPlanner {
     pub(crate) fn of(subject: StepToPlan) -> Result<StepPlanner> {
         let start = Instant::now();
         let mut others = Vec::new();
-        // Whoever keeps all candidates has no limit to keep to meanwhile.
-        let (limits, first) = on_all_cores(|| subject.limits(|candidate| others.push(candidate)))?;
+        let (limits, first) = subject.limits(|candidate| others.push(candidate))?;
         others.reverse();
         Ok(StepPlanner { subject: Arc::new(subject), limits, first, others: Some(others), start })
     }
@@ -138,13 +136,6 @@ impl StepPlanner {
     /// # Errors
     /// [`Error::Infeasible`] if there is none.
     pub fn plan(&mut self, limit: Option<Bytes>) -> Result<StepPlan> {
-        match self.others.is_some() {
-            true => on_all_cores(|| self.plan_within(limit)),
-            false => self.plan_within(limit),
-        }
-    }
-
-    fn plan_within(&mut self, limit: Option<Bytes>) -> Result<StepPlan> {
         let chosen = match limit {
             None => {
                 self.time()?;

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use plimsoll_device::{Bytes, process};
 use plimsoll_graph::counted;
 use plimsoll_graph::micro_batch::Splits;
-use plimsoll_plan::Exactness;
+use plimsoll_plan::{Exactness, is_on_all_cores};
 
 use super::StepToPlan;
 use super::candidate::Candidate;
@@ -41,7 +41,7 @@ impl StepToPlan {
         // With as much on the host as may be.
         let placement = self.placements().pop().unwrap_or_default();
         let allowed = limits.splits.is_some_and(|needed| self.options.request.exactness >= needed);
-        let threads = if smallest.is_some() { process::allowed_cpus() } else { 1 };
+        let threads = if is_on_all_cores() { process::allowed_cpus() } else { 1 };
         let mut made;
         let smallest = match smallest {
             Some(candidate) => candidate,
@@ -86,9 +86,16 @@ impl StepToPlan {
             }
         }
         ways.push(Box::new(move || self.by_offloading(elsewhere, allowed)));
-        let (mut found, mut left) = (Vec::new(), ways.into_iter().peekable());
+        let mut found = Vec::new();
+        if threads < 2 {
+            for way in ways {
+                found.extend(way()?);
+            }
+            return Ok(found);
+        }
+        let mut left = ways.into_iter().peekable();
         while left.peek().is_some() {
-            let these: Vec<Way<'_>> = left.by_ref().take(threads.max(1)).collect();
+            let these: Vec<Way<'_>> = left.by_ref().take(threads).collect();
             let said: Vec<Result<Option<Remedy>>> = std::thread::scope(|scope| {
                 let threads: Vec<_> = these.into_iter().map(|way| scope.spawn(way)).collect();
                 threads
