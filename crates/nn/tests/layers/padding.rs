@@ -128,7 +128,8 @@ fn a_layer_that_leaves_out_padding_reads_what_is_filled() {
 fn places_without_a_label_do_not_count() {
     let logits = uniform(1, &Type::new(DType::F32, [2, 3, 4]), 1.0);
     let labels = Tensor::from_slice(&[1i64, 3, -1, 2, -1, -1], [2, 3]).unwrap();
-    let loss = padded_cross_entropy(-1).loss(&[logits.clone()], &[labels]).unwrap().item().unwrap();
+    let loss =
+        padded_cross_entropy(-1).loss(std::slice::from_ref(&logits), &[labels]).unwrap().item().unwrap();
     let part = |sample: usize, places: usize, labels: &[i64]| {
         let logits = logits.narrow(0, sample, sample + 1).unwrap().narrow(1, 0, places).unwrap();
         let labels = Tensor::from_slice(labels, [1, places]).unwrap();
