@@ -1,7 +1,7 @@
 //! Pipelines as a whole: order, boundaries, positions, errors, bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use plimsoll_data::{AUTO, Amount, Batches, Dataset, Error, FieldSpec, OnError, Position};
@@ -301,6 +301,37 @@ fn waiting_grows_the_pipeline_and_never_over_its_budget() {
         assert!(batches.held_bytes() <= budget && batches.declared_bytes() <= budget);
     }
     assert!(most >= 2, "one thread although the caller always waits");
+}
+
+#[test]
+fn a_pipeline_that_nobody_waits_for_gives_threads_up() {
+    let is_slow = Arc::new(AtomicBool::new(true));
+    let slow = is_slow.clone();
+    let data = Dataset::from_fn(number(), 1_000_000, move |_, _| {
+        if slow.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    });
+    let mut batches = data.batch(16).memory(Bytes::mib(4)).batches().unwrap();
+    let mut most = 0;
+    for _ in 0..100 {
+        batches.next().unwrap().unwrap();
+        most = most.max(batches.parallelism().0);
+    }
+    assert!(most >= 2, "one thread although the caller always waits");
+    // From here on samples cost nothing, and the caller takes its time.
+    is_slow.store(false, Ordering::Relaxed);
+    let mut least = most;
+    for _ in 0..600 {
+        batches.next().unwrap().unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        least = least.min(batches.parallelism().0);
+        if least < most {
+            return;
+        }
+    }
+    panic!("{most} threads are kept although nobody waits for them");
 }
 
 #[test]

@@ -111,11 +111,14 @@ impl Trainer {
             // Its refusal says the least, and ways out.
             plan(exactness, 1)?;
         }
-        let whole = if whole > 0 { Some(plan(Exactness::Bitwise, whole)?) } else { None };
-        let mut tried = Vec::new();
-        for batch in candidates(whole.as_ref().map_or(1, |plan| plan.batch), split.max(1)) {
-            tried.push(plan(exactness, batch)?);
-        }
+        let mut all = || -> Result<(Option<SizedPlan>, Vec<SizedPlan>)> {
+            let whole = if whole > 0 { Some(plan(Exactness::Bitwise, whole)?) } else { None };
+            let candidates = candidates(whole.as_ref().map_or(1, |plan| plan.batch), split.max(1));
+            Ok((whole, candidates.into_iter().map(|batch| plan(exactness, batch)).collect::<Result<_>>()?))
+        };
+        // Kernels are timed on the way, which changes what is predicted: only what is planned with all of them can be compared.
+        all()?;
+        let (whole, mut tried) = all()?;
         let best = tried.iter().map(SizedPlan::samples_s).fold(0.0, f64::max);
         let fastest = tried.iter().find(|plan| plan.samples_s() >= best * (1.0 - TIE)).cloned();
         let nothing = || Error::Mismatch("no batch size was planned".into());
