@@ -190,10 +190,19 @@ impl DriverMemory {
         if self.reserved().is_some_and(|reserved| reserved.max(used) > most) {
             self.trim();
         }
-        self.take(bytes).or_else(|_| {
+        // A pool whose free pieces do not suit a block takes a chunk more for it, which may be one too many.
+        let fits = || self.reserved().is_none_or(|reserved| reserved <= most);
+        for _ in 0..2 {
+            match self.take(bytes) {
+                Ok(at) if fits() => return Ok(at),
+                Ok(at) => self.free(at),
+                // Perhaps the card is full: what lies idle in the pool may do.
+                Err(_) => {}
+            }
             self.trim();
-            self.take(bytes)
-        })
+        }
+        let (free, _) = self.cuda.memory()?;
+        Err(Error::OutOfMemory { bytes, free })
     }
 
     /// Gives back what a pool only keeps.
