@@ -338,7 +338,7 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
         batch: samples,
         params: training.n_trained(),
         threads: device_args::threads(config),
-        device: format!("{device:?}").split(", ").next().unwrap_or_default().into(),
+        device: format!("{device:?}"),
         precision: config.precision.clone().unwrap_or_else(|| setup.model_setup.precision.name().into()),
         ms: round(median * 1e3, 3),
         device_bytes: watch.map(|watch| watch.most(device)),
