@@ -332,13 +332,14 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
     let round = |x: f64, digits: i32| (x * 10f64.powi(digits)).round() / 10f64.powi(digits);
     // A step may have been planned anew since; its least with the least pipelines is as it was.
     let (floor, host, info) = (info.floor, info.host, training.info().clone());
+    let about = device.properties();
     Ok(Measured {
         engine: format!("plimsoll {}", env!("CARGO_PKG_VERSION")),
         case: setup.model_setup.name.clone(),
         batch: samples,
         params: training.n_trained(),
         threads: device_args::threads(config),
-        device: format!("{device:?}"),
+        device: format!("{} ({})", about.name, about.model),
         precision: config.precision.clone().unwrap_or_else(|| setup.model_setup.precision.name().into()),
         ms: round(median * 1e3, 3),
         device_bytes: watch.map(|watch| watch.most(device)),
