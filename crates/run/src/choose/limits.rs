@@ -3,7 +3,7 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::micro_batch::Splits;
-use plimsoll_graph::{Type, passes};
+use plimsoll_graph::{Graph, Type, passes};
 use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
@@ -112,10 +112,7 @@ impl StepToPlan {
     pub(super) fn limits(&self, mut made: impl FnMut(Candidate)) -> Result<(StepLimits, Candidate)> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
-        let outputs: Vec<Type> = whole.graph.outputs()[self.step.state.len()..]
-            .iter()
-            .map(|&v| whole.graph.ty(v).clone())
-            .collect();
+        let outputs = self.results(&whole.graph);
         if !device.backend().is_host() {
             load_kernels(&passes::optimize(&whole.graph)?, device)?;
         }
@@ -181,14 +178,16 @@ impl StepToPlan {
         Ok((limits, first))
     }
 
+    /// The types of what a traced step gives beside its new state.
+    fn results(&self, graph: &Graph) -> Vec<Type> {
+        graph.outputs()[self.step.state.len()..].iter().map(|&v| graph.ty(v).clone()).collect()
+    }
+
     /// A memory limit that is enough: see [`StepPlanner::enough`](super::StepPlanner::enough).
     pub(super) fn enough(&self) -> Result<Bytes> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
-        let outputs: Vec<Type> = whole.graph.outputs()[self.step.state.len()..]
-            .iter()
-            .map(|&v| whole.graph.ty(v).clone())
-            .collect();
+        let outputs = self.results(&whole.graph);
         let needed = match self.step.splits(&whole)? {
             Splits::Exactly => Some(Exactness::Reassociated),
             Splits::Approximately(_) => Some(Exactness::Approximate),
