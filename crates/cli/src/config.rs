@@ -141,8 +141,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
     /// How far plans may depart from the bits of an unlimited run: bitwise (the same bits: other order, recompute, offload),
-    /// reassociated (the same maths, sums in another order: micro-batches too) or approximate (micro-batches also where they change
-    /// batch statistics). [default: reassociated]
+    /// reassociated (the same maths, sums in another order: micro-batches too) or approximate (micro-batches also with batch statistics
+    /// of their own). [default: reassociated]
     #[arg(long, help_heading = "Memory")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<Exactness>,

@@ -155,6 +155,8 @@ impl<E: Into<Failure>> From<E> for Stop {
 }
 
 fn main() -> ExitCode {
+    // What threads of a planner or a pipeline have freed is not to count as the program's.
+    plimsoll::internals::device::process::share_one_heap();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // Help, a version, or what is wrong with the words.

@@ -37,6 +37,29 @@ pub(crate) struct Effort {
 impl Effort {
     /// `asked` is [`crate::plan::Request::effort`]; 1 plans steps of up to 5,000 ops in about a second.
     pub fn new(ops: u32, asked: u32) -> Effort {
+        let effort = Effort::unhurried(ops, asked);
+        if asked > 0 { effort } else { effort.in_haste() }
+    }
+
+    /// A floor and plans that are found sooner.
+    fn in_haste(self) -> Effort {
+        Effort {
+            level: self.level / 4,
+            sublevel: self.sublevel / 4,
+            floor: self.floor / 4,
+            sublevels: 3 * self.sublevels,
+            stride: 3 * self.stride,
+            gap_weights: 1,
+            floor_precision: 8,
+            most_segments: self.most_segments.min(32),
+            starts: 1,
+            packed: self.packed.min(2),
+            most_failures: self.most_failures.min(4),
+            restarts: 0,
+        }
+    }
+
+    fn unhurried(ops: u32, asked: u32) -> Effort {
         let most = if ops <= 5_000 { 900_000 } else { 1_200_000 };
         let level = (1200 * u64::from(ops)).clamp(20_000, most) * u64::from(asked.max(1));
         let is_long = ops > 20_000;

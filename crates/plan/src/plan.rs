@@ -151,7 +151,7 @@ pub struct Request {
     pub budget: u64,
     /// Bytes of host memory that offloaded tensors may take.
     pub host_budget: u64,
-    /// How long to search: 1 is a good plan in little time, more looks longer. The work is counted, not timed,
+    /// How long to search: 1 is a good plan in little time, more looks longer, 0 makes haste. The work is counted, not timed,
     /// so that the same request gives the same plan.
     pub effort: u32,
     /// A limit in milliseconds for the search. A plan cut short by it may differ from run to run.

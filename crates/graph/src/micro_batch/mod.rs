@@ -3,9 +3,11 @@
 //! [`splits`] says whether the parts' passes add up to the whole batch's; [`cut`] makes the two graphs.
 
 mod cut;
+mod interleave;
 mod samples;
 
 pub use cut::{Cut, Frame, cut};
+pub use interleave::{Run, interleave};
 pub use samples::{Splits, splits};
 
 use crate::graph::{Graph, Phase};

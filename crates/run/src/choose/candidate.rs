@@ -2,7 +2,7 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::ALIGNMENT;
-use plimsoll_graph::micro_batch::{Cut, cut};
+use plimsoll_graph::micro_batch::{Cut, Run, cut, interleave};
 use plimsoll_graph::{Graph, Type, passes};
 use plimsoll_plan::Infeasible;
 use plimsoll_record::Kind;
@@ -22,7 +22,22 @@ const LEAN: f64 = 1.01;
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateSpec {
     pub(super) placement: StatePlacement,
-    pub(super) samples: Option<usize>,
+    pub(super) split: Option<Split>,
+}
+
+impl CandidateSpec {
+    pub(super) fn is_side_by_side(&self) -> bool {
+        matches!(self.split, Some(Split::SideBySide(_)))
+    }
+}
+
+/// Micro-batches of so many samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Split {
+    /// One pass after the other: what they add up is all that they share.
+    Passes(usize),
+    /// Side by side in one pass: they share statistics of the whole batch.
+    SideBySide(usize),
 }
 
 /// A program of a candidate before it is planned.
@@ -64,6 +79,8 @@ pub(crate) struct Candidate {
     /// Bytes of the device beside arena and account: what passes share, and state that could be on the host.
     pub(super) extra: Bytes,
     pub(super) placement: StatePlacement,
+    /// How many micro-batches run side by side in a pass.
+    pub(super) side_by_side: usize,
     /// Whether its kernels have been timed.
     is_timed: bool,
 }
@@ -78,20 +95,37 @@ pub(crate) struct Planned {
 impl StepToPlan {
     /// The candidate of a spec; `whole` is the trace of the whole batch, where it is at hand.
     pub(super) fn candidate(&self, spec: &CandidateSpec, whole: Option<&Traced>) -> Result<Candidate> {
-        match (spec.samples, whole) {
-            (Some(samples), _) => self.split(samples, &spec.placement),
-            (None, Some(whole)) => self.whole(whole, &spec.placement),
-            (None, None) => self.whole(&self.step.trace(self.step.batch)?, &spec.placement),
+        let traced;
+        let whole = match (spec.split, whole) {
+            (Some(Split::Passes(samples)), _) => return self.passes(samples, &spec.placement),
+            (_, Some(whole)) => whole,
+            (_, None) => {
+                traced = self.step.trace(self.step.batch)?;
+                &traced
+            }
+        };
+        match spec.split {
+            Some(Split::SideBySide(samples)) => {
+                let candidate = self.side_by_side(whole, samples, &spec.placement)?;
+                candidate.ok_or_else(|| Error::Internal("micro-batches cannot run side by side".into()))
+            }
+            _ => self.whole(whole, &spec.placement),
         }
     }
 
     /// The step without a split.
     pub(super) fn whole(&self, traced: &Traced, placement: &StatePlacement) -> Result<Candidate> {
+        self.one_pass(traced, placement, false)
+    }
+
+    /// The step in one pass. A long one, which stands beside another, is searched `in_haste`.
+    fn one_pass(&self, traced: &Traced, placement: &StatePlacement, in_haste: bool) -> Result<Candidate> {
         let n_state = self.step.state.len();
         let replaces: Vec<Option<usize>> =
             (0..traced.graph.outputs().len()).map(|r| (r < n_state).then_some(r)).collect();
         let guard = (self.guarded && traced.graph.outputs().len() > n_state).then_some(n_state);
-        let graph = self.plannable(&traced.graph, Extent::Step, &replaces, guard, 0, placement)?;
+        let roles = Roles { replaces: &replaces, guard, extent: Extent::Step, in_haste, ..Roles::default() };
+        let graph = self.plannable(&traced.graph, roles, 0, placement)?;
         let captured = traced.captured.clone();
         Ok(Candidate {
             passes: vec![Part { graph, captured, samples: self.step.batch.unwrap_or(1), runs: 1 }],
@@ -99,12 +133,13 @@ impl StepToPlan {
             shared: Shared::default(),
             extra: placement.device,
             placement: placement.clone(),
+            side_by_side: 1,
             is_timed: false,
         })
     }
 
-    /// The step in micro-batches of so many samples, the last of which may have fewer.
-    pub(super) fn split(&self, samples: usize, placement: &StatePlacement) -> Result<Candidate> {
+    /// The step in micro-batches of so many samples, the last of which may have fewer, one pass after the other.
+    pub(super) fn passes(&self, samples: usize, placement: &StatePlacement) -> Result<Candidate> {
         let batch = self.step.batch.unwrap_or(1);
         let (full, rest) = (batch / samples, batch % samples);
         let mut passes = Vec::new();
@@ -119,7 +154,8 @@ impl StepToPlan {
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
-            let graph = self.plannable(&cut.pass, Extent::Pass, &replaces, None, first_sum, placement)?;
+            let roles = Roles { replaces: &replaces, extent: Extent::Pass, ..Roles::default() };
+            let graph = self.plannable(&cut.pass, roles, first_sum, placement)?;
             passes.push(Part { graph, captured: traced.captured.clone(), samples, runs });
             made.get_or_insert((cut, traced.captured, first_sum));
         }
@@ -129,7 +165,8 @@ impl StepToPlan {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let graph = self.plannable(&cut.update, Extent::Update, &replaces, None, first_sum, placement)?;
+        let roles = Roles { replaces: &replaces, extent: Extent::Update, ..Roles::default() };
+        let graph = self.plannable(&cut.update, roles, first_sum, placement)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.step.device.backend().is_host();
         let rows = self.step.inputs.iter().map(|ty| staged(ty, batch, samples, fixed));
@@ -144,16 +181,40 @@ impl StepToPlan {
             shared: Shared { sums, guard, passed, updated },
             extra,
             placement: placement.clone(),
+            side_by_side: 1,
             is_timed: false,
         })
     }
 
+    /// The step in micro-batches side by side, which share the statistics of the whole batch; nothing where it cannot be written so.
+    pub(super) fn side_by_side(
+        &self,
+        whole: &Traced,
+        samples: usize,
+        placement: &StatePlacement,
+    ) -> Result<Option<Candidate>> {
+        let batch = self.step.batch.unwrap_or(1);
+        let mut runs = vec![(self.step.trace(Some(samples))?, samples, batch / samples)];
+        if !batch.is_multiple_of(samples) {
+            runs.push((self.step.trace(Some(batch % samples))?, batch % samples, 1));
+        }
+        let parts: Vec<Run<'_>> = runs
+            .iter()
+            .map(|(traced, samples, runs)| Run { graph: &traced.graph, samples: *samples, runs: *runs })
+            .collect();
+        let Some(graph) = interleave(&whole.graph, &parts, &whole.frame)? else { return Ok(None) };
+        let captured = [whole].into_iter().chain(runs.iter().map(|(traced, ..)| traced));
+        let captured = captured.flat_map(|traced| traced.captured.iter().cloned()).collect();
+        let side_by_side = parts.iter().map(|run| run.runs).sum();
+        let whole = Traced { graph, captured, frame: whole.frame };
+        Ok(Some(Candidate { side_by_side, ..self.one_pass(&whole, placement, true)? }))
+    }
+
+    /// The graph of a part, whose arguments from `first_sum` on are sums, if that is not 0.
     fn plannable(
         &self,
         graph: &Graph,
-        extent: Extent,
-        replaces: &[Option<usize>],
-        guard: Option<usize>,
+        roles: Roles<'_>,
         first_sum: usize,
         placement: &StatePlacement,
     ) -> Result<PlannableGraph> {
@@ -163,7 +224,7 @@ impl StepToPlan {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        let roles = Roles { replaces, kinds: &kinds, guard, hosted: &placement.hosted, extent };
+        let roles = Roles { kinds: &kinds, hosted: &placement.hosted, ..roles };
         PlannableGraph::untimed(graph, &roles, &self.step.device, placement.host_free)
     }
 }

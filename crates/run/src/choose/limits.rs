@@ -7,7 +7,7 @@ use plimsoll_graph::{Graph, Type, passes};
 use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
-use super::candidate::{Candidate, CandidateSpec};
+use super::candidate::{Candidate, CandidateSpec, Split};
 use super::fixed::planning;
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
@@ -18,6 +18,11 @@ use crate::trace::Traced;
 
 /// Kernels whose operands take no more are timed however little the step itself takes; of others the roofline says enough.
 const TIMED_ANYWAY: Bytes = Bytes::mib(16);
+
+/// A step whose least is below this is not looked at in micro-batches side by side: there is little to save.
+const WORTH_INTERLEAVING: Bytes = Bytes::mib(48);
+/// Into how many micro-batches a batch is split that run side by side: with more of them the least hardly falls, and planning takes longer.
+const SIDE_BY_SIDE: usize = 4;
 
 /// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
 const LATER_OUTPUTS: usize = 4096;
@@ -42,10 +47,10 @@ pub(crate) struct StepLimits {
     pub(super) unshared: Bytes,
     /// Bytes beside the account that no plan of a candidate can go below: of the first, then of the specs in their order.
     bounds: Vec<Bytes>,
-    /// Bytes beside the account: the least floor that was found, before room for planning is counted.
+    /// Bytes beside the account: the least floor that was found of those in a family, before room for planning is counted.
     lowest: Bytes,
-    /// By spec: which family it belongs to. The first candidate is the first of family 0.
-    families: Vec<usize>,
+    /// By spec: which family it belongs to; micro-batches side by side to none. The first candidate is the first of family 0.
+    families: Vec<Option<usize>>,
 }
 
 /// Candidates that differ in nothing but the size of their micro-batches, by their numbers: 0 is the first candidate, 1 the first spec.
@@ -76,7 +81,9 @@ impl StepLimits {
 
     /// What a candidate is likely to take at least: as much over its bound as the one that takes least.
     fn guess(&self, index: usize) -> f64 {
-        let tightest = self.bounds.iter().min().map_or(1, |bound| bound.get().max(1));
+        let in_a_family = |index: &usize| *index == 0 || self.families[*index - 1].is_some();
+        let bounds = (0..self.bounds.len()).filter(in_a_family).map(|index| self.bounds[index]);
+        let tightest = bounds.min().map_or(1, |bound| bound.get().max(1));
         self.bounds[index].get() as f64 * self.lowest.get() as f64 / tightest as f64
     }
 
@@ -87,9 +94,10 @@ impl StepLimits {
 
     /// The candidates by family, with a guess at which of them fit into so many bytes beside the account.
     pub(super) fn families(&self, room: Bytes) -> Vec<Family> {
-        let n = self.families.iter().map(|family| family + 1).max().unwrap_or(1);
+        let n = self.families.iter().flatten().map(|family| family + 1).max().unwrap_or(1);
         let family = |f: usize| {
-            let specs = self.families.iter().enumerate().filter(|(_, of)| **of == f).map(|(i, _)| i + 1);
+            let specs =
+                self.families.iter().enumerate().filter(|(_, of)| **of == Some(f)).map(|(i, _)| i + 1);
             let mut larger: Vec<usize> = (f == 0).then_some(0).into_iter().chain(specs).collect();
             let fits = |index: &usize| self.guess(*index) <= room.get() as f64;
             let at = larger.iter().position(fits).unwrap_or(larger.len().saturating_sub(1));
@@ -117,45 +125,50 @@ impl StepToPlan {
             load_kernels(&passes::optimize(&whole.graph)?, device)?;
         }
         let account = self.account(&outputs);
-        let (splits, exactness) = match self.step.splits(&whole)? {
-            Splits::Exactly => (true, Exactness::Reassociated),
-            Splits::Approximately(_) => (true, Exactness::Approximate),
-            Splits::Not(_) => (false, Exactness::Approximate),
-        };
-        let allowed = splits && self.options.request.exactness >= exactness;
-        let (here, samples, specs) = self.specs(&whole, allowed)?;
-        let mut first = match samples {
-            Some(samples) => self.split(samples, &here)?,
-            None => self.whole(&whole, &here)?,
-        };
+        let said = self.step.splits(&whole)?;
+        let needed = exactness_of(&said);
+        let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
+        let (here, split, mut specs) = self.specs(&whole, allowed)?;
+        let spec = CandidateSpec { placement: here.clone(), split };
+        let mut first = self.candidate(&spec, Some(&whole))?;
+        if split.is_none() && self.shares_statistics(&said) && first.bound() >= WORTH_INTERLEAVING {
+            let last = specs.last().map_or(here.clone(), |spec| spec.placement.clone());
+            specs.extend(self.split_side_by_side(&whole, &last)?);
+        }
         // The last specs take least; what cannot take less is not searched for how little it can take.
-        let mut least = Bytes(u64::MAX);
+        let (mut lowest, mut side_by_side) = (Bytes(u64::MAX), Bytes(u64::MAX));
+        let mut ops = first.ops();
         let mut bounds = Vec::with_capacity(specs.len() + 1);
         for spec in specs.iter().rev() {
             let mut candidate = self.candidate(spec, Some(&whole))?;
             bounds.push(candidate.bound());
-            if candidate.bound() < least {
-                least = least.min(candidate.floor());
+            if spec.is_side_by_side() {
+                side_by_side = side_by_side.min(candidate.floor());
+                ops = ops.max(candidate.ops());
+            } else if candidate.bound() < lowest {
+                lowest = lowest.min(candidate.floor());
             }
             made(candidate);
         }
         bounds.push(first.bound());
         bounds.reverse();
-        if first.bound() < least {
-            least = least.min(first.floor());
+        if first.bound() < lowest {
+            lowest = lowest.min(first.floor());
         }
+        let least = lowest.min(side_by_side);
         let mut placements = vec![&here];
         let families = specs
             .iter()
             .map(|spec| match placements.iter().position(|placement| **placement == spec.placement) {
-                Some(family) => family,
+                _ if spec.is_side_by_side() => None,
+                Some(family) => Some(family),
                 None => {
                     placements.push(&spec.placement);
-                    placements.len() - 1
+                    Some(placements.len() - 1)
                 }
             })
             .collect();
-        let planning = planning(device, first.ops());
+        let planning = planning(device, ops);
         let unlimited = first.unlimited();
         let mut timing = first.timing_needs(device)?;
         timing.retain(|bytes| *bytes <= unlimited.max(TIMED_ANYWAY));
@@ -163,7 +176,7 @@ impl StepToPlan {
         let limits = StepLimits {
             account,
             outputs,
-            splits: splits.then_some(exactness),
+            splits: needed,
             planning,
             timing,
             least: whole_pages(device, least.max(planning)),
@@ -171,11 +184,34 @@ impl StepToPlan {
             unlimited_ns: first.unlimited_ns(),
             unshared: first.unshared(),
             bounds,
-            lowest: least,
+            lowest,
             families,
             specs,
         };
         Ok((limits, first))
+    }
+
+    /// Whether micro-batches of the step share statistics: they have some, and statistics of their own are not allowed.
+    fn shares_statistics(&self, said: &Splits) -> bool {
+        let shared = self.options.request.exactness == Exactness::Reassociated;
+        shared && matches!(said, Splits::Approximately(_))
+    }
+
+    /// The spec of micro-batches that run side by side, where the step can be written so.
+    fn split_side_by_side(
+        &self,
+        whole: &Traced,
+        placement: &StatePlacement,
+    ) -> Result<Option<CandidateSpec>> {
+        let Some(batch) = self.step.batch else { return Ok(None) };
+        for parts in [SIDE_BY_SIDE, 2] {
+            let samples = batch.div_ceil(parts);
+            if samples < batch && self.side_by_side(whole, samples, placement)?.is_some() {
+                let split = Some(Split::SideBySide(samples));
+                return Ok(Some(CandidateSpec { placement: placement.clone(), split }));
+            }
+        }
+        Ok(None)
     }
 
     /// The types of what a traced step gives beside its new state.
@@ -188,11 +224,7 @@ impl StepToPlan {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
         let outputs = self.results(&whole.graph);
-        let needed = match self.step.splits(&whole)? {
-            Splits::Exactly => Some(Exactness::Reassociated),
-            Splits::Approximately(_) => Some(Exactness::Approximate),
-            Splits::Not(_) => None,
-        };
+        let needed = exactness_of(&self.step.splits(&whole)?);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
         let ops = self.whole(&whole, &placement)?.ops();
@@ -222,17 +254,14 @@ impl StepToPlan {
         &self,
         whole: &Traced,
         allowed: bool,
-    ) -> Result<(StatePlacement, Option<usize>, Vec<CandidateSpec>)> {
-        let (samples, sizes) = match (self.step.batch, self.options.request.micro_batch) {
+    ) -> Result<(StatePlacement, Option<Split>, Vec<CandidateSpec>)> {
+        let (split, sizes) = match (self.step.batch, self.options.request.micro_batch) {
             (Some(_), Some(0)) => {
                 let why = "micro-batches of 0 samples were asked for; 1 is the least".into();
                 return Err(Error::Split { why, site: self.step.site });
             }
             (Some(batch), Some(samples)) if samples < batch => {
-                if !allowed {
-                    return Err(self.cannot_split(whole)?);
-                }
-                (Some(samples), Vec::new())
+                (Some(self.split_as_asked(whole, samples, allowed)?), Vec::new())
             }
             (Some(batch), None) if allowed => (None, micro_batch_sizes(batch)),
             _ => (None, Vec::new()),
@@ -240,18 +269,37 @@ impl StepToPlan {
         let mut placements = self.placements().into_iter();
         let here = placements.next().unwrap_or_default();
         let others: Vec<StatePlacement> = placements.collect();
-        let spec =
-            |placement: &StatePlacement, samples| CandidateSpec { placement: placement.clone(), samples };
-        let mut specs: Vec<CandidateSpec> = others.iter().map(|placement| spec(placement, samples)).collect();
+        let spec = |placement: &StatePlacement, split| CandidateSpec { placement: placement.clone(), split };
+        let mut specs: Vec<CandidateSpec> = others.iter().map(|placement| spec(placement, split)).collect();
         for placement in [&here].into_iter().chain(others.last()) {
-            specs.extend(sizes.iter().map(|&s| spec(placement, Some(s))));
+            specs.extend(sizes.iter().map(|&samples| spec(placement, Some(Split::Passes(samples)))));
         }
-        Ok((here, samples, specs))
+        Ok((here, split, specs))
+    }
+
+    /// Micro-batches of the size that the caller asked for.
+    fn split_as_asked(&self, whole: &Traced, samples: usize, allowed: bool) -> Result<Split> {
+        if allowed {
+            return Ok(Split::Passes(samples));
+        }
+        let placement = StatePlacement::default();
+        let shares = self.shares_statistics(&self.step.splits(whole)?)
+            && self.side_by_side(whole, samples, &placement)?.is_some();
+        if shares { Ok(Split::SideBySide(samples)) } else { Err(self.cannot_split(whole)?) }
     }
 
     /// What kernels may be timed in, before any state has gone to the host.
     pub(super) fn timing_room(&self, limits: &StepLimits) -> Bytes {
         limits.timing(self.options.request.limit, self.movable_bytes())
+    }
+}
+
+/// What exactness passes over parts of the batch take, if it can be split into them at all.
+fn exactness_of(said: &Splits) -> Option<Exactness> {
+    match said {
+        Splits::Exactly => Some(Exactness::Reassociated),
+        Splits::Approximately(_) => Some(Exactness::Approximate),
+        Splits::Not(_) => None,
     }
 }
 

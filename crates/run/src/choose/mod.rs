@@ -36,6 +36,9 @@ use crate::trace::{StateSpec, StepArgs, StepOptions, StepResult};
 use candidate::{Candidate, Planned};
 use limits::{Family, StepLimits};
 
+/// Micro-batches side by side are looked at where nothing else fits or takes this much longer than without a limit.
+const SLOW: f64 = 1.1;
+
 /// A step that can be planned for any memory limit.
 ///
 /// ```
@@ -180,9 +183,15 @@ impl StepPlanner {
             }
         }
         // The whole batch has no sums to keep and may take less than its parts; and a plan that there is must be found.
-        left.retain(|&index| best.is_none() || (index == 0 && self.limits.may_fit_whole(room)));
         for index in left {
-            self.consider(index, room, &mut best)?;
+            let is_whole = index == 0 && self.limits.may_fit_whole(room);
+            let may_be_faster = index.checked_sub(1).is_some_and(|i| self.limits.specs[i].is_side_by_side())
+                && best
+                    .as_ref()
+                    .is_some_and(|(_, plan)| plan.ns as f64 > SLOW * self.limits.unlimited_ns as f64);
+            if best.is_none() || is_whole || may_be_faster {
+                self.consider(index, room, &mut best)?;
+            }
         }
         Ok(best.map(|(_, plan)| plan))
     }

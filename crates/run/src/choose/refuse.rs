@@ -46,7 +46,10 @@ impl StepToPlan {
         let smallest = match smallest {
             Some(candidate) => candidate,
             None => {
-                made = self.smallest(allowed, &placement)?;
+                made = match limits.specs.last().filter(|spec| spec.is_side_by_side()) {
+                    Some(spec) => self.candidate(spec, None)?,
+                    None => self.smallest(allowed, &placement)?,
+                };
                 &mut made
             }
         };
@@ -113,7 +116,7 @@ impl StepToPlan {
     /// What micro-batches would take, where they can be made and were not allowed.
     fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Remedy>> {
         let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
-        let floor = self.split(least_samples(batch), placement)?.floor();
+        let floor = self.passes(least_samples(batch), placement)?.floor();
         let flag = format!("--exact {needed}");
         let change = match needed {
             Exactness::Approximate => "micro-batches, each with statistics of its own",
@@ -169,7 +172,7 @@ impl StepToPlan {
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.
     pub(super) fn smallest(&self, allowed: bool, placement: &StatePlacement) -> Result<Candidate> {
         match self.step.batch {
-            Some(batch) if allowed => self.split(least_samples(batch), placement),
+            Some(batch) if allowed => self.passes(least_samples(batch), placement),
             batch => self.whole(&self.step.trace(batch)?, placement),
         }
     }
@@ -179,6 +182,10 @@ impl StepToPlan {
         let allowed = self.options.request.exactness;
         let why = match self.step.splits(whole)? {
             Splits::Exactly => format!("only {allowed} plans are allowed; allow {}", Exactness::Reassociated),
+            Splits::Approximately(why) if allowed == Exactness::Bitwise => format!(
+                "{why}, and only {allowed} plans are allowed; allow {} ones to have micro-batches take them together",
+                Exactness::Reassociated
+            ),
             Splits::Approximately(why) => format!(
                 "{why}, which micro-batches would change; allow {} plans to have statistics of each micro-batch instead",
                 Exactness::Approximate

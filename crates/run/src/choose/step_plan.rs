@@ -36,6 +36,8 @@ pub struct StepPlan {
     pub(super) ns: u64,
     /// Bytes of the device beside arena and account.
     extra: Bytes,
+    /// How many micro-batches run side by side in a pass.
+    side_by_side: usize,
 }
 
 impl StepPlan {
@@ -53,6 +55,7 @@ impl StepPlan {
             limit: None,
             ns,
             extra: candidate.extra,
+            side_by_side: candidate.side_by_side,
         }
     }
 
@@ -119,7 +122,12 @@ impl StepPlan {
         let arena = most(&|part| part.graph.bytes().max(1));
         let staging = most(&|part| part.graph.host_staging(device));
         let kept_ns: u64 = sum(&|part| part.graph.figures().unlimited_ns);
-        let micro_batches: usize = self.passes.iter().map(|part| part.runs).sum();
+        let passes: usize = self.passes.iter().map(|part| part.runs).sum();
+        let exactness = match (passes, self.side_by_side) {
+            (1, 1) => Exactness::Bitwise,
+            (1, _) => Exactness::Reassociated,
+            _ => limits.splits.unwrap_or(Exactness::Bitwise),
+        };
         let elsewhere = limits.account.total();
         // Kernels are timed while the step is planned, before the arena is there: whichever takes more is announced, whether they
         // have to be timed or not.
@@ -150,8 +158,8 @@ impl StepPlan {
             host: None,
             offloaded_bytes: Bytes(sum(&|part| part.graph.copies().1)),
             offloaded_copies: sum(&|part| part.graph.copies().0),
-            micro_batches,
-            exactness: limits.splits.filter(|_| micro_batches > 1).unwrap_or(Exactness::Bitwise),
+            micro_batches: passes * self.side_by_side,
+            exactness,
             plan_seconds: start.elapsed().as_secs_f64(),
             from_cache,
             peak: self.peak(&limits.account, planned),

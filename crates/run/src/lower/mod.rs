@@ -47,6 +47,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) hosted: &'a [bool],
     /// How much of a step the graph is.
     pub(crate) extent: Extent,
+    /// Whether its plans are searched in less time: it is long, and stands beside another that was searched well.
+    pub(crate) in_haste: bool,
 }
 
 impl Roles<'_> {

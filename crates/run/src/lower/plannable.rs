@@ -45,7 +45,8 @@ impl PlannableGraph {
     ) -> Result<PlannableGraph> {
         let graph = Arc::new(graph);
         let lowered = Arc::new(Lowered::new(graph, roles, device, host > Bytes::ZERO)?);
-        let request = Request { host_budget: host.get(), ..Request::within(0) };
+        let effort = u32::from(!roles.in_haste);
+        let request = Request { host_budget: host.get(), effort, ..Request::within(0) };
         let planner = Planner::new(&lowered.problem, &request).map_err(|error| match error {
             ProblemError::TooLarge => Error::TooLarge,
             error => broken(error),
@@ -54,7 +55,8 @@ impl PlannableGraph {
         let tensors = lowered.problem.tensors.iter().filter(resident);
         let residents = tensors.map(plimsoll_plan::Tensor::padded_bytes).sum();
         let problem = &lowered.problem;
-        let digests = (problem.digest().with(host.get()), problem.digest_of_times());
+        let asked = problem.digest().with(host.get()).with(u64::from(effort));
+        let digests = (asked, problem.digest_of_times());
         Ok(PlannableGraph { lowered, planner, residents, device: device.clone(), digests })
     }
 
