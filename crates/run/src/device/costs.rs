@@ -10,33 +10,29 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use plimsoll_device::backend::{ALIGNMENT, Backend, Call, Fault, Operand};
-use plimsoll_device::{Bytes, process};
-use plimsoll_graph::{DType, Graph, Node, Op, Site, Type};
+use plimsoll_device::Bytes;
+use plimsoll_device::backend::Backend;
+use plimsoll_graph::{Graph, Node, Op, Site, Type};
 use plimsoll_plan::Link;
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 use super::Device;
 use super::buffer::Buffer;
 use super::likes::{Likes, scaled};
 use super::times::{Facts, Timed, Times, Trust};
-use super::timing::{Measured, Sample, drift, measure};
+use super::timing::{Measured, drift};
+use super::trial::{kernels, most, needs, time, types};
 use super::usage::own;
 use crate::error::Result;
 
 /// A kernel that is estimated to take longer than this is not timed.
 const MOST_SECONDS: f64 = 0.3;
-/// Nor one whose operands take more than this.
-const MOST_BYTES: Bytes = Bytes::mib(512);
 /// Under what name the time of copies to the host and back is kept: seconds for so many bytes, the slower way.
 pub(crate) const LINK: &str = "copy of a GiB between device and host";
 pub(crate) const LINK_BYTES: f64 = (1u64 << 30) as f64;
 /// Bytes of a copy that is timed: at most, so that starting it costs nothing, and at least, or it is not timed.
 const MOST_COPIED: Bytes = Bytes::mib(64);
 const LEAST_COPIED: Bytes = Bytes::mib(1);
-/// Calls that a device is given at once.
-const TOGETHER: usize = 8;
 /// For how long a process times kernels, unless somebody says otherwise.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What timing a kernel takes, in calls of it, and in bytes of its operands that are filled in a second.
@@ -367,32 +363,6 @@ fn kept(seconds: f64) -> f64 {
     (seconds * 1e9).ceil() / 1e9
 }
 
-/// A kernel that takes more is not timed: a device of its own is timed with whatever fits; of the host's memory others live too.
-fn most(device: &Device) -> Bytes {
-    if device.backend().is_host() { MOST_BYTES } else { Bytes(u64::MAX) }
-}
-
-/// Bytes that timing a kernel takes: operands and scratch, each padded.
-fn needs(graph: &Graph, node: &Node, device: &Device) -> Result<usize> {
-    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-    let scratch = kernels(graph, node, device)?.scratch(&node.op, &inputs, &outputs)?;
-    let operands: usize = inputs.iter().chain(&outputs).map(|ty| padded(ty.bytes())).sum();
-    Ok((operands + padded(scratch)).max(ALIGNMENT))
-}
-
-fn padded(bytes: usize) -> usize {
-    bytes.next_multiple_of(ALIGNMENT)
-}
-
-fn types<'g>(graph: &'g Graph, ids: &[plimsoll_graph::ValueId]) -> SmallVec<[&'g Type; 4]> {
-    ids.iter().map(|&v| graph.ty(v)).collect()
-}
-
-/// The kernels that a node runs with.
-fn kernels<'d>(graph: &Graph, node: &Node, device: &'d Device) -> Result<&'d dyn Backend> {
-    device.kernels(device.is_on_host(graph, node)?)
-}
-
 /// What the time of a kernel is filed under.
 fn key_on(backend: &dyn Backend, op: &Op, inputs: &[&Type]) -> String {
     match backend.times_prefix() {
@@ -408,297 +378,5 @@ pub(crate) fn key(op: &Op, inputs: &[&Type]) -> String {
     key
 }
 
-/// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them. One that turns out to take
-/// longer than there is time `left` is run once.
-fn time(
-    graph: &Graph,
-    node: &Node,
-    device: &Device,
-    room: Option<Bytes>,
-    left: Duration,
-) -> Result<Option<Measured>> {
-    let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
-    let backend = kernels(graph, node, device)?;
-    let scratch_bytes = backend.scratch(&node.op, &inputs, &outputs)?;
-    let all = || inputs.iter().chain(&outputs);
-    let bytes = needs(graph, node, device)?;
-    let most = most(device);
-    if Bytes::from(bytes) > room.unwrap_or(most).min(most) {
-        return Ok(None);
-    }
-    let buffer = Buffer::new(device, bytes, "calibration", Site::here())?;
-    let mut at = buffer.ptr();
-    let mut operands: SmallVec<[Operand<'_>; 16]> = SmallVec::new();
-    for ty in all() {
-        operands.push(Operand { ty, ptr: at });
-        // SAFETY: the buffer was made as large as all operands one after the other, then scratch.
-        let filled = unsafe {
-            match device.backend().is_host() {
-                true => {
-                    fill(ty, at);
-                    Ok(())
-                }
-                false => fill_there(device.backend(), ty, at),
-            }
-        };
-        if filled.is_err() {
-            return Ok(None);
-        }
-        // SAFETY: as above.
-        at = unsafe { at.add(padded(ty.bytes())) };
-    }
-    let (reads, writes) = operands.split_at(inputs.len());
-    let call = Call { op: &node.op, inputs: reads, outputs: writes, scratch: at, scratch_bytes };
-    if !device.backend().is_host() {
-        return Ok(time_recorded(backend, &call, left));
-    }
-    let run = || {
-        let (start, processor) = (Instant::now(), process::thread_cpu_time());
-        // SAFETY: operands and scratch are disjoint, of the declared sizes, and live until the buffer is dropped.
-        unsafe { device.backend().run(&call) }.ok()?;
-        let wall = start.elapsed().as_secs_f64();
-        let had = process::thread_cpu_time().zip(processor).map(|(end, start)| (end - start).as_secs_f64());
-        Some(Sample { wall, processor: had })
-    };
-    // The first run touches the memory and is not counted, unless there is no time for another.
-    let Some(first) = run() else { return Ok(None) };
-    Ok(if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) })
-}
-
-/// What a single run says, which is not much.
-fn once(first: Sample) -> Option<Measured> {
-    Some(Measured { seconds: first.wall, is_noisy: true })
-}
-
-/// The same on a device that does not wait for its kernels: several calls at once, recorded where the device can, since that is
-/// how a step will run them and what the host does for a single call is not what is to be timed.
-fn time_recorded(backend: &dyn Backend, call: &Call<'_>, left: Duration) -> Option<Measured> {
-    let several = |backend: &dyn Backend| -> std::result::Result<(), Fault> {
-        // SAFETY: operands and scratch are disjoint, of the declared sizes, and live as long as the call.
-        (0..TOGETHER).try_for_each(|_| unsafe { backend.run(call) })
-    };
-    // The first run loads code, and touches the memory.
-    // SAFETY: as above.
-    unsafe { backend.run(call) }.ok()?;
-    backend.synchronize().ok()?;
-    let recording = backend.record(&mut || several(backend)).ok()?;
-    let run = || {
-        let start = Instant::now();
-        match &recording {
-            // SAFETY: the memory is live as it was.
-            Some(recording) => unsafe { recording.replay() }.ok()?,
-            None => several(backend).ok()?,
-        }
-        backend.synchronize().ok()?;
-        // The host only waits, so its processor time says nothing.
-        Some(Sample { wall: start.elapsed().as_secs_f64(), processor: None })
-    };
-    let first = run()?;
-    let together = if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) }?;
-    Some(Measured { seconds: together.seconds / TOGETHER as f64, ..together })
-}
-
-/// As [`fill`], by kernels of the device.
-///
-/// # Safety
-/// As for [`fill`].
-unsafe fn fill_there(backend: &dyn Backend, ty: &Type, at: *mut u8) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !ty.dtype.is_float() {
-            return backend.zero(at, ty.bytes());
-        }
-        let op = Op::from(plimsoll_graph::ops::Full { ty: ty.clone(), value: 0.5.into() });
-        let outputs = [Operand { ty, ptr: at }];
-        backend.run(&Call {
-            op: &op,
-            inputs: &[],
-            outputs: &outputs,
-            scratch: std::ptr::null_mut(),
-            scratch_bytes: 0,
-        })
-    }
-}
-
-/// Writes plain values: halves where they are real, zeros where they count or index.
-///
-/// # Safety
-/// `at` is aligned memory of `ty`'s bytes that nobody else uses.
-unsafe fn fill(ty: &Type, at: *mut u8) {
-    let n = ty.elements();
-    // SAFETY: the caller's promise; all element types take any bits.
-    unsafe {
-        match ty.dtype {
-            DType::F32 => std::slice::from_raw_parts_mut(at.cast::<f32>(), n).fill(0.5),
-            DType::F64 => std::slice::from_raw_parts_mut(at.cast::<f64>(), n).fill(0.5),
-            DType::BF16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::bf16::from_f32(0.5)),
-            DType::F16 => std::slice::from_raw_parts_mut(at.cast(), n).fill(half::f16::from_f32(0.5)),
-            _ => at.write_bytes(0, ty.bytes()),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use plimsoll_graph::{TensorOps, Trace};
-
-    #[test]
-    fn a_kernel_is_timed_once_and_remembered() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-costs-{}", std::process::id()));
-        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
-        let y = x.matmul(&x).unwrap().exp().unwrap();
-        let graph = trace.finish(&[&y]).unwrap();
-        let mut costs = Costs::kept_in(&folder, "a cpu");
-        costs.time(&graph, &device, None).unwrap();
-        assert_eq!(costs.known.len(), 2);
-        let again = Costs::kept_in(&folder, "a cpu");
-        // To the last bit: the run that times a kernel plans as those that read its time.
-        let all = |costs: &Costs| {
-            let mut all: Vec<(String, u64)> =
-                costs.known.iter().map(|(k, t)| (k.clone(), t.seconds.to_bits())).collect();
-            all.sort();
-            all
-        };
-        assert_eq!(all(&costs), all(&again));
-        let elsewhere = folder.join("run");
-        costs.write_to(&elsewhere, &device).unwrap();
-        costs.write_to(&elsewhere, &device).unwrap();
-        assert_eq!(all(&costs), all(&Costs::kept_in(&elsewhere, &device.backend().signature())));
-        fs::write(folder.join("a-cpu.times"), "something else\n12\tx\n").unwrap();
-        assert!(Costs::kept_in(&folder, "a cpu").known.is_empty());
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    /// A folder for times, and a device to time on.
-    fn place(name: &str) -> (PathBuf, Device) {
-        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        (folder, Device::cpu_with(1, Bytes::mib(64)).unwrap())
-    }
-
-    /// Two kernels over a square.
-    fn product_and_exp(side: usize) -> Graph {
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [side, side]));
-        trace.finish(&[&x.matmul(&x).unwrap().exp().unwrap()]).unwrap()
-    }
-
-    #[test]
-    fn steps_far_from_the_prediction_correct_the_kernels_and_have_them_timed_again() {
-        let (folder, device) = place("drift");
-        let graph = product_and_exp(64);
-        let kernels = || graph.nodes().iter().map(|node| (&graph, node, 1));
-        let sum = |costs: &Costs| costs.known.values().map(|timed| timed.seconds).sum::<f64>();
-        let mut costs = Costs::kept_in(&folder, "a cpu");
-        costs.time(&graph, &device, None).unwrap();
-        let predicted = sum(&costs);
-        // About right, or disturbed now and then: nothing changes.
-        costs.compare(&device, kernels(), (1.2 * predicted, 9.0 * predicted));
-        assert_eq!(sum(&costs), predicted);
-        // Five times too much was predicted.
-        costs.compare(&device, kernels(), (0.2 * predicted, 0.2 * predicted));
-        let mut next = Costs::kept_in(&folder, "a cpu");
-        assert!((sum(&next) - 0.2 * predicted).abs() < 1e-8, "{} of {predicted}", sum(&next));
-        assert!(next.known.values().all(|timed| timed.trust == Trust::Doubted));
-        // This process has timed them; the next one does so again, once.
-        costs.time(&graph, &device, None).unwrap();
-        assert!(costs.known.values().all(|timed| timed.trust == Trust::Doubted));
-        next.time(&graph, &device, None).unwrap();
-        assert!(next.known.values().all(|timed| timed.trust == Trust::Again));
-        // Steps that contradict those too have the last word.
-        let least = 3.0 * sum(&next);
-        next.compare(&device, kernels(), (least, least));
-        let last = Costs::kept_in(&folder, "a cpu");
-        assert!((sum(&last) - least).abs() < 1e-8 && last.known.len() == 2);
-        assert!(last.known.values().all(|timed| timed.trust == Trust::Corrected));
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn whoever_asks_is_told_how_far_timing_has_come() {
-        let (folder, device) = place("told");
-        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let lines = told.clone();
-        device.on_timing(move |done, total, op| lines.lock().unwrap().push((done, total, op.to_string())));
-        let graph = product_and_exp(8);
-        let mut costs = Costs::kept_in(&folder, "a cpu");
-        costs.time(&graph, &device, None).unwrap();
-        let expected = [(0, 2, "matmul"), (1, 2, "exp"), (2, 2, "")].map(|(d, t, op)| (d, t, op.to_string()));
-        assert_eq!(*told.lock().unwrap(), expected);
-        // What is known is not timed, and nobody is told anything.
-        costs.time(&graph, &device, None).unwrap();
-        assert_eq!(told.lock().unwrap().len(), 3);
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn without_time_kernels_are_estimated_alike_by_everybody_until_somebody_has_more() {
-        let folder = std::env::temp_dir().join(format!("plimsoll-patience-{}", std::process::id()));
-        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
-        let narrow = x.narrow(0, 0, 32).unwrap();
-        let y = x.exp().unwrap().matmul(&x).unwrap();
-        let graph = trace.finish(&[&y, &narrow.exp().unwrap()]).unwrap();
-        let trusts = |costs: &Costs| costs.known.values().map(|timed| timed.trust).collect::<Vec<_>>();
-        let mut costs = Costs::kept_in(&folder, "a cpu");
-        costs.time_for(Duration::ZERO);
-        costs.time(&graph, &device, None).unwrap();
-        assert!(trusts(&costs).len() >= 3 && trusts(&costs).iter().all(|trust| *trust == Trust::Estimated));
-        // The next one in a hurry goes by the same estimates.
-        let mut next = Costs::kept_in(&folder, "a cpu");
-        next.time_for(Duration::from_millis(100));
-        next.time(&graph, &device, None).unwrap();
-        assert_eq!(next.known, costs.known);
-        // Who has time takes it, and finds no estimate to scale from.
-        let mut patient = Costs::kept_in(&folder, "a cpu");
-        patient.time_for(Duration::from_secs(60));
-        patient.time(&graph, &device, None).unwrap();
-        assert!(trusts(&patient).iter().all(|trust| *trust != Trust::Estimated));
-        // A kernel that nobody timed is scaled from one that was: half the elements, about half the time.
-        let (op, wide) = (Op::from(plimsoll_graph::ops::Unary::Exp), Type::new(DType::F32, [64, 64]));
-        let wider = Type::new(DType::F32, [128, 64]);
-        let seconds = |ty: &Type| patient.seconds(device.backend(), &op, &[ty], &[ty]);
-        let call = device.backend().speed().call;
-        let expected = (seconds(&wide) - call).max(0.0) * 2.0 + call.min(seconds(&wide));
-        assert!((seconds(&wider) - expected).abs() < 1e-9, "{} and {expected}", seconds(&wider));
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_kernel_without_room_is_not_timed() {
-        let (folder, device) = place("room");
-        let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F32, [64, 64]));
-        let graph = trace.finish(&[&x.exp().unwrap()]).unwrap();
-        let mut costs = Costs::kept_in(&folder, "a cpu");
-        costs.time(&graph, &device, Some(Bytes::kib(31))).unwrap();
-        assert!(costs.known.is_empty());
-        costs.time(&graph, &device, Some(Bytes::kib(32))).unwrap();
-        assert_eq!(costs.known.len(), 1);
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn the_link_is_timed_once_where_there_is_room_and_remembered() {
-        let emulated = Device::cuda_emulated(Bytes::mib(64));
-        let Some(device) = plimsoll_testing::group("emulator", emulated) else { return };
-        let folder = std::env::temp_dir().join(format!("plimsoll-link-{}", std::process::id()));
-        let mut costs = Costs::kept_in(&folder, "a card");
-        costs.time_link(&device, Bytes::kib(512)).unwrap();
-        assert!(costs.known.is_empty(), "half a MiB is not timed");
-        costs.time_link(&device, Bytes::mib(2)).unwrap();
-        assert_eq!(costs.known.len(), 1);
-        let again = Costs::kept_in(&folder, "a card");
-        let (one, two) = (costs.link(device.backend()).unwrap(), again.link(device.backend()).unwrap());
-        // Times are kept in whole nanoseconds.
-        assert!(one.bytes_per_second.abs_diff(two.bytes_per_second) <= one.bytes_per_second / 1_000_000);
-        let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
-        assert_eq!(again.link(cpu.backend()), None, "the CPU has none");
-        fs::remove_dir_all(folder).unwrap();
-    }
-}
+mod tests;

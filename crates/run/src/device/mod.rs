@@ -18,6 +18,7 @@ mod survey;
 mod times;
 mod timing;
 mod traffic;
+mod trial;
 mod usage;
 
 pub(crate) use answers::{Answer, Answers};
