@@ -106,23 +106,17 @@ impl Training {
     /// ```
     #[track_caller]
     pub fn planner(model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let (layout, held) = Layout::new(&recipe, &params);
-        let state = specs(&params, held);
         let (options, types) = (recipe.options(), recipe.types());
-        let traced = Computation { model, recipe, params, layout };
-        StepPlanner::new(&options, &Device::current()?, state, &types, move |pass| traced.train(pass))
+        let (state, step) = untrained(model, recipe)?;
+        StepPlanner::new(&options, &Device::current()?, state, &types, move |pass| step.train(pass))
     }
 
     /// A memory limit that is enough for a step of this model, found sooner than the least: see [`StepPlanner::enough`].
     #[track_caller]
     pub fn enough(model: impl Model + 'static, recipe: Recipe) -> Result<Bytes> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let (layout, held) = Layout::new(&recipe, &params);
-        let state = specs(&params, held);
         let (options, types) = (recipe.options(), recipe.types());
-        let traced = Computation { model, recipe, params, layout };
-        StepPlanner::enough(&options, &Device::current()?, state, &types, move |pass| traced.train(pass))
+        let (state, step) = untrained(model, recipe)?;
+        StepPlanner::enough(&options, &Device::current()?, state, &types, move |pass| step.train(pass))
     }
 
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
@@ -415,6 +409,13 @@ impl Training {
     pub fn state_bytes(&self) -> Bytes {
         self.step.state_bytes()
     }
+}
+
+/// What a step of a model will keep, and what it computes, before there is any of it.
+fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Computation<M>)> {
+    let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+    let (layout, held) = Layout::new(&recipe, &params);
+    Ok((specs(&params, held), Computation { model, recipe, params, layout }))
 }
 
 /// All that a step keeps, as far as planning must know it.

@@ -31,6 +31,16 @@ fn losses(
     Ok((losses, training))
 }
 
+fn form(training: &Training) -> (usize, Exactness) {
+    (training.info().micro_batches, training.info().exactness)
+}
+
+fn assert_near(split: &[f64], whole: &[f64], tolerance: f64, samples: usize) {
+    for (a, b) in split.iter().zip(whole) {
+        assert!((a - b).abs() <= tolerance * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
+    }
+}
+
 fn plain(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
     zoo::cnn(net, &x[0], &[8], 5)
 }
@@ -48,16 +58,11 @@ fn normed(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
 #[test]
 fn pieces_of_four_four_and_two_equal_a_batch_of_ten() {
     let (whole, free) = losses(plain, None, Exactness::Reassociated).unwrap();
-    assert_eq!((free.info().micro_batches, free.info().exactness), (1, Exactness::Bitwise));
+    assert_eq!(form(&free), (1, Exactness::Bitwise));
     for (samples, pieces) in [(4, 3), (5, 2), (3, 4), (1, 10)] {
         let (split, training) = losses(plain, Some(samples), Exactness::Reassociated).unwrap();
-        assert_eq!(
-            (training.info().micro_batches, training.info().exactness),
-            (pieces, Exactness::Reassociated)
-        );
-        for (a, b) in split.iter().zip(&whole) {
-            assert!((a - b).abs() <= 1e-6 * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
-        }
+        assert_eq!(form(&training), (pieces, Exactness::Reassociated));
+        assert_near(&split, &whole, 1e-6, samples);
     }
 }
 
@@ -66,9 +71,7 @@ fn masks_do_not_depend_on_the_split() {
     let (whole, _) = losses(dropped, None, Exactness::Reassociated).unwrap();
     for samples in [4, 1] {
         let (split, _) = losses(dropped, Some(samples), Exactness::Reassociated).unwrap();
-        for (a, b) in split.iter().zip(&whole) {
-            assert!((a - b).abs() <= 1e-6 * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
-        }
+        assert_near(&split, &whole, 1e-6, samples);
     }
 }
 
@@ -94,13 +97,8 @@ fn micro_batches_with_batch_norm_share_the_statistics_of_the_whole_batch() {
         let (whole, free) = losses(model, None, Exactness::Reassociated).unwrap();
         for (samples, pieces) in [(5, 2), (4, 3), (2, 5)] {
             let (split, training) = losses(model, Some(samples), Exactness::Reassociated).unwrap();
-            assert_eq!(
-                (training.info().micro_batches, training.info().exactness),
-                (pieces, Exactness::Reassociated)
-            );
-            for (a, b) in split.iter().zip(&whole) {
-                assert!((a - b).abs() <= 1e-5 * b.abs(), "{samples} samples: {split:?}\n{whole:?}");
-            }
+            assert_eq!(form(&training), (pieces, Exactness::Reassociated));
+            assert_near(&split, &whole, 1e-5, samples);
             for ((name, found), (_, expected)) in numbers(&training).iter().zip(&numbers(&free)) {
                 for (a, b) in found.iter().zip(expected) {
                     assert!(

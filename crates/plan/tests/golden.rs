@@ -61,58 +61,11 @@ fn with_a_link_copies_are_started_and_awaited() {
 }
 
 /// The copy out runs beside two ops, until its bytes are wanted; for the copy back there is no room before its use.
-const OFFLOADED: &str = "\
-budget 3328 arena 3328 live 3328
-floor 3328 bound 3328 unlimited 4352
-ns 225 lower bound 185 unlimited 185
-host 1024
-resident w@0
-run fa w@0 -> a@256
-offload a@256 to 0
-run fb a@256 w@0 -> b@1280
-run fc b@1280 w@0 -> c@2304
-await offload of a
-run bc c@2304 -> gc@256
-run bb b@1280 gc@256 -> gb@2304
-prefetch a@256 from 0
-await prefetch of a
-run ba a@256 gb@2304 -> ga@1280
-run norm ga@1280 -> norm@256
-output norm@256
-";
+const OFFLOADED: &str = include_str!("golden/offloaded.txt");
 
-const UNLIMITED: &str = "\
-budget 1048576 arena 4352 live 4352
-floor 3328 bound 3328 unlimited 4352
-ns 185 lower bound 185 unlimited 185
-host 0
-resident w@0
-run fa w@0 -> a@256
-run fb a@256 w@0 -> b@1280
-run fc b@1280 w@0 -> c@2304
-run bc c@2304 -> gc@3328
-run bb b@1280 gc@3328 -> gb@2304
-run ba a@256 gb@2304 -> ga@1280
-run norm ga@1280 -> norm@256
-output norm@256
-";
+const UNLIMITED: &str = include_str!("golden/unlimited.txt");
 
-const TIGHT: &str = "\
-budget 3328 arena 3328 live 3328
-floor 3328 bound 3328 unlimited 4352
-ns 195 lower bound 195 unlimited 185
-host 0
-resident w@0
-run fa w@0 -> a@1280
-run fb a@1280 w@0 -> b@256
-run fc b@256 w@0 -> c@1280
-run bc c@1280 -> gc@2304
-run bb b@256 gc@2304 -> gb@1280
-replay fa w@0 -> a@256
-run ba a@256 gb@1280 -> ga@2304
-run norm ga@2304 -> norm@256
-output norm@256
-";
+const TIGHT: &str = include_str!("golden/tight.txt");
 
 const REFUSAL: &str = "budget 2 KiB cannot hold this step: floor is 3.25 KiB at op3 (bc); held there: \
     activations 3 KiB, parameters 256 B; largest: b 1 KiB, c 1 KiB, gc 1 KiB, w 256 B; raising the budget to 3328 \

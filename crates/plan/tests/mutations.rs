@@ -59,6 +59,13 @@ fn bytes(problem: &Problem, tensor: plimsoll_plan::TensorId) -> u64 {
 }
 
 /// A read is moved: up, down, by a little, by a lot, to another read's place, past the end.
+/// Damages one of several.
+fn any<T>(all: &mut Vec<T>, chance: &mut Chance, damage: impl Fn(&mut Vec<T>, usize)) -> bool {
+    let i = chance.below(all.len() as u64) as usize;
+    damage(all, i);
+    true
+}
+
 fn move_read(by: i64) -> impl Fn(&Problem, &mut Plan, &mut Chance) -> bool {
     move |problem, plan, chance| {
         let real =
@@ -223,24 +230,14 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("a resident forgotten", |_, plan, chance| {
-        let i = chance.below(plan.residents.len() as u64) as usize;
-        plan.residents.remove(i);
-        true
+        any(&mut plan.residents, chance, |all, i| drop(all.remove(i)))
     }),
     ("a resident placed twice", |_, plan, chance| {
-        let i = chance.below(plan.residents.len() as u64) as usize;
-        plan.residents.push(plan.residents[i]);
-        true
+        any(&mut plan.residents, chance, |all, i| all.push(all[i]))
     }),
-    ("a resident moved", |_, plan, chance| {
-        let i = chance.below(plan.residents.len() as u64) as usize;
-        plan.residents[i].offset += 64;
-        true
-    }),
+    ("a resident moved", |_, plan, chance| any(&mut plan.residents, chance, |all, i| all[i].offset += 64)),
     ("a resident out of line", |_, plan, chance| {
-        let i = chance.below(plan.residents.len() as u64) as usize;
-        plan.residents[i].offset += 1;
-        true
+        any(&mut plan.residents, chance, |all, i| all[i].offset += 1)
     }),
     ("two residents in one place", |_, plan, chance| {
         let i = chance.below(plan.residents.len() as u64 - 1) as usize;
@@ -252,15 +249,9 @@ const DAMAGES: &[(&str, Damage)] = &[
         plan.residents[0].tensor.0 = i as u32;
         true
     }),
-    ("an output forgotten", |_, plan, chance| {
-        let i = chance.below(plan.outputs.len() as u64) as usize;
-        plan.outputs.remove(i);
-        true
-    }),
+    ("an output forgotten", |_, plan, chance| any(&mut plan.outputs, chance, |all, i| drop(all.remove(i)))),
     ("an output looked for elsewhere", |_, plan, chance| {
-        let i = chance.below(plan.outputs.len() as u64) as usize;
-        plan.outputs[i].offset += 64;
-        true
+        any(&mut plan.outputs, chance, |all, i| all[i].offset += 64)
     }),
     ("the budget a byte too small", |_, plan, _| {
         plan.budget = plan.figures.arena_bytes - 1;

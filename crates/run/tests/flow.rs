@@ -53,12 +53,17 @@ fn sides_that_are_not_alike_and_conditions_that_are_none_are_refused() -> Result
     Ok(())
 }
 
-/// h = tanh(w h + x) over a sequence, its last state, all states, and dw, dx.
-fn recurrent(arguments: &[Tensor]) -> Result<Vec<Tensor>> {
-    let (x, w) = (&arguments[0], &arguments[1]);
-    let tape = Tape::new();
+/// Two arguments and the tape that watches them.
+fn watched(arguments: &[Tensor]) -> Result<(&Tensor, &Tensor, Tape)> {
+    let (x, w, tape) = (&arguments[0], &arguments[1], Tape::new());
     tape.watch(x)?;
     tape.watch(w)?;
+    Ok((x, w, tape))
+}
+
+/// h = tanh(w h + x) over a sequence, its last state, all states, and dw, dx.
+fn recurrent(arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    let (x, w, tape) = watched(arguments)?;
     let start = x.full_like(plimsoll_graph::Type::new(DType::F32, [2]), 0.0)?;
     let (last, all) = scan("cell", x, 1, vec![start], |carried, x| {
         let h = carried[0].mul(w)?.add(x)?.tanh()?;
@@ -119,10 +124,7 @@ fn a_loop_that_carries_on_another_type_is_refused_by_step() -> Result<()> {
 
 /// x multiplied by w until it is above 10, at most 6 times; the factor and the rounds, whether it would go on, and dx, dw.
 fn grown(arguments: &[Tensor]) -> Result<Vec<Tensor>> {
-    let (x, w) = (&arguments[0], &arguments[1]);
-    let tape = Tape::new();
-    tape.watch(x)?;
-    tape.watch(w)?;
+    let (x, w, tape) = watched(arguments)?;
     let (limit, none) = (x.full_like(x.ty().clone(), 10.0)?, x.full_like(x.ty().clone(), 0.0)?);
     let (last, more) = while_loop(
         "grow",

@@ -236,7 +236,7 @@ impl Compare {
         [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge];
 
     /// The truth value of the comparison.
-    pub fn eval(self, a: f64, b: f64) -> bool {
+    pub fn eval<T: PartialOrd>(self, a: T, b: T) -> bool {
         match self {
             Compare::Eq => a == b,
             Compare::Ne => a != b,

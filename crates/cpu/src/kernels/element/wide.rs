@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 use plimsoll_graph::DType;
-use plimsoll_graph::ops::{Binary, Compare, ElementOp, Unary};
+use plimsoll_graph::ops::{Binary, ElementOp, Unary};
 
 use super::plan::{Lane, Source, Work};
 use crate::isa::Isa;
@@ -99,7 +99,7 @@ impl Lane for Word {
                 each!([x = a, y = b] Word::int(i64::from(f.eval(x.as_float(), y.as_float()))))
             }
             ElementOp::Compare(f) => {
-                each!([x = a, y = b] Word::int(i64::from(ordered(f, x.as_int(), y.as_int()))))
+                each!([x = a, y = b] Word::int(i64::from(f.eval(x.as_int(), y.as_int()))))
             }
             // A false condition is all zero bits in either form.
             ElementOp::Select => each!([x = a, y = b, z = c] if x.0 << 1 != 0 { y } else { z }),
@@ -197,16 +197,5 @@ fn float_pair(f: Binary, a: f64, b: f64) -> f64 {
         // A NaN on either side stays one, as in f32.
         Binary::Max | Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
         _ => f.eval(a, b),
-    }
-}
-
-fn ordered(f: Compare, a: i64, b: i64) -> bool {
-    match f {
-        Compare::Eq => a == b,
-        Compare::Ne => a != b,
-        Compare::Lt => a < b,
-        Compare::Le => a <= b,
-        Compare::Gt => a > b,
-        Compare::Ge => a >= b,
     }
 }

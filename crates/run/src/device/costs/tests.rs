@@ -7,8 +7,7 @@ use plimsoll_graph::{DType, TensorOps, Trace};
 
 #[test]
 fn a_kernel_is_timed_once_and_remembered() {
-    let folder = std::env::temp_dir().join(format!("plimsoll-costs-{}", std::process::id()));
-    let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+    let (folder, device) = place("costs");
     let trace = Trace::new();
     let x = trace.input("x", Type::new(DType::F32, [64, 64]));
     let y = x.matmul(&x).unwrap().exp().unwrap();
@@ -97,8 +96,7 @@ fn whoever_asks_is_told_how_far_timing_has_come() {
 
 #[test]
 fn without_time_kernels_are_estimated_alike_by_everybody_until_somebody_has_more() {
-    let folder = std::env::temp_dir().join(format!("plimsoll-patience-{}", std::process::id()));
-    let device = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+    let (folder, device) = place("patience");
     let trace = Trace::new();
     let x = trace.input("x", Type::new(DType::F32, [64, 64]));
     let narrow = x.narrow(0, 0, 32).unwrap();
