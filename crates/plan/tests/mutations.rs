@@ -60,7 +60,7 @@ fn bytes(problem: &Problem, tensor: plimsoll_plan::TensorId) -> u64 {
 
 /// A read is moved: up, down, by a little, by a lot, to another read's place, past the end.
 /// Damages one of several.
-fn any<T>(all: &mut Vec<T>, chance: &mut Chance, damage: impl Fn(&mut Vec<T>, usize)) -> bool {
+fn any<T, R>(all: &mut Vec<T>, chance: &mut Chance, damage: impl Fn(&mut Vec<T>, usize) -> R) -> bool {
     let i = chance.below(all.len() as u64) as usize;
     damage(all, i);
     true
@@ -229,9 +229,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         writes[w] = 0;
         true
     }),
-    ("a resident forgotten", |_, plan, chance| {
-        any(&mut plan.residents, chance, |all, i| drop(all.remove(i)))
-    }),
+    ("a resident forgotten", |_, plan, chance| any(&mut plan.residents, chance, |all, i| all.remove(i))),
     ("a resident placed twice", |_, plan, chance| {
         any(&mut plan.residents, chance, |all, i| all.push(all[i]))
     }),
@@ -249,7 +247,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         plan.residents[0].tensor.0 = i as u32;
         true
     }),
-    ("an output forgotten", |_, plan, chance| any(&mut plan.outputs, chance, |all, i| drop(all.remove(i)))),
+    ("an output forgotten", |_, plan, chance| any(&mut plan.outputs, chance, |all, i| all.remove(i))),
     ("an output looked for elsewhere", |_, plan, chance| {
         any(&mut plan.outputs, chance, |all, i| all[i].offset += 64)
     }),
