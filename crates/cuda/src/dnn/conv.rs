@@ -157,23 +157,29 @@ impl Shape {
 }
 
 #[cfg(test)]
+impl Shape {
+    /// An image of 8 × 8 pixels and 3 channels, 4 filters of 3 × 3, padded to the same size.
+    pub(crate) const EXAMPLE: Shape = Shape {
+        images: 1,
+        size: [8, 8],
+        channels: 3,
+        out: [8, 8],
+        filters: 4,
+        window: [3, 3],
+        stride: [1, 1],
+        pad: [(1, 1); 2],
+        dilation: [1, 1],
+        groups: 1,
+    };
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn padding_on_one_side_counts_as_both_where_it_reads_the_same() {
-        let plain = Shape {
-            images: 1,
-            size: [8, 8],
-            channels: 3,
-            out: [8, 8],
-            filters: 4,
-            window: [3, 3],
-            stride: [1, 1],
-            pad: [(1, 1); 2],
-            dilation: [1, 1],
-            groups: 1,
-        };
+        let plain = Shape::EXAMPLE;
         assert!(plain.is_symmetric());
         // A stride of two never reaches the last column of padding.
         assert!(Shape { stride: [2, 2], out: [4, 4], ..plain }.is_symmetric());

@@ -121,8 +121,7 @@ mod tests {
         window: [5, 7],
         stride: [2, 2],
         pad: [(2, 2), (3, 3)],
-        dilation: [1, 1],
-        groups: 1,
+        ..Shape::EXAMPLE
     };
 
     /// What folding means, element by element.

@@ -1,6 +1,8 @@
 //! Turns an address into a token that can be held, moved between threads and given back exactly once.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,15 +95,11 @@ impl fmt::Debug for Block {
 /// ```
 #[derive(Debug)]
 pub struct Lease {
-    /// Present until the drop.
-    block: Option<Block>,
-    ptr: NonNull<u8>,
-    len: usize,
+    /// There until the drop.
+    block: ManuallyDrop<Block>,
     from: Arc<dyn Allocator>,
 }
 
-// SAFETY: A lease is a block, a copy of its address and a shared allocator, all of which may be sent.
-unsafe impl Send for Lease {}
 // SAFETY: A shared lease offers only copies of the address and the length.
 unsafe impl Sync for Lease {}
 
@@ -117,22 +115,7 @@ impl Lease {
         owner: Owner,
     ) -> Result<Lease, OutOfMemory> {
         let block = from.allocate(bytes, align, owner)?;
-        Ok(Lease { ptr: block.as_ptr(), len: block.len(), block: Some(block), from: Arc::clone(from) })
-    }
-
-    /// The address of the first byte.
-    pub fn as_ptr(&self) -> NonNull<u8> {
-        self.ptr
-    }
-
-    /// The number of bytes that were asked for.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no bytes were asked for.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+        Ok(Lease { block: ManuallyDrop::new(block), from: Arc::clone(from) })
     }
 
     /// The allocator that the block goes back to.
@@ -144,17 +127,29 @@ impl Lease {
     ///
     /// # Errors
     /// Somebody wrote outside the block.
-    pub fn release(mut self) -> Result<(), ReleaseError> {
-        self.block.take().map_or(Ok(()), |block| self.from.release(block))
+    pub fn release(self) -> Result<(), ReleaseError> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: nobody looks at the lease again: it is not dropped either.
+        let (block, from) = unsafe { (ManuallyDrop::take(&mut this.block), std::ptr::read(&this.from)) };
+        from.release(block)
+    }
+}
+
+/// What a lease has of a block: its address and its length.
+impl Deref for Lease {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        &self.block
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            // A drop can return nothing. Damage is not lost: the debug allocator keeps it for `check`.
-            let _ = self.from.release(block);
-        }
+        // SAFETY: the drop is the last to look at the block.
+        let block = unsafe { ManuallyDrop::take(&mut self.block) };
+        // A drop can return nothing. Damage is not lost: the debug allocator keeps it for `check`.
+        let _ = self.from.release(block);
     }
 }
 

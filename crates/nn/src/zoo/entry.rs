@@ -18,7 +18,7 @@ pub struct Entry {
     pub kind: Kind,
     /// Its sizes.
     pub size: Size,
-    build: fn(&mut Net, &Tensor, &Size) -> Result<Tensor>,
+    build: Build,
 }
 
 /// What a model reads and what it is to say.
@@ -56,6 +56,12 @@ pub struct Size {
 /// No such thing anywhere.
 const NONE: Size = Size { width: 0, depth: 0, heads: 0, image: 0, patch: 0, sequence: 0, classes: 0 };
 
+type Build = fn(&mut Net, &Tensor, &Size) -> Result<Tensor>;
+
+const fn images(name: &'static str, about: &'static str, size: Size, build: Build) -> Entry {
+    Entry { name, about, kind: Kind::Images, size, build }
+}
+
 /// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes at which other systems are compared
 /// (`benches/cases.py`), the others at the published ones.
 pub const ALL: &[Entry] = &[
@@ -80,27 +86,24 @@ pub const ALL: &[Entry] = &[
             zoo::cnn(net, x, &widths, size.classes)
         },
     },
-    Entry {
-        name: "resnet18",
-        about: "ResNet-18 for small images",
-        kind: Kind::Images,
-        size: Size { width: 64, image: 32, classes: 10, ..NONE },
-        build: |net, x, size| zoo::resnet18(net, x, size.width, size.classes),
-    },
-    Entry {
-        name: "resnet50",
-        about: "ResNet-50 (25.6M parameters)",
-        kind: Kind::Images,
-        size: Size { width: 64, image: 224, classes: 1000, ..NONE },
-        build: |net, x, size| zoo::resnet50(net, x, size.width, size.classes),
-    },
-    Entry {
-        name: "mobilenet",
-        about: "MobileNetV2 (3.5M parameters)",
-        kind: Kind::Images,
-        size: Size { width: 32, image: 224, classes: 1000, ..NONE },
-        build: |net, x, size| zoo::mobilenet(net, x, size.width, size.classes),
-    },
+    images(
+        "resnet18",
+        "ResNet-18 for small images",
+        Size { width: 64, image: 32, classes: 10, ..NONE },
+        |net, x, size| zoo::resnet18(net, x, size.width, size.classes),
+    ),
+    images(
+        "resnet50",
+        "ResNet-50 (25.6M parameters)",
+        Size { width: 64, image: 224, classes: 1000, ..NONE },
+        |net, x, size| zoo::resnet50(net, x, size.width, size.classes),
+    ),
+    images(
+        "mobilenet",
+        "MobileNetV2 (3.5M parameters)",
+        Size { width: 32, image: 224, classes: 1000, ..NONE },
+        |net, x, size| zoo::mobilenet(net, x, size.width, size.classes),
+    ),
     Entry {
         name: "unet",
         about: "U-Net with batch norm",

@@ -61,6 +61,11 @@ fn a_plan_of_5000_ops_opens_in_two_seconds_and_stays_smooth() {
     assert!(ready < 2000.0, "ready after {ready} ms");
     assert!(redraw < 50.0, "a redraw takes {redraw} ms");
     assert_eq!(whole, record.step.unwrap().tensors.len() as f64);
+    closed(browser, &file);
+}
+
+/// The page complained of nothing.
+fn closed(browser: Browser, file: &Path) {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     std::fs::remove_file(file).unwrap();
 }
@@ -104,8 +109,7 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
     // The document in the page is the record itself.
     let back: Record = serde_json::from_value(browser.eval("plimsoll.record")).unwrap();
     assert!(back.plan == record.plan && back.step == record.step && back.frontier == record.frontier);
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    std::fs::remove_file(file).unwrap();
+    closed(browser, &file);
 }
 
 #[test]
@@ -184,8 +188,7 @@ fn hover_click_zoom_search_and_keys_work() {
     browser.eval("document.getElementById('load-chart').focus()");
     browser.key("ArrowRight");
     assert_eq!(browser.number(title) as u32, pointed + 1);
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    std::fs::remove_file(file).unwrap();
+    closed(browser, &file);
 }
 
 #[test]
@@ -206,6 +209,5 @@ fn the_page_fits_a_phone_and_the_dark() {
     let stops = "[...document.querySelectorAll('button, input, a, canvas[role=application], [role=region]')]
                  .filter(e => e.offsetParent && e.tabIndex < 0).length";
     assert_eq!(browser.number(stops), 0.0);
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    std::fs::remove_file(file).unwrap();
+    closed(browser, &file);
 }
