@@ -34,17 +34,22 @@ pub fn write_plan(
     other: Option<&Frontier>,
     profile: Option<&record::Profile>,
 ) -> Result<(), Failure> {
-    let plan = record::Plan {
-        memory_limit_bytes: step.memory_limit_bytes,
-        arena_bytes: step.arena_bytes,
-        ..figures(model, batch, info)
-    };
+    let plan = of_plan(model, batch, info, step);
     let other = other.map(|other| frontier(&other.points));
     let document = record::PlanFile { plan: &plan, step, frontier: other.as_ref(), profile };
     let written: std::io::Result<()> =
         plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
     let shown = path.display();
     written.map_err(|e| Failure(format!("{shown} cannot be written: {e}; name another place with --out")))
+}
+
+/// What was planned for a step that is not run.
+pub fn of_plan(model: &str, batch: usize, info: &PlanFigures, step: &record::Step) -> record::Plan {
+    record::Plan {
+        memory_limit_bytes: step.memory_limit_bytes,
+        arena_bytes: step.arena_bytes,
+        ..figures(model, batch, info)
+    }
 }
 
 /// Other plans for the step of a run, and its own among them. `least` is the least memory that the run could have been given:

@@ -39,6 +39,11 @@ pub enum FieldKind {
 }
 
 impl FieldKind {
+    /// The type in samples of numbers that are stored so.
+    pub fn in_samples(self, element: Element) -> DType {
+        self.declared(element.into())
+    }
+
     /// The type in samples.
     pub(crate) fn declared(self, element: Stored) -> DType {
         let kind = element.element;

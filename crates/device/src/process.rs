@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Seek};
 use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Bytes;
@@ -27,6 +28,33 @@ pub fn peak_resident() -> Option<Bytes> {
 /// What is resident now (`VmRSS`).
 pub fn resident() -> Option<Bytes> {
     status("VmRSS")
+}
+
+/// What the program around the engine held before the engine began, which no memory limit counts.
+static HELD_BEFORE: AtomicU64 = AtomicU64::new(0);
+
+/// Says that so much of the process is no part of the engine: an interpreter with its libraries and a user's arrays, say. From here on a
+/// memory limit counts what is resident beyond it.
+///
+/// ```
+/// use plimsoll_device::{Bytes, process};
+///
+/// process::set_held_before(Bytes::kib(4));
+/// assert_eq!(process::held_before(), Bytes::kib(4));
+/// # process::set_held_before(Bytes::ZERO);
+/// ```
+pub fn set_held_before(bytes: Bytes) {
+    HELD_BEFORE.store(bytes.get(), Ordering::Relaxed);
+}
+
+/// What [`set_held_before`] said; nothing without it.
+pub fn held_before() -> Bytes {
+    Bytes(HELD_BEFORE.load(Ordering::Relaxed))
+}
+
+/// What is resident now beyond [`held_before`]: what a memory limit counts.
+pub fn own_resident() -> Option<Bytes> {
+    resident().map(|all| all.saturating_sub(held_before()))
 }
 
 /// How many of these bytes of this process's memory lie in pages that are resident now; `None` where the system does not tell, or

@@ -83,6 +83,15 @@ impl KerasModel {
     /// It was not compiled, or with a loss or optimizer that is not known here. Then name them yourself: see
     /// [`KerasModel::with_loss`] and [`Compiled::new`].
     pub fn compiled(&self) -> Result<Compiled> {
+        self.compiled_with(false)
+    }
+
+    /// As [`KerasModel::compiled`]; where `weights` says so, samples bring weights as one more label behind all others, and the loss of
+    /// each is multiplied by its own. Metrics count all samples the same, as Keras's `metrics` do.
+    ///
+    /// # Errors
+    /// As of [`KerasModel::compiled`]; or the model has weighted metrics, and samples bring weights.
+    pub fn compiled_with(&self, weights: bool) -> Result<Compiled> {
         let config = self.compile_config("name a loss and an optimizer")?;
         let OptimizerConfig { mut optimizer, schedule, is_scheduled, clip, .. } =
             OptimizerConfig::read(optimizer_config(config))?;
@@ -91,7 +100,9 @@ impl KerasModel {
         if let (Some(rate), false) = (rate, is_scheduled) {
             optimizer.lr = rate;
         }
-        let (loss, metrics) = self.compiled_loss(config)?;
+        let (mut loss, metrics) = self.compiled_loss(config)?;
+        loss.is_weighted = weights;
+        self.check_weighted(weights)?;
         let mut compiled = Compiled::new(self, loss, optimizer.clone());
         compiled.own = Some(optimizer);
         compiled.schedule = schedule.after(updates);
@@ -107,11 +118,28 @@ impl KerasModel {
     /// # Errors
     /// It was not compiled, or with a loss that is not known here. Then name one yourself: see [`Compiled::measuring`].
     pub fn measured(&self) -> Result<Compiled> {
+        self.measured_with(false)
+    }
+
+    /// As [`KerasModel::measured`], for samples that bring weights where `weights` says so: see [`KerasModel::compiled_with`].
+    pub fn measured_with(&self, weights: bool) -> Result<Compiled> {
         let config = self.compile_config("name a loss")?;
-        let (loss, metrics) = self.compiled_loss(config)?;
+        let (mut loss, metrics) = self.compiled_loss(config)?;
+        loss.is_weighted = weights;
+        self.check_weighted(weights)?;
         let mut compiled = Compiled::measuring(self, loss);
         compiled.take(metrics);
         Ok(compiled)
+    }
+
+    /// Refuses weights of samples where a metric would have to count them.
+    fn check_weighted(&self, weights: bool) -> Result<()> {
+        let listed = self.file.compile_config().get("weighted_metrics").unwrap_or(&Value::Null);
+        if !weights || listed.is_null() || listed.as_array().is_some_and(Vec::is_empty) {
+            return Ok(());
+        }
+        let why = "metrics that count the weights of samples are not supported; compile the model with metrics instead";
+        Err(Error::config("weighted_metrics", why))
     }
 
     /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.

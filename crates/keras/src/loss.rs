@@ -133,13 +133,49 @@ impl OutputLoss {
     /// The mean loss of a batch, in f32, or f64 where outputs are.
     #[track_caller]
     pub fn mean(self, outputs: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
-        let x = outputs.cast(if outputs.dtype() == DType::F64 { DType::F64 } else { DType::F32 })?;
-        if let OutputLoss::SparseCategorical { from_logits } = self {
-            let logits = if from_logits { x } else { probabilities(&x)?.log()? };
-            let labels = indices(&logits, labels)?;
-            return logits.softmax_cross_entropy(&labels)?.mean(&[], false);
+        let x = widened(outputs)?;
+        // Of these there is an op, or one pass less.
+        match self {
+            OutputLoss::Mse => return x.mse(&targets(&x, labels)?),
+            OutputLoss::Msle => return log_plus_one(&x)?.mse(&log_plus_one(&targets(&x, labels)?)?),
+            OutputLoss::Huber(delta) => return plimsoll_nn::huber(delta)(&x, &targets(&x, labels)?),
+            _ => {}
         }
-        let t = targets(&x, labels)?;
+        self.scaled(&self.each(&x, labels)?.mean(&[], false)?)
+    }
+
+    /// The mean over samples of each one's loss times its weight, as Keras has it: by the number of samples, not by the sum of weights.
+    /// Weights are one for each sample, `[N]`.
+    #[track_caller]
+    pub fn weighted_mean(self, outputs: &Tensor, labels: &Tensor, weights: &Tensor) -> RunResult<Tensor> {
+        let mut each = self.each(&widened(outputs)?, labels)?;
+        if each.shape().rank() > 1 {
+            each = each.flatten(1)?.mean(&[1], false)?;
+        }
+        if each.shape() != weights.shape() {
+            let (losses, weights) = (each.ty(), weights.ty());
+            return Err(refuse(format!("weighs losses of {losses} by weights of {weights}")));
+        }
+        self.scaled(&each.mul(&weights.cast(each.dtype())?)?.mean(&[], false)?)
+    }
+
+    /// What comes after the mean.
+    fn scaled(self, mean: &Tensor) -> RunResult<Tensor> {
+        match self {
+            OutputLoss::Mape => mean.mul_scalar(100.0),
+            OutputLoss::CosineSimilarity => mean.neg(),
+            _ => Ok(mean.clone()),
+        }
+    }
+
+    /// The losses whose mean is taken: one for each sample, or for each element of it. `x` is in f32 or f64.
+    fn each(self, x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+        if let OutputLoss::SparseCategorical { from_logits } = self {
+            let logits = if from_logits { x.clone() } else { probabilities(x)?.log()? };
+            let labels = indices(&logits, labels)?;
+            return logits.softmax_cross_entropy(&labels);
+        }
+        let t = targets(x, labels)?;
         let last = x.shape().rank().saturating_sub(1);
         match self {
             OutputLoss::SparseCategorical { .. } => Err(refuse("computes one loss as another")),
@@ -147,49 +183,60 @@ impl OutputLoss {
                 let classes = x.shape().last().copied().unwrap_or(1).max(1) as f64;
                 let t = smoothed(&t, smoothing, 1.0 / classes)?;
                 if from_logits {
-                    return x.dense_softmax_cross_entropy(&t)?.mean(&[], false);
+                    return x.dense_softmax_cross_entropy(&t);
                 }
                 let p = probabilities(&x.div(&x.sum(&[last], true)?)?)?;
-                t.mul(&p.log()?)?.sum(&[last], false)?.neg()?.mean(&[], false)
+                t.mul(&p.log()?)?.sum(&[last], false)?.neg()
             }
             OutputLoss::Binary { from_logits, smoothing } => {
                 let t = smoothed(&t, smoothing, 0.5)?;
                 if from_logits {
-                    return x.sigmoid_cross_entropy(&t)?.mean(&[], false);
+                    return x.sigmoid_cross_entropy(&t);
                 }
-                let p = probabilities(&x)?;
+                let p = probabilities(x)?;
                 let yes = t.mul(&p.log()?)?;
                 let no = t.rsub_scalar(1.0)?.mul(&p.rsub_scalar(1.0)?.log()?)?;
-                yes.add(&no)?.neg()?.mean(&[], false)
+                yes.add(&no)?.neg()
             }
-            OutputLoss::Mse => x.mse(&t),
-            OutputLoss::Mae => x.sub(&t)?.abs()?.mean(&[], false),
+            OutputLoss::Mse => x.sub(&t)?.square(),
+            OutputLoss::Mae => x.sub(&t)?.abs(),
             OutputLoss::Mape => {
                 let size = t.abs()?.clamp(EPSILON, f64::INFINITY)?;
-                x.sub(&t)?.abs()?.div(&size)?.mean(&[], false)?.mul_scalar(100.0)
+                x.sub(&t)?.abs()?.div(&size)
             }
-            OutputLoss::Msle => {
-                let log = |x: &Tensor| x.clamp(EPSILON, f64::INFINITY)?.add_scalar(1.0)?.log();
-                log(&x)?.mse(&log(&t)?)
+            OutputLoss::Msle => log_plus_one(x)?.sub(&log_plus_one(&t)?)?.square(),
+            OutputLoss::Huber(delta) => {
+                // Quadratic as far as δ, and the rest times δ.
+                let size = x.sub(&t)?.abs()?;
+                let near = size.clamp(0.0, delta)?;
+                near.square()?.mul_scalar(0.5)?.add(&size.sub(&near)?.mul_scalar(delta)?)
             }
-            OutputLoss::Huber(delta) => plimsoll_nn::huber(delta)(&x, &t),
             OutputLoss::LogCosh => {
                 let d = x.sub(&t)?;
-                d.add(&d.mul_scalar(-2.0)?.softplus()?)?.add_scalar(-std::f64::consts::LN_2)?.mean(&[], false)
+                d.add(&d.mul_scalar(-2.0)?.softplus()?)?.add_scalar(-std::f64::consts::LN_2)
             }
             OutputLoss::KlDivergence => {
                 let (t, x) = (t.clamp(EPSILON, 1.0)?, x.clamp(EPSILON, 1.0)?);
-                t.mul(&t.div(&x)?.log()?)?.sum(&[last], false)?.mean(&[], false)
+                t.mul(&t.div(&x)?.log()?)?.sum(&[last], false)
             }
-            OutputLoss::Poisson => x.sub(&t.mul(&x.add_scalar(EPSILON)?.log()?)?)?.mean(&[], false),
+            OutputLoss::Poisson => x.sub(&t.mul(&x.add_scalar(EPSILON)?.log()?)?),
             OutputLoss::CosineSimilarity => {
                 let unit = |x: &Tensor| {
                     x.mul(&x.square()?.sum(&[last], true)?.clamp(1e-12, f64::INFINITY)?.rsqrt()?)
                 };
-                unit(&x)?.mul(&unit(&t)?)?.sum(&[last], false)?.mean(&[], false)?.neg()
+                unit(x)?.mul(&unit(&t)?)?.sum(&[last], false)
             }
         }
     }
+}
+
+/// Outputs in f32, or f64 where they are.
+fn widened(outputs: &Tensor) -> RunResult<Tensor> {
+    outputs.cast(if outputs.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
+}
+
+fn log_plus_one(x: &Tensor) -> RunResult<Tensor> {
+    x.clamp(EPSILON, f64::INFINITY)?.add_scalar(1.0)?.log()
 }
 
 fn probabilities(x: &Tensor) -> RunResult<Tensor> {
@@ -244,6 +291,8 @@ pub struct KerasLoss {
     pub weights: Vec<f64>,
     /// Which outputs have labels also without a loss, for metrics.
     pub measured: Vec<bool>,
+    /// Whether samples bring weights: one more label behind all others, `[N]`, which multiplies the losses of all outputs.
+    pub is_weighted: bool,
 }
 
 impl KerasLoss {
@@ -261,7 +310,8 @@ impl KerasLoss {
 
     /// The losses of all outputs, none weighted.
     pub fn of(outputs: Vec<Option<OutputLoss>>) -> KerasLoss {
-        KerasLoss { weights: vec![1.0; outputs.len()], measured: vec![false; outputs.len()], outputs }
+        let n = outputs.len();
+        KerasLoss { weights: vec![1.0; n], measured: vec![false; n], is_weighted: false, outputs }
     }
 
     /// The outputs that have labels, in the order in which these are given: those with a loss, and those measured.
@@ -339,6 +389,10 @@ impl Loss for KerasLoss {
     /// The weighted sum, and the loss of every output that has one, without its weight.
     fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> RunResult<(Tensor, Vec<Tensor>)> {
         let (n, labelled) = (self.outputs.len(), self.labelled());
+        let (labels, sample_weights) = match labels.split_last() {
+            Some((weights, labels)) if self.is_weighted => (labels, Some(weights)),
+            _ => (labels, None),
+        };
         if outputs.len() < n || outputs.len() > n + 1 || (labels.len() != n && labels.len() != labelled.len())
         {
             let (given, labels, own) = (outputs.len(), labels.len(), labelled.len());
@@ -352,7 +406,10 @@ impl Loss for KerasLoss {
         for (i, loss) in self.outputs.iter().enumerate() {
             let place = if labels.len() == n { Some(i) } else { labelled.iter().position(|own| *own == i) };
             let (Some(loss), Some(label)) = (loss, place.and_then(|at| labels.get(at))) else { continue };
-            let mut part = loss.mean(&outputs[i], label)?;
+            let mut part = match sample_weights {
+                Some(weights) => loss.weighted_mean(&outputs[i], label, weights)?,
+                None => loss.mean(&outputs[i], label)?,
+            };
             parts.push(part.clone());
             if self.weights[i] != 1.0 {
                 part = part.mul_scalar(self.weights[i])?;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_formats::keras::{KerasFile, Kind, Layer, Limits};
+use plimsoll_formats::keras::{KerasFile, Kind, Layer, Limits, Values, Variable};
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions, View};
 use plimsoll_run::{Result as RunResult, Tensor};
@@ -104,6 +104,19 @@ impl KerasModel {
     /// A file that is in memory; `name` stands for it in errors.
     pub fn from_bytes(bytes: Vec<u8>, name: &str, limits: &Limits) -> Result<KerasModel> {
         KerasModel::of(KerasFile::from_bytes(bytes, name, limits)?, name, None)
+    }
+
+    /// A model that is in the memory of a running Keras: see [`KerasFile::live`]. Weights are read from there when they are asked for.
+    /// Where `inputs` are given, axes that the configuration leaves open have their lengths.
+    pub fn live(
+        name: &str,
+        config: &str,
+        version: &str,
+        variables: Vec<Variable>,
+        values: Arc<dyn Values>,
+        inputs: Option<&[Type]>,
+    ) -> Result<KerasModel> {
+        KerasModel::of(KerasFile::live(name, config, version, variables, values)?, name, inputs)
     }
 
     fn of(file: KerasFile, name: &str, inputs: Option<&[Type]>) -> Result<KerasModel> {
@@ -204,6 +217,11 @@ impl KerasModel {
             Ok(Type::new(spec.dtype, &shape[..]))
         };
         self.inputs.iter().map(ty).collect()
+    }
+
+    /// What it is called: the path of its file, or the name that it was read under.
+    pub fn file_name(&self) -> &str {
+        &self.name
     }
 
     /// The number of inputs.

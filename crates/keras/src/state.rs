@@ -183,24 +183,11 @@ impl KerasModel {
 
     fn save_state(&self, path: &Path, state: &HashMap<&str, &Tensor>) -> Result<()> {
         self.check_name(path)?;
-        let types = state.iter().map(|(name, t)| (name.to_string(), shape_of(t))).collect();
-        let slots = self.slots().filter(|slots| fit(slots, &types)).unwrap_or_default();
-        let kept: Vec<Variable> =
-            self.file.variables().iter().filter(|v| !v.path.starts_with("optimizer/")).cloned().collect();
+        let (variables, slots) = self.written(state);
         if self.file.kind() == Kind::Legacy {
             // The file's own list of variables stands.
-            let by_path = slots.into_iter().collect();
-            return Ok(self.file.save(path, |v, out| self.fill(v, state, &by_path, out))?);
+            return Ok(self.file.save(path, |v, out| self.fill(v, state, &slots, out))?);
         }
-        let mut variables = kept;
-        for (path, slot) in &slots {
-            let element = match slot {
-                Slot::State(name, _) => state.get(name.as_str()).map(|t| Element::from(t.dtype())),
-                _ => None,
-            };
-            variables.extend(slot.variable(path, self.single(), element));
-        }
-        let by_path = slots.into_iter().collect();
         let labels = self.file.labels();
         let contents = Contents {
             config: self.file.config_json(),
@@ -208,7 +195,71 @@ impl KerasModel {
             variables: &variables,
             labels: &labels,
         };
-        Ok(write_keras(path, &contents, |v, out| self.fill(v, state, &by_path, out))?)
+        Ok(write_keras(path, &contents, |v, out| self.fill(v, state, &slots, out))?)
+    }
+
+    /// The variables that a file of this state holds: weights, and where the state is of the file's kind of optimizer, that one's, with
+    /// what each of those is.
+    fn written(&self, state: &HashMap<&str, &Tensor>) -> (Vec<Variable>, HashMap<String, Slot>) {
+        let types = state.iter().map(|(name, t)| (name.to_string(), shape_of(t))).collect();
+        let slots = self.slots().filter(|slots| fit(slots, &types)).unwrap_or_default();
+        let mut variables: Vec<Variable> =
+            self.file.variables().iter().filter(|v| !v.path.starts_with("optimizer/")).cloned().collect();
+        for (path, slot) in &slots {
+            let element = match slot {
+                Slot::State(name, _) => state.get(name.as_str()).map(|t| Element::from(t.dtype())),
+                _ => None,
+            };
+            variables.extend(slot.variable(path, self.single(), element));
+        }
+        (variables, slots.into_iter().collect())
+    }
+
+    /// Gives what a training has changed of the model's variables, one after the other, each with its bytes as a file would hold them:
+    /// weights, statistics and, where it trains with the model's own optimizer, that one's state. Whether that is among them is returned.
+    ///
+    /// ```
+    /// use plimsoll_graph::{DType, Type};
+    /// use plimsoll_keras::KerasModel;
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mlp.keras");
+    /// let model = KerasModel::open(path)?;
+    /// let training = model.compiled()?.training(4, vec![Type::new(DType::I64, [4])])?;
+    /// let mut bytes = 0;
+    /// model.each_variable(&training, |variable, value| {
+    ///     assert_eq!(variable.bytes, value.len());
+    ///     bytes += value.len();
+    ///     Ok(())
+    /// })?;
+    /// assert!(bytes > 0);
+    /// # Ok::<(), plimsoll_keras::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `take` refused one; those behind it are not given then.
+    pub fn each_variable(
+        &self,
+        training: &Training,
+        mut take: impl FnMut(&Variable, &[u8]) -> io::Result<()>,
+    ) -> Result<bool> {
+        let state: HashMap<&str, &Tensor> = training.state().collect();
+        let (variables, slots) = self.written(&state);
+        let mut bytes = Vec::new();
+        for variable in &variables {
+            let stored = || self.file.variable(&variable.path).ok();
+            // What is not trained here, and seeds, are as they were.
+            let is_weight =
+                || self.bindings.iter().any(|b| b.path == variable.path && b.kind != WeightKind::Idle);
+            if !slots.contains_key(&variable.path) && !is_weight() {
+                continue;
+            }
+            // Who has the variable already knows its type.
+            let variable = stored().unwrap_or(variable);
+            bytes.clear();
+            let failed = |e: io::Error| Error::variables(&variable.path, e.to_string());
+            self.fill(variable, &state, &slots, &mut bytes).map_err(failed)?;
+            take(variable, &bytes).map_err(failed)?;
+        }
+        Ok(!slots.is_empty())
     }
 
     /// Writes the bytes of a variable: from the state where it is there, else as the file has them.
@@ -222,6 +273,9 @@ impl KerasModel {
         let of_state = |name: &str| {
             let tensor =
                 state.get(name).ok_or_else(|| io::Error::other(format!("there is no value of {name}")))?;
+            if cfg!(target_endian = "little") && Element::from(tensor.dtype()) == variable.element {
+                return tensor.to_bytes().map_err(io::Error::other);
+            }
             let values = tensor.to_f64().map_err(io::Error::other)?;
             bind::to_bytes(variable.element, &values)
                 .ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))

@@ -1,7 +1,7 @@
 //! A model in training as callbacks see it: weights to look at and to change, and the learning rate.
 
 use plimsoll_graph::DType;
-use plimsoll_nn::{Param, Training};
+use plimsoll_nn::{Measure, Param, Training};
 use plimsoll_run::Tensor;
 
 use crate::error::{Error, Result};
@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 pub struct LiveModel<'a> {
     pub(crate) training: &'a mut Training,
     pub(crate) rate_factor: &'a mut f64,
+    pub(crate) measures: &'a [Measure],
+    pub(crate) sums: &'a [Vec<f64>],
 }
 
 impl LiveModel<'_> {
@@ -46,6 +48,19 @@ impl LiveModel<'_> {
             _ => values.iter().flat_map(|value| (*value as f32).to_ne_bytes()).collect(),
         };
         Ok(self.training.restore(name, &bytes)?)
+    }
+
+    /// The metrics of the epoch so far, by name, without those of validation. Empty at an epoch's end, whose event has them.
+    pub fn metrics(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.measures
+            .iter()
+            .zip(self.sums)
+            .map(|(measure, sums)| (measure.name.as_str(), measure.finish(sums)))
+    }
+
+    /// The training itself.
+    pub fn training(&mut self) -> &mut Training {
+        self.training
     }
 
     /// What the learning rate is multiplied by, beside any schedule.

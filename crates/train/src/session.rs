@@ -217,7 +217,9 @@ impl Trainer {
         for callback in &mut self.callbacks {
             if let Some(training) = &mut self.training {
                 let rate_factor = &mut self.progress.rate_factor;
-                callback.on_epoch_model(event, &mut LiveModel { training, rate_factor })?;
+                let (measures, sums) = (&self.metrics[..], &self.progress.sums[..]);
+                let mut model = LiveModel { training, rate_factor, measures, sums };
+                callback.on_epoch_model(event, &mut model)?;
             }
             match callback.on_epoch(event)? {
                 Verdict::GoOn => {}

@@ -158,3 +158,25 @@ fn a_callback_changes_weights_and_rate_and_a_schedule_is_any_closure() {
     let why = wrong.fit(data().batch(10), Epochs(1)).unwrap_err().to_string();
     assert!(why.contains("there is no parameter nosuch"), "{why}");
 }
+
+#[test]
+fn a_callback_sees_the_metrics_of_the_epoch_so_far_after_every_step() {
+    #[derive(Clone, Default)]
+    struct Seen(std::sync::Arc<std::sync::Mutex<Vec<(String, f64)>>>);
+    impl Callback for Seen {
+        fn on_step_model(&mut self, _: &StepEvent, model: &mut LiveModel<'_>) -> Result<()> {
+            let now = model.metrics().map(|(name, value)| (name.to_string(), value));
+            *self.0.lock().unwrap() = now.collect();
+            Ok(())
+        }
+    }
+    let seen = Seen::default();
+    let mut trainer = Trainer::new(model(), softmax_cross_entropy, Sgd::new(0.1))
+        .device(Device::cpu_threads(1).unwrap())
+        .metrics([plimsoll_nn::Metric::Accuracy])
+        .callback(seen.clone());
+    let history = trainer.fit(data().batch(10), Epochs(1)).unwrap();
+    let last = seen.0.lock().unwrap().clone();
+    assert_eq!(last, history[0].metrics);
+    assert_eq!(last[0].0, "accuracy");
+}

@@ -40,6 +40,8 @@ pub struct Memory {
 enum Bytes {
     Static(&'static [u8]),
     Shared(Arc<dyn AsRef<[u8]> + Send + Sync>),
+    /// Memory of somebody else, who counts it.
+    Borrowed(Arc<dyn AsRef<[u8]> + Send + Sync>),
 }
 
 struct Typed<T>(Arc<[T]>);
@@ -63,14 +65,14 @@ impl Memory {
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Static(bytes) => bytes,
-            Bytes::Shared(bytes) => (**bytes).as_ref(),
+            Bytes::Shared(bytes) | Bytes::Borrowed(bytes) => (**bytes).as_ref(),
         }
     }
 
     /// What is not part of the program itself.
     fn held(&self) -> u64 {
         match self.bytes {
-            Bytes::Static(_) => 0,
+            Bytes::Static(_) | Bytes::Borrowed(_) => 0,
             Bytes::Shared(_) => self.bytes().len() as u64,
         }
     }
@@ -119,11 +121,7 @@ impl Column {
     pub fn memory(name: &str, numbers: impl Into<Memory>, shape: impl Into<Vec<usize>>) -> Result<Column> {
         let (memory, shape) = (numbers.into(), shape.into());
         let row_bytes = shape.iter().product::<usize>() * memory.dtype.bytes();
-        if row_bytes == 0 || !memory.bytes().len().is_multiple_of(row_bytes) {
-            let what = format!("{} bytes do not make whole rows of shape {shape:?}", memory.bytes().len());
-            return Err(Error::Stage(format!("column '{name}': {what}")));
-        }
-        let rows = (memory.bytes().len() / row_bytes) as u64;
+        let rows = whole_rows(name, memory.bytes().len(), memory.dtype.bytes(), &shape)?;
         let dtype = memory.dtype;
         let place = Place::Memory(memory);
         let Some(kind) = kind_of(dtype) else {
@@ -139,6 +137,38 @@ impl Column {
             rows,
             shape,
         ))
+    }
+
+    /// An array in memory that somebody else holds and counts: `bytes` gives its elements in C order for as long as the column is there,
+    /// and a pipeline declares nothing for it. `shape` is that of one row; `kind` says what the array is for. Nothing is scaled.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset, FieldKind};
+    /// use plimsoll_formats::Element;
+    /// use std::sync::Arc;
+    ///
+    /// let pixels = Column::array("x", Arc::new(vec![0u8, 128, 255, 1]), Element::U8, [2], FieldKind::Numbers)?;
+    /// let batch = Dataset::columns([pixels])?.batch(2).batches()?.next().unwrap()?;
+    /// assert_eq!(batch.field(0).unwrap().get::<f32>()?, [0.0, 128.0, 255.0, 1.0]);
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The bytes are no whole number of rows.
+    pub fn array(
+        name: &str,
+        bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        element: Element,
+        shape: impl Into<Vec<usize>>,
+        kind: FieldKind,
+    ) -> Result<Column> {
+        let shape = shape.into();
+        let dtype = element.widened();
+        let memory = Memory { bytes: Bytes::Borrowed(bytes), dtype };
+        let rows = whole_rows(name, memory.bytes().len(), element.bytes(), &shape)?;
+        let stored = Stored { element, big_endian: cfg!(target_endian = "big") };
+        let column = Column::declared(name, Place::Memory(memory), stored, rows, shape);
+        Ok(column.read_as(ReadAs { kind: Some(kind), scale: None }))
     }
 
     /// An array in a file, from byte `start` on; `shape` includes the rows.
@@ -231,6 +261,16 @@ impl Column {
         }
         Ok(())
     }
+}
+
+/// How many rows of a shape these bytes are.
+fn whole_rows(name: &str, bytes: usize, element: usize, shape: &[usize]) -> Result<u64> {
+    let row = shape.iter().product::<usize>() * element;
+    if row == 0 || !bytes.is_multiple_of(row) {
+        let what = format!("{bytes} bytes do not make whole rows of shape {shape:?}");
+        return Err(Error::Stage(format!("column '{name}': {what}")));
+    }
+    Ok((bytes / row) as u64)
 }
 
 #[cfg(unix)]

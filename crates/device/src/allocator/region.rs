@@ -9,6 +9,10 @@ use super::MIN_ALIGN;
 /// The region starts on a page, so that offsets and addresses are aligned alike up to this.
 const REGION_ALIGN: usize = 4096;
 
+/// A request of so many bytes is given pages of its own, which go back to the system when it is: the C library takes none above half
+/// of this from its heap.
+const OWN_PAGES: usize = 64 << 20;
+
 /// An aligned address for a block of no bytes.
 pub(super) fn dangling(align: usize) -> NonNull<u8> {
     NonNull::without_provenance(NonZero::new(align).unwrap_or(NonZero::<usize>::MIN))
@@ -31,8 +35,11 @@ impl Region {
     pub fn reserve(size: usize) -> Option<Region> {
         let layout = Layout::from_size_align(size.max(MIN_ALIGN), REGION_ALIGN).ok()?;
         // SAFETY: The size of the layout is not zero.
-        let start = unsafe { alloc(layout) };
-        Some(Region { start: NonNull::new(start)?, layout })
+        let start = NonNull::new(unsafe { alloc(layout) })?;
+        if size >= OWN_PAGES {
+            pages::keep_from_children(start, size / REGION_ALIGN * REGION_ALIGN);
+        }
+        Some(Region { start, layout })
     }
 
     pub fn address(&self) -> usize {
@@ -67,6 +74,14 @@ mod pages {
     }
 
     const MADV_DONTNEED: c_int = 4;
+    const MADV_DONTFORK: c_int = 10;
+
+    /// Leaves pages out of forked children. Most of a region is address space that is never touched, and a system that would have to
+    /// promise it to a child too refuses to fork.
+    pub fn keep_from_children(start: NonNull<u8>, length: usize) {
+        // SAFETY: The range is whole pages that are the region's own; should the system refuse, children merely have them.
+        unsafe { madvise(start.as_ptr().cast(), length, MADV_DONTFORK) };
+    }
 
     pub fn discard(start: NonNull<u8>, length: usize) {
         // SAFETY: The range is whole pages of private anonymous memory of the region that no block lies in; should
@@ -78,6 +93,7 @@ mod pages {
 #[cfg(not(target_os = "linux"))]
 mod pages {
     pub fn discard(_: std::ptr::NonNull<u8>, _: usize) {}
+    pub fn keep_from_children(_: std::ptr::NonNull<u8>, _: usize) {}
 }
 
 impl Drop for Region {

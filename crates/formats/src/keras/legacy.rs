@@ -8,6 +8,7 @@ use super::bytes::Bytes;
 use super::hdf5::Hdf5;
 use super::hdf5_types::Text;
 use super::hdf5_write::Attributes;
+use super::live::Held;
 use super::{KerasFile, Kind, Layer, Limits, Reason, Variable, config, json};
 use serde_json::Value;
 
@@ -22,7 +23,7 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
     let attrs = hdf5.texts("")?.unwrap_or_default();
     let Some(config) = one(&attrs, "model_config") else {
         super::check_numbers(&variables)?;
-        return Ok(KerasFile::of_variables(Kind::Weights, variables, bytes));
+        return Ok(KerasFile::of_variables(Kind::Weights, variables, Held::File(bytes)));
     };
     if config.len() as u64 > limits.json {
         return Err(Reason::limit("the size of model_config", config.len() as u64, limits.json));
@@ -46,7 +47,7 @@ pub(super) fn read(bytes: Bytes, limits: &Limits) -> Result<KerasFile, Reason> {
         version,
         root: Some(root),
         compile_config,
-        ..KerasFile::of_variables(Kind::Legacy, variables, bytes)
+        ..KerasFile::of_variables(Kind::Legacy, variables, Held::File(bytes))
     };
     file.groups.insert(String::new(), attrs);
     let layers = file.model().map_or(&[][..], |model| &model.layers).iter().map(|layer| layer.path.clone());

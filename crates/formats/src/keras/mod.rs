@@ -4,6 +4,8 @@
 //! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. All three are
 //! written again with new values, the optimizer's state included, for `keras.models.load_model` to open.
 //!
+//! A model that is in the memory of a running Keras is read the same way ([`KerasFile::live`]).
+//!
 //! What is not here: the meaning of layers. A layer unknown to the importer, or one that carries Python code, is data
 //! with a class name and a place.
 //!
@@ -33,18 +35,21 @@ mod hdf5_types;
 mod hdf5_write;
 mod json;
 mod legacy;
+mod live;
 mod names;
 mod write;
 
 pub use calls::{Argument, Call, Port, TensorRef};
 pub use config::{Layer, Model, Policy};
 pub use error::{Error, Reason};
+pub use live::Values;
 pub use write::{Contents, write_keras, write_weights};
 
 use crate::Element;
 use bytes::{Bytes, ReadSeek};
 use hdf5::Hdf5;
 use hdf5_write::Attributes;
+use live::Held;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -132,7 +137,7 @@ pub struct KerasFile {
     ordered: BTreeMap<String, Vec<usize>>,
     /// Legacy files store texts on their groups: the configuration, the names of layers and weights.
     groups: BTreeMap<String, Attributes>,
-    bytes: Bytes,
+    held: Held,
 }
 
 impl KerasFile {
@@ -190,11 +195,11 @@ impl KerasFile {
             version,
             root: Some(root),
             compile_config,
-            ..KerasFile::of_variables(Kind::Archive, variables, archive.weights)
+            ..KerasFile::of_variables(Kind::Archive, variables, Held::File(archive.weights))
         })
     }
 
-    fn of_variables(kind: Kind, variables: Vec<Variable>, bytes: Bytes) -> KerasFile {
+    fn of_variables(kind: Kind, variables: Vec<Variable>, held: Held) -> KerasFile {
         let by_path = variables.iter().enumerate().map(|(i, variable)| (variable.path.clone(), i)).collect();
         KerasFile {
             file: String::new(),
@@ -208,7 +213,7 @@ impl KerasFile {
             by_path,
             ordered: BTreeMap::new(),
             groups: BTreeMap::new(),
-            bytes,
+            held,
         }
     }
 
@@ -290,7 +295,7 @@ impl KerasFile {
             let (expected, found) = (variable.bytes, buffer.len());
             return Err(Reason::Size { path: path.to_string(), expected, found }.of(&self.file));
         }
-        self.bytes.read_exact_at(variable.offset, buffer).map_err(|e| Reason::from(e).of(&self.file))?;
+        self.held.read(variable, buffer).map_err(|e| Reason::from(e).of(&self.file))?;
         if variable.element == Element::Bool && buffer.iter().any(|byte| *byte > 1) {
             return Err(Reason::weights(path, "a truth value is neither 0 nor 1").of(&self.file));
         }

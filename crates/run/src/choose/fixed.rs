@@ -76,7 +76,7 @@ impl FixedMemory {
             return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
         }
         let known = device.memory_info().current + if started { self.reserved } else { Bytes::ZERO };
-        let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+        let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
         own + RESERVE <= self.program
     }
 }
@@ -96,7 +96,7 @@ pub fn host_program(device: &Device) -> Bytes {
         // The emulator's tensors are in the host's memory.
         let taken = device.taken().unwrap_or(Bytes::ZERO);
         let tensors = device.memory_info().reserved.saturating_sub(taken);
-        process::resident().unwrap_or(Bytes::ZERO).saturating_sub(tensors)
+        process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(tensors)
     });
     host_figure(own, libraries)
 }
@@ -114,7 +114,7 @@ fn host_figure(own: Bytes, libraries: Bytes) -> Bytes {
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
     static MEASURED: AtomicU64 = AtomicU64::new(0);
-    let own = process::resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
+    let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
     let (figure, measured) = declared(own, Bytes(MEASURED.load(Ordering::Relaxed)));
     if let Some(measured) = measured {
         MEASURED.store(measured.get(), Ordering::Relaxed);

@@ -59,6 +59,11 @@ impl StepPlan {
         }
     }
 
+    /// The memory limit that it was made for, if there was one.
+    pub fn limit(&self) -> Option<Bytes> {
+        self.limit
+    }
+
     /// What its owner should be told though it can be run: that f64 tensors enter a step whose other floats are narrower, by name.
     pub fn remark(&self) -> Option<String> {
         self.subject.remark()

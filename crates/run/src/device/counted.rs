@@ -18,7 +18,7 @@ pub struct Counted {
 
 impl Device {
     /// What a memory limit counts: the process's memory on a card, as NVML counts it; its resident set where tensors are in the
-    /// host's memory.
+    /// host's memory, less what a program around the engine held before ([`process::held_before`]).
     ///
     /// ```
     /// use plimsoll_run::Device;
@@ -28,8 +28,9 @@ impl Device {
     /// ```
     pub fn counted(&self) -> Counted {
         let Some(taken) = self.taken() else {
-            let now = process::resident().unwrap_or(Bytes::ZERO);
-            return Counted { now, peak: process::peak_resident().unwrap_or(now).max(now) };
+            let now = process::own_resident().unwrap_or(Bytes::ZERO);
+            let peak = process::peak_resident().unwrap_or(now).saturating_sub(process::held_before());
+            return Counted { now, peak: peak.max(now) };
         };
         let tensors = self.memory_info();
         // The emulator's memory is the host's, and nobody counts it for a card.
@@ -46,7 +47,7 @@ impl Device {
         if self.taken().is_some() {
             return Some(self.capacity().unwrap_or_else(|| self.memory_info().limit));
         }
-        Some(process::resident().unwrap_or(Bytes::ZERO) + process::available_memory()?)
+        Some(process::own_resident().unwrap_or(Bytes::ZERO) + process::available_memory()?)
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     }
     let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)
-        .or_else(|| process::resident().map(|resident| resident.saturating_sub(rows.measured)));
+        .or_else(|| process::own_resident().map(|resident| resident.saturating_sub(rows.measured)));
     program_rows(&step.device, program, reserved, own, &mut rows);
     let rest = variant.info.planned.saturating_sub(rows.planned);
     if rest > Bytes::ZERO {

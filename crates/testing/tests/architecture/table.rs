@@ -96,6 +96,7 @@ pub const CRATES: &[Crate] = &[
     row("report", &["record"], "the engine", &["plimsoll_run"]),
     row("plimsoll", &["data", "device", "formats", "graph", "keras", "nn", "plan", "run", "train"], "", &[]),
     row("cli", &["explain", "plimsoll", "report"], "", &[]),
+    row("python", &["cli", "explain", "plimsoll", "report"], "", &[]),
     row("testing", &["device", "graph"], "models, training", &["plimsoll_run"]),
 ];
 

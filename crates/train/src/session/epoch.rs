@@ -98,7 +98,9 @@ impl Trainer {
                     callback.on_step(&event)?;
                     if let Some(training) = &mut self.training {
                         let rate_factor = &mut self.progress.rate_factor;
-                        callback.on_step_model(&event, &mut LiveModel { training, rate_factor })?;
+                        let (measures, sums) = (&self.metrics[..], &self.progress.sums[..]);
+                        let mut model = LiveModel { training, rate_factor, measures, sums };
+                        callback.on_step_model(&event, &mut model)?;
                     }
                 }
                 Ok(())

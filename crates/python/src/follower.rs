@@ -1,0 +1,189 @@
+//! Turns what happens in a run into calls of Python: callbacks at the ends of steps and epochs, and Ctrl-C.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use plimsoll::internals::train::LiveModel as Training;
+use plimsoll::prelude::Callback;
+use plimsoll::train::{EpochEvent, Error, Notice, Result, RunPlan, StepEvent, Verdict};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::Failure;
+use crate::model::LiveModel;
+
+/// Signals are looked for as often while input is waited for.
+const OFTEN: Duration = Duration::from_millis(50);
+
+/// What Python raised in a run, or what failed on the way to it.
+pub type Raised = Arc<Mutex<Option<Failure>>>;
+
+/// What the Python side wants to be told.
+#[derive(Clone, Copy, FromPyObject)]
+pub struct Wants {
+    /// Of every step.
+    #[pyo3(item)]
+    steps: bool,
+    /// With the weights of that step in the Keras model.
+    #[pyo3(item)]
+    step_weights: bool,
+    /// With the weights of that epoch in the Keras model.
+    #[pyo3(item)]
+    epoch_weights: bool,
+}
+
+/// Follows a run for Python. `told` has `begin(plan)`, `step(number, logs)`, `epoch(number, logs)` and `notice(text)`; `step` and `epoch`
+/// return whether to stop and a learning rate, or none to leave it.
+pub struct Follower {
+    told: Py<PyAny>,
+    model: Arc<Py<LiveModel>>,
+    wants: Wants,
+    /// The learning rate that the optimizer has where nothing multiplies it; none where a schedule sets it.
+    rate: Option<f64>,
+    raised: Raised,
+    is_stopping: bool,
+    looked: Instant,
+    /// The epoch of the last step, and the steps of it.
+    epoch: (u64, u64),
+}
+
+impl Follower {
+    /// Someone to tell, for the run of a model.
+    pub fn new(
+        told: Py<PyAny>,
+        model: Arc<Py<LiveModel>>,
+        wants: Wants,
+        rate: Option<f64>,
+        raised: Raised,
+    ) -> Follower {
+        Follower {
+            told,
+            model,
+            wants,
+            rate,
+            raised,
+            is_stopping: false,
+            looked: Instant::now(),
+            epoch: (0, 0),
+        }
+    }
+
+    /// Keeps what went wrong for the caller, and ends the run.
+    fn failed(&mut self, failure: Failure) -> Error {
+        self.is_stopping = true;
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        Error::Mismatch("Python ended the run".into())
+    }
+
+    /// What Python answers to a step or an epoch: whether to stop, and a learning rate.
+    fn ask(&mut self, method: &str, number: u64, logs: &[(&str, f64)]) -> Result<(bool, Option<f64>)> {
+        let asked = Python::attach(|py| -> PyResult<(bool, Option<f64>)> {
+            py.check_signals()?;
+            let dict = PyDict::new(py);
+            for (name, value) in logs {
+                dict.set_item(name, value)?;
+            }
+            self.told.bind(py).call_method1(method, (number, dict))?.extract()
+        });
+        self.looked = Instant::now();
+        asked.map_err(|error| self.failed(Failure::Raised(error)))
+    }
+
+    fn set_rate(&mut self, rate: Option<f64>, training: &mut Training<'_>) -> Result<()> {
+        let (Some(base), Some(rate)) = (self.rate, rate) else { return Ok(()) };
+        if rate == base * training.rate_factor() {
+            return Ok(());
+        }
+        if base == 0.0 {
+            let why = "a callback changed the learning rate of an optimizer that was compiled with 0; compile it with another";
+            return Err(self.failed(Failure::Plain(why.into())));
+        }
+        training.set_rate_factor(rate / base);
+        Ok(())
+    }
+
+    fn write_back(&mut self, training: &mut Training<'_>) -> Result<()> {
+        let model = self.model.clone();
+        model.get().write_back(training.training()).map_err(|failure| self.failed(failure))
+    }
+
+    /// Takes up what a callback has changed of the weights.
+    fn take_up(&mut self, training: &mut Training<'_>) -> Result<()> {
+        let model = self.model.clone();
+        let live = model.get();
+        if live.is_changed(training.training()).map_err(|failure| self.failed(failure))? {
+            live.model.restore(training.training()).map_err(|e| self.failed(crate::errors::plain(e)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Callback for Follower {
+    fn name(&self) -> &str {
+        "python"
+    }
+
+    fn on_start(&mut self, _: &RunPlan<'_>) -> Result<()> {
+        // Planning may have taken long.
+        let looked = Python::attach(|py| py.check_signals());
+        looked.map_err(|error| self.failed(Failure::Raised(error)))
+    }
+
+    fn wants_to_stop(&mut self) -> bool {
+        if !self.is_stopping && self.looked.elapsed() >= OFTEN {
+            self.looked = Instant::now();
+            if let Err(error) = Python::attach(|py| py.check_signals()) {
+                self.failed(Failure::Raised(error));
+            }
+        }
+        self.is_stopping
+    }
+
+    fn on_step_model(&mut self, step: &StepEvent, training: &mut Training<'_>) -> Result<()> {
+        let number = if self.epoch.0 == step.epoch { self.epoch.1 } else { 0 };
+        self.epoch = (step.epoch, number + 1);
+        if !self.wants.steps {
+            return Ok(());
+        }
+        if self.wants.step_weights {
+            self.write_back(training)?;
+        }
+        let mut logs = vec![("loss".to_string(), step.mean_loss)];
+        logs.extend(training.metrics().map(|(name, value)| (name.to_string(), value)));
+        let logs: Vec<(&str, f64)> = logs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        let (stops, rate) = self.ask("step", number, &logs)?;
+        if self.wants.step_weights {
+            self.take_up(training)?;
+        }
+        self.is_stopping |= stops;
+        self.set_rate(rate, training)
+    }
+
+    fn on_epoch_model(&mut self, event: &EpochEvent, training: &mut Training<'_>) -> Result<()> {
+        if self.wants.epoch_weights {
+            self.write_back(training)?;
+        }
+        let mut logs = vec![("loss", event.loss)];
+        logs.extend(event.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        let (stops, rate) = self.ask("epoch", event.epoch - 1, &logs)?;
+        if self.wants.epoch_weights {
+            self.take_up(training)?;
+        }
+        self.is_stopping |= stops;
+        self.set_rate(rate, training)
+    }
+
+    fn on_epoch(&mut self, _: &EpochEvent) -> Result<Verdict> {
+        Ok(if self.is_stopping {
+            Verdict::Stop("a callback of Python asked for it".into())
+        } else {
+            Verdict::GoOn
+        })
+    }
+
+    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
+        let json = notice.to_json().to_string();
+        let told = Python::attach(|py| self.told.bind(py).call_method1("notice", (json,)).map(drop));
+        told.map_err(|error| self.failed(Failure::Raised(error)))
+    }
+}

@@ -1,0 +1,51 @@
+//! The engine as `plimsoll._native`, a module of Python: what the package under `python/` calls.
+//!
+//! Here stands only what must be compiled: arrays as columns, a live Keras model as a model of ours, runs without the interpreter's
+//! lock, errors as exceptions. What Keras's arguments mean is said in Python.
+
+mod array;
+mod call;
+mod errors;
+mod follower;
+mod model;
+mod plan;
+mod run;
+mod source;
+mod stream;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+mod native {
+    use super::*;
+
+    #[pymodule_export]
+    use super::model::LiveModel;
+    #[pymodule_export]
+    use super::plan::page;
+    #[pymodule_export]
+    use super::run::{evaluate, fit, plan, predict};
+    #[pymodule_export]
+    use super::source::{Data, arrays, batches, files};
+
+    /// The version of the engine.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// The `plimsoll` command: words in, exit code out.
+    #[pyfunction]
+    fn command(py: Python<'_>, words: Vec<String>) -> PyResult<u8> {
+        call::caught(py, || Ok(plimsoll_cli::command(words)))
+    }
+
+    /// Explains an out-of-memory report of another system: as text, as JSON and as a page.
+    #[pyfunction]
+    fn explain(py: Python<'_>, report: Vec<u8>, name: &str) -> PyResult<(String, String, String)> {
+        call::caught(py, || {
+            let told = plimsoll_explain::explain(&report[..], name).map_err(errors::plain)?;
+            let json = serde_json::to_string(&told).map_err(errors::plain)?;
+            Ok((told.to_string(), json, told.to_html()))
+        })
+    }
+}

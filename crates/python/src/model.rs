@@ -1,0 +1,184 @@
+//! Turns a model of a running Keras into a model of ours, and what was trained of it back into the variables of that Keras.
+
+use std::io;
+use std::sync::Arc;
+
+use plimsoll::internals::formats::keras::{Values, Variable};
+use plimsoll::internals::run::Precision;
+use plimsoll::keras::KerasModel;
+use plimsoll::nn::Training;
+use plimsoll::prelude::*;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::array::{Array, element, numpy_name};
+use crate::call;
+use crate::errors::{Failure, plain};
+
+/// What Python gives and takes of a model's variables: `read(path)` an array, `write(path, dtype, shape, bytes)`.
+struct Variables(Py<PyAny>);
+
+impl Values for Variables {
+    fn read_into(&self, path: &str, buffer: &mut [u8]) -> io::Result<()> {
+        let read = |py: Python<'_>| -> PyResult<()> {
+            let array = Array::new(&self.0.bind(py).call_method1("read", (path,))?)?;
+            let bytes = array.as_ref();
+            if bytes.len() != buffer.len() {
+                let (found, expected) = (bytes.len(), buffer.len());
+                let why = format!("it has {found} bytes now and had {expected} when the model was read");
+                return Err(pyo3::exceptions::PyValueError::new_err(why));
+            }
+            buffer.copy_from_slice(bytes);
+            Ok(())
+        };
+        Python::attach(read).map_err(io::Error::other)
+    }
+}
+
+/// A model of a running Keras.
+#[pyclass(frozen, module = "plimsoll._native")]
+pub struct LiveModel {
+    pub model: KerasModel,
+    variables: Arc<Variables>,
+}
+
+#[pymethods]
+impl LiveModel {
+    /// `config` is what would be `config.json` of the model's file, `listed` its variables by path, type and shape, `store` has `read`
+    /// and `write` for their values. `inputs` are shapes of samples, where the model leaves axes open.
+    #[new]
+    #[pyo3(signature = (name, config, version, listed, store, inputs=None, precision=None))]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        config: &str,
+        version: &str,
+        listed: Vec<(String, String, Vec<usize>)>,
+        store: Py<PyAny>,
+        inputs: Option<Vec<Vec<usize>>>,
+        precision: Option<&str>,
+    ) -> PyResult<LiveModel> {
+        let variable = |(path, dtype, shape): (String, String, Vec<usize>)| {
+            let too_large = || plain(format!("the variable {path} is too large"));
+            Variable::new(&path, element(&dtype).map_err(Failure::Raised)?, &shape).ok_or_else(too_large)
+        };
+        let variables = Arc::new(Variables(store));
+        let open = || -> Result<LiveModel, Failure> {
+            let listed: Vec<Variable> = listed.into_iter().map(variable).collect::<Result<_, _>>()?;
+            let values: Arc<dyn Values> = variables.clone();
+            let open = |inputs: Option<&[Type]>| {
+                KerasModel::live(name, config, version, listed.clone(), values.clone(), inputs).map_err(plain)
+            };
+            let mut model = open(None)?;
+            if let Some(shapes) = inputs {
+                let types: Vec<Type> = shapes
+                    .iter()
+                    .zip(model.input_dtypes())
+                    .map(|(shape, dtype)| Type::new(dtype, [&[1], &shape[..]].concat()))
+                    .collect();
+                model = open(Some(&types))?;
+            }
+            if let Some(precision) = precision {
+                model = model.with_precision(precision.parse::<Precision>().map_err(plain)?);
+            }
+            Ok(LiveModel { model, variables: variables.clone() })
+        };
+        call::caught(py, open)
+    }
+
+    /// Names of the inputs, each with whether whole numbers are taken as such.
+    fn inputs(&self) -> Vec<(String, bool)> {
+        let dtypes = self.model.input_dtypes();
+        self.model.input_names().into_iter().zip(dtypes.iter().map(|dtype| !dtype.is_float())).collect()
+    }
+
+    /// Of each output its name, its shape for one sample, and whether its labels are numbers of classes; the last only where the model
+    /// was compiled.
+    fn outputs(&self) -> PyResult<Vec<(String, Vec<usize>, bool)>> {
+        let classes = match self.model.is_compiled() {
+            true => self.model.labels_are_classes().map_err(raised)?,
+            false => vec![false; self.model.n_outputs()],
+        };
+        let shape = |ty: &Type| ty.shape.iter().skip(1).copied().collect();
+        let names = self.model.output_names().iter().cloned();
+        Ok(names
+            .zip(self.model.outputs())
+            .zip(classes)
+            .map(|((name, ty), own)| (name, shape(ty), own))
+            .collect())
+    }
+
+    /// The outputs that have a loss or a metric, by number: labels are given for these.
+    fn labelled(&self) -> PyResult<Vec<usize>> {
+        Ok(self.model.measured().map_err(raised)?.labelled)
+    }
+
+    /// What the model was compiled with and is not followed here, in sentences.
+    fn notices(&self) -> PyResult<Vec<String>> {
+        let compiled = self.model.compiled().map_err(raised)?;
+        let others = compiled.other_metrics.iter().map(|metric| format!("a metric is not counted: {metric}"));
+        Ok(others.chain(compiled.notices.clone()).collect())
+    }
+}
+
+fn raised(error: plimsoll::keras::Error) -> PyErr {
+    Python::attach(|py| plain(error).raised(py))
+}
+
+impl LiveModel {
+    /// Room for the largest variable on its way out: its bytes here, those handed to Python, and what its Keras makes of them.
+    pub fn exchange_bytes(&self) -> Bytes {
+        Bytes(self.model.restoring_bytes().get() * 4)
+    }
+
+    /// Gives Keras what was trained.
+    pub fn write_back(&self, training: &Training) -> Result<(), Failure> {
+        let mut raised = None;
+        let written = self.model.each_variable(training, |variable, bytes| {
+            Python::attach(|py| self.write(py, variable, bytes)).map_err(|error| {
+                let told = io::Error::other(error.to_string());
+                raised = Some(error);
+                told
+            })
+        });
+        match (written, raised) {
+            (Ok(_), _) => Ok(()),
+            (Err(_), Some(error)) => Err(Failure::Raised(error)),
+            (Err(error), None) => Err(plain(error)),
+        }
+    }
+
+    fn write(&self, py: Python<'_>, variable: &Variable, bytes: &[u8]) -> PyResult<()> {
+        let arguments = (
+            variable.path.as_str(),
+            numpy_name(variable.element),
+            variable.shape.clone(),
+            PyBytes::new(py, bytes),
+        );
+        self.variables.0.bind(py).call_method1("write", arguments).map(drop)
+    }
+
+    /// Whether Keras holds other values than the training: somebody changed them.
+    pub fn is_changed(&self, training: &Training) -> Result<bool, Failure> {
+        let (mut held, mut changed) = (Vec::new(), false);
+        self.model
+            .each_variable(training, |variable, bytes| {
+                if !changed && !self.is_rate(variable)? {
+                    held.resize(bytes.len(), 0);
+                    self.variables.read_into(&variable.path, &mut held)?;
+                    changed = held != bytes;
+                }
+                Ok(())
+            })
+            .map_err(plain)?;
+        Ok(changed)
+    }
+
+    /// Whether a variable is the learning rate, which is Keras's own to say.
+    fn is_rate(&self, variable: &Variable) -> io::Result<bool> {
+        let asked = Python::attach(|py| {
+            self.variables.0.bind(py).call_method1("is_rate", (variable.path.as_str(),))?.extract::<bool>()
+        });
+        asked.map_err(io::Error::other)
+    }
+}

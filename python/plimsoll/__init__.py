@@ -1,0 +1,54 @@
+"""Trains neural networks inside a memory limit that you name.
+
+>>> import plimsoll                                                     # doctest: +SKIP
+>>> history = plimsoll.fit(model, x, y, epochs=3, memory="2GiB")        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from plimsoll._native import __version__
+from plimsoll.errors import MemoryLimitError, OutOfMemoryError, PlimsollError
+
+if TYPE_CHECKING:
+    from plimsoll._data import Dataset
+    from plimsoll._fit import evaluate, fit, plan, predict, report
+    from plimsoll._plan import Explanation, Plan, Report, explain
+
+__all__ = [
+    "Dataset",
+    "Explanation",
+    "MemoryLimitError",
+    "OutOfMemoryError",
+    "Plan",
+    "PlimsollError",
+    "Report",
+    "__version__",
+    "evaluate",
+    "explain",
+    "fit",
+    "plan",
+    "predict",
+    "report",
+]
+
+# Loaded when they are first used: the command needs no NumPy, and its memory counts.
+_PLACES = {
+    **dict.fromkeys(("evaluate", "fit", "plan", "predict", "report"), "plimsoll._fit"),
+    "Dataset": "plimsoll._data",
+    **dict.fromkeys(("Explanation", "Plan", "Report", "explain"), "plimsoll._plan"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'plimsoll' has no attribute {name!r}")
+    value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,335 @@
+"""Data as Keras takes it - arrays, generators, PyDatasets, tf.data, DataLoaders - as data of the engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator
+
+import numpy as np
+
+from plimsoll import _native
+
+Field = tuple[str, str]
+
+
+@dataclass
+class Source:
+    """Data that is ready for a run."""
+
+    data: _native.Data
+    batch_size: int
+    #: Batches of a pass, where that is known.
+    steps: int | None
+    #: Samples of a pass, where that is known.
+    samples: int | None
+    #: Bytes that had to be copied: arrays that were not in C order, or no arrays.
+    copied: int = 0
+
+
+@dataclass
+class Wanted:
+    """What a model takes: fields of samples, in order."""
+
+    inputs: list[tuple[str, bool]]
+    #: Shapes of the inputs, ``None`` for an axis that is open.
+    input_shapes: list[tuple[int | None, ...]]
+    outputs: list[tuple[str, list[int], bool]]
+    labelled: list[int]
+
+    @property
+    def labels(self) -> list[tuple[str, list[int], bool]]:
+        return [self.outputs[i] for i in self.labelled]
+
+    def fields(self, labels: bool, weights: bool) -> list[Field]:
+        fields = [(name, "indices" if whole else "numbers") for name, whole in self.inputs]
+        if labels:
+            fields += [(name, "label") for name, _, _ in self.labels]
+        if weights:
+            fields.append(("sample_weight", "label"))
+        return fields
+
+
+def as_array(value: Any, name: str) -> tuple[np.ndarray, int]:
+    """A plain array in C order, and how many bytes had to be copied for it."""
+    array: np.ndarray
+    if isinstance(value, np.ndarray):
+        array = value.view(np.ndarray)
+    elif hasattr(value, "__dlpack__"):
+        try:
+            array = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError):
+            array = np.asarray(value)
+    else:
+        array = np.asarray(value)
+    if array.dtype.hasobject or array.dtype.kind in "USMmVc" and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name} has elements of {array.dtype}; numbers belong there")
+    if array.ndim == 0:
+        raise ValueError(f"{name} is a single number; an array with a row for every sample belongs there")
+    taken = array
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    is_shared = isinstance(value, np.ndarray) and array is taken
+    if not is_shared and array.base is None:
+        return array, array.nbytes
+    return array, 0
+
+
+def fitted(array: np.ndarray, shape: Iterable[int | None], name: str) -> np.ndarray:
+    """An array whose rows have this shape; as in Keras, a last axis of length 1 may be missing or be too many."""
+    want, have = tuple(shape), array.shape[1:]
+
+    def like(have: tuple[int, ...]) -> bool:
+        return len(have) == len(want) and all(w is None or w == h for w, h in zip(want, have))
+
+    if like(have):
+        return array
+    if like((*have, 1)):
+        return array.reshape((*array.shape, 1))
+    if have and have[-1] == 1 and like(have[:-1]):
+        return array.reshape(array.shape[:-1])
+    raise ValueError(f"{name} has samples of shape {have}, and the model takes {want}")
+
+
+def _parts(value: Any, names: list[str], what: str) -> list[Any]:
+    """The arrays of a structure, in the order of these names."""
+    if isinstance(value, dict):
+        unknown = [key for key in value if key not in names]
+        missing = [name for name in names if name not in value]
+        if unknown or missing:
+            raise ValueError(f"{what} has {', '.join(map(str, value))}; the model wants {', '.join(names)}")
+        return [value[name] for name in names]
+    # A list of numbers is an array, as in Keras; a list of arrays is one for each.
+    if isinstance(value, (list, tuple)) and value and all(hasattr(part, "shape") or isinstance(part, (list, tuple)) for part in value):
+        if len(value) == len(names):
+            return list(value)
+        if len(names) > 1 or all(hasattr(part, "shape") for part in value):
+            raise ValueError(f"{what} is a list of {len(value)} arrays; the model wants {len(names)}: {', '.join(names)}")
+    if len(names) != 1:
+        raise ValueError(f"{what} is one array; the model wants {len(names)}: {', '.join(names)}")
+    return [value]
+
+
+def _labels(y: Any, wanted: Wanted) -> list[Any]:
+    """The labels of the outputs that have a loss or a metric."""
+    names, all_names = [name for name, _, _ in wanted.labels], [name for name, _, _ in wanted.outputs]
+    if isinstance(y, dict):
+        return _parts({key: value for key, value in y.items() if key in names or key not in all_names}, names, "y")
+    if isinstance(y, (list, tuple)) and len(names) < len(all_names) == len(y):
+        return [_parts(y, all_names, "y")[i] for i in wanted.labelled]
+    return _parts(y, names, "y")
+
+
+def _class_weights(class_weight: dict[int, float], labels: list[np.ndarray], wanted: Wanted) -> np.ndarray:
+    """A weight for each sample, by its class."""
+    if len(labels) != 1:
+        raise ValueError("class_weight is for models with one output; give sample_weight")
+    y = labels[0]
+    _, shape, _ = wanted.labels[0]
+    is_one_hot = y.ndim > 1 and y.shape[1:] == tuple(shape) and y.shape[-1] > 1
+    classes = y.argmax(axis=-1) if is_one_hot else np.rint(y.reshape(len(y), -1)[:, 0]).astype(np.int64)
+    if classes.ndim != 1:
+        raise ValueError("class_weight is for one class a sample; give sample_weight")
+    weights = np.ones(len(classes), np.float32)
+    for number, weight in class_weight.items():
+        weights[classes == int(number)] = weight
+    return weights
+
+
+def batch_arrays(
+    wanted: Wanted, x: Any, y: Any, weight: Any, *, labels: bool, class_weight: dict[int, float] | None, weights: bool
+) -> tuple[list[np.ndarray], int]:
+    """The fields of samples as arrays with equally many rows."""
+    arrays, copied = [], 0
+    inputs = _parts(x, [name for name, _ in wanted.inputs], "x")
+    for (name, _), shape, part in zip(wanted.inputs, wanted.input_shapes, inputs):
+        array, more = as_array(part, f"x ({name})" if len(inputs) > 1 else "x")
+        arrays.append(fitted(array, shape, "x"))
+        copied += more
+    found = []
+    if labels:
+        if y is None:
+            raise ValueError("there are no labels; give y")
+        for (name, shape, is_classes), part in zip(wanted.labels, _labels(y, wanted)):
+            array, more = as_array(part, f"y ({name})" if len(wanted.labels) > 1 else "y")
+            array = fitted(array, shape[:-1] if is_classes else shape, "y")
+            found.append(array)
+            copied += more
+    arrays += found
+    if weights:
+        if weight is not None and class_weight is not None:
+            raise ValueError("class_weight and sample_weight cannot both be given")
+        if weight is not None:
+            array, more = as_array(weight, "sample_weight")
+            array = fitted(array, (), "sample_weight")
+            copied += more
+        elif class_weight is not None:
+            array = _class_weights(class_weight, found, wanted)
+            copied += array.nbytes
+        else:
+            array = np.ones(len(arrays[0]), np.float32)
+            copied += array.nbytes
+        arrays.append(array)
+    rows = {len(array) for array in arrays}
+    if len(rows) > 1:
+        raise ValueError(f"x, y and sample_weight have {', '.join(map(str, sorted(rows)))} samples; each needs as many as the others")
+    if rows == {0}:
+        raise ValueError("the data has no samples")
+    return arrays, copied
+
+
+def from_arrays(
+    wanted: Wanted, x: Any, y: Any, weight: Any, *, batch_size: int | None, labels: bool,
+    class_weight: dict[int, float] | None, weights: bool,
+) -> Source:
+    """Arrays, which are read where they lie."""
+    arrays, copied = batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weights)
+    size = 32 if batch_size is None else int(batch_size)
+    if size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    fields = wanted.fields(labels, weights)
+    data = _native.arrays([(name, kind, array) for (name, kind), array in zip(fields, arrays)])
+    rows = len(arrays[0])
+    return Source(data, size, math.ceil(rows / size), rows, copied)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Files that the engine reads by itself, sample by sample: a folder of classes with images, ``.npz``, ``.npy``, ``.csv``, TFRecord or
+    Parquet files, archives of images, IDX files. Give it to :func:`plimsoll.fit` in the place of ``x``.
+
+    Numbers are taken as they are stored, and pictures as bytes from 0 to 255, as ``keras.utils.image_dataset_from_directory`` gives them;
+    the model's input says their size. Fields are found by the names of the model's inputs and outputs, or as ``x`` and ``y``.
+
+    Args:
+        path: where they are.
+        part: ``"train"`` or ``"test"``, where a data set has several parts.
+    """
+
+    path: str | Path
+    part: str = "train"
+
+
+def from_files(wanted: Wanted, files: Dataset, *, batch_size: int | None, labels: bool) -> Source:
+    """Files, of which the engine reads what it needs next."""
+    size = 32 if batch_size is None else int(batch_size)
+    fields = wanted.fields(labels, False)
+    n = len(wanted.inputs)
+    shape = wanted.input_shapes[0]
+    image = shape if n == 1 and len(shape) == 3 and None not in shape else None
+    data = _native.files(str(files.path), fields[:n], fields[n:], files.part, image)  # type: ignore[arg-type]
+    samples = data.samples()
+    return Source(data, size, None if samples is None else math.ceil(samples / size), samples)
+
+
+def split(arrays: Any, fraction: float) -> tuple[Any, Any]:
+    """All but the last part of every array, and that part, as views: what Keras's ``validation_split`` does."""
+    import keras
+
+    def cut(part: str) -> Callable[[Any], Any]:
+        def one(array: Any) -> Any:
+            if array is None:
+                return None
+            array, _ = as_array(array, "x")
+            at = int(math.floor(len(array) * (1.0 - fraction)))
+            return array[:at] if part == "first" else array[at:]
+
+        return one
+
+    first = keras.tree.map_structure(cut("first"), arrays, none_is_leaf=True)
+    last = keras.tree.map_structure(cut("last"), arrays, none_is_leaf=True)
+    return first, last
+
+
+def is_batches(x: Any) -> bool:
+    """Whether it gives batches, and is no array."""
+    if x is None or isinstance(x, (np.ndarray, list, tuple, dict, Dataset)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        return False
+    return hasattr(x, "__next__") or hasattr(x, "__iter__") or hasattr(x, "__getitem__")
+
+
+def _passes(x: Any, steps: int | None) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
+    """What gives the batches of a pass, how many those are, and whether every pass begins anew."""
+    import keras
+
+    if isinstance(x, keras.utils.PyDataset):
+        count = x.num_batches
+
+        def dataset() -> Iterator[Any]:
+            n = count if count is not None else steps
+            i = 0
+            while n is None or i < n:
+                yield x[i]
+                i += 1
+            x.on_epoch_end()
+
+        return dataset, count, True
+    if hasattr(x, "__next__"):
+        return (lambda: x), None, False
+    try:
+        count = len(x)
+    except TypeError:
+        count = None
+    # A tf.data.Dataset says -1 and -2 for what it does not know.
+    return (lambda: iter(x)), count if count is None or count >= 0 else None, True
+
+
+def from_batches(
+    wanted: Wanted, x: Any, *, steps: int | None, labels: bool, class_weight: dict[int, float] | None, weights: bool | None,
+    passes: int,
+) -> tuple[Source, bool]:
+    """Batches that come one after the other, and whether weights come with them. One batch is held at a time."""
+    begin, count, is_anew = _passes(x, steps)
+    if steps is not None and count is not None and steps > count:
+        raise ValueError(f"steps is {steps}, but a pass over the data has {count} batches")
+    if not is_anew and steps is None:
+        raise ValueError("a generator does not say where a pass ends; give steps_per_epoch (steps of an evaluation)")
+
+    def parts(batch: Any) -> tuple[Any, Any, Any]:
+        if isinstance(batch, (tuple, list)) and not (len(wanted.inputs) == len(batch) > 1 and not labels):
+            if len(batch) > 3 or not batch:
+                raise ValueError(f"a batch is a tuple of {len(batch)}; x, y and sample_weight belong there")
+            return (*batch, None, None)[:3]  # type: ignore[return-value]
+        return batch, None, None
+
+    source = iter(begin())
+    try:
+        head = next(source)
+    except StopIteration:
+        raise ValueError("the data has no batches") from None
+    has_weight = parts(head)[2] is not None
+    weighted = (has_weight or class_weight is not None) if weights is None else weights
+    if has_weight and not weighted:
+        raise ValueError("batches bring sample weights, which are not taken here")
+
+    def arrays(batch: Any) -> list[np.ndarray]:
+        x, y, weight = parts(batch)
+        return batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weighted)[0]
+
+    waiting: list[Any] = [head]
+    state = {"source": source, "is_first": True}
+
+    def make() -> Iterator[list[np.ndarray]]:
+        if not state["is_first"] and is_anew:
+            state["source"] = iter(begin())
+            waiting.clear()
+        state["is_first"] = False
+        n = 0
+        while steps is None or n < steps:
+            if waiting:
+                batch = waiting.pop()
+            else:
+                try:
+                    batch = next(state["source"])
+                except StopIteration:
+                    if steps is not None and n < steps:
+                        raise ValueError(f"the data ended after {n} batches of a pass of {steps}") from None
+                    return
+            yield arrays(batch)
+            n += 1
+
+    first = arrays(head)
+    size = len(first[0])
+    data = _native.batches(wanted.fields(labels, weighted), first, make, passes)
+    return Source(data, size, steps if steps is not None else count, None), weighted

@@ -1,0 +1,461 @@
+"""``plan``, ``fit``, ``evaluate``, ``predict`` and ``report`` for live Keras models, with Keras's arguments and meaning."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plimsoll import _data, _native, _store
+from plimsoll._plan import Plan, Report
+from plimsoll.errors import PlimsollError
+
+__all__ = ["plan", "fit", "evaluate", "predict", "report"]
+
+
+def _memory(memory: str | int | None) -> str | None:
+    return None if memory is None else str(memory)
+
+
+def _shapes(model: Any) -> list[tuple[int | None, ...]]:
+    """The shapes of a model's inputs, without the batch."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise PlimsollError(f"the model {model.name} is no Sequential or Functional model; its layers cannot be read")
+    return [tuple(tensor.shape[1:]) for tensor in inputs]
+
+
+class _Bound:
+    """A Keras model as the engine reads it, for samples like these."""
+
+    def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
+        shapes = _shapes(model)
+        lengths = self._lengths(model, shapes, x) if any(None in shape for shape in shapes) else None
+        self.model = model
+        self.native = _store.live(model, trained=trained, inputs=lengths, precision=precision)
+        labelled = self.native.labelled() if labels else []
+        self.wanted = _data.Wanted(self.native.inputs(), shapes, self.native.outputs(), labelled)
+
+    @staticmethod
+    def _lengths(model: Any, shapes: list[tuple[int | None, ...]], x: Any) -> list[tuple[int, ...]] | None:
+        """The shapes of samples where the model leaves axes open: the data says them."""
+        if x is None or _data.is_batches(x) or isinstance(x, _data.Dataset):
+            raise PlimsollError(f"an input of {model.name} has an axis of unknown length; give arrays, whose shape says it")
+        parts = _data._parts(x, [tensor.name for tensor in model.inputs], "x")
+        arrays = [_data.fitted(_data.as_array(part, "x")[0], shape, "x") for part, shape in zip(parts, shapes)]
+        return [array.shape[1:] for array in arrays]
+
+    def source(
+        self, x: Any, y: Any, weight: Any, *, batch_size: int | None, steps: int | None, labels: bool,
+        class_weight: dict[int, float] | None = None, weights: bool | None = None, passes: int = 1,
+    ) -> tuple[_data.Source, bool]:
+        """The data, and whether weights come with its samples."""
+        if _data.is_batches(x):
+            for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
+                if value is not None:
+                    raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
+            return _data.from_batches(
+                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes
+            )
+        if isinstance(x, _data.Dataset):
+            for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
+                if value is not None:
+                    raise ValueError(f"{name} is given beside a plimsoll.Dataset, which has its own")
+            if weights:
+                raise ValueError("a plimsoll.Dataset has no sample weights, and the training data has")
+            return _data.from_files(self.wanted, x, batch_size=batch_size, labels=labels), False
+        weighted = (weight is not None or class_weight is not None) if weights is None else weights
+        source = _data.from_arrays(
+            self.wanted, x, y, weight, batch_size=batch_size, labels=labels, class_weight=class_weight, weights=weighted
+        )
+        if steps is not None and steps != source.steps:
+            raise ValueError(
+                f"steps is {steps}, and the arrays make {source.steps} batches of {source.batch_size}; a part of a pass is taken "
+                "of generators only, so slice the arrays instead"
+            )
+        return source, weighted
+
+
+def _asked(
+    source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
+    shuffle: bool = False, seed: int = 0,
+) -> dict[str, Any]:
+    return {
+        "memory": _memory(memory),
+        "device": device,
+        "batch_size": source.batch_size if source else batch_size,
+        "weighted": weighted,
+        "shuffle": shuffle,
+        "seed": seed,
+    }
+
+
+def _warn(bound: _Bound) -> None:
+    for notice in bound.native.notices():
+        warnings.warn(notice, stacklevel=4)
+
+
+def plan(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int | None = None,
+    memory: str | int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    sample_weight: Any = None,
+    validation_data: Any = None,
+) -> Plan:
+    """Plans a training step of a compiled Keras model inside a memory limit. Nothing runs, and nothing is changed.
+
+    Args:
+        model: a compiled Sequential or Functional model.
+        x, y: the data, if its shapes are not all in the model.
+        batch_size: samples of a step; 32 without a word.
+        memory: the memory limit, as in ``"2GiB"``, or in bytes. It counts what is taken beside what Python, NumPy, Keras and your
+            arrays hold already (``Plan.python``). Without one, the plan says what the fastest step takes.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        precision: ``"f32"``, ``"f64"``, ``"mixed-bf16"`` or ``"mixed-f16"``, in place of the layers' policies.
+
+    Raises:
+        MemoryLimitError: no plan keeps to the limit; ``least`` says what would do.
+    """
+    bound = _Bound(model, x, trained=True, labels=True, precision=precision)
+    if x is None:
+        size = 32 if batch_size is None else batch_size
+        return Plan(_native.plan(bound.native, _asked(None, batch_size=size, memory=memory, device=device, weighted=False)))
+    source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
+    validation = _validation(bound, validation_data, source, weighted, None)
+    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
+    return Plan(_native.plan(bound.native, asked, source.data, validation.data if validation else None))
+
+
+def report(model: Any, x: Any = None, y: Any = None, **settings: Any) -> Report:
+    """A page that shows where the memory of a training step goes, instruction by instruction. Takes what :func:`plan` takes."""
+    return plan(model, x, y, **settings).report
+
+
+def _validation(
+    bound: _Bound, validation_data: Any, source: _data.Source, weighted: bool, steps: int | None
+) -> _data.Source | None:
+    if validation_data is None:
+        return None
+    if isinstance(validation_data, (tuple, list)):
+        if len(validation_data) not in (2, 3):
+            raise ValueError(f"validation_data has {len(validation_data)} parts; (x, y) or (x, y, sample_weight) belong there")
+        x, y, weight = (*validation_data, None)[:3]
+        # Where training samples bring weights and these do not, each counts once.
+        if weight is not None and not weighted:
+            raise ValueError("validation_data brings sample weights, and the training data has none; give it sample_weight too")
+        return _data.from_arrays(
+            bound.wanted, x, y, weight, batch_size=source.batch_size, labels=True, class_weight=None, weights=weighted
+        )
+    if isinstance(validation_data, _data.Dataset):
+        return bound.source(
+            validation_data, None, None, batch_size=source.batch_size, steps=None, labels=True, weights=weighted
+        )[0]
+    found, _ = _data.from_batches(
+        bound.wanted, validation_data, steps=steps, labels=True, class_weight=None, weights=weighted, passes=1
+    )
+    return found
+
+
+def _overrides(callback: Any, *names: str) -> bool:
+    """Whether a callback has a method of its own."""
+    import keras
+
+    for name in names:
+        method, base = getattr(callback, name, None), getattr(keras.callbacks.Callback, name, None)
+        if method is not None and getattr(method, "__func__", method) is not base:
+            return True
+    return False
+
+
+_STEP_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def _reads_weights(callback: Any) -> bool:
+    """Whether a callback may look at the weights after a step: only those that are known not to do not."""
+    import keras
+
+    known = keras.callbacks
+    if isinstance(callback, known.ModelCheckpoint):
+        return callback.save_freq != "epoch"
+    logs_only = tuple(
+        getattr(known, name)
+        for name in (
+            "ProgbarLogger", "History", "TerminateOnNaN", "CSVLogger", "EarlyStopping", "LearningRateScheduler",
+            "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard",
+        )
+        if hasattr(known, name)
+    )
+    if isinstance(callback, logs_only) and type(callback).__module__.startswith("keras."):
+        return False
+    return _overrides(callback, *_STEP_METHODS)
+
+
+def _checked(callbacks: Any) -> list[Any]:
+    """The callbacks, none of which wants what is not done here."""
+    import keras
+
+    listed = list(callbacks) if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
+    for callback in listed:
+        for name, instead in (("BackupAndRestore", "give fit a folder with checkpoints="), ("SwapEMAWeights", "leave it out")):
+            if hasattr(keras.callbacks, name) and isinstance(callback, getattr(keras.callbacks, name)):
+                raise ValueError(f"the callback {name} is not supported; {instead}")
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"callbacks has {type(callback).__name__}, which is no keras.callbacks.Callback")
+        for name in ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end"):
+            if _overrides(callback, name) and not type(callback).__module__.startswith("keras."):
+                warnings.warn(f"{type(callback).__name__}.{name} is not called in a validation of plimsoll.fit", stacklevel=4)
+    return listed
+
+
+class _Told:
+    """Hands what happens in a run on to Keras's callbacks."""
+
+    def __init__(self, model: Any, callbacks: Any, epochs: int, initial_epoch: int, steps: int | None) -> None:
+        self.model, self.callbacks, self.epochs, self.first, self.steps = model, callbacks, epochs, initial_epoch, steps
+        self.plan: Plan | None = None
+        self.logs: dict[str, float] = {}
+        self.in_epoch: tuple[int, dict[str, float]] | None = None
+
+    def begin(self, parts: dict[str, Any]) -> None:
+        self.plan = Plan(parts)
+        self.model.stop_training = False
+        self.callbacks.on_train_begin()
+        self._begin_epoch(self.first)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.in_epoch = (epoch, {})
+        self.callbacks.on_epoch_begin(epoch)
+        self.callbacks.on_train_batch_begin(0)
+
+    def _rate(self) -> float | None:
+        """The learning rate as it stands; none where a schedule sets it."""
+        import keras
+
+        rate = self.model.optimizer._learning_rate
+        inner = getattr(self.model.optimizer, "inner_optimizer", None)
+        rate = inner._learning_rate if inner is not None else rate
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or callable(rate) and not hasattr(rate, "assign"):
+            return None
+        return float(keras.ops.convert_to_numpy(rate))
+
+    def step(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
+        if self.in_epoch is not None:
+            self.in_epoch = (self.in_epoch[0], logs)
+        self.callbacks.on_train_batch_end(number, logs)
+        stops = bool(self.model.stop_training)
+        if not stops and (self.steps is None or number + 1 < self.steps):
+            self.callbacks.on_train_batch_begin(number + 1)
+        return stops, self._rate()
+
+    def epoch(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
+        epoch = self.first + number
+        self.in_epoch, self.logs = None, logs
+        self.callbacks.on_epoch_end(epoch, logs)
+        stops = bool(self.model.stop_training)
+        if not stops and epoch + 1 < self.epochs:
+            self._begin_epoch(epoch + 1)
+        return stops, self._rate()
+
+    def notice(self, text: str) -> None:
+        notice = json.loads(text)
+        words = {
+            "skipped": "a step was left out, because its loss or a gradient was not finite",
+            "replanned": f"the step was planned anew: {notice.get('why')}",
+            "remarked": str(notice.get("why")),
+        }.get(notice.get("event"))
+        if words is not None:
+            warnings.warn(f"after step {notice.get('step')}: {words}", stacklevel=2)
+
+    def end(self) -> None:
+        """What Keras tells callbacks when a run is over; an epoch that was stopped in its middle ends first."""
+        if self.in_epoch is not None and self.in_epoch[1]:
+            epoch, self.logs = self.in_epoch
+            self.in_epoch = None
+            self.callbacks.on_epoch_end(epoch, self.logs)
+        self.callbacks.on_train_end(self.logs)
+
+
+def fit(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: dict[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    memory: str | int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    seed: int | None = None,
+    checkpoints: str | Path | None = None,
+) -> Any:
+    """Trains a compiled Keras model inside a memory limit: ``model.fit`` with ``memory=``.
+
+    The model's own weights, statistics and optimizer state are what is trained: afterwards ``model.evaluate``, ``model.save`` and
+    ``model.fit`` go on from there. Arrays are read where they lie; generators, PyDatasets, ``tf.data`` datasets and DataLoaders give one
+    batch at a time. ``Ctrl-C`` ends the run after the step at hand: the model has the state of that step, and where ``checkpoints``
+    names a folder, a checkpoint is in it.
+
+    Args:
+        memory: the memory limit, as in ``"2GiB"``; see :func:`plan`.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        precision: ``"f32"``, ``"f64"``, ``"mixed-bf16"`` or ``"mixed-f16"``, in place of the layers' policies.
+        seed: where shuffling and dropout start; without one, NumPy's global state says it.
+        checkpoints: a folder for checkpoints of the engine, one after every epoch.
+
+    All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays; what comes in batches keeps its order.
+
+    Returns:
+        Keras's ``History``, with the plan of the run as ``history.plan``.
+
+    Raises:
+        MemoryLimitError: no plan keeps to the limit; nothing was trained.
+    """
+    import keras
+
+    if not 0.0 <= validation_split < 1.0:
+        raise ValueError(f"validation_split is {validation_split}; it must be at least 0 and below 1")
+    if initial_epoch >= epochs:
+        raise ValueError(f"initial_epoch is {initial_epoch} and epochs is {epochs}; there is no epoch to train")
+    if class_weight is not None and sample_weight is not None:
+        raise ValueError("class_weight and sample_weight cannot both be given")
+    if validation_steps is not None and not _data.is_batches(validation_data):
+        raise ValueError("validation_steps is for validation data that comes in batches; slice the arrays instead")
+    listed = _checked(callbacks)
+    if validation_split and validation_data is None:
+        if _data.is_batches(x) or isinstance(x, _data.Dataset):
+            raise ValueError("validation_split is for arrays; give validation_data")
+        (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
+    bound = _Bound(model, x, trained=True, labels=True, precision=precision)
+    _warn(bound)
+    source, weighted = bound.source(
+        x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, labels=True, class_weight=class_weight,
+        passes=epochs - initial_epoch,
+    )
+    if validation_data is not None and isinstance(validation_data, tuple) and not weighted:
+        validation_data = tuple(part for part in validation_data if part is not None)
+    validation = _validation(bound, validation_data, source, weighted, validation_steps)
+    verbose = 1 if verbose == "auto" else int(verbose)
+    told_to = keras.callbacks.CallbackList(
+        listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
+    )
+    told = _Told(model, told_to, epochs, initial_epoch, source.steps)
+    wants = {
+        "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) for callback in listed),
+        "step_weights": any(_reads_weights(callback) for callback in listed),
+        "epoch_weights": bool(listed),
+    }
+    seed = int(np.random.randint(2**31)) if seed is None else int(seed)
+    asked = _asked(
+        source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed
+    )
+    _native.fit(
+        bound.native, asked, source.data, epochs - initial_epoch, told, wants,
+        validation.data if validation else None, None if checkpoints is None else str(checkpoints),
+    )
+    told.end()
+    history = model.history
+    history.plan = told.plan
+    return history
+
+
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    return_dict: bool = False,
+    memory: str | int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+) -> Any:
+    """The loss and the metrics of a compiled Keras model on data, inside a memory limit: ``model.evaluate`` with ``memory=``.
+
+    Returns:
+        The loss, or a list of it and the metrics; with ``return_dict`` all of them by name.
+    """
+    bound = _Bound(model, x, trained=False, labels=True, precision=precision)
+    source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
+    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
+    found = _native.evaluate(bound.native, asked, source.data)
+    if verbose not in (0, "auto"):
+        print(" - ".join(f"{name}: {value:.4f}" for name, value in found))
+    if return_dict:
+        return dict(found)
+    values = [value for _, value in found]
+    return values[0] if len(values) == 1 else values
+
+
+class _Rows:
+    """Takes predictions batch by batch into arrays that are made once, where the number of samples is known."""
+
+    def __init__(self, samples: int | None) -> None:
+        self.samples, self.at = samples, 0
+        self.arrays: list[np.ndarray] = []
+        self.parts: list[list[np.ndarray]] = []
+
+    def __call__(self, outputs: list[tuple[str, list[int], bytes]]) -> None:
+        batch = [np.frombuffer(value, dtype=dtype).reshape(shape) for dtype, shape, value in outputs]
+        if self.samples is None:
+            self.parts.append(batch)
+            return
+        if not self.arrays:
+            self.arrays = [np.empty((self.samples, *part.shape[1:]), part.dtype) for part in batch]
+        rows = len(batch[0])
+        for array, part in zip(self.arrays, batch):
+            array[self.at : self.at + rows] = part
+        self.at += rows
+
+    def all(self) -> list[np.ndarray]:
+        if self.samples is None:
+            return [np.concatenate(column) for column in zip(*self.parts)]
+        return self.arrays
+
+
+def predict(
+    model: Any,
+    x: Any,
+    *,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    memory: str | int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+) -> Any:
+    """What a Keras model makes of data, inside a memory limit: ``model.predict`` with ``memory=``.
+
+    Where a whole batch does not fit, fewer samples run at a time. What is returned is yours and not counted in the limit.
+    """
+    import keras
+
+    bound = _Bound(model, x, trained=False, labels=False, precision=precision)
+    source, _ = bound.source(x, None, None, batch_size=batch_size, steps=steps, labels=False, weights=False)
+    rows = _Rows(source.samples)
+    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=False)
+    _native.predict(bound.native, asked, source.data, rows)
+    outputs = rows.all()
+    structure = getattr(model, "_outputs_struct", None)
+    if structure is not None:
+        return keras.tree.pack_sequence_as(structure, outputs)
+    return outputs[0] if len(outputs) == 1 else outputs

@@ -1,0 +1,137 @@
+"""A live Keras model as what its file would be: its configuration, and its variables by the paths that they would have there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from plimsoll import _native
+from plimsoll.errors import PlimsollError
+
+
+def _found(model: Any) -> dict[str, Any]:
+    """The variables of a model by path, as Keras's own writer names them. The optimizer's are not among them."""
+    try:
+        from keras.src.saving import saving_lib
+
+        base, walk = saving_lib.H5IOStore, saving_lib._save_state
+    except (ImportError, AttributeError) as error:
+        import keras
+
+        raise PlimsollError(
+            f"Keras {keras.__version__} names the weights of its files in a way that is not known here; save the model and train "
+            "the file with the plimsoll command"
+        ) from error
+    found: dict[str, Any] = {}
+
+    class Entry:
+        """Takes the variables of one layer."""
+
+        def __init__(self, path: str) -> None:
+            self.path = f"{path}/vars" if path else "vars"
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            found[f"{self.path}/{key}"] = value
+
+        def __bool__(self) -> bool:
+            return True
+
+    class Paths(base):  # type: ignore[misc, valid-type]
+        """A store that writes nothing down but where things would be."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __bool__(self) -> bool:
+            return True
+
+        def __del__(self) -> None:
+            pass
+
+        def make(self, path: str, metadata: Any = None) -> Entry:
+            return Entry(path)
+
+        def close(self) -> None:
+            pass
+
+    # The optimizer copies its variables into a store; they are listed without that.
+    visited = {id(own) for own in _optimizers(model)}
+    walk(model, weights_store=Paths(), assets_store=None, inner_path="", visited_saveables=visited)
+    return found
+
+
+def _optimizers(model: Any) -> list[Any]:
+    """The optimizer, and the one inside of it where it only scales the loss."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return []
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] if inner is None else [optimizer, inner]
+
+
+class Store:
+    """The variables of a Keras model, read and written one at a time through NumPy: of any backend."""
+
+    def __init__(self, model: Any, *, optimizer: bool) -> None:
+        import keras
+
+        self._keras = keras
+        self.variables = _found(model)
+        if optimizer:
+            for own, folder in zip(_optimizers(model), ("optimizer", "optimizer/inner_optimizer")):
+                for i, variable in enumerate(own.variables):
+                    self.variables[f"{folder}/vars/{i}"] = variable
+        rates = [getattr(own, "_learning_rate", None) for own in _optimizers(model)]
+        self._rates = {path for path, variable in self.variables.items() if any(variable is rate for rate in rates)}
+
+    def listed(self) -> list[tuple[str, str, list[int]]]:
+        """Every variable with its type and shape."""
+        return [
+            (path, self._keras.backend.standardize_dtype(variable.dtype), [int(n) for n in variable.shape])
+            for path, variable in self.variables.items()
+        ]
+
+    def read(self, path: str) -> np.ndarray:
+        """The value of a variable."""
+        value = np.asarray(self._keras.ops.convert_to_numpy(self.variables[path]))
+        return np.ascontiguousarray(value)
+
+    def write(self, path: str, dtype: str, shape: list[int], value: bytes) -> None:
+        """Gives a variable another value. The learning rate is Keras's own to say."""
+        if path in self._rates:
+            return
+        variable = self.variables[path]
+        if not hasattr(variable, "assign"):
+            raise PlimsollError(f"the weight {path} of the Keras model cannot be set; it is no variable of its layer")
+        if dtype == "bfloat16":
+            import ml_dtypes
+
+            element: Any = ml_dtypes.bfloat16
+        else:
+            element = dtype
+        variable.assign(np.frombuffer(value, dtype=element).reshape(shape))
+
+    def is_rate(self, path: str) -> bool:
+        """Whether a variable is the learning rate."""
+        return path in self._rates
+
+
+def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
+    """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"a Keras model belongs here, not {type(model).__name__}")
+    if not model.built:
+        raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
+    if trained:
+        if getattr(model, "optimizer", None) is None:
+            raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+    store = Store(model, optimizer=trained)
+    config = json.dumps(keras.saving.serialize_keras_object(model))
+    shapes = None if inputs is None else [list(shape) for shape in inputs]
+    return _native.LiveModel(model.name, config, keras.__version__, store.listed(), store, shapes, precision)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Builds the module as the workspace's tests are built, and runs the package's tests with it, beside the sources: nothing is installed
+# into the interpreter. PYTHON names the interpreter (python3); where that has no NumPy or pytest, a virtual environment under target/ is
+# made for them. Tests of group keras are counted as not run where Keras cannot be imported. Further words go to pytest in the place of the folder of tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+target=${CARGO_TARGET_DIR:-target}
+if ! "$python" -c 'import numpy, pytest' >/dev/null 2>&1; then
+    if [ ! -x "$target/python-venv/bin/python" ]; then
+        "$python" -m venv --system-site-packages "$target/python-venv"
+        "$target/python-venv/bin/pip" install --quiet numpy pytest
+    fi
+    python=$target/python-venv/bin/python
+fi
+cargo build -p plimsoll-python
+rm -rf "$target/python"
+mkdir -p "$target/python"
+cp -r python/plimsoll "$target/python/plimsoll"
+case $(uname) in Darwin) built=libplimsoll_native.dylib ;; *) built=libplimsoll_native.so ;; esac
+cp "$target/debug/$built" "$target/python/plimsoll/_native.abi3.so"
+export PYTHONPATH=$PWD/$target/python${PYTHONPATH:+:$PYTHONPATH}
+[ $# -gt 0 ] || set -- python/tests
+exec "$python" -m pytest -q -p no:cacheprovider "$@"
