@@ -13,7 +13,8 @@ if ! "$python" -c 'import numpy, pytest' >/dev/null 2>&1; then
     fi
     python=$target/python-venv/bin/python
 fi
-cargo build -p plimsoll-python
+# As a part of the workspace: alone it would want other features of what it stands on, and all of that built again.
+cargo build --workspace --lib
 rm -rf "$target/python"
 mkdir -p "$target/python"
 cp -r python/plimsoll "$target/python/plimsoll"
