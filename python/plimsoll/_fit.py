@@ -81,9 +81,10 @@ class _Bound:
 
 def _asked(
     source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
-    shuffle: bool = False, seed: int = 0,
+    shuffle: bool = False, seed: int = 0, exact: str = "reassociated",
 ) -> dict[str, Any]:
     return {
+        "exact": exact,
         "memory": _memory(memory),
         "device": device,
         "batch_size": source.batch_size if source else batch_size,
@@ -107,6 +108,7 @@ def plan(
     memory: str | int | None = None,
     device: str = "cpu",
     precision: str | None = None,
+    exact: str = "reassociated",
     sample_weight: Any = None,
     validation_data: Any = None,
 ) -> Plan:
@@ -120,6 +122,8 @@ def plan(
             arrays hold already (``Plan.python``). Without one, the plan says what the fastest step takes.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"f32"``, ``"f64"``, ``"mixed-bf16"`` or ``"mixed-f16"``, in place of the layers' policies.
+        exact: how far a plan may depart from an unlimited run: ``"bitwise"`` not at all; ``"reassociated"`` may split batches where that
+            changes nothing but the order of sums; ``"approximate"`` also where each micro-batch has batch-norm statistics of its own.
 
     Raises:
         MemoryLimitError: no plan keeps to the limit; ``least`` says what would do.
@@ -127,10 +131,11 @@ def plan(
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
     if x is None:
         size = 32 if batch_size is None else batch_size
-        return Plan(_native.plan(bound.native, _asked(None, batch_size=size, memory=memory, device=device, weighted=False)))
+        asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
+        return Plan(_native.plan(bound.native, asked))
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
     validation = _validation(bound, validation_data, source, weighted, None)
-    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
+    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, exact=exact)
     return Plan(_native.plan(bound.native, asked, source.data, validation.data if validation else None))
 
 
@@ -303,6 +308,7 @@ def fit(
     memory: str | int | None = None,
     device: str = "cpu",
     precision: str | None = None,
+    exact: str = "reassociated",
     seed: int | None = None,
     checkpoints: str | Path | None = None,
 ) -> Any:
@@ -317,6 +323,7 @@ def fit(
         memory: the memory limit, as in ``"2GiB"``; see :func:`plan`.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"f32"``, ``"f64"``, ``"mixed-bf16"`` or ``"mixed-f16"``, in place of the layers' policies.
+        exact: how far a plan may depart from an unlimited run; see :func:`plan`.
         seed: where shuffling and dropout start; without one, NumPy's global state says it.
         checkpoints: a folder for checkpoints of the engine, one after every epoch.
 
@@ -364,7 +371,8 @@ def fit(
     }
     seed = int(np.random.randint(2**31)) if seed is None else int(seed)
     asked = _asked(
-        source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed
+        source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed,
+        exact=exact,
     )
     _native.fit(
         bound.native, asked, source.data, epochs - initial_epoch, told, wants,

@@ -89,7 +89,8 @@ class Plan:
 
     def __str__(self) -> str:
         row = f"  {'python':<12}{_size(self.python):>10}  held before by Python, NumPy, Keras and your arrays; not counted in the limit"
-        lines = self._text.rstrip().split("\n")
+        # The command counts the whole process; here that is what comes beside Python.
+        lines = self._text.replace("for the whole process", "beside Python", 1).rstrip().split("\n")
         at = next((i + 1 for i, line in enumerate(lines) if line.startswith("  planned ")), len(lines))
         return "\n".join([*lines[:at], row, *lines[at:]])
 

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Sequence
 
 __all__ = ["PlimsollError", "MemoryLimitError", "OutOfMemoryError"]
+
+
+_ARGUMENTS = {"--memory": "memory", "--host-memory": "host memory", "--batch": "batch_size", "--exact": "exact", "--precision": "precision"}
+
+
+def _in_python(text: str) -> str:
+    """A refusal with the arguments of this package in the place of the command's flags."""
+
+    def argument(flag: str, value: str) -> str:
+        return f"{_ARGUMENTS[flag]}={value}" if value.isdigit() else f'{_ARGUMENTS[flag]}="{value}"'
+
+    lines, ways = text.split("\n"), {}
+    for i, line in enumerate(lines):
+        way = re.match(r"  (--\S+) (\S+)\s+(least .*)$", line)
+        if way and way[1] in _ARGUMENTS:
+            ways[i] = (argument(way[1], way[2]), way[3].replace("with --memory raised", "with memory raised"))
+    width = max((len(words) for words, _ in ways.values()), default=0)
+    for i, (words, rest) in ways.items():
+        lines[i] = f"  {words:<{width}}  {rest}"
+    return "\n".join(lines)
 
 
 class PlimsollError(RuntimeError):
@@ -32,7 +53,7 @@ class MemoryLimitError(PlimsollError):
         holders: Sequence[tuple[str, int]] = (),
         ways_out: Sequence[tuple[str, int]] = (),
     ) -> None:
-        super().__init__(text)
+        super().__init__(_in_python(text))
         self.least = least
         self.limit = limit
         self.holders = list(holders)

@@ -378,6 +378,10 @@ def test_plans_and_reports_can_be_looked_at(tmp_path):
     with pytest.raises(plimsoll.MemoryLimitError) as refused:
         plimsoll.plan(model, batch_size=16, memory="1MiB")
     assert refused.value.limit == 1 << 20 < refused.value.least
+    assert "--" not in str(refused.value) and 'memory="' in str(refused.value)
+    assert plimsoll.plan(model, batch_size=16, exact="bitwise").figures["exactness"] == "bitwise"
+    with pytest.raises(plimsoll.PlimsollError, match="there is no exactness"):
+        plimsoll.plan(model, batch_size=16, exact="precise")
 
 
 def test_files_are_read_by_the_engine(tmp_path):

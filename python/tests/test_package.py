@@ -49,6 +49,14 @@ def test_errors_carry_their_figures():
     assert (error.requested, error.in_use, error.limit, error.holders) == (3, 2, 4, [])
 
 
+def test_a_refusal_names_arguments_and_no_flags():
+    text = "too little\nways out:\n  --memory 85MiB       least 85.0 MiB  more\n  --batch 2            least 64.4 MiB  2 samples, with --memory raised to that"
+    assert str(plimsoll.MemoryLimitError(text)).split("\n")[2:] == [
+        '  memory="85MiB"  least 85.0 MiB  more',
+        "  batch_size=2    least 64.4 MiB  2 samples, with memory raised to that",
+    ]
+
+
 def test_a_report_of_another_system_is_explained(tmp_path):
     text = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.89 GiB of which "

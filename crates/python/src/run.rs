@@ -29,6 +29,9 @@ pub struct Asked {
     memory: Option<String>,
     #[pyo3(item)]
     device: String,
+    /// How far plans may depart from the bits of an unlimited run.
+    #[pyo3(item)]
+    exact: String,
     #[pyo3(item)]
     batch_size: usize,
     /// Whether a weight comes with each sample, behind its labels.
@@ -44,7 +47,8 @@ impl Asked {
     fn request(&self, compiled: &Compiled) -> Result<MemoryRequest, Failure> {
         let limit = self.memory.as_deref().map(str::parse::<Bytes>).transpose().map_err(plain)?;
         let (precision, device) = (compiled.precision, Some(device(&self.device)?));
-        Ok(MemoryRequest { limit, precision, device, ..MemoryRequest::default() })
+        let exactness = self.exact.parse::<Exactness>().map_err(plain)?;
+        Ok(MemoryRequest { limit, precision, device, exactness, ..MemoryRequest::default() })
     }
 
     fn trainer(&self, live: &LiveModel, compiled: &Compiled) -> Result<Trainer, Failure> {
