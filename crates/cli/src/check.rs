@@ -1,5 +1,7 @@
 //! Turns settings into a refusal where a value of them means nothing, before anything is opened or made.
 
+use plimsoll::prelude::Precision;
+
 use crate::config::Config;
 use crate::{Failure, batch_auto, names};
 
@@ -97,10 +99,15 @@ pub fn check(config: &Config) -> Result<(), Failure> {
 /// Whether all names are known ones.
 fn check_names(config: &Config) -> Result<(), Failure> {
     if let Some(name) = &config.optimizer {
-        names::optimizer(name, 1e-3, config.weight_decay)?;
+        let optimizer = names::optimizer(name, 1e-3, config.weight_decay)?;
+        names::with_state(optimizer, config)?;
     }
     config.schedule(1)?;
-    config.precision()?;
+    let (precision, _) = config.precision()?;
+    if config.has_eight_bit_state()? && precision == Some(Precision::F64) {
+        let why = "--state 8bit is for parameters in f32, and --precision f64 makes all of them f64";
+        return Err(Failure(format!("{why}; leave one of the two out")));
+    }
     config.on_error()?;
     config.scale()?;
     config.augment()?;
@@ -187,6 +194,10 @@ mod tests {
             ("loss = \"a=mse,b=msee\"", "loss msee"),
             ("metrics = \"acc\"", "metric acc"),
             ("precision = \"f8\"", "precision f8"),
+            ("state = \"4bit\"", "--state 4bit"),
+            ("state = \"8bit\"\noptimizer = \"adagrad\"", "adagrad has no 8-bit state"),
+            ("state = \"8bit\"\noptimizer = \"sgd\"", "sgd has no 8-bit state"),
+            ("state = \"8bit\"\nprecision = \"f64\"", "--state 8bit is for parameters in f32"),
             ("scale = \"half\"", "--scale half"),
             ("stratified = true", "--stratified"),
             ("columns = \"age\"", "--columns age"),

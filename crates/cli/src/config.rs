@@ -140,6 +140,11 @@ pub struct Config {
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
+    /// How the optimizer's state is kept: f32, or 8bit for a byte a number with a scale for every 256 (adam, adamw, momentum, nesterov, lion):
+    /// a quarter of its memory, losses that differ a little. Tensors under 4096 elements stay in f32. [default: f32]
+    #[arg(long, help_heading = "Memory", value_name = "f32 | 8bit")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// How far plans may depart from the bits of an unlimited run: bitwise (the same bits: other order, recompute, offload),
     /// reassociated (the same maths, sums in another order: micro-batches too) or approximate (micro-batches also with batch statistics
     /// of their own). [default: reassociated]
@@ -299,7 +304,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory allocator exact micro_batch device place soft_placement threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory allocator state exact micro_batch device place soft_placement threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence early_stopping patience min_delta best restore_best)
     }
 

@@ -161,8 +161,12 @@ impl ModelSetup {
         Ok(ModelSetup { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
     }
 
-    /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam.
+    /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam; with its state as is said.
     pub fn optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
+        names::with_state(self.plain_optimizer(config)?, config)
+    }
+
+    fn plain_optimizer(&self, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
         if let (Some(compiled), None) = (&self.keras, &config.optimizer)
             && config.lr.is_none_or(|lr| compiled.optimizer.rate() == lr)
         {

@@ -6,6 +6,7 @@ use plimsoll::nn::{Auc, Decay, Metric, Optimizer};
 use plimsoll::prelude::*;
 
 use crate::Failure;
+use crate::config::Config;
 
 /// The optimizer of a name, with a learning rate and a weight decay, where that is not its own.
 pub fn optimizer(name: &str, rate: f64, decay: Option<f64>) -> Result<Arc<dyn Optimizer>, Failure> {
@@ -25,6 +26,18 @@ pub fn optimizer(name: &str, rate: f64, decay: Option<f64>) -> Result<Arc<dyn Op
             return Err(Failure(format!("--weight-decay is not for {other}; it is for {takes}")));
         }
     })
+}
+
+/// An optimizer with its state kept as the settings say.
+pub fn with_state(optimizer: Arc<dyn Optimizer>, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
+    if !config.has_eight_bit_state()? {
+        return Ok(optimizer);
+    }
+    let none = || {
+        let known = "adam, adamw, momentum, nesterov and lion have; name one with --optimizer";
+        Failure(format!("--state 8bit: {} has no 8-bit state; {known}", optimizer.name()))
+    };
+    optimizer.with_eight_bit_state().ok_or_else(none)
 }
 
 /// Whether there is a loss of this name.

@@ -26,7 +26,7 @@ pub fn settings(asked: Config, begun: Config, run: &Path) -> Result<Config, Fail
     }
     same!(
         model "the model", batch "--batch", optimizer "--optimizer", weight_decay "--weight-decay", loss "--loss", class_weights "--class-weights", metrics "--metrics",
-        precision "--precision", seed "--seed", take "--take", classes "--classes", width "--width",
+        precision "--precision", state "--state", seed "--seed", take "--take", classes "--classes", width "--width",
         depth "--depth", heads "--heads", patch "--patch", image "--image", sequence "--sequence",
         scale "--scale", augment "--augment", columns "--columns", stratified "--stratified", validation_split "--validation-split", on_error "--on-error", clip_norm "--clip-norm", average "--average"
     );

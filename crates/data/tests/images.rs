@@ -76,20 +76,36 @@ fn photos_without_classes_come_with_their_names_whatever_they_are() {
     assert!(error(open(&folder, Open { images, ..Open::default() })).contains("1 channel or 3"));
 }
 
+/// What reading a photo of fifty megapixels at this size is declared to take; a byte less is refused.
+fn declared(folder: &Folder, images: Images) -> Bytes {
+    folder.write("large.jpg", jpeg(8192, 6144, 1));
+    let form = Open { images: Some(images), ..Open::default() };
+    let data = open(folder, form).unwrap().batch(1).workers(1).prefetch(0);
+    let declared = data.declared_bytes().unwrap();
+    assert!(data.batches().unwrap().next().unwrap().is_ok());
+    let Err(Error::Budget { least, .. }) = data.clone().memory(Bytes(1 << 10)).batches() else {
+        panic!("accepted")
+    };
+    assert!(data.clone().memory(Bytes(least.0 - 1)).batches().is_err());
+    assert!(data.memory(least).batches().unwrap().next().unwrap().is_ok());
+    declared
+}
+
 #[test]
 fn a_photo_of_fifty_megapixels_is_read_inside_what_is_declared() {
     let folder = Folder::new("large");
-    folder.write("large.jpg", jpeg(8192, 6144, 1));
+    // Of more than a quarter of its size, whose pixels are all decoded: three bytes each at the least, and not many more.
+    let whole = declared(&folder, Images::new(1600, 1600));
+    assert!((144..256).contains(&(whole.0 >> 20)), "{whole:#}");
+    // An eighth of its size in each direction is a 64th of its pixels.
+    let scaled = declared(&folder, Images::new(32, 32));
+    assert!((2..6).contains(&(scaled.0 >> 20)), "{scaled:#}");
+    let half = declared(&folder, Images::new(800, 800));
+    assert!((36..80).contains(&(half.0 >> 20)), "{half:#}");
     let images = Some(Images::new(32, 32));
-    let data = open(&folder, Open { images, ..Open::default() }).unwrap().batch(1).workers(1).prefetch(0);
-    let declared = data.declared_bytes().unwrap();
-    // Three bytes a pixel at the least, and not many more.
-    assert!((144..256).contains(&(declared.0 >> 20)), "{declared:#}");
-    assert!(data.batches().unwrap().next().unwrap().is_ok());
-    let Err(Error::Budget { least, .. }) = data.clone().memory(Bytes::mib(100)).batches() else {
-        panic!("accepted")
-    };
-    assert!(data.memory(least).batches().unwrap().next().unwrap().is_ok());
+    let data = open(&folder, Open { images, ..Open::default() }).unwrap();
+    assert!(data.notes().iter().any(|note| note.starts_with("1 large JPEGs are decoded at 1/2, 1/4 or 1/8")));
+    assert!(pixels(data).windows(2).all(|pair| pair[0] == pair[1]));
     folder.write("large.jpg", jpeg(16000, 8000, 1));
     let message = error(open(&folder, Open { images, ..Open::default() }));
     assert!(

@@ -9,6 +9,7 @@
 
 mod counted;
 mod dtype;
+pub mod eight_bit;
 mod scalar;
 mod shape;
 mod site;
@@ -40,8 +41,8 @@ pub use ops::custom;
 pub use ops::{AttentionOps, GradientOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, EinsumOps, GatherOps, GridSampleOps, IndexPutOps, LossOps, NormOps, ReorderOps,
-    SoftmaxOps, SortOps, UniqueOps, VolumeOps,
+    CumulativeOps, EightBitOps, EinsumOps, GatherOps, GridSampleOps, IndexPutOps, LossOps, NormOps,
+    ReorderOps, SoftmaxOps, SortOps, UniqueOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

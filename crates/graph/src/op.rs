@@ -371,6 +371,10 @@ macro_rules! with_ops {
                 /// y = x / (1 - rate) where a random draw keeps it, else 0.
                 Dropout,
             }
+            "optimizer" {
+                /// A step of Adam, momentum or Lion over state of one byte a number, with a scale a block of 256.
+                EightBitUpdate,
+            }
             "custom" {
                 /// What a user's own kernel computes.
                 Custom,

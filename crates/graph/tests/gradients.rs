@@ -25,6 +25,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "GruGrad",
     "Uniform",
     "Normal",
+    "EightBitUpdate",
 ];
 
 /// Ops whose outputs from this one on are kept for their gradient alone, which gives none for them.

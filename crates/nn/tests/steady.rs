@@ -1,8 +1,10 @@
 //! A steady-state training step performs no heap allocation.
 
+use std::sync::Arc;
+
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Adam, Net, Recipe, Training, zoo};
+use plimsoll_nn::{Adam, EightBit, Net, Optimizer, Recipe, Training, zoo};
 use plimsoll_run::{Device, Result, Tensor};
 use plimsoll_testing::Counting;
 
@@ -38,8 +40,15 @@ fn a_steady_step_allocates_nothing() {
             ("gpt", Box::new(move |net, x| zoo::gpt(net, &x[0], gpt)), tokens.clone(), tokens.clone()),
             ("lstm", Box::new(|net, x| zoo::lstm(net, &x[0], 50, 32, 2)), tokens.clone(), tokens),
         ];
-        for (name, model, input, labels) in cases {
-            let recipe = Recipe::cross_entropy(Adam::new(1e-3), input.clone(), labels.clone());
+        // State of one byte a number, too.
+        let eight_bit = zoo::Gpt { width: 64, ..gpt };
+        let mut all: Vec<_> =
+            cases.into_iter().map(|case| (case, Arc::new(Adam::new(1e-3)) as Arc<dyn Optimizer>)).collect();
+        let gpt: Model = Box::new(move |net, x| zoo::gpt(net, &x[0], eight_bit));
+        let tokens = Type::new(DType::I64, [4, 16]);
+        all.push((("8-bit gpt", gpt, tokens.clone(), tokens), EightBit::of(&Adam::new(1e-3)).unwrap()));
+        for ((name, model, input, labels), optimizer) in all {
+            let recipe = Recipe::cross_entropy(optimizer, input.clone(), labels.clone());
             let mut training = Training::new(model, recipe, 1).unwrap();
             let x = Tensor::full(input, 1.0).unwrap();
             let y = Tensor::full(labels, 1.0).unwrap();

@@ -62,6 +62,17 @@ impl Config {
         self.allocator.as_deref().map(parse).transpose()
     }
 
+    /// Whether the optimizer's state is kept as bytes.
+    pub fn has_eight_bit_state(&self) -> Result<bool, Failure> {
+        match self.state.as_deref().unwrap_or("f32") {
+            "f32" => Ok(false),
+            "8bit" => Ok(true),
+            other => Err(Failure(format!(
+                "--state {other} is no way to keep an optimizer's state; use f32 or 8bit"
+            ))),
+        }
+    }
+
     /// What these settings ask of memory, for a model that computes in this precision on this device.
     pub fn memory_request(&self, precision: Precision, device: &Device) -> Result<MemoryRequest, Failure> {
         Ok(MemoryRequest {

@@ -9,6 +9,7 @@ mod daily_tools;
 mod data;
 mod devices;
 mod doctor;
+mod eight_bit;
 mod evening;
 mod explain;
 mod gradients_followed;

@@ -93,6 +93,24 @@ fn sequences_may_be_shorter() {
 }
 
 #[test]
+fn the_optimizers_state_may_be_bytes() {
+    let words =
+        ["mlp", "--data", "digits", "--width", "512", "--batch", "32", "--take", "64", "--threads", "1"];
+    let refusal = refused(&[&words[..], &["--memory", "19MiB"]].concat());
+    let bytewise = way(&refusal, "--state 8bit");
+    assert!(bytes(bytewise, "least_bytes") < bytes(&refusal, "floor_bytes"), "{refusal}");
+    assert_eq!(bytes(bytewise, "least_bytes"), least(&words, "--state 8bit"));
+    assert!(refusal["why"].as_str().unwrap().contains("--state 8bit"), "the text says it too: {refusal}");
+    // Where it is so already, or the optimizer has no such form, it is not offered.
+    for more in [["--state", "8bit"], ["--optimizer", "adagrad"]] {
+        let refusal = refused(&[&words[..], &["--memory", "16MiB"], &more].concat());
+        assert_eq!(refusal["fits"], false, "{refusal}");
+        let ways = refusal["ways_out"].as_array().unwrap();
+        assert!(ways.iter().all(|way| way["flag"] != "--state 8bit"), "{refusal}");
+    }
+}
+
+#[test]
 fn what_cannot_be_smaller_is_not_offered() {
     // Digits are 8 × 8 as they are, and 16 bits are narrow already.
     let words = ["cnn", "--batch", "64", "--precision", "mixed-bf16", "--threads", "1", "--memory", "19MiB"];

@@ -6,6 +6,7 @@ use plimsoll_graph::{Op, Type};
 use crate::Cpu;
 
 mod cumulative;
+mod eight_bit;
 mod gather;
 mod grid_sample;
 mod index_put;

@@ -12,6 +12,7 @@ mod columns;
 mod conv;
 mod cumulative;
 mod custom;
+mod eight_bit;
 mod element;
 mod fold;
 mod gather;
@@ -35,7 +36,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 31] = [
+pub(crate) const SOURCES: [&str; 32] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -43,6 +44,7 @@ pub(crate) const SOURCES: [&str; 31] = [
     include_str!("columns.cu"),
     include_str!("conv.cu"),
     include_str!("cumulative.cu"),
+    include_str!("eight_bit.cu"),
     include_str!("element.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_formats::image::{self, Orientation, Probe, Resizer, Size, fit};
+use plimsoll_formats::image::{self, Orientation, Probe, Resizer, Scale, Size, fit};
 use plimsoll_formats::{Element, Stored};
 use plimsoll_graph::DType;
 
@@ -69,13 +69,14 @@ impl Images {
         out: &mut [u8],
     ) -> Result<()> {
         let Images { height, width, channels, max_pixels } = *self;
-        let size = image::decode(&scratch.bytes, path, channels, max_pixels, &mut scratch.decoded)?;
         let orientation = if turned { image::orientation(&scratch.bytes) } else { Orientation::UPRIGHT };
+        let to = if orientation.swaps_axes() { [width, height] } else { [height, width] };
+        let Scratch { bytes, decoded, .. } = scratch;
+        let (size, part) = image::decode_for(bytes, path, channels, max_pixels, to, decoded)?;
         // From here on the bytes of the file are not needed; their room takes the resized image.
         let resized = &mut scratch.bytes;
         fit(resized, height * width * channels);
-        let (down, across) = if orientation.swaps_axes() { (width, height) } else { (height, width) };
-        scratch.resizer.resize(&scratch.decoded, size, [down, across], path, resized)?;
+        scratch.resizer.resize_part(&scratch.decoded, size, part, to, path, resized)?;
         let mut pixels = &scratch.bytes;
         if orientation != Orientation::UPRIGHT {
             fit(&mut scratch.record, height * width * channels);
@@ -97,10 +98,14 @@ pub(crate) struct Needs {
     pub resize: u64,
     /// The most pixels of an image.
     pub pixels: u64,
-    /// How many were looked at, are not of the size they become, or stand sideways.
+    /// How many were looked at, are not of the size they become, are decoded at less than their size, or stand sideways.
     pub seen: u64,
     pub other_sizes: u64,
+    pub scaled: u64,
     pub turned: u64,
+    /// Whether an image counts as if all of its pixels were decoded: where others than those that are looked at may come, of which a smaller
+    /// one that cannot be scaled would take more.
+    pub counts_whole: bool,
 }
 
 impl Needs {
@@ -111,15 +116,27 @@ impl Needs {
         if probe.pixels() > images.max_pixels as u64 {
             return;
         }
-        let (mut height, mut width) = (images.height, images.width);
+        let (as_stored, upright) = ([images.height, images.width], [images.width, images.height]);
+        let to = if probe.orientation.swaps_axes() { upright } else { as_stored };
+        let scale = self.count(probe, to, images.channels);
         if probe.orientation.swaps_axes() {
-            (height, width) = (width, height);
+            // Beside a mask that is drawn over the stored picture it is not turned.
+            self.count(probe, as_stored, images.channels);
         }
-        let size = Size { height: probe.height, width: probe.width, channels: images.channels };
-        self.decode = self.decode.max(probe.decode_bytes);
-        self.resize = self.resize.max(Resizer::bytes(size, [height, width]));
+        self.scaled += u64::from(scale != Scale::WHOLE);
         self.pixels = self.pixels.max(probe.pixels());
-        self.other_sizes += u64::from((probe.height, probe.width) != (height, width));
+        self.other_sizes += u64::from([probe.height, probe.width] != to);
+    }
+
+    /// Counts what an image takes on its way to so many rows and columns.
+    fn count(&mut self, probe: &Probe, to: [usize; 2], channels: usize) -> Scale {
+        let (scale, bytes) = probe.decoded_for(to);
+        let whole = (Scale::WHOLE, probe.decode_bytes);
+        let (counted, bytes) = if self.counts_whole { whole } else { (scale, bytes) };
+        let [height, width] = counted.size([probe.height, probe.width]);
+        self.decode = self.decode.max(bytes);
+        self.resize = self.resize.max(Resizer::bytes(Size { height, width, channels }, to));
+        scale
     }
 
     /// Bytes that a thread needs: the file, its pixels, the picture between its two axes, the result and the result turned.
@@ -136,6 +153,12 @@ impl Needs {
             notes.push(format!(
                 "{} of {} images are resized to {height} × {width}",
                 self.other_sizes, self.seen
+            ));
+        }
+        if self.scaled > 0 {
+            notes.push(format!(
+                "{} large JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, at least twice the size they become",
+                self.scaled
             ));
         }
         if self.turned > 0 {

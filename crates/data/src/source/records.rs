@@ -63,7 +63,8 @@ impl Records {
             first += file.len();
             files.push(file);
         }
-        let (images, needs) = (images.map(Images::checked).transpose()?, Needs::default());
+        let images = images.map(Images::checked).transpose()?;
+        let needs = Needs { counts_whole: true, ..Needs::default() };
         let mut records = Records { files: files.into(), images, needs, scale, spec: Vec::new() };
         let mut record = Vec::new();
         let path = records.load(0, &mut record)?.0.to_owned();
@@ -79,7 +80,8 @@ impl Records {
         images: Option<Images>,
         scale: Option<Scale>,
     ) -> Result<Records> {
-        let (images, needs) = (images.map(Images::checked).transpose()?, Needs::default());
+        let images = images.map(Images::checked).transpose()?;
+        let needs = Needs { counts_whole: true, ..Needs::default() };
         let mut records = Records { files: Vec::new().into(), images, needs, scale, spec: Vec::new() };
         records.describe(first, path)?;
         Ok(records)

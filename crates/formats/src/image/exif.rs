@@ -14,8 +14,8 @@ impl Orientation {
     }
 }
 
-/// The segments of a JPEG before its pixels: the marker and the body of each.
-pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+/// The segments of a JPEG before its pixels: the marker and the body of each, and where it ends.
+pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8], usize)> {
     let mut at = 2;
     std::iter::from_fn(move || {
         while bytes.get(at) == Some(&0xff) && bytes.get(at + 1) == Some(&0xff) {
@@ -25,7 +25,7 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
         let length = usize::from(high) << 8 | usize::from(low);
         let body = bytes.get(at + 4..at + 2 + length.max(2))?;
         at += 2 + length.max(2);
-        Some((marker, body))
+        Some((marker, body, at))
     })
 }
 
@@ -35,7 +35,7 @@ pub fn orientation(bytes: &[u8]) -> Orientation {
         return Orientation::UPRIGHT;
     }
     // Pixels begin behind the marker DA.
-    let found = segments(bytes).take_while(|(marker, _)| *marker != 0xda).find_map(|(marker, body)| {
+    let found = segments(bytes).take_while(|(marker, ..)| *marker != 0xda).find_map(|(marker, body, _)| {
         let tiff = body.strip_prefix(b"Exif\0\0").filter(|_| marker == 0xe1)?;
         read(tiff)
     });

@@ -10,6 +10,7 @@ mod jpeg;
 mod png;
 mod probe;
 mod resize;
+mod scale;
 mod webp;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ pub use exif::{Orientation, orientation};
 pub use png::decode_ids;
 pub use probe::Probe;
 pub use resize::{Resizer, resize_nearest, turn};
+pub use scale::{Scale, decode_for};
 
 /// Pixels, row after row, `channels` bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Format, Orientation, bmp, exif, no_image};
+use super::jpeg::{Frame, Grid, Part, adobe};
+use super::{Format, Orientation, Scale, bmp, exif, no_image};
 use crate::{FileError, Result};
 
 /// Fronts of files that hold all there is to know, except for JPEG.
@@ -25,6 +26,8 @@ pub struct Probe {
     pub orientation: Orientation,
     /// Bytes that decoding takes at most, the pixels included, beside those of the file.
     pub decode_bytes: u64,
+    /// How a JPEG is decoded at less than its size, if it can be.
+    grid: Option<Grid>,
 }
 
 impl Probe {
@@ -54,7 +57,16 @@ impl Probe {
             Format::Bmp => pixels.saturating_mul(3),
             Format::Webp | Format::Jpeg => pixels.saturating_mul(9) + (256 << 10),
         };
-        Ok(Probe { format, height, width, orientation: Orientation::UPRIGHT, decode_bytes })
+        Ok(Probe { format, height, width, orientation: Orientation::UPRIGHT, decode_bytes, grid: None })
+    }
+
+    /// At which size [`super::decode_for`] decodes it for a picture of `to` rows and columns, and the bytes that this takes.
+    pub fn decoded_for(&self, to: [usize; 2]) -> (Scale, u64) {
+        let scale = Scale::least([self.height, self.width], to);
+        match self.grid {
+            Some(grid) if scale != Scale::WHOLE => (scale, grid.bytes(scale.eighths())),
+            _ => (Scale::WHOLE, self.decode_bytes),
+        }
     }
 
     /// How many pixels it has.
@@ -90,7 +102,8 @@ fn sides(format: Format, front: &[u8]) -> Option<(usize, usize, u64)> {
 fn jpeg(input: &mut (impl Read + Seek), file: &Path) -> Result<Probe> {
     let io = |error| FileError::io(file, error);
     let damaged = |what: &str| FileError::damaged(file, format!("the JPEG is not readable: {what}"));
-    let (mut frame, mut orientation) = (None, Orientation::UPRIGHT);
+    let (mut orientation, mut transform) = (Orientation::UPRIGHT, None);
+    let mut frame: Option<Frame> = None;
     for _ in 0..SEGMENTS_MOST {
         let mut head = [0; 4];
         input.read_exact(&mut head[..2]).map_err(io)?;
@@ -101,7 +114,7 @@ fn jpeg(input: &mut (impl Read + Seek), file: &Path) -> Result<Probe> {
         let [0xff, marker, high, low] = head else { return Err(damaged("a segment does not begin with FF")) };
         let length = (usize::from(high) << 8 | usize::from(low)).max(2) - 2;
         let is_frame = matches!(marker, 0xc0..=0xcf) && ![0xc4, 0xc8, 0xcc].contains(&marker);
-        if !is_frame && ![0xe1, 0xda].contains(&marker) {
+        if !is_frame && ![0xe1, 0xda, 0xee].contains(&marker) {
             input.seek_relative(length as i64).map_err(io)?;
             continue;
         }
@@ -112,20 +125,14 @@ fn jpeg(input: &mut (impl Read + Seek), file: &Path) -> Result<Probe> {
                 let found = body.strip_prefix(b"Exif\0\0").and_then(exif::read);
                 orientation = found.map_or(orientation, Orientation);
             }
+            (0xee, body) => transform = adobe(body).or(transform),
             (0xda, [scans, ..]) => {
                 let Some(frame) = frame else { return Err(damaged("pixels come before their size")) };
-                return Ok(cost(frame, *scans, orientation));
+                let grid = frame.grid(usize::from(*scans), transform);
+                return Ok(Probe { orientation, grid, ..cost(&frame, *scans) });
             }
-            (_, [_, y1, y0, x1, x0, count, parts @ ..]) => {
-                let side = |high: u8, low: u8| usize::from(high) << 8 | usize::from(low);
-                let part = |at: usize| parts.get(3 * at + 1).map_or((1, 1), |hv| (hv >> 4, hv & 15));
-                let parts: Vec<_> = (0..usize::from(*count).min(4)).map(part).collect();
-                frame = Some(Frame {
-                    marker,
-                    height: side(*y1, *y0),
-                    width: side(*x1, *x0),
-                    parts: sampled(&parts),
-                });
+            (_, body) if is_frame => {
+                frame = Some(Frame::read(marker, body).ok_or_else(|| damaged("a segment ends too early"))?);
             }
             _ => return Err(damaged("a segment ends too early")),
         }
@@ -133,32 +140,24 @@ fn jpeg(input: &mut (impl Read + Seek), file: &Path) -> Result<Probe> {
     Err(damaged("its pixels do not begin"))
 }
 
-#[derive(Clone, Copy)]
-struct Frame {
-    marker: u8,
-    height: usize,
-    width: usize,
-    /// Components, their samples in a block of the finest, and the samples of that.
-    parts: (u64, u64, u64),
-}
-
-fn sampled(parts: &[(u8, u8)]) -> (u64, u64, u64) {
-    let all = parts.iter().map(|(h, v)| u64::from(*h) * u64::from(*v)).sum();
-    let most = |side: fn(&(u8, u8)) -> u8| u64::from(parts.iter().map(side).max().unwrap_or(1)).max(1);
-    (parts.len() as u64, all, most(|part| part.0) * most(|part| part.1))
-}
-
-fn cost(frame: Frame, scans: u8, orientation: Orientation) -> Probe {
-    let Frame { marker, height, width, parts: (count, samples, block) } = frame;
+/// What decoding all pixels takes.
+fn cost(frame: &Frame, scans: u8) -> Probe {
+    let Frame { marker, height, width, .. } = *frame;
+    let parts = frame.parts();
+    let (count, samples) =
+        (parts.len() as u64, parts.iter().map(|part| part.across * part.down).sum::<usize>());
+    let most = |side: fn(&Part) -> usize| parts.iter().map(side).max().unwrap_or(1).max(1);
+    let block = (most(|part| part.across) * most(|part| part.down)) as u64;
     let pixels = width as u64 * height as u64;
     // Coefficients of two bytes are kept where components or bits of them come one after the other.
     let is_kept = matches!(marker, 0xc2 | 0xc6 | 0xca | 0xce) || u64::from(scans) != count;
     // Blocks reach over the edges.
     let padded = (width as u64 + 32) * (height as u64 + 32);
-    let kept = if is_kept { 2 * padded * samples / block } else { 0 };
+    let kept = if is_kept { 2 * padded * samples as u64 / block } else { 0 };
     let rows = 128 * (width as u64 + 32) * count.max(1);
     let decode_bytes = pixels * count.max(3) + kept + rows + (128 << 10);
-    Probe { format: Format::Jpeg, height, width, orientation, decode_bytes }
+    let orientation = Orientation::UPRIGHT;
+    Probe { format: Format::Jpeg, height, width, orientation, decode_bytes, grid: None }
 }
 
 #[cfg(test)]

@@ -43,6 +43,23 @@ impl Resizer {
         &mut self,
         pixels: &[u8],
         size: Size,
+        to: [usize; 2],
+        file: &Path,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.resize_part(pixels, size, [size.height as f64, size.width as f64], to, file, out)
+    }
+
+    /// The same of the first rows and columns alone, `part` of them, which may be fractions: a picture that is decoded at an eighth of
+    /// its size ends within its last pixels.
+    ///
+    /// # Errors
+    /// As for [`Resizer::resize`]; or the part is larger than the picture.
+    pub fn resize_part(
+        &mut self,
+        pixels: &[u8],
+        size: Size,
+        part: [f64; 2],
         [height, width]: [usize; 2],
         file: &Path,
         out: &mut [u8],
@@ -62,8 +79,8 @@ impl Resizer {
             self.0.reset_internal_buffers();
         }
         let done = match size.channels {
-            1 => resized::<U8>(&mut self.0, pixels, from, to, out),
-            3 => resized::<U8x3>(&mut self.0, pixels, from, to, out),
+            1 => resized::<U8>(&mut self.0, pixels, (from, part), to, out),
+            3 => resized::<U8x3>(&mut self.0, pixels, (from, part), to, out),
             _ => Err("images have 1 channel (gray) or 3 (color)".into()),
         };
         done.map_err(|why| wrong(&why))
@@ -74,7 +91,7 @@ impl Resizer {
 fn resized<P: PixelTrait>(
     resizer: &mut library::Resizer,
     pixels: &[u8],
-    from: [u32; 2],
+    (from, part): ([u32; 2], [f64; 2]),
     to: [u32; 2],
     out: &mut [u8],
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -82,6 +99,7 @@ fn resized<P: PixelTrait>(
     let mut to = TypedImage::<P>::from_buffer(to[0], to[1], out)?;
     let triangle = ResizeAlg::Convolution(FilterType::Bilinear);
     let options = ResizeOptions::new().resize_alg(triangle).use_alpha(false);
+    let options = options.crop(0.0, 0.0, part[1], part[0]);
     Ok(resizer.resize_typed(&from, &mut to, &options)?)
 }
 

@@ -2,10 +2,16 @@
 //!
 //! m ← m + (1 - β₁)(g - m), v ← β₂ v + (1 - β₂) g², p ← p - lr / (1 - β₁ᵗ) · m / (√v / √(1 - β₂ᵗ) + ε)
 
+use std::sync::Arc;
+
+use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, one_minus_power, taken};
+use super::{
+    Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, follow, mix, name_and_rate,
+    one_minus_power, taken,
+};
 use crate::Param;
 
 /// Adam's settings.
@@ -58,5 +64,14 @@ impl Optimizer for Adam {
         let scale = v.sqrt()?.div(root)?.add_scalar(self.eps)?;
         let value = self.decay.value(at.param, value, shrink)?;
         Ok((value.sub(&m.div(&scale)?.mul(size)?)?, vec![m, v]))
+    }
+
+    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+        let (beta1, beta2, eps) = (self.beta1.into(), self.beta2.into(), self.eps.into());
+        Some(eight_bit::update(EightBitRule::Adam { beta1, beta2, eps }, self.decay, param))
+    }
+
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        Some(EightBit::new(*self))
     }
 }

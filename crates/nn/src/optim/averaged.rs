@@ -78,4 +78,14 @@ impl Optimizer for Averaged {
         updated.push(average.add(&step)?);
         Ok((value, updated))
     }
+
+    /// The averages stay as they are.
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        let inner = self.inner.with_eight_bit_state()?;
+        Some(Arc::new(Averaged { inner, decay: self.decay }))
+    }
+
+    fn has_eight_bit_state(&self) -> bool {
+        self.inner.has_eight_bit_state()
+    }
 }

@@ -56,6 +56,12 @@ impl Decay {
         self.kind == kind && self.rate != 0.0 && (!self.is_matrices_only || param.ty.shape.rank() > 1)
     }
 
+    /// What of a parameter is added to its gradient, and whether it is shrunk.
+    pub(super) fn parts(&self, param: &Param) -> (f64, bool) {
+        let l2 = if self.acts(DecayKind::L2, param) { self.rate } else { 0.0 };
+        (l2, self.acts(DecayKind::Decoupled, param))
+    }
+
     /// The gradient with its part of the decay.
     pub(super) fn grad(&self, param: &Param, value: &Tensor, grad: &Tensor) -> Result<Tensor> {
         match self.acts(DecayKind::L2, param) {

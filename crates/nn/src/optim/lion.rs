@@ -2,10 +2,13 @@
 //!
 //! p ← p - lr sign(β₁ m + (1 - β₁) g), m ← β₂ m + (1 - β₂) g
 
+use std::sync::Arc;
+
 use plimsoll_graph::TensorOps;
+use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, Updated, mix, name_and_rate, taken};
+use super::{Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, mix, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Lion.
@@ -46,5 +49,14 @@ impl Optimizer for Lion {
         let step = mix(m, &grad, self.beta1)?.sign()?;
         let value = self.decay.value(at.param, value, shrink)?;
         Ok((value.sub(&step.mul(rate)?)?, vec![mix(m, &grad, self.beta2)?]))
+    }
+
+    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+        let (beta1, beta2) = (self.beta1.into(), self.beta2.into());
+        Some(eight_bit::update(EightBitRule::Lion { beta1, beta2 }, self.decay, param))
+    }
+
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        Some(EightBit::new(*self))
     }
 }

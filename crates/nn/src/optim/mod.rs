@@ -11,6 +11,7 @@ mod adam;
 mod averaged;
 mod clip;
 mod decay;
+mod eight_bit;
 mod ftrl;
 mod lion;
 mod rmsprop;
@@ -23,6 +24,7 @@ pub use averaged::Averaged;
 pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
+pub use eight_bit::EightBit;
 pub use ftrl::Ftrl;
 pub use lion::Lion;
 pub use rmsprop::RmsProp;
@@ -30,6 +32,7 @@ pub use sgd::Sgd;
 
 use std::sync::Arc;
 
+use plimsoll_graph::ops::EightBitUpdate;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -102,6 +105,22 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
 
     /// The new value of a parameter and its slots.
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated;
+
+    /// The same step of a parameter over slots that are kept as bytes ([`EightBit`]), where there is one: it takes the scalars of
+    /// [`Optimizer::prepare`], and slots in the order of [`Optimizer::slots`].
+    fn eight_bit_rule(&self, _param: &Param) -> Option<EightBitUpdate> {
+        None
+    }
+
+    /// The same optimizer with slots that are kept as bytes; none where it has no such form.
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        None
+    }
+
+    /// Whether slots are kept as bytes.
+    fn has_eight_bit_state(&self) -> bool {
+        false
+    }
 }
 
 impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
@@ -123,6 +142,18 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         (**self).update(at, value, grad, slots)
+    }
+
+    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+        (**self).eight_bit_rule(param)
+    }
+
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        (**self).with_eight_bit_state()
+    }
+
+    fn has_eight_bit_state(&self) -> bool {
+        (**self).has_eight_bit_state()
     }
 }
 

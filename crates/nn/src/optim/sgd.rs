@@ -2,10 +2,13 @@
 //!
 //! b ← μ b + g, p ← p - lr b; with Nesterov's momentum p ← p - lr (g + μ b)
 
+use std::sync::Arc;
+
 use plimsoll_graph::TensorOps;
+use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
+use super::{Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of gradient descent.
@@ -63,5 +66,16 @@ impl Optimizer for Sgd {
             false => momentum.clone(),
         };
         Ok((value.sub(&step.mul(rate)?)?, vec![momentum]))
+    }
+
+    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+        let (momentum, is_nesterov) = (self.momentum.into(), self.is_nesterov);
+        let rule = EightBitRule::Momentum { momentum, is_nesterov };
+        (self.momentum != 0.0).then(|| eight_bit::update(rule, self.decay, param))
+    }
+
+    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+        // Without momentum there is no state.
+        (self.momentum != 0.0).then(|| EightBit::new(*self))
     }
 }

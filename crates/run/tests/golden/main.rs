@@ -128,8 +128,9 @@ fn emitted() -> Vec<Op> {
     graphs.flat_map(|graph| graph.nodes().iter().map(|node| node.op.clone()).collect::<Vec<_>>()).collect()
 }
 
-/// Ops that give their input as it is, or what a user says: PyTorch has nothing to say of them.
-const OF_USERS: [&str; 3] = ["StopGradient", "OwnGradient", "Custom"];
+/// Ops that give their input as it is, or what a user says: PyTorch has nothing to say of them. (Nor of steps over bytes, which
+/// `crates/nn/tests/eight_bit.rs` holds against their definition.)
+const OF_USERS: [&str; 4] = ["StopGradient", "OwnGradient", "Custom", "EightBitUpdate"];
 
 #[test]
 fn every_op_of_the_table_is_in_a_golden_case() {

@@ -9,7 +9,7 @@ use super::Trainer;
 use crate::best::BestCheckpoint;
 use crate::callback::Callback;
 use crate::checkpoint::Checkpoints;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::stop::StopFlag;
 
@@ -100,6 +100,36 @@ impl Trainer {
     pub fn precision(mut self, precision: Precision) -> Trainer {
         self.request.precision = precision;
         self
+    }
+
+    /// Keeps the optimizer's state as bytes with a scale for every 256 of them, a quarter of the memory of f32: see [`plimsoll_nn::EightBit`].
+    /// Parameters of fewer than 4096 elements keep theirs in f32. Losses differ a little from those of a training in f32.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Adagrad, Adam, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::Trainer;
+    /// # let x = Column::memory("x", vec![0.5f32; 6400], [64])?;
+    /// # let data = Dataset::columns([x, Column::memory("y", vec![0i64; 100], [])?])?.batch(20);
+    /// let model = || Sequential::new([64]).dense(2048).relu().dense(2);
+    /// let adam = || Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2));
+    /// assert!(adam().eight_bit_state()?.least(&data)? < adam().least(&data)?);
+    /// // Not every optimizer has such a form.
+    /// let adagrad = Trainer::new(model(), softmax_cross_entropy, Adagrad::new(1e-2));
+    /// assert!(adagrad.eight_bit_state().is_err_and(|why| why.to_string().contains("adagrad has no 8-bit state")));
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The optimizer has no such form, or keeps no state.
+    pub fn eight_bit_state(mut self) -> Result<Trainer> {
+        let Some(optimizer) = self.optimizer.with_eight_bit_state() else {
+            let name = self.optimizer.name();
+            let why = format!("{name} has no 8-bit state; adam, adamw, momentum, nesterov and lion have");
+            return Err(Error::Mismatch(why));
+        };
+        self.optimizer = optimizer;
+        Ok(self)
     }
 
     /// How far plans may depart from the bits of an unlimited run. Without a word, batches may be split where that changes

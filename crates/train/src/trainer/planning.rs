@@ -9,7 +9,7 @@ use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
-use plimsoll_run::{Error as RunError, Frontier, PlanFigures, StepPlan, StepPlanner};
+use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
 use super::host::batch_types;
@@ -156,6 +156,10 @@ impl Trainer {
             let why =
                 format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
             return Err(Error::Mismatch(why));
+        }
+        if self.optimizer.has_eight_bit_state() && self.request.precision == Precision::F64 {
+            let why = "8-bit state is for parameters in f32, and all of this model's are in f64; leave one of the two out";
+            return Err(Error::Mismatch(why.into()));
         }
         // What has fewer fields has no labels.
         let n_labels = if types.len() > self.n_labels { self.n_labels } else { 0 };

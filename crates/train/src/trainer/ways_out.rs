@@ -1,12 +1,13 @@
-//! From a refusal to a longer one: what other precisions would need, which only the trainer can ask about.
+//! From a refusal to a longer one: what other precisions and 8-bit state would need, which only the trainer can ask about.
 //!
 //! Who is refused does not wait long for advice: of a model of many tensors one precision is looked at.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Net, Recipe, Training};
+use plimsoll_nn::{Net, Optimizer, Recipe, Training};
 use plimsoll_run::{Error as RunError, Precision, Remedy};
 
 use super::Trainer;
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 const MANY: usize = 120;
 
 impl Trainer {
-    /// A refusal with what 16-bit precisions would need, where that is less; any other error as it is.
+    /// A refusal with what 16-bit precisions and 8-bit state would need, where that is less; any other error as it is.
     pub(super) fn advised(&self, error: Error, data: &Dataset) -> Error {
         let Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, mut ways }) = error
         else {
@@ -29,10 +30,21 @@ impl Trainer {
             (None, Precision::F64) => &[Precision::F32, Precision::MixedBf16, Precision::MixedF16],
             _ => &[],
         };
+        // State as bytes goes with the precision that was asked for. It is looked at first: it is offered of large models too.
+        let is_wide = self.request.precision == Precision::F64;
+        let is_new = self.training.is_none() && !self.optimizer.has_eight_bit_state() && !is_wide;
+        let smaller = is_new.then(|| self.optimizer.with_eight_bit_state()).flatten();
+        if let Some(optimizer) = smaller
+            && let Ok(lower) = self.enough_in(self.request.precision, optimizer, data)
+            && lower < least
+        {
+            let change = "the optimizer's state as bytes with a scale for every 256, but for tensors under 4096 elements";
+            ways.push(Remedy { flag: "--state 8bit".into(), change: change.into(), least: lower });
+        }
         let most = if self.is_large(data) { 1 } else { narrower.len() };
         for &precision in &narrower[..most.min(narrower.len())] {
             // A model that cannot be traced so, or a device without such kernels, has no such way.
-            let Ok(lower) = self.enough_in(precision, data) else { continue };
+            let Ok(lower) = self.enough_in(precision, self.optimizer.clone(), data) else { continue };
             if lower < least {
                 let change = match precision {
                     Precision::MixedBf16 => "activations and weights as read in bf16, sums in f32",
@@ -70,15 +82,20 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::Error>(())
     /// ```
     pub fn enough(&self, data: impl Borrow<Dataset>) -> Result<Bytes> {
-        self.enough_in(self.request.precision, data.borrow())
+        self.enough_in(self.request.precision, self.optimizer.clone(), data.borrow())
     }
 
-    fn enough_in(&self, precision: Precision, data: &Dataset) -> Result<Bytes> {
+    fn enough_in(
+        &self,
+        precision: Precision,
+        optimizer: Arc<dyn Optimizer>,
+        data: &Dataset,
+    ) -> Result<Bytes> {
         let device = self.on()?;
         device.scope(|| {
             let share = self.look_at_other_shapes(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true, share)?;
-            recipe.request.precision = precision;
+            (recipe.request.precision, recipe.optimizer) = (precision, optimizer);
             recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
             Ok(self.enough_for(recipe)?.max(share.others_floor))
         })

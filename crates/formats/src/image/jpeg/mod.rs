@@ -1,4 +1,12 @@
-//! Turns JPEG files into pixels.
+//! Turns JPEG files into pixels, all of them or a half, a quarter or an eighth in each direction.
+//!
+//! All pixels are decoded by `zune-jpeg`, which cannot scale. Scaled ones are decoded here: the crate that could (`jpeg-decoder`)
+//! starts threads for each picture and queues coefficients between them without a bound.
+
+mod bits;
+mod frame;
+mod scaled;
+mod transform;
 
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -7,6 +15,9 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::{Encoded, Size, check, fit, recolor, unreadable};
 use crate::Result;
+
+pub use frame::{Frame, Grid, Part};
+pub use scaled::{adobe, decode as decode_scaled};
 
 pub fn decode(image: &Encoded<'_>, pixels: &mut Vec<u8>) -> Result<Size> {
     let Encoded { bytes, file, channels, limit } = *image;

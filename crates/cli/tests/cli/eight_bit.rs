@@ -1,0 +1,88 @@
+//! The optimizer's state as bytes: less memory that is planned and kept, a run that goes on with the same bits, and refusals by name.
+
+use serde_json::Value;
+
+use crate::common::{Scratch, bytes, least_of, lines, lines_inside, plimsoll};
+use crate::model::{data, fixture};
+
+const MODEL: &str = "mlp --data digits --width 512 --batch 32 --take 160 --threads 1";
+
+fn words<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    command.split(' ').chain(MODEL.split(' ')).chain(more.iter().copied()).collect()
+}
+
+fn event(lines: &[Value], name: &str) -> Value {
+    let found = lines.iter().rev().find(|line| line["event"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {lines:?}")).clone()
+}
+
+/// What the command says to an error.
+fn refused(arguments: &[&str]) -> String {
+    let done = plimsoll().args(arguments).output().unwrap();
+    assert!(!done.status.success(), "{arguments:?} was accepted");
+    String::from_utf8_lossy(&done.stderr).into_owned()
+}
+
+#[test]
+fn a_plan_shows_a_quarter_of_the_state_and_its_least_is_kept() {
+    let plan = |more: &[&str]| {
+        lines(&words("plan", &[&["--no-frontier", "--json"], more].concat())).unwrap().pop().unwrap()
+    };
+    let (whole, small) = (plan(&[]), plan(&["--state", "8bit"]));
+    let state = |plan: &Value| bytes(&plan["kinds"], "optimizer");
+    let (was, is) = (state(&whole), state(&small));
+    assert!(is * 100 <= was * 30 && is * 5 >= was, "{is} of {was} bytes");
+    let saved = bytes(&whole, "floor_bytes") - bytes(&small, "floor_bytes");
+    assert!(
+        saved * 10 >= (was - is) * 8,
+        "the least is {saved} bytes less, where state is {} less",
+        was - is
+    );
+
+    let scratch = Scratch::new("eight-bit-limit");
+    let train = |name: &str, memory: &str| -> Vec<String> {
+        let out = scratch.path(name);
+        let more = ["--epochs", "1", "--json", "--out", &out, "--state", "8bit", "--memory", memory];
+        words("train", &more).into_iter().map(String::from).collect()
+    };
+    let refusal = refused(&train("refused", "1MiB").iter().map(String::as_str).collect::<Vec<_>>());
+    // What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
+    let grain = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
+    let limit = least_of(&refusal) + grain;
+    let arguments = train("inside", &limit.to_string());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let epoch = event(&lines_inside(limit, &arguments).unwrap(), "epoch");
+    assert!(bytes(&epoch, "resident_peak_bytes") <= limit, "{epoch}");
+}
+
+#[test]
+fn a_run_goes_on_with_the_same_bits_and_not_with_other_state() {
+    let scratch = Scratch::new("eight-bit-resume");
+    let run = |out: &str, epochs: &str, more: &[&str]| {
+        let more = [&["--epochs", epochs, "--json", "--out", out, "--seed", "3"], more].concat();
+        lines(&words("train", &more))
+    };
+    let (whole, parts, plain) = (scratch.path("whole"), scratch.path("parts"), scratch.path("plain"));
+    run(&whole, "2", &["--state", "8bit"]).unwrap();
+    run(&parts, "1", &["--state", "8bit"]).unwrap();
+    run(&parts, "2", &["--resume"]).unwrap();
+    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+    assert!(model(&whole) == model(&parts), "a run that went on has other weights");
+    run(&plain, "1", &[]).unwrap();
+    assert!(model(&plain) != model(&whole));
+    let other = run(&parts, "3", &["--resume", "--state", "f32"]).unwrap_err();
+    assert!(other.contains("begun with 8bit, and now --state f32"), "{other}");
+    let other = run(&plain, "3", &["--resume", "--state", "8bit"]).unwrap_err();
+    assert!(other.contains("begun without it, and now --state 8bit"), "{other}");
+}
+
+#[test]
+fn a_keras_files_own_optimizer_is_refused_by_name() {
+    let scratch = Scratch::new("eight-bit-keras");
+    let (data, file) = (data(&scratch, "decay.npz"), fixture("decay.keras"));
+    let out = scratch.path("run");
+    let file = file.to_str().unwrap();
+    let said = refused(&["train", file, "--data", &data, "--batch", "6", "--out", &out, "--state", "8bit"]);
+    assert!(said.contains("has no 8-bit state; adam, adamw, momentum, nesterov and lion have"), "{said}");
+    assert!(said.contains("--state 8bit: keras "), "{said}");
+}

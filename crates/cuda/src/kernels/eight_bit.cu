@@ -1,0 +1,110 @@
+// An optimizer's step over state of one byte a number; a block of threads a block of 256 numbers, which share a scale.
+//
+// RULE is 0 for Adam, 1 for momentum, 2 for Nesterov's, 3 for Lion. Products and sums are not contracted, so that codes are those of the host.
+
+struct P {
+    i64 n;
+    const float *value;
+    const float *grad;
+    const float *first;
+    const float *second;
+    const float *shrink;
+    const u8 *m;
+    const float *m_scale;
+    const u8 *v;
+    const float *v_scale;
+    float *out;
+    u8 *new_m;
+    float *new_m_scale;
+    u8 *new_v;
+    float *new_v_scale;
+    double c[4];
+    double l2;
+    i64 shrinks;
+};
+
+// The value that a code stands for: decade i of the values below 1 is cut into 2^i pieces, twice as many where there is no sign.
+DEV float value_of(int code, bool is_signed) {
+    const double decades[7] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
+    int zero = is_signed ? 127 : 0, k = code < zero ? zero - code : code - zero;
+    if (k == 0) return 0.0f;
+    if (code == 255) return 1.0f;
+    k -= 1;
+    int decade = 0, pieces = is_signed ? 1 : 2;
+    while (k >= pieces) {
+        k -= pieces;
+        pieces *= 2;
+        decade++;
+    }
+    double middle = 0.1 + 0.9 * ((double)k + 0.5) / (double)pieces;
+    float value = (float)(decades[decade] * middle);
+    return code < zero ? -value : value;
+}
+
+// Values and the bounds between them, made anew by every block of threads: 256 of each.
+DEV void prepare(float *values, float *bounds, bool is_signed) {
+    int t = threadIdx.x;
+    values[t] = value_of(t, is_signed);
+    __syncthreads();
+    double between = t < 255 ? ((double)values[t] + (double)values[t + 1]) / 2.0 : 2.0;
+    bounds[t] = !is_signed && t == 0 ? 0.0f : (float)between;
+    __syncthreads();
+}
+
+// The number of bounds that are less than x.
+DEV int code_of(const float *bounds, float x) {
+    int code = 0;
+    for (int half = 128; half > 0; half /= 2)
+        if (bounds[code + half - 1] < x) code += half;
+    return code;
+}
+
+// Writes one state of a block of numbers: its scale, the largest magnitude, and the nearest code of each.
+DEV void write_state(const P &p, i64 block, i64 i, float x, const float *bounds, u8 *codes, float *scales) {
+    // As whole numbers, magnitudes are in the same order, and what is no number is above all.
+    int bits = i < p.n ? (int)(bits_of(x) & 0x7fffffffu) : 0;
+    float scale = float_of((u32)in_block<Largest>(bits));
+    if (threadIdx.x == 0) scales[block] = scale;
+    if (i < p.n) codes[i] = (u8)code_of(bounds, scale > 0.0f ? x / scale : 0.0f);
+}
+
+KERNEL(eight_bit_update, P) {
+    __shared__ float values[256], bounds[256];
+#if RULE == 0
+    __shared__ float squares[256], square_bounds[256];
+    prepare(squares, square_bounds, false);
+    float root = *p.second;
+#endif
+    prepare(values, bounds, true);
+    float a = *p.first, shrink = p.shrinks ? *p.shrink : 1.0f, l2 = (float)p.l2;
+    float c0 = (float)p.c[0], c1 = (float)p.c[1], c2 = (float)p.c[2], c3 = (float)p.c[3];
+    i64 blocks = (p.n + 255) / 256;
+    for (i64 block = blockIdx.x; block < blocks; block += gridDim.x) {
+        i64 i = block * 256 + threadIdx.x;
+        float m = 0.0f, v = 0.0f;
+        if (i < p.n) {
+            float value = p.value[i], g = p.grad[i];
+            if (l2 != 0.0f) g = g + value * l2;
+            m = values[p.m[i]] * p.m_scale[block];
+            float step;
+#if RULE == 0
+            v = squares[p.v[i]] * p.v_scale[block];
+            m = m + (g - m) * c0;
+            v = v * c1 + (g * g) * c2;
+            step = m / (sqrtf(v) / root + c3);
+#elif RULE == 3
+            float x = m * c0 + g * c1;
+            step = (float)(x > 0.0f) - (float)(x < 0.0f);
+            m = m * c2 + g * c3;
+#else
+            m = m * c0 + g;
+            step = RULE == 2 ? g + m * c0 : m;
+#endif
+            p.out[i] = value * shrink - step * a;
+        }
+        write_state(p, block, i, m, bounds, p.new_m, p.new_m_scale);
+#if RULE == 0
+        write_state(p, block, i, v, square_bounds, p.new_v, p.new_v_scale);
+#endif
+    }
+}
