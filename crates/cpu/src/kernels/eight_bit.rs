@@ -131,15 +131,17 @@ multiversion! {
         m: &mut [f32; BLOCK],
         v: &mut [f32; BLOCK],
     ) {
-        // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
         match rule {
             EightBitRule::Adam { .. } => for i in 0..n {
+                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
                 unsafe { (*out.add(i), m[i], v[i]) = step.adam(*value.add(i), *grad.add(i), m[i], v[i]) };
             },
             EightBitRule::Momentum { is_nesterov, .. } => for i in 0..n {
+                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
                 unsafe { (*out.add(i), m[i]) = step.momentum(is_nesterov, *value.add(i), *grad.add(i), m[i]) };
             },
             EightBitRule::Lion { .. } => for i in 0..n {
+                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
                 unsafe { (*out.add(i), m[i]) = step.lion(*value.add(i), *grad.add(i), m[i]) };
             },
         }
