@@ -72,6 +72,6 @@ impl Optimizer for Adam {
     }
 
     fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        Some(EightBit::new(*self))
+        Some(EightBit::around(*self))
     }
 }

@@ -42,7 +42,7 @@ impl EightBit {
     }
 
     /// For an optimizer that gives a rule for some parameter.
-    pub(super) fn new(inner: impl Optimizer + 'static) -> Arc<dyn Optimizer> {
+    pub(super) fn around(inner: impl Optimizer + 'static) -> Arc<dyn Optimizer> {
         Arc::new(EightBit { inner: Arc::new(inner) })
     }
 

@@ -57,6 +57,6 @@ impl Optimizer for Lion {
     }
 
     fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        Some(EightBit::new(*self))
+        Some(EightBit::around(*self))
     }
 }

@@ -76,6 +76,6 @@ impl Optimizer for Sgd {
 
     fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
         // Without momentum there is no state.
-        (self.momentum != 0.0).then(|| EightBit::new(*self))
+        (self.momentum != 0.0).then(|| EightBit::around(*self))
     }
 }
