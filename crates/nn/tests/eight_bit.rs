@@ -73,7 +73,8 @@ fn step_of(optimizer: Arc<dyn Optimizer>, param: &Param, start: &[f32]) -> Resul
     }
     state.push(Tensor::zeros(Type::new(DType::F32, []))?);
     let (param, rate) = (param.clone(), optimizer.rate() as f32);
-    Step::compile(state, std::slice::from_ref(&param.ty), move |state, inputs| {
+    let inputs = [param.ty.clone()];
+    Step::compile(state, &inputs, move |state, inputs| {
         let n = state.len() - 1;
         let (count, rate) = (state[n].add_scalar(1.0)?, Tensor::from_slice(&[rate], [])?);
         let scalars = optimizer.prepare(&count, &rate)?;
