@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use plimsoll::internals::device::process;
 use plimsoll::internals::run::{Error, Profile, on_all_cores};
 use plimsoll::prelude::*;
 use plimsoll::train::BatchSizes;
@@ -67,6 +68,8 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     if args.ratio.is_some() || args.seconds.is_some() {
         return Err(Stop::Usage("--ratio and --seconds are for a traced step; name one with --trace".into()));
     }
+    // What threads of the planner have freed is not to count as the program's: training plans on one.
+    process::share_one_heap();
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
