@@ -8,7 +8,7 @@ use plimsoll_plan::Exactness;
 
 use super::StepToPlan;
 use super::candidate::{Candidate, CandidateSpec, Split};
-use super::fixed::planning;
+use super::fixed::{PROGRAM, planning};
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
 use crate::device::{Device, full_pages, whole_pages};
@@ -23,6 +23,9 @@ const TIMED_ANYWAY: Bytes = Bytes::mib(16);
 const WORTH_INTERLEAVING: Bytes = Bytes::mib(48);
 /// Into how many micro-batches a batch is split that run side by side: with more of them the least hardly falls, and planning takes longer.
 const SIDE_BY_SIDE: usize = 4;
+
+/// What a search for micro-batches side by side leaves behind, for each op of theirs.
+const LEFT_PER_OP: Bytes = Bytes::kib(8);
 
 /// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
 const LATER_OUTPUTS: usize = 4096;
@@ -124,7 +127,7 @@ impl StepToPlan {
         if !device.backend().is_host() {
             load_kernels(&passes::optimize(&whole.graph)?, device)?;
         }
-        let account = self.account(&outputs);
+        let mut account = self.account(&outputs);
         let said = self.step.splits(&whole)?;
         let needed = exactness_of(&said);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
@@ -156,6 +159,10 @@ impl StepToPlan {
             lowest = lowest.min(first.floor());
         }
         let least = lowest.min(side_by_side);
+        if side_by_side < Bytes(u64::MAX) && device.backend().is_host() {
+            // What a search over many ops leaves in the heap is counted whether it was done in this process or is known.
+            account.program = account.program.max(PROGRAM + Bytes(LEFT_PER_OP.get() * ops as u64));
+        }
         let mut placements = vec![&here];
         let families = specs
             .iter()
