@@ -11,7 +11,7 @@ use cudarc::driver::sys;
 use crate::compile::Cache;
 use crate::error::Error;
 use crate::holders;
-use crate::launch::{Args, Code, Grid};
+use crate::launch::{Code, Grid, Launch};
 use crate::library::Library;
 
 /// A call of the driver as a result.
@@ -239,13 +239,8 @@ impl Card {
     ///
     /// # Safety
     /// The arguments must be what the kernel takes, and its memory live until the stream has run it.
-    pub(crate) unsafe fn launch(
-        &self,
-        code: &Code<'_>,
-        kernel: &str,
-        grid: Grid,
-        args: &Args,
-    ) -> Result<(), Error> {
+    pub(crate) unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Error> {
+        let Launch { code, kernel, grid, args } = launch;
         self.enter()?;
         let function = self.function(code, kernel, grid.shared)?;
         let ([x, y, z], mut params) = (grid.blocks, [args.0.as_ptr() as *mut c_void]);

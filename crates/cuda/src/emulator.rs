@@ -15,7 +15,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::compile::{Cache, fingerprint};
 use crate::error::Error;
-use crate::launch::{Args, Code, Grid};
+use crate::launch::{Code, Launch};
 
 const SHIM: &str = include_str!("host/shim.cpp");
 
@@ -58,13 +58,8 @@ impl Emulator {
     ///
     /// # Safety
     /// The arguments must be what the kernel takes, and its memory live.
-    pub(crate) unsafe fn launch(
-        &self,
-        code: &Code<'_>,
-        kernel: &str,
-        grid: Grid,
-        args: &Args,
-    ) -> Result<(), Error> {
+    pub(crate) unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Error> {
+        let Launch { code, kernel, grid, args } = launch;
         let turn = locked(&TURN);
         let mut modules = locked(&self.modules);
         let module = match modules.entry(code.key()) {

@@ -28,6 +28,14 @@ pub(crate) fn is_only_loading() -> bool {
     ONLY_LOADING.get()
 }
 
+/// A kernel, how many threads run it, and what it is given.
+pub(crate) struct Launch<'a> {
+    pub code: &'a Code<'a>,
+    pub kernel: &'a str,
+    pub grid: Grid,
+    pub args: &'a Args,
+}
+
 /// What every source starts with.
 pub(crate) const PRELUDE: &str = include_str!("kernels/prelude.cu");
 

@@ -57,7 +57,7 @@ use card::{Card, Identity};
 use deferred::{DeferredCopies, HostBuffer};
 use emulator::Emulator;
 use engines::Engines;
-use launch::{Args, Code, Grid};
+use launch::{Args, Code, Grid, Launch};
 use marks::CardMarks;
 
 /// What a process with a card is declared to take of the host's memory for it: the driver, cuBLASLt, cuDNN and NVRTC, whose files are
@@ -292,11 +292,12 @@ impl Cuda {
                 Engine::Host(_) => Ok(()),
             };
         }
+        let launch = &Launch { code, kernel, grid, args };
         // SAFETY: the caller's promise, passed on.
         unsafe {
             match &self.0.engine {
-                Engine::Card(card) => card.launch(code, kernel, grid, args),
-                Engine::Host(emulator) => emulator.launch(code, kernel, grid, args),
+                Engine::Card(card) => card.launch(launch),
+                Engine::Host(emulator) => emulator.launch(launch),
             }
         }
     }

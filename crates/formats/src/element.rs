@@ -72,6 +72,25 @@ impl Element {
         }
     }
 
+    /// The name that NumPy and Keras have for it: `float32`.
+    pub const fn numpy_name(self) -> &'static str {
+        match self {
+            Element::F64 => "float64",
+            Element::F32 => "float32",
+            Element::F16 => "float16",
+            Element::BF16 => "bfloat16",
+            Element::I64 => "int64",
+            Element::I32 => "int32",
+            Element::I16 => "int16",
+            Element::I8 => "int8",
+            Element::U64 => "uint64",
+            Element::U32 => "uint32",
+            Element::U16 => "uint16",
+            Element::U8 => "uint8",
+            Element::Bool => "bool",
+        }
+    }
+
     /// The engine's type with the same bits, if it has one.
     pub const fn dtype(self) -> Option<DType> {
         match self {

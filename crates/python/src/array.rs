@@ -68,27 +68,8 @@ impl Array {
 
 /// The element type that NumPy calls so.
 pub fn element(name: &str) -> PyResult<Element> {
-    let found = Element::ALL.into_iter().find(|element| numpy_name(*element) == name);
+    let found = Element::ALL.into_iter().find(|element| element.numpy_name() == name);
     found.ok_or_else(|| {
         PyTypeError::new_err(format!("arrays of {name} are not taken; convert it to float32 or int64"))
     })
-}
-
-/// What NumPy calls an element type.
-pub fn numpy_name(element: Element) -> &'static str {
-    match element {
-        Element::F64 => "float64",
-        Element::F32 => "float32",
-        Element::F16 => "float16",
-        Element::BF16 => "bfloat16",
-        Element::I64 => "int64",
-        Element::I32 => "int32",
-        Element::I16 => "int16",
-        Element::I8 => "int8",
-        Element::U64 => "uint64",
-        Element::U32 => "uint32",
-        Element::U16 => "uint16",
-        Element::U8 => "uint8",
-        Element::Bool => "bool",
-    }
 }

@@ -11,7 +11,7 @@ use plimsoll::prelude::*;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::array::{Array, element, numpy_name};
+use crate::array::{Array, element};
 use crate::call;
 use crate::errors::{Failure, plain};
 
@@ -151,7 +151,7 @@ impl LiveModel {
     fn write(&self, py: Python<'_>, variable: &Variable, bytes: &[u8]) -> PyResult<()> {
         let arguments = (
             variable.path.as_str(),
-            numpy_name(variable.element),
+            variable.element.numpy_name(),
             variable.shape.clone(),
             PyBytes::new(py, bytes),
         );

@@ -14,7 +14,6 @@ use plimsoll::train::Ended;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::array::numpy_name;
 use crate::call;
 use crate::errors::{Failure, plain};
 use crate::follower::{Follower, Raised, Wants};
@@ -260,7 +259,7 @@ pub fn predict(
                     let bytes = tensor.to_bytes().map_err(|e| plain(e).raised(py))?;
                     let shape: Vec<usize> = tensor.shape().iter().copied().collect();
                     outputs.push((
-                        numpy_name(Element::from(tensor.dtype())),
+                        Element::from(tensor.dtype()).numpy_name(),
                         shape,
                         PyBytes::new(py, &bytes),
                     ));

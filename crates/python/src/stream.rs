@@ -9,7 +9,7 @@ use plimsoll::internals::formats::{Element, Stored};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
-use crate::array::{Array, numpy_name};
+use crate::array::Array;
 
 /// A field of every batch.
 #[derive(Clone)]
@@ -153,9 +153,9 @@ impl Rows {
                 return Err(Error::Stage(format!(
                     "'{}' has samples of {} {:?} in a batch, and of {} {:?} in the first",
                     form.name,
-                    numpy_name(array.element),
+                    array.element.numpy_name(),
                     &array.shape[1..],
-                    numpy_name(form.element),
+                    form.element.numpy_name(),
                     form.shape
                 )));
             }

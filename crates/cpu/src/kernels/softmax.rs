@@ -24,7 +24,10 @@ trait Line {
     /// Whether the term, times what the sum became, is the result.
     const SCALES_TERM: bool;
     /// What is summed.
-    fn term<L: Level, A: Wide>(a: A, b: A, max: A) -> A;
+    #[inline(always)]
+    fn term<L: Level, A: Wide>(a: A, _b: A, max: A) -> A {
+        (a - max).exp::<L>()
+    }
     /// What every element needs of the sum.
     fn total<A: Wide>(sum: A) -> A;
     /// The result.
@@ -34,10 +37,6 @@ trait Line {
 impl Line for Softmax {
     const MAX: bool = true;
     const SCALES_TERM: bool = true;
-    #[inline(always)]
-    fn term<L: Level, A: Wide>(a: A, _: A, max: A) -> A {
-        (a - max).exp::<L>()
-    }
     #[inline(always)]
     fn total<A: Wide>(sum: A) -> A {
         A::ONE / sum
@@ -51,10 +50,6 @@ impl Line for Softmax {
 impl Line for LogSoftmax {
     const MAX: bool = true;
     const SCALES_TERM: bool = false;
-    #[inline(always)]
-    fn term<L: Level, A: Wide>(a: A, _: A, max: A) -> A {
-        (a - max).exp::<L>()
-    }
     #[inline(always)]
     fn total<A: Wide>(sum: A) -> A {
         sum.ln()

@@ -115,7 +115,6 @@ mod tests {
     const WHOLE: Shape = Shape {
         images: 2,
         size: [9, 12],
-        channels: 3,
         out: [5, 6],
         filters: 6,
         window: [5, 7],

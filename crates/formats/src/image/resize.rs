@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use fast_image_resize::images::{TypedImage, TypedImageRef};
-use fast_image_resize::pixels::{U8, U8x3};
-use fast_image_resize::{self as library, FilterType, PixelTrait, ResizeAlg, ResizeOptions};
+use plimsoll_resize::Triangle;
 
 use super::{Orientation, Size};
 use crate::{FileError, Result};
@@ -24,7 +22,7 @@ use crate::{FileError, Result};
 /// # Ok::<(), plimsoll_formats::FileError>(())
 /// ```
 #[derive(Default)]
-pub struct Resizer(library::Resizer);
+pub struct Resizer(Triangle);
 
 impl Resizer {
     /// Bytes that resizing an image of `size` takes beside its input and output.
@@ -75,32 +73,11 @@ impl Resizer {
         let from = [side(size.width)?, side(size.height)?];
         let to = [side(width)?, side(height)?];
         // A buffer that grows may become twice as long as is needed; one that is made anew does not.
-        if self.0.size_of_internal_buffers() < between_bytes(size, height) {
-            self.0.reset_internal_buffers();
+        if self.0.kept_bytes() < between_bytes(size, height) {
+            self.0.forget();
         }
-        let done = match size.channels {
-            1 => resized::<U8>(&mut self.0, pixels, (from, part), to, out),
-            3 => resized::<U8x3>(&mut self.0, pixels, (from, part), to, out),
-            _ => Err("images have 1 channel (gray) or 3 (color)".into()),
-        };
-        done.map_err(|why| wrong(&why))
+        self.0.resize(pixels, from, size.channels, part, to, out).map_err(|why| wrong(&why))
     }
-}
-
-/// Resizes pixels of one type. By type, since the library compiles all of its kernels for every type that could come, which takes minutes.
-fn resized<P: PixelTrait>(
-    resizer: &mut library::Resizer,
-    pixels: &[u8],
-    (from, part): ([u32; 2], [f64; 2]),
-    to: [u32; 2],
-    out: &mut [u8],
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let from = TypedImageRef::<P>::from_buffer(from[0], from[1], pixels)?;
-    let mut to = TypedImage::<P>::from_buffer(to[0], to[1], out)?;
-    let triangle = ResizeAlg::Convolution(FilterType::Bilinear);
-    let options = ResizeOptions::new().resize_alg(triangle).use_alpha(false);
-    let options = options.crop(0.0, 0.0, part[1], part[0]);
-    Ok(resizer.resize_typed(&from, &mut to, &options)?)
 }
 
 /// Bytes of the image between its two axes: it has its new height already, and a pixel more for alignment.
@@ -203,7 +180,7 @@ mod tests {
             let mut out = vec![0; to[0] * to[1] * 3];
             resizer.resize(&vec![9; height * width * 3], size, to, Path::new("a"), &mut out).unwrap();
             assert!(out.iter().all(|&level| level == 9));
-            let kept = resizer.0.size_of_internal_buffers() as u64;
+            let kept = resizer.0.kept_bytes() as u64;
             assert!(kept <= most, "{kept} of {most} bytes");
         }
     }

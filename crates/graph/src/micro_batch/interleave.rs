@@ -529,20 +529,11 @@ mod tests {
         let (whole, part) = (step(6), step(2));
         let graph =
             interleave(&whole, &[Run { graph: &part, samples: 2, runs: 3 }], &FRAME).unwrap().unwrap();
-        let products: Vec<usize> = graph
-            .nodes()
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| matches!(node.op, Op::MatMul(_)))
-            .map(|(i, _)| i)
-            .collect();
-        let norms: Vec<usize> = graph
-            .nodes()
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| matches!(node.op, Op::BatchNorm(_)))
-            .map(|(i, _)| i)
-            .collect();
+        let places = |is: fn(&Op) -> bool| -> Vec<usize> {
+            (0..graph.nodes().len()).filter(|&i| is(&graph.nodes()[i].op)).collect()
+        };
+        let products = places(|op| matches!(op, Op::MatMul(_)));
+        let norms = places(|op| matches!(op, Op::BatchNorm(_)));
         // Three products, each with its statistics behind it, and only then the second layer.
         assert_eq!(norms.len(), 6);
         for c in 0..3 {

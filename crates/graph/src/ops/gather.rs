@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Op, Rule, Types, traffic};
 use crate::reference::{Array, for_each_index};
 use crate::trace::Sym;
 use crate::{DType, Shape, Site, Type, ops};
@@ -79,6 +79,37 @@ fn moved(inputs: &[&Type], outputs: &[&Type], elements: usize) -> Cost {
     Cost { flops: elements as f64, bytes }
 }
 
+/// What the rules of [`Gather`] and [`TakeAlong`] share.
+macro_rules! picks {
+    () => {
+        fn keeps_apart(&self, along: &Along<'_>) -> bool {
+            along.operand == 1 || along.axis != self.axis
+        }
+
+        fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+            moved(inputs, outputs, outputs[0].elements())
+        }
+
+        const KEEP: Keep = Keep::inputs(2);
+    };
+}
+
+/// What the rules of [`ScatterAdd`] and [`PutAlongAdd`] share.
+macro_rules! adds {
+    () => {
+        fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+            Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
+        }
+
+        const KEEP: Keep = Keep::inputs(2);
+    };
+}
+
+/// The gradient of an op that is linear in its first input: its counterpart, with the same indices.
+fn by_the_same_indices(at: &Backward<'_>, op: impl Into<Op>) -> Result<Vec<Option<Sym>>> {
+    Ok(vec![Some(at.push(op, &[&at.grad(0)?, &at.input(1)?])?.remove(0)), None])
+}
+
 impl Rule for Gather {
     const NAME: &'static str = "gather";
 
@@ -89,19 +120,11 @@ impl Rule for Gather {
         Ok(smallvec![x.with_shape(joined(&x.shape[..axis], &indices.shape, &x.shape[axis + 1..]))])
     }
 
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.operand == 1 || along.axis != self.axis
-    }
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        moved(inputs, outputs, outputs[0].elements())
-    }
-
-    const KEEP: Keep = Keep::inputs(2);
+    picks!();
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = ScatterAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
-        Ok(vec![Some(at.push(op, &[&at.grad(0)?, &at.input(1)?])?.remove(0)), None])
+        by_the_same_indices(at, op)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
@@ -164,15 +187,11 @@ impl Rule for ScatterAdd {
         along.operand == 0 && !(self.axis..self.axis + along.inputs[1].shape.rank()).contains(&along.axis)
     }
 
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
-
-    const KEEP: Keep = Keep::inputs(2);
+    adds!();
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = Gather { axis: self.axis };
-        Ok(vec![Some(at.push(op, &[&at.grad(0)?, &at.input(1)?])?.remove(0)), None])
+        by_the_same_indices(at, op)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
@@ -265,19 +284,11 @@ impl Rule for TakeAlong {
         Ok(smallvec![x.with_shape(&indices.shape)])
     }
 
-    fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        along.operand == 1 || along.axis != self.axis
-    }
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        moved(inputs, outputs, outputs[0].elements())
-    }
-
-    const KEEP: Keep = Keep::inputs(2);
+    picks!();
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = PutAlongAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
-        Ok(vec![Some(at.push(op, &[&at.grad(0)?, &at.input(1)?])?.remove(0)), None])
+        by_the_same_indices(at, op)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
@@ -330,15 +341,11 @@ impl Rule for PutAlongAdd {
         along.axis != self.axis
     }
 
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
-    }
-
-    const KEEP: Keep = Keep::inputs(2);
+    adds!();
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let op = TakeAlong { axis: self.axis };
-        Ok(vec![Some(at.push(op, &[&at.grad(0)?, &at.input(1)?])?.remove(0)), None])
+        by_the_same_indices(at, op)
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {

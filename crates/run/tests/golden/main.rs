@@ -129,7 +129,7 @@ fn emitted() -> Vec<Op> {
 }
 
 /// Ops that give their input as it is, or what a user says: PyTorch has nothing to say of them. (Nor of steps over bytes, which
-/// `crates/nn/tests/eight_bit.rs` holds against their definition.)
+/// `crates/nn/tests/nn/eight_bit.rs` holds against their definition.)
 const OF_USERS: [&str; 4] = ["StopGradient", "OwnGradient", "Custom", "EightBitUpdate"];
 
 #[test]

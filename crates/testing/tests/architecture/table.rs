@@ -57,9 +57,10 @@ pub const CRATES: &[Crate] = &[
         &["plimsoll_nn", "plimsoll_formats"],
     ),
     row("nn", &["device", "graph", "run"], "files' formats", &["plimsoll_formats", "std::fs"]),
+    row("resize", &[], "files, tensors", &["std::fs"]),
     row(
         "formats",
-        &["graph"],
+        &["graph", "resize"],
         "everything but dtypes",
         &["plimsoll_graph::Graph", "plimsoll_graph::Op", "plimsoll_graph::Trace", "plimsoll_graph::gradient"],
     ),

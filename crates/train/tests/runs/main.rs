@@ -1,7 +1,14 @@
 //! Runs of a trainer as a user has them: begun, stopped, gone on with, damaged, in every order.
 
+mod ahead;
+mod announced;
 mod checkpoints;
+#[path = "../common/mod.rs"]
+mod common;
 mod counted;
+mod custom;
+mod epochs;
+mod faults;
 mod nothing;
 mod order;
 mod paths;

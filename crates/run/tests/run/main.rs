@@ -1,0 +1,16 @@
+//! A device, eager and traced, as a user of it has it.
+
+mod allocators;
+#[path = "../dense/mod.rs"]
+mod dense;
+mod eager;
+mod flow;
+mod hosted;
+mod integers;
+mod offload;
+mod own_memory;
+mod own_ops;
+mod placement;
+mod profile;
+mod traced;
+mod trim;
