@@ -9,23 +9,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plimsoll._native import __version__
+from plimsoll._native import Net, Tape, Tensor, __version__, concat, einsum
 from plimsoll.errors import MemoryLimitError, OutOfMemoryError, PlimsollError
 
 if TYPE_CHECKING:
     from plimsoll._data import Dataset
+    from plimsoll._engine import Callback, Sequential, Trainer
     from plimsoll._fit import evaluate, fit, plan, predict, report
     from plimsoll._plan import Explanation, Plan, Report, explain
 
 __all__ = [
+    "Callback",
     "Dataset",
     "Explanation",
     "MemoryLimitError",
+    "Net",
     "OutOfMemoryError",
     "Plan",
     "PlimsollError",
     "Report",
+    "Sequential",
+    "Tape",
+    "Tensor",
+    "Trainer",
     "__version__",
+    "concat",
+    "einsum",
     "evaluate",
     "explain",
     "fit",
@@ -38,6 +47,7 @@ __all__ = [
 _PLACES = {
     **dict.fromkeys(("evaluate", "fit", "plan", "predict", "report"), "plimsoll._fit"),
     "Dataset": "plimsoll._data",
+    **dict.fromkeys(("Callback", "Sequential", "Trainer"), "plimsoll._engine"),
     **dict.fromkeys(("Explanation", "Plan", "Report", "explain"), "plimsoll._plan"),
 }
 

@@ -2,12 +2,15 @@
 //! with panics as exceptions.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use plimsoll::device::process;
 use plimsoll::internals::device::process::{held_before, release_unused_heap, set_held_before};
+use plimsoll::internals::graph::Site;
+use plimsoll::internals::run::asked_at;
 use plimsoll::prelude::*;
 use pyo3::prelude::*;
 
@@ -44,11 +47,55 @@ fn check_process() -> Result<(), Failure> {
     ))
 }
 
+/// As [`caught`], for an op that runs at once or is traced: it has threads, and carries the line of Python that asked for it.
+pub fn op<T: Send>(
+    py: Python<'_>,
+    body: impl FnOnce() -> Result<T, plimsoll::internals::run::Error> + Send,
+) -> PyResult<T> {
+    let site = line(py);
+    caught(py, || {
+        OWNER.store(std::process::id(), Ordering::Relaxed);
+        Ok(asked_at(site, body)?)
+    })
+}
+
+/// The line of Python that is running.
+fn line(py: Python<'_>) -> Site {
+    static FILES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let read = || -> PyResult<(String, u32)> {
+        let frame = py.import("sys")?.call_method0("_getframe")?;
+        let file = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+        Ok((file, frame.getattr("f_lineno")?.extract()?))
+    };
+    let Ok((file, line)) = read() else { return Site { file: "", line: 0 } };
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = match files.get(file.as_str()) {
+        Some(known) => known,
+        // A program has few files, and their names are kept as long as it runs, as those of a compiled program are.
+        None => {
+            let kept: &'static str = Box::leak(file.into_boxed_str());
+            files.insert(kept);
+            kept
+        }
+    };
+    Site { file, line }
+}
+
 /// As [`caught`], for a run with a memory limit: what the process holds now, before the engine begins, is not counted in it.
 ///
 /// # Errors
 /// Another run is under way, or this process is a child of the one whose engine has threads.
 pub fn run<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
+    run_beside(py, |resident| resident, body)
+}
+
+/// As [`run`], where `beside` says what of all that is resident now is not counted in the limit: a trainer that has run before has
+/// memory of its own there.
+pub fn run_beside<T: Send>(
+    py: Python<'_>,
+    beside: impl FnOnce(Bytes) -> Bytes + Send,
+    body: impl FnOnce() -> Result<T, Failure> + Send,
+) -> PyResult<T> {
     caught(py, || {
         OWNER.store(std::process::id(), Ordering::Relaxed);
         let _running = match RUNNING.try_lock() {
@@ -61,7 +108,7 @@ pub fn run<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T, Failure> + 
             }
         };
         release_unused_heap();
-        set_held_before(process::resident().unwrap_or(Bytes::ZERO));
+        set_held_before(beside(process::resident().unwrap_or(Bytes::ZERO)));
         body()
     })
 }

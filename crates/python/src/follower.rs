@@ -32,12 +32,15 @@ pub struct Wants {
     epoch_weights: bool,
 }
 
+/// Who is told of a run, and of what: another one in each run of a trainer.
+pub type Listener = Arc<Mutex<Option<(Py<PyAny>, Wants)>>>;
+
 /// Follows a run for Python. `told` has `begin(plan)`, `step(number, logs)`, `epoch(number, logs)` and `notice(text)`; `step` and `epoch`
 /// return whether to stop and a learning rate, or none to leave it.
 pub struct Follower {
-    told: Py<PyAny>,
-    model: Arc<Py<LiveModel>>,
-    wants: Wants,
+    told: Listener,
+    /// The Keras model that is trained, where it is one.
+    model: Option<Arc<Py<LiveModel>>>,
     /// The learning rate that the optimizer has where nothing multiplies it; none where a schedule sets it.
     rate: Option<f64>,
     raised: Raised,
@@ -50,22 +53,12 @@ pub struct Follower {
 impl Follower {
     /// Someone to tell, for the run of a model.
     pub fn new(
-        told: Py<PyAny>,
-        model: Arc<Py<LiveModel>>,
-        wants: Wants,
+        told: Listener,
+        model: Option<Arc<Py<LiveModel>>>,
         rate: Option<f64>,
         raised: Raised,
     ) -> Follower {
-        Follower {
-            told,
-            model,
-            wants,
-            rate,
-            raised,
-            is_stopping: false,
-            looked: Instant::now(),
-            epoch: (0, 0),
-        }
+        Follower { told, model, rate, raised, is_stopping: false, looked: Instant::now(), epoch: (0, 0) }
     }
 
     /// Keeps what went wrong for the caller, and ends the run.
@@ -75,15 +68,28 @@ impl Follower {
         Error::Mismatch("Python ended the run".into())
     }
 
+    /// Who is to be told now, if anybody is.
+    fn listener(&self) -> Option<(Py<PyAny>, Wants)> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (told, wants) = told.as_ref()?;
+        Some((Python::attach(|py| told.clone_ref(py)), *wants))
+    }
+
     /// What Python answers to a step or an epoch: whether to stop, and a learning rate.
-    fn ask(&mut self, method: &str, number: u64, logs: &[(&str, f64)]) -> Result<(bool, Option<f64>)> {
+    fn ask(
+        &mut self,
+        told: &Py<PyAny>,
+        method: &str,
+        number: u64,
+        logs: &[(&str, f64)],
+    ) -> Result<(bool, Option<f64>)> {
         let asked = Python::attach(|py| -> PyResult<(bool, Option<f64>)> {
             py.check_signals()?;
             let dict = PyDict::new(py);
             for (name, value) in logs {
                 dict.set_item(name, value)?;
             }
-            self.told.bind(py).call_method1(method, (number, dict))?.extract()
+            told.bind(py).call_method1(method, (number, dict))?.extract()
         });
         self.looked = Instant::now();
         asked.map_err(|error| self.failed(Failure::Raised(error)))
@@ -103,13 +109,13 @@ impl Follower {
     }
 
     fn write_back(&mut self, training: &mut Training<'_>) -> Result<()> {
-        let model = self.model.clone();
+        let Some(model) = self.model.clone() else { return Ok(()) };
         model.get().write_back(training.training()).map_err(|failure| self.failed(failure))
     }
 
     /// Takes up what a callback has changed of the weights.
     fn take_up(&mut self, training: &mut Training<'_>) -> Result<()> {
-        let model = self.model.clone();
+        let Some(model) = self.model.clone() else { return Ok(()) };
         let live = model.get();
         if live.is_changed(training.training()).map_err(|failure| self.failed(failure))? {
             live.model.restore(training.training()).map_err(|e| self.failed(crate::errors::plain(e)))?;
@@ -124,6 +130,7 @@ impl Callback for Follower {
     }
 
     fn on_start(&mut self, _: &RunPlan<'_>) -> Result<()> {
+        (self.is_stopping, self.epoch) = (false, (0, 0));
         // Planning may have taken long.
         let looked = Python::attach(|py| py.check_signals());
         looked.map_err(|error| self.failed(Failure::Raised(error)))
@@ -142,17 +149,15 @@ impl Callback for Follower {
     fn on_step_model(&mut self, step: &StepEvent, training: &mut Training<'_>) -> Result<()> {
         let number = if self.epoch.0 == step.epoch { self.epoch.1 } else { 0 };
         self.epoch = (step.epoch, number + 1);
-        if !self.wants.steps {
-            return Ok(());
-        }
-        if self.wants.step_weights {
+        let Some((told, wants)) = self.listener().filter(|(_, wants)| wants.steps) else { return Ok(()) };
+        if wants.step_weights {
             self.write_back(training)?;
         }
         let mut logs = vec![("loss".to_string(), step.mean_loss)];
         logs.extend(training.metrics().map(|(name, value)| (name.to_string(), value)));
         let logs: Vec<(&str, f64)> = logs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-        let (stops, rate) = self.ask("step", number, &logs)?;
-        if self.wants.step_weights {
+        let (stops, rate) = self.ask(&told, "step", number, &logs)?;
+        if wants.step_weights {
             self.take_up(training)?;
         }
         self.is_stopping |= stops;
@@ -160,13 +165,14 @@ impl Callback for Follower {
     }
 
     fn on_epoch_model(&mut self, event: &EpochEvent, training: &mut Training<'_>) -> Result<()> {
-        if self.wants.epoch_weights {
+        let Some((told, wants)) = self.listener() else { return Ok(()) };
+        if wants.epoch_weights {
             self.write_back(training)?;
         }
         let mut logs = vec![("loss", event.loss)];
         logs.extend(event.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
-        let (stops, rate) = self.ask("epoch", event.epoch - 1, &logs)?;
-        if self.wants.epoch_weights {
+        let (stops, rate) = self.ask(&told, "epoch", event.epoch - 1, &logs)?;
+        if wants.epoch_weights {
             self.take_up(training)?;
         }
         self.is_stopping |= stops;
@@ -183,7 +189,8 @@ impl Callback for Follower {
 
     fn on_notice(&mut self, notice: &Notice) -> Result<()> {
         let json = notice.to_json().to_string();
-        let told = Python::attach(|py| self.told.bind(py).call_method1("notice", (json,)).map(drop));
-        told.map_err(|error| self.failed(Failure::Raised(error)))
+        let Some((told, _)) = self.listener() else { return Ok(()) };
+        let said = Python::attach(|py| told.bind(py).call_method1("notice", (json,)).map(drop));
+        said.map_err(|error| self.failed(Failure::Raised(error)))
     }
 }

@@ -5,13 +5,18 @@
 
 mod array;
 mod call;
+mod device;
 mod errors;
 mod follower;
 mod model;
+mod net;
 mod plan;
 mod run;
 mod source;
 mod stream;
+mod tape;
+mod tensor;
+mod trainer;
 
 use pyo3::prelude::*;
 
@@ -22,11 +27,19 @@ mod native {
     #[pymodule_export]
     use super::model::LiveModel;
     #[pymodule_export]
+    use super::net::Net;
+    #[pymodule_export]
     use super::plan::page;
     #[pymodule_export]
     use super::run::{evaluate, fit, plan, predict};
     #[pymodule_export]
-    use super::source::{Data, arrays, batches, files};
+    use super::source::{Data, arrays, batches, files, open_files};
+    #[pymodule_export]
+    use super::tape::Tape;
+    #[pymodule_export]
+    use super::tensor::{Tensor, concat, einsum};
+    #[pymodule_export]
+    use super::trainer::Trainer;
 
     /// The version of the engine.
     #[pymodule_export]

@@ -1,6 +1,5 @@
 //! Turns a live model, data and Keras's settings into a run of the trainer: planned, trained, evaluated or used.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::call;
+use crate::device::device;
 use crate::errors::{Failure, plain};
 use crate::follower::{Follower, Raised, Wants};
 use crate::model::LiveModel;
@@ -69,18 +69,6 @@ impl Asked {
             if self.shuffle && !data.is_stream { dataset.shuffle(usize::MAX, self.seed) } else { dataset };
         dataset.batch(self.batch_size)
     }
-}
-
-/// The device of a name. Each is made once, with its threads.
-fn device(name: &str) -> Result<Device, Failure> {
-    static DEVICES: Mutex<Option<HashMap<String, Device>>> = Mutex::new(None);
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let devices = devices.get_or_insert_default();
-    if let Some(known) = devices.get(name) {
-        return Ok(known.clone());
-    }
-    let made = plimsoll_cli::shared::device(name).map_err(Failure::Plain)?;
-    Ok(devices.entry(name.into()).or_insert(made).clone())
 }
 
 /// Data of a model's own sizes, where there is no other.
@@ -193,7 +181,8 @@ pub fn fit(
         }
         let is_scheduled = compiled.schedule.shape != ScheduleShape::Constant;
         let rate = (!is_scheduled).then(|| compiled.optimizer.rate());
-        let follower = Follower::new(told, live.clone(), wants, rate, raised.clone());
+        let told = Arc::new(Mutex::new(Some((told, wants))));
+        let follower = Follower::new(told, Some(live.clone()), rate, raised.clone());
         trainer = trainer.callback(follower);
         trainer.compile(&dataset)?;
         if let Some(training) = trainer.training_mut() {
@@ -216,13 +205,18 @@ pub fn fit(
         }
         result?;
         written?;
-        let (ended, checkpoint) = match trainer.ended() {
-            Some(Ended::Stopped { checkpoint }) => ("stopped", checkpoint.clone()),
-            Some(ended) => (ended.name(), None),
-            None => ("complete", None),
-        };
+        let (ended, checkpoint) = ended(&trainer);
         Ok((ended, checkpoint, steps))
     })
+}
+
+/// How a run ended, and its last checkpoint where it was stopped.
+pub fn ended(trainer: &Trainer) -> (&'static str, Option<PathBuf>) {
+    match trainer.ended() {
+        Some(Ended::Stopped { checkpoint }) => ("stopped", checkpoint.clone()),
+        Some(ended) => (ended.name(), None),
+        None => ("complete", None),
+    }
 }
 
 /// The loss and the metrics over data, by name.
@@ -250,32 +244,38 @@ pub fn predict(
         let compiled = Compiled::measuring(&live.model, KerasLoss::none(live.model.n_outputs()));
         let dataset = data.dataset.clone().batch(asked.batch_size);
         let mut trainer = ready(live, &compiled, &asked, &dataset)?;
-        let mut raised = None;
-        let seen = trainer.predict(&dataset, |prediction| {
-            let given = Python::attach(|py| -> PyResult<()> {
-                py.check_signals()?;
-                let mut outputs = Vec::new();
-                for tensor in prediction.outputs {
-                    let bytes = tensor.to_bytes().map_err(|e| plain(e).raised(py))?;
-                    let shape: Vec<usize> = tensor.shape().iter().copied().collect();
-                    outputs.push((
-                        Element::from(tensor.dtype()).numpy_name(),
-                        shape,
-                        PyBytes::new(py, &bytes),
-                    ));
-                }
-                take.bind(py).call1((outputs,)).map(drop)
-            });
-            given.map_err(|error| {
-                raised = Some(error);
-                plimsoll::train::Error::Mismatch("Python ended the prediction".into())
-            })
-        });
-        match (seen, raised) {
-            (_, Some(error)) => Err(Failure::Raised(error)),
-            (seen, None) => seen.map_err(|error| of_data(data, error)),
-        }
+        taken(&mut trainer, data, &dataset, &take)
     })
+}
+
+/// Gives `take` the outputs of each batch in turn.
+pub fn taken(
+    trainer: &mut Trainer,
+    data: &Data,
+    dataset: &Dataset,
+    take: &Py<PyAny>,
+) -> Result<u64, Failure> {
+    let mut raised = None;
+    let seen = trainer.predict(dataset, |prediction| {
+        let given = Python::attach(|py| -> PyResult<()> {
+            py.check_signals()?;
+            let mut outputs = Vec::new();
+            for tensor in prediction.outputs {
+                let bytes = tensor.to_bytes().map_err(|e| plain(e).raised(py))?;
+                let shape: Vec<usize> = tensor.shape().iter().copied().collect();
+                outputs.push((Element::from(tensor.dtype()).numpy_name(), shape, PyBytes::new(py, &bytes)));
+            }
+            take.bind(py).call1((outputs,)).map(drop)
+        });
+        given.map_err(|error| {
+            raised = Some(error);
+            plimsoll::train::Error::Mismatch("Python ended the prediction".into())
+        })
+    });
+    match (seen, raised) {
+        (_, Some(error)) => Err(Failure::Raised(error)),
+        (seen, None) => seen.map_err(|error| of_data(data, error)),
+    }
 }
 
 /// A trainer with the model's weights, to use and not to train it.
@@ -289,6 +289,6 @@ fn ready(live: &LiveModel, compiled: &Compiled, asked: &Asked, data: &Dataset) -
 }
 
 /// What Python raised while it made a batch, or else the error itself.
-fn of_data(data: &Data, error: plimsoll::train::Error) -> Failure {
+pub fn of_data(data: &Data, error: plimsoll::train::Error) -> Failure {
     data.raised.take().map_or_else(|| error.into(), Failure::Raised)
 }

@@ -91,14 +91,7 @@ pub fn files(
         fields.into_iter().map(|(name, word)| Ok(Wanted { name, kind: kind(&word)? })).collect()
     };
     let fields = Fields { inputs: wanted(inputs)?, labels: wanted(labels)? };
-    let split = match part {
-        "train" => Split::Train,
-        "test" => Split::Test,
-        other => {
-            let why = format!("there is no part {other} of a data set; name train or test");
-            return Err(pyo3::exceptions::PyValueError::new_err(why));
-        }
-    };
+    let split = split(part)?;
     call::caught(py, || {
         let images = image.map(|(height, width, channels)| Images { channels, ..Images::new(height, width) });
         let labelled = fields.labels.is_empty().then_some(false);
@@ -106,6 +99,29 @@ pub fn files(
         let dataset = Dataset::open_with(path, &open)?;
         Ok(Data { dataset, name: "files", is_stream: false, raised: Raised::default() })
     })
+}
+
+/// Files as they say themselves what is in them: the path, the part, and whether samples have labels.
+#[pyfunction]
+pub fn open_files(py: Python<'_>, path: PathBuf, part: &str, labelled: bool) -> PyResult<Data> {
+    let split = split(part)?;
+    call::caught(py, || {
+        let open = Open { split, labelled: Some(labelled), ..Open::default() };
+        let dataset = Dataset::open_with(path, &open)?;
+        Ok(Data { dataset, name: "files", is_stream: false, raised: Raised::default() })
+    })
+}
+
+/// A part of a data set by its name.
+fn split(part: &str) -> PyResult<Split> {
+    match part {
+        "train" => Ok(Split::Train),
+        "test" => Ok(Split::Test),
+        other => {
+            let why = format!("there is no part {other} of a data set; name train or test");
+            Err(pyo3::exceptions::PyValueError::new_err(why))
+        }
+    }
 }
 
 #[pymethods]

@@ -156,6 +156,11 @@ impl Trainer {
         }
     }
 
+    /// Data on which the model is evaluated after every epoch from now on, or none. See [`Trainer::validation`].
+    pub fn set_validation(&mut self, data: Option<Dataset>) {
+        self.validation = data;
+    }
+
     /// Sets another memory limit between two calls of [`Trainer::fit`], or from a callback's owner: the step is planned anew and
     /// goes on, with the same bits where the plan does not split the batch.
     ///

@@ -341,25 +341,25 @@ impl Kernel for AvgPoolGrad {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_device::backend::{Backend, Operand};
+    use plimsoll_device::backend::Operand;
     use plimsoll_graph::{DType, Op, Type};
 
     use super::*;
 
     /// Max pooling of f32 images: the largest elements and their bytes.
-    fn pooled(op: MaxPool, shape: [usize; 4], x: &mut [f32]) -> (Vec<f32>, Vec<u8>) {
+    fn pooled(kernel: MaxPool, shape: [usize; 4], x: &mut [f32]) -> (Vec<f32>, Vec<u8>) {
         let x_type = Type::new(DType::F32, shape);
-        let types = op.infer(&[&x_type]).unwrap();
+        let types = kernel.infer(&[&x_type]).unwrap();
         let (mut y, mut index) = (vec![0.0f32; types[0].elements()], vec![0u8; types[1].elements()]);
         let inputs = [Operand { ty: &x_type, ptr: x.as_mut_ptr().cast() }];
         let outputs = [
             Operand { ty: &types[0], ptr: y.as_mut_ptr().cast() },
             Operand { ty: &types[1], ptr: index.as_mut_ptr() },
         ];
-        let (scratch, op) = (std::ptr::dangling_mut(), Op::from(op));
+        let (scratch, op) = (std::ptr::dangling_mut(), Op::from(kernel));
         let call = Call { op: &op, inputs: &inputs, outputs: &outputs, scratch, scratch_bytes: 0 };
         // SAFETY: all memory is live and sized by its type; this kernel needs no more alignment than its elements.
-        unsafe { Cpu::new(1).run(&call) }.unwrap();
+        unsafe { kernel.run(&Cpu::new(1), &call) }.unwrap();
         (y, index)
     }
 

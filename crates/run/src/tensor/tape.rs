@@ -47,6 +47,8 @@ struct Record {
     kept: FxHashMap<ValueId, Tensor>,
     /// Ops made while the tape itself computes a gradient are not its own to record.
     paused: bool,
+    /// It was asked to record no more.
+    stopped: bool,
     spent: bool,
 }
 
@@ -84,6 +86,11 @@ impl Tape {
         let value = record.value_of(id, tensor, Site::here());
         record.tracked[value.index()] = true;
         Ok(())
+    }
+
+    /// Records no further ops; gradients of what was recorded can still be asked for.
+    pub fn stop(&self) {
+        self.record.borrow_mut().stopped = true;
     }
 
     /// The gradients of a target (the sum of its elements) with respect to tensors, one each.
@@ -207,6 +214,11 @@ fn last_uses(graph: &Graph, first: usize, wanted: &[ValueId]) -> Vec<Option<usiz
 }
 
 impl Record {
+    /// Whether ops are recorded now.
+    fn is_open(&self) -> bool {
+        !(self.paused || self.stopped || self.spent)
+    }
+
     fn value_of(&mut self, id: TensorId, tensor: &Tensor, site: Site) -> ValueId {
         let Record { graph, values, tracked, .. } = self;
         *values.entry(id).or_insert_with(|| {
@@ -254,7 +266,7 @@ pub(crate) fn record(op: &Op, inputs: &[&Tensor], outputs: &[Tensor], site: Site
     ACTIVE.with_borrow(|tapes| {
         for tape in tapes.iter().filter_map(Weak::upgrade) {
             let mut record = tape.borrow_mut();
-            if !record.paused && !record.spent {
+            if record.is_open() {
                 record.record(op, inputs, outputs, site)?;
             }
         }
@@ -270,7 +282,7 @@ pub(crate) fn follows(tensors: &[&Tensor]) -> bool {
             let tracked = |t: &&Tensor| {
                 t.id().and_then(|id| record.values.get(&id)).is_some_and(|v| record.tracked[v.index()])
             };
-            !record.paused && !record.spent && tensors.iter().any(tracked)
+            record.is_open() && tensors.iter().any(tracked)
         })
     })
 }

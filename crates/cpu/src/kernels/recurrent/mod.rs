@@ -72,6 +72,3 @@ recurrent_kernel! {
 
 /// The compute type of a stored type.
 type Of<T> = <T as Stored>::Compute;
-
-#[cfg(test)]
-mod tests;

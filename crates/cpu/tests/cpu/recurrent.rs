@@ -5,7 +5,7 @@ use plimsoll_graph::example::Dice;
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Type, ops};
 
-use crate::Cpu;
+use plimsoll_cpu::Cpu;
 
 /// An aligned buffer of floats.
 #[derive(Clone)]

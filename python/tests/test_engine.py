@@ -1,0 +1,382 @@
+"""Tensors, tapes, models of the engine's own layers, and their trainer: held against NumPy."""
+
+from __future__ import annotations
+
+import doctest
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import plimsoll
+from plimsoll import Net, Sequential, Tape, Tensor, Trainer, _engine
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def pairs(n: int = 256, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Which of two numbers is the larger one?"""
+    x = numbers(n, 2, seed=seed)
+    return x, (x[:, 1] > x[:, 0]).astype("int64")
+
+
+def small(**settings) -> Trainer:
+    model = Sequential().dense(16).relu().dense(2)
+    return Trainer(model, "softmax_cross_entropy", learning_rate=1e-2, device="cpu", **settings)
+
+
+class TestTensors:
+    def test_elements_come_and_go_unchanged(self):
+        for dtype in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint32", "uint16", "uint8", "bool"):
+            array = (numbers(3, 4) * 9).astype(dtype)
+            tensor = Tensor(array)
+            assert (tensor.shape, tensor.dtype, tensor.ndim, len(tensor)) == ((3, 4), dtype, 2, 3)
+            np.testing.assert_array_equal(tensor.numpy(), array)
+            assert tensor.numpy().dtype == array.dtype
+
+    def test_numbers_of_python_are_float32_and_arrays_stay_as_they_are(self):
+        assert Tensor([1.0, 2.0]).dtype == "float32" and Tensor([1, 2]).dtype == "int64"
+        assert Tensor(np.zeros(2)).dtype == "float64" and Tensor(2.5).item() == 2.5
+        assert Tensor([1, 2], dtype="float16").dtype == "float16"
+
+    def test_what_is_in_another_order_is_put_in_order(self):
+        array = numbers(4, 6).T[::2]
+        np.testing.assert_array_equal(Tensor(array).numpy(), array)
+        np.testing.assert_array_equal(Tensor(array.astype(">f4")).numpy(), array)
+
+    def test_an_array_of_a_tensor_is_a_view_that_outlives_it_and_cannot_be_written_to(self):
+        array = Tensor(numbers(1000)).exp().numpy()
+        again = [Tensor(numbers(1000, seed=i)).exp() for i in range(20)]
+        np.testing.assert_allclose(array, np.exp(numbers(1000)), rtol=1e-6)
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+        assert np.array(again[0]).flags.writeable
+
+    def test_dlpack_is_taken_by_others(self):
+        array = numbers(3, 2)
+        np.testing.assert_array_equal(np.from_dlpack(Tensor(array)), array)
+
+    def test_operators_mean_what_they_mean_in_numpy(self):
+        a, b = numbers(3, 4), numbers(3, 4, seed=1) + 3
+        x, y = Tensor(a), Tensor(b)
+        for got, want in [
+            (x + y, a + b), (x - y, a - b), (x * y, a * b), (x / y, a / b), (-x, -a), (abs(x), abs(a)),
+            (x + 2, a + 2), (2 + x, 2 + a), (x - 2, a - 2), (2 - x, 2 - a), (x * 3, a * 3), (3 / y, 3 / b), (x / 3, a / 3),
+            (y**2, b**2), (y**-0.5, b**-0.5), (y**y, b**b), (x @ y.transpose(), a @ b.T),
+            (x < y, a < b), (x <= 0, a <= 0), (x > y, a > b), (x >= 0.5, a >= 0.5), (x.equal(x), a == a),
+        ]:  # fmt: skip
+            np.testing.assert_allclose(got.numpy(), want, rtol=2e-6)
+
+    def test_methods_mean_what_they_mean_in_numpy(self):
+        a = numbers(3, 4, 5)
+        x = Tensor(a)
+        e = np.exp(a - a.max(-1, keepdims=True))
+        for got, want in [
+            (x.exp(), np.exp(a)), (x.tanh(), np.tanh(a)), (x.relu(), np.maximum(a, 0)), (x.square().sqrt(), abs(a)),
+            (x.sum(), a.sum()), (x.sum(1), a.sum(1)), (x.sum((0, -1)), a.sum((0, 2))), (x.mean(-1, keepdims=True), a.mean(-1, keepdims=True)),
+            (x.max(0), a.max(0)), (x.min(), a.min()), (x.prod(2), a.prod(2)), (x.argmax(), a.argmax(-1)), (x.cumsum(1), a.cumsum(1)),
+            (x.softmax(), e / e.sum(-1, keepdims=True)), (x.sort(1), np.sort(a, 1)), (x.top_k(2)[0], -np.sort(-a, -1)[..., :2]),
+            (x.reshape(12, 5), a.reshape(12, 5)), (x.reshape((-1, 2)), a.reshape(-1, 2)), (x.transpose([2, 0, 1]), a.transpose(2, 0, 1)),
+            (x.clamp(-0.5, 0.5), a.clip(-0.5, 0.5)), (x.flip([0, -1]), a[::-1, :, ::-1]), (x.pad([(1, 0), (0, 2), (0, 0)]), np.pad(a, [(1, 0), (0, 2), (0, 0)])),
+            (x.maximum(0.1), np.maximum(a, 0.1)), (x.masked_fill(x < 0, 7), np.where(a < 0, 7, a)),
+            ((x < 0).select(x, -x), -abs(a)), (plimsoll.concat([x, x], 1), np.concatenate([a, a], 1)),
+            (plimsoll.einsum("abc,abd->cd", x, x), np.einsum("abc,abd->cd", a, a)),
+        ]:  # fmt: skip
+            np.testing.assert_allclose(got.numpy(), want, rtol=3e-5, atol=1e-6)
+
+    def test_indices_mean_what_they_mean_in_numpy(self):
+        a = numbers(6, 4, 5)
+        x = Tensor(a)
+        for index in [0, -1, slice(1, 3), slice(None, None, 2), (slice(None), 2), (1, slice(0, 4, 3), -2), slice(4, 2), ()]:
+            np.testing.assert_array_equal(x[index].numpy(), a[index])
+        rows = Tensor(np.array([3, 0, 3]))
+        np.testing.assert_array_equal(x.gather(rows).numpy(), a[[3, 0, 3]])
+        for index, why in [(6, "outside of an axis of length 6"), ((0, 0, 0, 0), "4 indices"), ("a", "whole number"), (slice(None, None, -1), "forwards")]:
+            with pytest.raises((IndexError, TypeError, ValueError), match=why):
+                x[index]
+
+    def test_what_does_not_go_is_an_exception_with_the_line(self):
+        x = Tensor(numbers(3, 4))
+        with pytest.raises(plimsoll.PlimsollError, match=r"test_engine\.py:\d+"):
+            x @ x
+        with pytest.raises(TypeError):
+            x + "one"
+        with pytest.raises(TypeError):
+            numbers(3, 4) + x
+        with pytest.raises(TypeError, match="cast it to float32"):
+            Tensor([1, 2]) + 0.5
+        with pytest.raises(TypeError, match="complex"):
+            Tensor(np.zeros(2, dtype="complex64"))
+        with pytest.raises(plimsoll.PlimsollError):
+            x.to("cuda:99")
+
+
+class TestTapes:
+    def test_gradients_are_those_of_finite_differences(self):
+        a, b = numbers(4, 3), numbers(3, 2, seed=1)
+
+        def loss(x, w):
+            return ((x @ w).tanh() * 2 - 1).square().mean()
+
+        x, w = Tensor(a.astype("float64")), Tensor(b.astype("float64"))
+        with Tape() as tape:
+            tape.watch(x)
+            tape.watch(w)
+            y = loss(x, w)
+        dx, dw = tape.gradient(y, [x, w])
+        for array, grad, other in [(a, dx, lambda v: loss(Tensor(v), w)), (b, dw, lambda v: loss(x, Tensor(v)))]:
+            for place in np.ndindex(array.shape):
+                up, down = array.astype("float64"), array.astype("float64")
+                up[place] += 1e-5
+                down[place] -= 1e-5
+                slope = (other(up).item() - other(down).item()) / 2e-5
+                assert abs(slope - grad.numpy()[place]) < 1e-7
+
+    def test_a_tape_ends_with_its_block_gives_once_and_says_so(self):
+        w = Tensor([3.0])
+        with Tape() as tape:
+            tape.watch(w)
+            y = (w * w).sum()
+        z = (y * 5).sum()
+        with pytest.raises(plimsoll.PlimsollError, match="depend"):
+            tape.gradient(z, w)
+        tape = Tape(persistent=True)
+        tape.watch(w)
+        y = (w * w).sum()
+        assert [tape.gradient(y, w).item() for _ in range(2)] == [6.0, 6.0]
+        tape = Tape()
+        tape.watch(w)
+        y = (w * w).sum()
+        assert tape.gradient(y, w).item() == 6.0
+        with pytest.raises(plimsoll.PlimsollError, match="persistent"):
+            tape.gradient(y, w)
+
+    def test_a_tape_of_another_thread_is_refused_and_not_a_crash(self):
+        tape, w, found = Tape(), Tensor([1.0]), []
+
+        def use():
+            try:
+                tape.watch(w)
+            except RuntimeError as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        assert "belongs to the thread that made it" in found[0]
+
+    def test_a_line_is_fitted_by_hand(self):
+        x, y = Tensor([0.0, 1.0, 2.0, 3.0]), Tensor([1.0, 3.1, 4.9, 7.0])
+        w = Tensor([0.0, 0.0])
+        for _ in range(500):
+            with Tape() as tape:
+                tape.watch(w)
+                loss = (x * w[0:1] + w[1:2] - y).square().mean()
+            w = w - tape.gradient(loss, w) * 0.05
+        np.testing.assert_allclose(w.numpy(), [1.98, 1.03], atol=0.01)
+
+
+class TestTrainer:
+    def test_it_learns_inside_its_limit_and_goes_on(self):
+        x, y = pairs()
+        trainer = small(memory="300MiB", metrics=["accuracy"])
+        plan = trainer.plan(x, y)
+        assert plan.least <= plan.planned <= 300 << 20
+        first = trainer.fit(x, y, epochs=10, verbose=0)
+        more = trainer.fit(x, y, epochs=10, verbose=0, validation_data=pairs(64, seed=1))
+        assert len(first) == len(more) == 10 and more[-1]["loss"] < first[-1]["loss"] < first[0]["loss"]
+        assert more[-1]["accuracy"] > 0.9 and "val_loss" in more[-1] and "val_loss" not in first[-1]
+        found = trainer.evaluate(x, y)
+        logits = trainer.predict(x)
+        assert logits.shape == (256, 2)
+        assert found["accuracy"] == pytest.approx((logits.argmax(-1) == y).mean())
+        assert {name: value.shape for name, value in trainer.parameters().items()} == {
+            "dense1/kernel": (2, 16), "dense1/bias": (16,), "dense2/kernel": (16, 2), "dense2/bias": (2,),
+        }  # fmt: skip
+
+    def test_a_limit_that_is_too_small_is_refused_with_the_least(self):
+        x, y = numbers(512, 1024), np.zeros(512, dtype="int64")
+        model = Sequential().dense(2048).relu().dense(10)
+        trainer = Trainer(model, "softmax_cross_entropy", device="cpu", memory="20MiB")
+        with pytest.raises(plimsoll.MemoryLimitError) as refused:
+            trainer.plan(x, y, batch_size=256)
+        assert refused.value.limit == 20 << 20 and refused.value.least > 20 << 20
+        trainer = Trainer(model, "softmax_cross_entropy", device="cpu", memory=refused.value.least)
+        assert len(trainer.fit(x, y, batch_size=256, verbose=0)) == 1
+
+    def test_own_models_layers_and_losses_are_traced(self):
+        calls = []
+
+        def scaled(net: Net, x: Tensor) -> Tensor:
+            return x * net.param("scale", [x.shape[-1]], "ones") + net.param("shift", [x.shape[-1]], 0.5)
+
+        def model(net: Net, a: Tensor, b: Tensor) -> Tensor:
+            calls.append(a.shape)
+            assert "traced" in repr(a)
+            x = net.dense("in", plimsoll.concat([a, b], 1), 8).tanh()
+            x = net.scope("block", lambda net: scaled(net, x))
+            return net.dense("out", x, 1)
+
+        def loss(output: Tensor, label: Tensor) -> Tensor:
+            return (output - label.reshape(-1, 1)).abs().mean()
+
+        a, b = numbers(64, 3), numbers(64, 2, seed=1)
+        y = a.sum(1) - b.sum(1)
+        trainer = Trainer(model, loss, learning_rate=1e-2, device="cpu")
+        history = trainer.fit([a, b], y, epochs=40, verbose=0, batch_size=16)
+        assert history[-1]["loss"] < history[0]["loss"] / 2
+        assert "block/scale" in trainer.parameters() and (trainer.parameters()["block/shift"] != 0.5).any()
+        traced = len(calls)
+        trainer.fit([a, b], y, epochs=3, verbose=0, batch_size=16)
+        assert len(calls) == traced, "steps run without Python"
+
+    def test_its_step_is_that_of_a_tape(self):
+        x, y = numbers(8, 3), numbers(8, 2, seed=1)
+        trainer = Trainer(Sequential().dense(2), "mse", optimizer="sgd", learning_rate=0.1, device="cpu")
+        trainer.evaluate(x, y)
+        before = trainer.parameters()
+        w, b = (Tensor(before[f"dense1/{name}"]) for name in ("kernel", "bias"))
+        with Tape() as tape:
+            tape.watch(w)
+            tape.watch(b)
+            loss = (Tensor(x) @ w + b - Tensor(y)).square().mean()
+        dw, db = tape.gradient(loss, [w, b])
+        history = trainer.fit(x, y, batch_size=8, verbose=0)
+        assert history[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        after = trainer.parameters()
+        np.testing.assert_allclose(after["dense1/kernel"], (w - dw * 0.1).numpy(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(after["dense1/bias"], (b - db * 0.1).numpy(), rtol=1e-4, atol=1e-6)
+
+    def test_weights_are_saved_and_loaded(self, tmp_path):
+        x, y = pairs()
+        trainer = small()
+        with pytest.raises(plimsoll.PlimsollError, match="no weights to save"):
+            trainer.save(tmp_path / "early.safetensors")
+        trainer.fit(x, y, verbose=0)
+        trainer.save(tmp_path / "w.safetensors")
+        other = small(seed=9)
+        other.load(tmp_path / "w.safetensors", x, y)
+        np.testing.assert_array_equal(other.predict(x), trainer.predict(x))
+
+    def test_a_run_goes_on_from_its_checkpoint(self, tmp_path):
+        x, y = pairs()
+        whole = small(checkpoints=tmp_path / "whole")
+        whole.fit(x, y, epochs=4, verbose=0)
+        half = small(checkpoints=tmp_path / "half")
+        half.fit(x, y, epochs=2, verbose=0)
+        rest = small(checkpoints=tmp_path / "half")
+        assert rest.resume(tmp_path / "half", x, y)
+        rest.fit(x, y, epochs=2, verbose=0)
+        for name, value in whole.parameters().items():
+            np.testing.assert_array_equal(value, rest.parameters()[name])
+
+    def test_callbacks_see_steps_and_epochs_stop_runs_and_change_the_rate(self):
+        x, y = pairs()
+        seen = []
+
+        class Follow(plimsoll.Callback):
+            def on_step_end(self, step, logs):
+                seen.append(step)
+                self.trainer.learning_rate = 0.0
+
+            def on_epoch_end(self, epoch, logs):
+                self.trainer.stop = epoch == 1
+
+        trainer = small()
+        history = trainer.fit(x, y, epochs=9, verbose=0, callbacks=[Follow()], batch_size=64)
+        assert len(history) == 2 and seen == [0, 1, 2, 3] * 2
+        held = trainer.parameters()
+        trainer.fit(x, y, epochs=1, verbose=0)
+        assert all((held[name] == value).all() for name, value in trainer.parameters().items()), "the rate stays 0"
+
+    def test_what_python_raises_comes_back_as_it_was(self):
+        x, y = pairs()
+
+        def broken(net, x):
+            raise KeyError("no such layer")
+
+        with pytest.raises(KeyError, match="no such layer"):
+            Trainer(broken, "mse", device="cpu").fit(x, y, verbose=0)
+        with pytest.raises(TypeError, match="a loss gives a plimsoll.Tensor"):
+            Trainer(Sequential().dense(2), lambda output, label: 1.0, device="cpu").fit(x, y, verbose=0)
+        with pytest.raises(plimsoll.PlimsollError, match="dense"):
+            Trainer(lambda net, x: net.dense("a", net.dense("a", x, 3), 4), "mse", device="cpu").fit(x, y, verbose=0)
+
+        class Fails(plimsoll.Callback):
+            def on_epoch_end(self, epoch, logs):
+                raise ZeroDivisionError("in a callback")
+
+        trainer = small()
+        with pytest.raises(ZeroDivisionError, match="in a callback"):
+            trainer.fit(x, y, epochs=3, verbose=0, callbacks=[Fails()])
+        assert len(trainer.fit(x, y, verbose=0)) == 1, "it lives on"
+
+    def test_a_net_does_not_outlive_its_model(self):
+        kept = []
+
+        def model(net, x):
+            kept.append(net)
+            return net.dense("a", x, 2)
+
+        x, y = pairs()
+        Trainer(model, "softmax_cross_entropy", device="cpu").fit(x, y, verbose=0)
+        with pytest.raises(RuntimeError, match="only there while its model is traced"):
+            kept[0].dense("b", Tensor(x), 2)
+
+    def test_ctrl_c_ends_a_run_after_a_step_and_the_trainer_lives_on(self):
+        x, y = pairs(4096)
+
+        class Interrupts(plimsoll.Callback):
+            def on_step_end(self, step, logs):
+                if step == 3:
+                    signal.raise_signal(signal.SIGINT)
+
+        trainer = small()
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(x, y, epochs=100, verbose=0, callbacks=[Interrupts()])
+        assert len(trainer.fit(x, y, verbose=0)) == 1
+
+    def test_wrong_settings_are_named(self):
+        x, y = pairs()
+        for settings, why in [({"optimizer": "adma"}, "no optimizer adma"), ({"memory": "2 apples"}, "apples"), ({"metrics": ["acc"]}, "no metric acc"), ({"device": "gpu9"}, "gpu9"), ({"precision": "f7"}, "f7")]:
+            with pytest.raises((plimsoll.PlimsollError, ValueError), match=why):
+                Trainer(Sequential().dense(2), "mse", **{"device": "cpu", **settings})
+        with pytest.raises(ValueError, match="no loss msee"):
+            Trainer(Sequential().dense(2), "msee")
+        with pytest.raises(TypeError, match="plimsoll.fit"):
+            Trainer(3, "mse")
+        with pytest.raises(ValueError, match="each must have a row"):
+            small().fit(x, y[:-1])
+
+    def test_files_are_read_by_the_engine(self, tmp_path):
+        x, y = pairs()
+        np.savez(tmp_path / "pairs.npz", x=x, y=y)
+        history = small().fit(plimsoll.Dataset(tmp_path / "pairs.npz"), epochs=3, verbose=0)
+        assert history[-1]["loss"] < history[0]["loss"]
+
+    def test_many_runs_leave_no_memory_behind(self):
+        x, y = pairs(64)
+        trainer = small(memory="300MiB")
+
+        def resident() -> int:
+            with open("/proc/self/statm", encoding="ascii") as statm:
+                return int(statm.read().split()[1]) * 4096
+
+        for _ in range(50):
+            trainer.fit(x, y, verbose=0)
+        before = resident()
+        for _ in range(300):
+            trainer.fit(x, y, verbose=0)
+        assert resident() - before < 1 << 20
+
+
+def test_examples_in_docstrings_run():
+    names = {"plimsoll": plimsoll, "np": np}
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for thing in (_engine.Sequential, _engine.Trainer, Tape):
+        for test in finder.find(thing, globs=dict(names)):
+            runner.run(test)
+    assert runner.summarize().failed == 0 and runner.tries >= 6
