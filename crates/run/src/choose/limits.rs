@@ -4,14 +4,14 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::micro_batch::Splits;
 use plimsoll_graph::{Graph, Type, passes};
-use plimsoll_plan::Exactness;
+use plimsoll_plan::{Digest, Exactness};
 
 use super::StepToPlan;
 use super::candidate::{Candidate, CandidateSpec};
 use super::fixed::planning;
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
-use crate::device::{Device, full_pages, whole_pages};
+use crate::device::{Answer, Device, KeptCandidate, KeptCandidates, full_pages, whole_pages};
 use crate::error::{Error, Result};
 use crate::memory::FixedMemory;
 use crate::trace::Traced;
@@ -44,19 +44,16 @@ pub(crate) struct StepLimits {
     bounds: Vec<Bytes>,
     /// Bytes beside the account: the least floor that was found, before room for planning is counted.
     lowest: Bytes,
+    /// What tells the step with all its candidates from others.
+    pub(super) asked: Digest,
     /// By spec: which family it belongs to. The first candidate is the first of family 0.
     families: Vec<usize>,
 }
 
-/// Candidates that differ in nothing but the size of their micro-batches, by their numbers: 0 is the first candidate, 1 the first spec.
-pub(super) struct Family {
-    /// Those that are likely to fit, the largest first.
-    pub(super) likely: Vec<usize>,
-    /// Larger ones, the smallest first.
-    pub(super) larger: Vec<usize>,
-}
+/// Which way of choosing among candidates this is: another one gets another number, so that no choice is taken that it did not make.
+const CHOICE: u32 = 1;
 
-/// How far a guess at what the whole batch takes may be off.
+/// How far a guess at what a candidate takes may be off.
 const DOUBT: f64 = 1.5;
 
 impl StepLimits {
@@ -80,24 +77,26 @@ impl StepLimits {
         self.bounds[index].get() as f64 * self.lowest.get() as f64 / tightest as f64
     }
 
-    /// Whether the whole batch is worth a look within so many bytes beside the account.
-    pub(super) fn may_fit_whole(&self, room: Bytes) -> bool {
-        self.guess(0) <= DOUBT * room.get() as f64
+    /// Whether a candidate may run with so many bytes beside the account, by its bound.
+    pub(super) fn may_fit(&self, index: usize, room: Bytes) -> bool {
+        self.bounds[index] <= room
     }
 
-    /// The candidates by family, with a guess at which of them fit into so many bytes beside the account.
-    pub(super) fn families(&self, room: Bytes) -> Vec<Family> {
-        let n = self.families.iter().map(|family| family + 1).max().unwrap_or(1);
-        let family = |f: usize| {
-            let specs = self.families.iter().enumerate().filter(|(_, of)| **of == f).map(|(i, _)| i + 1);
-            let mut larger: Vec<usize> = (f == 0).then_some(0).into_iter().chain(specs).collect();
-            let fits = |index: &usize| self.guess(*index) <= room.get() as f64;
-            let at = larger.iter().position(fits).unwrap_or(larger.len().saturating_sub(1));
-            let likely = larger.split_off(at);
-            larger.reverse();
-            Family { likely, larger }
-        };
-        (0..n).map(family).collect()
+    /// Whether a candidate is worth a look within so many bytes beside the account: whether it is at least not unlikely to fit.
+    pub(super) fn is_worth_a_look(&self, index: usize, room: Bytes) -> bool {
+        self.guess(index) <= DOUBT * room.get() as f64
+    }
+
+    /// Whether a candidate is one of larger micro-batches than another that keeps its state where it does, but not of the whole batch.
+    pub(super) fn is_larger(&self, index: usize, than: usize) -> bool {
+        let family = |index: usize| index.checked_sub(1).map(|spec| self.families[spec]);
+        index > 0 && index < than && family(index) == family(than)
+    }
+
+    /// The time of a candidate as it counts. Never a split for speed: a prediction that parts take less time than the whole counts as
+    /// the whole's.
+    pub(super) fn as_if_whole(&self, index: usize, ns: u64) -> u64 {
+        if index == 0 { ns } else { ns.max(self.unlimited_ns) }
     }
 
     /// Bytes beside the account within a limit, in whole pages; none where the limit does not even hold the account.
@@ -107,8 +106,8 @@ impl StepLimits {
 }
 
 impl StepToPlan {
-    /// What is known of the step, and its first candidate. The others are made for that, the smallest first, and handed to
-    /// `made`: whoever plans for one limit lets go of each at once, since two at a time would be counted.
+    /// What is known of the step, and its first candidate. Unless an earlier process found that, the others are made for it, the smallest
+    /// first, and handed to `made`: whoever plans for one limit lets go of each at once, since two at a time would be counted.
     pub(super) fn limits(&self, mut made: impl FnMut(Candidate)) -> Result<(StepLimits, Candidate)> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
@@ -128,22 +127,11 @@ impl StepToPlan {
             Some(samples) => self.split(samples, &here)?,
             None => self.whole(&whole, &here)?,
         };
-        // The last specs take least; what cannot take less is not searched for how little it can take.
-        let mut least = Bytes(u64::MAX);
-        let mut bounds = Vec::with_capacity(specs.len() + 1);
-        for spec in specs.iter().rev() {
-            let mut candidate = self.candidate(spec, Some(&whole))?;
-            bounds.push(candidate.bound());
-            if candidate.bound() < least {
-                least = least.min(candidate.floor());
-            }
-            made(candidate);
-        }
-        bounds.push(first.bound());
-        bounds.reverse();
-        if first.bound() < least {
-            least = least.min(first.floor());
-        }
+        let asked = asked(&first, &specs);
+        let (bounds, least) = match self.known_candidates(asked, &first, &specs)? {
+            Some(known) => known,
+            None => self.look_at_candidates(asked, &mut first, &specs, &whole, &mut made)?,
+        };
         let mut placements = vec![&here];
         let families = specs
             .iter()
@@ -172,10 +160,69 @@ impl StepToPlan {
             unshared: first.unshared(),
             bounds,
             lowest: least,
+            asked,
             families,
             specs,
         };
         Ok((limits, first))
+    }
+
+    /// Makes all candidates: what no plan of each can go below, and the least with which one can run. What was found is kept.
+    fn look_at_candidates(
+        &self,
+        asked: Digest,
+        first: &mut Candidate,
+        specs: &[CandidateSpec],
+        whole: &Traced,
+        made: &mut impl FnMut(Candidate),
+    ) -> Result<(Vec<Bytes>, Bytes)> {
+        // The last specs take least; what cannot take less is not searched for how little it can take.
+        let mut least = Bytes(u64::MAX);
+        let mut least_of = (0, first.digests().0);
+        let mut bounds = Vec::with_capacity(specs.len() + 1);
+        let mut look = |index: usize, candidate: &mut Candidate| {
+            bounds.push(candidate.bound());
+            if candidate.bound() < least
+                && let Some(floor) = candidate.floor_below(least)
+            {
+                (least, least_of) = (floor, (index, candidate.digests().0));
+            }
+        };
+        for (i, spec) in specs.iter().enumerate().rev() {
+            let mut candidate = self.candidate(spec, Some(whole))?;
+            look(i + 1, &mut candidate);
+            made(candidate);
+        }
+        look(0, first);
+        bounds.reverse();
+        let answer = Answer::Candidates(KeptCandidates {
+            bounds: bounds.iter().map(|bound| bound.get()).collect(),
+            least: least.get(),
+            least_of: KeptCandidate { index: least_of.0, digest: least_of.1.to_string() },
+        });
+        self.step.device.answers(|answers| answers.keep(asked, &answer));
+        Ok((bounds, least))
+    }
+
+    /// The same as an earlier process found it, if the candidate with the least is the one that it was.
+    fn known_candidates(
+        &self,
+        asked: Digest,
+        first: &Candidate,
+        specs: &[CandidateSpec],
+    ) -> Result<Option<(Vec<Bytes>, Bytes)>> {
+        let Some(Answer::Candidates(known)) = self.step.device.answers(|answers| answers.answer(asked))
+        else {
+            return Ok(None);
+        };
+        let KeptCandidates { bounds, least, least_of: KeptCandidate { index, digest } } = known;
+        let is_same = match (index.checked_sub(1), specs.get(index.wrapping_sub(1))) {
+            (None, _) => first.digests().0.to_string() == digest,
+            (_, Some(spec)) => self.candidate(spec, None)?.digests().0.to_string() == digest,
+            _ => false,
+        };
+        let is_whole = is_same && bounds.len() == specs.len() + 1;
+        Ok(is_whole.then(|| (bounds.into_iter().map(Bytes).collect(), Bytes(least))))
     }
 
     /// The types of what a traced step gives beside its new state.
@@ -196,7 +243,7 @@ impl StepToPlan {
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
         let ops = self.whole(&whole, &placement)?.ops();
-        let floor = self.smallest(allowed, &placement)?.floor();
+        let floor = self.smallest(allowed, &placement)?.enough();
         Ok(self.account(&outputs).total() + whole_pages(device, floor.max(planning(device, ops))))
     }
 
@@ -253,6 +300,15 @@ impl StepToPlan {
     pub(super) fn timing_room(&self, limits: &StepLimits) -> Bytes {
         limits.timing(self.options.request.limit, self.movable_bytes())
     }
+}
+
+/// What tells a step with its candidates from others: its first candidate, and how the others differ from that.
+fn asked(first: &Candidate, specs: &[CandidateSpec]) -> Digest {
+    let start = first.digests().0.with(("candidates", CHOICE));
+    specs.iter().fold(start, |sum, spec| {
+        let StatePlacement { hosted, device, host, host_free } = &spec.placement;
+        sum.with((spec.samples, hosted, device.get(), host.get(), host_free.get()))
+    })
 }
 
 /// The sizes of micro-batches to consider for a batch, descending: about 2/3 of the one before.

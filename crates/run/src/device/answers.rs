@@ -30,6 +30,27 @@ pub(crate) enum Answer {
     Plan(Plan),
     NoneBelow(u64),
     Refusal(Box<Infeasible>),
+    /// Of a whole step: what is known of its candidates before a limit is looked at.
+    Candidates(KeptCandidates),
+    /// Of a whole step within some bytes: which candidate is the fastest, by its number.
+    Fastest(KeptCandidate),
+}
+
+/// A candidate as it is kept: its number, and its digest, by which it is known again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptCandidate {
+    pub(crate) index: usize,
+    pub(crate) digest: String,
+}
+
+/// What is known of a step's candidates, whatever their times are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptCandidates {
+    /// Bytes that no plan can go below, of each.
+    pub(crate) bounds: Vec<u64>,
+    /// The least bytes with which one can run, and which one that is.
+    pub(crate) least: u64,
+    pub(crate) least_of: KeptCandidate,
 }
 
 /// The answers that are known.

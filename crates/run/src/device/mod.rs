@@ -20,7 +20,7 @@ mod timing;
 mod traffic;
 mod usage;
 
-pub(crate) use answers::{Answer, Answers};
+pub(crate) use answers::{Answer, Answers, KeptCandidate, KeptCandidates};
 pub(crate) use buffer::Buffer;
 pub(crate) use costs::Costs;
 pub use counted::Counted;
