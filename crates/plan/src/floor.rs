@@ -26,6 +26,14 @@ const NEAR_BOUND: u64 = 32;
 /// Schedules that hold up to this part more than the least are packed: a higher peak sometimes packs into a lower arena.
 const PACKED_WITHIN: u64 = 16;
 
+/// Lowering peaks once more, and packing them, gains less than this part of what is not resident.
+const LOWERED_FURTHER: u64 = 16;
+
+/// How many of the lowest schedules are packed to find bytes that are enough.
+const ENOUGH: usize = 2;
+/// How many schedules are packed beside each other.
+const PACKED_AT_ONCE: usize = 2;
+
 /// The schedule that takes least.
 pub(crate) struct Floor {
     pub schedule: Schedule,
@@ -37,49 +45,110 @@ pub(crate) struct Floor {
     pub checkpoints: Option<CheckpointSchedules>,
 }
 
-impl Floor {
-    /// Looks for the schedule that takes least of a step that holds `unlimited_live` bytes without replays.
-    pub fn find(step: &StepSearch, unlimited_live: u64) -> Floor {
+/// Schedules that hold little at once, as they are found on the way to the floor.
+pub(crate) struct LowPeaks {
+    /// The step in which every op takes one unit of time.
+    untimed: Arc<IndexedProblem>,
+    /// The lowest first schedules: what is lowered.
+    near: Vec<LowPeakSchedule>,
+    found: Vec<LowPeakSchedule>,
+    /// What checkpoint schedules take and cost with the times of the ops; `None` once those have changed.
+    checkpoints: Option<CheckpointSchedules>,
+}
+
+impl LowPeaks {
+    /// Lowers the peaks of first schedules once.
+    pub fn first(step: &StepSearch) -> LowPeaks {
         let bound = step.bounds.floor().0;
         let untimed = Arc::new(one_unit_each(&step.indexed));
         let both = [&untimed.ns[..], &step.indexed.ns];
         let [table, timed] = CheckpointSchedules::timed(both, &untimed, step.effort.most_segments);
         let starts = starts(step, &untimed, &table, bound);
         let live = starts.iter().map(|start| start.live).min().unwrap_or(0);
-        let (near, mut low_peaks): (Vec<LowPeakSchedule>, Vec<LowPeakSchedule>) =
+        let (near, mut found): (Vec<LowPeakSchedule>, Vec<LowPeakSchedule>) =
             starts.into_iter().partition(|start| start.live <= live + live / FAR);
-        low_peaks.extend(lowered(step, &near, bound, SEED));
+        found.extend(lowered(step, &near, bound, SEED));
+        LowPeaks { untimed, near, found, checkpoints: Some(timed) }
+    }
+
+    /// The least that one of them holds.
+    fn least(&self) -> u64 {
+        self.found.iter().map(|low| low.live).min().unwrap_or(u64::MAX)
+    }
+
+    /// The lowest of them, of which one is enough for the step.
+    fn lowest(&self, step: &StepSearch) -> Vec<&LowPeakSchedule> {
+        let mut all: Vec<&LowPeakSchedule> = self.found.iter().collect();
+        all.sort_by_key(|low| low.live);
+        all.truncate(ENOUGH.min(step.effort.packed));
+        all
+    }
+
+    /// Bytes that are enough for the step: what the lowest of them take as they are first packed.
+    pub fn enough(&self, step: &StepSearch) -> u64 {
+        let alignment = step.problem.scratch_alignment;
+        lowest_packed(&self.lowest(step), alignment).map_or(u64::MAX, |mut lowest| lowest.arena(alignment))
+    }
+
+    /// Whether the floor may be below `bytes`: not where these hold far more.
+    pub fn may_go_below(&self, bytes: u64) -> bool {
+        let arena = bytes.saturating_sub(self.untimed.resident_bytes);
+        self.least() <= bytes.saturating_add(arena / LOWERED_FURTHER)
+    }
+
+    /// Forgets what depends on the times of ops.
+    pub fn time(self) -> LowPeaks {
+        LowPeaks { checkpoints: None, ..self }
+    }
+
+    /// Lowers peaks further, as long as that helps.
+    fn lower_further(&mut self, step: &StepSearch) {
+        let bound = step.bounds.floor().0;
         // Where a schedule gets stuck depends on random numbers, so other ones are tried as long as that helps.
         for seed in (1..=step.effort.restarts).map(|n| SEED + n) {
-            let least = low_peaks.iter().map(|low| low.live).min().unwrap_or(u64::MAX);
+            let least = self.least();
             if least.saturating_sub(bound) <= bound / NEAR_BOUND || step.is_late() {
                 break;
             }
-            let mut more = lowered(step, &near, bound, seed);
+            let mut more = lowered(step, &self.near, bound, seed);
             more.retain(|low| low.live < least);
             if more.is_empty() {
                 break;
             }
-            low_peaks.append(&mut more);
+            self.found.append(&mut more);
         }
-        search_exhaustively(&untimed, bound, &mut low_peaks);
-        Floor { checkpoints: Some(timed), ..Floor::packed(step, unlimited_live, low_peaks) }
+        search_exhaustively(&self.untimed, bound, &mut self.found);
+    }
+}
+
+impl Floor {
+    /// Looks for the schedule that takes least of a step that holds `unlimited_live` bytes without replays, from what was found before.
+    pub fn find(step: &StepSearch, unlimited_live: u64, mut peaks: LowPeaks) -> Floor {
+        let enough: Vec<LowPeakSchedule> = peaks.lowest(step).into_iter().cloned().collect();
+        peaks.lower_further(step);
+        let LowPeaks { found, checkpoints, .. } = peaks;
+        Floor { checkpoints, ..Floor::packed(step, unlimited_live, found, &enough) }
     }
 
-    /// The lowest of `low_peaks` once packed, and all of them as starts for levels, with the times of their ops.
-    fn packed(step: &StepSearch, unlimited_live: u64, mut low_peaks: Vec<LowPeakSchedule>) -> Floor {
+    /// The lowest of `low_peaks` once packed, and all of them as starts for levels, with the times of their ops. It takes no more than
+    /// what was said to be `enough`.
+    fn packed(
+        step: &StepSearch,
+        unlimited_live: u64,
+        mut low_peaks: Vec<LowPeakSchedule>,
+        enough: &[LowPeakSchedule],
+    ) -> Floor {
         low_peaks.sort_by_key(|low| std::cmp::Reverse(low.live));
         let least = low_peaks.last().map_or(0, |low| low.live);
         let alignment = step.problem.scratch_alignment;
         let near = low_peaks.iter().rev().filter(|low| low.live <= least + least / PACKED_WITHIN);
-        let mut schedule: Option<Schedule> = None;
-        for low in near.take(step.effort.packed) {
-            let mut next = Schedule::new(&mut low.saved.restore(&low.indexed), &low.indexed, low.live);
-            let best = schedule.as_mut().map_or(u64::MAX, |schedule| schedule.arena(alignment));
-            if low.live < best && next.arena(alignment) < best {
-                schedule = Some(next);
+        let mut packed: Vec<&LowPeakSchedule> = near.take(step.effort.packed).collect();
+        for enough in enough {
+            if !packed.iter().any(|low| low.is(enough)) {
+                packed.push(enough);
             }
         }
+        let schedule = lowest_packed(&packed, alignment);
         let fresh = || Schedule::new(&mut State::new(&step.indexed), &step.indexed, unlimited_live);
         let schedule = schedule.unwrap_or_else(fresh);
         let lowest = schedule.live;
@@ -95,6 +164,28 @@ impl Floor {
         self.checkpoints = None;
         self
     }
+}
+
+/// The schedule that packs lowest, of several that hold ever more.
+fn lowest_packed(low_peaks: &[&LowPeakSchedule], alignment: u64) -> Option<Schedule> {
+    let mut lowest: Option<Schedule> = None;
+    let mut height = u64::MAX;
+    for some in low_peaks.chunks(PACKED_AT_ONCE) {
+        let pack = |low: &&LowPeakSchedule| {
+            let mut next = low.schedule();
+            move || {
+                let height = next.arena(alignment);
+                (next, height)
+            }
+        };
+        let worth = some.iter().filter(|low| low.live < height);
+        for (next, packed) in parallel::each(worth.map(pack).collect()) {
+            if packed < height {
+                (lowest, height) = (Some(next), packed);
+            }
+        }
+    }
+    lowest
 }
 
 /// The peaks of some schedules lowered, each as far as is found.

@@ -130,6 +130,17 @@ impl Planner {
         (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
+    /// The least budget for which there is a plan, if that is below `bytes`. Where it is far above, that is seen sooner than
+    /// [`Planner::floor_bytes`] finds it.
+    pub fn floor_below(&mut self, bytes: u64) -> Option<u64> {
+        (0..self.searches.len()).filter_map(|f| self.grid(f).floor_below(bytes)).min()
+    }
+
+    /// A budget for which there is a plan, found sooner than the least one; [`Planner::floor_bytes`] is no higher.
+    pub fn enough_bytes(&mut self) -> u64 {
+        (0..self.searches.len()).map(|f| self.grid(f).enough_bytes()).min().unwrap_or(0)
+    }
+
     /// Whether the least budget has been found, so that [`Planner::floor_bytes`] takes no time.
     pub fn knows_floor(&self) -> bool {
         self.searches.iter().all(|search| search.grid.as_ref().is_some_and(BudgetGrid::knows_floor))
@@ -138,6 +149,14 @@ impl Planner {
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
         (0..self.searches.len()).map(|f| self.grid(f).step.bounds.floor().0).min().unwrap_or(0)
+    }
+
+    /// The least nanoseconds that any plan within `budget` can take; `None` if there can be no plan.
+    pub fn bound_ns(&mut self, budget: u64) -> Option<u64> {
+        let least = |f: usize| self.searches[f].least_ns;
+        let bounds: Vec<u64> = (0..self.searches.len()).map(least).collect();
+        let bound = |(f, least)| self.grid(f).step.bound_ns(budget).map(|ns: u64| ns.max(least));
+        bounds.into_iter().enumerate().filter_map(bound).min()
     }
 
     /// The bytes of the step without recomputation and offload.

@@ -37,7 +37,7 @@ pub(crate) struct State<'a> {
 }
 
 /// A schedule that was put aside: what each stage makes again.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct SavedReplays(Vec<Vec<Remake>>);
 
 impl SavedReplays {

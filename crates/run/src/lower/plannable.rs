@@ -83,6 +83,11 @@ impl PlannableGraph {
         if carries { problem.with(times.0) } else { problem }
     }
 
+    /// What tells its problem from others, and the same with the times of its ops.
+    pub(crate) fn digests(&self) -> (Digest, Digest) {
+        (self.asked(), self.digests.0.with(self.digests.1.0))
+    }
+
     /// The least for which there is a plan, if somebody has looked for it.
     pub(crate) fn known_floor(&self) -> Option<u64> {
         let known = self.device.answers(|answers| answers.bytes(self.asked()));
@@ -95,7 +100,16 @@ impl PlannableGraph {
         of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
         find: impl FnOnce(&mut Planner) -> u64,
     ) -> u64 {
-        let asked = self.asked();
+        self.bytes_of(self.asked(), of, find)
+    }
+
+    /// The same, known by another name than the graph's own.
+    fn bytes_of(
+        &mut self,
+        asked: Digest,
+        of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
+        find: impl FnOnce(&mut Planner) -> u64,
+    ) -> u64 {
         let mut known = self.device.answers(|answers| answers.bytes(asked));
         let bytes = match *of(&mut known) {
             Some(bytes) => bytes,
@@ -124,9 +138,41 @@ impl PlannableGraph {
         self.bytes(|known| &mut known.floor, Planner::floor_bytes)
     }
 
+    /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner.
+    pub(crate) fn floor_below(&mut self, bytes: u64) -> Option<u64> {
+        let (budget, asked) = (bytes.saturating_add(self.residents), self.asked());
+        let not_below = asked.with("not below");
+        let known =
+            self.device.answers(|answers| (answers.bytes(asked).floor, answers.bytes(not_below).floor));
+        if known.0.is_none() && known.1.is_some_and(|known| budget <= known) {
+            return None;
+        }
+        if known.0.is_none() && self.planner.floor_below(budget).is_none() && !self.planner.knows_floor() {
+            let bytes = KeptBytes { floor: Some(budget), ..KeptBytes::default() };
+            self.device.answers(|answers| answers.keep_bytes(not_below, bytes));
+            return None;
+        }
+        Some(self.floor()).filter(|floor| *floor < bytes)
+    }
+
+    /// Bytes for which there is a plan, found sooner than the least.
+    pub(crate) fn enough(&mut self) -> u64 {
+        let asked = self.asked();
+        let known = self.device.answers(|answers| answers.bytes(asked).floor);
+        match known {
+            Some(floor) => floor.saturating_sub(self.residents),
+            None => self.bytes_of(asked.with("enough"), |known| &mut known.floor, Planner::enough_bytes),
+        }
+    }
+
     /// What no plan can go below.
     pub(crate) fn bound(&mut self) -> u64 {
         self.bytes(|known| &mut known.bound, Planner::bound_bytes)
+    }
+
+    /// The least nanoseconds that any plan within so many bytes can take; nothing if there is none.
+    pub(crate) fn bound_ns(&mut self, bytes: u64) -> Option<u64> {
+        self.planner.bound_ns(bytes.saturating_add(self.residents))
     }
 
     /// How many ops are planned.
@@ -186,7 +232,7 @@ impl PlannableGraph {
                     self.device.answers(|answers| answers.forget(asked, &format!("{asked}.json: {why}")))
                 }
             },
-            Some(Answer::NoneBelow(_) | Answer::Refusal(_)) | None => {}
+            Some(_) | None => {}
         }
         let plan = self.planner.plan_faster(budget, than).map_err(broken)?;
         if self.planner.knows_floor() {
@@ -196,7 +242,7 @@ impl PlannableGraph {
         self.device.answers(|answers| answers.keep(asked, &answer));
         match answer {
             Answer::Plan(plan) => Ok(Some(self.planned(plan, false))),
-            Answer::NoneBelow(_) | Answer::Refusal(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 
