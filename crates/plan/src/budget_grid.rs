@@ -202,17 +202,18 @@ impl BudgetGrid {
         &mut floor.schedule
     }
 
-    /// The least budget for which a schedule is found, if that is below `bytes`. Where it is far above, that is seen sooner.
-    pub fn floor_below(&mut self, bytes: u64) -> Option<u64> {
-        let mut may_go_below =
-            || self.peaks.get_or_insert_with(|| LowPeaks::first(&self.step)).may_go_below(bytes);
-        let may_be = self.floor.is_some() || self.unlimited_live < bytes || may_go_below();
-        may_be.then(|| self.floor_bytes()).filter(|floor| *floor < bytes)
+    /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to the floor. It is the same whether
+    /// the floor has been found or not.
+    pub fn lowered_once(&mut self) -> u64 {
+        match &self.floor {
+            Some(floor) => floor.lowered_once,
+            None => self.peaks.get_or_insert_with(|| LowPeaks::first(&self.step)).least(),
+        }
     }
 
-    /// A budget for which there is a schedule, found sooner than the least one.
+    /// A budget for which there is a schedule, found sooner than the least one. It is the same whether that has been found or not.
     pub fn enough_bytes(&mut self) -> u64 {
-        if self.knows_floor() || self.step.indexed.carries() {
+        if self.step.indexed.carries() {
             return self.floor_bytes();
         }
         let peaks = self.peaks.get_or_insert_with(|| LowPeaks::first(&self.step));

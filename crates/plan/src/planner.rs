@@ -9,11 +9,12 @@ use crate::check::ProblemError;
 use crate::effort::Effort;
 use crate::emit::emit;
 use crate::estimate::{copy_overlap_divisor, least_ns};
+use crate::floor::may_go_below;
 use crate::infeasible::{Infeasible, explain};
 use crate::lifespan::lifespans;
 use crate::order::best_order;
 use crate::plan::{Figures, Plan, Request};
-use crate::problem::{OpId, Problem};
+use crate::problem::{Home, OpId, Problem, Tensor};
 use crate::schedule::Schedule;
 use crate::step_search::StepSearch;
 use crate::verify::{Fault, verify};
@@ -130,10 +131,24 @@ impl Planner {
         (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
+    /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to [`Planner::floor_bytes`]. It depends
+    /// on nothing but the problem, as that does.
+    pub fn lowered_once_bytes(&mut self) -> u64 {
+        (0..self.searches.len()).map(|f| self.grid(f).lowered_once()).min().unwrap_or(0)
+    }
+
+    /// Whether the least budget may be below `bytes`, by what [`Planner::lowered_once_bytes`] said: not where that is far above.
+    pub fn may_go_below(&self, bytes: u64, lowered_once: u64) -> bool {
+        let resident = self.problem.tensors.iter().filter(|t| t.home == Home::Resident);
+        may_go_below(bytes, lowered_once, resident.map(Tensor::padded_bytes).sum())
+    }
+
     /// The least budget for which there is a plan, if that is below `bytes`. Where it is far above, that is seen sooner than
     /// [`Planner::floor_bytes`] finds it.
     pub fn floor_below(&mut self, bytes: u64) -> Option<u64> {
-        (0..self.searches.len()).filter_map(|f| self.grid(f).floor_below(bytes)).min()
+        let lowered_once = self.lowered_once_bytes();
+        let may_be = self.may_go_below(bytes, lowered_once);
+        may_be.then(|| self.floor_bytes()).filter(|floor| *floor < bytes)
     }
 
     /// A budget for which there is a plan, found sooner than the least one; [`Planner::floor_bytes`] is no higher.

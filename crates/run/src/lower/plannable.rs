@@ -100,27 +100,29 @@ impl PlannableGraph {
         of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
         find: impl FnOnce(&mut Planner) -> u64,
     ) -> u64 {
-        self.bytes_of(self.asked(), of, find)
+        self.budget(self.asked(), of, find).saturating_sub(self.residents)
     }
 
-    /// The same, known by another name than the graph's own.
-    fn bytes_of(
+    /// A budget that has no place among the figures of a graph: it has a line of its own, by its name.
+    fn named_budget(&mut self, name: &str, find: impl FnOnce(&mut Planner) -> u64) -> u64 {
+        self.budget(self.asked().with(name), |known| &mut known.floor, find)
+    }
+
+    /// A budget, with what is resident in it: as it is known of what was asked, or found and remembered.
+    fn budget(
         &mut self,
         asked: Digest,
         of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
         find: impl FnOnce(&mut Planner) -> u64,
     ) -> u64 {
         let mut known = self.device.answers(|answers| answers.bytes(asked));
-        let bytes = match *of(&mut known) {
-            Some(bytes) => bytes,
-            None => {
-                let found = find(&mut self.planner);
-                *of(&mut known) = Some(found);
-                self.device.answers(|answers| answers.keep_bytes(asked, known));
-                found
-            }
-        };
-        bytes.saturating_sub(self.residents)
+        if let Some(bytes) = *of(&mut known) {
+            return bytes;
+        }
+        let found = find(&mut self.planner);
+        *of(&mut known) = Some(found);
+        self.device.answers(|answers| answers.keep_bytes(asked, known));
+        found
     }
 
     /// The bytes that timing each of its kernels takes.
@@ -138,31 +140,17 @@ impl PlannableGraph {
         self.bytes(|known| &mut known.floor, Planner::floor_bytes)
     }
 
-    /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner.
+    /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner. The answer is the same
+    /// whether the least is known or not.
     pub(crate) fn floor_below(&mut self, bytes: u64) -> Option<u64> {
-        let (budget, asked) = (bytes.saturating_add(self.residents), self.asked());
-        let not_below = asked.with("not below");
-        let known =
-            self.device.answers(|answers| (answers.bytes(asked).floor, answers.bytes(not_below).floor));
-        if known.0.is_none() && known.1.is_some_and(|known| budget <= known) {
-            return None;
-        }
-        if known.0.is_none() && self.planner.floor_below(budget).is_none() && !self.planner.knows_floor() {
-            let bytes = KeptBytes { floor: Some(budget), ..KeptBytes::default() };
-            self.device.answers(|answers| answers.keep_bytes(not_below, bytes));
-            return None;
-        }
-        Some(self.floor()).filter(|floor| *floor < bytes)
+        let lowered_once = self.named_budget("lowered once", Planner::lowered_once_bytes);
+        let may_be = self.planner.may_go_below(bytes.saturating_add(self.residents), lowered_once);
+        may_be.then(|| self.floor()).filter(|floor| *floor < bytes)
     }
 
-    /// Bytes for which there is a plan, found sooner than the least.
+    /// Bytes for which there is a plan, found sooner than the least. They are the same whether that is known or not.
     pub(crate) fn enough(&mut self) -> u64 {
-        let asked = self.asked();
-        let known = self.device.answers(|answers| answers.bytes(asked).floor);
-        match known {
-            Some(floor) => floor.saturating_sub(self.residents),
-            None => self.bytes_of(asked.with("enough"), |known| &mut known.floor, Planner::enough_bytes),
-        }
+        self.named_budget("enough", Planner::enough_bytes).saturating_sub(self.residents)
     }
 
     /// What no plan can go below.
