@@ -27,6 +27,14 @@ fn steps() -> Vec<(String, Problem, Request)> {
     steps
 }
 
+/// The floors of the random steps of seeds from 0 on, by the search that went to its end for every step.
+const FLOORS: [u64; 48] = [
+    13_824, 27_456, 41_016, 40_128, 20_416, 35_456, 46_984, 23_183, 25_728, 48_256, 16_656, 29_488, 38_768,
+    44_800, 29_952, 36_952, 32_704, 26_240, 28_960, 60_032, 16_976, 40_896, 33_827, 12_744, 29_888, 39_296,
+    43_712, 30_704, 36_544, 37_632, 28_768, 38_076, 38_504, 23_553, 31_232, 35_177, 39_232, 17_498, 35_008,
+    46_528, 25_144, 28_270, 37_984, 19_152, 34_688, 33_920, 19_600, 26_474,
+];
+
 fn planner(step: &Problem, request: &Request) -> Planner {
     Planner::new(step, request).unwrap()
 }
@@ -49,6 +57,15 @@ fn a_floor_below_some_bytes_is_found_where_there_is_one() {
         }
     }
     assert!(seen_sooner > 100, "only {seen_sooner} questions were answered without the floor");
+}
+
+#[test]
+fn no_floor_is_above_what_the_search_to_its_end_found() {
+    for (seed, before) in FLOORS.into_iter().enumerate() {
+        let step = random_step(2 + (seed * 7) % 23, seed as u64);
+        let floor = planner(&step, &Request::within(0)).floor_below(u64::MAX).unwrap();
+        assert!(floor <= before, "seed {seed}: {floor}, and it was {before}");
+    }
 }
 
 #[test]
