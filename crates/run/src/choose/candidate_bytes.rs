@@ -131,7 +131,8 @@ impl StepToPlan {
         };
         let Candidates { first, specs, whole, side_by_side } = candidates;
         let KeptCandidates { bounds, lowest_of, side_by_side: kept_side } = known;
-        if bounds.len() != 1 + specs.len() + usize::from(kept_side.is_some()) {
+        let is_whole = bounds.len() == 1 + specs.len() + usize::from(kept_side.is_some());
+        if !is_whole || bounds[0] != first.bound().get() {
             return Ok(None);
         }
         let mut side = None;

@@ -184,7 +184,8 @@ impl StepPlanner {
         self.time()?;
         // The times of all kernels, since those of other candidates are not at hand before these have been made.
         let asked = |planner: &StepPlanner| {
-            planner.limits.asked.with(("fastest", device.costs().digest().0, room.get()))
+            let (times, own) = (device.costs().digest().0, planner.first.digests().1.0);
+            planner.limits.asked.with(("fastest", device.backend().signature(), times, own, room.get()))
         };
         let known = device.answers(|answers| answers.answer(asked(self)));
         if let Some(Answer::Fastest(known)) = known
