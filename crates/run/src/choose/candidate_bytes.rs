@@ -22,8 +22,8 @@ const SIDE_BY_SIDE: usize = 4;
 pub(super) struct CandidateBytes {
     /// What no plan can go below: of the first candidate, then of the specs in their order.
     pub(super) bounds: Vec<Bytes>,
-    /// The least floor, but for that of micro-batches side by side.
-    pub(super) lowest: Bytes,
+    /// The least floor but for that of micro-batches side by side, where it is lower than theirs.
+    pub(super) lowest: Option<Bytes>,
     pub(super) side_by_side: Option<SideBySide>,
 }
 
@@ -90,15 +90,15 @@ impl StepToPlan {
             kept_side = Some(KeptSideBySide { samples, digest });
             made(specs.len() + 1, candidate);
         }
-        let mut lowest = Bytes(u64::MAX);
-        let mut lowest_of = (0, first.digests().0);
+        let mut least = side.as_ref().map_or(Bytes(u64::MAX), |side| side.floor);
+        let mut lowest = None;
         // The last specs take least; what cannot take less is not searched for how little it can take.
         let mut look = |index: usize, candidate: &mut Candidate| {
             bounds.push(candidate.bound());
-            if candidate.bound() < lowest
-                && let Some(floor) = candidate.floor_below(lowest)
+            if candidate.bound() < least
+                && let Some(floor) = candidate.floor_below(least)
             {
-                (lowest, lowest_of) = (floor, (index, candidate.digests().0));
+                (least, lowest) = (floor, Some((floor, index, candidate.digests().0)));
             }
         };
         for (i, spec) in specs.iter().enumerate().rev() {
@@ -110,11 +110,11 @@ impl StepToPlan {
         bounds.reverse();
         let answer = Answer::Candidates(KeptCandidates {
             bounds: bounds.iter().map(|bound| bound.get()).collect(),
-            lowest_of: KeptCandidate { index: lowest_of.0, digest: lowest_of.1.to_string() },
+            lowest_of: lowest.map(|(_, index, digest)| KeptCandidate { index, digest: digest.to_string() }),
             side_by_side: kept_side,
         });
         self.step.device.answers(|answers| answers.keep(asked, &answer));
-        Ok(CandidateBytes { bounds, lowest, side_by_side: side })
+        Ok(CandidateBytes { bounds, lowest: lowest.map(|lowest| lowest.0), side_by_side: side })
     }
 
     /// The same as an earlier process found it, if the candidates that take least are those that they were. Their floors are asked
@@ -146,18 +146,21 @@ impl StepToPlan {
             side = Some(SideBySide { spec: spec(samples, placement), ops, floor });
             made(specs.len() + 1, candidate);
         }
-        let lowest = match lowest_of.index.checked_sub(1) {
-            None if lowest_of.is(first.digests().0) => first.floor(),
-            None => return Ok(None),
-            Some(i) => {
+        let index = lowest_of.as_ref().map(|lowest| lowest.index.checked_sub(1));
+        let is_it = |candidate: &Candidate| lowest_of.as_ref().is_some_and(|it| it.is(candidate.digests().0));
+        let lowest = match index {
+            None if side.is_some() => None,
+            Some(None) if is_it(first) => Some(first.floor()),
+            None | Some(None) => return Ok(None),
+            Some(Some(i)) => {
                 let Some(spec) = specs.get(i) else { return Ok(None) };
                 let mut candidate = self.candidate(spec, Some(whole))?;
-                if !lowest_of.is(candidate.digests().0) {
+                if !is_it(&candidate) {
                     return Ok(None);
                 }
                 let floor = candidate.floor();
                 made(i + 1, candidate);
-                floor
+                Some(floor)
             }
         };
         let bounds = bounds.into_iter().map(Bytes).collect();

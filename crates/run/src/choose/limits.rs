@@ -49,8 +49,9 @@ pub(crate) struct StepLimits {
     pub(super) unshared: Bytes,
     /// Bytes beside the account that no plan of a candidate can go below: of the first, then of the specs in their order.
     bounds: Vec<Bytes>,
-    /// Bytes beside the account: the least floor that was found of those in a family, before room for planning is counted.
-    lowest: Bytes,
+    /// Bytes beside the account: the least floor of those in a family, before room for planning is counted; none where micro-batches
+    /// side by side take less, so that nobody looked for it.
+    lowest: Option<Bytes>,
     /// What tells the step with all its candidates from others.
     pub(super) asked: Digest,
     /// By spec: which family it belongs to; micro-batches side by side to none. The first candidate is the first of family 0.
@@ -75,12 +76,13 @@ impl StepLimits {
         self.timing[..fits].last().copied().unwrap_or_default()
     }
 
-    /// What a candidate is likely to take at least: as much over its bound as the one that takes least.
+    /// What a candidate is likely to take at least: as much over its bound as the one that takes least, where that is known.
     fn guess(&self, index: usize) -> f64 {
         let in_families = (0..self.bounds.len()).filter(|&index| self.is_in_a_family(index));
         let bounds = in_families.map(|index| self.bounds[index]);
         let tightest = bounds.min().map_or(1, |bound| bound.get().max(1));
-        self.bounds[index].get() as f64 * self.lowest.get() as f64 / tightest as f64
+        let over = self.lowest.map_or(1.0, |lowest| lowest.get() as f64 / tightest as f64);
+        self.bounds[index].get() as f64 * over
     }
 
     /// The candidates in a family that may run with so many bytes beside the account, by their bounds.
@@ -146,7 +148,7 @@ impl StepToPlan {
         let candidates = Candidates { first: &mut first, specs: &specs, whole: &whole, side_by_side };
         let asked = candidates.digest();
         let CandidateBytes { bounds, lowest, side_by_side } = self.candidate_bytes(candidates, &mut made)?;
-        let (mut least, mut ops) = (lowest, first.ops());
+        let (mut least, mut ops) = (lowest.unwrap_or(Bytes::MAX), first.ops());
         if let Some(found) = side_by_side {
             least = least.min(found.floor);
             ops = ops.max(found.ops);

@@ -55,8 +55,8 @@ impl KeptCandidate {
 pub(crate) struct KeptCandidates {
     /// Bytes that no plan can go below, of each.
     pub(crate) bounds: Vec<u64>,
-    /// Which of them takes least, but for micro-batches side by side.
-    pub(crate) lowest_of: KeptCandidate,
+    /// Which of them takes least, unless micro-batches side by side do.
+    pub(crate) lowest_of: Option<KeptCandidate>,
     /// Micro-batches side by side, where the step can be written so.
     pub(crate) side_by_side: Option<KeptSideBySide>,
 }
