@@ -211,15 +211,6 @@ impl BudgetGrid {
         }
     }
 
-    /// A budget for which there is a schedule, found sooner than the least one. It is the same whether that has been found or not.
-    pub fn enough_bytes(&mut self) -> u64 {
-        if self.step.indexed.carries() {
-            return self.floor_bytes();
-        }
-        let peaks = self.peaks.get_or_insert_with(|| LowPeaks::first(&self.step));
-        peaks.enough(&self.step).max(self.step.bounds.floor().0)
-    }
-
     /// Whether the schedule that takes least has been looked for.
     pub fn knows_floor(&self) -> bool {
         self.floor.is_some()

@@ -29,8 +29,6 @@ const PACKED_WITHIN: u64 = 16;
 /// After peaks have been lowered once, lowering them further gains less than this part of what is not resident: of 149 random steps and
 /// known shapes it gained a seventh of one, and mostly nothing.
 const LOWERED_FURTHER: u64 = 4;
-/// How many of the lowest schedules are packed to find bytes that are enough.
-const ENOUGH: usize = 2;
 /// How many schedules are packed beside each other.
 const PACKED_AT_ONCE: usize = 2;
 
@@ -84,20 +82,6 @@ impl LowPeaks {
         self.found.iter().map(|low| low.live).min().unwrap_or(u64::MAX)
     }
 
-    /// The lowest of them, of which one is enough for the step.
-    fn lowest(&self, step: &StepSearch) -> Vec<&LowPeakSchedule> {
-        let mut all: Vec<&LowPeakSchedule> = self.found.iter().collect();
-        all.sort_by_key(|low| low.live);
-        all.truncate(ENOUGH.min(step.effort.packed));
-        all
-    }
-
-    /// Bytes that are enough for the step: what the lowest of them take as they are first packed.
-    pub fn enough(&self, step: &StepSearch) -> u64 {
-        let alignment = step.problem.scratch_alignment;
-        lowest_packed(&self.lowest(step), alignment).map_or(u64::MAX, |mut lowest| lowest.arena(alignment))
-    }
-
     /// Forgets what depends on the times of ops.
     pub fn time(self) -> LowPeaks {
         LowPeaks { checkpoints: None, ..self }
@@ -126,31 +110,19 @@ impl LowPeaks {
 impl Floor {
     /// Looks for the schedule that takes least of a step that holds `unlimited_live` bytes without replays, from what was found before.
     pub fn find(step: &StepSearch, unlimited_live: u64, mut peaks: LowPeaks) -> Floor {
-        let enough: Vec<LowPeakSchedule> = peaks.lowest(step).into_iter().cloned().collect();
         let lowered_once = peaks.least();
         peaks.lower_further(step);
         let LowPeaks { found, checkpoints, .. } = peaks;
-        Floor { lowered_once, checkpoints, ..Floor::packed(step, unlimited_live, found, &enough) }
+        Floor { lowered_once, checkpoints, ..Floor::packed(step, unlimited_live, found) }
     }
 
-    /// The lowest of `low_peaks` once packed, and all of them as starts for levels, with the times of their ops. It takes no more than
-    /// what was said to be `enough`.
-    fn packed(
-        step: &StepSearch,
-        unlimited_live: u64,
-        mut low_peaks: Vec<LowPeakSchedule>,
-        enough: &[LowPeakSchedule],
-    ) -> Floor {
+    /// The lowest of `low_peaks` once packed, and all of them as starts for levels, with the times of their ops.
+    fn packed(step: &StepSearch, unlimited_live: u64, mut low_peaks: Vec<LowPeakSchedule>) -> Floor {
         low_peaks.sort_by_key(|low| std::cmp::Reverse(low.live));
         let least = low_peaks.last().map_or(0, |low| low.live);
         let alignment = step.problem.scratch_alignment;
         let near = low_peaks.iter().rev().filter(|low| low.live <= least + least / PACKED_WITHIN);
-        let mut packed: Vec<&LowPeakSchedule> = near.take(step.effort.packed).collect();
-        for enough in enough {
-            if !packed.iter().any(|low| low.is(enough)) {
-                packed.push(enough);
-            }
-        }
+        let packed: Vec<&LowPeakSchedule> = near.take(step.effort.packed).collect();
         let schedule = lowest_packed(&packed, alignment);
         let fresh = || Schedule::new(&mut State::new(&step.indexed), &step.indexed, unlimited_live);
         let schedule = schedule.unwrap_or_else(fresh);

@@ -20,7 +20,6 @@ const LEAST_CUT: u64 = 1 << 12;
 const KEPT_APART: u64 = 24;
 
 /// A schedule that holds little at once.
-#[derive(Clone)]
 pub(crate) struct LowPeakSchedule {
     pub live: u64,
     pub ns: u64,
@@ -32,11 +31,6 @@ impl LowPeakSchedule {
     pub fn new(saved: SavedReplays, indexed: Arc<IndexedProblem>) -> LowPeakSchedule {
         let mut state = saved.restore(&indexed);
         LowPeakSchedule { live: state.peak() as u64, ns: indexed.base_ns() + state.extra_ns, saved, indexed }
-    }
-
-    /// Whether this is the same schedule as another.
-    pub fn is(&self, other: &LowPeakSchedule) -> bool {
-        Arc::ptr_eq(&self.indexed, &other.indexed) && self.saved == other.saved
     }
 
     /// It as a schedule to be packed.

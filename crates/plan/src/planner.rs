@@ -151,11 +151,6 @@ impl Planner {
         may_be.then(|| self.floor_bytes()).filter(|floor| *floor < bytes)
     }
 
-    /// A budget for which there is a plan, found sooner than the least one; [`Planner::floor_bytes`] is no higher.
-    pub fn enough_bytes(&mut self) -> u64 {
-        (0..self.searches.len()).map(|f| self.grid(f).enough_bytes()).min().unwrap_or(0)
-    }
-
     /// Whether the least budget has been found, so that [`Planner::floor_bytes`] takes no time.
     pub fn knows_floor(&self) -> bool {
         self.searches.iter().all(|search| search.grid.as_ref().is_some_and(BudgetGrid::knows_floor))

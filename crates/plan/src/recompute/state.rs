@@ -37,7 +37,7 @@ pub(crate) struct State<'a> {
 }
 
 /// A schedule that was put aside: what each stage makes again.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub(crate) struct SavedReplays(Vec<Vec<Remake>>);
 
 impl SavedReplays {

@@ -260,12 +260,6 @@ impl Candidate {
         Some(self.extra + Bytes(floors?.into_iter().max().unwrap_or(0)))
     }
 
-    /// Bytes beside the account with which it can run, found sooner than the least.
-    pub(super) fn enough(&mut self) -> Bytes {
-        let extra = self.extra;
-        extra + Bytes(self.parts_mut().map(|part| part.graph.enough()).max().unwrap_or(0))
-    }
-
     /// Bytes beside the account that no plan of it can go below.
     pub(super) fn bound(&mut self) -> Bytes {
         let extra = self.extra;

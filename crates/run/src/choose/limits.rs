@@ -214,7 +214,7 @@ impl StepToPlan {
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
         let ops = self.whole(&whole, &placement)?.ops();
-        let floor = self.smallest(allowed, &placement)?.enough();
+        let floor = self.smallest(allowed, &placement)?.floor();
         Ok(self.account(&outputs).total() + whole_pages(device, floor.max(planning(device, ops))))
     }
 

@@ -116,7 +116,7 @@ impl StepToPlan {
     /// What micro-batches would take, where they can be made and were not allowed.
     fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Remedy>> {
         let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
-        let floor = self.passes(least_samples(batch), placement)?.enough();
+        let floor = self.passes(least_samples(batch), placement)?.floor();
         let flag = format!("--exact {needed}");
         let change = match needed {
             Exactness::Approximate => "micro-batches, each with statistics of its own",
@@ -136,7 +136,7 @@ impl StepToPlan {
         let mut fewer = self.whole(&self.step.trace(Some(samples))?, placement)?;
         let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - samples));
         let saved: Bytes = self.step.inputs.iter().map(row).sum();
-        let least = elsewhere.saturating_sub(saved) + fewer.enough();
+        let least = elsewhere.saturating_sub(saved) + fewer.floor();
         let (flag, change) = (format!("--batch {samples}"), counted(samples, "sample") + " a step");
         Ok(Some(Remedy { flag, change, least }))
     }

@@ -148,11 +148,6 @@ impl PlannableGraph {
         may_be.then(|| self.floor()).filter(|floor| *floor < bytes)
     }
 
-    /// Bytes for which there is a plan, found sooner than the least. They are the same whether that is known or not.
-    pub(crate) fn enough(&mut self) -> u64 {
-        self.named_budget("enough", Planner::enough_bytes).saturating_sub(self.residents)
-    }
-
     /// What no plan can go below.
     pub(crate) fn bound(&mut self) -> u64 {
         self.bytes(|known| &mut known.bound, Planner::bound_bytes)
