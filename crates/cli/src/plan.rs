@@ -13,7 +13,9 @@ use crate::config::{BatchSize, Config};
 use crate::plan_text::About;
 use crate::plan_trace::Trace;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, device_args, model_setup, placement_log, records, request};
+use crate::{
+    Failure, Stop, batch_auto, device_args, model_setup, placement_log, plan_text, records, request,
+};
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
@@ -118,6 +120,11 @@ fn model(
             let placed = args.log_placement.then(|| plan.placements()).transpose()?;
             // Constants that its trace made are counted by whoever plans next.
             drop(plan);
+            // Nobody waits for a plot of everything else to read what was asked for.
+            let is_said = !args.json && !args.no_frontier && sizes.is_none();
+            if is_said {
+                say!("{}", about.plan_text(&info, None).trim_end());
+            }
             let frontier = match args.no_frontier {
                 true => None,
                 false => Some(trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
@@ -125,8 +132,11 @@ fn model(
             if let (Some(out), Some(step)) = (&args.out, &step) {
                 records::write_plan(out, name, batch, &info, step, frontier.as_ref(), None)?;
             }
-            let (mut line, mut text) =
-                (about.plan_json(limit, &info, frontier.as_ref()), about.plan_text(&info, frontier.as_ref()));
+            let mut line = about.plan_json(limit, &info, frontier.as_ref());
+            let mut text = match &frontier {
+                Some(frontier) if is_said => plan_text::frontier(frontier, Some(&info)),
+                frontier => about.plan_text(&info, frontier.as_ref()),
+            };
             remarks.iter().for_each(|remark| text += &format!("note: {remark}\n"));
             if !remarks.is_empty() {
                 line["remark"] = remarks.join("; ").into();
@@ -159,7 +169,12 @@ fn model(
         line["batch_auto"] = batch_auto::json(sizes);
         text = batch_auto::text(sizes).join("\n") + "\n\nthe plan of the fastest:\n" + &text;
     }
-    say!("{}", if args.json { line.to_string() } else { text.trim_end().into() });
+    match args.json {
+        true => say!("{line}"),
+        // All may have been said by now.
+        false if text.trim_end().is_empty() => {}
+        false => say!("{}", text.trim_end()),
+    }
     Ok(())
 }
 

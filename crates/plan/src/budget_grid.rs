@@ -8,7 +8,7 @@
 //! A level is searched from first schedules of its own (see `starts`). Its schedule is then improved at sublevels, which rise in small
 //! steps to just below the next level: at each the schedule of the one below gets the bytes gained.
 
-use crate::floor::Floor;
+use crate::floor::{Floor, LowPeaks};
 use crate::indexed_problem::IndexedProblem;
 use crate::look_ahead::look_ahead;
 use crate::parallel;
@@ -42,6 +42,8 @@ pub(crate) struct BudgetGrid {
     /// By level: `None` if not searched yet, empty if nothing was found.
     levels: Vec<Option<Vec<Schedule>>>,
     floor: Option<Floor>,
+    /// What was found on the way to the floor, while that is not wanted yet.
+    peaks: Option<LowPeaks>,
     /// What checkpoint schedules take and cost; `None` until it is wanted.
     checkpoints: Option<CheckpointSchedules>,
     /// Where there is a deadline: the best schedule for a budget that can be had at once.
@@ -53,7 +55,15 @@ impl BudgetGrid {
         let top = Schedule::new(&mut State::new(&step.indexed), &step.indexed, u64::MAX);
         let unlimited_live = top.live;
         let levels = vec![Some(vec![top])];
-        BudgetGrid { step, unlimited_live, levels, floor: None, checkpoints: None, at_once: None }
+        BudgetGrid {
+            step,
+            unlimited_live,
+            levels,
+            floor: None,
+            peaks: None,
+            checkpoints: None,
+            at_once: None,
+        }
     }
 
     /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
@@ -61,6 +71,7 @@ impl BudgetGrid {
     pub fn time(&mut self, problem: Arc<Problem>) {
         let mut fresh = BudgetGrid::new(self.step.timed(problem));
         fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.step.problem));
+        fresh.peaks = self.peaks.take().map(LowPeaks::time);
         if let Some(mut top) = self.levels[0].take().and_then(|mut schedules| schedules.pop()) {
             top.time(&fresh.step.problem);
             fresh.levels[0] = Some(vec![top]);
@@ -183,7 +194,21 @@ impl BudgetGrid {
 
     /// The schedule that takes least.
     pub fn floor_schedule(&mut self) -> &mut Schedule {
-        &mut self.floor.get_or_insert_with(|| Floor::find(&self.step, self.unlimited_live)).schedule
+        let (step, peaks) = (&self.step, &mut self.peaks);
+        let floor = self.floor.get_or_insert_with(|| {
+            let peaks = peaks.take().unwrap_or_else(|| LowPeaks::first(step));
+            Floor::find(step, self.unlimited_live, peaks)
+        });
+        &mut floor.schedule
+    }
+
+    /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to the floor. It is the same whether
+    /// the floor has been found or not.
+    pub fn lowered_once(&mut self) -> u64 {
+        match &self.floor {
+            Some(floor) => floor.lowered_once,
+            None => self.peaks.get_or_insert_with(|| LowPeaks::first(&self.step)).least(),
+        }
     }
 
     /// Whether the schedule that takes least has been looked for.

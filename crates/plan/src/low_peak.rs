@@ -6,6 +6,7 @@ use crate::recompute::improve::improve;
 use crate::recompute::repair::{Outcome, Repair, Score};
 use crate::recompute::replay_stages::one_replay_a_stage;
 use crate::recompute::state::{SavedReplays, State};
+use crate::schedule::Schedule;
 use crate::step_search::StepSearch;
 use std::sync::Arc;
 
@@ -30,6 +31,11 @@ impl LowPeakSchedule {
     pub fn new(saved: SavedReplays, indexed: Arc<IndexedProblem>) -> LowPeakSchedule {
         let mut state = saved.restore(&indexed);
         LowPeakSchedule { live: state.peak() as u64, ns: indexed.base_ns() + state.extra_ns, saved, indexed }
+    }
+
+    /// It as a schedule to be packed.
+    pub fn schedule(&self) -> Schedule {
+        Schedule::new(&mut self.saved.restore(&self.indexed), &self.indexed, self.live)
     }
 
     /// The same with the times of `problem`.

@@ -9,11 +9,12 @@ use crate::check::ProblemError;
 use crate::effort::Effort;
 use crate::emit::emit;
 use crate::estimate::{copy_overlap_divisor, least_ns};
+use crate::floor::may_go_below;
 use crate::infeasible::{Infeasible, explain};
 use crate::lifespan::lifespans;
 use crate::order::best_order;
 use crate::plan::{Figures, Plan, Request};
-use crate::problem::{OpId, Problem};
+use crate::problem::{Home, OpId, Problem, Tensor};
 use crate::schedule::Schedule;
 use crate::step_search::StepSearch;
 use crate::verify::{Fault, verify};
@@ -130,6 +131,26 @@ impl Planner {
         (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
+    /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to [`Planner::floor_bytes`]. It depends
+    /// on nothing but the problem, as that does.
+    pub fn lowered_once_bytes(&mut self) -> u64 {
+        (0..self.searches.len()).map(|f| self.grid(f).lowered_once()).min().unwrap_or(0)
+    }
+
+    /// Whether the least budget may be below `bytes`, by what [`Planner::lowered_once_bytes`] said: not where that is far above.
+    pub fn may_go_below(&self, bytes: u64, lowered_once: u64) -> bool {
+        let resident = self.problem.tensors.iter().filter(|t| t.home == Home::Resident);
+        may_go_below(bytes, lowered_once, resident.map(Tensor::padded_bytes).sum())
+    }
+
+    /// The least budget for which there is a plan, if that is below `bytes`. Where it is far above, that is seen sooner than
+    /// [`Planner::floor_bytes`] finds it.
+    pub fn floor_below(&mut self, bytes: u64) -> Option<u64> {
+        let lowered_once = self.lowered_once_bytes();
+        let may_be = self.may_go_below(bytes, lowered_once);
+        may_be.then(|| self.floor_bytes()).filter(|floor| *floor < bytes)
+    }
+
     /// Whether the least budget has been found, so that [`Planner::floor_bytes`] takes no time.
     pub fn knows_floor(&self) -> bool {
         self.searches.iter().all(|search| search.grid.as_ref().is_some_and(BudgetGrid::knows_floor))
@@ -138,6 +159,14 @@ impl Planner {
     /// What no plan of this step can go below, whatever is recomputed.
     pub fn bound_bytes(&mut self) -> u64 {
         (0..self.searches.len()).map(|f| self.grid(f).step.bounds.floor().0).min().unwrap_or(0)
+    }
+
+    /// The least nanoseconds that any plan within `budget` can take; `None` if there can be no plan.
+    pub fn bound_ns(&mut self, budget: u64) -> Option<u64> {
+        let least = |f: usize| self.searches[f].least_ns;
+        let bounds: Vec<u64> = (0..self.searches.len()).map(least).collect();
+        let bound = |(f, least)| self.grid(f).step.bound_ns(budget).map(|ns: u64| ns.max(least));
+        bounds.into_iter().enumerate().filter_map(bound).min()
     }
 
     /// The bytes of the step without recomputation and offload.

@@ -4,7 +4,7 @@ use plimsoll_device::Bytes;
 use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::micro_batch::{Cut, Run, cut, interleave};
 use plimsoll_graph::{Graph, Type, passes};
-use plimsoll_plan::Infeasible;
+use plimsoll_plan::{Digest, Infeasible};
 use plimsoll_record::Kind;
 
 use super::StepToPlan;
@@ -32,7 +32,7 @@ impl CandidateSpec {
 }
 
 /// Micro-batches of so many samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Split {
     /// One pass after the other: what they add up is all that they share.
     Passes(usize),
@@ -238,10 +238,26 @@ impl Candidate {
         self.passes.iter_mut().chain(&mut self.update)
     }
 
+    /// What tells it from others whose bytes are known, and whose times are.
+    pub(super) fn digests(&self) -> (Digest, Digest) {
+        let start = Digest::of(b"candidate").with(self.extra.get());
+        self.parts().fold((start, start), |(bytes, times), part| {
+            let (with_bytes, with_times) = part.graph.digests();
+            (bytes.with(with_bytes.0), times.with((with_times.0, part.runs)))
+        })
+    }
+
     /// Bytes beside the account: the least with which it can run.
     pub(super) fn floor(&mut self) -> Bytes {
         let extra = self.extra;
         extra + Bytes(self.parts_mut().map(|part| part.graph.floor()).max().unwrap_or(0))
+    }
+
+    /// The same, if it is below so many bytes: whether it is, is mostly seen sooner.
+    pub(super) fn floor_below(&mut self, bytes: Bytes) -> Option<Bytes> {
+        let arena = bytes.checked_sub(self.extra)?.get();
+        let floors: Option<Vec<u64>> = self.parts_mut().map(|part| part.graph.floor_below(arena)).collect();
+        Some(self.extra + Bytes(floors?.into_iter().max().unwrap_or(0)))
     }
 
     /// Bytes beside the account that no plan of it can go below.
@@ -294,6 +310,12 @@ impl Candidate {
     /// Predicted nanoseconds without recomputation.
     pub(super) fn unlimited_ns(&self) -> u64 {
         self.parts().map(|part| part.graph.unlimited_ns() * part.runs as u64).sum()
+    }
+
+    /// The least nanoseconds that any plan within so many bytes beside the account can take; nothing if there is none.
+    pub(super) fn bound_ns(&mut self, room: Bytes) -> Option<u64> {
+        let arena = room.checked_sub(self.extra)?.get();
+        self.parts_mut().map(|part| Some(part.graph.bound_ns(arena)? * part.runs as u64)).sum()
     }
 
     /// The fastest plans within so many bytes beside the account, if they take less than so many nanoseconds.

@@ -68,6 +68,12 @@ impl FixedMemory {
         FixedMemory { program: program(known), tensors, inputs: staged, reserved: beside }
     }
 
+    /// Counts so much for what stands beside a step that has not begun, instead of what was counted for it.
+    pub(crate) fn set_reserved(&mut self, device: &Device, beside: Bytes) {
+        // What stands beside is in the host's memory: see `measure`.
+        self.reserved = if own(device).is_some() { Bytes::ZERO } else { beside };
+    }
+
     /// Whether the process, as it stands now, is within its part.
     pub(crate) fn holds(&self, device: &Device, started: bool) -> bool {
         device.memory().release_unused();

@@ -4,10 +4,11 @@
 use plimsoll_device::Bytes;
 use plimsoll_graph::micro_batch::Splits;
 use plimsoll_graph::{Graph, Type, passes};
-use plimsoll_plan::Exactness;
+use plimsoll_plan::{Digest, Exactness};
 
 use super::StepToPlan;
 use super::candidate::{Candidate, CandidateSpec, Split};
+use super::candidate_bytes::{CandidateBytes, Candidates};
 use super::fixed::{PROGRAM, planning};
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
@@ -21,8 +22,6 @@ const TIMED_ANYWAY: Bytes = Bytes::mib(16);
 
 /// A step whose least is below this is not looked at in micro-batches side by side: there is little to save.
 const WORTH_INTERLEAVING: Bytes = Bytes::mib(48);
-/// Into how many micro-batches a batch is split that run side by side: with more of them the least hardly falls, and planning takes longer.
-const SIDE_BY_SIDE: usize = 4;
 
 /// What a search for micro-batches side by side leaves behind, for each op of theirs.
 const LEFT_PER_OP: Bytes = Bytes::kib(8);
@@ -50,21 +49,16 @@ pub(crate) struct StepLimits {
     pub(super) unshared: Bytes,
     /// Bytes beside the account that no plan of a candidate can go below: of the first, then of the specs in their order.
     bounds: Vec<Bytes>,
-    /// Bytes beside the account: the least floor that was found of those in a family, before room for planning is counted.
-    lowest: Bytes,
+    /// Bytes beside the account: the least floor of those in a family, before room for planning is counted; none where micro-batches
+    /// side by side take less, so that nobody looked for it.
+    lowest: Option<Bytes>,
+    /// What tells the step with all its candidates from others.
+    pub(super) asked: Digest,
     /// By spec: which family it belongs to; micro-batches side by side to none. The first candidate is the first of family 0.
     families: Vec<Option<usize>>,
 }
 
-/// Candidates that differ in nothing but the size of their micro-batches, by their numbers: 0 is the first candidate, 1 the first spec.
-pub(super) struct Family {
-    /// Those that are likely to fit, the largest first.
-    pub(super) likely: Vec<usize>,
-    /// Larger ones, the smallest first.
-    pub(super) larger: Vec<usize>,
-}
-
-/// How far a guess at what the whole batch takes may be off.
+/// How far a guess at what a candidate takes may be off.
 const DOUBT: f64 = 1.5;
 
 impl StepLimits {
@@ -82,33 +76,46 @@ impl StepLimits {
         self.timing[..fits].last().copied().unwrap_or_default()
     }
 
-    /// What a candidate is likely to take at least: as much over its bound as the one that takes least.
+    /// What a candidate is likely to take at least: as much over its bound as the one that takes least, where that is known.
     fn guess(&self, index: usize) -> f64 {
-        let in_a_family = |index: &usize| *index == 0 || self.families[*index - 1].is_some();
-        let bounds = (0..self.bounds.len()).filter(in_a_family).map(|index| self.bounds[index]);
+        let in_families = (0..self.bounds.len()).filter(|&index| self.is_in_a_family(index));
+        let bounds = in_families.map(|index| self.bounds[index]);
         let tightest = bounds.min().map_or(1, |bound| bound.get().max(1));
-        self.bounds[index].get() as f64 * self.lowest.get() as f64 / tightest as f64
+        let over = self.lowest.map_or(1.0, |lowest| lowest.get() as f64 / tightest as f64);
+        self.bounds[index].get() as f64 * over
     }
 
-    /// Whether the whole batch is worth a look within so many bytes beside the account.
-    pub(super) fn may_fit_whole(&self, room: Bytes) -> bool {
-        self.guess(0) <= DOUBT * room.get() as f64
+    /// The candidates in a family that may run with so many bytes beside the account, by their bounds.
+    pub(super) fn may_fit(&self, room: Bytes) -> Vec<usize> {
+        (0..self.bounds.len())
+            .filter(|&index| self.is_in_a_family(index) && self.bounds[index] <= room)
+            .collect()
     }
 
-    /// The candidates by family, with a guess at which of them fit into so many bytes beside the account.
-    pub(super) fn families(&self, room: Bytes) -> Vec<Family> {
-        let n = self.families.iter().flatten().map(|family| family + 1).max().unwrap_or(1);
-        let family = |f: usize| {
-            let specs =
-                self.families.iter().enumerate().filter(|(_, of)| **of == Some(f)).map(|(i, _)| i + 1);
-            let mut larger: Vec<usize> = (f == 0).then_some(0).into_iter().chain(specs).collect();
-            let fits = |index: &usize| self.guess(*index) <= room.get() as f64;
-            let at = larger.iter().position(fits).unwrap_or(larger.len().saturating_sub(1));
-            let likely = larger.split_off(at);
-            larger.reverse();
-            Family { likely, larger }
-        };
-        (0..n).map(family).collect()
+    /// Micro-batches side by side, if there are any and they may run with so many bytes beside the account.
+    pub(super) fn side_by_side(&self, room: Bytes) -> Option<usize> {
+        (0..self.bounds.len()).find(|&index| !self.is_in_a_family(index) && self.bounds[index] <= room)
+    }
+
+    fn is_in_a_family(&self, index: usize) -> bool {
+        index == 0 || self.families[index - 1].is_some()
+    }
+
+    /// Whether a candidate is worth a look within so many bytes beside the account: whether it is at least not unlikely to fit.
+    pub(super) fn is_worth_a_look(&self, index: usize, room: Bytes) -> bool {
+        self.guess(index) <= DOUBT * room.get() as f64
+    }
+
+    /// Whether a candidate is one of larger micro-batches than another that keeps its state where it does, but not of the whole batch.
+    pub(super) fn is_larger(&self, index: usize, than: usize) -> bool {
+        let family = |index: usize| index.checked_sub(1).map(|spec| self.families[spec]);
+        index > 0 && index < than && family(index) == family(than)
+    }
+
+    /// The time of a candidate as it counts. Never a split for speed: a prediction that parts take less time than the whole counts as
+    /// the whole's.
+    pub(super) fn as_if_whole(&self, index: usize, ns: u64) -> u64 {
+        if index == 0 { ns } else { ns.max(self.unlimited_ns) }
     }
 
     /// Bytes beside the account within a limit, in whole pages; none where the limit does not even hold the account.
@@ -118,9 +125,10 @@ impl StepLimits {
 }
 
 impl StepToPlan {
-    /// What is known of the step, and its first candidate. The others are made for that, the smallest first, and handed to
-    /// `made`: whoever plans for one limit lets go of each at once, since two at a time would be counted.
-    pub(super) fn limits(&self, mut made: impl FnMut(Candidate)) -> Result<(StepLimits, Candidate)> {
+    /// What is known of the step, and its first candidate. Unless an earlier process found that, the others are made for it, the smallest
+    /// first, and handed to `made` with their numbers: whoever plans for one limit lets go of each at once, since two at a time would be
+    /// counted.
+    pub(super) fn limits(&self, mut made: impl FnMut(usize, Candidate)) -> Result<(StepLimits, Candidate)> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
         let outputs = self.results(&whole.graph);
@@ -134,34 +142,21 @@ impl StepToPlan {
         let (here, split, mut specs) = self.specs(&whole, allowed)?;
         let spec = CandidateSpec { placement: here.clone(), split };
         let mut first = self.candidate(&spec, Some(&whole))?;
-        if split.is_none() && self.shares_statistics(&said) && first.bound() >= WORTH_INTERLEAVING {
-            let last = specs.last().map_or(here.clone(), |spec| spec.placement.clone());
-            specs.extend(self.split_side_by_side(&whole, &last)?);
-        }
-        // The last specs take least; what cannot take less is not searched for how little it can take.
-        let (mut lowest, mut side_by_side) = (Bytes(u64::MAX), Bytes(u64::MAX));
-        let mut ops = first.ops();
-        let mut bounds = Vec::with_capacity(specs.len() + 1);
-        for spec in specs.iter().rev() {
-            let mut candidate = self.candidate(spec, Some(&whole))?;
-            bounds.push(candidate.bound());
-            if spec.is_side_by_side() {
-                side_by_side = side_by_side.min(candidate.floor());
-                ops = ops.max(candidate.ops());
-            } else if candidate.bound() < lowest {
-                lowest = lowest.min(candidate.floor());
+        let shares = split.is_none() && self.shares_statistics(&said) && first.bound() >= WORTH_INTERLEAVING;
+        let last = specs.last().map_or(&here, |spec| &spec.placement);
+        let side_by_side = shares.then(|| last.clone());
+        let candidates = Candidates { first: &mut first, specs: &specs, whole: &whole, side_by_side };
+        let asked = candidates.digest();
+        let CandidateBytes { bounds, lowest, side_by_side } = self.candidate_bytes(candidates, &mut made)?;
+        let (mut least, mut ops) = (lowest.unwrap_or(Bytes::MAX), first.ops());
+        if let Some(found) = side_by_side {
+            least = least.min(found.floor);
+            ops = ops.max(found.ops);
+            specs.push(found.spec);
+            if device.backend().is_host() {
+                // What a search over many ops leaves in the heap is counted whether it was done in this process or is known.
+                account.program = account.program.max(PROGRAM + Bytes(LEFT_PER_OP.get() * ops as u64));
             }
-            made(candidate);
-        }
-        bounds.push(first.bound());
-        bounds.reverse();
-        if first.bound() < lowest {
-            lowest = lowest.min(first.floor());
-        }
-        let least = lowest.min(side_by_side);
-        if side_by_side < Bytes(u64::MAX) && device.backend().is_host() {
-            // What a search over many ops leaves in the heap is counted whether it was done in this process or is known.
-            account.program = account.program.max(PROGRAM + Bytes(LEFT_PER_OP.get() * ops as u64));
         }
         let mut placements = vec![&here];
         let families = specs
@@ -192,6 +187,7 @@ impl StepToPlan {
             unshared: first.unshared(),
             bounds,
             lowest,
+            asked,
             families,
             specs,
         };
@@ -202,23 +198,6 @@ impl StepToPlan {
     fn shares_statistics(&self, said: &Splits) -> bool {
         let shared = self.options.request.exactness == Exactness::Reassociated;
         shared && matches!(said, Splits::Approximately(_))
-    }
-
-    /// The spec of micro-batches that run side by side, where the step can be written so.
-    fn split_side_by_side(
-        &self,
-        whole: &Traced,
-        placement: &StatePlacement,
-    ) -> Result<Option<CandidateSpec>> {
-        let Some(batch) = self.step.batch else { return Ok(None) };
-        for parts in [SIDE_BY_SIDE, 2] {
-            let samples = batch.div_ceil(parts);
-            if samples < batch && self.side_by_side(whole, samples, placement)?.is_some() {
-                let split = Some(Split::SideBySide(samples));
-                return Ok(Some(CandidateSpec { placement: placement.clone(), split }));
-            }
-        }
-        Ok(None)
     }
 
     /// The types of what a traced step gives beside its new state.

@@ -30,6 +30,42 @@ pub(crate) enum Answer {
     Plan(Plan),
     NoneBelow(u64),
     Refusal(Box<Infeasible>),
+    /// Of a step: what is known of its candidates before a limit is looked at.
+    Candidates(KeptCandidates),
+    /// Of a step within some bytes: which candidate is the fastest, by its number.
+    Fastest(KeptCandidate),
+}
+
+/// A candidate as it is kept: its number, and its digest, by which it is known again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptCandidate {
+    pub(crate) index: usize,
+    pub(crate) digest: String,
+}
+
+impl KeptCandidate {
+    /// Whether this is the candidate that has a digest.
+    pub(crate) fn is(&self, digest: Digest) -> bool {
+        self.digest == digest.to_string()
+    }
+}
+
+/// What is known of a step's candidates, whatever their times are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptCandidates {
+    /// Bytes that no plan can go below, of each.
+    pub(crate) bounds: Vec<u64>,
+    /// Which of them takes least, unless micro-batches side by side do.
+    pub(crate) lowest_of: Option<KeptCandidate>,
+    /// Micro-batches side by side, where the step can be written so.
+    pub(crate) side_by_side: Option<KeptSideBySide>,
+}
+
+/// Micro-batches side by side as they are kept: of how many samples, and their digest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptSideBySide {
+    pub(crate) samples: usize,
+    pub(crate) digest: String,
 }
 
 /// The answers that are known.

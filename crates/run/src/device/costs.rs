@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::Backend;
 use plimsoll_graph::{Graph, Node, Op, Site, Type};
-use plimsoll_plan::Link;
+use plimsoll_plan::{Digest, Link};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Device;
@@ -109,6 +109,16 @@ impl Costs {
             Some(timed) => timed.seconds,
             None => self.estimate(backend, op, inputs, outputs),
         }
+    }
+
+    /// What tells these times from others.
+    pub(crate) fn digest(&self) -> Digest {
+        // A sum, since they are in no order.
+        let digests = self.known.iter().map(|(key, timed)| {
+            let Timed { seconds, .. } = timed;
+            Digest::of(key.as_bytes()).with(seconds.to_bits()).0
+        });
+        Digest(digests.fold(0, u128::wrapping_add))
     }
 
     fn estimate(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {

@@ -21,7 +21,7 @@ mod traffic;
 mod trial;
 mod usage;
 
-pub(crate) use answers::{Answer, Answers};
+pub(crate) use answers::{Answer, Answers, KeptCandidate, KeptCandidates, KeptSideBySide};
 pub(crate) use buffer::Buffer;
 pub(crate) use costs::Costs;
 pub use counted::Counted;

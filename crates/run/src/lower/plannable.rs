@@ -83,6 +83,11 @@ impl PlannableGraph {
         if carries { problem.with(times.0) } else { problem }
     }
 
+    /// What tells its problem from others, and the same with the times of its ops.
+    pub(crate) fn digests(&self) -> (Digest, Digest) {
+        (self.asked(), self.digests.0.with(self.digests.1.0))
+    }
+
     /// The least for which there is a plan, if somebody has looked for it.
     pub(crate) fn known_floor(&self) -> Option<u64> {
         let known = self.device.answers(|answers| answers.bytes(self.asked()));
@@ -95,18 +100,29 @@ impl PlannableGraph {
         of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
         find: impl FnOnce(&mut Planner) -> u64,
     ) -> u64 {
-        let asked = self.asked();
+        self.budget(self.asked(), of, find).saturating_sub(self.residents)
+    }
+
+    /// A budget that has no place among the figures of a graph: it has a line of its own, by its name.
+    fn named_budget(&mut self, name: &str, find: impl FnOnce(&mut Planner) -> u64) -> u64 {
+        self.budget(self.asked().with(name), |known| &mut known.floor, find)
+    }
+
+    /// A budget, with what is resident in it: as it is known of what was asked, or found and remembered.
+    fn budget(
+        &mut self,
+        asked: Digest,
+        of: impl Fn(&mut KeptBytes) -> &mut Option<u64>,
+        find: impl FnOnce(&mut Planner) -> u64,
+    ) -> u64 {
         let mut known = self.device.answers(|answers| answers.bytes(asked));
-        let bytes = match *of(&mut known) {
-            Some(bytes) => bytes,
-            None => {
-                let found = find(&mut self.planner);
-                *of(&mut known) = Some(found);
-                self.device.answers(|answers| answers.keep_bytes(asked, known));
-                found
-            }
-        };
-        bytes.saturating_sub(self.residents)
+        if let Some(bytes) = *of(&mut known) {
+            return bytes;
+        }
+        let found = find(&mut self.planner);
+        *of(&mut known) = Some(found);
+        self.device.answers(|answers| answers.keep_bytes(asked, known));
+        found
     }
 
     /// The bytes that timing each of its kernels takes.
@@ -124,9 +140,22 @@ impl PlannableGraph {
         self.bytes(|known| &mut known.floor, Planner::floor_bytes)
     }
 
+    /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner. The answer is the same
+    /// whether the least is known or not.
+    pub(crate) fn floor_below(&mut self, bytes: u64) -> Option<u64> {
+        let lowered_once = self.named_budget("lowered once", Planner::lowered_once_bytes);
+        let may_be = self.planner.may_go_below(bytes.saturating_add(self.residents), lowered_once);
+        may_be.then(|| self.floor()).filter(|floor| *floor < bytes)
+    }
+
     /// What no plan can go below.
     pub(crate) fn bound(&mut self) -> u64 {
         self.bytes(|known| &mut known.bound, Planner::bound_bytes)
+    }
+
+    /// The least nanoseconds that any plan within so many bytes can take; nothing if there is none.
+    pub(crate) fn bound_ns(&mut self, bytes: u64) -> Option<u64> {
+        self.planner.bound_ns(bytes.saturating_add(self.residents))
     }
 
     /// How many ops are planned.
@@ -186,7 +215,7 @@ impl PlannableGraph {
                     self.device.answers(|answers| answers.forget(asked, &format!("{asked}.json: {why}")))
                 }
             },
-            Some(Answer::NoneBelow(_) | Answer::Refusal(_)) | None => {}
+            Some(_) | None => {}
         }
         let plan = self.planner.plan_faster(budget, than).map_err(broken)?;
         if self.planner.knows_floor() {
@@ -196,7 +225,7 @@ impl PlannableGraph {
         self.device.answers(|answers| answers.keep(asked, &answer));
         match answer {
             Answer::Plan(plan) => Ok(Some(self.planned(plan, false))),
-            Answer::NoneBelow(_) | Answer::Refusal(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 

@@ -25,6 +25,19 @@ pub(crate) enum Values {
     Blank,
 }
 
+/// What a recipe says of the host's memory beside a device of its own.
+#[derive(PartialEq)]
+struct HostRequest {
+    limit: Option<Bytes>,
+    beside: Bytes,
+}
+
+impl HostRequest {
+    fn of(recipe: &Recipe) -> HostRequest {
+        HostRequest { limit: recipe.request.host_limit, beside: recipe.host_beside }
+    }
+}
+
 /// A shape of batches: how many samples, and how long sequences are, where their lengths vary.
 #[derive(Clone, Copy)]
 struct BatchShape {
@@ -52,8 +65,19 @@ impl Trainer {
         let (device, data) = (self.on()?, data.borrow());
         let planned = device.scope(|| {
             let limit = self.request.limit;
+            let mut last: Option<(HostRequest, StepPlanner)> = None;
             let (mut plan, share) = first_that_fits(self.attempts(data)?, |recipe, is_last| {
-                let mut planner = self.planner(recipe)?;
+                let (host, reserved) = (HostRequest::of(&recipe), recipe.reserved);
+                // Where attempts differ in their pipelines alone, the step is traced and searched once.
+                let planner =
+                    match last.take().filter(|(before, _)| *before == host && self.training.is_none()) {
+                        Some((_, mut planner)) => {
+                            planner.set_reserved(reserved);
+                            planner
+                        }
+                        None => self.planner(recipe)?,
+                    };
+                let planner = &mut last.insert((host, planner)).1;
                 // A refusal with ways out takes time: only of the last attempt is it told.
                 let fits = limit.is_none_or(|limit| limit >= planner.floor());
                 if fits || is_last { planner.plan(limit).map(Some) } else { Ok(None) }

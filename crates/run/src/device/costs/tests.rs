@@ -24,6 +24,14 @@ fn a_kernel_is_timed_once_and_remembered() {
         all
     };
     assert_eq!(all(&costs), all(&again));
+    assert_eq!(costs.digest(), again.digest());
+    for key in costs.known.keys() {
+        let mut other = Costs::kept_in(&folder, "a cpu");
+        other.known.get_mut(key).unwrap().seconds += 1e-9;
+        assert_ne!(costs.digest(), other.digest(), "{key} takes longer");
+        other.known.remove(key);
+        assert_ne!(costs.digest(), other.digest(), "{key} is not known");
+    }
     let elsewhere = folder.join("run");
     costs.write_to(&elsewhere, &device).unwrap();
     costs.write_to(&elsewhere, &device).unwrap();

@@ -1,0 +1,191 @@
+//! What all candidates of a step take, whatever the times of their ops are: found by making each of them, or known from an earlier
+//! process.
+
+use plimsoll_device::Bytes;
+use plimsoll_plan::Digest;
+
+use super::StepToPlan;
+use super::candidate::{Candidate, CandidateSpec, Split};
+use super::placement::StatePlacement;
+use crate::device::{Answer, KeptCandidate, KeptCandidates, KeptSideBySide};
+use crate::error::Result;
+use crate::trace::Traced;
+
+/// What decides which candidates there are and which is chosen: a choice that any other lines made is not taken for one of these.
+const SOURCES: [&str; 3] =
+    [include_str!("candidate_bytes.rs"), include_str!("limits.rs"), include_str!("mod.rs")];
+
+/// Into how many micro-batches a batch is split that run side by side: with more of them the least hardly falls, and planning takes longer.
+const SIDE_BY_SIDE: usize = 4;
+
+/// Bytes beside the account that candidates take.
+pub(super) struct CandidateBytes {
+    /// What no plan can go below: of the first candidate, then of the specs in their order.
+    pub(super) bounds: Vec<Bytes>,
+    /// The least floor but for that of micro-batches side by side, where it is lower than theirs.
+    pub(super) lowest: Option<Bytes>,
+    pub(super) side_by_side: Option<SideBySide>,
+}
+
+/// Micro-batches side by side, where the step can be written so: the last of the specs.
+pub(super) struct SideBySide {
+    pub(super) spec: CandidateSpec,
+    pub(super) ops: usize,
+    pub(super) floor: Bytes,
+}
+
+/// The candidates whose bytes are asked for.
+pub(super) struct Candidates<'a> {
+    pub(super) first: &'a mut Candidate,
+    /// The others, but for micro-batches side by side.
+    pub(super) specs: &'a [CandidateSpec],
+    /// The trace of the whole batch.
+    pub(super) whole: &'a Traced,
+    /// Where micro-batches side by side would keep the state, if they are to be looked at.
+    pub(super) side_by_side: Option<StatePlacement>,
+}
+
+impl Candidates<'_> {
+    /// What tells them from those of other steps: the first candidate, and how the others differ from that.
+    pub(super) fn digest(&self) -> Digest {
+        let start = SOURCES.iter().fold(self.first.digests().0, |sum, source| sum.with(*source));
+        let passes = self.specs.iter().map(|spec| (spec.split, &spec.placement));
+        let side_by_side = self.side_by_side.iter().map(|placement| (Some(Split::SideBySide(0)), placement));
+        passes.chain(side_by_side).fold(start, |sum, (split, placement)| {
+            let StatePlacement { hosted, device, host, host_free } = placement;
+            sum.with((split, hosted, device.get(), host.get(), host_free.get()))
+        })
+    }
+}
+
+impl StepToPlan {
+    /// What the candidates take: as an earlier process found it, else by making them. Those that were made are handed to `made` with their
+    /// numbers, one after the other.
+    pub(super) fn candidate_bytes(
+        &self,
+        mut candidates: Candidates<'_>,
+        made: &mut impl FnMut(usize, Candidate),
+    ) -> Result<CandidateBytes> {
+        match self.known_bytes(&mut candidates, made)? {
+            Some(known) => Ok(known),
+            None => self.find_bytes(&mut candidates, made),
+        }
+    }
+
+    /// Makes all candidates, the smallest first, to see what they take. What was found is kept.
+    fn find_bytes(
+        &self,
+        candidates: &mut Candidates<'_>,
+        made: &mut impl FnMut(usize, Candidate),
+    ) -> Result<CandidateBytes> {
+        let asked = candidates.digest();
+        let Candidates { first, specs, whole, side_by_side } = candidates;
+        let (mut bounds, mut side, mut kept_side) = (Vec::with_capacity(specs.len() + 2), None, None);
+        if let Some(placement) = side_by_side
+            && let Some((samples, mut candidate)) = self.split_side_by_side(whole, placement)?
+        {
+            let (ops, digest) = (candidate.ops(), candidate.digests().0.to_string());
+            bounds.push(candidate.bound());
+            side = Some(SideBySide { spec: spec(samples, placement), ops, floor: candidate.floor() });
+            kept_side = Some(KeptSideBySide { samples, digest });
+            made(specs.len() + 1, candidate);
+        }
+        let mut least = side.as_ref().map_or(Bytes(u64::MAX), |side| side.floor);
+        let mut lowest = None;
+        // The last specs take least; what cannot take less is not searched for how little it can take.
+        let mut look = |index: usize, candidate: &mut Candidate| {
+            bounds.push(candidate.bound());
+            if candidate.bound() < least
+                && let Some(floor) = candidate.floor_below(least)
+            {
+                (least, lowest) = (floor, Some((floor, index, candidate.digests().0)));
+            }
+        };
+        for (i, spec) in specs.iter().enumerate().rev() {
+            let mut candidate = self.candidate(spec, Some(whole))?;
+            look(i + 1, &mut candidate);
+            made(i + 1, candidate);
+        }
+        look(0, first);
+        bounds.reverse();
+        let answer = Answer::Candidates(KeptCandidates {
+            bounds: bounds.iter().map(|bound| bound.get()).collect(),
+            lowest_of: lowest.map(|(_, index, digest)| KeptCandidate { index, digest: digest.to_string() }),
+            side_by_side: kept_side,
+        });
+        self.step.device.answers(|answers| answers.keep(asked, &answer));
+        Ok(CandidateBytes { bounds, lowest: lowest.map(|lowest| lowest.0), side_by_side: side })
+    }
+
+    /// The same as an earlier process found it, if the candidates that take least are those that they were. Their floors are asked
+    /// for anew: they are known too, each by its own digest.
+    fn known_bytes(
+        &self,
+        candidates: &mut Candidates<'_>,
+        made: &mut impl FnMut(usize, Candidate),
+    ) -> Result<Option<CandidateBytes>> {
+        let asked = candidates.digest();
+        let Some(Answer::Candidates(known)) = self.step.device.answers(|answers| answers.answer(asked))
+        else {
+            return Ok(None);
+        };
+        let Candidates { first, specs, whole, side_by_side } = candidates;
+        let KeptCandidates { bounds, lowest_of, side_by_side: kept_side } = known;
+        let is_whole = bounds.len() == 1 + specs.len() + usize::from(kept_side.is_some());
+        if !is_whole || bounds[0] != first.bound().get() {
+            return Ok(None);
+        }
+        let mut side = None;
+        if let Some(KeptSideBySide { samples, digest }) = kept_side {
+            let Some(placement) = side_by_side else { return Ok(None) };
+            let Some(mut candidate) = self.side_by_side(whole, samples, placement)? else { return Ok(None) };
+            if candidate.digests().0.to_string() != digest {
+                return Ok(None);
+            }
+            let (ops, floor) = (candidate.ops(), candidate.floor());
+            side = Some(SideBySide { spec: spec(samples, placement), ops, floor });
+            made(specs.len() + 1, candidate);
+        }
+        let index = lowest_of.as_ref().map(|lowest| lowest.index.checked_sub(1));
+        let is_it = |candidate: &Candidate| lowest_of.as_ref().is_some_and(|it| it.is(candidate.digests().0));
+        let lowest = match index {
+            None if side.is_some() => None,
+            Some(None) if is_it(first) => Some(first.floor()),
+            None | Some(None) => return Ok(None),
+            Some(Some(i)) => {
+                let Some(spec) = specs.get(i) else { return Ok(None) };
+                let mut candidate = self.candidate(spec, Some(whole))?;
+                if !is_it(&candidate) {
+                    return Ok(None);
+                }
+                let floor = candidate.floor();
+                made(i + 1, candidate);
+                Some(floor)
+            }
+        };
+        let bounds = bounds.into_iter().map(Bytes).collect();
+        Ok(Some(CandidateBytes { bounds, lowest, side_by_side: side }))
+    }
+
+    /// Micro-batches that run side by side, and how many samples each has, where the step can be written so.
+    fn split_side_by_side(
+        &self,
+        whole: &Traced,
+        placement: &StatePlacement,
+    ) -> Result<Option<(usize, Candidate)>> {
+        let Some(batch) = self.step.batch else { return Ok(None) };
+        for parts in [SIDE_BY_SIDE, 2] {
+            let samples = batch.div_ceil(parts);
+            if samples < batch
+                && let Some(candidate) = self.side_by_side(whole, samples, placement)?
+            {
+                return Ok(Some((samples, candidate)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn spec(samples: usize, placement: &StatePlacement) -> CandidateSpec {
+    CandidateSpec { placement: placement.clone(), split: Some(Split::SideBySide(samples)) }
+}
