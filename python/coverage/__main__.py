@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -105,6 +106,10 @@ class Worker:
         return result, why
 
 
+def full(case: Any) -> str:
+    return f"{case.group}.{case.name} {case.label}"
+
+
 def cell(text: str) -> str:
     text = text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
     return text if len(text) <= 220 else text[:217] + "…"
@@ -159,6 +164,7 @@ def main() -> None:
     asked.add_argument("--applications", action="store_true", help="try every application too (minutes)")
     asked.add_argument("--only", default="", help="only cases with this text in their name")
     asked.add_argument("--write", type=Path, help="where the table goes; without, only what is not equal is shown")
+    asked.add_argument("--workers", type=int, default=2, help="processes side by side")
     asked.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     words = asked.parse_args()
     if words.work:
@@ -174,16 +180,23 @@ def main() -> None:
             by_class[group, name] = []
             if (group, name) in nothing.APPLICABLE:
                 by_class[group, name].append(("", "not applicable", nothing.APPLICABLE[group, name]))
-    workers: dict[str, Worker] = {}
-    for number, case in enumerate(cases):
-        full = f"{case.group}.{case.name} {case.label}"
-        if words.only not in full:
-            continue
-        worker = workers.setdefault(case.backend, Worker(words.applications, case.backend))
+    own = threading.local()
+
+    def tried(number: int) -> tuple[str, str]:
+        workers = own.__dict__.setdefault("workers", {})
+        backend = cases[number].backend
+        worker = workers.setdefault(backend, Worker(words.applications, backend))
         result, why = worker.attempt(number)
-        by_class.setdefault((case.group, case.name), []).append((case.label, result, why))
         if result != "equal":
-            print(f"{result:8} {full}: {why}", file=sys.stderr)
+            print(f"{result:8} {full(cases[number])}: {why}", file=sys.stderr, flush=True)
+        return result, why
+
+    wanted = [number for number, case in enumerate(cases) if words.only in full(case)]
+    with ThreadPoolExecutor(words.workers) as pool:
+        found = list(pool.map(tried, wanted))
+    for number, (result, why) in zip(wanted, found):
+        case = cases[number]
+        by_class.setdefault((case.group, case.name), []).append((case.label, result, why))
     for results in by_class.values():
         if not results:
             results.append(("", "not tried", "there is no case"))

@@ -47,7 +47,7 @@ def layer(
 def settings(name: str, shape: tuple[int, ...], *configs: dict[str, Any], **how: Any) -> None:
     """A class in several configurations."""
     for config in configs:
-        label = ", ".join(f"{key}={getattr(value, '__name__', value) if not isinstance(value, keras.layers.Layer) else type(value).__name__}" for key, value in config.items()) or "as it is"
+        label = ", ".join(f"{key}={type(value).__name__ if hasattr(value, 'get_config') else value}" for key, value in config.items()) or "as it is"
         label = label if len(label) < 90 else label[:89] + "…"
         layer(name, label, lambda config=config: getattr(L, name)(**fresh(config)), *shape, **how)
 
@@ -104,7 +104,6 @@ settings("LeakyReLU", (6,), {}, {"negative_slope": 0.1})
 settings("ELU", (6,), {}, {"alpha": 0.5})
 settings("PReLU", (4, 6), {}, {"shared_axes": [1]}, {"alpha_initializer": "ones", "alpha_regularizer": REG.L2(0.01)}, {"alpha_constraint": CON.NonNeg()})
 settings("Softmax", (4, 6), {}, {"axis": 1}, {"axis": [1, 2]})
-case("Softmax", "mask as an argument", lambda: (lambda a, m: compiled(keras.Model([a, m], L.Softmax()(L.Dense(5)(a), mask=m)), [numbers(1, SAMPLES, 4, 5), classes(2, 2, SAMPLES, 4, 5).astype(bool) | (np.arange(5) == 0)]))(keras.Input((4, 5)), keras.Input((4, 5), dtype="bool")))
 settings("ActivityRegularization", (6,), {"l1": 0.01}, {"l2": 0.01})
 settings("Identity", (6,), {})
 case("InputLayer", "as it is", lambda: compiled(keras.Sequential([L.InputLayer((6,)), L.Dense(2)]), numbers(1, SAMPLES, 6)))
