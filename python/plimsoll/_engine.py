@@ -152,7 +152,7 @@ class _Told:
 
     def notice(self, text: str) -> None:
         notice = json.loads(text)
-        if notice.get("notice") != "saved":
+        if notice.get("event") != "saved":
             warnings.warn(f"plimsoll: {text}", RuntimeWarning, stacklevel=2)
 
 
@@ -173,7 +173,7 @@ class Trainer:
             there are several, that gives a mean over samples.
         optimizer: ``sgd``, ``momentum``, ``nesterov``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``ftrl``, ``lion`` or ``adafactor``.
         memory: the most that the run may take, beside what Python held before its first run: ``"2GiB"`` or a number of bytes.
-        device: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
         precision: ``f32``, ``mixed-bf16``, ``mixed-f16``, …: as ``plimsoll train --precision``.
         exact: how far plans may depart from the bits of a run without a limit: ``bitwise``, ``reassociated`` or ``approximate``.
         metrics: ``accuracy``, ``top5``, ``binary_accuracy``, ``mean_iou``, ``perplexity``, ``mae``, ``mse``, ``rmse``, ``r2``.
@@ -192,7 +192,7 @@ class Trainer:
         learning_rate: float = 1e-3,
         *,
         memory: str | int | None = None,
-        device: str = "auto",
+        device: str = "cpu",
         precision: str = "f32",
         exact: str = "reassociated",
         metrics: Sequence[str] = (),

@@ -378,6 +378,9 @@ def fit(
         bound.native, asked, source.data, epochs - initial_epoch, told, wants,
         validation.data if validation else None, None if checkpoints is None else str(checkpoints),
     )
+    # Where the optimizer keeps averages of the weights, Keras puts them in the weights' place when a run is over.
+    if hasattr(model.optimizer, "finalize_variable_values"):
+        model.optimizer.finalize_variable_values(model.trainable_variables)
     told.end()
     history = model.history
     history.plan = told.plan

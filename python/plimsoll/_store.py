@@ -118,6 +118,30 @@ class Store:
         return path in self._rates
 
 
+def _whole(model: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with what Keras leaves out of it: of some losses and metrics it does not store every argument (an axis)."""
+    compiled = config.get("compile_config")
+    given = getattr(getattr(model, "_compile_config", None), "config", None)
+    if isinstance(compiled, dict) and isinstance(given, dict):
+        for key in ("loss", "metrics", "weighted_metrics"):
+            _complete(given.get(key), compiled.get(key))
+    return config
+
+
+def _complete(own: Any, stored: Any) -> None:
+    if isinstance(own, (list, tuple)) and isinstance(stored, (list, tuple)):
+        for one, other in zip(own, stored):
+            _complete(one, other)
+    elif isinstance(own, dict) and isinstance(stored, dict):
+        for name, one in own.items():
+            _complete(one, stored.get(name))
+    elif isinstance(stored, dict) and isinstance(stored.get("config"), dict):
+        arguments = getattr(own, "_fn_kwargs", None)
+        for name, value in (arguments or {}).items():
+            if name not in stored["config"] and isinstance(value, (bool, int, float, str, list, tuple)):
+                stored["config"][name] = list(value) if isinstance(value, tuple) else value
+
+
 def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
     """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
     import keras
@@ -132,6 +156,6 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     store = Store(model, optimizer=trained)
-    config = json.dumps(keras.saving.serialize_keras_object(model))
+    config = json.dumps(_whole(model, keras.saving.serialize_keras_object(model)))
     shapes = None if inputs is None else [list(shape) for shape in inputs]
     return _native.LiveModel(model.name, config, keras.__version__, store.listed(), store, shapes, precision)

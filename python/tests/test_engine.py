@@ -194,7 +194,7 @@ class TestTrainer:
         assert logits.shape == (256, 2)
         assert found["accuracy"] == pytest.approx((logits.argmax(-1) == y).mean())
         assert {name: value.shape for name, value in trainer.parameters().items()} == {
-            "dense1/kernel": (2, 16), "dense1/bias": (16,), "dense2/kernel": (16, 2), "dense2/bias": (2,),
+            "dense1/weight": (2, 16), "dense1/bias": (16,), "dense2/weight": (16, 2), "dense2/bias": (2,),
         }  # fmt: skip
 
     def test_a_limit_that_is_too_small_is_refused_with_the_least(self):
@@ -247,7 +247,7 @@ class TestTrainer:
         history = trainer.fit(x, y, batch_size=8, verbose=0)
         assert history[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
         after = trainer.parameters()
-        np.testing.assert_allclose(after["dense1/kernel"], (w - dw * 0.1).numpy(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(after["dense1/weight"], (w - dw * 0.1).numpy(), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(after["dense1/bias"], (b - db * 0.1).numpy(), rtol=1e-4, atol=1e-6)
 
     def test_weights_are_saved_and_loaded(self, tmp_path):
@@ -302,7 +302,7 @@ class TestTrainer:
             Trainer(broken, "mse", device="cpu").fit(x, y, verbose=0)
         with pytest.raises(TypeError, match="a loss gives a plimsoll.Tensor"):
             Trainer(Sequential().dense(2), lambda output, label: 1.0, device="cpu").fit(x, y, verbose=0)
-        with pytest.raises(plimsoll.PlimsollError, match="dense"):
+        with pytest.raises(plimsoll.PlimsollError, match="parameter a/weight"):
             Trainer(lambda net, x: net.dense("a", net.dense("a", x, 3), 4), "mse", device="cpu").fit(x, y, verbose=0)
 
         class Fails(plimsoll.Callback):

@@ -7,6 +7,7 @@ use plimsoll_formats::keras::{KerasFile, Kind, Layer, Variable};
 use plimsoll_graph::DType;
 
 use crate::block::{Block, Body};
+use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::layer::{Penalty, Weight, WeightKind};
 
@@ -23,6 +24,7 @@ pub(crate) struct Binding {
     /// Whether the optimizer moves it.
     pub trained: bool,
     pub penalty: Option<Penalty>,
+    pub constraint: Option<Constraint>,
 }
 
 /// All weights in Keras's order. Every variable of the file is one of them, but for the optimizer's and random states.
@@ -33,7 +35,8 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block, trains: bool) 
     for (node, layer) in block.all().into_iter().zip(layers.into_iter().skip(1)) {
         let Body::Layer(made) = &node.body else { continue };
         let moves = |weight: &Weight| {
-            weight.kind == WeightKind::Trained && weight.trainable.unwrap_or(node.trainable)
+            matches!(weight.kind, WeightKind::Trained | WeightKind::Optional)
+                && weight.trainable.unwrap_or(node.trainable)
         };
         let paths: Vec<String> = match file.kind() {
             Kind::Legacy => {
@@ -45,6 +48,9 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block, trains: bool) 
             }
         };
         for (weight, path) in made.weights.iter().zip(paths) {
+            if weight.kind == WeightKind::Optional && file.variable(&path).is_err() {
+                continue;
+            }
             file.variable(&path).map_err(|_| {
                 let why =
                     format!("its {} should be at {path:?} in the weights, but there is none", weight.name);
@@ -57,6 +63,7 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block, trains: bool) 
                 kind: weight.kind,
                 trained: trains && moves(weight),
                 penalty: weight.penalty,
+                constraint: weight.constraint.clone(),
             });
         }
     }

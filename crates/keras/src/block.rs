@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Argument, Layer, Model, TensorRef};
-use plimsoll_graph::TensorOps;
+use plimsoll_graph::{DType, TensorOps};
 use plimsoll_nn::{Precision, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
@@ -129,6 +129,8 @@ impl Block {
         let node = self.nodes.get(tensor.layer).filter(|_| used == 1)?;
         match &node.body {
             Body::Model(inner) => inner.probabilities(tensor.output),
+            // What goes out adds to the loss, so it must be what Keras gives.
+            Body::Layer(made) if made.activity.is_some() => None,
             Body::Layer(made) => made.probabilities.map(|view| (node, view)),
             Body::Input => None,
         }
@@ -212,8 +214,61 @@ fn resolve(arg: &Argument, values: &HashMap<(usize, usize), Vec<Masked>>) -> Run
         Argument::Map(map) => {
             Arg::List(map.iter().map(|(_, arg)| resolve(arg, values)).collect::<RunResult<_>>()?)
         }
-        Argument::Value(value) => Arg::Value(value.clone()),
+        Argument::Value(value) => match constant(value)? {
+            Some(constant) => Arg::Tensor(constant, None),
+            None => Arg::Value(value.clone()),
+        },
     })
+}
+
+/// The most elements of a constant in a configuration.
+const MOST_CONSTANT: usize = 1 << 20;
+
+/// An array that a configuration holds, if this is one.
+fn constant(value: &Value) -> RunResult<Option<Tensor>> {
+    fn collect(value: &Value, depth: usize, shape: &mut Vec<usize>, numbers: &mut Vec<f64>) -> Option<()> {
+        match value {
+            Value::Array(list) => {
+                if shape.len() == depth {
+                    shape.push(list.len());
+                }
+                if depth >= 8 || shape[depth] != list.len() || numbers.len() + list.len() > MOST_CONSTANT {
+                    return None;
+                }
+                list.iter().try_for_each(|one| collect(one, depth + 1, shape, numbers))
+            }
+            Value::Bool(truth) => {
+                numbers.push(f64::from(u8::from(*truth)));
+                Some(())
+            }
+            one => {
+                numbers.push(one.as_f64()?);
+                (shape.len() == depth).then_some(())
+            }
+        }
+    }
+    let is_array = value.get("class_name").is_some_and(|class| class == "__numpy__" || class == "__tensor__");
+    let Some(config) = value.get("config").filter(|_| is_array) else { return Ok(None) };
+    let (mut shape, mut numbers) = (Vec::new(), Vec::new());
+    let found = collect(config.get("value").unwrap_or(&Value::Null), 0, &mut shape, &mut numbers);
+    let wrong = || refuse("computes with an array that is no block of numbers, or too large");
+    found.filter(|()| shape.iter().product::<usize>() == numbers.len()).ok_or_else(wrong)?;
+    let dtype = match config.get("dtype").and_then(Value::as_str).unwrap_or("float32") {
+        "float64" => DType::F64,
+        "float32" => DType::F32,
+        "bfloat16" => DType::BF16,
+        "float16" => DType::F16,
+        "int32" => DType::I32,
+        "int64" => DType::I64,
+        "bool" => DType::Bool,
+        other => return Err(refuse(format!("computes with an array of {other}, which is not supported"))),
+    };
+    let wide = Tensor::from_slice(&numbers, &shape[..])?;
+    Ok(Some(match dtype {
+        DType::Bool => wide.not_equal(&wide.full_like(wide.ty().with_shape([]), 0.0)?)?,
+        DType::BF16 | DType::F16 => wide.cast(DType::F32)?.cast(dtype)?,
+        dtype => wide.cast(dtype)?,
+    }))
 }
 
 impl Node {
@@ -248,7 +303,7 @@ impl Node {
                 _ if key == "training" => true,
                 _ if matches!(arg, Argument::Value(Value::Null)) => true,
                 // Functional models name masks among the arguments.
-                Body::Layer(made) if key == "mask" => {
+                Body::Layer(made) if key == "mask" && !made.kwargs.contains(&"mask") => {
                     matches!(made.masks, Masks::Read | Masks::Pass) && matches!(arg, Argument::Tensor(_))
                 }
                 Body::Layer(made) => made.kwargs.contains(&key.as_str()),
@@ -304,6 +359,11 @@ impl Node {
                 cx.pass.wants_logits = wanted.iter().any(|w| *w);
                 cx.pass.mask = None;
                 let results = cx.scope(&self.name, |cx| (made.body)(cx, &args))?;
+                if let Some(activity) = made.activity.filter(|_| cx.pass.counts_activity) {
+                    for y in &results {
+                        cx.penalize_samples(activity, &y.cast(y.dtype().accumulator())?)?;
+                    }
+                }
                 let mask = match made.masks {
                     Masks::Drop | Masks::Refuse => None,
                     Masks::Pass => args.mask().cloned(),

@@ -10,6 +10,7 @@ use plimsoll_run::MemoryRequest;
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
+use crate::constraint::Constrained;
 use crate::error::{Error, Result};
 use crate::loss::{KerasLoss, OutputLoss};
 use crate::metrics::{self, Metrics};
@@ -148,9 +149,7 @@ impl KerasModel {
     /// As of [`KerasModel::measured`].
     pub fn labels_are_classes(&self) -> Result<Vec<bool>> {
         let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
-        let is_sparse =
-            |loss: &Option<OutputLoss>| matches!(loss, Some(OutputLoss::SparseCategorical { .. }));
-        Ok(loss.outputs.iter().map(is_sparse).collect())
+        Ok(loss.outputs.iter().map(|loss| loss.as_ref().is_some_and(OutputLoss::takes_classes)).collect())
     }
 
     /// Whether the file says how the model is to be trained.
@@ -195,7 +194,15 @@ impl KerasModel {
         let mut model = self.clone();
         model.gives_penalty = self.has_penalty();
         let n = self.n_outputs();
-        (model, Arc::new(Penalized { loss, n }))
+        (
+            model,
+            Arc::new(Penalized {
+                loss,
+                n,
+                is_masked: !self.masked.is_empty(),
+                is_held: !self.constraints().is_empty(),
+            }),
+        )
     }
 }
 
@@ -203,6 +210,10 @@ impl KerasModel {
 struct Penalized<L> {
     loss: L,
     n: usize,
+    /// Whether an output carries a mask, of which a loss of one's own knows nothing.
+    is_masked: bool,
+    /// Whether weights have constraints.
+    is_held: bool,
 }
 
 impl<L: Loss> Loss for Penalized<L> {
@@ -211,6 +222,16 @@ impl<L: Loss> Loss for Penalized<L> {
         outputs: &[plimsoll_run::Tensor],
         labels: &[plimsoll_run::Tensor],
     ) -> plimsoll_run::Result<plimsoll_run::Tensor> {
+        if self.is_held {
+            return Err(crate::error::refuse(
+                "has constraints on weights, which an optimizer of one's own does not keep; leave them out of the model",
+            ));
+        }
+        if self.is_masked {
+            return Err(crate::error::refuse(
+                "has a mask that reaches the model's output, where Keras masks the loss; a loss of one's own does not read it",
+            ));
+        }
         let (own, penalty) = outputs.split_at(self.n.min(outputs.len()));
         let loss = self.loss.loss(own, labels)?;
         match penalty.first() {
@@ -218,6 +239,15 @@ impl<L: Loss> Loss for Penalized<L> {
             None => Ok(loss),
         }
     }
+}
+
+/// An optimizer after whose updates the model's constraints hold.
+fn held(model: &KerasModel, optimizer: Arc<dyn Optimizer>) -> Arc<dyn Optimizer> {
+    let constraints = model.constraints();
+    if constraints.is_empty() {
+        return optimizer;
+    }
+    Arc::new(Constrained { optimizer, constraints: Arc::new(constraints) })
 }
 
 /// The optimizer of a compile configuration; legacy files have it under another key.
@@ -234,11 +264,13 @@ impl Compiled {
                 && removable
                 && own.takes_off() == model.ending(i)
             {
-                *own = own.on_logits();
+                *own = own.clone().on_logits();
                 model.logits[i] = true;
             }
         }
         model.gives_penalty = model.has_penalty();
+        model.gives_masks = !model.masked.is_empty();
+        loss.masked = model.masked.clone();
         let precision = model.precision();
         let parts: Vec<usize> = loss.parts_of().collect();
         let part = |(part, &output): (usize, &usize)| {
@@ -247,11 +279,12 @@ impl Compiled {
         };
         // Of one loss alone, the whole says everything.
         let metrics = if parts.len() > 1 { parts.iter().enumerate().map(part).collect() } else { Vec::new() };
+        let optimizer = held(&model, Arc::new(optimizer));
         Compiled {
             labelled: loss.labelled(),
             model,
             loss: Arc::new(loss),
-            optimizer: Arc::new(optimizer),
+            optimizer,
             schedule: Schedule::constant(),
             clip: None,
             metrics,
@@ -265,7 +298,15 @@ impl Compiled {
     /// A model with a loss to measure it by; it is not to be trained.
     pub fn measuring(model: &KerasModel, loss: KerasLoss) -> Compiled {
         let rule = Rule::Sgd { momentum: 0.0, nesterov: false };
-        let idle = KerasOptimizer { rule, lr: 0.0, weight_decay: None, clip_norm: None, clip_value: None };
+        let idle = KerasOptimizer {
+            rule,
+            lr: 0.0,
+            weight_decay: None,
+            clip_norm: None,
+            clip_value: None,
+            average: None,
+            accumulate: None,
+        };
         Compiled::new(model, loss, idle)
     }
 
@@ -295,7 +336,7 @@ impl Compiled {
     pub fn set_rate(&mut self, rate: f64) -> Option<bool> {
         let own = KerasOptimizer { lr: rate, ..self.own.clone()? };
         let was_scheduled = self.schedule.shape != ScheduleShape::Constant;
-        self.optimizer = Arc::new(own.clone());
+        self.optimizer = held(&self.model, Arc::new(own.clone()));
         self.own = Some(own);
         self.schedule = Schedule::constant();
         Some(was_scheduled)

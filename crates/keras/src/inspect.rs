@@ -147,8 +147,8 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
         let add = |amounts: &mut Amounts, n: u64| {
             let kind = names.get(variable.path.as_str()).map(|(_, kind, trained)| (*kind, *trained));
             *match kind {
-                Some((WeightKind::Trained, true)) => &mut amounts.trained,
-                Some((WeightKind::Trained, false)) => &mut amounts.frozen,
+                Some((WeightKind::Trained | WeightKind::Optional, true)) => &mut amounts.trained,
+                Some((WeightKind::Trained | WeightKind::Optional, false)) => &mut amounts.frozen,
                 Some((WeightKind::Statistic, _)) => &mut amounts.statistics,
                 None if is_aside(&variable.path) && variable.path.starts_with("optimizer") => {
                     &mut amounts.optimizer

@@ -8,6 +8,7 @@ use plimsoll_nn::{Init, Net, Precision, View};
 use plimsoll_run::{Result, Tensor};
 use serde_json::Value;
 
+use crate::constraint::Constraint;
 use crate::error::refuse;
 use crate::layers::Activation;
 
@@ -20,6 +21,8 @@ pub(crate) struct Weight {
     pub name: String,
     pub kind: WeightKind,
     pub penalty: Option<Penalty>,
+    /// What holds it after every update.
+    pub constraint: Option<Constraint>,
     /// Whether the layer inside a wrapper that has it is trainable; none where it is the layer's own.
     pub trainable: Option<bool>,
 }
@@ -28,6 +31,8 @@ pub(crate) struct Weight {
 pub(crate) enum WeightKind {
     /// Moved by the optimizer unless its layer is frozen.
     Trained,
+    /// The same, of a weight that some versions of Keras do not store.
+    Optional,
     /// Kept by the layer itself.
     Statistic,
     /// Of no use to the computation; goes back into a written file as it came.
@@ -41,7 +46,7 @@ pub(crate) struct Penalty {
     pub l2: f64,
 }
 
-type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
+pub(crate) type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
 
 /// What becomes of a mask that comes with a layer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +69,8 @@ pub(crate) struct Made {
     pub kwargs: &'static [&'static str],
     /// The softmax or sigmoid that it ends in, which can be left out.
     pub probabilities: Option<View>,
+    /// What its outputs add to the loss.
+    pub activity: Option<Penalty>,
     pub body: Body,
 }
 
@@ -91,7 +98,14 @@ impl Made {
         weights: Vec<Weight>,
         f: impl Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync + 'static,
     ) -> Made {
-        Made { weights, masks: Masks::Drop, kwargs: &[], probabilities: None, body: Box::new(f) }
+        Made {
+            weights,
+            masks: Masks::Drop,
+            kwargs: &[],
+            probabilities: None,
+            activity: None,
+            body: Box::new(f),
+        }
     }
 
     pub(crate) fn masks(mut self, masks: Masks) -> Made {
@@ -185,12 +199,28 @@ impl Args {
         !found.is_empty()
     }
 
+    /// The masks of all tensors among the arguments by place.
+    pub(crate) fn masks(&self) -> Vec<Option<&Tensor>> {
+        fn collect<'a>(arg: &'a Arg, found: &mut Vec<Option<&'a Tensor>>) {
+            match arg {
+                Arg::Tensor(_, mask) => found.push(mask.as_ref()),
+                Arg::List(list) => list.iter().for_each(|arg| collect(arg, found)),
+                Arg::Value(_) => {}
+            }
+        }
+        let mut found = Vec::new();
+        self.args.iter().for_each(|arg| collect(arg, &mut found));
+        found
+    }
+
     /// A mask given by name becomes that of the first tensor.
     pub(crate) fn take_mask(&mut self) {
         let Some(place) = self.kwargs.iter().position(|(key, _)| key == "mask") else { return };
-        let (_, named) = self.kwargs.remove(place);
-        if let (Arg::Tensor(given, _), Some(Arg::Tensor(_, mask))) = (named, self.args.first_mut()) {
-            *mask = Some(given);
+        if let (Arg::Tensor(given, _), Some(Arg::Tensor(_, mask))) =
+            (&self.kwargs[place].1, self.args.first_mut())
+        {
+            *mask = Some(given.clone());
+            self.kwargs.remove(place);
         }
     }
 
@@ -266,9 +296,13 @@ pub(crate) struct Pass {
     pub precision: Option<Precision>,
     /// The precisions of some layers by place, before that of all.
     pub layer_precisions: Arc<HashMap<String, Precision>>,
+    /// The names of all weights that are stored.
+    pub bound: Arc<HashSet<String>>,
     /// Regularizers by parameter.
     pub penalties: Arc<HashMap<String, Penalty>>,
     counted: HashSet<String>,
+    /// Whether what outputs add to the loss is wanted.
+    pub counts_activity: bool,
     /// The sum of penalties so far.
     pub penalty: Option<Tensor>,
     /// What each layer gave at its first call, where that is asked for.
@@ -322,6 +356,11 @@ impl Cx<'_> {
         path + name
     }
 
+    /// Whether a weight that may be missing is stored.
+    pub(crate) fn is_bound(&self, name: &str) -> bool {
+        self.pass.bound.contains(&self.full(name))
+    }
+
     /// Runs `body` below a name.
     pub(crate) fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Cx<'_>) -> Result<T>) -> Result<T> {
         self.pass.path.push(name.to_string());
@@ -343,21 +382,44 @@ impl Cx<'_> {
         if let Some(penalty) = self.pass.penalties.get(&full).copied()
             && self.pass.counted.insert(full)
         {
-            let mut add = |part: Tensor| -> Result<()> {
-                self.pass.penalty = Some(match self.pass.penalty.take() {
-                    Some(sum) => add_wide(&sum, &part)?,
-                    None => part,
-                });
-                Ok(())
-            };
-            if penalty.l1 != 0.0 {
-                add(w.abs()?.sum(&[], false)?.mul_scalar(penalty.l1)?)?;
-            }
-            if penalty.l2 != 0.0 {
-                add(w.square()?.sum(&[], false)?.mul_scalar(penalty.l2)?)?;
-            }
+            self.penalize(penalty, &w)?;
         }
         Ok(w)
+    }
+
+    /// Adds what a regularizer makes of a tensor to the loss.
+    pub(crate) fn penalize(&mut self, penalty: Penalty, w: &Tensor) -> Result<()> {
+        self.penalize_by(penalty, w, |each| each.sum(&[], false))
+    }
+
+    /// The same of a layer's output: the mean over samples.
+    pub(crate) fn penalize_samples(&mut self, penalty: Penalty, y: &Tensor) -> Result<()> {
+        self.penalize_by(penalty, y, |each| match each.shape().rank() {
+            0 | 1 => each.mean(&[], false),
+            _ => each.flatten(1)?.sum(&[1], false)?.mean(&[], false),
+        })
+    }
+
+    fn penalize_by(
+        &mut self,
+        penalty: Penalty,
+        x: &Tensor,
+        sum: impl Fn(&Tensor) -> Result<Tensor>,
+    ) -> Result<()> {
+        let mut add = |part: Tensor| -> Result<()> {
+            self.pass.penalty = Some(match self.pass.penalty.take() {
+                Some(sum) => add_wide(&sum, &part)?,
+                None => part,
+            });
+            Ok(())
+        };
+        if penalty.l1 != 0.0 {
+            add(sum(&x.abs()?)?.mul_scalar(penalty.l1)?)?;
+        }
+        if penalty.l2 != 0.0 {
+            add(sum(&x.square()?)?.mul_scalar(penalty.l2)?)?;
+        }
+        Ok(())
     }
 
     /// A weight in the type the layer computes in.

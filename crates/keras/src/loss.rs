@@ -1,6 +1,6 @@
 //! Keras's losses, as means over samples.
 
-use plimsoll_graph::{DType, LossOps, TensorOps};
+use plimsoll_graph::{DType, LossOps, TensorOps, Type};
 use plimsoll_nn::{Loss, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
@@ -8,20 +8,28 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result, refuse};
 use crate::layer::add_wide;
 use crate::named::Named;
+use crate::other_loss::OtherLoss;
 use crate::settings::Settings;
 
 const PLACE: &str = "the loss";
 
 /// How far Keras holds probabilities from 0 and 1.
-const EPSILON: f64 = 1e-7;
+pub(crate) const EPSILON: f64 = 1e-7;
 
 /// The loss of one output.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum OutputLoss {
     /// Cross-entropy with labels that are numbers of classes.
     SparseCategorical {
         /// Whether outputs are logits.
         from_logits: bool,
+    },
+    /// Cross-entropy with labels that are numbers of classes, one of which does not count.
+    Ignoring {
+        /// Whether outputs are logits.
+        from_logits: bool,
+        /// The label that does not count.
+        class: i64,
     },
     /// Cross-entropy with distributions over the classes.
     Categorical {
@@ -55,6 +63,14 @@ pub enum OutputLoss {
     Poisson,
     /// Minus the cosine of the angle between x and t.
     CosineSimilarity,
+    /// One of those that are made of several ops: see [`OtherLoss`].
+    Other(OtherLoss),
+    /// A loss over another axis than the last, counted from the last where it is negative.
+    Along(isize, Box<OutputLoss>),
+    /// The sum over samples in place of the mean: a batch cannot be run in pieces then.
+    Sum(Box<OutputLoss>),
+    /// The mean by the sum of weights, where samples bring them, in place of their number.
+    ByWeight(Box<OutputLoss>),
 }
 
 impl OutputLoss {
@@ -67,31 +83,55 @@ impl OutputLoss {
     /// A loss by its name, from its settings, every one of which is read or refused.
     pub(crate) fn of(s: &Settings<'_>, folded: &str) -> Result<OutputLoss> {
         // Without the setting, as functions and old files have it, Keras takes a mean. Null is no reduction at all.
+        let (mut is_sum, mut by_weight) = (false, false);
         if s.has("reduction") {
             match s.get("reduction").as_str() {
-                Some("sum_over_batch_size" | "auto" | "mean" | "mean_with_sample_weight") => {}
+                Some("sum_over_batch_size" | "auto" | "mean") => {}
+                Some("mean_with_sample_weight") => by_weight = true,
+                Some("sum") => is_sum = true,
                 _ => {
-                    let why = "only a mean over samples is taken, which a batch in pieces has too; compile the model with sum_over_batch_size";
+                    let why = "a loss must be one number; compile the model with sum_over_batch_size or sum";
                     return Err(s.wrong("reduction", why));
                 }
             }
         }
-        if !matches!(s.get("axis"), Value::Null) && s.get("axis").as_i64() != Some(-1) {
-            return Err(s.wrong("axis", "only the last axis is taken"));
-        }
+        let loss = OutputLoss::plain(s, folded)?;
+        let loss = match s.get("axis") {
+            Value::Null => loss,
+            axis if axis.as_i64() == Some(-1) || loss.has_own_axes() => loss,
+            axis => match (axis.as_i64().filter(|axis| axis.unsigned_abs() < 16), loss.takes_axis()) {
+                (Some(axis), true) => OutputLoss::Along(axis as isize, Box::new(loss)),
+                _ => return Err(s.wrong("axis", "only the last axis is taken")),
+            },
+        };
+        // What is wrapped is read by its name; the type of a metric changes nothing.
+        s.finish(&["name", "fn", "dtype"])?;
+        Ok(match (is_sum, by_weight) {
+            (true, _) => OutputLoss::Sum(Box::new(loss)),
+            (_, true) => OutputLoss::ByWeight(Box::new(loss)),
+            _ => loss,
+        })
+    }
+
+    /// A loss over the last axis.
+    fn plain(s: &Settings<'_>, folded: &str) -> Result<OutputLoss> {
         let logits = || s.flag("from_logits", false);
         let smoothing = || s.rate("label_smoothing");
-        let loss = match folded {
-            "sparsecategoricalcrossentropy" => {
-                if !s.is_null("ignore_class") {
-                    return Err(s.wrong("ignore_class", "this is not supported"));
+        Ok(match folded {
+            "sparsecategoricalcrossentropy" => match s.get("ignore_class") {
+                Value::Null => OutputLoss::SparseCategorical { from_logits: logits()? },
+                class => {
+                    let class =
+                        class.as_i64().ok_or_else(|| s.wrong("ignore_class", "it should be a class"))?;
+                    OutputLoss::Ignoring { from_logits: logits()?, class }
                 }
-                OutputLoss::SparseCategorical { from_logits: logits()? }
-            }
+            },
             "categoricalcrossentropy" => {
                 OutputLoss::Categorical { from_logits: logits()?, smoothing: smoothing()? }
             }
-            "binarycrossentropy" => OutputLoss::Binary { from_logits: logits()?, smoothing: smoothing()? },
+            "binarycrossentropy" | "bce" => {
+                OutputLoss::Binary { from_logits: logits()?, smoothing: smoothing()? }
+            }
             "mse" | "meansquarederror" => OutputLoss::Mse,
             "mae" | "meanabsoluteerror" => OutputLoss::Mae,
             "mape" | "meanabsolutepercentageerror" => OutputLoss::Mape,
@@ -101,19 +141,54 @@ impl OutputLoss {
             "kldivergence" | "kld" | "kullbackleiblerdivergence" => OutputLoss::KlDivergence,
             "poisson" => OutputLoss::Poisson,
             "cosinesimilarity" => OutputLoss::CosineSimilarity,
-            _ => return Err(s.unsupported("which is not known here; name another loss")),
-        };
-        // What is wrapped is read by its name; the type of a metric changes nothing.
-        s.finish(&["name", "fn", "dtype"])?;
-        Ok(loss)
+            _ => match OtherLoss::read(s, folded)? {
+                Some(other) => OutputLoss::Other(other),
+                None => return Err(s.unsupported("which is not known here; name another loss")),
+            },
+        })
+    }
+
+    /// Whether labels are numbers of classes.
+    pub(crate) fn takes_classes(&self) -> bool {
+        match self {
+            OutputLoss::SparseCategorical { .. } | OutputLoss::Ignoring { .. } => true,
+            OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. }) => true,
+            OutputLoss::Along(_, inner) | OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => {
+                inner.takes_classes()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another axis than the last makes a difference that is followed here.
+    fn takes_axis(&self) -> bool {
+        match self {
+            OutputLoss::SparseCategorical { .. }
+            | OutputLoss::Ignoring { .. }
+            | OutputLoss::CosineSimilarity => true,
+            OutputLoss::Categorical { smoothing, .. } => *smoothing == 0.0,
+            OutputLoss::Other(other) => other.takes_axis(),
+            _ => false,
+        }
+    }
+
+    /// Whether the axis is read with the loss, or is one that a mean over all elements does not see.
+    fn has_own_axes(&self) -> bool {
+        match self {
+            OutputLoss::Binary { .. } => true,
+            OutputLoss::Other(other) => other.has_own_axes(),
+            _ => false,
+        }
     }
 
     /// The last softmax or sigmoid that can be left to it: the one that makes probabilities as it takes them.
-    pub(crate) fn takes_off(self) -> Option<View> {
+    pub(crate) fn takes_off(&self) -> Option<View> {
         match self {
             OutputLoss::SparseCategorical { from_logits: false }
             | OutputLoss::Categorical { from_logits: false, .. } => Some(View::Softmax),
+            OutputLoss::Ignoring { from_logits: false, .. } => Some(View::Softmax),
             OutputLoss::Binary { from_logits: false, .. } => Some(View::Sigmoid),
+            OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => inner.takes_off(),
             _ => None,
         }
     }
@@ -126,59 +201,166 @@ impl OutputLoss {
                 OutputLoss::Categorical { from_logits: true, smoothing }
             }
             OutputLoss::Binary { smoothing, .. } => OutputLoss::Binary { from_logits: true, smoothing },
+            OutputLoss::Ignoring { class, .. } => OutputLoss::Ignoring { from_logits: true, class },
+            OutputLoss::Sum(inner) => OutputLoss::Sum(Box::new(inner.on_logits())),
+            OutputLoss::ByWeight(inner) => OutputLoss::ByWeight(Box::new(inner.on_logits())),
             other => other,
         }
     }
 
-    /// The mean loss of a batch, in f32, or f64 where outputs are.
+    /// The loss of a batch, in f32, or f64 where outputs are: the mean over samples, or their sum.
     #[track_caller]
-    pub fn mean(self, outputs: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+    pub fn mean(&self, outputs: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
         let x = widened(outputs)?;
         // Of these there is an op, or one pass less.
         match self {
             OutputLoss::Mse => return x.mse(&targets(&x, labels)?),
             OutputLoss::Msle => return log_plus_one(&x)?.mse(&log_plus_one(&targets(&x, labels)?)?),
-            OutputLoss::Huber(delta) => return plimsoll_nn::huber(delta)(&x, &targets(&x, labels)?),
+            OutputLoss::Huber(delta) => return plimsoll_nn::huber(*delta)(&x, &targets(&x, labels)?),
             _ => {}
         }
-        self.scaled(&self.each(&x, labels)?.mean(&[], false)?)
+        self.reduced(&x, labels, None, None)
     }
 
     /// The mean over samples of each one's loss times its weight, as Keras has it: by the number of samples, not by the sum of weights.
     /// Weights are one for each sample, `[N]`.
     #[track_caller]
-    pub fn weighted_mean(self, outputs: &Tensor, labels: &Tensor, weights: &Tensor) -> RunResult<Tensor> {
-        let mut each = self.each(&widened(outputs)?, labels)?;
-        if each.shape().rank() > 1 {
-            each = each.flatten(1)?.mean(&[1], false)?;
-        }
-        if each.shape() != weights.shape() {
-            let (losses, weights) = (each.ty(), weights.ty());
-            return Err(refuse(format!("weighs losses of {losses} by weights of {weights}")));
-        }
-        self.scaled(&each.mul(&weights.cast(each.dtype())?)?.mean(&[], false)?)
+    pub fn weighted_mean(&self, outputs: &Tensor, labels: &Tensor, weights: &Tensor) -> RunResult<Tensor> {
+        self.reduced(&widened(outputs)?, labels, Some(weights), None)
     }
 
-    /// What comes after the mean.
-    fn scaled(self, mean: &Tensor) -> RunResult<Tensor> {
+    /// As [`OutputLoss::mean`], where a mask says which parts of the outputs count. Keras divides by the number of those in the batch.
+    #[track_caller]
+    pub(crate) fn masked_mean(
+        &self,
+        outputs: &Tensor,
+        labels: &Tensor,
+        weights: Option<&Tensor>,
+        mask: &Tensor,
+    ) -> RunResult<Tensor> {
+        self.reduced(&widened(outputs)?, labels, weights, Some(mask))
+    }
+
+    /// The losses of elements or samples, weighted, masked and brought to one number.
+    fn reduced(
+        &self,
+        x: &Tensor,
+        labels: &Tensor,
+        weights: Option<&Tensor>,
+        mask: Option<&Tensor>,
+    ) -> RunResult<Tensor> {
+        let (inner, is_sum, by_weight) = match self {
+            OutputLoss::Sum(inner) => (&**inner, true, false),
+            OutputLoss::ByWeight(inner) => (&**inner, false, true),
+            own => (own, false, false),
+        };
+        let (mut each, own_mask) = inner.each(x, labels)?;
+        let is_masked = mask.is_some() || own_mask.is_some();
+        // One number a row, as Keras has it where a weight or a mask goes with it, or where rows are added up.
+        if (is_masked || is_sum) && each.shape().rank() == x.shape().rank() && each.shape().rank() > 1 {
+            each = each.mean(&[each.shape().rank() - 1], false)?;
+        }
+        let scale = inner.scale();
+        let shown = match (mask, own_mask) {
+            (Some(mask), own) => {
+                let mask = mask.cast(DType::F32)?.cast(each.dtype())?;
+                if mask.shape() != each.shape() {
+                    let (losses, mask) = (each.ty(), mask.ty());
+                    return Err(refuse(format!(
+                        "masks losses of {losses} by {mask}, which is not supported"
+                    )));
+                }
+                Some(match own {
+                    Some(own) => mask.mul(&own)?,
+                    None => mask,
+                })
+            }
+            (None, own) => own,
+        };
+        if let Some(weights) = weights {
+            let rank = each.shape().rank();
+            if rank > 1 && shown.is_none() && !is_sum {
+                each = each.flatten(1)?.mean(&[1], false)?;
+            }
+            let rows: Vec<usize> =
+                (0..each.shape().rank()).map(|i| if i == 0 { each.shape()[0] } else { 1 }).collect();
+            if weights.shape()[..] != rows[..1.min(rows.len())] {
+                let (losses, weights) = (each.ty(), weights.ty());
+                return Err(refuse(format!("weighs losses of {losses} by weights of {weights}")));
+            }
+            let weights = weights.cast(each.dtype())?.reshape(&rows[..])?;
+            if by_weight {
+                let weights = match &shown {
+                    Some(shown) => shown.mul(&weights)?,
+                    None => weights,
+                };
+                let total = each.mul(&weights)?.sum(&[], false)?.div(&weights.sum(&[], false)?)?;
+                return if scale == 1.0 { Ok(total) } else { total.mul_scalar(scale) };
+            }
+            each = each.mul(&weights)?;
+        }
+        let total = match (shown, is_sum) {
+            (Some(shown), true) => each.mul(&shown)?.sum(&[], false)?,
+            (None, true) => each.sum(&[], false)?,
+            (Some(shown), false) => {
+                // Where nothing is shown, the loss is 0.
+                let count = shown.sum(&[], false)?.clamp(1.0, f64::INFINITY)?;
+                each.mul(&shown)?.sum(&[], false)?.div(&count)?
+            }
+            (None, false) => each.mean(&[], false)?,
+        };
+        if scale == 1.0 { Ok(total) } else { total.mul_scalar(scale) }
+    }
+
+    /// What the losses of single elements are multiplied by in the end.
+    fn scale(&self) -> f64 {
         match self {
-            OutputLoss::Mape => mean.mul_scalar(100.0),
-            OutputLoss::CosineSimilarity => mean.neg(),
-            _ => Ok(mean.clone()),
+            OutputLoss::Mape => 100.0,
+            OutputLoss::CosineSimilarity => -1.0,
+            OutputLoss::Along(_, inner) => inner.scale(),
+            _ => 1.0,
+        }
+    }
+
+    /// The losses of samples or of their elements, and what of them counts where not all do (1 or 0). `x` is in f32 or f64.
+    fn each(&self, x: &Tensor, labels: &Tensor) -> RunResult<(Tensor, Option<Tensor>)> {
+        match self {
+            OutputLoss::Ignoring { from_logits, class } => {
+                let logits = if *from_logits { x.clone() } else { log_shares(x)? };
+                let labels = indices(&logits, labels)?;
+                let ignored = labels.full_like(Type::new(labels.dtype(), []), *class as f64)?;
+                let shown = labels.not_equal(&ignored)?;
+                let none = labels.full_like(labels.ty().clone(), 0.0)?;
+                let each = logits.softmax_cross_entropy(&shown.select(&labels, &none)?)?;
+                let shown = shown.cast(DType::F32)?.cast(each.dtype())?;
+                Ok((each.mul(&shown)?, Some(shown)))
+            }
+            OutputLoss::Along(axis, inner) => {
+                let x = last(x, *axis)?;
+                let is_sparse = labels.shape().rank() < x.shape().rank();
+                inner.each(&x, &if is_sparse { labels.clone() } else { last(labels, *axis)? })
+            }
+            OutputLoss::Other(other) => other.each(x, labels),
+            _ => Ok((self.all(x, labels)?, None)),
         }
     }
 
     /// The losses whose mean is taken: one for each sample, or for each element of it. `x` is in f32 or f64.
-    fn each(self, x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+    fn all(&self, x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
         if let OutputLoss::SparseCategorical { from_logits } = self {
-            let logits = if from_logits { x.clone() } else { probabilities(x)?.log()? };
+            let logits = if *from_logits { x.clone() } else { log_shares(x)? };
             let labels = indices(&logits, labels)?;
             return logits.softmax_cross_entropy(&labels);
         }
         let t = targets(x, labels)?;
         let last = x.shape().rank().saturating_sub(1);
-        match self {
-            OutputLoss::SparseCategorical { .. } => Err(refuse("computes one loss as another")),
+        match *self {
+            OutputLoss::SparseCategorical { .. }
+            | OutputLoss::Ignoring { .. }
+            | OutputLoss::Other(_)
+            | OutputLoss::Along(..)
+            | OutputLoss::Sum(_)
+            | OutputLoss::ByWeight(_) => Err(refuse("computes one loss as another")),
             OutputLoss::Categorical { from_logits, smoothing } => {
                 let classes = x.shape().last().copied().unwrap_or(1).max(1) as f64;
                 let t = smoothed(&t, smoothing, 1.0 / classes)?;
@@ -235,15 +417,31 @@ fn widened(outputs: &Tensor) -> RunResult<Tensor> {
     outputs.cast(if outputs.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
+/// The logarithms of shares, held away from 0 and 1.
+fn log_shares(x: &Tensor) -> RunResult<Tensor> {
+    probabilities(x)?.log()
+}
+
+/// A tensor with one of its axes brought to the end.
+fn last(x: &Tensor, axis: isize) -> RunResult<Tensor> {
+    let rank = x.shape().rank();
+    let place = if axis < 0 { axis + rank as isize } else { axis };
+    if place < 1 || place >= rank as isize {
+        return Err(refuse(format!("takes a loss of {} along axis {axis}", x.ty())));
+    }
+    let order: Vec<usize> = (0..rank).filter(|&i| i != place as usize).chain([place as usize]).collect();
+    x.transpose(&order)
+}
+
 fn log_plus_one(x: &Tensor) -> RunResult<Tensor> {
     x.clamp(EPSILON, f64::INFINITY)?.add_scalar(1.0)?.log()
 }
 
-fn probabilities(x: &Tensor) -> RunResult<Tensor> {
+pub(crate) fn probabilities(x: &Tensor) -> RunResult<Tensor> {
     x.clamp(EPSILON, 1.0 - EPSILON)
 }
 
-fn smoothed(t: &Tensor, smoothing: f64, towards: f64) -> RunResult<Tensor> {
+pub(crate) fn smoothed(t: &Tensor, smoothing: f64, towards: f64) -> RunResult<Tensor> {
     match smoothing {
         0.0 => Ok(t.clone()),
         s => t.mul_scalar(1.0 - s)?.add_scalar(s * towards),
@@ -251,7 +449,7 @@ fn smoothed(t: &Tensor, smoothing: f64, towards: f64) -> RunResult<Tensor> {
 }
 
 /// Labels of the outputs' type and shape; an axis of length 1 at the end may be missing, or be too many.
-fn targets(x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+pub(crate) fn targets(x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
     let t = labels.cast(x.dtype())?;
     let (a, b) = (x.shape(), labels.shape());
     let one_more = |long: &[usize], short: &[usize]| {
@@ -267,7 +465,7 @@ fn targets(x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
 }
 
 /// Labels as numbers of classes, one for each row of logits.
-fn indices(logits: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+pub(crate) fn indices(logits: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
     let rows = &logits.shape()[..logits.shape().rank().saturating_sub(1)];
     let labels = if labels.dtype().is_index() { labels.clone() } else { labels.cast(DType::I64)? };
     if labels.shape()[..] == *rows {
@@ -291,6 +489,8 @@ pub struct KerasLoss {
     pub weights: Vec<f64>,
     /// Which outputs have labels also without a loss, for metrics.
     pub measured: Vec<bool>,
+    /// Which outputs bring a mask that says what of them counts: behind all outputs and what regularizers add.
+    pub masked: Vec<usize>,
     /// Whether samples bring weights: one more label behind all others, `[N]`, which multiplies the losses of all outputs.
     pub is_weighted: bool,
 }
@@ -311,7 +511,13 @@ impl KerasLoss {
     /// The losses of all outputs, none weighted.
     pub fn of(outputs: Vec<Option<OutputLoss>>) -> KerasLoss {
         let n = outputs.len();
-        KerasLoss { weights: vec![1.0; n], measured: vec![false; n], is_weighted: false, outputs }
+        KerasLoss {
+            weights: vec![1.0; n],
+            measured: vec![false; n],
+            masked: Vec::new(),
+            is_weighted: false,
+            outputs,
+        }
     }
 
     /// The outputs that have labels, in the order in which these are given: those with a loss, and those measured.
@@ -393,7 +599,10 @@ impl Loss for KerasLoss {
             Some((weights, labels)) if self.is_weighted => (labels, Some(weights)),
             _ => (labels, None),
         };
-        if outputs.len() < n || outputs.len() > n + 1 || (labels.len() != n && labels.len() != labelled.len())
+        let extra = n + self.masked.len();
+        if outputs.len() < extra
+            || outputs.len() > extra + 1
+            || (labels.len() != n && labels.len() != labelled.len())
         {
             let (given, labels, own) = (outputs.len(), labels.len(), labelled.len());
             return Err(refuse(format!(
@@ -402,13 +611,16 @@ impl Loss for KerasLoss {
         }
         let mut parts = Vec::new();
         // What regularizers add comes after the outputs.
-        let mut total: Option<Tensor> = outputs.get(n).cloned();
+        let masks = &outputs[outputs.len() - self.masked.len()..];
+        let mut total: Option<Tensor> = (outputs.len() > extra).then(|| outputs[n].clone());
         for (i, loss) in self.outputs.iter().enumerate() {
             let place = if labels.len() == n { Some(i) } else { labelled.iter().position(|own| *own == i) };
             let (Some(loss), Some(label)) = (loss, place.and_then(|at| labels.get(at))) else { continue };
-            let mut part = match sample_weights {
-                Some(weights) => loss.weighted_mean(&outputs[i], label, weights)?,
-                None => loss.mean(&outputs[i], label)?,
+            let mask = self.masked.iter().position(|own| *own == i).map(|at| &masks[at]);
+            let mut part = match (mask, sample_weights) {
+                (Some(mask), weights) => loss.masked_mean(&outputs[i], label, weights, mask)?,
+                (None, Some(weights)) => loss.weighted_mean(&outputs[i], label, weights)?,
+                (None, None) => loss.mean(&outputs[i], label)?,
             };
             parts.push(part.clone());
             if self.weights[i] != 1.0 {

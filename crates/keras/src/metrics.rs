@@ -5,11 +5,12 @@ use std::sync::LazyLock;
 
 use plimsoll_graph::TensorOps;
 use plimsoll_nn::{Auc, Count, Curve, Measure, Metric, Summation, View};
-use plimsoll_run::Tensor;
+use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
-use crate::loss::OutputLoss;
+use crate::loss::{OutputLoss, targets};
+use crate::metric_own::{Average, Counted, Share};
 use crate::named::Named;
 use crate::settings::Settings;
 
@@ -36,7 +37,7 @@ pub(crate) struct Stored<'a> {
 }
 
 /// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
-const IDLE: [&str; 6] = ["name", "dtype", "fn", "sparse_y_true", "num_labels", "class_aggregation"];
+const IDLE: [&str; 5] = ["name", "dtype", "fn", "num_labels", "reduction"];
 
 /// Gives metrics to outputs as Keras does: all to the only one; else a list has one entry for each output, a map one by name.
 pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
@@ -151,6 +152,10 @@ impl Stored<'_> {
         };
         let last = model.outputs().get(output)?.shape.last().copied()?;
         let threshold = self.number("threshold", 0.5)?;
+        if let Some(own) = self.own(known, last) {
+            // Classes have the same order before a softmax; all others are about what Keras gives.
+            return Some((Count::Own(Arc::new(own)), view));
+        }
         match known {
             // Keras goes by the shape of the output.
             "accuracy" | "acc" if self.is_word && last == 1 => of(Metric::BinaryAccuracyAt(0.5)),
@@ -160,7 +165,7 @@ impl Stored<'_> {
             "sparsetopkcategoricalaccuracy" | "topkcategoricalaccuracy" if !self.flag("from_sorted_ids") => {
                 of(Metric::TopK(self.whole("k", 5)?))
             }
-            "auc" => {
+            "auc" if self.is_null("thresholds") && self.is_null("label_weights") => {
                 let auc = self.auc()?;
                 match (from_logits, view) {
                     (false, _) => of(Metric::Auc(auc)),
@@ -168,6 +173,7 @@ impl Stored<'_> {
                     (true, _) => None,
                 }
             }
+            "auc" => None,
             "precision" | "recall" if self.is_null("top_k") => {
                 let threshold = match self.get("thresholds") {
                     Value::Array(list) if list.len() == 1 => list[0].as_f64()?,
@@ -183,26 +189,18 @@ impl Stored<'_> {
                     _ => of(Metric::Recall { threshold, class }),
                 }
             }
-            // By default predictions are numbers of classes, which no layer gives.
-            "meaniou" | "onehotmeaniou"
-                if self.get("sparse_y_pred") == &Value::Bool(false)
-                    && self.is_null("ignore_class")
-                    && self.on_last_axis()
-                    && self.whole("num_classes", last)? == last =>
-            {
-                of(Metric::MeanIou)
-            }
             "mse" | "meansquarederror" => of(Metric::Mse),
             "mae" | "meanabsoluteerror" => of(Metric::Mae),
             "rootmeansquarederror" => of(Metric::Rmse),
-            // Over several columns Keras takes the mean of each column's.
-            "r2score" if last == 1 && self.whole("num_regressors", 0)? == 0 => of(Metric::R2),
             // The metric is the cosine, the loss is minus that.
-            "cosinesimilarity" if self.on_last_axis() => {
-                let mean = |x: &Tensor, t: &Tensor| OutputLoss::CosineSimilarity.mean(x, t)?.neg();
-                Some((Count::Mean(Arc::new(mean)), view))
+            "cosinesimilarity" => {
+                let loss = self.loss(known)?;
+                Some((Count::Mean(Arc::new(move |x: &Tensor, t: &Tensor| loss.mean(x, t)?.neg())), view))
             }
-            "cosinesimilarity" => None,
+            "pearsoncorrelation" if self.on_last_axis() => Some((Count::Mean(Arc::new(pearson)), view)),
+            "concordancecorrelation" if self.on_last_axis() => {
+                Some((Count::Mean(Arc::new(concordance)), view))
+            }
             _ => {
                 let loss = self.loss(known)?;
                 Some((Count::Mean(Arc::new(move |x: &Tensor, t: &Tensor| loss.mean(x, t))), view))
@@ -216,7 +214,116 @@ impl Stored<'_> {
             "logcosherror" => "logcosh",
             known => known,
         };
-        OutputLoss::of(&self.settings, folded).ok()
+        // Over a part of the elements a metric is another mean than a loss.
+        let own = |loss: &OutputLoss| !matches!(loss, OutputLoss::Sum(_) | OutputLoss::Ignoring { .. });
+        OutputLoss::of(&self.settings, folded).ok().filter(own)
+    }
+
+    /// What is counted by sums of its own; none where it is something else, or gives several numbers.
+    fn own(&self, known: &str, last: usize) -> Option<Counted> {
+        let thresholds = || match self.get("thresholds") {
+            Value::Array(list) if list.len() == 1 => list[0].as_f64().map(Some),
+            Value::Null => Some(None),
+            one => one.as_f64().map(Some),
+        };
+        let class = || match self.is_null("class_id") {
+            true => Some(None),
+            false => self.whole("class_id", 0).filter(|class| *class < last).map(Some),
+        };
+        let cases = |share: Share| {
+            let top = if self.is_null("top_k") { None } else { Some(self.whole("top_k", 0)?) };
+            if top.is_some_and(|k| k == 0 || k > last) {
+                return None;
+            }
+            let threshold = thresholds()?.or(if top.is_none() { Some(0.5) } else { None });
+            Some(Counted::Cases { share, threshold, class: class()?, top })
+        };
+        let best = |of: Share, where_: Share, key: &str| {
+            let thresholds =
+                Some(self.whole("num_thresholds", 200)?).filter(|n| (2..=1 << 16).contains(n))?;
+            Some(Counted::Best { of, where_, least: self.get(key).as_f64()?, thresholds, class: class()? })
+        };
+        let wanted = |classes: usize| -> Option<Vec<usize>> {
+            let Value::Array(list) = self.get("target_class_ids") else { return None };
+            list.iter().map(|id| id.as_u64().map(|id| id as usize).filter(|id| *id < classes)).collect()
+        };
+        let classes = || Some(self.whole("num_classes", last)?).filter(|n| (1..=1 << 16).contains(n));
+        let iou = |wanted: Vec<usize>, sparse: [bool; 2]| {
+            let ignored =
+                if self.is_null("ignore_class") { None } else { Some(self.get("ignore_class").as_i64()?) };
+            self.on_last_axis().then_some(Counted::Iou { classes: classes()?, wanted, ignored, sparse })
+        };
+        let sparse = |key: &str, default: bool| self.get(key).as_bool().unwrap_or(default);
+        match known {
+            "f1score" | "fbetascore" => Some(Counted::FBeta {
+                average: match self.get("average").as_str()? {
+                    "micro" => Average::Micro,
+                    "macro" => Average::Macro,
+                    "weighted" => Average::Weighted,
+                    _ => return None,
+                },
+                beta: self.number("beta", 1.0)?,
+                threshold: if self.is_null("threshold") {
+                    None
+                } else {
+                    Some(self.number("threshold", 0.5)?)
+                },
+            }),
+            "truepositives" => cases(Share::TruePositives),
+            "truenegatives" => cases(Share::TrueNegatives),
+            "falsepositives" => cases(Share::FalsePositives),
+            "falsenegatives" => cases(Share::FalseNegatives),
+            "precision" if !self.is_null("top_k") => cases(Share::Precision),
+            "recall" if !self.is_null("top_k") => cases(Share::Recall),
+            "precisionatrecall" => best(Share::Precision, Share::Recall, "recall"),
+            "recallatprecision" => best(Share::Recall, Share::Precision, "precision"),
+            "sensitivityatspecificity" => best(Share::Recall, Share::Specificity, "specificity"),
+            "specificityatsensitivity" => best(Share::Specificity, Share::Recall, "sensitivity"),
+            "auc" if !self.flag("from_logits") => self.area(),
+            "binaryiou" => {
+                let wanted = if self.is_null("target_class_ids") { vec![0, 1] } else { wanted(2)? };
+                Some(Counted::BinaryIou { wanted, threshold: self.number("threshold", 0.5)? })
+            }
+            "meaniou" => {
+                iou((0..classes()?).collect(), [sparse("sparse_y_true", true), sparse("sparse_y_pred", true)])
+            }
+            "onehotmeaniou" => iou((0..classes()?).collect(), [false, sparse("sparse_y_pred", false)]),
+            "iou" => iou(wanted(classes()?)?, [sparse("sparse_y_true", true), sparse("sparse_y_pred", true)]),
+            "onehotiou" => iou(wanted(classes()?)?, [false, sparse("sparse_y_pred", false)]),
+            "r2score" => Some(Counted::R2 {
+                by_variance: match self.get("class_aggregation").as_str() {
+                    Some("uniform_average") => false,
+                    Some("variance_weighted_average") => true,
+                    // A number a column, where only one column has one number.
+                    _ if last == 1 => false,
+                    _ => return None,
+                },
+                regressors: self.whole("num_regressors", 0)?,
+            }),
+            "accuracy" if !self.is_word => Some(Counted::Same),
+            _ => None,
+        }
+    }
+
+    /// An area with thresholds or weights of its own.
+    fn area(&self) -> Option<Counted> {
+        let numbers = |key: &str| match self.get(key).pointer("/config/value").unwrap_or(self.get(key)) {
+            Value::Null => Some(Vec::new()),
+            Value::Array(list) if list.len() <= 1 << 12 => list.iter().map(Value::as_f64).collect(),
+            _ => None,
+        };
+        let (mut thresholds, weights): (Vec<f64>, Vec<f64>) =
+            (numbers("thresholds")?, numbers("label_weights")?);
+        let by_label = self.flag("multi_label");
+        if thresholds.is_empty() == weights.is_empty() || (by_label != thresholds.is_empty()) {
+            return None;
+        }
+        if !thresholds.is_empty() {
+            thresholds.sort_by(f64::total_cmp);
+            thresholds.insert(0, -1e-7);
+            thresholds.push(1.0 + 1e-7);
+        }
+        Some(Counted::Area { auc: self.auc()?, thresholds, weights })
     }
 
     fn on_last_axis(&self) -> bool {
@@ -224,9 +331,6 @@ impl Stored<'_> {
     }
 
     fn auc(&self) -> Option<Auc> {
-        if !self.is_null("thresholds") || !self.is_null("label_weights") {
-            return None;
-        }
         let text = |key: &str, default: &'static str| match self.get(key) {
             Value::Null => Some(default.to_string()),
             value => value.as_str().map(str::to_lowercase),
@@ -281,6 +385,29 @@ pub(crate) fn seen(metric: Metric, view: View, is_probability: bool) -> (Metric,
         Metric::BinaryAccuracy | Metric::CrossEntropy | Metric::Perplexity => (metric, View::Plain),
         metric => (metric, view),
     }
+}
+
+/// The correlation of each row with its labels, as a mean over rows.
+fn pearson(x: &Tensor, t: &Tensor) -> RunResult<Tensor> {
+    let t = targets(x, t)?;
+    let last = x.shape().rank().saturating_sub(1);
+    let unit = |x: &Tensor| -> RunResult<Tensor> {
+        let x = x.sub(&x.mean(&[last], true)?)?;
+        x.div(&x.square()?.mean(&[last], true)?.sqrt()?)
+    };
+    unit(x)?.mul(&unit(&t)?)?.mean(&[], false)
+}
+
+/// As Keras has it: the product is of both from the outputs' mean.
+fn concordance(x: &Tensor, t: &Tensor) -> RunResult<Tensor> {
+    let t = targets(x, t)?;
+    let last = x.shape().rank().saturating_sub(1);
+    let mean = |x: &Tensor| x.mean(&[last], true);
+    let (x_mean, t_mean) = (mean(x)?, mean(&t)?);
+    let (x_off, t_off) = (x.sub(&x_mean)?, t.sub(&t_mean)?);
+    let spread =
+        mean(&x_off.square()?)?.add(&mean(&t_off.square()?)?)?.add(&t_mean.sub(&x_mean)?.square()?)?;
+    t.sub(&x_mean)?.mul(&x_off)?.mul_scalar(2.0)?.div(&spread.add_scalar(1e-7)?)?.mean(&[], false)
 }
 
 /// A measure of nothing yet.

@@ -2,7 +2,7 @@
 //!
 //! How it is compiled (`compile`), and its state in and out (`state`, `slots`), are subjects of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +12,9 @@ use plimsoll_nn::{Model, Net, Outputs, Param, Precision, Precisions, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::bind::{self, Binding};
-use crate::block::{Block, Node};
-use crate::error::{Error, Result, refuse};
+use crate::block::{Block, Body, Node};
+use crate::constraint::Constraint;
+use crate::error::{Error, Result};
 use crate::input::{InputSpec, input_specs};
 use crate::layer::{Cx, Pass, Penalty, WeightKind};
 use crate::layers;
@@ -43,6 +44,8 @@ pub struct KerasModel {
     block: Arc<Block>,
     pub(crate) bindings: Arc<Vec<Binding>>,
     penalties: Arc<HashMap<String, Penalty>>,
+    /// The names of all weights that are stored.
+    bound: Arc<HashSet<String>>,
     inputs: Vec<InputSpec>,
     params: Vec<Param>,
     /// What comes out for one sample, as far as lengths are known.
@@ -56,6 +59,10 @@ pub struct KerasModel {
     pub(crate) logits: Vec<bool>,
     /// Whether the regularizers' sum is given as a last output where a loss is taken.
     pub(crate) gives_penalty: bool,
+    /// Which outputs carry a mask, which is given behind all outputs where a loss is taken.
+    pub(crate) masked: Vec<usize>,
+    /// Whether those masks are given.
+    pub(crate) gives_masks: bool,
 }
 
 /// What layers give, by their place.
@@ -64,8 +71,8 @@ pub(crate) type LayerTypes = HashMap<String, Vec<Type>>;
 /// Notes what comes out of a model while its parameters are found.
 struct Probe<'a> {
     model: &'a KerasModel,
-    /// What the model gives, and what each layer gives.
-    seen: Mutex<(Vec<Type>, LayerTypes)>,
+    /// What the model gives, what each layer gives, and which outputs carry a mask.
+    seen: Mutex<(Vec<Type>, LayerTypes, Vec<usize>)>,
 }
 
 impl<'a> Probe<'a> {
@@ -73,16 +80,16 @@ impl<'a> Probe<'a> {
         Probe { model, seen: Mutex::default() }
     }
 
-    fn seen(self) -> (Vec<Type>, LayerTypes) {
+    fn seen(self) -> (Vec<Type>, LayerTypes, Vec<usize>) {
         self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Model for Probe<'_> {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
-        let (outputs, layers) = self.model.run(net, inputs, true)?;
+        let (outputs, layers, masked) = self.model.run(net, inputs, true)?;
         let types = outputs.iter().map(|y| y.ty().clone()).collect();
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (types, layers);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = (types, layers, masked);
         Ok(outputs)
     }
 }
@@ -136,6 +143,7 @@ impl KerasModel {
             (block, bindings, specs)
         };
         let penalties = bindings.iter().filter_map(|b| b.penalty.map(|p| (b.name.clone(), p))).collect();
+        let bound = bindings.iter().map(|b| b.name.clone()).collect();
         let n_outputs = block.n_outputs();
         let mut model = KerasModel {
             file: Arc::new(file),
@@ -143,6 +151,7 @@ impl KerasModel {
             block: Arc::new(block),
             bindings: Arc::new(bindings),
             penalties: Arc::new(penalties),
+            bound: Arc::new(bound),
             inputs: specs,
             params: Vec::new(),
             outputs: Vec::new(),
@@ -151,11 +160,13 @@ impl KerasModel {
             layer_precisions: Arc::default(),
             logits: vec![false; n_outputs],
             gives_penalty: false,
+            masked: Vec::new(),
+            gives_masks: false,
         };
         let probe = Probe::new(&model);
         let params = Net::discover(&model.sample_inputs(), &probe)?;
-        let (outputs, _) = probe.seen();
-        (model.params, model.outputs) = (params, outputs);
+        let (outputs, _, masked) = probe.seen();
+        (model.params, model.outputs, model.masked) = (params, outputs, masked);
         model.check_params()?;
         Ok(model)
     }
@@ -175,8 +186,7 @@ impl KerasModel {
         }
         let idle = self.bindings.iter().filter(|b| b.kind == WeightKind::Idle).count();
         if self.params.len() + idle != self.bindings.len() {
-            let known: std::collections::HashSet<&str> =
-                self.params.iter().map(|p| p.name.as_str()).collect();
+            let known: HashSet<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
             let missing =
                 self.bindings.iter().find(|b| b.kind != WeightKind::Idle && !known.contains(b.name.as_str()));
             let name = missing.map_or("", |b| b.name.as_str());
@@ -369,9 +379,17 @@ impl KerasModel {
         }
     }
 
+    /// What holds weights after every update, by parameter.
+    pub(crate) fn constraints(&self) -> HashMap<String, Constraint> {
+        let held = |b: &Binding| b.constraint.clone().filter(|_| b.trained).map(|own| (b.name.clone(), own));
+        self.bindings.iter().filter_map(held).collect()
+    }
+
     /// Whether regularizers add to the loss.
     pub fn has_penalty(&self) -> bool {
+        let has_activity = |node: &&Node| matches!(&node.body, Body::Layer(made) if made.activity.is_some());
         self.bindings.iter().any(|b| b.trained && b.penalty.is_some())
+            || self.block.all().iter().any(has_activity)
     }
 
     /// What every layer gives for one sample, by its place.
@@ -382,11 +400,18 @@ impl KerasModel {
     }
 
     /// The outputs, and where it is asked for what every layer gave.
-    fn run(&self, net: &mut Net, inputs: &[Tensor], noted: bool) -> RunResult<(Outputs, LayerTypes)> {
+    fn run(
+        &self,
+        net: &mut Net,
+        inputs: &[Tensor],
+        noted: bool,
+    ) -> RunResult<(Outputs, LayerTypes, Vec<usize>)> {
         let penalties = if self.gives_penalty { self.penalties.clone() } else { Arc::default() };
         let trains = self.file.root().is_none_or(trains);
         let mut pass = Pass::new(trains, self.precision, penalties);
         pass.layer_precisions = self.layer_precisions.clone();
+        pass.counts_activity = self.gives_penalty;
+        pass.bound = self.bound.clone();
         pass.seen = noted.then(HashMap::new);
         // What comes in as f32 goes on in f64 where that is what the file says.
         let given = |(i, x): (usize, &Tensor)| {
@@ -398,16 +423,16 @@ impl KerasModel {
         // Keras's `evaluate` counts it too.
         let counts_penalty = !net.is_predicting();
         let outputs = self.block.run(&mut Cx { net, pass: &mut pass }, &inputs, &self.logits)?;
-        if outputs.iter().any(|(_, mask)| mask.is_some()) {
-            return Err(refuse(
-                "has a mask that reaches the model's output, where Keras masks the loss; this is not supported",
-            ));
-        }
-        let mut tensors: Vec<Tensor> = outputs.into_iter().map(|(y, _)| y).collect();
+        let masked: Vec<usize> = (0..outputs.len()).filter(|&i| outputs[i].1.is_some()).collect();
+        let (mut tensors, masks): (Vec<Tensor>, Vec<Option<Tensor>>) = outputs.into_iter().unzip();
         if let Some(penalty) = pass.penalty.filter(|_| counts_penalty) {
             tensors.push(penalty);
         }
-        Ok((tensors.into(), pass.seen.unwrap_or_default()))
+        // Keras's loss leaves out what is masked.
+        if self.gives_masks && counts_penalty {
+            tensors.extend(masks.into_iter().flatten());
+        }
+        Ok((tensors.into(), pass.seen.unwrap_or_default(), masked))
     }
 
     /// Whether an output is what goes into a last softmax or sigmoid, which is left to the loss: see [`crate::Compiled`].
@@ -448,7 +473,7 @@ pub(crate) fn trains(root: &Layer) -> bool {
 
 impl Model for KerasModel {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
-        self.run(net, inputs, false).map(|(outputs, _)| outputs)
+        self.run(net, inputs, false).map(|(outputs, ..)| outputs)
     }
 }
 

@@ -8,6 +8,7 @@ use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
+use crate::optimizer_more::{self, Muon};
 
 /// How fast Nadam's momentum comes to its full size.
 const NADAM_DECAY: f64 = 0.96;
@@ -27,6 +28,10 @@ pub struct KerasOptimizer {
     pub lr: f64,
     /// The share of lr that a parameter shrinks by at every step, beside the update.
     pub weight_decay: Option<f64>,
+    /// How slowly averages of the parameters follow, and after how many steps they take the parameters' place, where they do.
+    pub average: Option<(f64, Option<u64>)>,
+    /// After how many steps an update is made, of the mean of their gradients; none for every step.
+    pub accumulate: Option<u64>,
 }
 
 /// The formula of an optimizer.
@@ -95,6 +100,17 @@ pub enum Rule {
     },
     /// Ftrl; the learning rate in it is not read.
     Ftrl(Ftrl),
+    /// Adam whose step has the size of the parameter.
+    Lamb {
+        /// How slowly the first moment follows.
+        beta1: f64,
+        /// How slowly the second moment follows.
+        beta2: f64,
+        /// Added to the root.
+        eps: f64,
+    },
+    /// Matrices by their orthogonal direction, others by Adam.
+    Muon(Muon),
     /// Lion.
     Lion {
         /// The share of the momentum in the step.
@@ -107,6 +123,19 @@ pub enum Rule {
 impl KerasOptimizer {
     /// The slots in the order of the file: groups of slots, each group's for every parameter in turn.
     pub(crate) fn file_order(&self) -> Vec<Vec<&'static str>> {
+        let before = [self.average.map(|_| vec!["average"]), self.accumulate.map(|_| vec!["accumulated"])];
+        before.into_iter().flatten().chain(self.own_order()).collect()
+    }
+
+    /// The shape of a slot of a parameter; none where it has none such.
+    pub(crate) fn slot_shape(&self, slot: &str, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
+        match (&self.rule, slot, shape) {
+            (Rule::Muon(muon), "velocity", _) if !muon.is_adams(name, shape) => None,
+            _ => Some(shape.to_vec()),
+        }
+    }
+
+    fn own_order(&self) -> Vec<Vec<&'static str>> {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),
             Rule::Sgd { .. } | Rule::Lion { .. } => vec![vec!["momentum"]],
@@ -121,6 +150,8 @@ impl KerasOptimizer {
             Rule::Adagrad { .. } => vec![vec!["sum"]],
             Rule::Adadelta { .. } => vec![vec!["squares", "steps"]],
             Rule::Ftrl(_) => vec![vec!["sum", "linear"]],
+            Rule::Lamb { .. } => vec![vec!["m", "v"]],
+            Rule::Muon(_) => vec![vec!["momentum", "velocity"]],
         }
     }
 }
@@ -132,7 +163,7 @@ impl KerasOptimizer {
     }
 }
 
-fn follow(old: &Tensor, new: &Tensor, share: f64) -> RunResult<Tensor> {
+pub(crate) fn follow(old: &Tensor, new: &Tensor, share: f64) -> RunResult<Tensor> {
     old.add(&new.sub(old)?.mul_scalar(share)?)
 }
 
@@ -142,12 +173,12 @@ fn mix(old: &Tensor, new: &Tensor, keep: f64) -> RunResult<Tensor> {
 }
 
 /// 1 - βᵗ, in f64.
-fn one_minus_power(beta: f64, count: &Tensor) -> RunResult<Tensor> {
+pub(crate) fn one_minus_power(beta: f64, count: &Tensor) -> RunResult<Tensor> {
     count.cast(DType::F64)?.mul_scalar(rounded(beta).ln())?.exp()?.rsub_scalar(1.0)
 }
 
 /// A setting as Keras has it where it casts it to a variable's type, whichever that is: rounded to f32 first.
-fn rounded(setting: f64) -> f64 {
+pub(crate) fn rounded(setting: f64) -> f64 {
     f64::from(setting as f32)
 }
 
@@ -163,6 +194,8 @@ impl Optimizer for KerasOptimizer {
             Rule::Adadelta { .. } => "keras adadelta",
             Rule::Ftrl(_) => "keras ftrl",
             Rule::Lion { .. } => "keras lion",
+            Rule::Lamb { .. } => "keras lamb",
+            Rule::Muon(_) => "keras muon",
         }
     }
 
@@ -171,12 +204,21 @@ impl Optimizer for KerasOptimizer {
     }
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
-        if let Rule::Ftrl(ftrl) = self.rule {
-            return ftrl.slots(param);
-        }
         let start = if let Rule::Adagrad { start, .. } = self.rule { start } else { 0.0 };
-        let slot = |name| Slot { init: start, ..Slot::zeros(name, param) };
-        let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().map(slot).collect();
+        let own: Vec<Slot> = if let Rule::Ftrl(ftrl) = self.rule { ftrl.slots(param) } else { Vec::new() };
+        let slot = |name: &'static str| {
+            let shape = self.slot_shape(name, &param.name, &param.ty.shape)?;
+            let is_before = name == "average" || name == "accumulated";
+            if let Some(own) = own.iter().find(|own| own.name == name) {
+                return Some(own.clone());
+            }
+            Some(Slot {
+                name,
+                ty: Type::new(param.ty.dtype, &shape[..]),
+                init: if is_before { 0.0 } else { start },
+            })
+        };
+        let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().filter_map(slot).collect();
         if let Rule::Nadam { .. } = self.rule {
             // The product of all momentums so far. Keras keeps one for all parameters, see `shared`.
             slots.push(Slot { name: PRODUCT, ty: Type::new(param.ty.dtype, []), init: 1.0 });
@@ -186,6 +228,7 @@ impl Optimizer for KerasOptimizer {
 
     /// The size of a step, and what else all updates share.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> RunResult<Vec<Tensor>> {
+        let count = &self.counted(count)?;
         let wide = rate.cast(DType::F64)?;
         let size = match self.rule {
             Rule::Adam { beta1, beta2, .. } => {
@@ -220,6 +263,69 @@ impl Optimizer for KerasOptimizer {
         grad: &Tensor,
         slots: &[Tensor],
     ) -> RunResult<(Tensor, Vec<Tensor>)> {
+        // Averages and sums of gradients stand before what the formula keeps.
+        let (before, slots) = slots.split_at(
+            (usize::from(self.average.is_some()) + usize::from(self.accumulate.is_some())).min(slots.len()),
+        );
+        let mut kept: Vec<Tensor> = Vec::new();
+        let count = self.counted(at.count)?;
+        let own_at = &UpdateAt { count: &count, ..*at };
+        let (mut new, mut own) = match (self.accumulate, before.last()) {
+            (Some(steps), Some(sum)) => {
+                let sum = sum.add(grad)?;
+                let (new, own) =
+                    self.step(own_at, value, &sum.mul_scalar(1.0 / steps.max(1) as f64)?, slots)?;
+                let is_due = every(at.count, steps)?;
+                let chosen =
+                    |new: &Tensor, old: &Tensor| is_due.broadcast(new.shape().clone())?.select(new, old);
+                let own =
+                    own.iter().zip(slots).map(|(new, old)| chosen(new, old)).collect::<RunResult<_>>()?;
+                kept.push(chosen(&sum.full_like(sum.ty().clone(), 0.0)?, &sum)?);
+                (chosen(&new, value)?, own)
+            }
+            _ => self.step(own_at, value, grad, slots)?,
+        };
+        if let (Some((momentum, often)), Some(average)) = (self.average, before.first()) {
+            let mixed = mix(average, &new, rounded(momentum))?;
+            let first = at.count.equal(&at.count.full_like(Type::new(at.count.dtype(), []), 1.0)?)?;
+            let average = first.broadcast(new.shape().clone())?.select(&new, &mixed)?;
+            if let Some(steps) = often {
+                new = every(at.count, steps)?.broadcast(new.shape().clone())?.select(&average, &new)?;
+            }
+            kept.insert(0, average);
+        }
+        kept.append(&mut own);
+        Ok((new, kept))
+    }
+}
+
+/// Whether the number of an update is a multiple of another.
+fn every(count: &Tensor, steps: u64) -> RunResult<Tensor> {
+    let steps = steps.max(1) as f64;
+    let whole = count.mul_scalar(1.0 / steps)?.add_scalar(0.5 / steps)?.floor()?.mul_scalar(steps)?;
+    count.equal(&whole)
+}
+
+impl KerasOptimizer {
+    /// The number of an update as the formula has it: of several steps that make one, all have the same.
+    fn counted(&self, count: &Tensor) -> RunResult<Tensor> {
+        match self.accumulate {
+            None | Some(0 | 1) => Ok(count.clone()),
+            Some(steps) => {
+                let steps = steps as f64;
+                count.add_scalar(-0.5)?.mul_scalar(1.0 / steps)?.floor()?.add_scalar(1.0)
+            }
+        }
+    }
+
+    /// The formula itself.
+    fn step(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> RunResult<(Tensor, Vec<Tensor>)> {
         let Some(size) = at.scalars.first() else { return Err(refuse("gives an optimizer no rate")) };
         let mut grad = grad.clone();
         if let Some(most) = self.clip_norm.filter(|most| *most > 0.0) {
@@ -228,9 +334,18 @@ impl Optimizer for KerasOptimizer {
         } else if let Some(most) = self.clip_value.filter(|most| *most > 0.0) {
             grad = grad.clamp(-most, most)?;
         }
-        let value = match self.weight_decay.and(at.scalars.get(1)) {
-            Some(shrink) => value.mul(shrink)?,
-            None => value.clone(),
+        let value = match (&self.rule, self.weight_decay.and(at.scalars.get(1))) {
+            (Rule::Muon(muon), _) if muon.is_adams(&at.param.name, &at.param.ty.shape) => match muon
+                .adam_decay
+            {
+                Some(decay) => {
+                    let shrink = at.rate.cast(DType::F64)?.mul_scalar(-rounded(decay))?.add_scalar(1.0)?;
+                    value.mul(&shrink.cast(value.dtype())?)?
+                }
+                None => value.clone(),
+            },
+            (_, Some(shrink)) => value.mul(shrink)?,
+            (_, None) => value.clone(),
         };
         let slot =
             |i: usize| slots.get(i).ok_or_else(|| refuse("gives an optimizer fewer slots than it has"));
@@ -319,6 +434,10 @@ impl Optimizer for KerasOptimizer {
                 let at = UpdateAt { scalars: &[inverse.clone(), added.clone()], ..*at };
                 ftrl.update(&at, &value, &grad, slots)
             }
+            Rule::Lamb { beta1, beta2, eps } => {
+                optimizer_more::lamb([beta1, beta2, eps], at, &value, &grad, slots)
+            }
+            Rule::Muon(muon) => muon.update(at, &value, &grad, slots),
             Rule::Lion { beta1, beta2 } => {
                 let (beta1, beta2) = (rounded(beta1), rounded(beta2));
                 let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;

@@ -6,13 +6,14 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::named::Named;
 use crate::optimizer::{KerasOptimizer, Rule};
+use crate::optimizer_more::Muon;
 use crate::schedule;
 use crate::settings::Settings;
 
 const PLACE: &str = "the optimizer";
 /// After so many steps without a gradient that is not finite, a loss scale doubles here.
-const GROWTH: usize = 2000;
-/// Settings that change nothing: names, how updates are compiled, and what belongs to averages, which are refused.
+pub(crate) const GROWTH: usize = 2000;
+/// Settings that change nothing: names, how updates are compiled, and what belongs to averages where there are none.
 const IDLE: [&str; 5] =
     ["name", "ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_optimizer"];
 
@@ -62,10 +63,20 @@ impl OptimizerConfig {
 }
 
 fn plain(s: &Settings<'_>) -> Result<OptimizerConfig> {
-    for key in ["use_ema", "loss_scale_factor", "gradient_accumulation_steps"] {
-        if !matches!(s.get(key), Value::Null | Value::Bool(false)) {
-            return Err(s.wrong(key, "this is not supported; name another optimizer"));
-        }
+    // A loss that is scaled, and gradients that are scaled back, are what they were.
+    s.get("loss_scale_factor");
+    let often = |key: &str| if s.is_null(key) { Ok(None) } else { s.units(key).map(|n| Some(n as u64)) };
+    let average = match s.flag("use_ema", false)? {
+        true => Some((s.rate_or("ema_momentum", 0.99)?, often("ema_overwrite_frequency")?)),
+        false => None,
+    };
+    let accumulate = often("gradient_accumulation_steps")?;
+    if accumulate.is_some() && !s.is_null("global_clipnorm") {
+        return Err(s.wrong("global_clipnorm", "with gradient_accumulation_steps this is not supported"));
+    }
+    if accumulate.is_some() && (average.is_some() || is_schedule(s.get("learning_rate"))) {
+        let why = "with averages of the weights or a schedule this is not supported";
+        return Err(s.wrong("gradient_accumulation_steps", why));
     }
     let rule = rule(s)?;
     let (lr, schedule) = rate(s, &rule)?;
@@ -76,6 +87,8 @@ fn plain(s: &Settings<'_>) -> Result<OptimizerConfig> {
         weight_decay: bound("weight_decay")?,
         clip_norm: bound("clipnorm")?,
         clip_value: bound("clipvalue")?,
+        average,
+        accumulate,
     };
     let clip = bound("global_clipnorm")?;
     s.finish(&IDLE)?;
@@ -123,6 +136,33 @@ fn rule(s: &Settings<'_>) -> Result<Rule> {
                 l2: s.at_least("l2_regularization_strength", 0.0, 0.0)?,
                 shrinkage: s.at_least("l2_shrinkage_regularization_strength", 0.0, 0.0)?,
                 beta: s.number_or("beta", 0.0)?,
+            })
+        }
+        "Lamb" => {
+            let (beta1, beta2) = betas(0.999)?;
+            Rule::Lamb { beta1, beta2, eps: eps()? }
+        }
+        "Muon" => {
+            if s.get("exclude_layers").as_array().is_some_and(|list| !list.is_empty()) {
+                return Err(s.wrong("exclude_layers", "patterns of names are not supported"));
+            }
+            let decay = s.get("adam_weight_decay");
+            Rule::Muon(Muon {
+                beta1: beta("adam_beta_1", 0.9)?,
+                beta2: beta("adam_beta_2", 0.999)?,
+                eps: eps()?,
+                adam_decay: if decay.is_null() { None } else { Some(s.number("adam_weight_decay")?) },
+                adam_ratio: s.number_or("adam_lr_ratio", 1.0)?,
+                coefficients: [
+                    s.number_or("muon_a", 3.4445)?,
+                    s.number_or("muon_b", -4.7750)?,
+                    s.number_or("muon_c", 2.0315)?,
+                ],
+                momentum: s.number_or("momentum", 0.95)?,
+                steps: s.units_or("ns_steps", 5)?.min(64),
+                nesterov: s.flag("nesterov", true)?,
+                rms: if s.is_null("rms_rate") { None } else { Some(s.number("rms_rate")?) },
+                spares_embeddings: s.flag("exclude_embeddings", true)?,
             })
         }
         "Lion" => {
@@ -190,16 +230,21 @@ mod tests {
     fn what_an_optimizer_cannot_obey_is_refused_by_name() {
         for (class, config, expected) in [
             ("SGD", json!({"learning_rate": 0.1, "surprise": 2}), "surprise"),
-            ("SGD", json!({"learning_rate": 0.1, "use_ema": true}), "use_ema"),
+            (
+                "SGD",
+                json!({"learning_rate": 0.1, "use_ema": true, "ema_overwrite_frequency": 0}),
+                "ema_overwrite_frequency",
+            ),
             ("SGD", json!({"learning_rate": 0.1, "beta_1": 0.5}), "beta_1"),
             ("SGD", json!({"learning_rate": 0.1, "lr": 0.2}), "two learning rates"),
             (
                 "Adam",
-                json!({"learning_rate": 0.1, "gradient_accumulation_steps": 4}),
+                json!({"learning_rate": 0.1, "gradient_accumulation_steps": 4, "global_clipnorm": 1.0}),
                 "gradient_accumulation_steps",
             ),
             ("Nadam", json!({"learning_rate": 0.1, "decay": 0.004}), "decay"),
-            ("Muon", json!({"learning_rate": 0.1}), "Muon"),
+            ("Muon", json!({"learning_rate": 0.1, "exclude_layers": ["head"]}), "exclude_layers"),
+            ("Newton", json!({"learning_rate": 0.1}), "Newton"),
             ("LossScaleOptimizer", json!({"inner_optimizer": null}), "inner_optimizer"),
             (
                 "LossScaleOptimizer",

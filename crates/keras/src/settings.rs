@@ -223,6 +223,20 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Numbers along `AXES` axes that may be 0: a list, or one number for all.
+    pub(crate) fn amounts<const AXES: usize>(&self, key: &str) -> Result<[usize; AXES]> {
+        match self.get(key) {
+            Value::Array(list) if list.len() == AXES => {
+                let mut amounts = [0; AXES];
+                for (to, from) in amounts.iter_mut().zip(list) {
+                    *to = self.bounded(key, from, MOST_EXTENT)?;
+                }
+                Ok(amounts)
+            }
+            value => Ok([self.bounded(key, value, MOST_EXTENT)?; AXES]),
+        }
+    }
+
     /// Elements before and after each axis: a number, a list of numbers, or a list of pairs.
     pub(crate) fn sides<const AXES: usize>(&self, key: &str) -> Result<[(usize, usize); AXES]> {
         let number = |value: &Value| self.bounded(key, value, MOST_EXTENT);
@@ -294,7 +308,7 @@ impl<'a> Settings<'a> {
     pub(crate) fn finish_layer(&self, idle: &[&str]) -> Result<()> {
         for (key, value) in self.map {
             let blocked = key.ends_with("_constraint") || key == "activity_regularizer" || key == "lora_rank";
-            if blocked && !value.is_null() {
+            if blocked && !value.is_null() && !self.read.borrow().contains(key) {
                 return Err(self.wrong(key, "this is not supported; save the model without it"));
             }
         }

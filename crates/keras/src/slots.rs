@@ -84,7 +84,10 @@ impl KerasModel {
         for group in optimizer.file_order() {
             for Binding { name, path, .. } in trained() {
                 let shape = &self.file.variable(path).ok()?.shape;
-                inner.extend(group.iter().map(|slot| Slot::State(format!("{name}.{slot}"), shape.clone())));
+                let own = |slot: &&str| {
+                    optimizer.slot_shape(slot, name, shape).map(|shape| (format!("{name}.{slot}"), shape))
+                };
+                inner.extend(group.iter().filter_map(own).map(|(name, shape)| Slot::State(name, shape)));
             }
         }
         if let Some(slot) = optimizer.shared() {

@@ -14,6 +14,7 @@ use crate::KerasModel;
 use crate::bind;
 use crate::error::{Error, Result};
 use crate::layer::WeightKind;
+use crate::optimizer_config::GROWTH;
 use crate::slots::{FINITE_STEPS, RATE, SCALE, Slot, UPDATES, fit};
 
 impl KerasModel {
@@ -294,8 +295,25 @@ impl KerasModel {
             Some(Slot::Rate) => of_state(RATE)?,
             Some(Slot::OuterIterations) => whole(0.0),
             Some(Slot::OuterRate) => single(0.0)?,
-            Some(Slot::FiniteSteps) => whole(number(FINITE_STEPS)?.unwrap_or(0.0)),
-            Some(Slot::Scale(start)) => single(number(SCALE)?.unwrap_or(*start))?,
+            // In f32 and f64 nothing is scaled here; Keras counts all the same, and doubles the scale after so many steps.
+            Some(Slot::FiniteSteps) => match number(FINITE_STEPS)? {
+                Some(steps) => whole(steps),
+                None => {
+                    let (before, _) = self.stored_progress().map_err(io::Error::other)?;
+                    let stored = self.read_integer(variable).unwrap_or(0) as f64;
+                    whole((stored + number(UPDATES)?.unwrap_or(0.0) - before as f64).max(0.0) % GROWTH as f64)
+                }
+            },
+            Some(Slot::Scale(start)) => match number(SCALE)? {
+                Some(scale) => single(scale)?,
+                None => {
+                    let (before, _) = self.stored_progress().map_err(io::Error::other)?;
+                    let stored = bind::read_number(&self.file, variable).unwrap_or(*start);
+                    let times = |updates: f64| (updates / GROWTH as f64).floor();
+                    let doubled = times(number(UPDATES)?.unwrap_or(0.0)) - times(before as f64);
+                    single(stored * doubled.max(0.0).exp2())?
+                }
+            },
             Some(Slot::State(name, _)) => of_state(name)?,
             Some(Slot::Shared(names)) => {
                 // Parameters without a gradient did not go on; the product of momentums falls from step to step.

@@ -499,9 +499,9 @@ def refused():
     models = {
         "lambda": keras.Model(row, layers.Lambda(lambda x: x * 2, name="code")(row)),
         "own": keras.Model(row, deep(row)),
-        "conv3d": keras.Sequential([layers.Input((4, 4, 4, 1)), layers.Conv3D(2, 2, name="solid")]),
-        "constraint": keras.Sequential([layers.Input((4,)), layers.Dense(2, kernel_constraint="non_neg", name="held")]),
-        "first": keras.Sequential([layers.Input((2, 4, 4)), layers.Conv2D(2, 2, data_format="channels_first",
+        "spectral": keras.Sequential([layers.Input((4,)), layers.SpectralNormalization(layers.Dense(2), name="normed")]),
+        "stateful": keras.Sequential([layers.Input(batch_shape=(2, 4, 3)), layers.LSTM(2, stateful=True, name="kept")]),
+        "first": keras.Sequential([layers.Input((2, 4, 4)), layers.Conv2D(2, 2, data_format="channels_first", activation="softmax",
                                                                            name="turned")]),
     }
     for name, model in models.items():
@@ -628,7 +628,6 @@ def own():
         "own_schedule": (of(), o.SGD(ExponentialDecay()), "mse", None),
         "own_metric": (of(), "sgd", "mse", [MeanSquaredError(), "mae"]),
         "loss_none": (of(), "sgd", l.MeanSquaredError(reduction=None), None),
-        "loss_sum": (of(), "sgd", l.MeanSquaredError(reduction="sum"), None),
     }
     for name, (model, optimizer, loss, metrics) in models.items():
         model.compile(optimizer, loss, metrics=metrics)
@@ -642,10 +641,79 @@ LAYERS = """Activation Identity ReLU LeakyReLU ELU Softmax PReLU MultiHeadAttent
     MaxPooling1D MaxPooling2D AveragePooling1D AveragePooling2D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D
     GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D Rescaling Normalization LSTM GRU SimpleRNN Flatten Reshape
     Permute RepeatVector ZeroPadding1D ZeroPadding2D ZeroPadding3D Cropping1D Cropping2D Cropping3D UpSampling1D UpSampling2D Resizing
-    Masking Bidirectional TimeDistributed""".split()
-OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion".split()
+    Masking Bidirectional TimeDistributed ActivityRegularization AdditiveAttention Conv3D Conv3DTranspose MaxPooling3D AveragePooling3D
+    AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D AdaptiveAveragePooling1D AdaptiveAveragePooling2D
+    AdaptiveAveragePooling3D UpSampling3D CenterCrop RNN ConvLSTM1D ConvLSTM2D ConvLSTM3D CategoryEncoding Discretization IntegerLookup
+    RandomFlip RandomBrightness RandomContrast RandomCrop RandomInvert RandomGrayscale RandomRotation RandomTranslation RandomZoom
+    RandomShear RandomColorDegeneration RandomColorJitter RandomElasticTransform RandomErasing RandomGaussianBlur RandomHue
+    RandomPerspective RandomPosterization RandomSaturation RandomSharpness RandAugment AugMix MixUp CutMix""".split()
+OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion Lamb Muon".split()
 LOSSES = """SparseCategoricalCrossentropy CategoricalCrossentropy BinaryCrossentropy MeanSquaredError MeanAbsoluteError
-    MeanAbsolutePercentageError MeanSquaredLogarithmicError Huber LogCosh KLDivergence Poisson CosineSimilarity""".split()
+    MeanAbsolutePercentageError MeanSquaredLogarithmicError Huber LogCosh KLDivergence Poisson CosineSimilarity
+    Hinge SquaredHinge CategoricalHinge BinaryFocalCrossentropy CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy Dice
+    Tversky Circle""".split()
+
+
+def volumes():
+    """Volumes, channels first, pooling to a size, and a state of images."""
+    solid = keras.Input((4, 5, 4, 2), name="solid")
+    x = layers.Conv3D(3, 2, padding="same", activation="tanh")(solid)
+    x = layers.Conv3DTranspose(2, 3, strides=2, output_padding=1)(layers.MaxPooling3D(2)(x))
+    x = layers.AdaptiveAveragePooling3D(2)(layers.UpSampling3D(2)(layers.AveragePooling3D(2, padding="same")(x)))
+    film = keras.Input((3, 6, 6, 2), name="film")
+    y = layers.ConvLSTM2D(2, 3, padding="same", return_sequences=True)(film)
+    y = layers.TimeDistributed(layers.CenterCrop(5, 7))(layers.TimeDistributed(layers.Conv2DTranspose(2, 3, strides=2, padding="same"))(y))
+    turned = layers.Permute((4, 1, 2, 3))(y)
+    y = layers.AveragePooling3D(2, data_format="channels_first")(layers.Conv3D(2, (1, 3, 3), data_format="channels_first")(turned))
+    both = layers.Concatenate()([layers.Flatten()(x), layers.Flatten()(y)])
+    return wake(keras.Model([solid, film], layers.Dense(2)(both), name="volumes"))
+
+
+def cells():
+    """Cells in a sequence, one and stacked, statistics of every step, and layers as activations."""
+    line = keras.Input((4, 3))
+    x = layers.RNN([layers.GRUCell(3), layers.LSTMCell(4)], return_sequences=True, go_backwards=True)(line)
+    x = layers.TimeDistributed(layers.BatchNormalization(momentum=0.6))(x)
+    x = layers.Bidirectional(layers.RNN(layers.SimpleRNNCell(3), return_sequences=True))(x)
+    x = layers.AdditiveAttention()([x, layers.Dense(6, activation=layers.LeakyReLU(0.2))(x)])
+    return wake(keras.Model(line, layers.Dense(2)(layers.Flatten()(x)), name="cells"))
+
+
+def hidden():
+    """A mask through merges, attention, norms and operators, and into the loss."""
+    words = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(12, 4, mask_zero=True)(words)
+    y = layers.Add()([x, layers.Dense(4)(x)])
+    y = layers.BatchNormalization(momentum=0.7)(layers.Concatenate()([x, y]))
+    y = layers.MultiHeadAttention(2, 3)(y, y)
+    y = layers.TimeDistributed(layers.Dense(5))(y)
+    return wake(keras.Model(words, layers.LSTM(3, return_sequences=True)(y), name="hidden"))
+
+
+def held():
+    """Constraints of every kind, and what outputs add to the loss."""
+    c = keras.constraints
+    row = keras.Input((5,))
+    x = layers.Dense(4, activation="tanh", kernel_constraint=c.MaxNorm(0.7), bias_constraint=c.NonNeg(), activity_regularizer="l2")(row)
+    x = layers.Dense(4, kernel_constraint=c.MinMaxNorm(0.3, 0.8, 0.5))(layers.ActivityRegularization(l1=0.02)(x))
+    return wake(keras.Model(row, layers.Dense(2, kernel_constraint=c.UnitNorm())(x), name="held"))
+
+
+def added():
+    """What was once refused."""
+    keras.utils.set_random_seed(8)
+    o, l = keras.optimizers, keras.losses
+    case("volumes", volumes(), [random(3, 4, 5, 4, 2), random(3, 3, 6, 6, 2)], random(3, 2), o.Lamb(0.01), l.Huber())
+    case("cells", cells(), random(5, 4, 3), random(5, 2), o.SGD(0.05, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3), "mse")
+    short = np.arange(24).reshape(4, 6).astype(np.int32) * 5 % 11 + 1
+    short[1, 3:] = 0
+    short[2, 5:] = 0
+    # Under other optimizers TensorFlow squares the gradient of every word by itself.
+    case("hidden", hidden(), short, random(4, 6, 3), o.SGD(0.1), "mse")
+    case("held", held(), random(6, 5), random(6, 2), o.Adam(0.02, gradient_accumulation_steps=3), l.MeanSquaredError(reduction="sum"))
+    labels = np.eye(2, dtype="float32")[classes(6, 2)]
+    case("focal", small("focal"), random(6, 5), labels, o.Muon(0.02), l.CategoricalFocalCrossentropy(from_logits=True, gamma=1.5), warm=2)
+    case("overlap", small("overlap"), random(6, 5), labels, o.Adam(0.02), l.Dice(), warm=2)
 
 
 def configurations():
@@ -659,7 +727,13 @@ def configurations():
         "GroupQueryAttention": [2, 2, 1], "LSTM": [2], "MultiHeadAttention": [2, 2], "Permute": [(2, 1)], "RepeatVector": [2],
         "Rescaling": [2.0], "Reshape": [(2, 3)], "Resizing": [4, 4], "SeparableConv1D": [2, 3], "SeparableConv2D": [2, 3],
         "SimpleRNN": [2], "SpatialDropout1D": [0.1], "SpatialDropout2D": [0.1], "SpatialDropout3D": [0.1],
-        "TimeDistributed": [layers.Dense(2)],
+        "TimeDistributed": [layers.Dense(2)], "Conv3D": [2, 3], "Conv3DTranspose": [2, 3], "AveragePooling3D": [2],
+        "AdaptiveMaxPooling1D": [2], "AdaptiveMaxPooling2D": [2], "AdaptiveMaxPooling3D": [2], "AdaptiveAveragePooling1D": [2],
+        "AdaptiveAveragePooling2D": [2], "AdaptiveAveragePooling3D": [2], "CenterCrop": [4, 4], "RNN": [layers.LSTMCell(2)],
+        "ConvLSTM1D": [2, 3], "ConvLSTM2D": [2, 3], "ConvLSTM3D": [2, 3], "CategoryEncoding": [4], "Discretization": [[0.0, 1.0]],
+        "IntegerLookup": [None, 1, None, -1, [3, 4]], "RandomBrightness": [0.1], "RandomContrast": [0.1], "RandomCrop": [4, 4],
+        "RandomRotation": [0.1], "RandomTranslation": [0.1, 0.1], "RandomZoom": [0.1], "RandomColorDegeneration": [0.1],
+        "RandomHue": [0.1], "RandomPosterization": [4], "RandomSaturation": [0.1], "RandomSharpness": [0.1],
     }
     stored = keras.saving.serialize_keras_object
     return {
@@ -761,6 +835,9 @@ if __name__ == "__main__":
         applications(sys.argv[2])
     elif sys.argv[1:2] == ["--several"]:
         several()
+    elif sys.argv[1:2] == ["--added"]:
+        ONLY = sys.argv[2:]
+        added()
     elif sys.argv[1:2] == ["--obeyed"]:
         obeyed()
     else:

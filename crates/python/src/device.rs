@@ -7,7 +7,7 @@ use plimsoll::prelude::Device;
 
 use crate::errors::Failure;
 
-/// The device of a name: `cpu`, `cuda`, `cuda:1`, `auto`.
+/// The device of a name: `cpu`, `cuda`, `cuda:1`.
 pub fn device(name: &str) -> Result<Device, Failure> {
     static DEVICES: Mutex<Option<HashMap<String, Device>>> = Mutex::new(None);
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,13 @@
 //! Activations, by name and as layers.
 
-use plimsoll_graph::{SoftmaxOps, TensorOps, Type};
+use plimsoll_graph::{CumulativeOps, GradientOps, SoftmaxOps, SortOps, TensorOps, Type};
 use plimsoll_nn::{Activation as Nn, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
 use super::{Table, trained};
 use crate::error::Result;
-use crate::layer::{Made, Masks};
+use crate::layer::{Made, Masks, Penalty};
 use crate::named::Named;
 use crate::settings::Settings;
 
@@ -15,6 +15,13 @@ pub(crate) const TABLE: Table = &[
     ("Activation", |s| {
         let activation = s.activation("activation")?;
         Ok(Made::unary(move |cx, x| cx.finish(&activation, x)).ends(&activation).masks(Masks::Pass))
+    }),
+    ("ActivityRegularization", |s| {
+        let activity = Penalty { l1: s.number_or("l1", 0.0)?, l2: s.number_or("l2", 0.0)? };
+        s.get("activity_regularizer");
+        let mut made = Made::plain(|x| Ok(x.clone())).masks(Masks::Pass);
+        made.activity = Some(activity);
+        Ok(made)
     }),
     ("Identity", |_| Ok(Made::plain(|x| Ok(x.clone())).masks(Masks::Pass))),
     ("ReLU", |s| {
@@ -33,10 +40,22 @@ pub(crate) const TABLE: Table = &[
         Ok(Made::plain(move |x| Nn::Elu(alpha).apply(x)).masks(Masks::Pass))
     }),
     ("Softmax", |s| {
-        let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
-        let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-        let activation = if axis == -1 { Activation::Softmax } else { Activation::SoftmaxAt(axis as isize) };
-        Ok(Made::unary(move |cx, x| cx.finish(&activation, x)).ends(&activation).masks(Masks::Refuse))
+        let axes = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+        let activation = match axes[..] {
+            [-1] => Activation::Softmax,
+            [axis] => Activation::SoftmaxAt(axis as isize),
+            _ => return several(s, axes),
+        };
+        Ok(Made::with(Vec::new(), move |cx, args| {
+            let (x, mask) = (args.one()?, args.mask());
+            let Some(shown) = mask else { return Ok(vec![cx.finish(&activation, x)?]) };
+            // What is hidden is as far down as Keras puts it.
+            let far = if x.dtype() == plimsoll_graph::DType::F16 { -6e4 } else { -1e9 };
+            let hidden =
+                shown.cast(plimsoll_graph::DType::F32)?.rsub_scalar(1.0)?.mul_scalar(far)?.cast(x.dtype())?;
+            Ok(vec![activation.apply(&x.add(&hidden)?)?])
+        })
+        .masks(Masks::Read))
     }),
     ("PReLU", |s| {
         let shared = if s.is_null("shared_axes") { Vec::new() } else { s.integers("shared_axes")? };
@@ -72,10 +91,12 @@ pub(crate) enum Activation {
     SparsePlus,
     SparseSigmoid,
     Glu,
+    Sparsemax,
+    Relu { slope: f64, most: Option<f64>, threshold: f64 },
     Of(Nn),
 }
 
-const BY_NAME: [(&str, Activation); 31] = [
+const BY_NAME: [(&str, Activation); 32] = [
     ("linear", Activation::Linear),
     ("relu", Activation::Of(Nn::Relu)),
     ("relu6", Activation::Of(Nn::Relu6)),
@@ -106,6 +127,7 @@ const BY_NAME: [(&str, Activation); 31] = [
     ("sparse_plus", Activation::SparsePlus),
     ("sparse_sigmoid", Activation::SparseSigmoid),
     ("glu", Activation::Glu),
+    ("sparsemax", Activation::Sparsemax),
     ("gelu_tanh", Activation::Of(Nn::GeluTanh)),
 ];
 
@@ -118,8 +140,23 @@ impl Activation {
         }
         let named = Named::read(value, &format!("{key} of {}", settings.place))?;
         if value.get("config").is_some_and(Value::is_object) {
-            return Err(settings
-                .wrong(key, "a layer as an activation is not supported; put the layer after this one"));
+            let own = named.settings(settings.place);
+            let of_layer = match named.name {
+                "LeakyReLU" => Some(Activation::Of(Nn::LeakyRelu(own.number_or("negative_slope", 0.3)?))),
+                "ELU" => Some(Activation::Of(Nn::Elu(own.number_or("alpha", 1.0)?))),
+                "Softmax" if own.get("axis").as_i64().unwrap_or(-1) == -1 => Some(Activation::Softmax),
+                "ReLU" => Some(Activation::Relu {
+                    slope: own.number_or("negative_slope", 0.0)?,
+                    most: if own.is_null("max_value") { None } else { Some(own.number("max_value")?) },
+                    threshold: own.number_or("threshold", 0.0)?,
+                }),
+                "Activation" => return Activation::read(&own, "activation"),
+                _ => None,
+            };
+            return of_layer.ok_or_else(|| {
+                settings
+                    .wrong(key, "this layer as an activation is not supported; put the layer after this one")
+            });
         }
         let name = named.name;
         let found = BY_NAME.iter().find(|(known, _)| *known == name);
@@ -162,6 +199,8 @@ impl Activation {
                 near.add_scalar(1.0)?.square()?.mul_scalar(0.25)?.add(&x.add_scalar(-1.0)?.relu()?)
             }
             Activation::SparseSigmoid => x.clamp(-1.0, 1.0)?.add_scalar(1.0)?.mul_scalar(0.5),
+            Activation::Sparsemax => sparsemax(x),
+            Activation::Relu { slope, most, threshold } => relu(x, *slope, *most, *threshold),
             Activation::Glu => {
                 let last = x.shape().last().copied().unwrap_or(0);
                 let parts = x.split(-1, &[last / 2, last - last / 2])?;
@@ -169,6 +208,38 @@ impl Activation {
             }
         }
     }
+}
+
+/// A softmax over several axes at once.
+fn several(s: &Settings<'_>, axes: Vec<i64>) -> Result<Made> {
+    if axes.is_empty() {
+        return Err(s.wrong("axis", "an axis should be named"));
+    }
+    Ok(Made::plain(move |x| {
+        let rank = x.shape().rank() as i64;
+        let mut places: Vec<usize> =
+            axes.iter().map(|&i| if i < 0 { i + rank } else { i }.max(0) as usize).collect();
+        places.sort_unstable();
+        let most = x.max(&places, true)?.stop_gradient()?;
+        let shares = x.sub(&most)?.exp()?;
+        shares.div(&shares.sum(&places, true)?)
+    })
+    .masks(Masks::Refuse))
+}
+
+/// The nearest point to x where all elements are shares and add up to 1: max(x - τ, 0), with τ from the largest elements.
+fn sparsemax(x: &Tensor) -> RunResult<Tensor> {
+    let last = x.shape().rank().saturating_sub(1);
+    let n = x.shape().last().copied().unwrap_or(0);
+    let sorted = x.sort(-1, true)?;
+    let sums = sorted.cumsum(-1)?.add_scalar(-1.0)?;
+    let rank = x.iota_like(Type::new(x.dtype(), [n]), 0)?.add_scalar(1.0)?;
+    // As many as stay above what they would be lowered by.
+    let stays = sorted.mul(&rank)?.greater(&sums)?.cast(x.dtype())?.stop_gradient()?;
+    let count = stays.sum(&[last], true)?;
+    let is_last = rank.equal(&count)?.cast(x.dtype())?;
+    let tau = sums.mul(&is_last)?.sum(&[last], true)?.div(&count)?;
+    x.sub(&tau)?.relu()
 }
 
 /// Keras's relu with all its settings: x from the threshold on, at most `most`; below it slope · (x - threshold).

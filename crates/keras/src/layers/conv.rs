@@ -127,30 +127,67 @@ fn conv<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
 fn transpose<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
     let sliding = Sliding::read::<AXES>(s)?;
     let activation = sliding.activation;
-    if !s.is_null("output_padding") {
-        return Err(s.wrong("output_padding", "this is not supported; leave it out"));
-    }
     if s.units_or("groups", 1)? != 1 {
         return Err(s.wrong("groups", "only one is taken here"));
     }
     let filters = s.units("filters")?;
+    let added = if s.is_null("output_padding") { None } else { Some(s.amounts::<AXES>("output_padding")?) };
+    // Of one axis, the other is the height of an image of one line.
+    let added = added.map(|added| [if AXES == 1 { 0 } else { added[0] }, added[AXES - 1]]);
+    let is_same = sliding.pad == Padding::Same;
+    let (mut pads, mut extra) = ([(0, 0); 2], [0; 2]);
+    for axis in 0..2 {
+        let reach = (sliding.window[axis] - 1) * sliding.dilation[axis] + 1;
+        let Transposed { cut, more } =
+            transposed(reach, sliding.stride[axis], is_same, added.map(|a| a[axis]))
+                .ok_or_else(|| s.wrong("output_padding", "it does not go with the stride and the window"))?;
+        (pads[axis], extra[axis]) = (cut, more);
+    }
+    let mut geometry = sliding.geometry(1);
+    match (is_same, added) {
+        (true, None) => extra = [0; 2],
+        _ => geometry.pad = Padding::Explicit(pads),
+    }
     let init = s.init("kernel_initializer", sliding.area() * filters, sliding.area() * 16);
     Ok(Made::weighted(kernel_and_bias(s, sliding.bias)?, move |cx, x| {
         let (x, channels) = sliding.images(x)?;
         let w = cx.param("kernel", &sliding.filter([filters, channels])[..], init)?;
         let b = cx.optional(sliding.bias, "bias", [filters], sliding.bias_init)?;
-        // Where a stride is wider than its window, the last window's gap is part of the result.
-        let mut extra = [0; 2];
-        if sliding.pad == Padding::Valid {
-            for axis in 0..2 {
-                let reach = (sliding.window[axis] - 1) * sliding.dilation[axis] + 1;
-                extra[axis] = sliding.stride[axis].saturating_sub(reach);
-            }
-        }
-        let y = x.conv_transpose2d(&sliding.widened(&w)?, b.as_ref(), sliding.geometry(1), extra)?;
+        let y = x.conv_transpose2d(&sliding.widened(&w)?, b.as_ref(), geometry, extra)?;
         sliding.result(cx, &y)
     })
     .ends(&activation))
+}
+
+/// What is cut off a transposed convolution along an axis, before and after, and what is added after it.
+pub(super) struct Transposed {
+    pub cut: (usize, usize),
+    pub more: usize,
+}
+
+/// As Keras has it: `reach` is the window with its gaps, `added` what the layer says is to be added. None where that cannot be.
+pub(super) fn transposed(
+    reach: usize,
+    stride: usize,
+    is_same: bool,
+    added: Option<usize>,
+) -> Option<Transposed> {
+    let (left, right) = match (is_same, added) {
+        // Where a stride is wider than its window, the last window's gap is part of the result.
+        (false, added) => (reach - 1, reach - 1 + added.unwrap_or(stride.saturating_sub(reach))),
+        (true, added) => {
+            let all = match added {
+                None => stride + reach - 2,
+                Some(added) => (reach + reach % 2 + added).checked_sub(2)?,
+            };
+            let left = (all / 2 + all % 2).min(reach - 1);
+            (left, all - left)
+        }
+    };
+    Some(Transposed {
+        cut: (reach - 1 - left, (reach - 1).saturating_sub(right)),
+        more: right.saturating_sub(reach - 1),
+    })
 }
 
 fn depthwise<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {

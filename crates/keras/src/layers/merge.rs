@@ -1,11 +1,11 @@
 //! Layers of several inputs.
 
-use plimsoll_graph::TensorOps;
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use super::Table;
 use crate::error::{Result, refuse};
-use crate::layer::{Made, Masks};
+use crate::layer::{Args, Made, Masks};
 use crate::settings::Settings;
 
 pub(crate) const TABLE: Table = &[
@@ -15,17 +15,21 @@ pub(crate) const TABLE: Table = &[
     ("Maximum", |_| Ok(fold(|a, b| a.maximum(b)))),
     ("Minimum", |_| Ok(fold(|a, b| a.minimum(b)))),
     ("Average", |_| {
-        Ok(Made::with(Vec::new(), |_, args| {
+        Ok(Made::with(Vec::new(), |cx, args| {
+            cx.pass.mask = common(args)?;
             let all = args.all();
             Ok(vec![folded(&all, &|a, b| a.add(b))?.mul_scalar(1.0 / all.len() as f64)?])
         })
-        .masks(Masks::Refuse))
+        .masks(Masks::Read))
     }),
     ("Concatenate", |s| {
         let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
         let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-        Ok(Made::with(Vec::new(), move |_, args| Ok(vec![concat(&args.all(), axis as isize)?]))
-            .masks(Masks::Refuse))
+        Ok(Made::with(Vec::new(), move |cx, args| {
+            cx.pass.mask = joined(args, axis)?;
+            Ok(vec![concat(&args.all(), axis as isize)?])
+        })
+        .masks(Masks::Read))
     }),
     ("Dot", dot),
 ];
@@ -41,16 +45,64 @@ pub(crate) fn concat(all: &[&Tensor], axis: isize) -> RunResult<Tensor> {
 }
 
 fn fold(f: impl Fn(&Tensor, &Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
-    Made::with(Vec::new(), move |_, args| Ok(vec![folded(&args.all(), &f)?])).masks(Masks::Refuse)
+    Made::with(Vec::new(), move |cx, args| {
+        cx.pass.mask = common(args)?;
+        Ok(vec![folded(&args.all(), &f)?])
+    })
+    .masks(Masks::Read)
+}
+
+/// What all masks of the inputs show; an input without one shows all.
+fn common(args: &Args) -> RunResult<Option<Tensor>> {
+    let mut found: Option<Tensor> = None;
+    for mask in args.masks().into_iter().flatten() {
+        found = Some(match found {
+            Some(all) => all.and(mask)?,
+            None => mask.clone(),
+        });
+    }
+    Ok(found)
+}
+
+/// The mask of inputs that are joined: along the steps their masks one after the other, along channels what all show.
+fn joined(args: &Args, axis: i64) -> RunResult<Option<Tensor>> {
+    let (all, masks) = (args.all(), args.masks());
+    if masks.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let rank = all.first().map_or(0, |x| x.shape().rank()) as i64;
+    let place = if axis < 0 { axis + rank } else { axis };
+    if place + 1 == rank {
+        return common(args);
+    }
+    let steps = |x: &Tensor, mask: &Option<&Tensor>| match mask {
+        Some(mask) if mask.shape().rank() as i64 > place => Ok((*mask).clone()),
+        Some(_) => Err(refuse("joins tensors with masks along an axis that these do not have")),
+        None => {
+            let shape: Vec<usize> = x.shape()[..2.min(x.shape().rank())].to_vec();
+            x.full_like(Type::new(DType::Bool, &shape[..]), 1.0)
+        }
+    };
+    let masks = all.iter().zip(&masks).map(|(x, mask)| steps(x, mask)).collect::<RunResult<Vec<_>>>()?;
+    let bytes = masks.iter().map(|mask| mask.cast(DType::U8)).collect::<RunResult<Vec<_>>>()?;
+    Ok(Some(concat(&bytes.iter().collect::<Vec<_>>(), place as isize)?.cast(DType::Bool)?))
 }
 
 fn folded(all: &[&Tensor], f: &dyn Fn(&Tensor, &Tensor) -> RunResult<Tensor>) -> RunResult<Tensor> {
     let Some((first, rest)) = all.split_first() else { return Err(refuse("merges nothing")) };
-    // Keras aligns inputs of different ranks in its own way.
-    if rest.iter().any(|x| x.shape().rank() != first.shape().rank()) {
-        return Err(refuse("merges tensors of different ranks, which is not supported; reshape them alike"));
-    }
-    rest.iter().try_fold((*first).clone(), |sum, x| f(&sum, x))
+    // Keras gives those of fewer axes more of them behind the batch.
+    let rank = all.iter().map(|x| x.shape().rank()).max().unwrap_or(0);
+    let alike = |x: &Tensor| -> RunResult<Tensor> {
+        let more = rank - x.shape().rank();
+        if more == 0 {
+            return Ok(x.clone());
+        }
+        let (batch, own) = x.shape().split_at(1.min(x.shape().rank()));
+        let shape: Vec<usize> =
+            batch.iter().copied().chain(std::iter::repeat_n(1, more)).chain(own.iter().copied()).collect();
+        x.reshape(&shape[..])
+    };
+    rest.iter().try_fold(alike(first)?, |sum, x| f(&sum, &alike(x)?))
 }
 
 /// Products of two inputs along an axis each: of rank 2 or 3.

@@ -4,9 +4,14 @@
 
 mod activation;
 mod attention;
+mod augment;
+mod category;
+mod channels_first;
 mod conv;
+mod conv_lstm;
 mod dense;
 mod einsum;
+mod function;
 mod merge;
 mod noise;
 mod norm;
@@ -16,12 +21,15 @@ mod preprocess;
 mod recurrent;
 mod recurrent_cell;
 mod reshape;
+mod resize;
+mod volume;
 mod wrapper;
 
 pub(crate) use activation::Activation;
 
 use plimsoll_formats::keras::Layer;
 
+use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::layer::{Made, Penalty, Weight, WeightKind};
 use crate::named::{Named, is_kerass};
@@ -33,10 +41,13 @@ pub(crate) type Maker = fn(&Settings<'_>) -> Result<Made>;
 /// A family's classes.
 pub(crate) type Table = &'static [(&'static str, Maker)];
 
-const FAMILIES: [Table; 11] = [
+const FAMILIES: [Table; 16] = [
     activation::TABLE,
     attention::TABLE,
+    augment::TABLE,
+    category::TABLE,
     conv::TABLE,
+    conv_lstm::TABLE,
     dense::TABLE,
     merge::TABLE,
     noise::TABLE,
@@ -45,18 +56,23 @@ const FAMILIES: [Table; 11] = [
     preprocess::TABLE,
     recurrent::TABLE,
     reshape::TABLE,
+    resize::TABLE,
+    volume::TABLE,
 ];
 
 /// Settings by class that are known to change nothing in what is computed here, beside those of all layers.
 const IDLE: [(&[&str], &[&str]); 6] = [
     // How it is computed, and how a bias started.
-    (&["LSTM", "GRU", "SimpleRNN"], &["unroll", "implementation", "use_cudnn", "unit_forget_bias"]),
+    (
+        &["LSTM", "GRU", "SimpleRNN", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"],
+        &["unroll", "implementation", "use_cudnn", "unit_forget_bias"],
+    ),
     (&["MultiHeadAttention", "GroupQueryAttention"], &["flash_attention"]),
     (&["MultiHeadAttention"], &["query_shape", "key_shape", "value_shape"]),
     (&["Embedding"], &["input_length"]),
     // One device has all samples; the others belong to a renorm, which is refused.
     (&["BatchNormalization"], &["synchronized", "fused", "renorm_clipping", "renorm_momentum"]),
-    // They belong to padding, which is refused.
+    // Without padding there is nothing to fill; with it, constants are the only way.
     (&["Resizing"], &["fill_mode", "fill_value"]),
 ];
 
@@ -100,20 +116,24 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         return operation::make(layer, place);
     }
     check_own(layer, place)?;
+    if channels_first::is_first(layer) {
+        return channels_first::make(layer, place);
+    }
     let settings = Settings::new(place, class, &layer.config);
     if layer.policy.as_ref().is_some_and(|p| p.name.contains("int8") || p.name.contains("float8")) {
         return Err(settings.unsupported("which is quantized; only floating-point layers are trained, so save the model before it is quantized"));
     }
     let maker = FAMILIES.iter().find_map(|table| table.iter().find(|(name, _)| *name == class));
-    let made = match maker {
+    let mut made = match maker {
         _ if wrapper::CLASSES.contains(&class) => wrapper::make(&settings)?,
         Some((_, make)) => make(&settings)?,
-        None if class.ends_with("3D") => return Err(settings.unsupported(
-            "which runs over three axes; layers over one or two axes are known here, so fold one axis into another or into the batch",
-        )),
         None => return Err(settings.unsupported(
             "which is not known here; build the model in Keras from layers that are (known_classes lists them)",
         )),
+    };
+    made.activity = match made.activity {
+        Some(own) => Some(own),
+        None => penalty(&settings, "activity_regularizer")?,
     };
     settings.finish_layer(&idle(class))?;
     Ok(made)
@@ -150,11 +170,14 @@ pub(crate) fn check_input(layer: &Layer, place: &str) -> Result<()> {
 /// A weight that the optimizer moves, with the regularizer that the settings name for it.
 pub(crate) fn trained(settings: &Settings<'_>, name: &str, regularizer: &str) -> Result<Weight> {
     let penalty = penalty(settings, regularizer)?;
+    // Keras names both alike.
+    let constraint = Constraint::read(settings, &regularizer.replace("_regularizer", "_constraint"))?;
     Ok(Weight {
         holder: String::new(),
         name: name.to_string(),
         kind: WeightKind::Trained,
         penalty,
+        constraint,
         trainable: None,
     })
 }
@@ -166,6 +189,7 @@ pub(crate) fn statistic(name: &str) -> Weight {
         name: name.to_string(),
         kind: WeightKind::Statistic,
         penalty: None,
+        constraint: None,
         trainable: None,
     }
 }
@@ -248,7 +272,8 @@ mod tests {
             ("LSTM", "time_major", json!(true)),
             ("Dense", "quantization_config", json!({"mode": "int8"})),
             ("Dense", "lora_rank", json!(4)),
-            ("Dense", "activity_regularizer", json!({"class_name": "L2", "config": {"l2": 0.1}})),
+            ("Dense", "activity_regularizer", json!({"class_name": "Own", "config": {"l2": 0.1}})),
+            ("Dense", "kernel_constraint", json!({"class_name": "Own", "config": {}})),
             ("BatchNormalization", "virtual_batch_size", json!(4)),
             ("Conv2DTranspose", "groups", json!(2)),
             ("SeparableConv2D", "groups", json!(2)),

@@ -14,9 +14,24 @@ pub(crate) const TABLE: Table = &[
     ("SpatialDropout1D", |s| spatial(s, 3)),
     ("SpatialDropout2D", |s| spatial(s, 4)),
     ("SpatialDropout3D", |s| spatial(s, 5)),
-    ("AlphaDropout", |s| match s.rate("rate")? {
-        0.0 => Ok(Made::plain(|x| Ok(x.clone())).masks(Masks::Pass)),
-        _ => Err(s.unsupported("which is not supported with a rate other than 0")),
+    ("AlphaDropout", |s| {
+        let rate = s.rate("rate")?;
+        let noise = shape_of_noise(s)?;
+        Ok(Made::unary(move |cx, x| {
+            if !cx.is_training() || rate == 0.0 {
+                return Ok(x.clone());
+            }
+            // What is dropped becomes α', and all is brought back to the mean and deviation that a selu keeps.
+            const LOW: f64 = -1.673_263_242_354_377_2 * 1.050_700_987_355_480_5;
+            let a = ((1.0 - rate) * (1.0 + rate * LOW * LOW)).powf(-0.5);
+            let shape = noise_shape(x, noise.as_deref())?.unwrap_or_else(|| x.shape().clone());
+            let (key, stream) = cx.net.draw("dropout")?;
+            let ones = x.full_like(x.ty().with_shape(shape), 1.0 - rate)?;
+            let kept = ones.dropout(rate, &key, stream)?;
+            let dropped = kept.rsub_scalar(1.0)?.mul_scalar(LOW)?;
+            x.mul(&kept)?.add(&dropped)?.mul_scalar(a)?.add_scalar(-a * LOW * rate)
+        })
+        .masks(Masks::Pass))
     }),
     ("StochasticDepth", |s| {
         let rate = s.rate("drop_path_rate")?;
@@ -57,31 +72,34 @@ fn samples_alone(x: &Tensor) -> Shape {
 
 fn dropout(s: &Settings<'_>) -> Result<Made> {
     let rate = s.rate("rate")?;
-    let noise: Option<Vec<Option<usize>>> = match s.get("noise_shape") {
-        Value::Null => None,
-        Value::Array(list) if list.len() <= 8 => Some(
-            list.iter()
-                .map(|n| match n {
-                    Value::Null => Ok(None),
-                    n => n
-                        .as_u64()
-                        .filter(|n| *n <= 1 << 28)
-                        .map(|n| Some(n as usize))
-                        .ok_or_else(|| s.wrong("noise_shape", "it should be a list of lengths")),
-                })
-                .collect::<Result<_>>()?,
-        ),
-        _ => return Err(s.wrong("noise_shape", "it should be a list of lengths")),
-    };
+    let noise = shape_of_noise(s)?;
     Ok(Made::unary(move |cx, x| {
-        let Some(noise) = &noise else { return drop(cx, x, rate, None) };
-        if noise.len() != x.shape().rank() {
-            return Err(refuse(format!("drops {} by a mask of {} axes", x.ty(), noise.len())));
-        }
-        let shape: Shape = x.shape().iter().zip(noise).map(|(&n, noise)| noise.unwrap_or(n)).collect();
-        drop(cx, x, rate, Some(shape))
+        let shape = noise_shape(x, noise.as_deref())?;
+        drop(cx, x, rate, shape)
     })
     .masks(Masks::Pass))
+}
+
+/// The shape of a mask as the settings have it; a length that is not named is the tensor's.
+fn shape_of_noise(s: &Settings<'_>) -> Result<Option<Vec<Option<usize>>>> {
+    let wrong = || s.wrong("noise_shape", "it should be a list of lengths");
+    let length = |n: &Value| match n {
+        Value::Null => Ok(None),
+        n => n.as_u64().filter(|n| *n <= 1 << 28).map(|n| Some(n as usize)).ok_or_else(wrong),
+    };
+    match s.get("noise_shape") {
+        Value::Null => Ok(None),
+        Value::Array(list) if list.len() <= 8 => list.iter().map(length).collect::<Result<_>>().map(Some),
+        _ => Err(wrong()),
+    }
+}
+
+fn noise_shape(x: &Tensor, noise: Option<&[Option<usize>]>) -> RunResult<Option<Shape>> {
+    let Some(noise) = noise else { return Ok(None) };
+    if noise.len() != x.shape().rank() {
+        return Err(refuse(format!("drops {} by a mask of {} axes", x.ty(), noise.len())));
+    }
+    Ok(Some(x.shape().iter().zip(noise).map(|(&n, noise)| noise.unwrap_or(n)).collect()))
 }
 
 fn spatial(s: &Settings<'_>, rank: usize) -> Result<Made> {

@@ -6,7 +6,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 
 use super::{Table, statistic, trained};
 use crate::error::{Result, refuse};
-use crate::layer::{Cx, Made, Masks, Weight};
+use crate::layer::{Cx, Made, Masks, Weight, WeightKind};
 use crate::settings::Settings;
 
 pub(crate) const TABLE: Table = &[
@@ -110,23 +110,43 @@ fn batch(s: &Settings<'_>) -> Result<Made> {
     let (affine, mut weights) = Affine::read(s)?;
     weights.extend([statistic("moving_mean"), statistic("moving_variance")]);
     let (momentum, eps) = (s.number_or("momentum", 0.99)?, s.number_or("epsilon", 1e-3)?);
-    Ok(Made::weighted(weights, move |cx, x| {
+    Ok(Made::with(weights, move |cx, args| {
+        let (x, mask) = (args.one()?, args.mask().cloned());
+        cx.pass.mask = mask.clone();
         let rank = x.shape().rank();
         let place = places(&[axis], x)?[0];
         if place + 1 == rank {
-            return batch_last(cx, x, &affine, momentum, eps);
+            return Ok(vec![batch_last(cx, x, &affine, momentum, eps, mask.as_ref())?]);
         }
-        // Channels elsewhere than last: brought there and back.
-        let order: Vec<usize> = (0..rank).filter(|&i| i != place).chain([place]).collect();
-        let mut back = vec![0; rank];
-        order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
-        batch_last(cx, &x.transpose(&order)?, &affine, momentum, eps)?.transpose(&back)
+        if mask.is_some() {
+            return Err(refuse(
+                "leads a mask into a norm along another axis than the last, which is not supported",
+            ));
+        }
+        let (order, back) = last_and_back(rank, place);
+        let y = batch_last(cx, &x.transpose(&order)?, &affine, momentum, eps, None)?;
+        Ok(vec![y.transpose(&back)?])
     })
-    .masks(Masks::Refuse))
+    .masks(Masks::Read))
+}
+
+/// The order of axes that brings one to the end, and the order that undoes it.
+fn last_and_back(rank: usize, place: usize) -> (Vec<usize>, Vec<usize>) {
+    let order: Vec<usize> = (0..rank).filter(|&i| i != place).chain([place]).collect();
+    let mut back = vec![0; rank];
+    order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
+    (order, back)
 }
 
 /// A frozen layer uses its moving statistics in training too, as Keras has it.
-fn batch_last(cx: &mut Cx<'_>, x: &Tensor, affine: &Affine, momentum: f64, eps: f64) -> RunResult<Tensor> {
+fn batch_last(
+    cx: &mut Cx<'_>,
+    x: &Tensor,
+    affine: &Affine,
+    momentum: f64,
+    eps: f64,
+    mask: Option<&Tensor>,
+) -> RunResult<Tensor> {
     let shape = [width(x)?];
     let (gamma, beta) = affine.get(cx, x, &shape)?;
     let mean = cx.state("moving_mean", shape, Init::Constant(0.0))?;
@@ -134,7 +154,10 @@ fn batch_last(cx: &mut Cx<'_>, x: &Tensor, affine: &Affine, momentum: f64, eps: 
     if !(cx.is_training() && cx.pass.own_trainable) {
         return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
     }
-    let (y, batch_mean, batch_var) = x.batch_norm(&gamma, &beta, eps)?;
+    let (y, batch_mean, batch_var) = match mask {
+        None => x.batch_norm(&gamma, &beta, eps)?,
+        Some(mask) => masked_norm(x, mask, &gamma, &beta, eps)?,
+    };
     // Keras 3 keeps the biased variance, where others keep the unbiased one.
     let follow = |old: &Tensor, new: &Tensor| old.mul_scalar(momentum)?.add(&new.mul_scalar(1.0 - momentum)?);
     cx.update("moving_mean", follow(&mean, &batch_mean)?)?;
@@ -142,16 +165,50 @@ fn batch_last(cx: &mut Cx<'_>, x: &Tensor, affine: &Affine, momentum: f64, eps: 
     Ok(y)
 }
 
+/// Batch norm whose statistics are of what a mask shows, as Keras weighs them.
+fn masked_norm(
+    x: &Tensor,
+    mask: &Tensor,
+    gamma: &Tensor,
+    beta: &Tensor,
+    eps: f64,
+) -> RunResult<(Tensor, Tensor, Tensor)> {
+    let rank = x.shape().rank();
+    if mask.shape()[..] != x.shape()[..rank - 1] {
+        return Err(refuse(format!("norms {} with a mask of {}", x.ty(), mask.ty())));
+    }
+    let wide = x.cast(x.dtype().accumulator())?;
+    let shape: Vec<usize> = x.shape()[..rank - 1].iter().copied().chain([1]).collect();
+    let shown = mask.cast(plimsoll_graph::DType::F32)?.cast(wide.dtype())?.reshape(&shape[..])?;
+    let axes: Vec<usize> = (0..rank - 1).collect();
+    // Keras adds its ε to the number of what is shown.
+    let count = shown.sum(&[], false)?.add_scalar(1e-7)?;
+    let mean = wide.mul(&shown)?.sum(&axes, false)?.div(&count)?;
+    let off = wide.sub(&mean)?;
+    let var = off.square()?.mul(&shown)?.sum(&axes, false)?.div(&count)?;
+    let y = off.mul(&var.add_scalar(eps)?.rsqrt()?)?.mul(gamma)?.add(beta)?;
+    Ok((y.cast(x.dtype())?, mean, var))
+}
+
 fn layer(s: &Settings<'_>) -> Result<Made> {
     let axes = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
-    let (affine, weights) = Affine::read(s)?;
+    let (mut affine, mut weights) = Affine::read(s)?;
     let eps = s.number_or("epsilon", 1e-3)?;
     let is_rms = s.flag("rms_scaling", false)?;
+    if is_rms {
+        // Whatever else is said, it has a scale; a shift, which nobody reads, is stored by older versions alone.
+        affine = Affine { scale: true, center: false };
+        weights = vec![trained(s, "gamma", "gamma_regularizer")?, trained(s, "beta", "beta_regularizer")?];
+        weights[1].kind = WeightKind::Optional;
+    }
     Ok(Made::weighted(weights, move |cx, x| {
         let axes = places(&axes, x)?;
         let rank = x.shape().rank();
         let shape: Vec<usize> = axes.iter().map(|&axis| x.shape()[axis]).collect();
         let (gamma, beta) = affine.get(cx, x, &shape)?;
+        if is_rms && cx.is_bound("beta") {
+            cx.master("beta", &shape[..], Init::Constant(0.0))?;
+        }
         if axes.iter().rev().enumerate().all(|(i, &axis)| axis + i + 1 == rank) && !is_rms {
             return x.layer_norm(&gamma, &beta, eps);
         }
@@ -171,12 +228,17 @@ fn layer(s: &Settings<'_>) -> Result<Made> {
 }
 
 fn group(s: &Settings<'_>) -> Result<Made> {
-    last_axis(s)?;
+    let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
+    let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
     let groups = s.integers("groups")?;
     let [groups] = groups[..] else { return Err(s.wrong("groups", "one number is taken")) };
     let (affine, weights) = Affine::read(s)?;
     let eps = s.number_or("epsilon", 1e-3)?;
     Ok(Made::weighted(weights, move |cx, x| {
+        let (rank, place) = (x.shape().rank(), places(&[axis], x)?[0]);
+        let (order, back) = last_and_back(rank, place);
+        let is_last = place + 1 == rank;
+        let x = &if is_last { x.clone() } else { x.transpose(&order)? };
         let channels = width(x)?;
         // -1 is one group a channel.
         let groups = if groups == -1 { channels } else { groups.max(0) as usize };
@@ -184,7 +246,8 @@ fn group(s: &Settings<'_>) -> Result<Made> {
             return Err(refuse(format!("cuts {channels} channels in {groups} groups")));
         }
         let (gamma, beta) = affine.get(cx, x, &[channels])?;
-        x.group_norm(&gamma, &beta, groups, eps)
+        let y = x.group_norm(&gamma, &beta, groups, eps)?;
+        if is_last { Ok(y) } else { y.transpose(&back) }
     })
     .masks(Masks::Pass))
 }

@@ -7,13 +7,13 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
 use super::activation::relu;
-use super::merge;
 use super::reshape::resolved;
+use super::{function, merge};
 use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Made, Masks};
 use crate::settings::Settings;
 
-type Binary = fn(&Tensor, &Tensor) -> RunResult<Tensor>;
+pub(super) type Binary = fn(&Tensor, &Tensor) -> RunResult<Tensor>;
 type Unary = fn(&Tensor) -> RunResult<Tensor>;
 type Reduction = fn(&Tensor, &[usize], bool) -> RunResult<Tensor>;
 
@@ -98,11 +98,12 @@ pub(crate) fn is_known(class: &str) -> bool {
         || UNARY.iter().any(|(name, _)| *name == class)
         || REDUCTIONS.iter().any(|(name, _)| *name == class)
         || OTHERS.contains(&class)
+        || function::TABLE.iter().any(|(name, _)| *name == class)
 }
 
 /// Operands in one element type, as Keras promotes them: floating point over integers, f32 where two kinds of it meet
 /// and f64 where one of them is.
-fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
+pub(super) fn promoted(all: &[&Tensor]) -> RunResult<Vec<Tensor>> {
     let floats: Vec<DType> = all.iter().map(|x| x.dtype()).filter(|d| d.is_float()).collect();
     let Some((&first, rest)) = floats.split_first() else {
         return Ok(all.iter().map(|x| (*x).clone()).collect());
@@ -126,9 +127,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
 fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
     let class = s.class;
     if let Some((_, f)) = BINARY.iter().find(|(name, _)| *name == class) {
-        return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![binary(args, *f)?]))
-            .kwargs(&["x1", "x2"])
-            .masks(Masks::Refuse));
+        return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![binary(args, *f)?])).kwargs(&["x1", "x2"]));
     }
     if let Some((_, f)) = UNARY.iter().find(|(name, _)| *name == class) {
         return Ok(Made::with(Vec::new(), move |_, args| Ok(vec![f(first(args)?)?])).kwargs(&["x"]));
@@ -138,11 +137,7 @@ fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
         let keep = s.flag("keepdims", false)?;
         return Ok(Made::with(Vec::new(), move |_, args| {
             let x = first(args)?;
-            let axes = match &axes {
-                Some(axes) => axes.iter().map(|&axis| place_of(axis, x)).collect::<RunResult<Vec<_>>>()?,
-                None => (0..x.shape().rank()).collect(),
-            };
-            Ok(vec![f(x, &axes, keep)?])
+            Ok(vec![f(x, &axes_of(&axes, x)?, keep)?])
         })
         .kwargs(&["x"]));
     }
@@ -236,7 +231,7 @@ fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
                 if let (Some(Arg::Tensor(_, mask)), true) = (args.get(0, "x"), x.dtype() == dtype) {
                     cx.pass.mask = mask.clone();
                 }
-                Ok(vec![x.cast(dtype)?])
+                Ok(vec![if dtype == DType::Bool { truth(x)? } else { x.cast(dtype)? }])
             })
             .kwargs(&["x"])
             .masks(Masks::Read)
@@ -246,10 +241,22 @@ fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
             of_one(move |x| x.full_like(x.ty().with_dtype(dtype.unwrap_or(x.dtype())), 0.0))
         }
         "GetItem" => Made::with(Vec::new(), |_, args| {
+            let mut tensors = Vec::new();
+            if let Some(key) = args.get(1, "key") {
+                key.tensors(&mut tensors);
+            }
+            if !tensors.is_empty() {
+                return Err(refuse("takes items by a tensor, which is not supported; use keras.ops.take"));
+            }
             let key = args.value(1, "key");
             Ok(vec![item(first(args)?, &key)?])
         })
         .kwargs(&["x", "key"]),
+        _ if function::TABLE.iter().any(|(name, _)| *name == class) => {
+            let (_, make) =
+                function::TABLE.iter().find(|(name, _)| *name == class).ok_or_else(|| s.unsupported(""))?;
+            make(s)?
+        }
         _ => {
             return Err(Error::unsupported(
                 s.place,
@@ -273,6 +280,7 @@ fn element_type(s: &Settings<'_>, name: &str) -> Result<DType> {
         "float16" => DType::F16,
         "int32" => DType::I32,
         "int64" => DType::I64,
+        "bool" => DType::Bool,
         _ => return Err(s.wrong("dtype", "this type is not taken")),
     })
 }
@@ -282,19 +290,27 @@ fn truth(x: &Tensor) -> RunResult<Tensor> {
     x.not_equal(&x.full_like(Type::new(x.dtype(), []), 0.0)?)
 }
 
-fn of_one(f: impl Fn(&Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
+pub(super) fn of_one(f: impl Fn(&Tensor) -> RunResult<Tensor> + Send + Sync + 'static) -> Made {
     Made::with(Vec::new(), move |_, args| Ok(vec![f(first(args)?)?])).kwargs(&["x"])
 }
 
-fn first(args: &Args) -> RunResult<&Tensor> {
+pub(super) fn first(args: &Args) -> RunResult<&Tensor> {
     args.tensor(0, "x")?.ok_or_else(|| refuse("gives no tensor to a function that takes one"))
 }
 
-fn place_of(axis: i64, x: &Tensor) -> RunResult<usize> {
+pub(super) fn place_of(axis: i64, x: &Tensor) -> RunResult<usize> {
     let rank = x.shape().rank() as i64;
     let place = if axis < 0 { axis + rank } else { axis };
     let there = (0..rank).contains(&place);
     there.then_some(place as usize).ok_or_else(|| refuse(format!("names axis {axis} of {}", x.ty())))
+}
+
+/// Axes as places; none named are all.
+pub(super) fn axes_of(axes: &Option<Vec<i64>>, x: &Tensor) -> RunResult<Vec<usize>> {
+    match axes {
+        Some(axes) => axes.iter().map(|&axis| place_of(axis, x)).collect(),
+        None => Ok((0..x.shape().rank()).collect()),
+    }
 }
 
 /// Lengths of a shape; one that is unknown (null) is to be found.
@@ -307,7 +323,7 @@ fn shape_list(list: &[Value]) -> Option<Vec<i64>> {
 }
 
 /// A function of two operands, one of which may be a number.
-fn binary(args: &Args, f: Binary) -> RunResult<Tensor> {
+pub(super) fn binary(args: &Args, f: Binary) -> RunResult<Tensor> {
     let missing = || refuse("gives not two operands to a function of two");
     let (a, b) = (args.get(0, "x1").ok_or_else(missing)?, args.get(1, "x2").ok_or_else(missing)?);
     let constant = |value: &Value, like: &Tensor| {
@@ -340,6 +356,23 @@ fn item(x: &Tensor, key: &Value) -> RunResult<Tensor> {
     if keys.len() > 16 {
         return Err(unknown());
     }
+    // All that the others leave.
+    let is_rest = |key: &Value| key.get("class_name").is_some_and(|c| c == "__ellipsis__");
+    let keys = match keys.iter().position(is_rest) {
+        None => keys,
+        Some(at) => {
+            let named = keys.iter().filter(|key| !key.is_null() && !is_rest(key)).count();
+            let rest = x.shape().rank().checked_sub(named).ok_or_else(unknown)?;
+            let all = serde_json::json!({"class_name": "__slice__", "config": {}});
+            let (before, after) = (&keys[..at], &keys[at + 1..]);
+            before
+                .iter()
+                .cloned()
+                .chain(std::iter::repeat_n(all, rest))
+                .chain(after.iter().cloned())
+                .collect()
+        }
+    };
     let mut ranges = Vec::new();
     // The result's axes: which of the slice's, or a new one.
     let mut axes: Vec<Option<usize>> = Vec::new();

@@ -1,9 +1,9 @@
 //! Pooling: over windows, and over everything.
 
-use plimsoll_graph::{DType, Padding, PoolOps, TensorOps};
-use plimsoll_run::Tensor;
+use plimsoll_graph::{DType, Padding, PoolOps, TensorOps, VolumeOps};
+use plimsoll_run::{Result as RunResult, Tensor};
 
-use super::Table;
+use super::{Table, merge};
 use crate::error::{Result, refuse};
 use crate::layer::{Made, Masks};
 use crate::settings::Settings;
@@ -11,6 +11,14 @@ use crate::settings::Settings;
 pub(crate) const TABLE: Table = &[
     ("MaxPooling1D", |s| windows::<1>(s, true)),
     ("MaxPooling2D", |s| windows::<2>(s, true)),
+    ("MaxPooling3D", |s| windows::<3>(s, true)),
+    ("AveragePooling3D", |s| windows::<3>(s, false)),
+    ("AdaptiveMaxPooling1D", |s| adaptive::<1>(s, true)),
+    ("AdaptiveMaxPooling2D", |s| adaptive::<2>(s, true)),
+    ("AdaptiveMaxPooling3D", |s| adaptive::<3>(s, true)),
+    ("AdaptiveAveragePooling1D", |s| adaptive::<1>(s, false)),
+    ("AdaptiveAveragePooling2D", |s| adaptive::<2>(s, false)),
+    ("AdaptiveAveragePooling3D", |s| adaptive::<3>(s, false)),
     ("AveragePooling1D", |s| windows::<1>(s, false)),
     ("AveragePooling2D", |s| windows::<2>(s, false)),
     ("GlobalMaxPooling1D", |s| whole(s, 3, true)),
@@ -37,7 +45,34 @@ fn windows<const AXES: usize>(s: &Settings<'_>, is_max: bool) -> Result<Made> {
             let (size, stride) = ([h, w], [down, right]);
             if is_max { x.max_pool2d(size, stride, pad) } else { x.avg_pool2d(size, stride, pad, false) }
         }
+        (&[d, h, w], &[deep, down, right]) => {
+            let pad = if pad == Padding::Same { Padding::Same } else { Padding::Valid };
+            let (size, stride) = ([d, h, w], [deep, down, right]);
+            if is_max { x.max_pool3d(size, stride, pad) } else { x.avg_pool3d(size, stride, pad, false) }
+        }
         _ => Err(refuse("pools over an unknown number of axes")),
+    }))
+}
+
+/// Windows that are as large as they must be for a result of a given size, along one axis after the other.
+fn adaptive<const AXES: usize>(s: &Settings<'_>, is_max: bool) -> Result<Made> {
+    s.channels_last()?;
+    let size: [usize; AXES] = s.extents("output_size", 1)?;
+    Ok(Made::plain(move |x| {
+        if x.shape().rank() != AXES + 2 {
+            return Err(refuse(format!("gives {} to a pooling over {AXES} axes", x.ty())));
+        }
+        let mut x = x.clone();
+        for (i, &out) in size.iter().enumerate() {
+            let (axis, n) = (i + 1, x.shape()[i + 1]);
+            let window = |k: usize| {
+                let part = x.narrow(axis, k * n / out, ((k + 1) * n).div_ceil(out))?;
+                if is_max { part.max(&[axis], true) } else { part.mean(&[axis], true) }
+            };
+            let parts = (0..out).map(window).collect::<RunResult<Vec<_>>>()?;
+            x = merge::concat(&parts.iter().collect::<Vec<_>>(), axis as isize)?;
+        }
+        Ok(x)
     }))
 }
 

@@ -89,6 +89,7 @@ fn normalization(s: &Settings<'_>) -> Result<Made> {
         name: "count".into(),
         kind: WeightKind::Idle,
         penalty: None,
+        constraint: None,
         trainable: None,
     };
     let weights = vec![statistic("mean"), statistic("variance"), count];

@@ -2,13 +2,15 @@
 //!
 //! The usual settings run as one op; others, and masks, step by step.
 
+use plimsoll_formats::keras::Layer;
 use plimsoll_graph::{DType, GatherOps, RecurrentOps, Shape, TensorOps, Type};
 use plimsoll_nn::{Activation as Nn, Init};
 use plimsoll_run::{Result as RunResult, Tensor};
+use serde_json::Value;
 
 use super::recurrent_cell::{Cell, Stepped};
 use super::{Activation, Table, merge, trained};
-use crate::error::{Result, refuse};
+use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Cx, Made, Masks, Weight};
 use crate::layers::noise;
 use crate::settings::Settings;
@@ -17,12 +19,15 @@ pub(crate) const TABLE: Table = &[
     ("LSTM", |s| Ok(Rnn::read(s, Cell::Lstm)?.made())),
     ("GRU", |s| Ok(Rnn::read(s, Cell::gru(s)?)?.made())),
     ("SimpleRNN", |s| Ok(Rnn::read(s, Cell::Simple)?.made())),
+    ("RNN", of_cells),
 ];
 
 /// A recurrent layer's settings.
 #[derive(Clone)]
 pub(crate) struct Rnn {
     cell: Cell,
+    /// What its weights are under.
+    name: String,
     units: usize,
     activation: Activation,
     gate: Activation,
@@ -46,43 +51,102 @@ pub(crate) struct Ran {
 }
 
 impl Rnn {
+    /// A layer that is a cell and a sequence in one.
     pub(crate) fn read(s: &Settings<'_>, cell: Cell) -> Result<Rnn> {
+        Rnn::of(s, s, cell, cell.name(), "cell")
+    }
+
+    /// A sequence of the settings `s` of a cell of the settings `c`, which is stored at `holder`.
+    fn of(s: &Settings<'_>, c: &Settings<'_>, cell: Cell, name: &str, holder: &str) -> Result<Rnn> {
         if s.flag("stateful", false)? {
             return Err(s.wrong("stateful", "a state that outlives the batch is not supported"));
         }
-        let units = s.units("units")?;
-        let bias = s.flag("use_bias", true)?;
-        let gate = if s.is_null("recurrent_activation") {
+        let units = c.units("units")?;
+        let bias = c.flag("use_bias", true)?;
+        let gate = if c.is_null("recurrent_activation") {
             Activation::Sigmoid
         } else {
-            s.activation("recurrent_activation")?
+            c.activation("recurrent_activation")?
         };
         let mut weights = vec![
-            trained(s, "kernel", "kernel_regularizer")?,
-            trained(s, "recurrent_kernel", "recurrent_regularizer")?,
+            trained(c, "kernel", "kernel_regularizer")?,
+            trained(c, "recurrent_kernel", "recurrent_regularizer")?,
         ];
         if bias {
-            weights.push(trained(s, "bias", "bias_regularizer")?);
+            weights.push(trained(c, "bias", "bias_regularizer")?);
         }
         for weight in &mut weights {
-            weight.holder = "cell".into();
-            weight.name = format!("{}/{}", cell.name(), weight.name);
+            weight.holder = holder.into();
+            weight.name = format!("{name}/{}", weight.name);
         }
         Ok(Rnn {
             cell,
+            name: name.into(),
             units,
-            activation: s.activation("activation")?,
+            activation: c.activation("activation")?,
             gate,
             bias,
             backwards: s.flag("go_backwards", false)?,
             gives_all: s.flag("return_sequences", false)?,
             gives_state: s.flag("return_state", false)?,
             zero_masked: s.flag("zero_output_for_mask", false)?,
-            dropout: s.rate("dropout")?,
-            recurrent_dropout: s.rate("recurrent_dropout")?,
-            init: [s.init("kernel_initializer", 64, units), s.init("recurrent_initializer", units, units)],
+            dropout: c.rate("dropout")?,
+            recurrent_dropout: c.rate("recurrent_dropout")?,
+            init: [c.init("kernel_initializer", 64, units), c.init("recurrent_initializer", units, units)],
             weights,
         })
+    }
+
+    /// An `RNN` of one cell, or of several that are stacked: each is a sequence of the outputs of the one before.
+    pub(crate) fn of_cells(s: &Settings<'_>) -> Result<Vec<Rnn>> {
+        let wrong = |why: &str| s.wrong("cell", why);
+        let read = |value: &Value| {
+            Layer::from_json(value).map_err(|e| Error::config(s.place, format!("its cell: {e}")))
+        };
+        let cell = read(s.get("cell"))?;
+        let cells: Vec<Layer> = match cell.class_name.as_str() {
+            "StackedRNNCells" => match cell.config.get("cells") {
+                Some(Value::Array(list)) if !list.is_empty() && list.len() <= 64 => {
+                    list.iter().map(read).collect::<Result<_>>()?
+                }
+                _ => return Err(wrong("it has no cells")),
+            },
+            _ => vec![cell.clone()],
+        };
+        let is_stacked = cell.class_name == "StackedRNNCells";
+        let mut found = Vec::new();
+        for (i, own) in cells.iter().enumerate() {
+            let place = format!("{}/{}", s.place, own.name);
+            super::check_own(own, &place)?;
+            let c = Settings::new(&place, &own.class_name, &own.config);
+            let kind = match own.class_name.as_str() {
+                "LSTMCell" => Cell::Lstm,
+                "GRUCell" => Cell::gru(&c)?,
+                "SimpleRNNCell" => Cell::Simple,
+                _ => return Err(c.unsupported("which is not known here as a cell")),
+            };
+            // Keras files cells of a list by their class, with numbers from the second of a class on.
+            let before = cells[..i].iter().filter(|cell| cell.class_name == own.class_name).count();
+            let (name, holder) = match (is_stacked, before) {
+                (false, _) => (own.name.clone(), "cell".to_string()),
+                (true, 0) => (format!("{i}_{}", own.name), format!("cell/cells/{}", kind.name())),
+                (true, n) => (format!("{i}_{}", own.name), format!("cell/cells/{}_{n}", kind.name())),
+            };
+            let mut rnn = Rnn::of(s, &c, kind, &name, &holder)?;
+            if i > 0 {
+                rnn.backwards = false;
+            }
+            rnn.weights.iter_mut().for_each(|weight| weight.trainable = Some(own.trainable));
+            if i + 1 < cells.len() {
+                (rnn.gives_all, rnn.gives_state) = (true, false);
+            }
+            c.finish_layer(&["unit_forget_bias", "implementation"])?;
+            found.push(rnn);
+        }
+        if found.len() > 1 && s.flag("return_state", false)? {
+            return Err(s.wrong("return_state", "of stacked cells this is not supported"));
+        }
+        Ok(found)
     }
 
     /// The same layer in the other direction.
@@ -126,8 +190,7 @@ impl Rnn {
         };
         let (gates, units) = (self.cell.gates(), self.units);
         let columns = gates.saturating_mul(units);
-        let name = self.cell.name();
-        let (w, u, b) = cx.scope(name, |cx| {
+        let (w, u, b) = cx.scope(&self.name, |cx| {
             let bias: Shape = self.cell.bias_shape(columns);
             Ok((
                 cx.param("kernel", [width, columns], self.init[0])?,
@@ -220,6 +283,37 @@ impl Rnn {
             _ => Ok(None),
         }
     }
+}
+
+/// A sequence of one cell or of several.
+fn of_cells(s: &Settings<'_>) -> Result<Made> {
+    let mut layers = Rnn::of_cells(s)?;
+    if layers.len() == 1 {
+        return Ok(layers.remove(0).made());
+    }
+    let weights = layers.iter().flat_map(|layer| layer.weights.iter().cloned()).collect();
+    let gives_all = layers.last().is_some_and(|layer| layer.gives_all);
+    Ok(Made::with(weights, move |cx, args| {
+        let Some(Arg::Tensor(x, mask)) = args.get(0, "sequences") else {
+            return Err(refuse("gives no sequence to a recurrent layer"));
+        };
+        if !initial(args)?.is_empty() {
+            return Err(refuse("gives stacked cells a state to start with, which is not supported"));
+        }
+        let mut x = x.clone();
+        // What is turned round stays so from the first on.
+        let turned = match (layers[0].backwards, mask) {
+            (true, Some(mask)) => Some(reversed(mask)?),
+            (_, mask) => mask.clone(),
+        };
+        for (i, layer) in layers.iter().enumerate() {
+            x = layer.run(cx, &x, if i == 0 { mask.as_ref() } else { turned.as_ref() }, &[])?.output;
+        }
+        cx.pass.mask = if gives_all { mask.clone() } else { None };
+        Ok(vec![x])
+    })
+    .masks(Masks::Read)
+    .kwargs(&["initial_state"]))
 }
 
 /// The state that a recurrent layer is started with.

@@ -63,18 +63,21 @@ pub(crate) const TABLE: Table = &[
             x.resize2d([h.saturating_mul(size[0]), w.saturating_mul(size[1])], mode, false)
         }))
     }),
-    ("Resizing", |s| {
+    ("UpSampling3D", |s| {
         s.channels_last()?;
-        let size = [s.units("height")?, s.units("width")?];
-        for flag in ["crop_to_aspect_ratio", "pad_to_aspect_ratio", "antialias"] {
-            if s.flag(flag, false)? {
-                return Err(s.wrong(flag, "this is not supported"));
-            }
-        }
-        let ResizeMode::Bilinear = mode(s)? else {
-            return Err(s.wrong("interpolation", "only bilinear is taken"));
-        };
-        Ok(Made::plain(move |x| x.resize2d(size, ResizeMode::Bilinear, false)))
+        let size: [usize; 3] = s.extents("size", 2)?;
+        Ok(Made::plain(move |x| {
+            let [n, d, h, w, c] = x.shape()[..] else {
+                return Err(refuse(format!("upsamples {} as volumes", x.ty())));
+            };
+            let [deep, high, wide] = size;
+            let whole = [n, d.saturating_mul(deep), h.saturating_mul(high), w.saturating_mul(wide), c];
+            // Eight axes at most: the depth first, then the others.
+            let x = x.reshape([n, d, 1, h * w * c])?.broadcast([n, d, deep, h * w * c])?;
+            let x =
+                x.reshape([n * d * deep, h, 1, w, 1, c])?.broadcast([n * d * deep, h, high, w, wide, c])?;
+            x.reshape(whole)
+        }))
     }),
     ("Masking", |s| {
         let hidden = s.number_or("mask_value", 0.0)?;
@@ -101,7 +104,7 @@ pub(crate) fn resolved(target: &[i64], elements: usize) -> Option<Vec<usize>> {
     fits.then(|| target.iter().map(|&n| if n < 0 { missing } else { n as usize }).collect())
 }
 
-fn mode(s: &Settings<'_>) -> Result<ResizeMode> {
+pub(super) fn mode(s: &Settings<'_>) -> Result<ResizeMode> {
     match s.text_or("interpolation", if s.class == "Resizing" { "bilinear" } else { "nearest" })? {
         "nearest" => Ok(ResizeMode::Nearest),
         "bilinear" => Ok(ResizeMode::Bilinear),
@@ -131,6 +134,6 @@ fn borders<const AXES: usize>(s: &Settings<'_>, is_added: bool) -> Result<Made> 
     }))
 }
 
-fn cropped(x: &Tensor, ranges: &[(usize, usize, usize, usize)]) -> RunResult<Tensor> {
+pub(super) fn cropped(x: &Tensor, ranges: &[(usize, usize, usize, usize)]) -> RunResult<Tensor> {
     x.slice(ranges)
 }

@@ -5,6 +5,7 @@ use plimsoll_graph::{Shape, TensorOps};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use super::merge;
 use super::recurrent::{self, Rnn, reversed};
 use super::recurrent_cell::Cell;
 use crate::error::{Error, Result, refuse};
@@ -59,6 +60,10 @@ fn direction(s: &Settings<'_>, layer: &Layer) -> Result<Rnn> {
         "LSTM" => Rnn::read(&own, Cell::Lstm)?,
         "GRU" => Rnn::read(&own, Cell::gru(&own)?)?,
         "SimpleRNN" => Rnn::read(&own, Cell::Simple)?,
+        "RNN" => match Rnn::of_cells(&own)? {
+            mut cells if cells.len() == 1 => cells.remove(0),
+            _ => return Err(own.unsupported("of several cells, which is not supported in both directions")),
+        },
         _ => return Err(own.unsupported("which is not supported in both directions")),
     };
     own.finish_layer(&super::idle(own.class))?;
@@ -128,27 +133,53 @@ fn time_distributed(s: &Settings<'_>) -> Result<Made> {
     }
     let place = format!("{}/{}", s.place, layer.name);
     let made = super::make(&layer, &place)?;
-    if made.weights.iter().any(|w| w.kind == WeightKind::Statistic) {
-        return Err(s.unsupported("whose inner layer keeps statistics, of each step in Keras; not supported"));
+    if made.activity.is_some() {
+        return Err(s.unsupported("whose inner layer has an activity regularizer, which is not supported"));
     }
+    let by_steps = made.weights.iter().any(|w| w.kind == WeightKind::Statistic);
+    // A mask is of steps; of an inner layer that reads it, Keras would give it the step's own.
+    let masks = if matches!(made.masks, Masks::Pass | Masks::Drop) { Masks::Read } else { Masks::Refuse };
     let weights = below(&made.weights, "layer", &layer.name, layer.trainable);
     Ok(Made::with(weights, move |cx, args| {
-        let x = args.one()?;
-        let [n, steps] = x.shape()[..2.min(x.shape().rank())] else {
-            return Err(refuse(format!("gives {} to a layer that takes sequences", x.ty())));
-        };
-        let samples = n.saturating_mul(steps);
-        let folded: Shape = std::iter::once(samples).chain(x.shape()[2..].iter().copied()).collect();
+        let mask = args.mask().cloned();
         // A softmax here is followed by a change of shape, so a loss does not see through it.
         let outer = std::mem::replace(&mut cx.pass.wants_logits, false);
-        let x = x.reshape(folded)?;
-        cx.pass.enter(layer.trainable);
-        let result = cx.scope(&layer.name, |cx| (made.body)(cx, &Args::of(x, None)));
+        let result = over_steps(args.one()?, by_steps, |x| {
+            cx.pass.enter(layer.trainable);
+            cx.scope(&layer.name, |cx| (made.body)(cx, &Args::of(x, None)))
+        });
         cx.pass.wants_logits = outer;
-        let unfold = |y: &Tensor| -> RunResult<Tensor> {
-            y.reshape([n, steps].into_iter().chain(y.shape()[1..].iter().copied()).collect::<Shape>())
-        };
-        result?.iter().map(unfold).collect()
+        cx.pass.mask = mask;
+        result
     })
-    .masks(Masks::Refuse))
+    .masks(masks))
+}
+
+/// A function on every step of sequences: on all at once, where steps are samples, or one after the other, where the function keeps
+/// statistics of each.
+fn over_steps(
+    x: &Tensor,
+    by_steps: bool,
+    mut f: impl FnMut(Tensor) -> RunResult<Vec<Tensor>>,
+) -> RunResult<Vec<Tensor>> {
+    let [n, steps] = x.shape()[..2.min(x.shape().rank())] else {
+        return Err(refuse(format!("gives {} to a layer that takes sequences", x.ty())));
+    };
+    let with = |head: &[usize], rest: &[usize]| head.iter().chain(rest).copied().collect::<Shape>();
+    if !by_steps {
+        let folded = with(&[n.saturating_mul(steps)], &x.shape()[2..]);
+        let unfold = |y: &Tensor| y.reshape(with(&[n, steps], &y.shape()[1..]));
+        return f(x.reshape(folded)?)?.iter().map(unfold).collect();
+    }
+    let mut all: Vec<Vec<Tensor>> = Vec::new();
+    for t in 0..steps {
+        let step = x.narrow(1, t, t + 1)?.reshape(with(&[n], &x.shape()[2..]))?;
+        for (i, y) in f(step)?.into_iter().enumerate() {
+            if t == 0 {
+                all.push(Vec::new());
+            }
+            all[i].push(y.reshape(with(&[n, 1], &y.shape()[1..]))?);
+        }
+    }
+    all.iter().map(|rows| merge::concat(&rows.iter().collect::<Vec<_>>(), 1)).collect()
 }

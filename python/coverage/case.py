@@ -1,0 +1,133 @@
+"""What a case of the coverage table is, and how one is tried: Plimsoll against Keras, from the same weights on the same data."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+import warnings
+from typing import Any, Callable
+
+import numpy as np
+
+BATCH, STEPS = 4, 5
+SAMPLES = BATCH * STEPS
+PREDICTED, TRAINED = 1e-5, 1e-4
+
+
+@dataclasses.dataclass
+class Case:
+    """One configuration of a public class or function of Keras."""
+
+    group: str
+    name: str
+    label: str
+    # Makes a compiled model, inputs and labels; the same each time.
+    make: Callable[[], tuple[Any, Any, Any]]
+    # Why five steps are not compared: random numbers that are each side's own.
+    untrained: str = ""
+    # Compares the metrics that training shows only, with this name in them.
+    metric: str = ""
+    # The backend that Keras computes it with: most are eager and quick in torch; strings and states want TensorFlow.
+    backend: str = "torch"
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    """Numbers of a normal distribution."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def shares(seed: int, *shape: int) -> np.ndarray:
+    """Numbers between 0 and 1."""
+    return np.random.default_rng(seed).uniform(0.05, 0.95, size=shape).astype(np.float32)
+
+
+def classes(seed: int, most: int, *shape: int) -> np.ndarray:
+    """Whole numbers below ``most``."""
+    return np.random.default_rng(seed).integers(0, most, shape)
+
+
+def one_hot(seed: int, width: int, *shape: int) -> np.ndarray:
+    """Rows with a single one."""
+    return np.eye(width, dtype=np.float32)[classes(seed, width, *shape)]
+
+
+def _flat(outputs: Any) -> list[np.ndarray]:
+    import keras
+
+    return [np.asarray(keras.ops.convert_to_numpy(y)) for y in keras.tree.flatten(outputs)]
+
+
+def _apart(found: Any, expected: Any, most: float) -> str:
+    """What is different between two lists of arrays; nothing where all is close."""
+    found, expected = _flat(found), _flat(expected)
+    if len(found) != len(expected):
+        return f"{len(found)} arrays in place of {len(expected)}"
+    for i, (a, b) in enumerate(zip(found, expected)):
+        if a.shape != b.shape:
+            return f"shape {a.shape} in place of {b.shape}"
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return f"array {i} is not finite in other places"
+        finite = np.isfinite(b)
+        far = np.abs(a - b)[finite] / np.maximum(1.0, np.abs(b[finite]))
+        if far.size and far.max() > most:
+            return f"array {i} is {far.max():.2g} apart"
+    return ""
+
+
+def _made(case: Case) -> tuple[Any, Any, Any]:
+    import keras
+
+    # Names are numbered anew, so that both models have the same.
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(7)
+    return case.make()
+
+
+def attempt(case: Case) -> tuple[str, str]:
+    """Tries a case: ``equal``, ``refused``, ``WRONG`` or ``broken`` (the case itself does not run in Keras), and why."""
+    import plimsoll
+
+    try:
+        theirs, x, y = _made(case)
+        ours, _, _ = _made(case)
+        ours.set_weights(theirs.get_weights())
+        expected = theirs.predict(x, batch_size=BATCH, verbose=0)
+    except Exception as error:
+        return "broken", f"{type(error).__name__}: {error}"
+    refused = (plimsoll.PlimsollError, ValueError, TypeError, NotImplementedError)
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            if not case.metric:
+                apart = _apart(plimsoll.predict(ours, x, batch_size=BATCH), expected, PREDICTED)
+                if apart:
+                    return "WRONG", f"predict: {apart}"
+            if case.untrained:
+                plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0)
+                return "equal", f"predict only: {case.untrained}"
+            history = plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0).history
+    except refused as error:
+        return "refused", " ".join(str(error).split())
+    except Exception as error:
+        return "WRONG", f"{type(error).__name__}: {error} {traceback.format_exc(limit=-2)}"
+    try:
+        known = theirs.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0).history
+    except Exception as error:
+        return "broken", f"{type(error).__name__}: {error}"
+    missing = [name for name in known if name not in history]
+    if missing:
+        why = [str(w.message) for w in told if "metric" in str(w.message)]
+        return ("refused", " ".join(why[0].split())) if why else ("WRONG", f"{', '.join(missing)} missing in the history")
+    extra = [name for name in history if name not in known]
+    if extra:
+        return "WRONG", f"{', '.join(extra)} in the history"
+    for name, value in known.items():
+        apart = _apart(np.array(history[name]), np.array(value), TRAINED)
+        if apart:
+            return "WRONG", f"{name}: {history[name]} in place of {value}"
+    apart = _apart(ours.get_weights(), theirs.get_weights(), TRAINED)
+    if apart:
+        return "WRONG", f"weights after {STEPS} steps: {apart}"
+    apart = _apart([v for v in ours.optimizer.variables], [v for v in theirs.optimizer.variables], TRAINED)
+    return ("WRONG", f"the optimizer's state after {STEPS} steps: {apart}") if apart else ("equal", "")

@@ -1,0 +1,58 @@
+"""A part of the coverage table, so that what was equal to Keras stays equal; ``python python/coverage`` tries all of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.keras
+# One case each of what is not in other tests: the name and the beginning of the label.
+EQUAL = [
+    ("Hinge", "as it is"), ("BinaryFocalCrossentropy", "apply_class_balancing"), ("CategoricalFocalCrossentropy", "alpha=["),
+    ("Tversky", "alpha"), ("Dice", "axis"), ("SparseCategoricalCrossentropy", "ignore_class=0"), ("CosineSimilarity", "axis=1"),
+    ("MeanSquaredError", "reduction=sum"), ("Huber", "delta"), ("F1Score", "average=weighted"), ("PrecisionAtRecall", "recall"),
+    ("AUC", "thresholds"), ("IoU", "num_classes"), ("R2Score", "class_aggregation=variance"), ("Precision", "top_k"),
+    ("Lamb", "as it is"), ("Muon", "as it is"),
+    ("Adam", "use_ema=True, ema_momentum"), ("SGD", "gradient_accumulation_steps"), ("LossScaleOptimizer", "around SGD"),
+    ("Conv3D", "filters=6, kernel_size=3, padding=same"), ("Conv2DTranspose", "filters=6, kernel_size=3, strides=2, output_padding"),
+    ("AdaptiveAveragePooling2D", "output_size=3"), ("Resizing", "height=4, width=4, crop"), ("CenterCrop", "height=4"),
+    ("Discretization", "multi_hot"), ("IntegerLookup", "multi_hot"), ("CategoryEncoding", "count"), ("RandomFlip", "mode=horizontal"),
+    ("Add", "masks"), ("Attention", "causal"), ("MultiHeadAttention", "with scores"), ("RNN", "of a list"),
+    ("sparsemax", "of a layer"), ("where", "where constant"), ("einsum", "einsum"), ("take", "take one"), ("pad", "pad reflect"),
+    ("Dense", "units=4, activation=LeakyReLU"),
+]
+REFUSED = [("CTC", "as it is", "CTC"), ("LSTM", "stateful", "stateful"), ("RandomHue", "factor", "RandomHue"), ("Dense", "units=4, lora_rank", "lora_rank")]
+
+
+def found(name: str, label: str):
+    """The first case of a name whose label begins so."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "coverage"))
+    import functions
+    import images
+    import layers
+    import operations
+    import optimizers
+    import training
+
+    lists = (layers, images, operations, training, optimizers, functions)
+    return next(case for module in lists for case in module.CASES if case.name == name and case.label.startswith(label))
+
+
+@pytest.mark.parametrize(("name", "label"), EQUAL)
+def test_what_is_in_the_table_as_equal_is_equal(name: str, label: str) -> None:
+    case = found(name, label)
+    from case import attempt
+
+    result, why = attempt(case)
+    assert result == "equal", why
+
+
+@pytest.mark.parametrize(("name", "label", "expected"), REFUSED)
+def test_what_cannot_be_equal_is_refused_by_name(name: str, label: str, expected: str) -> None:
+    case = found(name, label)
+    from case import attempt
+
+    result, why = attempt(case)
+    assert result == "refused" and expected in why, (result, why)
