@@ -73,7 +73,7 @@ fn discretization(s: &Settings<'_>) -> Result<Made> {
     }
     let mode = mode(s, "int")?;
     // They belong to how bounds are found.
-    (s.get("num_bins"), s.get("epsilon"));
+    let _ = (s.get("num_bins"), s.get("epsilon"));
     Ok(Made::unary(move |cx, x| {
         let mut shape = x.shape().to_vec();
         shape.push(1);

@@ -133,7 +133,7 @@ pub(crate) const TABLE: [(&str, Function); 70] = [
         let shape = s.integers("shape")?;
         Ok(of_one(move |x| x.broadcast(shape.iter().map(|n| (*n).max(0) as usize).collect::<Shape>())))
     }),
-    ("Var", |s| statistic(s, |x, axes, keep| spread(x, axes, keep))),
+    ("Var", |s| statistic(s, spread)),
     ("Std", |s| statistic(s, |x, axes, keep| spread(x, axes, keep)?.sqrt())),
     ("Logsumexp", |s| {
         statistic(s, |x, axes, keep| {

@@ -3,6 +3,7 @@
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
+mod first_answers;
 mod floors;
 mod golden;
 mod instances;

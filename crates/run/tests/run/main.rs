@@ -7,6 +7,7 @@ mod eager;
 mod flow;
 mod hosted;
 mod integers;
+mod kept_choices;
 mod offload;
 mod own_memory;
 mod own_ops;

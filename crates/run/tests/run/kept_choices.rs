@@ -13,21 +13,20 @@ use plimsoll_run::{
     Device, Exactness, Kind, PlanFigures, Result, StateSpec, StepArgs, StepOptions, StepPlanner, StepResult,
     Tape, TensorOps,
 };
+use plimsoll_testing::Scratch;
 use serde_json::Value;
 
-/// A folder for a test, which goes with it.
-struct Folder(PathBuf);
+/// A folder in which answers are kept.
+struct Folder(Scratch);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-choices-{name}-{}", std::process::id()));
-        fs::remove_dir_all(&path).ok();
-        Folder(path)
+        Folder(Scratch::new(&format!("choices-{name}")))
     }
 
     /// The answers of a kind that are kept there, with their files.
     fn answers(&self, kind: &str) -> Vec<(PathBuf, Value)> {
-        let files = fs::read_dir(self.0.join("plans")).unwrap().map(|file| file.unwrap().path());
+        let files = fs::read_dir(self.0.folder().join("plans")).unwrap().map(|file| file.unwrap().path());
         let json = files.filter(|file| file.extension().is_some_and(|ending| ending == "json"));
         let read = |file: PathBuf| {
             let text = fs::read_to_string(&file).unwrap();
@@ -38,12 +37,6 @@ impl Folder {
             json.map(read).filter(|(_, answer)| answer.get(kind).is_some()).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
     }
 }
 
@@ -96,7 +89,7 @@ impl Question {
     fn device(&self, folder: Option<&Folder>) -> Device {
         let device = Device::cpu_with(self.threads, Bytes::gib(2)).unwrap();
         if let Some(folder) = folder {
-            device.keep_plans(&folder.0);
+            device.keep_plans(folder.0.folder());
         }
         device
     }

@@ -1,11 +1,8 @@
 //! What a planner says before it has searched for the floor to the end: it may be less exact, but it may not contradict the floor.
 
-mod carried;
-mod common;
-mod shapes;
-
-use carried::with_carried_state;
-use common::random_step;
+use crate::carried::with_carried_state;
+use crate::common::random_step;
+use crate::shapes;
 use plimsoll_plan::{Link, Planner, Problem, Request};
 
 /// Small and large random steps, well-known shapes, and steps whose state or activations are copied to the host.
