@@ -373,6 +373,34 @@ class TestTrainer:
         assert resident() - before < 1 << 20
 
 
+def test_the_stub_lists_what_there_is():
+    import ast
+    from pathlib import Path
+
+    stub = ast.parse((Path(plimsoll.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    for name in ("Tensor", "Tape", "Net", "Trainer"):
+        listed = {node.name for node in classes[name].body if isinstance(node, ast.FunctionDef)}
+        there = {name for name in vars(getattr(plimsoll._native, name)) if not name.startswith("_")}
+        assert there == {name for name in listed if not name.startswith("_")}, name
+
+
+def test_the_guides_programs_run(tmp_path, monkeypatch):
+    import re
+    from pathlib import Path
+
+    guide = (Path(__file__).parents[2] / "docs/guide/src/python.md").read_text(encoding="utf-8")
+    part = guide[guide.index("## Without Keras") : guide.index("## Ctrl-C")]
+    blocks = re.findall(r"```python\n(.*?)```", part, re.S)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["history"][-1]["accuracy"] > 0.9 and (tmp_path / "model.safetensors").is_file()
+    np.testing.assert_allclose(names["w"].numpy(), [1.98, 1.03], atol=0.01)
+
+
 def test_examples_in_docstrings_run():
     names = {"plimsoll": plimsoll, "np": np}
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -91,6 +91,11 @@ impl Element {
         }
     }
 
+    /// The one that NumPy and Keras call so, if there is one.
+    pub fn from_numpy(name: &str) -> Option<Element> {
+        Element::ALL.into_iter().find(|element| element.numpy_name() == name)
+    }
+
     /// The engine's type with the same bits, if it has one.
     pub const fn dtype(self) -> Option<DType> {
         match self {

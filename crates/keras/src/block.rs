@@ -253,16 +253,10 @@ fn constant(value: &Value) -> RunResult<Option<Tensor>> {
     let found = collect(config.get("value").unwrap_or(&Value::Null), 0, &mut shape, &mut numbers);
     let wrong = || refuse("computes with an array that is no block of numbers, or too large");
     found.filter(|()| shape.iter().product::<usize>() == numbers.len()).ok_or_else(wrong)?;
-    let dtype = match config.get("dtype").and_then(Value::as_str).unwrap_or("float32") {
-        "float64" => DType::F64,
-        "float32" => DType::F32,
-        "bfloat16" => DType::BF16,
-        "float16" => DType::F16,
-        "int32" => DType::I32,
-        "int64" => DType::I64,
-        "bool" => DType::Bool,
-        other => return Err(refuse(format!("computes with an array of {other}, which is not supported"))),
-    };
+    let name = config.get("dtype").and_then(Value::as_str).unwrap_or("float32");
+    let dtype = Element::from_numpy(name).and_then(Element::dtype);
+    let dtype =
+        dtype.ok_or_else(|| refuse(format!("computes with an array of {name}, which is not supported")))?;
     let wide = Tensor::from_slice(&numbers, &shape[..])?;
     Ok(Some(match dtype {
         DType::Bool => wide.not_equal(&wide.full_like(wide.ty().with_shape([]), 0.0)?)?,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_graph::TensorOps;
-use plimsoll_nn::{Optimizer, Param, Slot, UpdateAt};
+use plimsoll_nn::{Optimizer, Param, Slot, UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::{Result, refuse};
@@ -107,13 +107,7 @@ impl Optimizer for Constrained {
         self.optimizer.prepare(count, rate)
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let (new, slots) = self.optimizer.update(at, value, grad, slots)?;
         Ok(match self.constraints.get(&at.param.name) {
             Some(constraint) => (constraint.apply(&new)?, slots),

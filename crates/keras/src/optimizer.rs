@@ -4,7 +4,7 @@
 //! the root, momentum holds the learning rate. A model that goes on training here must not notice that it changed house.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt};
+use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
@@ -256,13 +256,7 @@ impl Optimizer for KerasOptimizer {
         Ok(scalars)
     }
 
-    fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         // Averages and sums of gradients stand before what the formula keeps.
         let (before, slots) = slots.split_at(
             (usize::from(self.average.is_some()) + usize::from(self.accumulate.is_some())).min(slots.len()),
@@ -319,13 +313,7 @@ impl KerasOptimizer {
     }
 
     /// The formula itself.
-    fn step(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+    fn step(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let Some(size) = at.scalars.first() else { return Err(refuse("gives an optimizer no rate")) };
         let mut grad = grad.clone();
         if let Some(most) = self.clip_norm.filter(|most| *most > 0.0) {

@@ -1,7 +1,7 @@
 //! Keras's optimizers that look at a whole parameter: Lamb and Muon.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::UpdateAt;
+use plimsoll_nn::{UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
@@ -46,7 +46,7 @@ impl Muon {
         value: &Tensor,
         grad: &Tensor,
         slots: &[Tensor],
-    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+    ) -> Updated {
         match slots {
             [m, v] => {
                 let m = follow(m, grad, 1.0 - self.beta1)?;
@@ -95,7 +95,7 @@ pub(crate) fn lamb(
     value: &Tensor,
     grad: &Tensor,
     slots: &[Tensor],
-) -> RunResult<(Tensor, Vec<Tensor>)> {
+) -> Updated {
     let [m, v] = slots else { return Err(refuse("gives an optimizer fewer slots than it has")) };
     let m = follow(m, grad, 1.0 - beta1)?;
     let v = follow(v, &grad.square()?, 1.0 - beta2)?;

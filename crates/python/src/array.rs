@@ -68,8 +68,7 @@ impl Array {
 
 /// The element type that NumPy calls so.
 pub fn element(name: &str) -> PyResult<Element> {
-    let found = Element::ALL.into_iter().find(|element| element.numpy_name() == name);
-    found.ok_or_else(|| {
+    Element::from_numpy(name).ok_or_else(|| {
         PyTypeError::new_err(format!("arrays of {name} are not taken; convert it to float32 or int64"))
     })
 }

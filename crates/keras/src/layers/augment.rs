@@ -110,19 +110,27 @@ fn range(s: &Settings<'_>) -> Result<(f64, f64)> {
     }
 }
 
-fn flip(s: &Settings<'_>) -> Result<Made> {
+/// A layer that changes images while a model is trained, and else passes them on.
+fn in_training(
+    s: &Settings<'_>,
+    change: impl Fn(&mut Cx<'_>, &Tensor) -> RunResult<Tensor> + Send + Sync + 'static,
+) -> Result<Made> {
     s.channels_last()?;
+    Ok(Made::unary(move |cx, x| {
+        let x = x.cast(cx.dtype())?;
+        if cx.is_training() { change(cx, &x) } else { Ok(x) }
+    }))
+}
+
+fn flip(s: &Settings<'_>) -> Result<Made> {
     let (across, down) = match s.text_or("mode", "horizontal_and_vertical")? {
         "horizontal" => (true, false),
         "vertical" => (false, true),
         "horizontal_and_vertical" => (true, true),
         _ => return Err(s.wrong("mode", "horizontal, vertical and horizontal_and_vertical are known")),
     };
-    Ok(Made::unary(move |cx, x| {
-        let mut x = x.cast(cx.dtype())?;
-        if !cx.is_training() {
-            return Ok(x);
-        }
+    in_training(s, move |cx, x| {
+        let mut x = x.clone();
         pixels(&x)?;
         for (wanted, axis) in [(across, 2), (down, 1)] {
             if wanted {
@@ -133,35 +141,25 @@ fn flip(s: &Settings<'_>) -> Result<Made> {
             }
         }
         Ok(x)
-    }))
+    })
 }
 
 fn brightness(s: &Settings<'_>) -> Result<Made> {
-    s.channels_last()?;
     let ((low, high), (least, most)) = (sides(s, "factor")?, range(s)?);
-    Ok(Made::unary(move |cx, x| {
-        let x = x.cast(cx.dtype())?;
-        if !cx.is_training() {
-            return Ok(x);
-        }
+    in_training(s, move |cx, x| {
         let size = most - least;
-        x.add(&drawn(cx, &x, low * size, high * size)?)?.clamp(least, most)
-    }))
+        x.add(&drawn(cx, x, low * size, high * size)?)?.clamp(least, most)
+    })
 }
 
 fn contrast(s: &Settings<'_>) -> Result<Made> {
-    s.channels_last()?;
     let ((low, high), (least, most)) = (sides(s, "factor")?, range(s)?);
-    Ok(Made::unary(move |cx, x| {
-        let x = x.cast(cx.dtype())?;
-        if !cx.is_training() {
-            return Ok(x);
-        }
-        pixels(&x)?;
-        let factor = drawn(cx, &x, 1.0 + low.min(0.0), 1.0 + high)?;
+    in_training(s, move |cx, x| {
+        pixels(x)?;
+        let factor = drawn(cx, x, 1.0 + low.min(0.0), 1.0 + high)?;
         let mean = x.mean(&[1, 2], true)?;
         x.sub(&mean)?.mul(&factor)?.add(&mean)?.clamp(least, most)
-    }))
+    })
 }
 
 fn crop(s: &Settings<'_>) -> Result<Made> {

@@ -327,7 +327,7 @@ fn two(f: fn(&Tensor, &Tensor) -> RunResult<Tensor>) -> Result<Made> {
 }
 
 /// A tensor with an axis of length 1 more; a negative one is counted from behind the last.
-fn expanded(x: &Tensor, axis: i64) -> RunResult<Tensor> {
+pub(super) fn expanded(x: &Tensor, axis: i64) -> RunResult<Tensor> {
     let mut shape: Vec<usize> = x.shape().to_vec();
     let rank = shape.len() as i64;
     let at = if axis < 0 { axis + rank + 1 } else { axis };

@@ -1,5 +1,6 @@
 //! Functions of `keras.ops` that were called on a symbolic tensor: `x + 1`, `x[:, 0]`, `ops.mean(x, axis=1)`.
 
+use plimsoll_formats::Element;
 use plimsoll_formats::keras::Layer;
 use plimsoll_graph::{DType, Shape, SoftmaxOps, TensorOps, Type};
 use plimsoll_nn::Activation as Nn;
@@ -185,16 +186,7 @@ fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
         "ExpandDims" => {
             let axis = s.integers("axis")?;
             let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
-            of_one(move |x| {
-                let mut shape: Vec<usize> = x.shape().to_vec();
-                let rank = shape.len() as i64;
-                let at = if axis < 0 { axis + rank + 1 } else { axis };
-                if !(0..=rank).contains(&at) {
-                    return Err(refuse(format!("adds axis {axis} to {}", x.ty())));
-                }
-                shape.insert(at as usize, 1);
-                x.reshape(&shape[..])
-            })
+            of_one(move |x| function::expanded(x, axis))
         }
         "Squeeze" => {
             let axes = if s.is_null("axis") { None } else { Some(s.integers("axis")?) };
@@ -273,16 +265,8 @@ fn of(layer: &Layer, s: &Settings<'_>) -> Result<Made> {
 
 /// The element type of a name.
 fn element_type(s: &Settings<'_>, name: &str) -> Result<DType> {
-    Ok(match name {
-        "float64" => DType::F64,
-        "float32" => DType::F32,
-        "bfloat16" => DType::BF16,
-        "float16" => DType::F16,
-        "int32" => DType::I32,
-        "int64" => DType::I64,
-        "bool" => DType::Bool,
-        _ => return Err(s.wrong("dtype", "this type is not taken")),
-    })
+    let found = Element::from_numpy(name).and_then(Element::dtype);
+    found.ok_or_else(|| s.wrong("dtype", "this type is not taken"))
 }
 
 /// True where a number is not zero.
