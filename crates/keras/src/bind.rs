@@ -18,9 +18,9 @@ pub(crate) struct Binding {
     pub name: String,
     /// The layer's place alone.
     pub layer: String,
+    pub kind: WeightKind,
     /// Where it is in the file.
     pub path: String,
-    pub kind: WeightKind,
     /// Whether the optimizer moves it.
     pub trained: bool,
     pub penalty: Option<Penalty>,

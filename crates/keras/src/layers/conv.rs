@@ -134,20 +134,7 @@ fn transpose<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
     let added = if s.is_null("output_padding") { None } else { Some(s.amounts::<AXES>("output_padding")?) };
     // Of one axis, the other is the height of an image of one line.
     let added = added.map(|added| [if AXES == 1 { 0 } else { added[0] }, added[AXES - 1]]);
-    let is_same = sliding.pad == Padding::Same;
-    let (mut pads, mut extra) = ([(0, 0); 2], [0; 2]);
-    for axis in 0..2 {
-        let reach = (sliding.window[axis] - 1) * sliding.dilation[axis] + 1;
-        let Transposed { cut, more } =
-            transposed(reach, sliding.stride[axis], is_same, added.map(|a| a[axis]))
-                .ok_or_else(|| s.wrong("output_padding", "it does not go with the stride and the window"))?;
-        (pads[axis], extra[axis]) = (cut, more);
-    }
-    let mut geometry = sliding.geometry(1);
-    match (is_same, added) {
-        (true, None) => extra = [0; 2],
-        _ => geometry.pad = Padding::Explicit(pads),
-    }
+    let (geometry, extra) = turned_round(s, sliding.window, sliding.geometry(1), added)?;
     let init = s.init("kernel_initializer", sliding.area() * filters, sliding.area() * 16);
     Ok(Made::weighted(kernel_and_bias(s, sliding.bias)?, move |cx, x| {
         let (x, channels) = sliding.images(x)?;
@@ -159,19 +146,39 @@ fn transpose<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
     .ends(&activation))
 }
 
+/// How a transposed convolution lies over what it makes, and what is added behind it along each axis.
+pub(super) fn turned_round<const AXES: usize>(
+    s: &Settings<'_>,
+    window: [usize; AXES],
+    mut geometry: ConvGeometry<AXES>,
+    added: Option<[usize; AXES]>,
+) -> Result<(ConvGeometry<AXES>, [usize; AXES])> {
+    let is_same = geometry.pad == Padding::Same;
+    let (mut pads, mut extra) = ([(0, 0); AXES], [0; AXES]);
+    for axis in 0..AXES {
+        let reach = (window[axis] - 1) * geometry.dilation[axis] + 1;
+        let Transposed { cut, more } =
+            transposed(reach, geometry.stride[axis], is_same, added.map(|a| a[axis]))
+                .ok_or_else(|| s.wrong("output_padding", "it does not go with the stride and the window"))?;
+        (pads[axis], extra[axis]) = (cut, more);
+    }
+    match (is_same, added) {
+        (true, None) => Ok((geometry, [0; AXES])),
+        _ => {
+            geometry.pad = Padding::Explicit(pads);
+            Ok((geometry, extra))
+        }
+    }
+}
+
 /// What is cut off a transposed convolution along an axis, before and after, and what is added after it.
-pub(super) struct Transposed {
-    pub cut: (usize, usize),
-    pub more: usize,
+struct Transposed {
+    cut: (usize, usize),
+    more: usize,
 }
 
 /// As Keras has it: `reach` is the window with its gaps, `added` what the layer says is to be added. None where that cannot be.
-pub(super) fn transposed(
-    reach: usize,
-    stride: usize,
-    is_same: bool,
-    added: Option<usize>,
-) -> Option<Transposed> {
+fn transposed(reach: usize, stride: usize, is_same: bool, added: Option<usize>) -> Option<Transposed> {
     let (left, right) = match (is_same, added) {
         // Where a stride is wider than its window, the last window's gap is part of the result.
         (false, added) => (reach - 1, reach - 1 + added.unwrap_or(stride.saturating_sub(reach))),

@@ -1,9 +1,9 @@
 //! Convolutions of volumes `[B, D, H, W, C]`, channels last.
 
-use plimsoll_graph::{ConvGeometry, Padding, TensorOps, VolumeOps};
+use plimsoll_graph::{ConvGeometry, TensorOps, VolumeOps};
 use plimsoll_nn::Init;
 
-use super::conv::{Transposed, transposed};
+use super::conv::turned_round;
 use super::{Activation, Table, kernel_and_bias};
 use crate::error::{Result, refuse};
 use crate::layer::Made;
@@ -68,20 +68,7 @@ fn transpose(s: &Settings<'_>) -> Result<Made> {
     let area: usize = own.window.iter().product();
     let init = s.init("kernel_initializer", area * filters, area * 16);
     let added = if s.is_null("output_padding") { None } else { Some(s.amounts::<3>("output_padding")?) };
-    let is_same = own.geometry.pad == Padding::Same;
-    let mut geometry = own.geometry;
-    let (mut pads, mut extra) = ([(0, 0); 3], [0; 3]);
-    for axis in 0..3 {
-        let reach = (own.window[axis] - 1) * geometry.dilation[axis] + 1;
-        let Transposed { cut, more } =
-            transposed(reach, geometry.stride[axis], is_same, added.map(|a| a[axis]))
-                .ok_or_else(|| s.wrong("output_padding", "it does not go with the stride and the window"))?;
-        (pads[axis], extra[axis]) = (cut, more);
-    }
-    if !is_same || added.is_some() {
-        geometry.pad = Padding::Explicit(pads);
-    }
-    let extra = if is_same && added.is_none() { [0; 3] } else { extra };
+    let (geometry, extra) = turned_round(s, own.window, own.geometry, added)?;
     Ok(Made::weighted(kernel_and_bias(s, own.bias)?, move |cx, x| {
         let channels = x.shape().last().copied().unwrap_or(0);
         let [d, h, w] = own.window;

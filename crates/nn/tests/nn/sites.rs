@@ -21,7 +21,7 @@ fn lines_of(timeline: &Step, layer: &str) -> Vec<u32> {
             let site =
                 i.site.unwrap_or_else(|| panic!("{layer} has an instruction {} without a limit", i.op));
             let (file, line) = timeline.sites[site as usize].rsplit_once(':').unwrap();
-            assert!(file.ends_with("tests/sites.rs"), "{layer}: {file}");
+            assert!(file.ends_with("tests/nn/sites.rs"), "{layer}: {file}");
             line.parse().unwrap()
         })
         .collect();
@@ -33,7 +33,7 @@ fn lines_of(timeline: &Step, layer: &str) -> Vec<u32> {
 /// Only lines of this file are named, by anybody.
 fn own_lines_only(timeline: &Step) {
     assert!(!timeline.sites.is_empty());
-    assert!(timeline.sites.iter().all(|site| site.contains("tests/sites.rs:")), "{:?}", timeline.sites);
+    assert!(timeline.sites.iter().all(|site| site.contains("tests/nn/sites.rs:")), "{:?}", timeline.sites);
 }
 
 /// The line of this file that ends in a comment of this word.
