@@ -238,7 +238,7 @@ class TestTrainer:
         trainer = Trainer(Sequential().dense(2), "mse", optimizer="sgd", learning_rate=0.1, device="cpu")
         trainer.evaluate(x, y)
         before = trainer.parameters()
-        w, b = (Tensor(before[f"dense1/{name}"]) for name in ("kernel", "bias"))
+        w, b = (Tensor(before[f"dense1/{name}"]) for name in ("weight", "bias"))
         with Tape() as tape:
             tape.watch(w)
             tape.watch(b)
