@@ -232,13 +232,13 @@ fn sparsemax(x: &Tensor) -> RunResult<Tensor> {
     let last = x.shape().rank().saturating_sub(1);
     let n = x.shape().last().copied().unwrap_or(0);
     let sorted = x.sort(-1, true)?;
-    let sums = sorted.cumsum(-1)?.add_scalar(-1.0)?;
+    let sums = sorted.cumsum(-1)?;
     let rank = x.iota_like(Type::new(x.dtype(), [n]), 0)?.add_scalar(1.0)?;
     // As many as stay above what they would be lowered by.
-    let stays = sorted.mul(&rank)?.greater(&sums)?.cast(x.dtype())?.stop_gradient()?;
+    let stays = sorted.mul(&rank)?.greater(&sums.add_scalar(-1.0)?)?.cast(x.dtype())?.stop_gradient()?;
     let count = stays.sum(&[last], true)?;
-    let is_last = rank.equal(&count)?.cast(x.dtype())?;
-    let tau = sums.mul(&is_last)?.sum(&[last], true)?.div(&count)?;
+    // All of these sums, as Keras has it; the paper takes the last one alone.
+    let tau = sums.mul(&stays)?.sum(&[last], true)?.add_scalar(-1.0)?.div(&count)?;
     x.sub(&tau)?.relu()
 }
 
