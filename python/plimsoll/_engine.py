@@ -156,6 +156,12 @@ class _Told:
             warnings.warn(f"plimsoll: {text}", RuntimeWarning, stacklevel=2)
 
 
+def _count(value: int, name: str, least: int) -> int:
+    if int(value) < least:
+        raise ValueError(f"{name} is {value}; {least} is the least")
+    return int(value)
+
+
 class Trainer:
     """Trains a model inside a memory limit.
 
@@ -250,7 +256,7 @@ class Trainer:
 
     def plan(self, x: Any, y: Any = None, *, batch_size: int = 32) -> Plan:
         """What a step would take, before anything runs."""
-        return Plan(self._native.plan(self._data(x, y), batch_size))
+        return Plan(self._native.plan(self._data(x, y), _count(batch_size, "batch_size", 1)))
 
     def fit(
         self,
@@ -277,12 +283,12 @@ class Trainer:
         told = _Told(self, callbacks, verbose)
         wants = {"steps": bool(callbacks), "step_weights": False, "epoch_weights": False}
         shuffled = self._seed if shuffle else None
-        self._native.fit(data, epochs, batch_size, shuffled, told, wants, checked)
+        self._native.fit(data, _count(epochs, "epochs", 0), _count(batch_size, "batch_size", 1), shuffled, told, wants, checked)
         return told.history
 
     def evaluate(self, x: Any, y: Any = None, *, batch_size: int = 32) -> dict[str, float]:
         """The loss and the metrics over data."""
-        return dict(self._native.evaluate(self._data(x, y), batch_size))
+        return dict(self._native.evaluate(self._data(x, y), _count(batch_size, "batch_size", 1)))
 
     def predict(self, x: Any, *, batch_size: int = 32) -> Any:
         """What the model makes of data: an array, or a list of them."""
@@ -291,7 +297,7 @@ class Trainer:
         def take(outputs: list[tuple[str, list[int], bytes]]) -> None:
             parts.append([np.frombuffer(data, dtype).reshape(shape) for dtype, shape, data in outputs])
 
-        self._native.predict(self._data(x, None), batch_size, take)
+        self._native.predict(self._data(x, None), _count(batch_size, "batch_size", 1), take)
         whole = [np.concatenate(column) for column in zip(*parts)]
         return whole[0] if len(whole) == 1 else whole
 

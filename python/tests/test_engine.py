@@ -55,6 +55,19 @@ class TestTensors:
             array[0] = 1
         assert np.array(again[0]).flags.writeable
 
+    def test_tensors_are_compared_by_their_elements_and_are_keys_by_themselves(self):
+        x, y = Tensor([1.0, 2.0]), Tensor([1.0, 3.0])
+        assert (x == y).numpy().tolist() == [True, False] and (x != 2).numpy().tolist() == [True, False]
+        assert x != "one" and not x == None  # noqa: E711
+        assert {x: 1, y: 2}[y] == 2
+
+    def test_bfloat16_is_made_and_shown_though_numpy_has_none(self):
+        x = Tensor([1.0, 2.5], dtype="bfloat16")
+        assert (x.dtype, x.cast("float32").numpy().tolist()) == ("bfloat16", [1.0, 2.5])
+        assert "2.5" in repr(x) and "bfloat16" in repr(x)
+        with pytest.raises(TypeError, match="cast it to float32"):
+            x.numpy()
+
     def test_dlpack_is_taken_by_others(self):
         array = numbers(3, 2)
         np.testing.assert_array_equal(np.from_dlpack(Tensor(array)), array)
@@ -348,6 +361,10 @@ class TestTrainer:
             Trainer(Sequential().dense(2), "msee")
         with pytest.raises(TypeError, match="plimsoll.fit"):
             Trainer(3, "mse")
+        with pytest.raises(ValueError, match="batch_size is -1; 1 is the least"):
+            small().fit(x, y, batch_size=-1)
+        with pytest.raises(plimsoll.PlimsollError, match=r"test_engine\.py:\d+"):
+            small().fit(x[:, 0], y)
         with pytest.raises(ValueError, match="each must have a row"):
             small().fit(x, y[:-1])
 

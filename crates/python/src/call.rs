@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -63,9 +64,17 @@ pub fn op<T: Send>(
 fn line(py: Python<'_>) -> Site {
     static FILES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let read = || -> PyResult<(String, u32)> {
-        let frame = py.import("sys")?.call_method0("_getframe")?;
-        let file = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
-        Ok((file, frame.getattr("f_lineno")?.extract()?))
+        // Lines of the package itself tell nobody where to look.
+        let package: String = py.import("plimsoll")?.getattr("__path__")?.get_item(0)?.extract()?;
+        let mut frame = py.import("sys")?.call_method0("_getframe")?;
+        loop {
+            let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
+            let next = frame.getattr("f_back")?;
+            if next.is_none() || !Path::new(&file).starts_with(&package) {
+                return Ok((file, frame.getattr("f_lineno")?.extract()?));
+            }
+            frame = next;
+        }
     };
     let Ok((file, line)) = read() else { return Site { file: "", line: 0 } };
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);

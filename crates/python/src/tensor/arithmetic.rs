@@ -96,6 +96,19 @@ impl Tensor {
         one(py, || self.0.matmul(other))
     }
 
+    /// Element by element, as in NumPy; a tensor is still a key of a dictionary by itself.
+    fn __eq__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::equal)
+    }
+
+    fn __ne__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::not_equal)
+    }
+
+    fn __hash__(slf: &Bound<'_, Self>) -> isize {
+        slf.as_ptr() as isize
+    }
+
     fn __lt__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
         self.with(py, &other, Engine::less)
     }

@@ -63,11 +63,13 @@ impl Tensor {
             None if name == "float64" && !is_array => "float32",
             None => &name,
         };
-        self::dtype(wanted)?;
-        let made = made.call_method1("astype", (wanted,))?;
+        let dtype = self::dtype(wanted)?;
+        // NumPy has no bfloat16 of its own.
+        let read = if dtype == DType::BF16 { "float32" } else { wanted };
+        let made = made.call_method1("astype", (read,))?;
         let shape: Vec<usize> = made.getattr("shape")?.extract()?;
         let array = Array::new(&numpy.call_method1("ascontiguousarray", (made,))?)?;
-        let ty = Type::new(self::dtype(wanted)?, shape.into_iter().collect::<Shape>());
+        let ty = Type::new(self::dtype(read)?, shape.into_iter().collect::<Shape>());
         let on = match device {
             Some(name) => Some(caught(py, || crate::device::device(name))?),
             None => None,
@@ -76,7 +78,7 @@ impl Tensor {
             let fill = || -> Result<Engine> {
                 let mut tensor = Engine::zeros(ty)?;
                 tensor.set_bytes(array.as_ref())?;
-                Ok(tensor)
+                if tensor.dtype() == dtype { Ok(tensor) } else { tensor.cast(dtype) }
             };
             match on {
                 Some(device) => device.scope(fill),
@@ -186,7 +188,11 @@ impl Tensor {
         let (py, this) = (slf.py(), slf.get());
         let ty = format!("shape={}, dtype={}", this.shape(py)?.repr()?, this.dtype());
         let Some(device) = this.device() else { return Ok(format!("plimsoll.Tensor(traced, {ty})")) };
-        let elements = py.import("numpy")?.call_method1("array2string", (Self::numpy(slf)?,))?;
+        let shown = match this.0.dtype() {
+            DType::BF16 => Self::numpy(&Bound::new(py, this.cast(py, "float32")?)?)?,
+            _ => Self::numpy(slf)?,
+        };
+        let elements = py.import("numpy")?.call_method1("array2string", (shown,))?;
         Ok(format!("plimsoll.Tensor({elements}, {ty}, device={device:?})"))
     }
 

@@ -88,9 +88,9 @@ methods! {
         maximum
         /// The smaller of two elements.
         minimum
-        /// Where both are equal, as truth values. (``==`` asks whether two names are of the same tensor.)
+        /// Where both are equal, as truth values: ``x == y``.
         equal
-        /// Where they differ.
+        /// Where they differ: ``x != y``.
         not_equal
         /// Each row's cross-entropy of logits with class numbers.
         softmax_cross_entropy
