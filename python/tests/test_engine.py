@@ -220,6 +220,13 @@ class TestTrainer:
         trainer = Trainer(model, "softmax_cross_entropy", device="cpu", memory=refused.value.least)
         assert len(trainer.fit(x, y, batch_size=256, verbose=0)) == 1
 
+    def test_a_refusal_is_told_though_a_loss_of_ones_own_fails_in_another_precision(self):
+        x, y = numbers(512, 256), numbers(512, 4, seed=1)
+        make = lambda memory: Trainer(Sequential().dense(512).relu().dense(4), lambda out, label: (out - label).square().sum(), device="cpu", memory=memory)
+        with pytest.raises(plimsoll.MemoryLimitError) as refused:
+            make("1MiB").plan(x, y, batch_size=512)
+        assert make(refused.value.least).plan(x, y, batch_size=512).micro_batches == 1, "a sum is not split"
+
     def test_own_models_layers_and_losses_are_traced(self):
         calls = []
 

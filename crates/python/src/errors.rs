@@ -31,6 +31,11 @@ impl<E: Into<TrainError>> From<E> for Failure {
 }
 
 impl Failure {
+    /// Whether the engine ended with what was only said inside of it: a function of Python that raised, say.
+    pub fn is_internal(&self) -> bool {
+        matches!(self, Failure::Engine(error) if matches!(cause(error), Some(RunError::Internal(_))))
+    }
+
     /// The exception.
     pub fn raised(self, py: Python<'_>) -> PyErr {
         let made = match self {

@@ -139,7 +139,9 @@ impl Trainer {
             *self.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
             Ok(result)
         })?;
-        let raised = self.thrown.take().map(Failure::Raised);
+        // A model is traced in ways that are only tried (another precision, a smaller batch): what fails there is no failure of the call.
+        let thrown = self.thrown.take().filter(|_| done.as_ref().is_err_and(Failure::is_internal));
+        let raised = thrown.map(Failure::Raised);
         let raised = raised.or_else(|| self.raised.lock().unwrap_or_else(PoisonError::into_inner).take());
         match (raised, done) {
             (Some(failure), _) => Err(failure.raised(py)),
