@@ -49,10 +49,15 @@ impl Folder {
         Ok(())
     }
 
+    /// The folder of a run, if it is one.
+    pub fn of_run(path: &Path) -> Option<Folder> {
+        let folder = Folder(path.to_path_buf());
+        folder.config().is_file().then_some(folder)
+    }
+
     /// The folder of a run that was.
     pub fn of(path: &Path) -> Result<Folder, Failure> {
-        let folder = Folder(path.to_path_buf());
-        if folder.config().is_file() {
+        if let Some(folder) = Folder::of_run(path) {
             return Ok(folder);
         }
         let shown = path.display();

@@ -14,9 +14,9 @@ use crate::{Failure, Stop, device_args, layers, model_setup, request};
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A model by name, a `.keras`, `.h5` or `.weights.h5` file, or a file of settings (`run.toml`). A model by name is that which
-    /// `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
-    #[arg(value_name = "CONFIG.toml | MODEL | FILE")]
+    /// A model by name, a `.keras`, `.h5` or `.weights.h5` file, a file of settings (`run.toml`), or the folder of a run. A model
+    /// by name is that which `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
+    #[arg(value_name = "CONFIG.toml | MODEL | FILE | RUN")]
     what: String,
     #[command(flatten)]
     config: Config,
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             let device = device_args::device(&config)?;
             device.scope(|| layers::inspect(&config, &Setup::new(&config, &device)?))?
         }
-        false => of_file(name)?,
+        false => of_file(&written.model_copy.unwrap_or_else(|| name.into()))?,
     };
     match args.json {
         true => say!("{}", serde_json::json!(found)),
@@ -49,12 +49,14 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     Ok(())
 }
 
-fn of_file(name: &str) -> Result<Inspection, Failure> {
-    let file = Path::new(name);
+fn of_file(file: &Path) -> Result<Inspection, Failure> {
+    let name = file.display();
     if file.is_dir() {
-        return Err(Failure(format!("{name} is a folder; name a .keras, .h5 or .weights.h5 file")));
+        return Err(Failure(format!(
+            "{name} is a folder and no run; name a run, or a .keras, .h5 or .weights.h5 file"
+        )));
     }
-    if !file.exists() && !request::is_keras(name) {
+    if !file.exists() && !request::is_keras(&name.to_string()) {
         return Err(Failure(format!("there is no model and no file {name}; {}", model_setup::help())));
     }
     Ok(plimsoll::keras::inspect(file)?)

@@ -21,10 +21,14 @@ use crate::{
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`). All
-    /// flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, a file of settings (`run.toml`), or the folder
+    /// of a run, which means its settings. All flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
     /// table (`plimsoll models`) where `train` has no data for it either.
-    #[arg(value_name = "CONFIG.toml | MODEL", required_unless_present = "trace", conflicts_with = "trace")]
+    #[arg(
+        value_name = "CONFIG.toml | MODEL | RUN",
+        required_unless_present = "trace",
+        conflicts_with = "trace"
+    )]
     model: Option<String>,
     #[command(flatten)]
     config: Config,

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::config::Config;
+use crate::folder::Folder;
 use crate::session::Session;
 use crate::source::default_data;
 use crate::{Failure, Stop, check, model_setup, sizes};
@@ -16,9 +17,10 @@ pub fn is_keras(name: &str) -> bool {
 /// A model and its settings, for a command that looks at a training and runs none.
 #[derive(clap::Args)]
 pub struct Looked {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`).
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, a file of settings (`run.toml`), or
+    /// the folder of a run, which means its settings.
     /// All flags of `train` are taken, and mean the same. No run is written.
-    #[arg(value_name = "CONFIG.toml | MODEL")]
+    #[arg(value_name = "CONFIG.toml | MODEL | RUN")]
     pub model: String,
     #[command(flatten)]
     config: Config,
@@ -31,13 +33,16 @@ impl Looked {
     }
 }
 
-/// The flags over the file of settings that is named, or with the model that is named.
+/// The flags over the file of settings or the run that is named, or with the model that is named.
 pub fn written(what: Option<&str>, flags: &Config) -> Result<(Config, Session), Failure> {
     let mut flags = flags.clone();
     match what {
         Some(path) if path.ends_with(".toml") => {
             let (file, session) = Config::read_request(Path::new(path))?;
             return Ok((flags.over(file), session));
+        }
+        Some(folder) if let Some(run) = Folder::of_run(Path::new(folder)) => {
+            return Ok((flags.over(run.settings()?), Session::default()));
         }
         Some(model) => flags.model = Some(model.into()),
         None => {}

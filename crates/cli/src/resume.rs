@@ -16,7 +16,7 @@ pub fn settings(asked: Config, begun: Config, run: &Path) -> Result<Config, Fail
             if let (Some(asked), kept) = (&asked.$field, &begun.$field)
                 && kept.as_ref() != Some(asked)
             {
-                let was = kept.as_ref().map_or("without it".to_string(), |kept| format!("with {kept}"));
+                let was = kept.as_ref().map_or("without it".to_string(), |kept| format!("with {} {kept}", $flag));
                 return Err(Failure(format!(
                     "{} was begun {was}, and now {} {asked} is asked for; leave it out to go on, or begin a new run with another --out",
                     run.display(), $flag
@@ -74,9 +74,12 @@ mod tests {
         };
         refuse(
             Config { model: Some("mlp".into()), ..Config::default() },
-            "begun with cnn, and now the model mlp",
+            "begun with the model cnn, and now the model mlp",
         );
-        refuse(Config { batch: Some(BatchSize::Samples(16)), ..Config::default() }, "--batch 16");
+        refuse(
+            Config { batch: Some(BatchSize::Samples(16)), ..Config::default() },
+            "begun with --batch 32, and now --batch 16",
+        );
         refuse(Config { batch: Some(BatchSize::Auto), ..Config::default() }, "--batch auto");
         refuse(Config { data: Some("shapes".into()), ..Config::default() }, "--data shapes");
         refuse(Config { width: Some(8), ..Config::default() }, "begun without it, and now --width 8");

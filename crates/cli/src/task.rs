@@ -81,6 +81,11 @@ impl Task {
             }
             let none = || Failure(format!("how many classes {data} has is not known; say --classes"));
             let outputs = config.classes.or(form.classes).ok_or_else(none)?;
+            if outputs < 2 {
+                return Err(Failure(format!(
+                    "all labels of {data} are the one class 0, which any model says without learning; --classes 2 or more if others will come, --loss mse if they are numbers"
+                )));
+            }
             let metrics = match kind {
                 Kind::Pixels => vec![Metric::Accuracy, Metric::MeanIou],
                 _ => vec![Metric::Accuracy],

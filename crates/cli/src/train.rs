@@ -69,6 +69,11 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
 fn settings(args: &Args) -> Result<(Config, Session), Stop> {
+    if let Some(run) = args.what.as_deref().filter(|what| Folder::of_run(Path::new(what)).is_some()) {
+        return Err(Stop::Usage(format!(
+            "{run} is the folder of a run; plimsoll train --resume --out {run} goes on with it, plimsoll train {run}/config.toml begins another like it"
+        )));
+    }
     let (config, of_file) = request::written(args.what.as_deref(), &args.config)?;
     let session = args.session.clone().over(of_file);
     session.check().map_err(Stop::usage)?;

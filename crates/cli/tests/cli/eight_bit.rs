@@ -71,7 +71,7 @@ fn a_run_goes_on_with_the_same_bits_and_not_with_other_state() {
     run(&plain, "1", &[]).unwrap();
     assert!(model(&plain) != model(&whole));
     let other = run(&parts, "3", &["--resume", "--state", "f32"]).unwrap_err();
-    assert!(other.contains("begun with 8bit, and now --state f32"), "{other}");
+    assert!(other.contains("begun with --state 8bit, and now --state f32"), "{other}");
     let other = run(&plain, "3", &["--resume", "--state", "8bit"]).unwrap_err();
     assert!(other.contains("begun without it, and now --state 8bit"), "{other}");
 }

@@ -40,6 +40,26 @@ pub fn contents(folder: &str) -> BTreeMap<String, Vec<u8>> {
 const SMALL: &str = "--take 64 --batch 16 --threads 1 -q";
 
 #[test]
+fn a_run_can_be_planned_and_inspected_by_its_folder() {
+    let scratch = Scratch::new("folder-as-model");
+    let out = scratch.path("run");
+    assert!(run(&format!("train cnn --width 4 --epochs 1 {SMALL} --out {out}")).status.success());
+    let before = contents(&out);
+    let asked = |words: &str| {
+        let answer = lines(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        (answer[0]["planned_bytes"].clone(), answer[0]["memory_limit_bytes"].clone())
+    };
+    let by_words = asked(
+        "plan cnn --width 4 --data digits --take 64 --batch 16 --threads 1 --memory 40MiB --json --no-frontier",
+    );
+    assert_eq!(asked(&format!("plan {out} --memory 40MiB --json --no-frontier")), by_words);
+    assert!(by_words.0.is_u64() && by_words.1 == 40 << 20, "{by_words:?}");
+    let shown = |what: &str| said(&run(&format!("inspect {what}")));
+    assert_eq!(shown(&out), shown("cnn --width 4 --data digits --batch 16"));
+    assert_eq!(contents(&out), before);
+}
+
+#[test]
 fn a_refused_resume_changes_nothing() {
     let scratch = Scratch::new("refused-resume");
     let out = scratch.path("run");

@@ -37,6 +37,8 @@ fn make(scratch: &Scratch) {
     write("numbers.csv", "a,b,label\n1,2,0.5\n1,2,1.25\n");
     let rows: String = (0..40).map(|i| format!("{},{},{}\n", i % 7, i % 5, i % 2)).collect();
     write("table.csv", &format!("a,b,label\n{rows}"));
+    write("same.csv", "a,b,label\n1,2,0\n3,4,0\n");
+    write("table.csv.gz", "packed");
     write("pictures/cat/1.png", "no image");
     write("pictures/dog/1.png", "no image");
     write("damaged/config.toml", "model = ");

@@ -209,7 +209,9 @@ impl Dataset {
             }
             _ => {
                 let known = "npz, npy, csv, tfrecord, tar, parquet, txt, jpg, png, gif, bmp, webp";
-                Err(unknown(path, format!("its name ends in none of {known}")))
+                let packed = matches!(ending, "gz" | "bz2" | "xz" | "zst" | "zip" | "7z");
+                let unpack = if packed { "; it is compressed: unpack it first" } else { "" };
+                Err(unknown(path, format!("its name ends in none of {known}{unpack}")))
             }
         }
     }
