@@ -16,6 +16,7 @@ mod fused;
 mod gather;
 mod grid_sample;
 mod index_put;
+mod kinds;
 mod layout;
 mod loss;
 mod matmul;
