@@ -47,6 +47,20 @@ def limits(free):
             "middle": (floor + most) // 2, "most": most}
 
 
+def models(program, named):
+    """The models that were named, or all of the program's table."""
+    table = json.loads(subprocess.run([program, "models", "--json"], capture_output=True, text=True, check=True).stdout)
+    return named or [row["name"] for row in table]
+
+
+def finish(jsonl, lines, what, faults):
+    """Writes the lines where they are wanted, and ends with a status where there are faults."""
+    if jsonl:
+        jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if faults:
+        sys.exit("\n".join([f"{what}:", *faults]))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="+")
@@ -54,11 +68,9 @@ def main():
     parser.add_argument("--jsonl", type=pathlib.Path)
     parser.add_argument("--most", type=float)
     args = parser.parse_args()
-    table = json.loads(subprocess.run([args.program, "models", "--json"], capture_output=True, text=True, check=True).stdout)
-    models = args.models or [row["name"] for row in table]
     scratch, late, lines = pathlib.Path(tempfile.mkdtemp(prefix="planning-")), [], []
     print(f"{'model':12} {'memory limit':15} {'bytes':>13} {'cold':>13} {'again':>13} {'floors':>13}  answer")
-    for model in models:
+    for model in models(args.program, args.models):
         free, _, _ = ask(args.program, model, None, "")
         for what, memory in limits(free).items():
             cache = scratch / "cache"
@@ -79,10 +91,7 @@ def main():
             if args.most and wall > args.most:
                 late.append(f"{model} at {what}: {wall:.2f} s")
     shutil.rmtree(scratch)
-    if args.jsonl:
-        args.jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if late:
-        sys.exit("later than asked: " + "; ".join(late))
+    finish(args.jsonl, lines, "later than asked", late)
 
 
 if __name__ == "__main__":

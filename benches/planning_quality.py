@@ -8,12 +8,9 @@ that rises, a plan that is predicted to be slower, and one that is as fast and t
 """
 
 import argparse
-import json
 import pathlib
-import subprocess
-import sys
 
-from planning import PLIMSOLL, ask, limits
+from planning import PLIMSOLL, ask, finish, limits, models
 
 
 def worse(before, after):
@@ -35,10 +32,9 @@ def main():
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--jsonl", type=pathlib.Path)
     args = parser.parse_args()
-    table = json.loads(subprocess.run([args.after, "models", "--json"], capture_output=True, text=True, check=True).stdout)
     lines, faults = [], []
     print(f"{'model':12} {'memory limit':15} {'floor':>25} {'planned':>25} {'ms':>23} {'processor s':>15}")
-    for model in args.models or [row["name"] for row in table]:
+    for model in models(args.after, args.models):
         free, _, _ = ask(args.before, model, None, "")
         for what, memory in limits(free).items():
             (old, _, took), (new, _, takes) = (ask(program, model, memory, "") for program in (args.before, args.after))
@@ -51,10 +47,7 @@ def main():
             names = ("fits", "floor_bytes", "planned_bytes", "predicted_ms", "micro_batches", "ways_out")
             lines.append({"model": model, "limit": what, "memory": memory, "before": {n: old.get(n) for n in names} | {"processor": took},
                           "after": {n: new.get(n) for n in names} | {"processor": takes}, "worse": found})
-    if args.jsonl:
-        args.jsonl.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if faults:
-        sys.exit("worse than before:\n" + "\n".join(faults))
+    finish(args.jsonl, lines, "worse than before", faults)
 
 
 if __name__ == "__main__":

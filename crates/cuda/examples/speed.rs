@@ -3,8 +3,8 @@
 use plimsoll_cuda::{Arena, Cuda};
 use plimsoll_device::backend::{Backend, Call, Operand};
 use plimsoll_graph::ops::{
-    Attention, AttentionGrad, Binary, Conv, ConvGradFilter, ConvGradInput, LayerNorm, MatMul, Reduce,
-    ReduceKind, Softmax,
+    Attention, AttentionGrad, Binary, Conv, ConvFrame, ConvGradFilter, ConvGradInput, LayerNorm, MatMul,
+    Reduce, ReduceKind, Softmax,
 };
 use plimsoll_graph::{DType, Op, Scalar, Type};
 
@@ -50,8 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for dtype in [DType::F32, DType::BF16] {
         let t = |shape: &[usize]| Type::new(dtype, shape);
         let wide = |shape: &[usize]| Type::new(dtype.accumulator(), shape);
-        let frame = ([1, 1], [(1, 1); 2], [1, 1]);
-        let (stride, pad, dilation) = frame;
+        let frame = ConvFrame { stride: [1, 1], pad: [(1, 1); 2], dilation: [1, 1], groups: 1 };
         let attention = Attention { causal: true, mask: false, scale: Scalar(0.125) };
         let (q, o) = (t(&[8, 1024, 12, 64]), t(&[8, 1024, 12, 64]));
         let (x, y, w) = (t(&[64, 56, 56, 64]), t(&[64, 56, 56, 64]), t(&[3, 3, 64, 64]));
@@ -61,19 +60,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("matmul 8192×768×3072", MatMul::default().into(), vec![t(&[8192, 768]), t(&[768, 3072])]),
             (
                 "conv 3×3 64→64, 64×56×56",
-                Conv { stride, pad, dilation, groups: 1, bias: false, act: None }.into(),
+                Conv { frame, bias: false, act: None }.into(),
                 vec![x.clone(), w.clone()],
             ),
             (
                 "its data gradient",
-                ConvGradInput { stride, pad, dilation, groups: 1, input: [56, 56], bias: false }.into(),
+                ConvGradInput { frame, input: [56, 56], bias: false }.into(),
                 vec![y.clone(), w],
             ),
-            (
-                "its filter gradient",
-                ConvGradFilter { stride, pad, dilation, groups: 1, filter: [3, 3] }.into(),
-                vec![x, y],
-            ),
+            ("its filter gradient", ConvGradFilter { frame, filter: [3, 3] }.into(), vec![x, y]),
             ("attention 8×1024×12×64", attention.into(), vec![q.clone(), q.clone(), q.clone()]),
             (
                 "its gradient",

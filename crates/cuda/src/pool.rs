@@ -3,7 +3,7 @@
 //! Extents that were released stay mapped until their pages are needed elsewhere, because mapping takes time and reuse in the order
 //! of the stream needs no waiting; the books are the same as on the host ([`Paged`]).
 
-use plimsoll_device::{Bytes, Idle, NoPages, PageSource, Paged};
+use plimsoll_device::{Bytes, Idle, NoPages, PageSource, Paged, PagesWanted};
 
 use crate::Cuda;
 use crate::error::Error;
@@ -65,12 +65,8 @@ impl CardPages {
         Ok(())
     }
 
-    fn mapped(
-        &mut self,
-        pages: usize,
-        most: usize,
-        idle: &mut Idle<CardExtent>,
-    ) -> Result<CardExtent, Error> {
+    fn mapped(&mut self, wanted: PagesWanted, idle: &mut Idle<CardExtent>) -> Result<CardExtent, Error> {
+        let PagesWanted { pages, most } = wanted;
         while self.spare.len() < pages && self.taken < most {
             match Page::new(&self.cuda, self.page) {
                 Ok(page) => {
@@ -117,13 +113,8 @@ impl PageSource for CardPages {
         self.taken
     }
 
-    fn extent(
-        &mut self,
-        pages: usize,
-        most: usize,
-        idle: &mut Idle<CardExtent>,
-    ) -> Result<CardExtent, NoPages> {
-        self.mapped(pages, most, idle).map_err(|_| NoPages)
+    fn extent(&mut self, wanted: PagesWanted, idle: &mut Idle<CardExtent>) -> Result<CardExtent, NoPages> {
+        self.mapped(wanted, idle).map_err(|_| NoPages)
     }
 
     fn settle(&mut self) {

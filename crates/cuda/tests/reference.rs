@@ -7,7 +7,9 @@ mod device;
 use common::{bench, card, emulator};
 use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
-use plimsoll_graph::ops::{Attention, AttentionGrad, Conv, ConvGradFilter, ConvGradInput, ScatterAdd};
+use plimsoll_graph::ops::{
+    Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, ScatterAdd,
+};
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Scalar, Type};
 use plimsoll_testing::reference::{self, check_bits, check_values, chosen, examples_of, run};
@@ -116,7 +118,7 @@ fn convolutions_in_disguise(cuda: &Cuda) {
     let mut dice = Dice::new(6);
     for dtype in [DType::BF16, DType::F16, DType::F32] {
         let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
-        let (dilation, groups) = ([1, 1], 1);
+        let frame = |stride, pad| ConvFrame { stride, pad, dilation: [1, 1], groups: 1 };
         for (channels, stride, window, pad, size, out) in [
             (3, [2, 2], [7, 7], [(3, 3); 2], [40, 38], [20, 19]),
             (3, [1, 1], [3, 3], [(1, 1); 2], [21, 24], [21, 24]),
@@ -126,9 +128,10 @@ fn convolutions_in_disguise(cuda: &Cuda) {
             let x = of([3, size[0], size[1], channels]);
             let w = of([window[0], window[1], channels, 16]);
             let dy = of([3, out[0], out[1], 16]);
-            let conv = Conv { stride, pad, dilation, groups, bias: false, act: None };
+            let frame = frame(stride, pad);
+            let conv = Conv { frame, bias: false, act: None };
             check(cuda, &Example::new(conv, vec![x.clone(), w]), &mut dice, dtype);
-            let grad = ConvGradFilter { stride, pad, dilation, groups, filter: window };
+            let grad = ConvGradFilter { frame, filter: window };
             check(cuda, &Example::new(grad, vec![x, dy]), &mut dice, dtype);
         }
         for (stride, out, bias) in
@@ -136,7 +139,7 @@ fn convolutions_in_disguise(cuda: &Cuda) {
         {
             let input = [out[0] * stride[0], out[1] * stride[1]];
             let (dy, w) = (of([2, out[0], out[1], 24]), of([stride[0], stride[1], 16, 24]));
-            let grad = ConvGradInput { stride, pad: [(0, 0); 2], dilation, groups, input, bias };
+            let grad = ConvGradInput { frame: frame(stride, [(0, 0); 2]), input, bias };
             let mut inputs = vec![dy, w];
             inputs.extend(bias.then(|| (Type::new(dtype, [16]), Domain::Normal)));
             check(cuda, &Example::new(grad, inputs), &mut dice, dtype);

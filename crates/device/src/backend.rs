@@ -47,49 +47,29 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     const DTYPE: DType;
 }
 
-// SAFETY: each pair names the same representation; Bool is held as u8 and has no Rust type of its own here.
-unsafe impl Element for f32 {
-    const DTYPE: DType = DType::F32;
+macro_rules! elements {
+    ($( $held:ty => $dtype:ident, )+) => {
+        $(
+            // SAFETY: each pair names the same representation; Bool is held as u8 and has no Rust type of its own here.
+            unsafe impl Element for $held {
+                const DTYPE: DType = DType::$dtype;
+            }
+        )+
+    };
 }
-// SAFETY: as above.
-unsafe impl Element for f64 {
-    const DTYPE: DType = DType::F64;
-}
-// SAFETY: as above.
-unsafe impl Element for half::bf16 {
-    const DTYPE: DType = DType::BF16;
-}
-// SAFETY: as above.
-unsafe impl Element for half::f16 {
-    const DTYPE: DType = DType::F16;
-}
-// SAFETY: as above.
-unsafe impl Element for i64 {
-    const DTYPE: DType = DType::I64;
-}
-// SAFETY: as above.
-unsafe impl Element for i32 {
-    const DTYPE: DType = DType::I32;
-}
-// SAFETY: as above.
-unsafe impl Element for i16 {
-    const DTYPE: DType = DType::I16;
-}
-// SAFETY: as above.
-unsafe impl Element for i8 {
-    const DTYPE: DType = DType::I8;
-}
-// SAFETY: as above.
-unsafe impl Element for u32 {
-    const DTYPE: DType = DType::U32;
-}
-// SAFETY: as above.
-unsafe impl Element for u16 {
-    const DTYPE: DType = DType::U16;
-}
-// SAFETY: as above.
-unsafe impl Element for u8 {
-    const DTYPE: DType = DType::U8;
+
+elements! {
+    f32 => F32,
+    f64 => F64,
+    half::bf16 => BF16,
+    half::f16 => F16,
+    i64 => I64,
+    i32 => I32,
+    i16 => I16,
+    i8 => I8,
+    u32 => U32,
+    u16 => U16,
+    u8 => U8,
 }
 
 impl Operand<'_> {

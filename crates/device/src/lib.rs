@@ -15,7 +15,7 @@ pub mod properties;
 pub use allocator::{
     Allocator, AllocatorId, AllocatorKind, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth,
     GrowthWatch, Holes, HostMemory, HostPages, Idle, Lease, NoAllocator, NoPages, NoRemapping, PageSource,
-    Paged, Pages, Pool, ReleaseError, ReserveError, Stats, System, holders,
+    Paged, Pages, PagesWanted, Pool, ReleaseError, ReserveError, Stats, System, holders,
 };
 pub use bytes::{Bytes, ParseBytesError};
 pub use ledger::{Ledger, LedgerError, Row};

@@ -27,11 +27,34 @@ macro_rules! scalar_methods {
     };
 }
 
+macro_rules! reductions {
+    ($( $(#[$doc:meta])+ $method:ident => $kind:expr; )+) => {
+        $( $(#[$doc])+ #[track_caller]
+        fn $method(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
+            self.reduce($kind, axes, keep)
+        } )+
+    };
+}
+
 macro_rules! binary_methods {
     ($( $(#[$doc:meta])+ $method:ident => $kind:expr; )+) => {
         $( $(#[$doc])+ #[track_caller]
         fn $method(&self, other: &Self) -> Result<Self, Self::Error> {
             self.emit_one($kind, &[self, other], Site::here())
+        } )+
+    };
+}
+
+/// Methods that give the same value where it has the shape already.
+macro_rules! reshapings {
+    ($( $(#[$doc:meta])+ $method:ident => $op:path; )+) => {
+        $( $(#[$doc])+ #[track_caller]
+        fn $method(&self, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
+            let shape = shape.into();
+            if *self.shape() == shape {
+                return Ok(self.clone());
+            }
+            self.emit_one($op(shape), &[self], Site::here())
         } )+
     };
 }
@@ -57,6 +80,21 @@ pub trait TensorOps: Clone + Sized {
 
     /// Applies an op. `self` says where (which trace, which device) and need not be among the inputs.
     fn emit(&self, op: Op, inputs: &[&Self], site: Site) -> Result<SmallVec<[Self; 2]>, Self::Error>;
+
+    /// Applies an op and takes its first outputs.
+    fn emit_first<const N: usize>(
+        &self,
+        op: impl Into<Op>,
+        inputs: &[&Self],
+        site: Site,
+    ) -> Result<[Self; N], Self::Error> {
+        let op = op.into();
+        let name = op.name();
+        let outputs: Vec<Self> = self.emit(op, inputs, site)?.into_iter().take(N).collect();
+        outputs.try_into().map_err(|outputs: Vec<Self>| {
+            Error::Internal(format!("{name} gave {} outputs, not {N}", outputs.len())).into()
+        })
+    }
 
     /// Applies an op and takes its first output.
     fn emit_one(&self, op: impl Into<Op>, inputs: &[&Self], site: Site) -> Result<Self, Self::Error> {
@@ -207,24 +245,11 @@ pub trait TensorOps: Clone + Sized {
         self.emit_one(ops::Iota { ty, axis }, &[], Site::here())
     }
 
-    /// Repeated along axes of length 1 to a larger shape.
-    #[track_caller]
-    fn broadcast(&self, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
-        let shape = shape.into();
-        if *self.shape() == shape {
-            return Ok(self.clone());
-        }
-        self.emit_one(ops::Broadcast(shape), &[self], Site::here())
-    }
-
-    /// The same elements under another shape.
-    #[track_caller]
-    fn reshape(&self, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
-        let shape = shape.into();
-        if *self.shape() == shape {
-            return Ok(self.clone());
-        }
-        self.emit_one(ops::Reshape(shape), &[self], Site::here())
+    reshapings! {
+        /// Repeated along axes of length 1 to a larger shape.
+        broadcast => ops::Broadcast;
+        /// The same elements under another shape.
+        reshape => ops::Reshape;
     }
 
     /// All axes from `first` on joined into one.
@@ -296,34 +321,17 @@ pub trait TensorOps: Clone + Sized {
         self.emit_one(Reduce { kind, axes, keep }, &[self], Site::here())
     }
 
-    /// The sum over axes (none named: all of them), which go or stay with length 1.
-    #[track_caller]
-    fn sum(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
-        self.reduce(ReduceKind::Sum, axes, keep)
-    }
-
-    /// The mean over axes.
-    #[track_caller]
-    fn mean(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
-        self.reduce(ReduceKind::Mean, axes, keep)
-    }
-
-    /// The largest over axes.
-    #[track_caller]
-    fn max(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
-        self.reduce(ReduceKind::Max, axes, keep)
-    }
-
-    /// The smallest over axes.
-    #[track_caller]
-    fn min(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
-        self.reduce(ReduceKind::Min, axes, keep)
-    }
-
-    /// The product over axes.
-    #[track_caller]
-    fn prod(&self, axes: &[usize], keep: bool) -> Result<Self, Self::Error> {
-        self.reduce(ReduceKind::Prod, axes, keep)
+    reductions! {
+        /// The sum over axes (none named: all of them), which go or stay with length 1.
+        sum => ReduceKind::Sum;
+        /// The mean over axes.
+        mean => ReduceKind::Mean;
+        /// The largest over axes.
+        max => ReduceKind::Max;
+        /// The smallest over axes.
+        min => ReduceKind::Min;
+        /// The product over axes.
+        prod => ReduceKind::Prod;
     }
 
     /// The index of the largest along an axis (negative: from the last).

@@ -100,8 +100,10 @@ pub trait Rule {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
 
     /// Whether every place along an axis of an operand is kept apart from the others: what an output says of it is made from it
-    /// alone. A batch is split into micro-batches only where every op keeps its samples apart. When in doubt, `false`.
-    fn keeps_apart(&self, along: &Along<'_>) -> bool;
+    /// alone. A batch is split into micro-batches only where every op keeps its samples apart. When in doubt, `false`, as by default.
+    fn keeps_apart(&self, _: &Along<'_>) -> bool {
+        false
+    }
 
     /// The in-place pairs, where they depend on attributes.
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

@@ -131,11 +131,19 @@ impl fmt::Display for Shape {
     }
 }
 
-impl fmt::Debug for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+/// What is printed for developers is what is printed for people.
+macro_rules! shown_as_displayed {
+    ($( $type:ty ),+) => {
+        $( impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        } )+
+    };
 }
+pub(crate) use shown_as_displayed;
+
+shown_as_displayed!(Shape, Type);
 
 /// What is known of a value before it exists: element type and shape.
 ///
@@ -188,12 +196,6 @@ impl Type {
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.dtype, self.shape)
-    }
-}
-
-impl fmt::Debug for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

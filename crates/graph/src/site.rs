@@ -3,6 +3,8 @@
 use std::fmt;
 use std::panic::Location;
 
+use crate::shape::shown_as_displayed;
+
 /// A line of source code.
 ///
 /// ```
@@ -84,11 +86,7 @@ impl fmt::Display for Site {
     }
 }
 
-impl fmt::Debug for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+shown_as_displayed!(Site);
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,16 @@ use crate::{Activation, Conv1d, Conv2d, Conv3d, MultiHead, Net, Recurrent};
 
 type Layer = Arc<dyn Fn(&mut Net, &Tensor) -> Result<Tensor> + Send + Sync>;
 
+/// Layers of the net by their arguments, numbered among those of their kind.
+macro_rules! layers {
+    ($( $(#[$doc:meta])+ $method:ident($( $arg:ident: $type:ty ),*) => $kind:literal, $layer:ident; )+) => {
+        $( $(#[$doc])+ #[track_caller]
+        pub fn $method(self, $( $arg: $type ),*) -> Sequential {
+            self.push($kind, move |net, x, name| net.$layer(name, x, $( $arg ),*))
+        } )+
+    };
+}
+
 /// Layers one after the other. Their parameters are filed under the layer's kind and number: `conv1/weight`,
 /// `dense2/bias`.
 ///
@@ -129,40 +139,19 @@ impl Sequential {
         self.conv2d_with(Conv2d::new(channels, window))
     }
 
-    /// A convolution of images.
-    #[track_caller]
-    pub fn conv2d_with(self, conv: Conv2d) -> Sequential {
-        self.push("conv", move |net, x, name| net.conv2d(name, x, conv))
-    }
-
-    /// A convolution of sequences.
-    #[track_caller]
-    pub fn conv1d_with(self, conv: Conv1d) -> Sequential {
-        self.push("conv", move |net, x, name| net.conv1d(name, x, conv))
-    }
-
-    /// A convolution of volumes `[N, D, H, W, C]`.
-    #[track_caller]
-    pub fn conv3d_with(self, conv: Conv3d) -> Sequential {
-        self.push("conv", move |net, x, name| net.conv3d(name, x, conv))
-    }
-
-    /// Every channel convolved by itself.
-    #[track_caller]
-    pub fn depthwise_conv2d(self, conv: Conv2d) -> Sequential {
-        self.push("conv", move |net, x, name| net.depthwise_conv2d(name, x, conv))
-    }
-
-    /// A depthwise convolution, then a 1 × 1 one.
-    #[track_caller]
-    pub fn separable_conv2d(self, conv: Conv2d) -> Sequential {
-        self.push("conv", move |net, x, name| net.separable_conv2d(name, x, conv))
-    }
-
-    /// A transposed convolution.
-    #[track_caller]
-    pub fn conv_transpose2d(self, conv: Conv2d) -> Sequential {
-        self.push("conv", move |net, x, name| net.conv_transpose2d(name, x, conv))
+    layers! {
+        /// A convolution of images.
+        conv2d_with(conv: Conv2d) => "conv", conv2d;
+        /// A convolution of sequences.
+        conv1d_with(conv: Conv1d) => "conv", conv1d;
+        /// A convolution of volumes `[N, D, H, W, C]`.
+        conv3d_with(conv: Conv3d) => "conv", conv3d;
+        /// Every channel convolved by itself.
+        depthwise_conv2d(conv: Conv2d) => "conv", depthwise_conv2d;
+        /// A depthwise convolution, then a 1 × 1 one.
+        separable_conv2d(conv: Conv2d) => "conv", separable_conv2d;
+        /// A transposed convolution.
+        conv_transpose2d(conv: Conv2d) => "conv", conv_transpose2d;
     }
 
     /// The largest of every window; windows do not overlap.
@@ -204,10 +193,9 @@ impl Sequential {
         })
     }
 
-    /// The mean of every channel of a sequence `[T, C]`, without padding ([`Sequential::padding`]).
-    #[track_caller]
-    pub fn global_avg_pool1d(self) -> Sequential {
-        self.push("pool", |net, x, name| net.mean_over_time(name, x))
+    layers! {
+        /// The mean of every channel of a sequence `[T, C]`, without padding ([`Sequential::padding`]).
+        global_avg_pool1d() => "pool", mean_over_time;
     }
 
     /// Images at `factor` times their size, by the nearest pixel or bilinear.
@@ -216,46 +204,21 @@ impl Sequential {
         self.plain("upsample", move |x| x.upsample2d(factor, mode))
     }
 
-    /// Batch norm.
-    #[track_caller]
-    pub fn batch_norm(self) -> Sequential {
-        self.push("norm", |net, x, name| net.batch_norm(name, x))
-    }
-
-    /// Layer norm over the last axis.
-    #[track_caller]
-    pub fn layer_norm(self) -> Sequential {
-        self.push("norm", |net, x, name| net.layer_norm(name, x))
-    }
-
-    /// Group norm.
-    #[track_caller]
-    pub fn group_norm(self, groups: usize) -> Sequential {
-        self.push("norm", move |net, x, name| net.group_norm(name, x, groups))
-    }
-
-    /// RMS norm over the last axis.
-    #[track_caller]
-    pub fn rms_norm(self) -> Sequential {
-        self.push("norm", |net, x, name| net.rms_norm(name, x))
-    }
-
-    /// Dropout.
-    #[track_caller]
-    pub fn dropout(self, rate: f64) -> Sequential {
-        self.push("dropout", move |net, x, name| net.dropout(name, x, rate))
-    }
-
-    /// Dropout of whole channels.
-    #[track_caller]
-    pub fn spatial_dropout(self, rate: f64) -> Sequential {
-        self.push("dropout", move |net, x, name| net.spatial_dropout(name, x, rate))
-    }
-
-    /// Rows of a table, by index.
-    #[track_caller]
-    pub fn embedding(self, rows: usize, width: usize) -> Sequential {
-        self.push("embedding", move |net, x, name| net.embedding(name, x, rows, width))
+    layers! {
+        /// Batch norm.
+        batch_norm() => "norm", batch_norm;
+        /// Layer norm over the last axis.
+        layer_norm() => "norm", layer_norm;
+        /// Group norm.
+        group_norm(groups: usize) => "norm", group_norm;
+        /// RMS norm over the last axis.
+        rms_norm() => "norm", rms_norm;
+        /// Dropout.
+        dropout(rate: f64) => "dropout", dropout;
+        /// Dropout of whole channels.
+        spatial_dropout(rate: f64) => "dropout", spatial_dropout;
+        /// Rows of a table, by index.
+        embedding(rows: usize, width: usize) => "embedding", embedding;
     }
 
     /// From here on, places of sequences whose token is `id` are padding, which stands behind what is filled: recurrent layers,
@@ -283,22 +246,13 @@ impl Sequential {
         })
     }
 
-    /// A long short-term memory.
-    #[track_caller]
-    pub fn lstm(self, layer: Recurrent) -> Sequential {
-        self.push("lstm", move |net, x, name| net.lstm(name, x, layer))
-    }
-
-    /// A gated recurrent unit.
-    #[track_caller]
-    pub fn gru(self, layer: Recurrent) -> Sequential {
-        self.push("gru", move |net, x, name| net.gru(name, x, layer))
-    }
-
-    /// Self-attention.
-    #[track_caller]
-    pub fn self_attention(self, layer: MultiHead) -> Sequential {
-        self.push("attention", move |net, x, name| net.self_attention(name, x, layer))
+    layers! {
+        /// A long short-term memory.
+        lstm(layer: Recurrent) => "lstm", lstm;
+        /// A gated recurrent unit.
+        gru(layer: Recurrent) => "gru", gru;
+        /// Self-attention.
+        self_attention(layer: MultiHead) => "attention", self_attention;
     }
 
     /// max(x, 0)
@@ -307,10 +261,9 @@ impl Sequential {
         self.activation(Activation::Relu)
     }
 
-    /// An activation.
-    #[track_caller]
-    pub fn activation(self, f: Activation) -> Sequential {
-        self.push("activation", move |net, x, name| net.activation(name, x, f))
+    layers! {
+        /// An activation.
+        activation(f: Activation) => "activation", activation;
     }
 
     /// All axes of a sample joined into one.

@@ -2,6 +2,7 @@
 //! the model they name.
 
 use std::cell::{Cell, RefCell};
+use std::thread::LocalKey;
 
 use plimsoll_graph::Site;
 
@@ -19,16 +20,23 @@ thread_local! {
 /// # Ok::<(), plimsoll_run::Error>(())
 /// ```
 pub fn named<T>(name: &str, body: impl FnOnce() -> T) -> T {
-    struct Leave;
-    impl Drop for Leave {
+    within(&PATH, name.into(), body)
+}
+
+/// Runs `body` with a value on top of a thread's own ones, which is gone after it, also where it panics.
+pub(crate) fn within<V: 'static, T>(
+    all: &'static LocalKey<RefCell<Vec<V>>>,
+    innermost: V,
+    body: impl FnOnce() -> T,
+) -> T {
+    struct Leave<V: 'static>(&'static LocalKey<RefCell<Vec<V>>>);
+    impl<V> Drop for Leave<V> {
         fn drop(&mut self) {
-            PATH.with_borrow_mut(|path| {
-                path.pop();
-            });
+            drop(self.0.with_borrow_mut(Vec::pop));
         }
     }
-    PATH.with_borrow_mut(|path| path.push(name.into()));
-    let _leave = Leave;
+    all.with_borrow_mut(|all| all.push(innermost));
+    let _leave = Leave(all);
     body()
 }
 

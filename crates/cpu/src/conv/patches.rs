@@ -200,15 +200,23 @@ impl<T: Scalar> Channels for Patches<T> {
     }
 }
 
-/// Patches as columns: row = element of the patch, k = pixel of the grid.
-#[derive(Clone, Copy)]
-pub(crate) struct Across<T>(Patches<T>);
+/// Writes a matrix that is made of patches in another way than by rows.
+macro_rules! made_of_patches {
+    ($name:ident: $about:literal) => {
+        #[doc = $about]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name<T>(Patches<T>);
 
-impl<T: Scalar> Channels for Across<T> {
-    fn at_channel(self, channel: usize) -> Across<T> {
-        Across(self.0.at_channel(channel))
-    }
+        impl<T: Scalar> Channels for $name<T> {
+            fn at_channel(self, channel: usize) -> $name<T> {
+                $name(self.0.at_channel(channel))
+            }
+        }
+    };
 }
+pub(super) use made_of_patches;
+
+made_of_patches!(Across: "Patches as columns: row = element of the patch, k = pixel of the grid.");
 
 impl<T: Scalar> Left for Across<T> {
     const BY_ROW: bool = false;

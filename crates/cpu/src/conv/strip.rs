@@ -5,7 +5,7 @@
 //! (filter gradient). A strip copies every image line about once, where packed patches copy it once for every tap
 //! of the filter. It pays where lines are long enough to fill a tile and the strip fits into the second-level cache.
 
-use super::patches::Patches;
+use super::patches::{Patches, made_of_patches};
 use super::route::Channels;
 use crate::gemm::{Left, Lines, Plan, Scalar, Segments, Simd, TileAt, zero};
 use std::ops::Range;
@@ -121,15 +121,7 @@ impl<T: Scalar> Patches<T> {
     }
 }
 
-/// Patches as rows, read in place.
-#[derive(Clone, Copy)]
-pub(crate) struct Strip<T>(Patches<T>);
-
-impl<T: Scalar> Channels for Strip<T> {
-    fn at_channel(self, channel: usize) -> Strip<T> {
-        Strip(self.0.at_channel(channel))
-    }
-}
+made_of_patches!(Strip: "Patches as rows, read in place.");
 
 impl<T: Scalar> Left for Strip<T> {
     const BY_ROW: bool = true;
@@ -168,15 +160,7 @@ impl<T: Scalar> Left for Strip<T> {
     fn lines(&self, _row: usize, _n_rows: usize, _k: usize, _n_k: usize, _lines: &mut Lines) {}
 }
 
-/// Patches as columns, read in place.
-#[derive(Clone, Copy)]
-pub(crate) struct StripAcross<T>(Patches<T>);
-
-impl<T: Scalar> Channels for StripAcross<T> {
-    fn at_channel(self, channel: usize) -> StripAcross<T> {
-        StripAcross(self.0.at_channel(channel))
-    }
-}
+made_of_patches!(StripAcross: "Patches as columns, read in place.");
 
 impl<T: Scalar> Left for StripAcross<T> {
     const BY_ROW: bool = false;

@@ -8,7 +8,7 @@ use plimsoll_graph::Type;
 use plimsoll_graph::ops::{GridSample, GridSampleGrad, ResizeMode};
 
 use super::Kernel;
-use super::lanes::{Place, Stored, Wide, for_float, rows_per_task};
+use super::lanes::{Place, Stored, Wide, for_float, rows_per_task, store, sums_bytes};
 use crate::Cpu;
 
 /// Elements a task.
@@ -150,9 +150,7 @@ impl Kernel for GridSample {
                             if !is_place {
                                 sums = [<A as Wide>::of(f64::NAN); CHANNELS];
                             }
-                            for (l, &sum) in sums.iter().enumerate().take(width) {
-                                y.at(p * channels + c + l).write(<T as Stored>::narrow(sum));
-                            }
+                            store(y.at(p * channels + c), width, sums);
                         }
                     }
                 }
@@ -164,8 +162,7 @@ impl Kernel for GridSample {
 
 impl Kernel for GridSampleGrad {
     fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
-        let sum = inputs[0].dtype.accumulator();
-        if sum == inputs[0].dtype { 0 } else { inputs[0].elements() * sum.bytes() }
+        sums_bytes(inputs[0].dtype, inputs[0].elements())
     }
 
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {

@@ -66,7 +66,7 @@ impl<T> Place<T> {
 pub(super) fn add_weighted<T: Stored>(sums: &mut [T::Wide], values: &[T], weight: T::Wide) {
     let values = &values[..sums.len()];
     for i in 0..sums.len() {
-        sums[i] = sums[i] + weight * values[i].widen();
+        sums[i] += weight * values[i].widen();
     }
 }
 

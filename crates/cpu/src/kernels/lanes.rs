@@ -4,11 +4,13 @@
 //! stored, so a loop over groups runs at full speed where the output lies over the input; and the width is part of
 //! the code, not of the machine, so sums are added in one order on every instruction set.
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use half::{bf16, f16};
 use plimsoll_device::backend::Element;
+use plimsoll_graph::DType;
 
+use super::small_matmul::SmallMatmul;
 use crate::math;
 use crate::simd::{Float32, Level};
 
@@ -17,12 +19,24 @@ pub(crate) const LANES: usize = 32;
 
 /// A type that kernels compute in: f32, or f64 for f64 data.
 pub(crate) trait Wide:
-    Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + PartialOrd
+    Stored<Wide = Self>
+    + SmallMatmul
+    + Default
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + MulAssign
 {
     /// 0
     const ZERO: Self;
     /// 1
     const ONE: Self;
+    /// ∞
+    const INFINITY: Self;
     /// -∞
     const LOWEST: Self;
     /// The nearest value.
@@ -31,68 +45,58 @@ pub(crate) trait Wide:
     fn fma<L: Level>(self, b: Self, c: Self) -> Self;
     /// e^self
     fn exp<L: Level>(self) -> Self;
-    /// ln self
+    /// ln self, as exactly as the machine's library has it.
     fn ln(self) -> Self;
+    /// ln self, in vectors.
+    fn log<L: Level>(self) -> Self;
+    /// tanh self
+    fn tanh<L: Level>(self) -> Self;
     /// √self
     fn sqrt(self) -> Self;
-}
-
-impl Wide for f32 {
-    const ZERO: f32 = 0.0;
-    const ONE: f32 = 1.0;
-    const LOWEST: f32 = f32::NEG_INFINITY;
+    /// 1 / (1 + e^-self)
     #[inline(always)]
-    fn of(x: f64) -> f32 {
-        x as f32
-    }
-    #[inline(always)]
-    fn fma<L: Level>(self, b: f32, c: f32) -> f32 {
-        L::fma(self, b, c)
-    }
-    #[inline(always)]
-    fn exp<L: Level>(self) -> f32 {
-        math::exp::<L>(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f32 {
-        f32::ln(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f32 {
-        f32::sqrt(self)
+    fn sigmoid<L: Level>(self) -> Self {
+        Self::ONE / (Self::ONE + (-self).exp::<L>())
     }
 }
 
-impl Wide for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-    const LOWEST: f64 = f64::NEG_INFINITY;
-    #[inline(always)]
-    fn of(x: f64) -> f64 {
-        x
-    }
-    #[inline(always)]
-    fn fma<L: Level>(self, b: f64, c: f64) -> f64 {
-        L::fma64(self, b, c)
-    }
-    #[inline(always)]
-    fn exp<L: Level>(self) -> f64 {
-        f64::exp(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f64 {
-        f64::ln(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f64 {
-        f64::sqrt(self)
-    }
+macro_rules! wide {
+    ($t:ident: of $of:expr, fma $fma:expr, $( $function:ident $value:expr ),+) => {
+        impl Wide for $t {
+            const ZERO: $t = 0.0;
+            const ONE: $t = 1.0;
+            const INFINITY: $t = $t::INFINITY;
+            const LOWEST: $t = $t::NEG_INFINITY;
+            #[inline(always)]
+            fn of(x: f64) -> $t {
+                $of(x)
+            }
+            #[inline(always)]
+            fn fma<L: Level>(self, b: $t, c: $t) -> $t {
+                $fma(self, b, c)
+            }
+            $( #[inline(always)]
+            fn $function<L: Level>(self) -> $t {
+                $value(self)
+            } )+
+            #[inline(always)]
+            fn ln(self) -> $t {
+                $t::ln(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> $t {
+                $t::sqrt(self)
+            }
+        }
+    };
 }
+wide!(f32: of |x| x as f32, fma L::fma, exp math::exp::<L>, log math::log::<L>, tanh math::tanh::<L>);
+wide!(f64: of |x| x, fma L::fma64, exp f64::exp, log f64::ln, tanh f64::tanh);
 
 /// A float type as it lies in memory.
 pub(crate) trait Stored: Element {
     /// The type its values are computed in.
-    type Wide: Wide + Stored<Wide = Self::Wide>;
+    type Wide: Wide;
     /// Whether that is the type itself.
     const EXACT: bool;
     /// The value.
@@ -132,31 +136,30 @@ macro_rules! stored_as_f32 {
 }
 stored_as_f32! { f32, true; bf16, false; f16, false; }
 
+/// Runs a body with `$t` naming the Rust type of an element type, of those that are listed.
+macro_rules! by_dtype {
+    ($dtype:expr, $t:ident in $( $name:ident = $held:ty ),+ => $body:expr, $other:ident => $else:expr) => {
+        match $dtype {
+            $( plimsoll_graph::DType::$name => {
+                type $t = $held;
+                $body
+            } )+
+            $other => $else,
+        }
+    };
+}
+pub(crate) use by_dtype;
+
 /// Runs a body with `$t` naming the Rust type of a float element type; the body gives a `Result<_, Fault>`.
 macro_rules! for_float {
     ($dtype:expr, $op:expr, $t:ident => $body:expr) => {
-        match $dtype {
-            plimsoll_graph::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            plimsoll_graph::DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            plimsoll_graph::DType::BF16 => {
-                type $t = half::bf16;
-                $body
-            }
-            plimsoll_graph::DType::F16 => {
-                type $t = half::f16;
-                $body
-            }
+        $crate::kernels::lanes::by_dtype!(
+            $dtype, $t in F32 = f32, F64 = f64, BF16 = half::bf16, F16 = half::f16 => $body,
             other => Err(plimsoll_device::backend::Fault {
                 op: $op.name(),
                 why: format!("there is no kernel for {other} elements; cast them first"),
-            }),
-        }
+            })
+        )
     };
 }
 pub(crate) use for_float;
@@ -246,7 +249,7 @@ pub(crate) fn sum<A: Wide, const W: usize>(mut v: [A; W]) -> A {
     let mut half = W / 2;
     while half > 0 {
         for l in 0..half {
-            v[l] = v[l] + v[l + half];
+            v[l] += v[l + half];
         }
         half /= 2;
     }
@@ -292,6 +295,12 @@ impl<T> Place<T> {
     pub(crate) fn at(self, i: usize) -> *mut T {
         self.0.wrapping_add(i)
     }
+}
+
+/// Bytes of so many sums beside elements that are no sums themselves.
+pub(crate) fn sums_bytes(dtype: DType, sums: usize) -> usize {
+    let sum = dtype.accumulator();
+    if sum == dtype { 0 } else { sums * sum.bytes() }
 }
 
 /// Rows a task, so that it has about `target` elements: a matter of shape alone.

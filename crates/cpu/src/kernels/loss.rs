@@ -34,7 +34,7 @@ unsafe fn top_and_sum<L: Level, T: Stored>(x: *const T, n: usize) -> (T::Wide, T
         groups!(LANES, n, |i, len| {
             let v = load::<T, LANES>(x.add(i), len, T::Wide::LOWEST);
             for l in 0..LANES {
-                sums[l] = sums[l] + (v[l] - top).exp::<L>();
+                sums[l] += (v[l] - top).exp::<L>();
             }
         });
         (top, sum(sums))
@@ -120,7 +120,7 @@ multiversion! {
                 groups!(LANES, n, |i, len| {
                     let w = load::<T, LANES>(t.add(i), len, T::Wide::ZERO);
                     for l in 0..LANES {
-                        sums[l] = sums[l] + w[l];
+                        sums[l] += w[l];
                     }
                 });
                 let total = sum(sums);

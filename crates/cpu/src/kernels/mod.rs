@@ -25,6 +25,7 @@ mod reduce;
 mod relu;
 mod strided;
 
+mod carver;
 mod conv;
 mod image;
 mod pool;
@@ -32,7 +33,6 @@ mod resize;
 
 mod attention;
 mod random;
-mod real;
 mod recurrent;
 mod small_matmul;
 

@@ -232,7 +232,7 @@ fn later<T: Stored>(a: T, k_a: u8, b: T, k_b: u8) -> (T, u8) {
 fn add_chosen<T: Stored>(sums: &mut [T::Wide], index: &[u8], dy: &[T], k: u8) {
     let (index, dy) = (&index[..sums.len()], &dy[..sums.len()]);
     for i in 0..sums.len() {
-        sums[i] = sums[i] + if index[i] == k { dy[i].widen() } else { T::Wide::ZERO };
+        sums[i] += if index[i] == k { dy[i].widen() } else { T::Wide::ZERO };
     }
 }
 
@@ -273,7 +273,7 @@ impl Kernel for MaxPoolGrad {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         let (dy, dx) = (&call.inputs[1], &call.outputs[0]);
         let (out_shape, in_shape) = (&dy.ty.shape, &dx.ty.shape);
-        let (axes, c) = (self.axes(), in_shape[3]);
+        let (axes, c) = (self.forward.axes(self.input), in_shape[3]);
         for_float!(dy.ty.dtype, self, T => {
             // SAFETY: the caller's operands have the types they name and do not overlap.
             let (index, dy, dx) = unsafe { (call.inputs[0].slice::<u8>(), dy.slice::<T>(), dx.slice_mut::<T>()) };
@@ -290,7 +290,7 @@ impl Kernel for MaxPoolGather {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         let (x, y) = (&call.inputs[1], &call.outputs[0]);
         let (in_shape, out_shape) = (&x.ty.shape, &y.ty.shape);
-        let (axes, row_len) = (self.axes([in_shape[1], in_shape[2]]), out_shape[2] * out_shape[3]);
+        let (axes, row_len) = (self.0.axes([in_shape[1], in_shape[2]]), out_shape[2] * out_shape[3]);
         for_float!(x.ty.dtype, self, T => {
             // SAFETY: the caller's operands have the types they name and do not overlap.
             let (index, x, y) = unsafe { (call.inputs[0].slice::<u8>(), x.slice::<T>(), y.slice_mut::<T>()) };
@@ -325,14 +325,13 @@ impl Kernel for AvgPoolGrad {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         let (dy, dx) = (&call.inputs[0], &call.outputs[0]);
         let (out_shape, in_shape) = (&dy.ty.shape, &dx.ty.shape);
-        let (forward, c) = (self.forward(), in_shape[3]);
-        let axes = forward.axes(self.input);
+        let (axes, c) = (self.forward.axes(self.input), in_shape[3]);
         for_float!(dy.ty.dtype, self, T => {
             // SAFETY: the caller's operands have the types they name and do not overlap.
             let (dy, dx) = unsafe { (dy.slice::<T>(), dx.slice_mut::<T>()) };
             for_each_row(cpu, dx, in_shape[2] * c, |row, dx| {
                 let (image, iy) = image_of(row, in_shape[1], out_shape);
-                mean_grad_row(cpu.isa(), &forward, &dy[image], &axes, iy, out_shape[2], dx);
+                mean_grad_row(cpu.isa(), &self.forward, &dy[image], &axes, iy, out_shape[2], dx);
             });
             Ok(())
         })

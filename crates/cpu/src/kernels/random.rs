@@ -12,6 +12,7 @@ use plimsoll_graph::philox::{MULTIPLIERS, ROUNDS, Source, WEYL, normal_pair, uni
 use plimsoll_graph::{DType, Type, ops};
 
 use super::Kernel;
+use super::lanes::by_dtype;
 use crate::Cpu;
 use crate::gemm::Shared;
 use crate::math;
@@ -262,18 +263,7 @@ macro_rules! for_float {
     ($dtype:expr, $wide:expr, $t:ident => $narrow:expr) => {
         match $dtype {
             DType::F64 => $wide,
-            DType::BF16 => {
-                type $t = bf16;
-                $narrow
-            }
-            DType::F16 => {
-                type $t = f16;
-                $narrow
-            }
-            _ => {
-                type $t = f32;
-                $narrow
-            }
+            narrow => by_dtype!(narrow, $t in BF16 = bf16, F16 = f16, F32 = f32 => $narrow, _other => ()),
         }
     };
 }

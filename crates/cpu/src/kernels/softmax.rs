@@ -121,7 +121,7 @@ multiversion! {
                     let w = load::<T, LANES>(b.add(i), len, fill);
                     for l in 0..LANES {
                         v[l] = K::term::<L, _>(v[l], w[l], top);
-                        sums[l] = sums[l] + v[l];
+                        sums[l] += v[l];
                     }
                     if keep {
                         store(y.add(i), len, v);
@@ -133,7 +133,7 @@ multiversion! {
                     let mut v = load::<T, LANES>(from.add(i), len, T::Wide::ZERO);
                     if keep {
                         for v in &mut v {
-                            *v = *v * total;
+                            *v *= total;
                         }
                     } else {
                         let w = load::<T, LANES>(b.add(i), len, T::Wide::ZERO);
@@ -173,7 +173,7 @@ multiversion! {
                     let w = load::<T, LANES>(b.add(k * stride), len, fill);
                     for l in 0..LANES {
                         v[l] = K::term::<L, _>(v[l], w[l], tops[l]);
-                        totals[l] = totals[l] + v[l];
+                        totals[l] += v[l];
                     }
                     if keep {
                         store(y.add(k * stride), len, v);
@@ -188,7 +188,7 @@ multiversion! {
                     let mut v = load::<T, LANES>(from.add(k * stride), len, fill);
                     if keep {
                         for l in 0..LANES {
-                            v[l] = v[l] * totals[l];
+                            v[l] *= totals[l];
                         }
                     } else {
                         let w = load::<T, LANES>(b.add(k * stride), len, fill);

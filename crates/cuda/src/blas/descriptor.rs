@@ -26,8 +26,36 @@ fn address<T: Attribute>(value: &T) -> *const c_void {
     (&raw const *value).cast()
 }
 
-/// What a product computes.
-pub(super) struct Operation(pub(super) sys::cublasLtMatmulDesc_t);
+/// Writes a descriptor that is given back when it is dropped, and how its attributes are set.
+macro_rules! descriptor {
+    ($(#[doc = $about:literal])+ $name:ident($handle:ty), $attribute:ty, $set:path, $call:literal, $destroy:path) => {
+        $(#[doc = $about])+
+        pub(super) struct $name(pub(super) $handle);
+
+        impl $name {
+            pub(super) fn set<T: Attribute>(&self, which: $attribute, value: T) -> Result<(), Error> {
+                // SAFETY: the descriptor is live, and the address is of a value of so many bytes.
+                unsafe { $set(self.0, which, address(&value), size_of::<T>()) }.map_err(failed($call))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: nobody else has it. A drop cannot report a refusal.
+                let _ = unsafe { $destroy(self.0) };
+            }
+        }
+    };
+}
+
+descriptor!(
+    /// What a product computes.
+    Operation(sys::cublasLtMatmulDesc_t),
+    sys::cublasLtMatmulDescAttributes_t,
+    lt::set_matmul_desc_attribute,
+    "cublasLtMatmulDescSetAttribute",
+    lt::destroy_matmul_desc
+);
 
 impl Operation {
     pub(super) fn new(
@@ -36,27 +64,16 @@ impl Operation {
     ) -> Result<Operation, Error> {
         lt::create_matmul_desc(compute, scale).map(Operation).map_err(failed("cublasLtMatmulDescCreate"))
     }
-
-    pub(super) fn set<T: Attribute>(
-        &self,
-        which: sys::cublasLtMatmulDescAttributes_t,
-        value: T,
-    ) -> Result<(), Error> {
-        // SAFETY: the descriptor is live, and the address is of a value of so many bytes.
-        unsafe { lt::set_matmul_desc_attribute(self.0, which, address(&value), size_of::<T>()) }
-            .map_err(failed("cublasLtMatmulDescSetAttribute"))
-    }
 }
 
-impl Drop for Operation {
-    fn drop(&mut self) {
-        // SAFETY: nobody else has it. A drop cannot report a refusal.
-        let _ = unsafe { lt::destroy_matmul_desc(self.0) };
-    }
-}
-
-/// How a matrix lies in memory.
-pub(super) struct Layout(pub(super) sys::cublasLtMatrixLayout_t);
+descriptor!(
+    /// How a matrix lies in memory.
+    Layout(sys::cublasLtMatrixLayout_t),
+    sys::cublasLtMatrixLayoutAttribute_t,
+    lt::set_matrix_layout_attribute,
+    "cublasLtMatrixLayoutSetAttribute",
+    lt::destroy_matrix_layout
+);
 
 impl Layout {
     /// A matrix by columns; of so many in a row, `offset` elements apart, where there are several.
@@ -76,43 +93,19 @@ impl Layout {
         }
         Ok(layout)
     }
-
-    fn set<T: Attribute>(&self, which: sys::cublasLtMatrixLayoutAttribute_t, value: T) -> Result<(), Error> {
-        // SAFETY: as for an operation.
-        unsafe { lt::set_matrix_layout_attribute(self.0, which, address(&value), size_of::<T>()) }
-            .map_err(failed("cublasLtMatrixLayoutSetAttribute"))
-    }
 }
 
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: as for an operation.
-        let _ = unsafe { lt::destroy_matrix_layout(self.0) };
-    }
-}
-
-/// What is wanted of an algorithm.
-pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
+descriptor!(
+    /// What is wanted of an algorithm.
+    Preference(sys::cublasLtMatmulPreference_t),
+    sys::cublasLtMatmulPreferenceAttributes_t,
+    lt::set_matmul_pref_attribute,
+    "cublasLtMatmulPreferenceSetAttribute",
+    lt::destroy_matmul_pref
+);
 
 impl Preference {
     pub(super) fn new() -> Result<Preference, Error> {
         lt::create_matmul_pref().map(Preference).map_err(failed("cublasLtMatmulPreferenceCreate"))
-    }
-
-    pub(super) fn set<T: Attribute>(
-        &self,
-        which: sys::cublasLtMatmulPreferenceAttributes_t,
-        value: T,
-    ) -> Result<(), Error> {
-        // SAFETY: as for an operation.
-        unsafe { lt::set_matmul_pref_attribute(self.0, which, address(&value), size_of::<T>()) }
-            .map_err(failed("cublasLtMatmulPreferenceSetAttribute"))
-    }
-}
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: as for an operation.
-        let _ = unsafe { lt::destroy_matmul_pref(self.0) };
     }
 }

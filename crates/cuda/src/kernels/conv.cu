@@ -31,27 +31,30 @@ struct Windows {
     }
     DEV A at(i64 r, i64 k) { return read(r, k); }
 };
-struct Filter {
+// The columns of a group in rows of all filters: w, or dy.
+struct ByFilter {
     static const bool DEEP = false;
     const P *p;
+    const T *from;
     i64 group;
-    DEV A at(i64 k, i64 c) { return (A)widen(p->w[k * p->filters + group * (p->filters / p->groups) + c]); }
+    DEV A at(i64 r, i64 c) { return (A)widen(from[r * p->filters + group * (p->filters / p->groups) + c]); }
 };
+// The columns of a group in rows of all `columns` of a result, with what comes after the sum.
 struct Result {
     const P *params;
-    i64 group;
+    i64 group, columns;
     DEV void put(i64 r, i64 c, A v) {
         const P &p = *params;
-        i64 f = group * (p.filters / p.groups) + c;
+        i64 f = group * (columns / p.groups) + c;
         if (p.bias) v += (A)widen(p.bias[f]);
-        p.to[r * p.filters + f] = narrow<T>(ACT(v));
+        p.to[r * columns + f] = narrow<T>(ACT(v));
     }
 };
 KERNEL(conv, P) {
     i64 g = blockIdx.y;
     Windows left = {&p, g, -1, 0, 0, 0};
-    Filter right = {&p, g};
-    Result out = {&p, g};
+    ByFilter right = {&p, p.w, g};
+    Result out = {&p, g, p.filters};
     tile_product(left, right, out, p.images * p.out_height * p.out_width, p.filters / p.groups, 0,
                  p.window[0] * p.window[1] * (p.channels / p.groups));
 }
@@ -81,21 +84,11 @@ struct TurnedFilter {
         return (A)widen(p->w[(q * in + c) * p->filters + group * out + f]);
     }
 };
-struct Image {
-    const P *params;
-    i64 group;
-    DEV void put(i64 r, i64 c, A v) {
-        const P &p = *params;
-        i64 ci = group * (p.channels / p.groups) + c;
-        if (p.bias) v += (A)widen(p.bias[ci]);
-        p.to[r * p.channels + ci] = narrow<T>(v);
-    }
-};
 KERNEL(conv_grad_input, P) {
     i64 g = blockIdx.y;
     Spread left = {&p, g};
     TurnedFilter right = {&p, g};
-    Image out = {&p, g};
+    Result out = {&p, g, p.channels};
     tile_product(left, right, out, p.images * p.height * p.width, p.channels / p.groups, 0,
                  p.window[0] * p.window[1] * (p.filters / p.groups));
 }
@@ -105,12 +98,6 @@ struct TurnedWindows {
     static const bool DEEP = false;
     Windows windows;
     DEV A at(i64 k, i64 r) { return windows.read(r, k); }
-};
-struct Gradient {
-    static const bool DEEP = false;
-    const P *p;
-    i64 group;
-    DEV A at(i64 r, i64 c) { return (A)widen(p->y[r * p->filters + group * (p->filters / p->groups) + c]); }
 };
 struct Piece {
     const P *params;
@@ -129,7 +116,7 @@ KERNEL(conv_grad_filter, P) {
     i64 g = blockIdx.y, piece = blockIdx.z, rows = p.images * p.out_height * p.out_width;
     i64 chunk = (rows + p.pieces - 1) / p.pieces, start = piece * chunk, end = start + chunk < rows ? start + chunk : rows;
     TurnedWindows left = {{&p, g, -1, 0, 0, 0}};
-    Gradient right = {&p, g};
+    ByFilter right = {&p, p.y, g};
     Piece out = {&p, g, piece};
     tile_product(left, right, out, p.window[0] * p.window[1] * (p.channels / p.groups), p.filters / p.groups, start, end);
 }

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use plimsoll_device::backend::Call;
 use plimsoll_graph::Type;
-use plimsoll_graph::ops::{Conv, ConvGradFilter, ConvGradInput, Unary};
+use plimsoll_graph::ops::{Conv, ConvFrame, ConvGradFilter, ConvGradInput, Unary};
 
 use super::by_library::{as_product, as_products, biases_bytes, dnn_run, library_scratch};
 use super::matmul::{Product, activation};
@@ -19,6 +19,23 @@ use crate::launch::{Args, Code, Grid};
 const TEXT: &str = concat!(include_str!("element.cu"), include_str!("tile.cu"), include_str!("conv.cu"));
 
 impl Shape {
+    /// The sizes of a convolution of x by windows to y.
+    fn of(frame: &ConvFrame, x: &Type, y: &Type, window: [usize; 2]) -> Shape {
+        let (x, y) = (&x.shape, &y.shape);
+        Shape {
+            images: x[0],
+            size: [x[1], x[2]],
+            channels: x[3],
+            out: [y[1], y[2]],
+            filters: y[3],
+            window,
+            stride: frame.stride,
+            pad: frame.pad,
+            dilation: frame.dilation,
+            groups: frame.groups,
+        }
+    }
+
     /// Pieces that the sum over all windows is cut into for the filter's gradient.
     fn pieces(&self) -> usize {
         let rows = self.images * self.out[0] * self.out[1];
@@ -48,23 +65,6 @@ impl Shape {
             .float(s0)
             .float(s1)
     }
-}
-
-macro_rules! shape {
-    ($op:expr, $x:expr, $y:expr, $window:expr) => {
-        Shape {
-            images: $x[0],
-            size: [$x[1], $x[2]],
-            channels: $x[3],
-            out: [$y[1], $y[2]],
-            filters: $y[3],
-            window: $window,
-            stride: $op.stride,
-            pad: $op.pad,
-            dilation: $op.dilation,
-            groups: $op.groups,
-        }
-    };
 }
 
 fn code(x: &Type, act: Option<Unary>) -> (Code<'static>, f64, f64) {
@@ -113,30 +113,55 @@ unsafe fn finish(
     unsafe { cuda.launch(&code, "finish", Grid::each(rows * columns), &args) }
 }
 
+/// Runs what a library knows, with the bias and the activation after it, or what is done already because it has no elements; false
+/// where no library knows the case.
+///
+/// # Safety
+/// As for [`Kernel::run`].
+unsafe fn by_library(
+    cuda: &Cuda,
+    call: &Call<'_>,
+    wanted: Wanted,
+    shape: &Shape,
+    [x, w, y]: [*mut u8; 3],
+    bias: *mut u8,
+    act: Option<Unary>,
+) -> Result<bool, Error> {
+    let (from, to) = (call.inputs[0].ty, call.outputs[0]);
+    if to.ty.elements() == 0 {
+        return Ok(true);
+    }
+    if let Some(product) = as_product(cuda, wanted, shape, from.dtype, [x, w, y]) {
+        let product = Product { bias: (!bias.is_null()).then_some(bias), act, ..product };
+        // SAFETY: the caller's promise.
+        unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }?;
+        return Ok(true);
+    }
+    // SAFETY: the caller's promise.
+    if !unsafe { dnn_run(cuda, call, wanted, shape, [x, w, y]) }? {
+        return Ok(false);
+    }
+    let columns = if wanted == Wanted::Input { shape.channels } else { shape.filters };
+    // SAFETY: the caller's promise.
+    unsafe { finish(cuda, from, act, [to.ptr, bias], [to.ty.elements() / columns, columns]) }?;
+    Ok(true)
+}
+
 impl Kernel for Conv {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (x, w, y) = (inputs[0], inputs[1], outputs[0]);
-        let shape = shape!(self, x.shape, y.shape, [w.shape[0], w.shape[1]]);
+        let shape = Shape::of(&self.frame, x, y, [w.shape[0], w.shape[1]]);
         Ok(library_scratch(cuda, Wanted::Output, &shape, x.dtype)?.unwrap_or(0))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (x, w, y) = (call.inputs[0], call.inputs[1], call.outputs[0]);
-        if y.ty.elements() == 0 {
-            return Ok(());
-        }
-        let shape = shape!(self, x.ty.shape, y.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
+        let shape = Shape::of(&self.frame, x.ty, y.ty, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
-        if let Some(product) = as_product(cuda, Wanted::Output, &shape, x.ty.dtype, [x.ptr, w.ptr, y.ptr]) {
-            let product = Product { bias: (!bias.is_null()).then_some(bias), act: self.act, ..product };
-            // SAFETY: the caller's promise.
-            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
-        }
+        let operands = [x.ptr, w.ptr, y.ptr];
         // SAFETY: the caller's promise.
-        if unsafe { dnn_run(cuda, call, Wanted::Output, &shape, [x.ptr, w.ptr, y.ptr]) }? {
-            let rows = y.ty.elements() / shape.filters;
-            // SAFETY: the caller's promise.
-            return unsafe { finish(cuda, x.ty, self.act, [y.ptr, bias], [rows, shape.filters]) };
+        if unsafe { by_library(cuda, call, Wanted::Output, &shape, operands, bias, self.act) }? {
+            return Ok(());
         }
         let (code, s0, s1) = code(x.ty, self.act);
         let args = shape.args([x.ptr, w.ptr, null_mut(), y.ptr, bias, null_mut()], s0, s1);
@@ -150,7 +175,7 @@ impl Kernel for Conv {
 impl Kernel for ConvGradInput {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
         let (dy, w, dx) = (inputs[0], inputs[1], outputs[0]);
-        let shape = shape!(self, dx.shape, dy.shape, [w.shape[0], w.shape[1]]);
+        let shape = Shape::of(&self.frame, dx, dy, [w.shape[0], w.shape[1]]);
         let address = std::ptr::without_provenance_mut(4096);
         if let Some(products) = as_products(cuda, &shape, dy.dtype, [address; 3]) {
             let biases = biases_bytes(&shape, dy.dtype, self.bias);
@@ -168,7 +193,7 @@ impl Kernel for ConvGradInput {
         if dx.ty.elements() == 0 {
             return Ok(());
         }
-        let shape = shape!(self, dx.ty.shape, dy.ty.shape, [w.ty.shape[0], w.ty.shape[1]]);
+        let shape = Shape::of(&self.frame, dx.ty, dy.ty, [w.ty.shape[0], w.ty.shape[1]]);
         let bias = call.inputs.get(2).map_or(null_mut(), |b| b.ptr);
         if let Some(products) = as_products(cuda, &shape, dy.ty.dtype, [dx.ptr, w.ptr, dy.ptr]) {
             let bytes = shape.channels * dy.ty.dtype.bytes();
@@ -186,16 +211,9 @@ impl Kernel for ConvGradInput {
             }
             return Ok(());
         }
-        if let Some(product) = as_product(cuda, Wanted::Input, &shape, dy.ty.dtype, [dx.ptr, w.ptr, dy.ptr]) {
-            let product = Product { bias: (!bias.is_null()).then_some(bias), ..product };
-            // SAFETY: the caller's promise.
-            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
-        }
         // SAFETY: the caller's promise.
-        if unsafe { dnn_run(cuda, call, Wanted::Input, &shape, [dx.ptr, w.ptr, dy.ptr]) }? {
-            let rows = dx.ty.elements() / shape.channels;
-            // SAFETY: the caller's promise.
-            return unsafe { finish(cuda, dy.ty, None, [dx.ptr, bias], [rows, shape.channels]) };
+        if unsafe { by_library(cuda, call, Wanted::Input, &shape, [dx.ptr, w.ptr, dy.ptr], bias, None) }? {
+            return Ok(());
         }
         let (code, s0, s1) = code(dy.ty, None);
         let args = shape.args([null_mut(), w.ptr, dy.ptr, dx.ptr, bias, null_mut()], s0, s1);
@@ -209,7 +227,7 @@ impl Kernel for ConvGradInput {
 impl Kernel for ConvGradFilter {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
         let (x, dy) = (inputs[0], inputs[1]);
-        let shape = shape!(self, x.shape, dy.shape, self.filter);
+        let shape = Shape::of(&self.frame, x, dy, self.filter);
         if let Some(bytes) = library_scratch(cuda, Wanted::Filter, &shape, x.dtype)? {
             return Ok(bytes);
         }
@@ -220,16 +238,10 @@ impl Kernel for ConvGradFilter {
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (x, dy, dw) = (call.inputs[0], call.inputs[1], call.outputs[0]);
-        if dw.ty.elements() == 0 {
-            return Ok(());
-        }
-        let shape = shape!(self, x.ty.shape, dy.ty.shape, self.filter);
-        if let Some(product) = as_product(cuda, Wanted::Filter, &shape, x.ty.dtype, [x.ptr, dw.ptr, dy.ptr]) {
-            // SAFETY: the caller's promise.
-            return unsafe { product.run(cuda, call.scratch, call.scratch_bytes) };
-        }
+        let shape = Shape::of(&self.frame, x.ty, dy.ty, self.filter);
+        let operands = [x.ptr, dw.ptr, dy.ptr];
         // SAFETY: the caller's promise.
-        if unsafe { dnn_run(cuda, call, Wanted::Filter, &shape, [x.ptr, dw.ptr, dy.ptr]) }? {
+        if unsafe { by_library(cuda, call, Wanted::Filter, &shape, operands, null_mut(), None) }? {
             return Ok(());
         }
         let (code, s0, s1) = code(x.ty, None);

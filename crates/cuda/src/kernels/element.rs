@@ -116,23 +116,7 @@ fn write_chain(
         };
         let value = match step.op {
             ElementOp::Unary(f) => {
-                let mut scalars = String::new();
-                let mut scalar = |s: plimsoll_graph::Scalar| {
-                    let _ = write!(scalars, ", {}", number(s.0, ty));
-                };
-                match f {
-                    Unary::LeakyRelu(s)
-                    | Unary::AddScalar(s)
-                    | Unary::MulScalar(s)
-                    | Unary::RsubScalar(s)
-                    | Unary::RdivScalar(s)
-                    | Unary::PowScalar(s) => scalar(s),
-                    Unary::Clamp(low, high) => {
-                        scalar(low);
-                        scalar(high);
-                    }
-                    _ => {}
-                }
+                let scalars: String = f.scalars().iter().map(|s| format!(", {}", number(s.0, ty))).collect();
                 format!("u_{}({}{scalars})", Op::Unary(f).name(), args[0])
             }
             ElementOp::Binary(f) => format!("b_{}({}, {})", Op::Binary(f).name(), args[0], args[1]),

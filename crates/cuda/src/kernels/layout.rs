@@ -293,33 +293,43 @@ impl Kernel for Pad {
     }
 }
 
+/// Elements and the strides in which they lie.
+type Lying<'a> = (*mut u8, &'a Strides);
+
+/// Moves elements between pieces and their places one after the other along an axis of a whole. `ends` says from which of the two to
+/// which.
+///
+/// # Safety
+/// As for [`Kernel::run`]; the pieces lie within the whole.
+unsafe fn each_piece(
+    cuda: &Cuda,
+    whole: &Operand<'_>,
+    pieces: &[Operand<'_>],
+    axis: usize,
+    ends: impl for<'a> Fn(Lying<'a>, Lying<'a>) -> (Lying<'a>, Lying<'a>),
+) -> Result<(), Error> {
+    let (strides, mut start) = (dense_strides(&whole.ty.shape), 0);
+    for piece in pieces {
+        let own = dense_strides(&piece.ty.shape);
+        let (from, to) = ends((beyond(whole, start * strides[axis]), &strides), (piece.ptr, &own));
+        // SAFETY: the caller's promise.
+        unsafe { move_elements(cuda, whole.ty.dtype, &piece.ty.shape, from, to) }?;
+        start += piece.ty.shape[axis];
+    }
+    Ok(())
+}
+
 impl Kernel for Concat {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let y = call.outputs[0];
-        let (own, mut start) = (dense_strides(&y.ty.shape), 0);
-        for x in call.inputs {
-            let from = dense_strides(&x.ty.shape);
-            let place = beyond(&y, start * own[self.axis]);
-            // SAFETY: the caller's promise; the pieces lie within y.
-            unsafe { move_elements(cuda, x.ty.dtype, &x.ty.shape, (x.ptr, &from), (place, &own)) }?;
-            start += x.ty.shape[self.axis];
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { each_piece(cuda, &call.outputs[0], call.inputs, self.axis, |place, piece| (piece, place)) }
     }
 }
 
 impl Kernel for Split {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let x = call.inputs[0];
-        let (own, mut start) = (dense_strides(&x.ty.shape), 0);
-        for y in call.outputs {
-            let to = dense_strides(&y.ty.shape);
-            let place = beyond(&x, start * own[self.axis]);
-            // SAFETY: the caller's promise; the pieces lie within x.
-            unsafe { move_elements(cuda, x.ty.dtype, &y.ty.shape, (place, &own), (y.ptr, &to)) }?;
-            start += y.ty.shape[self.axis];
-        }
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { each_piece(cuda, &call.inputs[0], call.outputs, self.axis, |place, piece| (place, piece)) }
     }
 }
 

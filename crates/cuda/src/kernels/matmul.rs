@@ -136,15 +136,10 @@ impl Product {
 pub(super) fn activation(act: Option<Unary>) -> (String, f64, f64) {
     let Some(act) = act else { return ("#define ACT(x) (x)\n".into(), 0.0, 0.0) };
     let name = Op::Unary(act).name();
-    match act {
-        Unary::LeakyRelu(s)
-        | Unary::AddScalar(s)
-        | Unary::MulScalar(s)
-        | Unary::RsubScalar(s)
-        | Unary::RdivScalar(s)
-        | Unary::PowScalar(s) => (format!("#define ACT(x) u_{name}(x, (A)p.s0)\n"), s.0, 0.0),
-        Unary::Clamp(low, high) => (format!("#define ACT(x) u_{name}(x, (A)p.s0, (A)p.s1)\n"), low.0, high.0),
-        _ => (format!("#define ACT(x) u_{name}(x)\n"), 0.0, 0.0),
+    match &act.scalars()[..] {
+        [low, high, ..] => (format!("#define ACT(x) u_{name}(x, (A)p.s0, (A)p.s1)\n"), low.0, high.0),
+        [s] => (format!("#define ACT(x) u_{name}(x, (A)p.s0)\n"), s.0, 0.0),
+        [] => (format!("#define ACT(x) u_{name}(x)\n"), 0.0, 0.0),
     }
 }
 

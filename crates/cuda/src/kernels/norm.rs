@@ -203,18 +203,16 @@ fn at(operands: &[Operand<'_>], i: usize) -> *mut u8 {
     operands[i].ptr
 }
 
+/// The addresses that every call has first: inputs x, γ; output y or dx.
+fn ends(call: &Call<'_>) -> Addresses {
+    let (i, o) = (call.inputs, call.outputs);
+    Addresses { x: at(i, 0), gamma: at(i, 1), y: at(o, 0), ..NOWHERE }
+}
+
 /// The addresses of a norm with an offset: inputs x, γ, β; outputs y, mean, rstd.
 fn with_offset(call: &Call<'_>) -> Addresses {
     let (i, o) = (call.inputs, call.outputs);
-    Addresses {
-        x: at(i, 0),
-        gamma: at(i, 1),
-        beta: at(i, 2),
-        y: at(o, 0),
-        out_mean: at(o, 1),
-        out_rstd: at(o, 2),
-        ..NOWHERE
-    }
+    Addresses { beta: at(i, 2), out_mean: at(o, 1), out_rstd: at(o, 2), ..ends(call) }
 }
 
 impl Kernel for LayerNorm {
@@ -228,10 +226,9 @@ impl Kernel for LayerNorm {
 
 impl Kernel for RmsNorm {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let (i, o) = (call.inputs, call.outputs);
-        let a = Addresses { x: at(i, 0), gamma: at(i, 1), y: at(o, 0), out_rstd: at(o, 1), ..NOWHERE };
+        let a = Addresses { out_rstd: at(call.outputs, 1), ..ends(call) };
         // SAFETY: the caller's promise.
-        unsafe { forward(cuda, call, View::layer(i[0].ty, 1), &a, self.eps.0) }
+        unsafe { forward(cuda, call, View::layer(call.inputs[0].ty, 1), &a, self.eps.0) }
     }
 }
 
@@ -254,8 +251,7 @@ impl Kernel for BatchNorm {
         let (mean, var, rstd) = (at(o, 1), at(o, 2), at(o, 3));
         let (code, _, cut) = view.code(call, self.relu);
         let first = Addresses { x: at(i, 0), out_mean: mean, out_var: var, out_rstd: rstd, ..NOWHERE };
-        let second =
-            Addresses { x: at(i, 0), gamma: at(i, 1), beta: at(i, 2), mean, rstd, y: at(o, 0), ..NOWHERE };
+        let second = Addresses { beta: at(i, 2), mean, rstd, ..ends(call) };
         let args = |a: &Addresses| args(a, view, call, self.eps.0);
         let grid = cut.grid(view.pieces(i[0].ty));
         if i[0].ty.elements() == 0 {
@@ -274,16 +270,13 @@ impl Kernel for BatchNorm {
 fn with_mean(call: &Call<'_>) -> Addresses {
     let (i, o) = (call.inputs, call.outputs);
     Addresses {
-        x: at(i, 0),
-        gamma: at(i, 1),
         beta: i.get(5).map_or(null_mut(), |beta| beta.ptr),
         mean: at(i, 2),
         rstd: at(i, 3),
         dy: at(i, 4),
-        y: at(o, 0),
         dgamma: at(o, 1),
         dbeta: at(o, 2),
-        ..NOWHERE
+        ..ends(call)
     }
 }
 
@@ -314,14 +307,6 @@ gradients! {
 
 /// The addresses of RMS norm's gradient: inputs x, γ, rstd, dy; outputs dx, dγ.
 fn without_mean(call: &Call<'_>) -> Addresses {
-    let (i, o) = (call.inputs, call.outputs);
-    Addresses {
-        x: at(i, 0),
-        gamma: at(i, 1),
-        rstd: at(i, 2),
-        dy: at(i, 3),
-        y: at(o, 0),
-        dgamma: at(o, 1),
-        ..NOWHERE
-    }
+    let i = call.inputs;
+    Addresses { rstd: at(i, 2), dy: at(i, 3), dgamma: at(call.outputs, 1), ..ends(call) }
 }

@@ -11,19 +11,11 @@ use crate::launch::{Args, Code, Grid};
 
 const TEXT: &str = include_str!("pool.cu");
 
-/// The windows of a call.
-struct Windows {
-    window: [usize; 2],
-    stride: [usize; 2],
-    pad: [(usize, usize); 2],
-    count_pad: bool,
-}
-
-/// Runs a kernel over images `large` that are pooled to `small`.
+/// Runs a kernel over images `large` that are pooled to `small` by windows, of a mean or of a maximum.
 unsafe fn run(
     cuda: &Cuda,
     kernel: &str,
-    windows: Windows,
+    windows: AvgPool,
     (large, small): (&Type, &Type),
     from: &Operand<'_>,
     index: *mut u8,
@@ -33,7 +25,7 @@ unsafe fn run(
     if n == 0 {
         return Ok(());
     }
-    let Windows { window, stride, pad, count_pad } = windows;
+    let AvgPool { window, stride, pad, count_pad } = windows;
     let args = Args::new()
         .at(from.ptr)
         .at(index)
@@ -56,17 +48,16 @@ unsafe fn run(
     unsafe { cuda.launch(&code, kernel, Grid::each(n / together), &args) }
 }
 
-macro_rules! windows {
-    ($op:expr, $count_pad:expr) => {
-        Windows { window: $op.window, stride: $op.stride, pad: $op.pad, count_pad: $count_pad }
-    };
+/// The windows of a max pooling, which counts nothing.
+fn windows(MaxPool { window, stride, pad }: MaxPool) -> AvgPool {
+    AvgPool { window, stride, pad, count_pad: false }
 }
 
 impl Kernel for MaxPool {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (x, y, index) = (&call.inputs[0], &call.outputs[0], call.outputs[1].ptr);
         // SAFETY: the caller's promise.
-        unsafe { run(cuda, "max_pool", windows!(self, false), (x.ty, y.ty), x, index, y) }
+        unsafe { run(cuda, "max_pool", windows(*self), (x.ty, y.ty), x, index, y) }
     }
 }
 
@@ -74,7 +65,7 @@ impl Kernel for MaxPoolGrad {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (index, dy, dx) = (call.inputs[0].ptr, &call.inputs[1], &call.outputs[0]);
         // SAFETY: the caller's promise.
-        unsafe { run(cuda, "max_pool_grad", windows!(self, false), (dx.ty, dy.ty), dy, index, dx) }
+        unsafe { run(cuda, "max_pool_grad", windows(self.forward), (dx.ty, dy.ty), dy, index, dx) }
     }
 }
 
@@ -82,24 +73,22 @@ impl Kernel for MaxPoolGather {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (index, x, y) = (call.inputs[0].ptr, &call.inputs[1], &call.outputs[0]);
         // SAFETY: the caller's promise.
-        unsafe { run(cuda, "max_pool_gather", windows!(self, false), (x.ty, y.ty), x, index, y) }
+        unsafe { run(cuda, "max_pool_gather", windows(self.0), (x.ty, y.ty), x, index, y) }
     }
 }
 
 impl Kernel for AvgPool {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (x, y) = (&call.inputs[0], &call.outputs[0]);
-        let windows = windows!(self, self.count_pad);
         // SAFETY: the caller's promise.
-        unsafe { run(cuda, "avg_pool", windows, (x.ty, y.ty), x, std::ptr::null_mut(), y) }
+        unsafe { run(cuda, "avg_pool", *self, (x.ty, y.ty), x, std::ptr::null_mut(), y) }
     }
 }
 
 impl Kernel for AvgPoolGrad {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (dy, dx) = (&call.inputs[0], &call.outputs[0]);
-        let windows = windows!(self, self.count_pad);
         // SAFETY: the caller's promise.
-        unsafe { run(cuda, "avg_pool_grad", windows, (dx.ty, dy.ty), dy, std::ptr::null_mut(), dx) }
+        unsafe { run(cuda, "avg_pool_grad", self.forward, (dx.ty, dy.ty), dy, std::ptr::null_mut(), dx) }
     }
 }

@@ -99,27 +99,17 @@ struct f16 {
 template <class T> struct Wide {
     typedef T type;
 };
-template <> struct Wide<bf16> {
-    typedef float type;
-};
-template <> struct Wide<f16> {
-    typedef float type;
-};
-template <> struct Wide<u8> {
-    typedef int type;
-};
-template <> struct Wide<i8> {
-    typedef int type;
-};
-template <> struct Wide<u16> {
-    typedef int type;
-};
-template <> struct Wide<i16> {
-    typedef int type;
-};
-template <> struct Wide<u32> {
-    typedef i64 type;
-};
+#define WIDE(Stored, Computed) \
+    template <> struct Wide<Stored> { \
+        typedef Computed type; \
+    };
+WIDE(bf16, float)
+WIDE(f16, float)
+WIDE(u8, int)
+WIDE(i8, int)
+WIDE(u16, int)
+WIDE(i16, int)
+WIDE(u32, i64)
 
 DEV float widen(bf16 x) { return float_of((u32)x.bits << 16); }
 DEV float widen(f16 x) { return half_to_float(x.bits); }
@@ -195,42 +185,20 @@ DEV bool is_nan(u32) { return false; }
 template <class A> DEV A larger(A a, A b) { return is_nan(a) ? a : (b > a || is_nan(b) ? b : a); }
 template <class A> DEV A smaller(A a, A b) { return is_nan(a) ? a : (b < a || is_nan(b) ? b : a); }
 template <class A> struct Limit {};
-template <> struct Limit<float> {
-    static DEV float lowest() { return -INF_F; }
-    static DEV float highest() { return INF_F; }
-};
-template <> struct Limit<double> {
-    static DEV double lowest() { return -INF_D; }
-    static DEV double highest() { return INF_D; }
-};
-template <> struct Limit<i64> {
-    static DEV i64 lowest() { return (i64)(1ull << 63); }
-    static DEV i64 highest() { return (i64)~(1ull << 63); }
-};
-template <> struct Limit<int> {
-    static DEV int lowest() { return (int)(1u << 31); }
-    static DEV int highest() { return (int)~(1u << 31); }
-};
-template <> struct Limit<u8> {
-    static DEV u8 lowest() { return (u8)0; }
-    static DEV u8 highest() { return (u8)255; }
-};
-template <> struct Limit<i8> {
-    static DEV i8 lowest() { return (i8)-128; }
-    static DEV i8 highest() { return (i8)127; }
-};
-template <> struct Limit<u16> {
-    static DEV u16 lowest() { return (u16)0; }
-    static DEV u16 highest() { return (u16)65535; }
-};
-template <> struct Limit<i16> {
-    static DEV i16 lowest() { return (i16)-32768; }
-    static DEV i16 highest() { return (i16)32767; }
-};
-template <> struct Limit<u32> {
-    static DEV u32 lowest() { return (u32)0; }
-    static DEV u32 highest() { return (u32)4294967295u; }
-};
+#define LIMITS(Held, least, most) \
+    template <> struct Limit<Held> { \
+        static DEV Held lowest() { return (Held)least; } \
+        static DEV Held highest() { return (Held)most; } \
+    };
+LIMITS(float, -INF_F, INF_F)
+LIMITS(double, -INF_D, INF_D)
+LIMITS(i64, (1ull << 63), ~(1ull << 63))
+LIMITS(int, (1u << 31), ~(1u << 31))
+LIMITS(u8, 0, 255)
+LIMITS(i8, -128, 127)
+LIMITS(u16, 0, 65535)
+LIMITS(i16, -32768, 32767)
+LIMITS(u32, 0, 4294967295u)
 
 // Elements i of this thread: every gridDim · blockDim-th.
 #define EACH(i, n)                                                                                                     \

@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_formats::image::{Orientation, Probe};
-use plimsoll_graph::DType;
 
 use super::listing::{Listing, folders, has_classes, has_images};
-use super::picture::{Images, Needs};
+use super::picture::{Images, Needs, Pictures, of_pictures};
 use super::{Scratch, Source};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
-use crate::scale::{Scale, divided};
+use crate::scale::Scale;
 
 /// How a folder of images is read.
 #[derive(Clone, Debug)]
@@ -31,13 +30,7 @@ pub(crate) struct Folder {
     listing: Listing,
     /// None where there are no labels.
     classes: Option<Classes>,
-    needs: Needs,
-    images: Images,
-    turned: bool,
-    dtype: DType,
-    divisor: f32,
-    notes: Vec<String>,
-    spec: Vec<FieldSpec>,
+    pictures: Pictures,
 }
 
 /// Names of classes, and the class of each folder.
@@ -88,7 +81,10 @@ impl Folder {
             form,
         )?;
         if has_images(root) {
-            folder.notes.push("images beside the folders of classes have no class and are left out".into());
+            folder
+                .pictures
+                .notes
+                .push("images beside the folders of classes have no class and are left out".into());
         }
         Ok(folder)
     }
@@ -116,19 +112,8 @@ impl Folder {
             }
         }
         let notes = listing.notes.clone();
-        let (turned, spec, divisor) = (true, Vec::new(), form.scale.divisor());
-        let folder =
-            Folder { listing, classes, needs, images, turned, dtype: DType::F32, divisor, notes, spec };
-        Ok(folder.with_type(DType::F32, divisor))
-    }
-
-    fn with_type(mut self, dtype: DType, divisor: f32) -> Folder {
-        (self.dtype, self.divisor) = (dtype, divisor);
-        self.spec = vec![self.images.field("x", dtype)];
-        if self.classes.is_some() {
-            self.spec.push(FieldSpec::new("y", DType::I64, []));
-        }
-        self
+        let pictures = Pictures::new(images, needs, classes.is_some(), form.scale, notes);
+        Ok(Folder { listing, classes, pictures })
     }
 
     pub fn listing(&self) -> &Listing {
@@ -136,17 +121,13 @@ impl Folder {
     }
 
     pub fn images(&self) -> Images {
-        self.images
+        self.pictures.images
     }
 
     /// Writes the pixels of image `index`; `turned` says whether a photo is turned upright.
     pub fn write(&self, index: u64, turned: bool, scratch: &mut Scratch, out: &mut [u8]) -> Result<()> {
         let path = self.listing.load(index, &mut scratch.bytes)?;
-        let written = self.images.write(&path, scratch, turned, (self.dtype, self.divisor), out);
-        written.map_err(|error| match error {
-            Error::File(error) => Error::File(error.at(index)),
-            other => other,
-        })
+        self.pictures.write(index, &path, scratch, turned, out)
     }
 
     /// What the header of image `index` says.
@@ -160,25 +141,18 @@ impl Folder {
 }
 
 impl Source for Folder {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
+    of_pictures!();
 
     fn len(&self) -> u64 {
         self.listing.len()
     }
 
     fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
-        self.write(index, self.turned, scratch, out.bytes_mut(0))?;
+        self.write(index, true, scratch, out.bytes_mut(0))?;
         match &self.classes {
             Some(classes) => out.set(1, &[i64::from(classes.numbers[self.listing.folder(index)])]),
             None => Ok(()),
         }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let scaled = format!("'x': pixels as {}, {}", self.dtype, divided(self.divisor));
-        [vec![scaled], self.needs.notes(self.images), self.notes.clone()].concat()
     }
 
     fn class_names(&self) -> Option<Vec<String>> {
@@ -207,17 +181,5 @@ impl Source for Folder {
             classes.names.iter().map(|class| class.len() + 24).sum::<usize>() + 4 * classes.numbers.len()
         });
         self.listing.held() + classes as u64
-    }
-
-    fn scratch_bytes(&self) -> u64 {
-        self.needs.scratch_bytes(self.images)
-    }
-
-    fn white(&self) -> Option<f32> {
-        Some(255.0 / self.divisor)
-    }
-
-    fn stored(&self) -> Option<Arc<dyn Source>> {
-        Some(Arc::new(self.clone().with_type(DType::U8, 1.0)))
     }
 }

@@ -9,6 +9,7 @@ use plimsoll_graph::DType;
 use super::Scratch;
 use crate::error::{Error, Result};
 use crate::sample::FieldSpec;
+use crate::scale::divided;
 
 /// What images are turned into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,111 @@ impl Images {
         Ok(())
     }
 }
+
+/// Images of a source as samples: the pixels are `x`, the number of a class is `y`.
+#[derive(Clone)]
+pub(crate) struct Pictures {
+    pub images: Images,
+    needs: Needs,
+    has_labels: bool,
+    dtype: DType,
+    divisor: f32,
+    /// What is to be said of the source beside what its images need.
+    pub notes: Vec<String>,
+    spec: Vec<FieldSpec>,
+}
+
+impl Pictures {
+    /// Pixels as f32, divided as `scale` says.
+    pub fn new(
+        images: Images,
+        needs: Needs,
+        has_labels: bool,
+        scale: crate::scale::Scale,
+        notes: Vec<String>,
+    ) -> Pictures {
+        let (dtype, divisor, spec) = (DType::F32, scale.divisor(), Vec::new());
+        Pictures { images, needs, has_labels, dtype, divisor, notes, spec }.with_type(dtype, divisor)
+    }
+
+    /// The same with the bytes of pixels as they are stored.
+    pub fn stored(&self) -> Pictures {
+        self.clone().with_type(DType::U8, 1.0)
+    }
+
+    fn with_type(mut self, dtype: DType, divisor: f32) -> Pictures {
+        (self.dtype, self.divisor) = (dtype, divisor);
+        self.spec = vec![self.images.field("x", dtype)];
+        if self.has_labels {
+            self.spec.push(FieldSpec::new("y", DType::I64, []));
+        }
+        self
+    }
+
+    pub fn spec(&self) -> &[FieldSpec] {
+        &self.spec
+    }
+
+    pub fn has_labels(&self) -> bool {
+        self.has_labels
+    }
+
+    /// Writes the pixels of image `index`, whose file is in `scratch.bytes`; `turned` says whether a photo is turned upright.
+    pub fn write(
+        &self,
+        index: u64,
+        path: &Path,
+        scratch: &mut Scratch,
+        turned: bool,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let written = self.images.write(path, scratch, turned, (self.dtype, self.divisor), out);
+        written.map_err(|error| match error {
+            Error::File(error) => Error::File(error.at(index)),
+            other => other,
+        })
+    }
+
+    pub fn notes(&self) -> Vec<String> {
+        let scaled = format!("'x': pixels as {}, {}", self.dtype, divided(self.divisor));
+        [vec![scaled], self.needs.notes(self.images), self.notes.clone()].concat()
+    }
+
+    pub fn scratch_bytes(&self) -> u64 {
+        self.needs.scratch_bytes(self.images)
+    }
+
+    /// What a white pixel becomes.
+    pub fn white(&self) -> f32 {
+        255.0 / self.divisor
+    }
+}
+
+/// What a source of [`Pictures`] says as they do.
+macro_rules! of_pictures {
+    () => {
+        fn spec(&self) -> &[FieldSpec] {
+            self.pictures.spec()
+        }
+
+        fn notes(&self) -> Vec<String> {
+            self.pictures.notes()
+        }
+
+        fn scratch_bytes(&self) -> u64 {
+            self.pictures.scratch_bytes()
+        }
+
+        fn white(&self) -> Option<f32> {
+            Some(self.pictures.white())
+        }
+
+        fn stored(&self) -> Option<Arc<dyn Source>> {
+            Some(Arc::new(Self { pictures: self.pictures.stored(), ..self.clone() }))
+        }
+    };
+}
+pub(super) use of_pictures;
 
 /// What decoding the files of a source takes at most, as their headers say.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use plimsoll_formats::image::{ENDINGS, Probe};
 use plimsoll_formats::tar::{self, Member};
 use plimsoll_formats::{FileError, Result as FileResult};
-use plimsoll_graph::DType;
 
-use super::picture::{Images, Needs};
+use super::picture::{Images, Needs, Pictures, of_pictures};
 use super::{Scratch, Source, read_at};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
-use crate::scale::{Scale, divided};
+use crate::scale::Scale;
 
 /// What the name of a label ends in: a whole number in digits.
 const LABEL: &str = "cls";
@@ -32,13 +31,7 @@ const IMAGE_MOST: u64 = 1 << 30;
 pub(crate) struct Shards {
     files: Arc<[(File, PathBuf)]>,
     samples: Arc<[Place]>,
-    has_labels: bool,
-    images: Images,
-    needs: Needs,
-    dtype: DType,
-    divisor: f32,
-    notes: Vec<String>,
-    spec: Vec<FieldSpec>,
+    pictures: Pictures,
 }
 
 /// Where a sample lies.
@@ -197,34 +190,13 @@ impl Shards {
             let others: Vec<String> = others.into_iter().collect();
             notes.push(format!("files of other kinds in the archives are left out: {}", others.join(", ")));
         }
-        let shards = Shards {
-            files: files.into(),
-            samples: samples.into(),
-            has_labels: labelled > 0,
-            images,
-            needs,
-            dtype: DType::F32,
-            divisor: scale.divisor(),
-            notes,
-            spec: Vec::new(),
-        };
-        Ok(shards.with_type(DType::F32, scale.divisor()))
-    }
-
-    fn with_type(mut self, dtype: DType, divisor: f32) -> Shards {
-        (self.dtype, self.divisor) = (dtype, divisor);
-        self.spec = vec![self.images.field("x", dtype)];
-        if self.has_labels {
-            self.spec.push(FieldSpec::new("y", DType::I64, []));
-        }
-        self
+        let pictures = Pictures::new(images, needs, labelled > 0, scale, notes);
+        Ok(Shards { files: files.into(), samples: samples.into(), pictures })
     }
 }
 
 impl Source for Shards {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
+    of_pictures!();
 
     fn len(&self) -> u64 {
         self.samples.len() as u64
@@ -235,22 +207,13 @@ impl Source for Shards {
         let (file, path) = &self.files[file as usize];
         scratch.bytes.resize(len as usize, 0);
         read_at(file, &mut scratch.bytes, start).map_err(|error| FileError::io(path, error).at(index))?;
-        let written = self.images.write(path, scratch, true, (self.dtype, self.divisor), out.bytes_mut(0));
-        written.map_err(|error| match error {
-            Error::File(error) => Error::File(error.at(index)),
-            other => other,
-        })?;
-        if self.has_labels { out.set(1, &[label]) } else { Ok(()) }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let scaled = format!("'x': pixels as {}, {}", self.dtype, divided(self.divisor));
-        [vec![scaled], self.needs.notes(self.images), self.notes.clone()].concat()
+        self.pictures.write(index, path, scratch, true, out.bytes_mut(0))?;
+        if self.pictures.has_labels() { out.set(1, &[label]) } else { Ok(()) }
     }
 
     fn class(&self, index: u64) -> Option<i64> {
         let place = self.samples.get(usize::try_from(index).ok()?)?;
-        self.has_labels.then_some(place.label)
+        self.pictures.has_labels().then_some(place.label)
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -263,17 +226,5 @@ impl Source for Shards {
 
     fn held(&self) -> u64 {
         (size_of::<Place>() * self.samples.len() + 512 * self.files.len()) as u64
-    }
-
-    fn scratch_bytes(&self) -> u64 {
-        self.needs.scratch_bytes(self.images)
-    }
-
-    fn white(&self) -> Option<f32> {
-        Some(255.0 / self.divisor)
-    }
-
-    fn stored(&self) -> Option<Arc<dyn Source>> {
-        Some(Arc::new(self.clone().with_type(DType::U8, 1.0)))
     }
 }

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::region::{Region, dangling};
-use super::tally::Tally;
+use super::tally::{Tally, from_its_books};
 use super::{Allocator, AllocatorId, Block, HostMemory, MIN_ALIGN, ReleaseError, Stats, effective_align};
 use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, process};
 
@@ -165,13 +165,7 @@ impl Allocator for BestFit {
         Ok(())
     }
 
-    fn stats(&self) -> Stats {
-        self.stats_of(&self.state())
-    }
-
-    fn reset_peak(&self) {
-        self.state().tally.reset_peak();
-    }
+    from_its_books!("best-fit");
 
     fn release_unused(&self) {
         let mut state = self.state();
@@ -180,14 +174,6 @@ impl Allocator for BestFit {
             self.region.discard(offset, size.min(touched - offset));
         }
         state.touched = state.live.values().map(|block| block.offset + block.taken).max().unwrap_or(0);
-    }
-
-    fn name(&self) -> &'static str {
-        "best-fit"
-    }
-
-    fn holders(&self, n: usize) -> Vec<Holder> {
-        self.state().tally.holders(n)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! On systems other than Linux there is no such call: [`HostPages::new`] says so.
 
-use super::paged::{Idle, NoPages, PageSource, Paged};
+use super::paged::{Idle, NoPages, PageSource, Paged, PagesWanted};
 use super::{HostMemory, MIN_ALIGN};
 use crate::Bytes;
 
@@ -119,12 +119,8 @@ impl PageSource for HostPages {
         self.taken
     }
 
-    fn extent(
-        &mut self,
-        pages: usize,
-        most: usize,
-        idle: &mut Idle<HostExtent>,
-    ) -> Result<HostExtent, NoPages> {
+    fn extent(&mut self, wanted: PagesWanted, idle: &mut Idle<HostExtent>) -> Result<HostExtent, NoPages> {
+        let PagesWanted { pages, most } = wanted;
         let bytes = pages.checked_mul(self.page).ok_or(NoPages)?;
         let start = system::reserve(bytes, self.page).ok_or(NoPages)?;
         let mut extent = HostExtent { start, pages: 0, pieces: Vec::new() };

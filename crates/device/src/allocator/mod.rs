@@ -37,7 +37,7 @@ pub use growth::{Growth, GrowthWatch};
 pub use holes::Holes;
 pub use host_pages::{HostExtent, HostPages, NoRemapping, Pages};
 pub use kind::{AllocatorKind, NoAllocator};
-pub use paged::{Idle, NoPages, PageSource, Paged};
+pub use paged::{Idle, NoPages, PageSource, Paged, PagesWanted};
 pub use pool::Pool;
 pub use system::System;
 pub use tally::holders;

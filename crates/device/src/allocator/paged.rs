@@ -35,17 +35,13 @@ pub trait PageSource: Send + fmt::Debug {
     /// Pages that were taken from the system and not given back, whether they are mapped or not.
     fn taken(&self) -> usize;
 
-    /// Addresses with so many pages behind them: new ones as long as no more than `most` are taken in all, else those of `idle`
-    /// extents, which are taken apart for it.
+    /// Addresses with pages behind them: new ones as long as no more are taken in all than may be, else those of `idle` extents, which
+    /// are taken apart for it.
     ///
     /// # Errors
     /// The system gives no more, though so many would be allowed; what was gathered is given back.
-    fn extent(
-        &mut self,
-        pages: usize,
-        most: usize,
-        idle: &mut Idle<Self::Extent>,
-    ) -> Result<Self::Extent, NoPages>;
+    fn extent(&mut self, wanted: PagesWanted, idle: &mut Idle<Self::Extent>)
+    -> Result<Self::Extent, NoPages>;
 
     /// Waits until the device is done with all that was released: before anything is given back.
     fn settle(&mut self) {}
@@ -61,6 +57,15 @@ pub trait PageSource: Send + fmt::Debug {
 
     /// The pages of an extent.
     fn pages(extent: &Self::Extent) -> usize;
+}
+
+/// How many pages an extent is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagesWanted {
+    /// The pages of the extent.
+    pub pages: usize,
+    /// The most that may be taken in all.
+    pub most: usize,
 }
 
 /// The system gave no more pages.
@@ -189,7 +194,7 @@ impl<S: PageSource> Paged<S> {
         let most = self.most(s);
         let extent = match s.idle.exactly(pages) {
             Some(extent) => extent,
-            None => s.source.extent(pages, most, &mut s.idle)?,
+            None => s.source.extent(PagesWanted { pages, most }, &mut s.idle)?,
         };
         s.used += pages;
         Ok(extent)

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::region::dangling;
-use super::tally::Tally;
+use super::tally::{Tally, from_its_books};
 use super::{Allocator, AllocatorId, Block, HostMemory, MIN_ALIGN, ReleaseError, Stats, effective_align};
 use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, process};
 
@@ -174,25 +174,11 @@ impl Allocator for Pool {
         Ok(())
     }
 
-    fn stats(&self) -> Stats {
-        self.stats_of(&self.state())
-    }
-
-    fn reset_peak(&self) {
-        self.state().tally.reset_peak();
-    }
+    from_its_books!("pool");
 
     fn release_unused(&self) {
         self.state().empty();
         process::release_unused_heap();
-    }
-
-    fn name(&self) -> &'static str {
-        "pool"
-    }
-
-    fn holders(&self, n: usize) -> Vec<Holder> {
-        self.state().tally.holders(n)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::region::dangling;
-use super::tally::Tally;
+use super::tally::{Tally, from_its_books};
 use super::{Allocator, AllocatorId, Block, HostMemory, ReleaseError, Stats, effective_align};
 use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, process};
 
@@ -64,7 +64,7 @@ impl System {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stats_of(&self, tally: &Tally) -> Stats {
+    fn stats_of(&self, State { tally, .. }: &State) -> Stats {
         let free = self.limit.saturating_sub(tally.in_use);
         Stats::new(tally.in_use, tally.peak, tally.in_use, self.limit, free, tally.blocks)
     }
@@ -73,18 +73,18 @@ impl System {
 impl Allocator for System {
     fn allocate(&self, bytes: Bytes, align: usize, owner: Owner) -> Result<Block, OutOfMemory> {
         let mut state = self.state();
-        let refusal = |tally: &Tally| {
-            OutOfMemory::new(bytes, owner, &self.stats_of(tally), tally.holders(HOLDERS_IN_AN_ERROR))
+        let refusal = |s: &State| {
+            OutOfMemory::new(bytes, owner, &self.stats_of(s), s.tally.holders(HOLDERS_IN_AN_ERROR))
         };
         if bytes > self.limit.saturating_sub(state.tally.in_use) {
-            return Err(refusal(&state.tally));
+            return Err(refusal(&state));
         }
         let layout = bytes
             .to_usize()
             .zip(effective_align(align))
             .and_then(|(len, align)| Layout::from_size_align(len, align).ok());
         let Some(layout) = layout else {
-            return Err(refusal(&state.tally).by_system());
+            return Err(refusal(&state).by_system());
         };
         let ptr = if layout.size() == 0 {
             dangling(layout.align())
@@ -92,7 +92,7 @@ impl Allocator for System {
             // SAFETY: The size of the layout is not zero.
             match NonNull::new(unsafe { alloc(layout) }) {
                 Some(ptr) => ptr,
-                None => return Err(refusal(&state.tally).by_system()),
+                None => return Err(refusal(&state).by_system()),
             }
         };
         let key = state.next_key;
@@ -111,25 +111,11 @@ impl Allocator for System {
         Ok(())
     }
 
-    fn stats(&self) -> Stats {
-        self.stats_of(&self.state().tally)
-    }
-
-    fn reset_peak(&self) {
-        self.state().tally.reset_peak();
-    }
+    from_its_books!("system");
 
     /// What the C library keeps of freed blocks goes back to the system.
     fn release_unused(&self) {
         process::release_unused_heap();
-    }
-
-    fn name(&self) -> &'static str {
-        "system"
-    }
-
-    fn holders(&self, n: usize) -> Vec<Holder> {
-        self.state().tally.holders(n)
     }
 }
 

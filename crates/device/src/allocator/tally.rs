@@ -63,3 +63,25 @@ fn largest(mut holders: Vec<Holder>, n: usize) -> Vec<Holder> {
     holders.truncate(n);
     holders
 }
+
+/// What an allocator with a tally behind a lock tells of itself, by its name.
+macro_rules! from_its_books {
+    ($name:literal) => {
+        fn stats(&self) -> Stats {
+            self.stats_of(&self.state())
+        }
+
+        fn reset_peak(&self) {
+            self.state().tally.reset_peak();
+        }
+
+        fn name(&self) -> &'static str {
+            $name
+        }
+
+        fn holders(&self, n: usize) -> Vec<Holder> {
+            self.state().tally.holders(n)
+        }
+    };
+}
+pub(super) use from_its_books;

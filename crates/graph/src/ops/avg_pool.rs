@@ -2,11 +2,11 @@
 
 use smallvec::smallvec;
 
-use super::pool::Frame;
+use super::pool::{AvgPoolGrad, Frame};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Along, Cost, Rule, Types, traffic};
+use crate::op::{Along, Cost, Rule, Types};
 use crate::ops::WindowAxis;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -68,14 +68,13 @@ impl Rule for AvgPool {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = outputs[0].elements() as f64 * (self.window[0] * self.window[1]) as f64;
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        self.frame().cost(outputs[0], inputs, outputs)
     }
 
     /// Every element of a window gets its share of dy.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let (AvgPool { window, stride, pad, count_pad }, x) = (*self, at.input_type(0));
-        let op = AvgPoolGrad { window, stride, pad, count_pad, input: [x.shape[1], x.shape[2]] };
+        let x = at.input_type(0);
+        let op = AvgPoolGrad { forward: *self, input: [x.shape[1], x.shape[2]] };
         Ok(vec![Some(at.push(op, &[&at.grad(0)?])?.remove(0))])
     }
 
@@ -89,39 +88,8 @@ impl Rule for AvgPool {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(i, (Frame { window, stride, pad }, x, _)): (usize, (Frame, Type, Type))| {
-            Example::new(AvgPool { window, stride, pad, count_pad: i % 2 == 0 }, vec![(x, Domain::Normal)])
-        };
-        // Twice, so that every kind of window is counted both ways.
-        (0..2)
-            .flat_map(|round| {
-                Frame::samples(dice).into_iter().enumerate().map(move |(i, s)| make((i + round, s)))
-            })
-            .collect()
-    }
-}
-
-/// dx of a mean pooling: every element gets its share of the dy of all windows it is in.
-///
-/// Input: dy `[N, OH, OW, C]`. Output: `[N, H, W, C]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AvgPoolGrad {
-    /// Height and width of a window.
-    pub window: [usize; 2],
-    /// Elements from one window to the next.
-    pub stride: [usize; 2],
-    /// Zeros before and after each axis.
-    pub pad: [(usize, usize); 2],
-    /// Whether the zeros of the padding count as elements.
-    pub count_pad: bool,
-    /// Height and width of the result.
-    pub input: [usize; 2],
-}
-
-impl AvgPoolGrad {
-    /// The pooling whose gradient this is.
-    pub fn forward(&self) -> AvgPool {
-        AvgPool { window: self.window, stride: self.stride, pad: self.pad, count_pad: self.count_pad }
+        let make = |(op, x, _): (AvgPool, Type, Type)| Example::new(op, vec![(x, Domain::Normal)]);
+        samples(dice).into_iter().map(make).collect()
     }
 }
 
@@ -131,7 +99,7 @@ impl Rule for AvgPoolGrad {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [dy] = ops::arity(inputs)?;
         ops::float(dy)?;
-        Ok(smallvec![dy.with_shape(self.forward().frame().input(&dy.shape, self.input)?)])
+        Ok(smallvec![dy.with_shape(self.forward.frame().input(&dy.shape, self.input)?)])
     }
 
     fn keeps_apart(&self, along: &Along<'_>) -> bool {
@@ -139,33 +107,38 @@ impl Rule for AvgPoolGrad {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let flops = inputs[0].elements() as f64 * (self.window[0] * self.window[1]) as f64;
-        Cost { flops, bytes: traffic(inputs, outputs) }
+        self.forward.frame().cost(inputs[0], inputs, outputs)
     }
 
     /// Linear in dy, so its gradient is the pooling itself.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Ok(vec![Some(at.push(self.forward(), &[&at.grad(0)?])?.remove(0))])
+        Ok(vec![Some(at.push(self.forward, &[&at.grad(0)?])?.remove(0))])
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (dy, shape) = (inputs[0], &outputs[0].shape);
         let mut dx = vec![0.0; shape.elements()];
         let y = outputs[0].with_shape(&dy.shape);
-        self.forward().for_each(&outputs[0], &y, |iy, ix, weight| dx[ix] += weight * dy.data[iy]);
+        self.forward.for_each(&outputs[0], &y, |iy, ix, weight| dx[ix] += weight * dy.data[iy]);
         vec![Array::new(shape.clone(), dx)]
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(i, (Frame { window, stride, pad }, x, y)): (usize, (Frame, Type, Type))| {
-            let input = [x.shape[1], x.shape[2]];
-            let op = AvgPoolGrad { window, stride, pad, count_pad: i % 2 == 0, input };
+        let make = |(forward, x, y): (AvgPool, Type, Type)| {
+            let op = AvgPoolGrad { forward, input: [x.shape[1], x.shape[2]] };
             Example::new(op, vec![(y, Domain::Normal)])
         };
-        (0..2)
-            .flat_map(|round| {
-                Frame::samples(dice).into_iter().enumerate().map(move |(i, s)| make((i + round, s)))
-            })
-            .collect()
+        samples(dice).into_iter().map(make).collect()
     }
+}
+
+/// Poolings with the types of x and y: twice, so that every kind of window is counted both ways.
+fn samples(dice: &mut Dice) -> Vec<(AvgPool, Type, Type)> {
+    let mut samples = Vec::new();
+    for round in 0..2 {
+        for (i, (Frame { window, stride, pad }, x, y)) in Frame::samples(dice).into_iter().enumerate() {
+            samples.push((AvgPool { window, stride, pad, count_pad: (i + round) % 2 == 0 }, x, y));
+        }
+    }
+    samples
 }

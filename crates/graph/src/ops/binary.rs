@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+use super::kinds::kinds;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
@@ -11,43 +12,31 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Shape, Type, ops};
 
-/// An operation of two elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Binary {
-    /// a + b
-    Add,
-    /// a - b
-    Sub,
-    /// a · b
-    Mul,
-    /// a / b
-    Div,
-    /// a^b
-    Pow,
-    /// the larger
-    Max,
-    /// the smaller
-    Min,
-    /// both true
-    And,
-    /// either true
-    Or,
+kinds! {
+    /// An operation of two elements.
+    Binary {
+        /// a + b
+        Add => "add",
+        /// a - b
+        Sub => "sub",
+        /// a · b
+        Mul => "mul",
+        /// a / b
+        Div => "div",
+        /// a^b
+        Pow => "pow",
+        /// the larger
+        Max => "maximum",
+        /// the smaller
+        Min => "minimum",
+        /// both true
+        And => "and",
+        /// either true
+        Or => "or",
+    }
 }
 
 impl Binary {
-    /// All operations.
-    pub const ALL: [Binary; 9] = [
-        Binary::Add,
-        Binary::Sub,
-        Binary::Mul,
-        Binary::Div,
-        Binary::Pow,
-        Binary::Max,
-        Binary::Min,
-        Binary::And,
-        Binary::Or,
-    ];
-
     /// The value of the operation, in f64.
     pub fn eval(self, a: f64, b: f64) -> f64 {
         match self {
@@ -86,17 +75,7 @@ impl Rule for Binary {
     const NAME: &'static str = "binary";
 
     fn name(&self) -> &'static str {
-        match self {
-            Binary::Add => "add",
-            Binary::Sub => "sub",
-            Binary::Mul => "mul",
-            Binary::Div => "div",
-            Binary::Pow => "pow",
-            Binary::Max => "maximum",
-            Binary::Min => "minimum",
-            Binary::And => "and",
-            Binary::Or => "or",
-        }
+        self.label()
     }
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
@@ -213,28 +192,25 @@ fn operand_shapes(dice: &mut Dice) -> Vec<(Shape, Shape)> {
     ]
 }
 
-/// A comparison of two elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Compare {
-    /// a = b
-    Eq,
-    /// a ≠ b
-    Ne,
-    /// a < b
-    Lt,
-    /// a ≤ b
-    Le,
-    /// a > b
-    Gt,
-    /// a ≥ b
-    Ge,
+kinds! {
+    /// A comparison of two elements.
+    Compare {
+        /// a = b
+        Eq => "eq",
+        /// a ≠ b
+        Ne => "ne",
+        /// a < b
+        Lt => "lt",
+        /// a ≤ b
+        Le => "le",
+        /// a > b
+        Gt => "gt",
+        /// a ≥ b
+        Ge => "ge",
+    }
 }
 
 impl Compare {
-    /// All comparisons.
-    pub const ALL: [Compare; 6] =
-        [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge];
-
     /// The truth value of the comparison.
     pub fn eval<T: PartialOrd>(self, a: T, b: T) -> bool {
         match self {
@@ -252,14 +228,7 @@ impl Rule for Compare {
     const NAME: &'static str = "compare";
 
     fn name(&self) -> &'static str {
-        match self {
-            Compare::Eq => "eq",
-            Compare::Ne => "ne",
-            Compare::Lt => "lt",
-            Compare::Le => "le",
-            Compare::Gt => "gt",
-            Compare::Ge => "ge",
-        }
+        self.label()
     }
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {

@@ -17,16 +17,20 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Shape, Type, ops};
 
-/// What the three ops share: how the filter slides.
-#[derive(Clone, Copy)]
-pub(super) struct Frame {
+/// How the filter slides over x: what a convolution and its two gradients share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConvFrame {
+    /// Elements of x from one window to the next, along height and width.
     pub stride: [usize; 2],
+    /// Zeros before and after each of the two axes of x.
     pub pad: [(usize, usize); 2],
+    /// Elements from one element of a window to the next.
     pub dilation: [usize; 2],
+    /// Parts that the channels are cut into, each convolved by itself.
     pub groups: usize,
 }
 
-impl Frame {
+impl ConvFrame {
     fn axis(&self, axis: usize, len: usize, window: usize) -> WindowAxis {
         let (stride, pad, dilation) = (self.stride[axis], self.pad[axis], self.dilation[axis]);
         WindowAxis { len, window, stride, pad, dilation }
@@ -83,21 +87,17 @@ impl Frame {
     }
 
     pub(super) fn convolve(self, at: &Backward<'_>, x: &Sym, w: &Sym) -> Result<Sym> {
-        let Frame { stride, pad, dilation, groups } = self;
-        let op = Conv { stride, pad, dilation, groups, bias: false, act: None };
+        let op = Conv { frame: self, bias: false, act: None };
         Ok(at.push(op, &[x, w])?.remove(0))
     }
 
     pub(super) fn grad_input(self, at: &Backward<'_>, dy: &Sym, w: &Sym, x: &Type) -> Result<Sym> {
-        let Frame { stride, pad, dilation, groups } = self;
-        let input = [x.shape[1], x.shape[2]];
-        let op = ConvGradInput { stride, pad, dilation, groups, input, bias: false };
+        let op = ConvGradInput { frame: self, input: [x.shape[1], x.shape[2]], bias: false };
         Ok(at.push(op, &[dy, w])?.remove(0))
     }
 
     pub(super) fn grad_filter(self, at: &Backward<'_>, x: &Sym, dy: &Sym, w: &Type) -> Result<Sym> {
-        let Frame { stride, pad, dilation, groups } = self;
-        let op = ConvGradFilter { stride, pad, dilation, groups, filter: [w.shape[0], w.shape[1]] };
+        let op = ConvGradFilter { frame: self, filter: [w.shape[0], w.shape[1]] };
         Ok(at.push(op, &[x, dy])?.remove(0))
     }
 
@@ -135,24 +135,12 @@ pub(super) fn check_bias(inputs: &[&Type], channels: usize) -> Result<(), String
 /// with OH = (H + pad - dilation · (KH - 1) - 1) / stride + 1, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv {
-    /// Elements from one window to the next, along height and width.
-    pub stride: [usize; 2],
-    /// Zeros before and after each of the two axes.
-    pub pad: [(usize, usize); 2],
-    /// Elements from one element of a window to the next.
-    pub dilation: [usize; 2],
-    /// Parts that the channels are cut into, each convolved by itself.
-    pub groups: usize,
+    /// How the filter slides.
+    pub frame: ConvFrame,
     /// Whether a bias is added.
     pub bias: bool,
     /// What is applied to each element of the result.
     pub act: Option<Unary>,
-}
-
-impl Conv {
-    fn frame(&self) -> Frame {
-        Frame { stride: self.stride, pad: self.pad, dilation: self.dilation, groups: self.groups }
-    }
 }
 
 impl Rule for Conv {
@@ -160,7 +148,7 @@ impl Rule for Conv {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let (x, w) = operands(inputs, self.bias)?;
-        let y = self.frame().output(&x.shape, &w.shape)?;
+        let y = self.frame.output(&x.shape, &w.shape)?;
         check_bias(inputs, y[3])?;
         match self.act.map(|act| act.result(x.dtype)).transpose()? {
             Some(dtype) if dtype != x.dtype => Err("its activation must keep the type".into()),
@@ -173,7 +161,7 @@ impl Rule for Conv {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Frame::cost(outputs[0], inputs[1], inputs, outputs)
+        ConvFrame::cost(outputs[0], inputs[1], inputs, outputs)
     }
 
     fn keep(&self) -> Keep {
@@ -189,10 +177,10 @@ impl Rule for Conv {
         let g = before_activation(at, self.act, Conv { act: None, ..*self })?;
         let mut grads = vec![None; at.n_inputs()];
         if at.wants(0) {
-            grads[0] = Some(self.frame().grad_input(at, &g, &at.input(1)?, at.input_type(0))?);
+            grads[0] = Some(self.frame.grad_input(at, &g, &at.input(1)?, at.input_type(0))?);
         }
         if at.wants(1) {
-            grads[1] = Some(self.frame().grad_filter(at, &at.input(0)?, &g, at.input_type(1))?);
+            grads[1] = Some(self.frame.grad_filter(at, &at.input(0)?, &g, at.input_type(1))?);
         }
         if self.bias && at.wants(2) {
             grads[2] = Some(g.sum(&[0, 1, 2], false)?);
@@ -203,7 +191,7 @@ impl Rule for Conv {
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, w, shape) = (inputs[0], inputs[1], &outputs[0].shape);
         let mut y = vec![0.0; shape.elements()];
-        self.frame().for_each(&x.shape, &w.shape, shape, |ix, iw, iy| y[iy] += x.data[ix] * w.data[iw]);
+        self.frame.for_each(&x.shape, &w.shape, shape, |ix, iw, iy| y[iy] += x.data[ix] * w.data[iw]);
         let bias = |i: usize| if self.bias { inputs[2].data[i % shape[3]] } else { 0.0 };
         let finish = |(i, sum): (usize, f64)| self.act.map_or(sum + bias(i), |f| f.eval(sum + bias(i)));
         vec![Array::new(shape.clone(), y.into_iter().enumerate().map(finish).collect())]
@@ -211,22 +199,21 @@ impl Rule for Conv {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let acts = [None, Some(Unary::Relu), Some(Unary::Silu), None, Some(Unary::Tanh)];
-        let make = |(i, (frame, x, w, _)): (usize, (Frame, Type, Type, Type))| {
-            let Frame { stride, pad, dilation, groups } = frame;
+        let make = |(i, (frame, x, w, _)): (usize, (ConvFrame, Type, Type, Type))| {
             let (bias, act) = (i % 3 != 1, acts[i % acts.len()]);
             let mut inputs = vec![(x.clone(), Domain::Normal), (w.clone(), Domain::Normal)];
             if bias {
                 inputs.push((x.with_shape([w.shape[3]]), Domain::Normal));
             }
-            Example::new(Conv { stride, pad, dilation, groups, bias, act }, inputs)
+            Example::new(Conv { frame, bias, act }, inputs)
         };
         samples(dice).into_iter().enumerate().map(make).collect()
     }
 }
 
 /// Geometries with the types of x, w and y, for the examples of all three ops.
-pub(super) fn samples(dice: &mut Dice) -> Vec<(Frame, Type, Type, Type)> {
-    let frame = |stride, pad, dilation, groups| Frame { stride, pad, dilation, groups };
+pub(super) fn samples(dice: &mut Dice) -> Vec<(ConvFrame, Type, Type, Type)> {
+    let frame = |stride, pad, dilation, groups| ConvFrame { stride, pad, dilation, groups };
     let (none, one) = ([(0, 0); 2], [(1, 1); 2]);
     // Frame, kernel, channels in and out: plain, same size, strided, uneven, dilated, grouped, depthwise with one and
     // with two filters a channel, pointwise, pointwise strided, transposed by two, one-dimensional.
@@ -261,8 +248,13 @@ pub(super) fn samples(dice: &mut Dice) -> Vec<(Frame, Type, Type, Type)> {
 mod tests {
     use super::*;
 
-    const PLAIN: Conv =
-        Conv { stride: [1, 1], pad: [(0, 0); 2], dilation: [1, 1], groups: 1, bias: false, act: None };
+    const PLAIN: Conv = Conv { frame: STEPS_OF_ONE, bias: false, act: None };
+    const STEPS_OF_ONE: ConvFrame =
+        ConvFrame { stride: [1, 1], pad: [(0, 0); 2], dilation: [1, 1], groups: 1 };
+
+    fn grouped(groups: usize) -> Conv {
+        Conv { frame: ConvFrame { groups, ..STEPS_OF_ONE }, ..PLAIN }
+    }
 
     fn refusal(op: Conv, shapes: &[&[usize]]) -> String {
         let types: Vec<Type> = shapes.iter().map(|&s| Type::new(DType::F32, s)).collect();
@@ -282,21 +274,20 @@ mod tests {
         assert!(text.contains("3 channels of [1, 8, 8, 3]") && text.contains("[3, 3, 4, 8]"), "{text}");
         let text = refusal(PLAIN, &[&[1, 8, 2, 3], &[3, 3, 3, 8]]);
         assert!(text.contains("width: a window that reaches over 3"), "{text}");
-        let text = refusal(Conv { groups: 2, ..PLAIN }, &[&[1, 8, 8, 3], &[3, 3, 1, 8]]);
+        let text = refusal(grouped(2), &[&[1, 8, 8, 3], &[3, 3, 1, 8]]);
         assert!(text.contains("2 groups do not divide the 3 channels"), "{text}");
         let text = refusal(Conv { bias: true, ..PLAIN }, &[&[1, 8, 8, 3], &[3, 3, 3, 8], &[3]]);
         assert!(text.contains("bias of 8 channels"), "{text}");
-        assert!(
-            refusal(Conv { stride: [0, 1], ..PLAIN }, &[&[1, 8, 8, 3], &[3, 3, 3, 8]]).contains("stride 0")
-        );
-        assert!(refusal(Conv { groups: 0, ..PLAIN }, &[&[1, 8, 8, 3], &[3, 3, 3, 8]]).contains("0 groups"));
+        let still = Conv { frame: ConvFrame { stride: [0, 1], ..STEPS_OF_ONE }, ..PLAIN };
+        assert!(refusal(still, &[&[1, 8, 8, 3], &[3, 3, 3, 8]]).contains("stride 0"));
+        assert!(refusal(grouped(0), &[&[1, 8, 8, 3], &[3, 3, 3, 8]]).contains("0 groups"));
         assert!(refusal(PLAIN, &[&[8, 8, 3], &[3, 3, 3, 8]]).contains("[N, H, W, C]"));
     }
 
     #[test]
     fn the_cost_is_two_operations_a_product() {
         let (x, w) = (Type::new(DType::F32, [2, 8, 8, 4]), Type::new(DType::F32, [3, 3, 2, 6]));
-        let op = Conv { groups: 2, ..PLAIN };
+        let op = grouped(2);
         let y = op.infer(&[&x, &w]).unwrap().remove(0);
         assert_eq!(op.cost(&[&x, &w], &[&y]).flops, 2.0 * (2 * 6 * 6 * 6) as f64 * (3 * 3 * 2) as f64);
     }

@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::conv::{Frame, check_bias, operands, samples};
+use super::conv::{ConvFrame, check_bias, operands, samples};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
@@ -17,24 +17,12 @@ use crate::{Shape, Type};
 /// Inputs: dy `[N, OH, OW, CO]`, w `[KH, KW, CI / groups, CO]`, and with `bias` a vector `[CI]`. Output: `[N, H, W, CI]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvGradInput {
-    /// Elements of the result from one window to the next, along height and width.
-    pub stride: [usize; 2],
-    /// Zeros before and after each of the result's two axes.
-    pub pad: [(usize, usize); 2],
-    /// Elements from one element of a window to the next.
-    pub dilation: [usize; 2],
-    /// Parts that the channels are cut into.
-    pub groups: usize,
+    /// How the filter slides over the result.
+    pub frame: ConvFrame,
     /// Height and width of the result; several sizes lead to the same OH and OW when a stride is above 1.
     pub input: [usize; 2],
     /// Whether a bias is added to the result.
     pub bias: bool,
-}
-
-impl ConvGradInput {
-    fn frame(&self) -> Frame {
-        Frame { stride: self.stride, pad: self.pad, dilation: self.dilation, groups: self.groups }
-    }
 }
 
 impl Rule for ConvGradInput {
@@ -48,9 +36,13 @@ impl Rule for ConvGradInput {
                 "it takes images [N, H, W, C] and a filter [KH, KW, CI, CO], not {dy} and {w}"
             ));
         }
-        let x =
-            Shape::from([dy.shape[0], self.input[0], self.input[1], w.shape[2].saturating_mul(self.groups)]);
-        let y = self.frame().output(&x, &w.shape)?;
+        let x = Shape::from([
+            dy.shape[0],
+            self.input[0],
+            self.input[1],
+            w.shape[2].saturating_mul(self.frame.groups),
+        ]);
+        let y = self.frame.output(&x, &w.shape)?;
         if y != dy.shape {
             return Err(format!("a convolution of {x} by {} gives {y}, not {}", w.shape, dy.shape));
         }
@@ -63,7 +55,7 @@ impl Rule for ConvGradInput {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Frame::cost(inputs[0], inputs[1], inputs, outputs)
+        ConvFrame::cost(inputs[0], inputs[1], inputs, outputs)
     }
 
     const KEEP: Keep = Keep::inputs(3);
@@ -73,10 +65,10 @@ impl Rule for ConvGradInput {
         let g = at.grad(0)?;
         let mut grads = vec![None; at.n_inputs()];
         if at.wants(0) {
-            grads[0] = Some(self.frame().convolve(at, &g, &at.input(1)?)?);
+            grads[0] = Some(self.frame.convolve(at, &g, &at.input(1)?)?);
         }
         if at.wants(1) {
-            grads[1] = Some(self.frame().grad_filter(at, &g, &at.input(0)?, at.input_type(1))?);
+            grads[1] = Some(self.frame.grad_filter(at, &g, &at.input(0)?, at.input_type(1))?);
         }
         if self.bias && at.wants(2) {
             grads[2] = Some(g.sum(&[0, 1, 2], false)?);
@@ -88,19 +80,18 @@ impl Rule for ConvGradInput {
         let (dy, w, shape) = (inputs[0], inputs[1], &outputs[0].shape);
         let bias = |i: usize| if self.bias { inputs[2].data[i % shape[3]] } else { 0.0 };
         let mut x: Vec<f64> = (0..shape.elements()).map(bias).collect();
-        self.frame().for_each(shape, &w.shape, &dy.shape, |ix, iw, iy| x[ix] += dy.data[iy] * w.data[iw]);
+        self.frame.for_each(shape, &w.shape, &dy.shape, |ix, iw, iy| x[ix] += dy.data[iy] * w.data[iw]);
         vec![Array::new(shape.clone(), x)]
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(i, (frame, x, w, y)): (usize, (Frame, Type, Type, Type))| {
-            let Frame { stride, pad, dilation, groups } = frame;
+        let make = |(i, (frame, x, w, y)): (usize, (ConvFrame, Type, Type, Type))| {
             let (input, bias) = ([x.shape[1], x.shape[2]], i % 3 == 1);
             let mut inputs = vec![(y, Domain::Normal), (w, Domain::Normal)];
             if bias {
                 inputs.push((x.with_shape([x.shape[3]]), Domain::Normal));
             }
-            Example::new(ConvGradInput { stride, pad, dilation, groups, input, bias }, inputs)
+            Example::new(ConvGradInput { frame, input, bias }, inputs)
         };
         samples(dice).into_iter().enumerate().map(make).collect()
     }
@@ -111,22 +102,10 @@ impl Rule for ConvGradInput {
 /// Inputs: x `[N, H, W, CI]`, dy `[N, OH, OW, CO]`. Output: `[KH, KW, CI / groups, CO]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvGradFilter {
-    /// Elements from one window to the next, along height and width.
-    pub stride: [usize; 2],
-    /// Zeros before and after each of the two axes.
-    pub pad: [(usize, usize); 2],
-    /// Elements from one element of a window to the next.
-    pub dilation: [usize; 2],
-    /// Parts that the channels are cut into.
-    pub groups: usize,
+    /// How the filter slides over x.
+    pub frame: ConvFrame,
     /// Height and width of the result.
     pub filter: [usize; 2],
-}
-
-impl ConvGradFilter {
-    fn frame(&self) -> Frame {
-        Frame { stride: self.stride, pad: self.pad, dilation: self.dilation, groups: self.groups }
-    }
 }
 
 impl Rule for ConvGradFilter {
@@ -137,21 +116,17 @@ impl Rule for ConvGradFilter {
         if x.shape.rank() != 4 || dy.shape.rank() != 4 {
             return Err(format!("it takes two images [N, H, W, C], not {} and {}", x.shape, dy.shape));
         }
-        let group_in = x.shape[3] / self.groups.max(1);
+        let group_in = x.shape[3] / self.frame.groups.max(1);
         let w = Shape::from([self.filter[0], self.filter[1], group_in, dy.shape[3]]);
-        let y = self.frame().output(&x.shape, &w)?;
+        let y = self.frame.output(&x.shape, &w)?;
         if y != dy.shape {
             return Err(format!("a convolution of {} by {w} gives {y}, not {}", x.shape, dy.shape));
         }
         Ok(smallvec![x.with_shape(w)])
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Frame::cost(inputs[1], outputs[0], inputs, outputs)
+        ConvFrame::cost(inputs[1], outputs[0], inputs, outputs)
     }
 
     const KEEP: Keep = Keep::inputs(3);
@@ -161,10 +136,10 @@ impl Rule for ConvGradFilter {
         let g = at.grad(0)?;
         let mut grads = vec![None; 2];
         if at.wants(0) {
-            grads[0] = Some(self.frame().grad_input(at, &at.input(1)?, &g, at.input_type(0))?);
+            grads[0] = Some(self.frame.grad_input(at, &at.input(1)?, &g, at.input_type(0))?);
         }
         if at.wants(1) {
-            grads[1] = Some(self.frame().convolve(at, &at.input(0)?, &g)?);
+            grads[1] = Some(self.frame.convolve(at, &at.input(0)?, &g)?);
         }
         Ok(grads)
     }
@@ -172,16 +147,15 @@ impl Rule for ConvGradFilter {
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, dy, shape) = (inputs[0], inputs[1], &outputs[0].shape);
         let mut w = vec![0.0; shape.elements()];
-        self.frame().for_each(&x.shape, shape, &dy.shape, |ix, iw, iy| w[iw] += x.data[ix] * dy.data[iy]);
+        self.frame.for_each(&x.shape, shape, &dy.shape, |ix, iw, iy| w[iw] += x.data[ix] * dy.data[iy]);
         vec![Array::new(shape.clone(), w)]
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(frame, x, w, y): (Frame, Type, Type, Type)| {
-            let Frame { stride, pad, dilation, groups } = frame;
+        let make = |(frame, x, w, y): (ConvFrame, Type, Type, Type)| {
             let filter = [w.shape[0], w.shape[1]];
             let inputs = vec![(x, Domain::Normal), (y, Domain::Normal)];
-            Example::new(ConvGradFilter { stride, pad, dilation, groups, filter }, inputs)
+            Example::new(ConvGradFilter { frame, filter }, inputs)
         };
         samples(dice).into_iter().map(make).collect()
     }

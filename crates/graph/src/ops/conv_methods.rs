@@ -1,7 +1,7 @@
 //! Turns calls of `conv2d` and its kin into convolution ops: padding resolved, layouts checked.
 
 use crate::methods::TensorOps;
-use crate::ops::{Conv, ConvGradInput, refuse};
+use crate::ops::{Conv, ConvFrame, ConvGradInput, refuse};
 use crate::{Shape, Site};
 
 /// What is added around an image before a window slides over it.
@@ -188,7 +188,8 @@ pub trait ConvOps: TensorOps {
             })?;
         }
         let ConvGeometry { stride, dilation, groups, .. } = geometry;
-        let op = ConvGradInput { stride, pad, dilation, groups, input, bias: bias.is_some() };
+        let frame = ConvFrame { stride, pad, dilation, groups };
+        let op = ConvGradInput { frame, input, bias: bias.is_some() };
         match bias {
             Some(bias) => self.emit_one(op, &[self, w, bias], site),
             None => self.emit_one(op, &[self, w], site),
@@ -212,7 +213,8 @@ fn convolve<T: TensorOps>(
         let (len, window) = (length(x.shape(), axis + 1), length(w.shape(), axis));
         geometry.pad.resolve(axis, len, window, stride[axis], dilation[axis])
     });
-    let op = Conv { stride, pad, dilation, groups, bias: bias.is_some(), act: None };
+    let frame = ConvFrame { stride, pad, dilation, groups };
+    let op = Conv { frame, bias: bias.is_some(), act: None };
     match bias {
         Some(bias) => x.emit_one(op, &[x, w, bias], site),
         None => x.emit_one(op, &[x, w], site),

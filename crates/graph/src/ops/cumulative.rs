@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 
+use super::kinds::kinds;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
@@ -11,13 +12,14 @@ use crate::reference::{Array, along};
 use crate::trace::Sym;
 use crate::{DType, Site, Type, ops};
 
-/// What runs along a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CumulativeKind {
-    /// A sum.
-    Sum,
-    /// A product.
-    Prod,
+kinds! {
+    /// What runs along a line.
+    CumulativeKind {
+        /// A sum.
+        Sum => "cumsum",
+        /// A product.
+        Prod => "cumprod",
+    }
 }
 
 /// `y[k]` = the sum or product of `x[0..=k]` along an axis.
@@ -67,10 +69,7 @@ impl Rule for Cumulative {
     const NAME: &'static str = "cumulative";
 
     fn name(&self) -> &'static str {
-        match self.kind {
-            CumulativeKind::Sum => "cumsum",
-            CumulativeKind::Prod => "cumprod",
-        }
+        self.kind.label()
     }
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
@@ -205,6 +204,23 @@ impl Rule for CumProdGrad {
     }
 }
 
+/// Methods for a running value: plainly, and with all that can be said of it.
+macro_rules! running {
+    ($( $(#[$doc:meta])+ $plain:ident, $(#[$doc_with:meta])+ $with:ident => $kind:expr; )+) => {
+        $( $(#[$doc])+ #[track_caller]
+        fn $plain(&self, axis: isize) -> Result<Self, Self::Error> {
+            self.$with(axis, false, false)
+        }
+
+        $(#[$doc_with])+ #[track_caller]
+        fn $with(&self, axis: isize, exclusive: bool, reverse: bool) -> Result<Self, Self::Error> {
+            let site = Site::here();
+            let axis = self.axis(axis, $kind.label(), site)?;
+            self.emit_one(Cumulative { kind: $kind, axis, exclusive, reverse }, &[self], site)
+        } )+
+    };
+}
+
 /// Running sums and products as methods.
 ///
 /// ```
@@ -217,43 +233,17 @@ impl Rule for CumProdGrad {
 /// # Ok::<(), plimsoll_graph::Error>(())
 /// ```
 pub trait CumulativeOps: TensorOps {
-    /// The sum of all elements up to each one along an axis (negative: from the last).
-    #[track_caller]
-    fn cumsum(&self, axis: isize) -> Result<Self, Self::Error> {
-        cumulative(self, CumulativeKind::Sum, axis, false, false, Site::here())
-    }
-
-    /// [`cumsum`](CumulativeOps::cumsum), where `exclusive` leaves each element out of its own sum, and `reverse` begins at the end.
-    #[track_caller]
-    fn cumsum_with(&self, axis: isize, exclusive: bool, reverse: bool) -> Result<Self, Self::Error> {
-        cumulative(self, CumulativeKind::Sum, axis, exclusive, reverse, Site::here())
-    }
-
-    /// The product of all elements up to each one along an axis (negative: from the last). Its gradient is exact at zeros.
-    #[track_caller]
-    fn cumprod(&self, axis: isize) -> Result<Self, Self::Error> {
-        cumulative(self, CumulativeKind::Prod, axis, false, false, Site::here())
-    }
-
-    /// [`cumprod`](CumulativeOps::cumprod), where `exclusive` leaves each element out of its own product, and `reverse` begins at the
-    /// end.
-    #[track_caller]
-    fn cumprod_with(&self, axis: isize, exclusive: bool, reverse: bool) -> Result<Self, Self::Error> {
-        cumulative(self, CumulativeKind::Prod, axis, exclusive, reverse, Site::here())
+    running! {
+        /// The sum of all elements up to each one along an axis (negative: from the last).
+        cumsum,
+        /// [`cumsum`](CumulativeOps::cumsum), where `exclusive` leaves each element out of its own sum, and `reverse` begins at the end.
+        cumsum_with => CumulativeKind::Sum;
+        /// The product of all elements up to each one along an axis (negative: from the last). Its gradient is exact at zeros.
+        cumprod,
+        /// [`cumprod`](CumulativeOps::cumprod), where `exclusive` leaves each element out of its own product, and `reverse` begins at
+        /// the end.
+        cumprod_with => CumulativeKind::Prod;
     }
 }
 
 impl<T: TensorOps> CumulativeOps for T {}
-
-fn cumulative<T: TensorOps>(
-    x: &T,
-    kind: CumulativeKind,
-    axis: isize,
-    exclusive: bool,
-    reverse: bool,
-    site: Site,
-) -> Result<T, T::Error> {
-    let name = Cumulative { kind, axis: 0, exclusive, reverse }.name();
-    let axis = x.axis(axis, name, site)?;
-    x.emit_one(Cumulative { kind, axis, exclusive, reverse }, &[x], site)
-}

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::eight_bit::{BLOCK, Codes};
 use crate::error::{Error, Result};
 use crate::example::{Dice, Domain, Example};
-use crate::op::{Along, Cost, Rule, Types, traffic};
+use crate::op::{Cost, Rule, Types, traffic};
 use crate::reference::Array;
 use crate::site::Site;
 use crate::{DType, Scalar, TensorOps, Type};
@@ -179,10 +179,6 @@ impl Rule for EightBitUpdate {
     }
 
     /// A scale is of a block, wherever that begins in a sample.
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
         let first = self.first_state();
         let states = (0..2 * self.rule.codes().len()).map(|i| (1 + i, first + i));

@@ -61,11 +61,20 @@ pub(super) fn index(ty: &Type) -> Result<(), String> {
     Err(format!("indices must be i64 or i32, not {}; cast them first", ty.dtype))
 }
 
-fn summable(ty: &Type) -> Result<(), String> {
-    if ty.dtype.is_float() || ty.dtype.is_index() {
-        return Ok(());
+/// Values and their indices.
+fn indexed<'a>(inputs: &[&'a Type]) -> Result<[&'a Type; 2], String> {
+    let [x, indices] = ops::arity(inputs)?;
+    index(indices)?;
+    Ok([x, indices])
+}
+
+/// Values that can be added, and their indices.
+fn summands<'a>(inputs: &[&'a Type]) -> Result<[&'a Type; 2], String> {
+    let [x, indices] = ops::arity(inputs)?;
+    if x.dtype.is_float() || x.dtype.is_index() {
+        return indexed(&[x, indices]);
     }
-    Err(format!("it does not add {} elements; cast them first", ty.dtype))
+    Err(format!("it does not add {} elements; cast them first", x.dtype))
 }
 
 /// Three parts one after the other.
@@ -79,9 +88,15 @@ fn moved(inputs: &[&Type], outputs: &[&Type], elements: usize) -> Cost {
     Cost { flops: elements as f64, bytes }
 }
 
-/// What the rules of [`Gather`] and [`TakeAlong`] share.
+/// What the rules of [`Gather`] and [`TakeAlong`] share, with the op that adds what arrives there back to its place.
 macro_rules! picks {
-    () => {
+    ($back:ident) => {
+        /// Linear in the first input: the gradient goes by the same indices.
+        fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+            let op = $back { axis: self.axis, length: at.input_type(0).shape[self.axis] };
+            by_the_same_indices(at, op)
+        }
+
         fn keeps_apart(&self, along: &Along<'_>) -> bool {
             along.operand == 1 || along.axis != self.axis
         }
@@ -94,15 +109,41 @@ macro_rules! picks {
     };
 }
 
-/// What the rules of [`ScatterAdd`] and [`PutAlongAdd`] share.
+/// What the rules of [`ScatterAdd`] and [`PutAlongAdd`] share, with the op that picks what was added.
 macro_rules! adds {
-    () => {
+    ($back:ident) => {
+        /// Linear in the first input: the gradient goes by the same indices.
+        fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+            by_the_same_indices(at, $back { axis: self.axis })
+        }
+
         fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
             Cost { flops: inputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
         }
 
         const KEEP: Keep = Keep::inputs(2);
     };
+}
+
+/// Examples of an op that picks along an axis: along each by both types of indices, and of elements of every type that is no float.
+fn picking<R: Into<Op>>(
+    dice: &mut Dice,
+    op: impl Fn(usize) -> R,
+    indices: impl Fn(&mut Dice, usize, &Shape) -> Shape,
+) -> Vec<Example> {
+    let example = |axis: usize, x: Type, domain: Domain, dtype: DType, dice: &mut Dice| {
+        let indices = (Type::new(dtype, indices(dice, axis, &x.shape)), Domain::Index(x.shape[axis]));
+        Example::new(op(axis), vec![(x, domain), indices])
+    };
+    let mut examples = Vec::new();
+    for (axis, dtype) in (0..3).flat_map(|axis| [(axis, DType::I64), (axis, DType::I32)]) {
+        let x = Type::new(DType::F32, [dice.range(1, 6), dice.range(1, 7), dice.range(1, 40)]);
+        examples.push(example(axis, x, Domain::Normal, dtype, dice));
+    }
+    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
+        examples.push(example(0, Type::new(dtype, [5, 3]), Domain::Truth, DType::I64, dice));
+    }
+    examples
 }
 
 /// The gradient of an op that is linear in its first input: its counterpart, with the same indices.
@@ -114,18 +155,12 @@ impl Rule for Gather {
     const NAME: &'static str = "gather";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, indices] = ops::arity(inputs)?;
-        index(indices)?;
+        let [x, indices] = indexed(inputs)?;
         let axis = ops::axis_of(x, self.axis)?;
         Ok(smallvec![x.with_shape(joined(&x.shape[..axis], &indices.shape, &x.shape[axis + 1..]))])
     }
 
-    picks!();
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let op = ScatterAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
-        by_the_same_indices(at, op)
-    }
+    picks!(ScatterAdd);
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, indices) = (inputs[0], inputs[1]);
@@ -137,28 +172,12 @@ impl Rule for Gather {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for axis in 0..3 {
-            for dtype in [DType::I64, DType::I32] {
-                let x = Type::new(DType::F32, [dice.range(1, 6), dice.range(1, 7), dice.range(1, 40)]);
-                let limit = x.shape[axis];
-                let indices = match axis {
-                    0 => Type::new(dtype, [2, dice.range(1, 6)]),
-                    1 => Type::new(dtype, Shape::scalar()),
-                    _ => Type::new(dtype, [dice.range(1, 20)]),
-                };
-                let inputs = vec![(x, Domain::Normal), (indices, Domain::Index(limit))];
-                examples.push(Example::new(Gather { axis }, inputs));
-            }
-        }
-        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
-            let inputs = vec![
-                (Type::new(dtype, [5, 3]), Domain::Truth),
-                (Type::new(DType::I64, [dice.range(1, 6)]), Domain::Index(5)),
-            ];
-            examples.push(Example::new(Gather { axis: 0 }, inputs));
-        }
-        examples
+        let indices = |dice: &mut Dice, axis: usize, _: &Shape| match axis {
+            0 => [2, dice.range(1, 6)].into(),
+            1 => Shape::scalar(),
+            _ => [dice.range(1, 20)].into(),
+        };
+        picking(dice, |axis| Gather { axis }, indices)
     }
 }
 
@@ -177,9 +196,7 @@ impl Rule for ScatterAdd {
     const NAME: &'static str = "scatter_add";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, indices] = ops::arity(inputs)?;
-        summable(x)?;
-        index(indices)?;
+        let [x, indices] = summands(inputs)?;
         Ok(smallvec![x.with_shape(self.shape(&x.shape, &indices.shape)?)])
     }
 
@@ -187,12 +204,7 @@ impl Rule for ScatterAdd {
         along.operand == 0 && !(self.axis..self.axis + along.inputs[1].shape.rank()).contains(&along.axis)
     }
 
-    adds!();
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let op = Gather { axis: self.axis };
-        by_the_same_indices(at, op)
-    }
+    adds!(Gather);
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, indices) = (inputs[0], inputs[1]);
@@ -278,18 +290,12 @@ impl Rule for TakeAlong {
     const NAME: &'static str = "take_along";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, indices] = ops::arity(inputs)?;
-        index(indices)?;
+        let [x, indices] = indexed(inputs)?;
         same_but(self.axis, x, indices)?;
         Ok(smallvec![x.with_shape(&indices.shape)])
     }
 
-    picks!();
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let op = PutAlongAdd { axis: self.axis, length: at.input_type(0).shape[self.axis] };
-        by_the_same_indices(at, op)
-    }
+    picks!(PutAlongAdd);
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, indices) = (inputs[0], inputs[1]);
@@ -299,24 +305,8 @@ impl Rule for TakeAlong {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let mut examples = Vec::new();
-        for axis in 0..3 {
-            for dtype in [DType::I64, DType::I32] {
-                let x = Type::new(DType::F32, [dice.range(1, 4), dice.range(1, 5), dice.range(1, 40)]);
-                let limit = x.shape[axis];
-                let indices = Type::new(dtype, x.shape.with(axis, dice.range(1, 7)));
-                let inputs = vec![(x, Domain::Normal), (indices, Domain::Index(limit))];
-                examples.push(Example::new(TakeAlong { axis }, inputs));
-            }
-        }
-        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
-            let inputs = vec![
-                (Type::new(dtype, [5, 3]), Domain::Truth),
-                (Type::new(DType::I64, [5, 2]), Domain::Index(3)),
-            ];
-            examples.push(Example::new(TakeAlong { axis: 1 }, inputs));
-        }
-        examples
+        let indices = |dice: &mut Dice, axis: usize, x: &Shape| x.with(axis, dice.range(1, 7));
+        picking(dice, |axis| TakeAlong { axis }, indices)
     }
 }
 
@@ -324,9 +314,7 @@ impl Rule for PutAlongAdd {
     const NAME: &'static str = "put_along_add";
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [x, indices] = ops::arity(inputs)?;
-        summable(x)?;
-        index(indices)?;
+        let [x, indices] = summands(inputs)?;
         ops::axis_of(x, self.axis)?;
         if x.shape != indices.shape {
             return Err(format!(
@@ -341,12 +329,7 @@ impl Rule for PutAlongAdd {
         along.axis != self.axis
     }
 
-    adds!();
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let op = TakeAlong { axis: self.axis };
-        by_the_same_indices(at, op)
-    }
+    adds!(TakeAlong);
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (x, indices) = (inputs[0], inputs[1]);

@@ -28,10 +28,6 @@ impl Rule for Full {
         Ok(smallvec![self.ty.clone()])
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     fn reference(&self, _: &[&Array], _: &[Type]) -> Vec<Array> {
         vec![Array::new(self.ty.shape.clone(), vec![self.value.0; self.ty.elements()])]
     }
@@ -62,10 +58,6 @@ impl Rule for Iota {
             return Err("it counts in numbers, not in truth values".into());
         }
         Ok(smallvec![self.ty.clone()])
-    }
-
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
     }
 
     fn reference(&self, _: &[&Array], _: &[Type]) -> Vec<Array> {

@@ -4,11 +4,11 @@
 
 use smallvec::smallvec;
 
-use super::pool::Frame;
+use super::pool::{Frame, MaxPoolGrad};
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
-use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
+use crate::op::{Along, Cost, Keep, Rule, Types};
 use crate::ops::WindowAxis;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -52,9 +52,13 @@ impl MaxPool {
         }
     }
 
+    /// Any byte of a window for every element of y, so also places in the padding, which a kernel must not write to.
+    fn any_index(&self, y: &Type) -> (Type, Domain) {
+        (y.with_dtype(DType::U8), Domain::Index(self.window[0] * self.window[1]))
+    }
+
     fn spread(&self, at: &Backward<'_>, index: &Sym, dy: &Sym, x: &Type) -> Result<Sym> {
-        let MaxPool { window, stride, pad } = *self;
-        let op = MaxPoolGrad { window, stride, pad, input: [x.shape[1], x.shape[2]] };
+        let op = MaxPoolGrad { forward: *self, input: [x.shape[1], x.shape[2]] };
         Ok(at.push(op, &[index, dy])?.remove(0))
     }
 }
@@ -75,7 +79,7 @@ impl Rule for MaxPool {
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        Cost { flops: outputs[0].elements() as f64 * area(self.window), bytes: traffic(inputs, outputs) }
+        self.frame().cost(outputs[0], inputs, outputs)
     }
 
     const KEEP: Keep = Keep::outputs(2);
@@ -99,37 +103,8 @@ impl Rule for MaxPool {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(Frame { window, stride, pad }, x, _): (Frame, Type, Type)| {
-            Example::new(MaxPool { window, stride, pad }, vec![(x, Domain::Distinct)])
-        };
-        Frame::samples(dice).into_iter().map(make).collect()
-    }
-}
-
-/// dx of a max pooling: every dy at the place its byte names, summed where windows overlap.
-///
-/// Inputs: index `u8[N, OH, OW, C]`, dy `[N, OH, OW, C]`. Output: `[N, H, W, C]`. What a byte places outside of the image
-/// is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MaxPoolGrad {
-    /// Height and width of a window.
-    pub window: [usize; 2],
-    /// Elements from one window to the next.
-    pub stride: [usize; 2],
-    /// Elements added before and after each axis.
-    pub pad: [(usize, usize); 2],
-    /// Height and width of the result.
-    pub input: [usize; 2],
-}
-
-impl MaxPoolGrad {
-    fn forward(&self) -> MaxPool {
-        MaxPool { window: self.window, stride: self.stride, pad: self.pad }
-    }
-
-    /// The windows along the two axes of the result.
-    pub fn axes(&self) -> [WindowAxis; 2] {
-        self.forward().axes(self.input)
+        let make = |(op, x, _): (MaxPool, Type, Type)| Example::new(op, vec![(x, Domain::Distinct)]);
+        samples(dice).map(make).collect()
     }
 }
 
@@ -140,8 +115,8 @@ impl Rule for MaxPoolGrad {
         let [index, dy] = ops::arity(inputs)?;
         ops::float(dy)?;
         check_index(index, dy)?;
-        self.forward().check()?;
-        let x = self.forward().frame().input(&dy.shape, self.input)?;
+        self.forward.check()?;
+        let x = self.forward.frame().input(&dy.shape, self.input)?;
         Ok(smallvec![dy.with_shape(x)])
     }
 
@@ -153,15 +128,14 @@ impl Rule for MaxPoolGrad {
 
     /// Linear in dy: the gradient at dx is read where dy was written.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        let MaxPoolGrad { window, stride, pad, .. } = *self;
-        let op = MaxPoolGather { window, stride, pad };
+        let op = MaxPoolGather(self.forward);
         Ok(vec![None, Some(at.push(op, &[&at.input(0)?, &at.grad(0)?])?.remove(0))])
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (index, dy, shape) = (inputs[0], inputs[1], &outputs[0].shape);
         let mut dx = vec![0.0; shape.elements()];
-        self.forward().frame().for_each(shape, &dy.shape, |iy, ix, k| {
+        self.forward.frame().for_each(shape, &dy.shape, |iy, ix, k| {
             if index.data[iy] == k as f64 {
                 dx[ix] += dy.data[iy];
             }
@@ -170,13 +144,11 @@ impl Rule for MaxPoolGrad {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(Frame { window, stride, pad }, x, y): (Frame, Type, Type)| {
-            let op = MaxPoolGrad { window, stride, pad, input: [x.shape[1], x.shape[2]] };
-            // Any byte of the window, so also places in the padding, which a kernel must not write to.
-            let index = (y.with_dtype(DType::U8), Domain::Index(window[0] * window[1]));
-            Example::new(op, vec![index, (y, Domain::Normal)])
+        let make = |(forward, x, y): (MaxPool, Type, Type)| {
+            let op = MaxPoolGrad { forward, input: [x.shape[1], x.shape[2]] };
+            Example::new(op, vec![forward.any_index(&y), (y, Domain::Normal)])
         };
-        Frame::samples(dice).into_iter().map(make).collect()
+        samples(dice).map(make).collect()
     }
 }
 
@@ -185,25 +157,7 @@ impl Rule for MaxPoolGrad {
 /// Inputs: index `u8[N, OH, OW, C]`, x `[N, H, W, C]`. Output: `[N, OH, OW, C]`, 0 where a byte names a place outside of
 /// the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MaxPoolGather {
-    /// Height and width of a window.
-    pub window: [usize; 2],
-    /// Elements from one window to the next.
-    pub stride: [usize; 2],
-    /// Elements added before and after each axis.
-    pub pad: [(usize, usize); 2],
-}
-
-impl MaxPoolGather {
-    fn forward(&self) -> MaxPool {
-        MaxPool { window: self.window, stride: self.stride, pad: self.pad }
-    }
-
-    /// The windows along the two axes of images of a height and width.
-    pub fn axes(&self, size: [usize; 2]) -> [WindowAxis; 2] {
-        self.forward().axes(size)
-    }
-}
+pub struct MaxPoolGather(pub MaxPool);
 
 impl Rule for MaxPoolGather {
     const NAME: &'static str = "max_pool_gather";
@@ -211,8 +165,8 @@ impl Rule for MaxPoolGather {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let [index, x] = ops::arity(inputs)?;
         ops::float(x)?;
-        self.forward().check()?;
-        let y = x.with_shape(self.forward().frame().output(&x.shape)?);
+        self.0.check()?;
+        let y = x.with_shape(self.0.frame().output(&x.shape)?);
         check_index(index, &y)?;
         Ok(smallvec![y])
     }
@@ -224,13 +178,13 @@ impl Rule for MaxPoolGather {
     const KEEP: Keep = Keep::inputs(1);
 
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Ok(vec![None, Some(self.forward().spread(at, &at.input(0)?, &at.grad(0)?, at.input_type(1))?)])
+        Ok(vec![None, Some(self.0.spread(at, &at.input(0)?, &at.grad(0)?, at.input_type(1))?)])
     }
 
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let (index, x, shape) = (inputs[0], inputs[1], &outputs[0].shape);
         let mut y = vec![0.0; shape.elements()];
-        self.forward().frame().for_each(&x.shape, shape, |iy, ix, k| {
+        self.0.frame().for_each(&x.shape, shape, |iy, ix, k| {
             if index.data[iy] == k as f64 {
                 y[iy] = x.data[ix];
             }
@@ -239,11 +193,10 @@ impl Rule for MaxPoolGather {
     }
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
-        let make = |(Frame { window, stride, pad }, x, y): (Frame, Type, Type)| {
-            let index = (y.with_dtype(DType::U8), Domain::Index(window[0] * window[1]));
-            Example::new(MaxPoolGather { window, stride, pad }, vec![index, (x, Domain::Normal)])
+        let make = |(forward, x, y): (MaxPool, Type, Type)| {
+            Example::new(MaxPoolGather(forward), vec![forward.any_index(&y), (x, Domain::Normal)])
         };
-        Frame::samples(dice).into_iter().map(make).collect()
+        samples(dice).map(make).collect()
     }
 }
 
@@ -253,6 +206,8 @@ fn check_index(index: &Type, y: &Type) -> Result<(), String> {
     if *index == wanted { Ok(()) } else { Err(format!("the index of {y} is {wanted}, not {index}")) }
 }
 
-fn area(window: [usize; 2]) -> f64 {
-    (window[0] * window[1]) as f64
+/// Poolings with the types of x and y.
+fn samples(dice: &mut Dice) -> impl Iterator<Item = (MaxPool, Type, Type)> {
+    let pooling = |(Frame { window, stride, pad }, x, y)| (MaxPool { window, stride, pad }, x, y);
+    Frame::samples(dice).into_iter().map(pooling)
 }

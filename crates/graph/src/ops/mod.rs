@@ -16,6 +16,7 @@ mod fused;
 mod gather;
 mod grid_sample;
 mod index_put;
+mod kinds;
 mod layout;
 mod loss;
 mod matmul;
@@ -38,10 +39,10 @@ mod volume;
 mod window;
 
 pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
-pub use avg_pool::{AvgPool, AvgPoolGrad};
+pub use avg_pool::AvgPool;
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
-pub use conv::Conv;
+pub use conv::{Conv, ConvFrame};
 pub use conv_grad::{ConvGradFilter, ConvGradInput};
 pub use conv_methods::{ConvGeometry, ConvOps, Padding};
 pub use cumulative::{CumProdGrad, Cumulative, CumulativeKind, CumulativeOps};
@@ -55,13 +56,13 @@ pub use index_put::{IndexPut, IndexPutOps};
 pub use layout::{Broadcast, Full, Iota, Pad, PadAxis, Reshape, Slice, SliceAxis, Transpose};
 pub use loss::{CrossEntropy, CrossEntropyGrad, DenseCrossEntropy, DenseCrossEntropyGrad, LossOps};
 pub use matmul::{MatMul, MatMulDims};
-pub use max_pool::{MaxPool, MaxPoolGather, MaxPoolGrad};
+pub use max_pool::{MaxPool, MaxPoolGather};
 pub use norm::{
     BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm,
     RmsNormGrad,
 };
 pub use own_gradient::{GradientOps, OwnGradient, StopGradient};
-pub use pool::PoolOps;
+pub use pool::{AvgPoolGrad, MaxPoolGrad, PoolGrad, PoolOps};
 pub use random::{Dropout, Normal, RandomOps, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};

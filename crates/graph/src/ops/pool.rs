@@ -2,6 +2,7 @@
 
 use crate::example::Dice;
 use crate::methods::TensorOps;
+use crate::op::{Cost, traffic};
 use crate::ops::{AvgPool, MaxPool, Padding, WindowAxis};
 use crate::{DType, Shape, Site, Type};
 
@@ -12,6 +13,23 @@ pub(super) struct Frame {
     pub stride: [usize; 2],
     pub pad: [(usize, usize); 2],
 }
+
+/// dx of a pooling. [`MaxPool`] gives every dy to the place its byte names, summed where windows overlap: inputs index
+/// `u8[N, OH, OW, C]` and dy `[N, OH, OW, C]`; what a byte places outside of the image is lost. [`AvgPool`] gives every element its share
+/// of the dy of all windows it is in: input dy alone. Output: `[N, H, W, C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolGrad<Pool> {
+    /// The pooling whose gradient this is.
+    pub forward: Pool,
+    /// Height and width of the result.
+    pub input: [usize; 2],
+}
+
+/// The gradient of a max pooling.
+pub type MaxPoolGrad = PoolGrad<MaxPool>;
+
+/// The gradient of a mean pooling.
+pub type AvgPoolGrad = PoolGrad<AvgPool>;
 
 impl Frame {
     /// The two axes of images of the given height and width.
@@ -72,6 +90,12 @@ impl Frame {
                 }
             }
         }
+    }
+
+    /// One operation for each element of every window, of which `y` has one an element.
+    pub(super) fn cost(&self, y: &Type, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        let flops = y.elements() as f64 * (self.window[0] * self.window[1]) as f64;
+        Cost { flops, bytes: traffic(inputs, outputs) }
     }
 
     /// Windows with the types of x and y, for examples: the usual halving, overlapping ones, ones with gaps between,

@@ -75,114 +75,103 @@ fn word_cost(inputs: &[&Type], outputs: &[&Type]) -> Cost {
     Cost { flops: WORD_FLOPS * outputs[0].elements() as f64, bytes: traffic(inputs, outputs) }
 }
 
-/// Values evenly spread over [low, high): y = low + (high - low) · u with u a multiple of 2⁻²⁴. Input: key.
-///
-/// The draw is the same in every element type; 16-bit types round it to their nearest value, which can be `high`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Uniform {
-    /// The type of the result.
-    pub ty: Type,
-    /// The op's own number.
-    pub stream: u32,
-    /// The least value.
-    pub low: Scalar,
-    /// The bound above all values.
-    pub high: Scalar,
-}
-
-impl Rule for Uniform {
-    const NAME: &'static str = "random_uniform";
-
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [key] = ops::arity(inputs)?;
-        check_key(key)?;
-        check_values(&self.ty)?;
-        let (low, high) = (self.low.0, self.high.0);
-        if !(low.is_finite() && high.is_finite() && low <= high) {
-            return Err(format!(
-                "its bounds {low} and {high} are not an interval; give finite ones, the lower first"
-            ));
+/// Writes an op that draws values by a key from a distribution of two numbers: what is wrong with them, if anything; the value
+/// from a block and a place in it; and the operations of an element's word for each of it.
+macro_rules! distribution {
+    (
+        $(#[doc = $about:literal])+
+        $op:ident = $name:literal {
+            $(#[doc = $about_first:literal])+ $first:ident: $some:literal,
+            $(#[doc = $about_second:literal])+ $second:ident: $other:literal,
         }
-        Ok(smallvec![self.ty.clone()])
-    }
-
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        word_cost(inputs, outputs)
-    }
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Err(at.no_gradient("random values do not depend on anything differentiable"))
-    }
-
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        let width = self.high.0 - self.low.0;
-        vec![fill(&self.ty, source(inputs[0], self.stream), |words, i| self.low.0 + width * unit(words[i]))]
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        drawn(dice, |ty, stream| Uniform { ty, stream, low: Scalar(-0.5), high: Scalar(1.5) })
-    }
-}
-
-/// Normally distributed values of a mean and a standard deviation. Input: key.
-///
-/// Elements 2i and 2i + 1 of a sample are mean + std · √(-2 ln(1-u)) · (cos 2πv, sin 2πv), with u and v from their own
-/// two words.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Normal {
-    /// The type of the result.
-    pub ty: Type,
-    /// The op's own number.
-    pub stream: u32,
-    /// The mean.
-    pub mean: Scalar,
-    /// The standard deviation.
-    pub std: Scalar,
-}
-
-impl Rule for Normal {
-    const NAME: &'static str = "random_normal";
-
-    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
-        let [key] = ops::arity(inputs)?;
-        check_key(key)?;
-        check_values(&self.ty)?;
-        let (mean, std) = (self.mean.0, self.std.0);
-        if !(mean.is_finite() && std.is_finite() && std >= 0.0) {
-            return Err(format!(
-                "there is no normal distribution of mean {mean} and standard deviation {std}"
-            ));
+        $words:literal, $wrong:expr, $value:expr
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub struct $op {
+            /// The type of the result.
+            pub ty: Type,
+            /// The op's own number.
+            pub stream: u32,
+            $(#[doc = $about_first])+
+            pub $first: Scalar,
+            $(#[doc = $about_second])+
+            pub $second: Scalar,
         }
-        Ok(smallvec![self.ty.clone()])
-    }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
+        impl Rule for $op {
+            const NAME: &'static str = $name;
 
-    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
-        let words = word_cost(inputs, outputs);
-        Cost { flops: 3.0 * words.flops, ..words }
-    }
+            fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+                let [key] = ops::arity(inputs)?;
+                check_key(key)?;
+                check_values(&self.ty)?;
+                let wrong: fn(f64, f64) -> Option<String> = $wrong;
+                match wrong(self.$first.0, self.$second.0) {
+                    Some(wrong) => Err(wrong),
+                    None => Ok(smallvec![self.ty.clone()]),
+                }
+            }
 
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Err(at.no_gradient("random values do not depend on anything differentiable"))
-    }
+            fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+                let words = word_cost(inputs, outputs);
+                Cost { flops: $words * words.flops, ..words }
+            }
 
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        vec![fill(&self.ty, source(inputs[0], self.stream), |words, i| {
-            let pair = normal_pair([words[i / 2 * 2], words[i / 2 * 2 + 1]]);
-            self.mean.0 + self.std.0 * pair[i % 2]
-        })]
-    }
+            fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+                Err(at.no_gradient("random values do not depend on anything differentiable"))
+            }
 
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        drawn(dice, |ty, stream| Normal { ty, stream, mean: Scalar(0.25), std: Scalar(1.5) })
+            fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
+                let value: fn([u32; 4], usize, f64, f64) -> f64 = $value;
+                let ($first, $second) = (self.$first.0, self.$second.0);
+                let drawn = |words, i| value(words, i, $first, $second);
+                vec![fill(&self.ty, source(inputs[0], self.stream), drawn)]
+            }
+
+            fn examples(dice: &mut Dice) -> Vec<Example> {
+                drawn(dice, |ty, stream| $op { ty, stream, $first: Scalar($some), $second: Scalar($other) })
+            }
+        }
+    };
+}
+
+distribution! {
+    /// Values evenly spread over [low, high): y = low + (high - low) · u with u a multiple of 2⁻²⁴. Input: key.
+    ///
+    /// The draw is the same in every element type; 16-bit types round it to their nearest value, which can be `high`.
+    Uniform = "random_uniform" {
+        /// The least value.
+        low: -0.5,
+        /// The bound above all values.
+        high: 1.5,
     }
+    1.0,
+    |low, high| {
+        let is_interval = low.is_finite() && high.is_finite() && low <= high;
+        (!is_interval)
+            .then(|| format!("its bounds {low} and {high} are not an interval; give finite ones, the lower first"))
+    },
+    |words, i, low, high| low + (high - low) * unit(words[i])
+}
+
+distribution! {
+    /// Normally distributed values of a mean and a standard deviation. Input: key.
+    ///
+    /// Elements 2i and 2i + 1 of a sample are mean + std · √(-2 ln(1-u)) · (cos 2πv, sin 2πv), with u and v from their own
+    /// two words.
+    Normal = "random_normal" {
+        /// The mean.
+        mean: 0.25,
+        /// The standard deviation.
+        std: 1.5,
+    }
+    3.0,
+    |mean, std| {
+        let is_one = mean.is_finite() && std.is_finite() && std >= 0.0;
+        (!is_one).then(|| format!("there is no normal distribution of mean {mean} and standard deviation {std}"))
+    },
+    |words, i, mean, std| mean + std * normal_pair([words[i / 2 * 2], words[i / 2 * 2 + 1]])[i % 2]
 }
 
 /// y = x / (1 - rate) where the element's draw is at least rate, else 0. Inputs: x, key.

@@ -199,11 +199,8 @@ pub trait RecurrentOps: TensorOps {
         h0: &Self,
         c0: &Self,
     ) -> Result<(Self, Self, Self), Self::Error> {
-        let outputs = self.emit(Lstm.into(), &[self, w, u, bias, h0, c0], Site::here())?;
-        match &outputs[..] {
-            [y, h, c, ..] => Ok((y.clone(), h.clone(), c.clone())),
-            _ => Err(crate::Error::Internal("lstm gave too few outputs".into()).into()),
-        }
+        let [y, h, c] = self.emit_first(Lstm, &[self, w, u, bias, h0, c0], Site::here())?;
+        Ok((y, h, c))
     }
 
     /// A gated recurrent unit ([`Gru`]): every h and the last h.
@@ -216,11 +213,8 @@ pub trait RecurrentOps: TensorOps {
         bias_u: &Self,
         h0: &Self,
     ) -> Result<(Self, Self), Self::Error> {
-        let outputs = self.emit(Gru.into(), &[self, w, u, bias, bias_u, h0], Site::here())?;
-        match &outputs[..] {
-            [y, h, ..] => Ok((y.clone(), h.clone())),
-            _ => Err(crate::Error::Internal("gru gave too few outputs".into()).into()),
-        }
+        let [y, h] = self.emit_first(Gru, &[self, w, u, bias, bias_u, h0], Site::here())?;
+        Ok((y, h))
     }
 }
 

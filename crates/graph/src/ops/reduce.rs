@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::kinds::kinds;
 use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
@@ -11,25 +12,20 @@ use crate::reference::{Array, for_each_index};
 use crate::trace::Sym;
 use crate::{DType, Type, ops};
 
-/// How elements are reduced to one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReduceKind {
-    /// Their sum.
-    Sum,
-    /// Their sum over their number.
-    Mean,
-    /// The largest.
-    Max,
-    /// The smallest.
-    Min,
-    /// Their product.
-    Prod,
-}
-
-impl ReduceKind {
-    /// All of them.
-    pub const ALL: [ReduceKind; 5] =
-        [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Max, ReduceKind::Min, ReduceKind::Prod];
+kinds! {
+    /// How elements are reduced to one.
+    ReduceKind {
+        /// Their sum.
+        Sum => "sum",
+        /// Their sum over their number.
+        Mean => "mean",
+        /// The largest.
+        Max => "max",
+        /// The smallest.
+        Min => "min",
+        /// Their product.
+        Prod => "prod",
+    }
 }
 
 /// y = the reduction of x over axes.
@@ -62,13 +58,7 @@ impl Rule for Reduce {
     const NAME: &'static str = "reduce";
 
     fn name(&self) -> &'static str {
-        match self.kind {
-            ReduceKind::Sum => "sum",
-            ReduceKind::Mean => "mean",
-            ReduceKind::Max => "max",
-            ReduceKind::Min => "min",
-            ReduceKind::Prod => "prod",
-        }
+        self.kind.label()
     }
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {

@@ -72,10 +72,6 @@ impl Rule for ReluMask {
         Ok(smallvec![x.clone(), mask_type(x)])
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     const KEEP: Keep = Keep::outputs(2);

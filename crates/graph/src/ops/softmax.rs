@@ -77,9 +77,13 @@ fn examples<R: Into<crate::Op>>(dice: &mut Dice, inputs: usize, op: impl Fn(usiz
 
 /// What all four have of their axis: a line along it belongs together, and every element costs so many operations.
 macro_rules! along_an_axis {
-    ($types:ident, $flops:literal) => {
+    ($types:ident, $inputs:literal, $flops:literal) => {
         fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
             $types(self.axis, inputs)
+        }
+
+        fn examples(dice: &mut Dice) -> Vec<Example> {
+            examples(dice, $inputs, |axis| Self { axis })
         }
 
         fn keeps_apart(&self, along: &Along<'_>) -> bool {
@@ -92,118 +96,84 @@ macro_rules! along_an_axis {
     };
 }
 
-impl Rule for Softmax {
-    const NAME: &'static str = "softmax";
+/// The rule of softmax or of its logarithm, by the value of an element from itself and log Σ exp.
+macro_rules! forward {
+    ($op:ident = $name:literal, $grad:ident, $value:expr) => {
+        impl Rule for $op {
+            const NAME: &'static str = $name;
 
-    along_an_axis!(forward_type, 12.0);
+            along_an_axis!(forward_type, 1, 12.0);
 
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
+            const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
-    const KEEP: Keep = Keep::outputs(1);
+            const KEEP: Keep = Keep::outputs(1);
 
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Ok(vec![Some(at.push(SoftmaxGrad { axis: self.axis }, &[&at.output(0)?, &at.grad(0)?])?.remove(0))])
-    }
-
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        along(self.axis, inputs, |lines| {
-            let lse = log_sum_exp(&lines[0]);
-            lines[0].iter_mut().for_each(|v| *v = (*v - lse).exp());
-        })
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        examples(dice, 1, |axis| Softmax { axis })
-    }
-}
-
-impl Rule for SoftmaxGrad {
-    const NAME: &'static str = "softmax_grad";
-
-    along_an_axis!(backward_type, 4.0);
-
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
-
-    const KEEP: Keep = Keep::inputs(3);
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        through(at, |x| {
-            let (y, dy) = (&x[0], &x[1]);
-            let sum = y.mul(dy)?.sum(&[self.axis], true)?;
-            Ok(vec![y.mul(&dy.sub(&sum)?)?])
-        })
-    }
-
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        along(self.axis, inputs, |lines| {
-            let sum: f64 = lines[0].iter().zip(&lines[1]).map(|(y, dy)| y * dy).sum();
-            for k in 0..lines[0].len() {
-                lines[0][k] *= lines[1][k] - sum;
+            fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+                let op = $grad { axis: self.axis };
+                Ok(vec![Some(at.push(op, &[&at.output(0)?, &at.grad(0)?])?.remove(0))])
             }
-        })
-    }
 
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        examples(dice, 2, |axis| SoftmaxGrad { axis })
-    }
-}
-
-impl Rule for LogSoftmax {
-    const NAME: &'static str = "log_softmax";
-
-    along_an_axis!(forward_type, 12.0);
-
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
-
-    const KEEP: Keep = Keep::outputs(1);
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        Ok(vec![Some(
-            at.push(LogSoftmaxGrad { axis: self.axis }, &[&at.output(0)?, &at.grad(0)?])?.remove(0),
-        )])
-    }
-
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        along(self.axis, inputs, |lines| {
-            let lse = log_sum_exp(&lines[0]);
-            lines[0].iter_mut().for_each(|v| *v -= lse);
-        })
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        examples(dice, 1, |axis| LogSoftmax { axis })
-    }
-}
-
-impl Rule for LogSoftmaxGrad {
-    const NAME: &'static str = "log_softmax_grad";
-
-    along_an_axis!(backward_type, 12.0);
-
-    const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
-
-    const KEEP: Keep = Keep::inputs(3);
-
-    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
-        through(at, |x| {
-            let (y, dy) = (&x[0], &x[1]);
-            Ok(vec![dy.sub(&y.exp()?.mul(&dy.sum(&[self.axis], true)?)?)?])
-        })
-    }
-
-    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
-        along(self.axis, inputs, |lines| {
-            let sum: f64 = lines[1].iter().sum();
-            for k in 0..lines[0].len() {
-                lines[0][k] = lines[1][k] - lines[0][k].exp() * sum;
+            fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
+                let value: fn(f64, f64) -> f64 = $value;
+                along(self.axis, inputs, |lines| {
+                    let lse = log_sum_exp(&lines[0]);
+                    lines[0].iter_mut().for_each(|v| *v = value(*v, lse));
+                })
             }
-        })
-    }
-
-    fn examples(dice: &mut Dice) -> Vec<Example> {
-        examples(dice, 2, |axis| LogSoftmaxGrad { axis })
-    }
+        }
+    };
 }
+
+forward!(Softmax = "softmax", SoftmaxGrad, |x, lse| (x - lse).exp());
+forward!(LogSoftmax = "log_softmax", LogSoftmaxGrad, |x, lse| x - lse);
+
+/// The rule of a gradient, by dx from y and dy along the axis: as ops, and as a line in place of y.
+macro_rules! backward {
+    ($op:ident = $name:literal, $flops:literal, $ops:expr, $line:expr) => {
+        impl Rule for $op {
+            const NAME: &'static str = $name;
+
+            along_an_axis!(backward_type, 2, $flops);
+
+            const IN_PLACE: &'static [(usize, usize)] = &[(0, 1), (0, 0)];
+
+            const KEEP: Keep = Keep::inputs(3);
+
+            fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+                let dx: fn(&Sym, &Sym, usize) -> Result<Sym> = $ops;
+                through(at, |x| Ok(vec![dx(&x[0], &x[1], self.axis)?]))
+            }
+
+            fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
+                let dx: fn(&mut [f64], &[f64]) = $line;
+                along(self.axis, inputs, |lines| {
+                    let (y, dy) = lines.split_at_mut(1);
+                    dx(&mut y[0], &dy[0]);
+                })
+            }
+        }
+    };
+}
+
+backward!(
+    SoftmaxGrad = "softmax_grad",
+    4.0,
+    |y, dy, axis| y.mul(&dy.sub(&y.mul(dy)?.sum(&[axis], true)?)?),
+    |y, dy| {
+        let sum: f64 = y.iter().zip(dy).map(|(y, dy)| y * dy).sum();
+        y.iter_mut().zip(dy).for_each(|(y, dy)| *y *= dy - sum);
+    }
+);
+
+backward!(
+    LogSoftmaxGrad = "log_softmax_grad",
+    12.0,
+    |y, dy, axis| dy.sub(&y.exp()?.mul(&dy.sum(&[axis], true)?)?),
+    |y, dy| {
+        let sum: f64 = dy.iter().sum();
+        y.iter_mut().zip(dy).for_each(|(y, dy)| *y = dy - y.exp() * sum);
+    }
+);
 
 /// Softmax as methods.
 ///

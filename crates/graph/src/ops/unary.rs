@@ -100,6 +100,18 @@ impl Unary {
         plain.into_iter().chain(with_scalars).collect()
     }
 
+    /// The numbers that are part of the function, in their order.
+    pub fn scalars(self) -> SmallVec<[Scalar; 2]> {
+        use Unary::*;
+        match self {
+            LeakyRelu(s) | AddScalar(s) | MulScalar(s) | RsubScalar(s) | RdivScalar(s) | PowScalar(s) => {
+                smallvec![s]
+            }
+            Clamp(low, high) => smallvec![low, high],
+            _ => smallvec![],
+        }
+    }
+
     /// The value of the function, in f64.
     pub fn eval(self, x: f64) -> f64 {
         match self {

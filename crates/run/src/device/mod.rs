@@ -44,6 +44,7 @@ use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, LibraryByt
 use plimsoll_graph::Site;
 
 use crate::error::{Error, Result};
+use crate::scope::within;
 use costs::file_in;
 
 /// Where ops run and tensors live. Clones are the same device.
@@ -180,17 +181,7 @@ impl Device {
 
     /// Runs `body` with this as the current device: tensors made in it live here.
     pub fn scope<T>(&self, body: impl FnOnce() -> T) -> T {
-        struct Leave;
-        impl Drop for Leave {
-            fn drop(&mut self) {
-                SCOPES.with_borrow_mut(|scopes| {
-                    scopes.pop();
-                });
-            }
-        }
-        SCOPES.with_borrow_mut(|scopes| scopes.push(self.clone()));
-        let _leave = Leave;
-        body()
+        within(&SCOPES, self.clone(), body)
     }
 
     /// Its name: `cpu`, `cuda:0`.

@@ -83,8 +83,8 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
             let pad = [0, 1].map(|axis| {
                 pad.resolve(axis, x[0].shape()[axis + 1], x[1].shape()[axis], stride[axis], dilation[axis])
             });
-            let op =
-                ops::Conv { stride, pad, dilation, groups, bias: bias.is_some(), act: Some(activation(a)) };
+            let frame = ops::ConvFrame { stride, pad, dilation, groups };
+            let op = ops::Conv { frame, bias: bias.is_some(), act: Some(activation(a)) };
             x[0].emit_one(op, &x.iter().collect::<Vec<_>>(), Site::here())?
         }
         "max_pool2d" => x[0].max_pool2d(a.get("window"), a.get("stride"), a.padding())?,

@@ -6,7 +6,8 @@
 use plimsoll_device::backend::Call;
 use plimsoll_graph::ops::AttentionDims;
 
-use super::super::real::{Carver, Real, Stored};
+use super::super::carver::Carver;
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::{Product, SmallMatmul};
 use super::tile::{self, Saved};
 use super::{KEYS, Problem, QUERIES, padded, product};
@@ -54,7 +55,7 @@ impl<E> Work<E> {
 }
 
 /// Bytes of scratch a thread.
-pub(super) fn scratch<E: Real>(d: &AttentionDims) -> usize {
+pub(super) fn scratch<E: Wide>(d: &AttentionDims) -> usize {
     let mut carver = Carver::new(std::ptr::null_mut());
     Work::<E>::new(&mut carver, d);
     carver.used()
@@ -78,16 +79,16 @@ pub(super) unsafe fn run<T: Stored>(cpu: &Cpu, p: &Problem<T>, call: &Call<'_>) 
     let from_end = |i: usize| call.inputs[call.inputs.len() - i].ptr;
     let results = Results {
         o: Shared(from_end(3).cast::<T>()),
-        lse: Shared(from_end(2).cast::<T::Compute>()),
+        lse: Shared(from_end(2).cast::<T::Wide>()),
         d_o: Shared(from_end(1).cast::<T>()),
         dq: Shared(call.outputs[0].ptr.cast::<T>()),
     };
     let (dk, dv) = (Shared(call.outputs[1].ptr.cast::<T>()), Shared(call.outputs[2].ptr.cast::<T>()));
-    let (base, bytes) = (Shared(call.scratch), scratch::<T::Compute>(d));
+    let (base, bytes) = (Shared(call.scratch), scratch::<T::Wide>(d));
     cpu.pool().run_with_slot(d.batch * d.kv_heads, |slot, task| {
         let (hk, b) = (task % d.kv_heads, task / d.kv_heads);
         let (isa, dp, dvp) = (cpu.isa(), padded(d.d), padded(d.dv));
-        let work: Work<T::Compute> = Work::new(&mut Carver::new(base.get().wrapping_add(slot * bytes)), d);
+        let work: Work<T::Wide> = Work::new(&mut Carver::new(base.get().wrapping_add(slot * bytes)), d);
         // SAFETY: every slot has its own working memory, every task its own heads of all gradients.
         unsafe {
             work.dk.write_bytes(0, d.tk * dp);
@@ -111,8 +112,8 @@ pub(super) unsafe fn run<T: Stored>(cpu: &Cpu, p: &Problem<T>, call: &Call<'_>) 
 unsafe fn query_tile<T: Stored>(
     cpu: &Cpu,
     p: &Problem<T>,
-    results: &Results<T, T::Compute>,
-    work: &Work<T::Compute>,
+    results: &Results<T, T::Wide>,
+    work: &Work<T::Wide>,
     (b, h, first): (usize, usize, usize),
 ) {
     let (isa, d, hk) = (cpu.isa(), &p.dims, h / p.dims.group());
@@ -132,19 +133,19 @@ unsafe fn query_tile<T: Stored>(
             let lse = if q < n {
                 *results.lse.get().add((b * d.heads + h) * d.tq + first + q)
             } else {
-                T::Compute::ZERO
+                T::Wide::ZERO
             };
             // A query that saw nothing has only probabilities of zero.
-            *work.lse.add(q) = if lse == -T::Compute::INFINITY { T::Compute::INFINITY } else { lse };
+            *work.lse.add(q) = if lse == -T::Wide::INFINITY { T::Wide::INFINITY } else { lse };
         }
         work.dq.write_bytes(0, n * dp);
         let seen = p.keys_seen(first + n - 1);
         for j in (0..seen).step_by(KEYS) {
             let keys = KEYS.min(seen - j);
             p.fetch_keys(isa, (b, hk), j..j + keys, (work.k, work.v));
-            let multiply = |product: Product<T::Compute>| T::Compute::product(isa, &product);
-            let add = |product: Product<T::Compute>| multiply(Product { accumulate: true, ..product });
-            let (scale, bias) = (T::Compute::of(p.scale), p.bias(b, h, first, j));
+            let multiply = |product: Product<T::Wide>| T::Wide::product(isa, &product);
+            let add = |product: Product<T::Wide>| multiply(Product { accumulate: true, ..product });
+            let (scale, bias) = (T::Wide::of(p.scale), p.bias(b, h, first, j));
             let skip = bias.first_query();
             let seeing = n - skip;
             let ([p, ds], [q_t, d_o_t]) =

@@ -3,7 +3,8 @@
 use plimsoll_device::backend::Call;
 use plimsoll_graph::ops::AttentionDims;
 
-use super::super::real::{Carver, Real, Stored};
+use super::super::carver::Carver;
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::{Product, SmallMatmul};
 use super::tile::{self, Softmax};
 use super::{KEYS, Problem, QUERIES, padded, product};
@@ -41,7 +42,7 @@ impl<E> Work<E> {
 }
 
 /// Bytes of scratch a thread.
-pub(super) fn scratch<E: Real>(d: &AttentionDims) -> usize {
+pub(super) fn scratch<E: Wide>(d: &AttentionDims) -> usize {
     let mut carver = Carver::new(std::ptr::null_mut());
     Work::<E>::new(&mut carver, d);
     carver.used()
@@ -54,14 +55,13 @@ pub(super) fn scratch<E: Real>(d: &AttentionDims) -> usize {
 pub(super) unsafe fn run<T: Stored>(cpu: &Cpu, p: &Problem<T>, call: &Call<'_>) {
     let d = &p.dims;
     let tiles = d.tq.div_ceil(QUERIES);
-    let (o, lse) =
-        (Shared(call.outputs[0].ptr.cast::<T>()), Shared(call.outputs[1].ptr.cast::<T::Compute>()));
-    let (base, bytes) = (Shared(call.scratch), scratch::<T::Compute>(d));
+    let (o, lse) = (Shared(call.outputs[0].ptr.cast::<T>()), Shared(call.outputs[1].ptr.cast::<T::Wide>()));
+    let (base, bytes) = (Shared(call.scratch), scratch::<T::Wide>(d));
     cpu.pool().run_with_slot(d.batch * d.heads * tiles, |slot, task| {
         // Later tiles of a causal attention see more keys: they come first, so that the ends meet.
         let (tile, rest) = (tiles - 1 - task % tiles, task / tiles);
         let (h, b) = (rest % d.heads, rest / d.heads);
-        let work: Work<T::Compute> = Work::new(&mut Carver::new(base.get().wrapping_add(slot * bytes)), d);
+        let work: Work<T::Wide> = Work::new(&mut Carver::new(base.get().wrapping_add(slot * bytes)), d);
         let first = tile * QUERIES;
         let n = QUERIES.min(d.tq - first);
         // SAFETY: every slot has its own working memory, and every task its own queries.
@@ -79,7 +79,7 @@ pub(super) unsafe fn run<T: Stored>(cpu: &Cpu, p: &Problem<T>, call: &Call<'_>) 
 unsafe fn query_tile<T: Stored>(
     cpu: &Cpu,
     p: &Problem<T>,
-    work: &Work<T::Compute>,
+    work: &Work<T::Wide>,
     (b, h, first, n): (usize, usize, usize, usize),
 ) {
     let (isa, d, hk) = (cpu.isa(), &p.dims, h / p.dims.group());
@@ -99,15 +99,15 @@ unsafe fn query_tile<T: Stored>(
             // scores[key][query] = k qᵀ
             let (q, scores) = (work.q.add(skip), work.scores.add(skip));
             let product_1 = product((keys, n - skip, d.d), (work.k, dp), (q, QUERIES), (scores, QUERIES));
-            T::Compute::product(isa, &product_1);
-            tile::softmax::<T>(isa, work.scores, keys, n, T::Compute::of(p.scale), &bias, work.state);
+            T::Wide::product(isa, &product_1);
+            tile::softmax::<T>(isa, work.scores, keys, n, T::Wide::of(p.scale), &bias, work.state);
             if j > 0 {
                 tile::rescale(isa, work.results, dvp, skip..n, work.state.rescale);
             }
             // results[query] += Σ p[key][query] v[key]
             let results = work.results.add(skip * dvp);
             let product_2 = product((n - skip, d.dv, keys), (scores, QUERIES), (work.v, dvp), (results, dvp));
-            T::Compute::product(isa, &Product { a_by_column: true, accumulate: true, ..product_2 });
+            T::Wide::product(isa, &Product { a_by_column: true, accumulate: true, ..product_2 });
         }
     }
 }

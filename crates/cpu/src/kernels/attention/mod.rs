@@ -14,10 +14,10 @@ use std::ops::Range;
 
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::ops::{self, AttentionDims};
-use plimsoll_graph::{Scalar, Type};
+use plimsoll_graph::{DType, Scalar, Type};
 
 use super::Kernel;
-use super::real::{Real, Stored, with_stored};
+use super::lanes::{Stored, Wide, for_float};
 use super::small_matmul::LANES;
 use crate::Cpu;
 use crate::gemm::Shared;
@@ -97,7 +97,7 @@ impl<T: Stored> Problem<T> {
         isa: Isa,
         (b, head): (usize, usize),
         keys: Range<usize>,
-        (k, v): (*mut T::Compute, *mut T::Compute),
+        (k, v): (*mut T::Wide, *mut T::Wide),
     ) {
         for (from, size, to) in [(&self.k, self.dims.d, k), (&self.v, self.dims.dv, v)] {
             let (row, apart) = (self.key_row(b, keys.start, head, size), self.dims.kv_heads * size);
@@ -122,18 +122,21 @@ macro_rules! attention_kernel {
         impl Kernel for ops::$op {
             fn scratch(&self, cpu: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
                 let Ok(dims) = AttentionDims::new(inputs[0], inputs[1], inputs[2]) else { return 0 };
-                with_stored!(inputs[0].dtype, T => {
-                    $pass::scratch::<<T as Stored>::Compute>(&dims) * cpu.threads()
-                })
+                let bytes = match inputs[0].dtype {
+                    DType::F64 => $pass::scratch::<f64>(&dims),
+                    _ => $pass::scratch::<f32>(&dims),
+                };
+                bytes * cpu.threads()
             }
 
             unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
                 let $this = self;
-                // SAFETY: the caller's promise; the types are the op's.
-                with_stored!(call.inputs[0].ty.dtype, T => unsafe {
-                    $pass::run(cpu, &Problem::<T>::new($attention, call)?, call);
-                });
-                Ok(())
+                for_float!(call.inputs[0].ty.dtype, call.op, T => {
+                    let problem = Problem::<T>::new($attention, call)?;
+                    // SAFETY: the caller's promise; the types are the op's.
+                    unsafe { $pass::run(cpu, &problem, call) };
+                    Ok(())
+                })
             }
         }
     };
@@ -143,7 +146,7 @@ attention_kernel!(AttentionGrad, backward, this => &this.0);
 
 /// A product of the tiles, both operands by row.
 #[inline(always)]
-fn product<E: Real>(
+fn product<E: Wide>(
     (m, n, k): (usize, usize, usize),
     (a, lda): (*const E, usize),
     (b, ldb): (*const E, usize),

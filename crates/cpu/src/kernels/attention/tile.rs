@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::super::real::{Real, Stored};
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::QUERIES;
 use crate::simd::{Level, multiversion};
@@ -58,22 +58,22 @@ unsafe fn lanes<'a, E>(p: *mut E, at: usize) -> &'a mut [E; LANES] {
 /// Sixteen scores of key `j`, from query `first` on: scaled, with the mask, and -∞ where the key is hidden.
 #[inline(always)]
 unsafe fn biased<L: Level, T: Stored>(
-    scores: &[T::Compute; LANES],
-    scale: T::Compute,
+    scores: &[T::Wide; LANES],
+    scale: T::Wide,
     bias: &Bias<T>,
     (j, first, queries): (usize, usize, usize),
-) -> [T::Compute; LANES] {
+) -> [T::Wide; LANES] {
     let mut out = *scores;
     out.iter_mut().for_each(|s| *s *= scale);
     if !bias.mask.is_null() {
         for (q, s) in out.iter_mut().enumerate().take(queries.saturating_sub(first)) {
             // SAFETY: the mask has a row for every query of the tile, or one for all.
-            *s += unsafe { *bias.mask.add((first + q) * bias.mask_stride + j) }.get();
+            *s += unsafe { *bias.mask.add((first + q) * bias.mask_stride + j) }.widen();
         }
     }
     let hidden = j as isize - bias.limit - first as isize + 1;
     if hidden > 0 {
-        out.iter_mut().take(hidden as usize).for_each(|s| *s = -T::Compute::INFINITY);
+        out.iter_mut().take(hidden as usize).for_each(|s| *s = -T::Wide::INFINITY);
     }
     out
 }
@@ -85,7 +85,7 @@ multiversion! {
         stride: usize,
         n: usize,
         width: usize,
-        to: *mut T::Compute,
+        to: *mut T::Wide,
         ld: usize,
     ) {
         for i in 0..n {
@@ -94,13 +94,13 @@ multiversion! {
                 let src = std::slice::from_raw_parts(from.wrapping_add(i * stride), width);
                 (src, std::slice::from_raw_parts_mut(to.add(i * ld), ld))
             };
-            dst[..width].iter_mut().zip(src).for_each(|(y, x)| *y = x.get());
-            dst[width..].fill(T::Compute::ZERO);
+            dst[..width].iter_mut().zip(src).for_each(|(y, x)| *y = x.widen());
+            dst[width..].fill(T::Wide::ZERO);
         }
     }
 
     /// Transposes `n` rows of `width` features (rows of `ld`) to `width` rows of queries, the rest of `queries` zeros.
-    pub(super) fn transpose<L; E: Real>(from: *const E, ld: usize, n: usize, width: usize, to: *mut E, queries: usize) {
+    pub(super) fn transpose<L; E: Wide>(from: *const E, ld: usize, n: usize, width: usize, to: *mut E, queries: usize) {
         for first in (0..queries).step_by(LANES) {
             for f in (0..width).step_by(LANES) {
                 let mut block = [[E::ZERO; LANES]; LANES];
@@ -120,7 +120,7 @@ multiversion! {
     }
 
     /// Begins a softmax over no keys.
-    pub(super) fn begin<L; E: Real>(softmax: Softmax<E>, width: usize) {
+    pub(super) fn begin<L; E: Wide>(softmax: Softmax<E>, width: usize) {
         for q in (0..width).step_by(LANES) {
             // SAFETY: the caller has `width` numbers in each.
             unsafe {
@@ -132,12 +132,12 @@ multiversion! {
 
     /// Turns the scores of `keys` keys into exp(score - most) and brings the running softmax up to date.
     pub(super) fn softmax<L; T: Stored>(
-        scores: *mut T::Compute,
+        scores: *mut T::Wide,
         keys: usize,
         queries: usize,
-        scale: T::Compute,
+        scale: T::Wide,
         bias: &Bias<T>,
-        state: Softmax<T::Compute>,
+        state: Softmax<T::Wide>,
     ) {
         for first in (bias.first_query()..queries).step_by(LANES) {
             // SAFETY: the caller has `keys` rows of whole vectors, and the state of every query.
@@ -155,9 +155,9 @@ multiversion! {
                 // A query that has seen nothing yet: any finite number in place of -∞ keeps 0 from becoming NaN.
                 let mut base = most;
                 for m in &mut base {
-                    *m = if *m == -T::Compute::INFINITY { T::Compute::ZERO } else { *m };
+                    *m = if *m == -T::Wide::INFINITY { T::Wide::ZERO } else { *m };
                 }
-                let mut sum = [T::Compute::ZERO; LANES];
+                let mut sum = [T::Wide::ZERO; LANES];
                 for j in 0..keys {
                     let row = lanes(scores, j * QUERIES + first);
                     for q in 0..LANES {
@@ -177,7 +177,7 @@ multiversion! {
     }
 
     /// Multiplies each query's row of results by its factor.
-    pub(super) fn rescale<L; E: Real>(results: *mut E, ld: usize, queries: Range<usize>, factors: *const E) {
+    pub(super) fn rescale<L; E: Wide>(results: *mut E, ld: usize, queries: Range<usize>, factors: *const E) {
         for q in queries {
             // SAFETY: the caller has a row and a factor for every query.
             let (row, factor) = unsafe { (std::slice::from_raw_parts_mut(results.add(q * ld), ld), *factors.add(q)) };
@@ -189,24 +189,24 @@ multiversion! {
 
     /// Divides each query's results by its sum and stores them; writes the log-sums.
     pub(super) fn finish<L; T: Stored>(
-        results: *const T::Compute,
+        results: *const T::Wide,
         ld: usize,
         size: (usize, usize),
-        state: Softmax<T::Compute>,
+        state: Softmax<T::Wide>,
         out: (*mut T, usize),
-        lse: *mut T::Compute,
+        lse: *mut T::Wide,
     ) {
         let ((queries, width), (out, stride)) = (size, out);
         for q in 0..queries {
             // SAFETY: the caller has a row, a state and a place for every query.
             unsafe {
                 let (most, sum) = (*state.most.add(q), *state.sum.add(q));
-                let none = sum == T::Compute::ZERO;
-                let factor = if none { T::Compute::ZERO } else { T::Compute::ONE / sum };
-                *lse.add(q) = if none { -T::Compute::INFINITY } else { most + sum.ln::<L>() };
+                let none = sum == T::Wide::ZERO;
+                let factor = if none { T::Wide::ZERO } else { T::Wide::ONE / sum };
+                *lse.add(q) = if none { -T::Wide::INFINITY } else { most + sum.log::<L>() };
                 let row = std::slice::from_raw_parts(results.add(q * ld), width);
                 let out = std::slice::from_raw_parts_mut(out.add(q * stride), width);
-                out.iter_mut().zip(row).for_each(|(y, &x)| *y = T::put(x * factor));
+                out.iter_mut().zip(row).for_each(|(y, &x)| *y = T::narrow(x * factor));
             }
         }
     }
@@ -217,7 +217,7 @@ multiversion! {
         b: *const T,
         stride: usize,
         size: (usize, usize),
-        out: *mut T::Compute,
+        out: *mut T::Wide,
     ) {
         let (queries, width) = size;
         for q in 0..queries {
@@ -226,14 +226,14 @@ multiversion! {
                 let at = q * stride;
                 (std::slice::from_raw_parts(a.add(at), width), std::slice::from_raw_parts(b.add(at), width))
             };
-            let mut sums = [T::Compute::ZERO; LANES];
+            let mut sums = [T::Wide::ZERO; LANES];
             let (wholes_a, wholes_b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
             let (rest_a, rest_b) = (wholes_a.remainder(), wholes_b.remainder());
             for (x, y) in wholes_a.zip(wholes_b) {
-                (0..LANES).for_each(|l| sums[l] += x[l].get() * y[l].get());
+                (0..LANES).for_each(|l| sums[l] += x[l].widen() * y[l].widen());
             }
-            rest_a.iter().zip(rest_b).enumerate().for_each(|(l, (x, y))| sums[l] += x.get() * y.get());
-            let mut sum = T::Compute::ZERO;
+            rest_a.iter().zip(rest_b).enumerate().for_each(|(l, (x, y))| sums[l] += x.widen() * y.widen());
+            let mut sum = T::Wide::ZERO;
             sums.iter().for_each(|&s| sum += s);
             // SAFETY: the caller has a place for every query.
             unsafe { *out.add(q) = sum };
@@ -242,19 +242,19 @@ multiversion! {
 
     /// Turns scores into probabilities p and do·v into p (do·v - δ) scale: the gradient of the scores.
     pub(super) fn score_grads<L; T: Stored>(
-        scores: *mut T::Compute,
-        grads: *mut T::Compute,
+        scores: *mut T::Wide,
+        grads: *mut T::Wide,
         size: (usize, usize),
-        scale: T::Compute,
+        scale: T::Wide,
         bias: &Bias<T>,
-        saved: Saved<T::Compute>,
+        saved: Saved<T::Wide>,
     ) {
         let (keys, queries) = size;
         for first in (bias.first_query()..queries).step_by(LANES) {
             // SAFETY: the caller has `keys` rows of whole vectors in both, and the saved values of every query.
             unsafe {
-                let lse = *saved.lse.add(first).cast::<[T::Compute; LANES]>();
-                let delta = *saved.delta.add(first).cast::<[T::Compute; LANES]>();
+                let lse = *saved.lse.add(first).cast::<[T::Wide; LANES]>();
+                let delta = *saved.delta.add(first).cast::<[T::Wide; LANES]>();
                 for j in 0..keys {
                     let (row, grad) = (lanes(scores, j * QUERIES + first), lanes(grads, j * QUERIES + first));
                     let s = biased::<L, T>(row, scale, bias, (j, first, queries));
@@ -270,7 +270,7 @@ multiversion! {
 
     /// Stores `n` rows of `width` features.
     pub(super) fn store<L; T: Stored>(
-        from: *const T::Compute,
+        from: *const T::Wide,
         ld: usize,
         n: usize,
         width: usize,
@@ -283,7 +283,7 @@ multiversion! {
                 let src = std::slice::from_raw_parts(from.add(i * ld), width);
                 (src, std::slice::from_raw_parts_mut(to.wrapping_add(i * stride), width))
             };
-            dst.iter_mut().zip(src).for_each(|(y, &x)| *y = T::put(x));
+            dst.iter_mut().zip(src).for_each(|(y, &x)| *y = T::narrow(x));
         }
     }
 }

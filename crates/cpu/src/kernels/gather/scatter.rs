@@ -12,7 +12,7 @@ use plimsoll_graph::{DType, Type};
 use super::{Indices, TASK, around};
 use crate::Cpu;
 use crate::kernels::Kernel;
-use crate::kernels::lanes::{Place, Stored, for_float, groups, rows_per_task};
+use crate::kernels::lanes::{Place, Stored, by_dtype, for_float, groups, rows_per_task, sums_bytes};
 
 /// Columns that are summed at a time.
 const WIDTH: usize = 64;
@@ -82,17 +82,10 @@ unsafe impl Element for Wrapped<i32> {
 /// Runs a body with `$t` naming the Rust type of elements that can be summed.
 macro_rules! for_summand {
     ($call:expr, $t:ident => $body:expr) => {
-        match $call.inputs[0].ty.dtype {
-            DType::I64 => {
-                type $t = i64;
-                $body
-            }
-            DType::I32 => {
-                type $t = i32;
-                $body
-            }
-            float => for_float!(float, $call.op, $t => $body),
-        }
+        by_dtype!(
+            $call.inputs[0].ty.dtype, $t in I64 = i64, I32 = i32 => $body,
+            float => for_float!(float, $call.op, $t => $body)
+        )
     };
 }
 
@@ -168,8 +161,7 @@ impl Kernel for ScatterAdd {
 
 impl Kernel for PutAlongAdd {
     fn scratch(&self, _: &Cpu, inputs: &[&Type], outputs: &[&Type]) -> usize {
-        let sum = inputs[0].dtype.accumulator();
-        if sum == inputs[0].dtype { 0 } else { outputs[0].elements() * sum.bytes() }
+        sums_bytes(inputs[0].dtype, outputs[0].elements())
     }
 
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {

@@ -149,7 +149,7 @@ multiversion! {
                         one_at_a_time();
                         let v = load::<T, W>(x.add(r * channels + c), len, zero);
                         for l in 0..W {
-                            total[l] = total[l] + v[l];
+                            total[l] += v[l];
                         }
                     }
                     let (mut mean, mut square) = ([zero; W], [zero; W]);
@@ -266,7 +266,7 @@ multiversion! {
                             let off = v[l] - mean[l];
                             let shut = R::RELU && off.fma::<L>(scale[l], shift[l]) <= zero;
                             let d = if shut { zero } else { d[l] };
-                            total[l] = total[l] + d;
+                            total[l] += d;
                             product[l] = d.fma::<L>(off, product[l]);
                         }
                     }
@@ -297,7 +297,7 @@ multiversion! {
                     for part in 0..v.dims.parts() {
                         let more = load::<A, W>(v.part(sample, part, which).add(c), len, zero);
                         for l in 0..W {
-                            total[l] = total[l] + more[l];
+                            total[l] += more[l];
                         }
                     }
                     store(v.sample(sample, which).add(c), len, total);

@@ -141,8 +141,8 @@ unsafe fn run_backward<T: Stored, R: Tail>(cpu: &Cpu, call: &Call<'_>, dims: Dim
             // SAFETY: as above.
             unsafe {
                 let rstd = rstds.at(sample * groups + c / width).read();
-                to_gamma = to_gamma + v.sample(sample, 1).add(c).read() * rstd;
-                to_beta = to_beta + v.sample(sample, 0).add(c).read();
+                to_gamma += v.sample(sample, 1).add(c).read() * rstd;
+                to_beta += v.sample(sample, 0).add(c).read();
             }
         }
         // SAFETY: γ and β have a number a channel.
@@ -162,8 +162,8 @@ unsafe fn run_backward<T: Stored, R: Tail>(cpu: &Cpu, call: &Call<'_>, dims: Dim
                 let rstd = rstds.at(sample * groups + g).read();
                 let (mut mean_g, mut mean_gn) = (T::Wide::ZERO, T::Wide::ZERO);
                 for c in g * width..(g + 1) * width {
-                    mean_g = mean_g + gamma.at(c).read() * sums.add(c).read();
-                    mean_gn = mean_gn + gamma.at(c).read() * products.add(c).read();
+                    mean_g += gamma.at(c).read() * sums.add(c).read();
+                    mean_gn += gamma.at(c).read() * products.add(c).read();
                 }
                 let to_x = T::Wide::ZERO - mean_gn * per * rstd * rstd * rstd;
                 let offset = T::Wide::ZERO - mean_g * per * rstd;

@@ -49,7 +49,7 @@ multiversion! {
                     groups!(LANES, n, |i, len| {
                         let v = load::<T, LANES>(x.add(i), len, zero);
                         for l in 0..LANES {
-                            sums[l] = sums[l] + v[l];
+                            sums[l] += v[l];
                         }
                     });
                     mean = sum(sums) * per;
@@ -111,7 +111,7 @@ multiversion! {
                     let g = load::<T::Wide, LANES>(gamma.add(i), len, zero);
                     for l in 0..LANES {
                         let g = d[l] * g[l];
-                        g_sums[l] = g_sums[l] + g;
+                        g_sums[l] += g;
                         gn_sums[l] = g.fma::<L>((v[l] - mean) * rstd, gn_sums[l]);
                     }
                 });
@@ -132,7 +132,7 @@ multiversion! {
                     if K::YES {
                         let mut dbs = load::<T::Wide, LANES>(dbeta.add(i), len, zero);
                         for l in 0..LANES {
-                            dbs[l] = dbs[l] + d[l];
+                            dbs[l] += d[l];
                         }
                         store(dbeta.add(i), len, dbs);
                     }
@@ -151,7 +151,7 @@ multiversion! {
                 for p in 0..n_parts {
                     let part = load::<A, LANES>(parts.add(p * stride + i), len, A::Wide::ZERO);
                     for l in 0..LANES {
-                        total[l] = total[l] + part[l];
+                        total[l] += part[l];
                     }
                 }
                 store(out.add(i), len, total);

@@ -1,6 +1,6 @@
 //! The recurrent weights in blocks of units, and the small product of a step with one block.
 
-use super::super::real::Real;
+use super::super::lanes::Wide;
 use super::super::small_matmul::{LANES, Product};
 use crate::Cpu;
 use crate::gemm::Shared;
@@ -33,7 +33,7 @@ pub(super) struct Cell {
     pub(super) batch: usize,
 }
 
-impl<E: Real> Blocks<E> {
+impl<E: Wide> Blocks<E> {
     /// Numbers that the forward blocks take: every block has `gates` columns for each of sixteen units.
     pub(super) fn forward_size(units: usize, gates: usize) -> usize {
         units * gates * units.next_multiple_of(LANES)

@@ -2,7 +2,7 @@
 
 use plimsoll_graph::ops::RecurrentDims;
 
-use super::super::real::{Real, Stored};
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::Of;
 use super::blocks::{Blocks, Cell};
@@ -23,11 +23,11 @@ struct Step<T: Stored> {
     d: RecurrentDims,
     t: usize,
     /// x w + bias in the first three quarters on entry, what is saved on return: `[B, 4H]`.
-    saved: *mut T::Compute,
-    bias_u: *const T::Compute,
+    saved: *mut T::Wide,
+    bias_u: *const T::Wide,
     /// h before and after this step, rows [`apart`].
-    before: *const T::Compute,
-    h: *mut T::Compute,
+    before: *const T::Wide,
+    h: *mut T::Wide,
     y: *mut T,
 }
 
@@ -104,7 +104,7 @@ where
         }
         for b in 0..d.batch {
             for j in 0..units {
-                *at.output(1).add(b * units + j) = T::put(*h[d.steps % 2].add(b * apart(units) + j));
+                *at.output(1).add(b * units + j) = T::narrow(*h[d.steps % 2].add(b * apart(units) + j));
             }
         }
         at.finish(2, saved);
@@ -118,15 +118,15 @@ struct GradStep<T: Stored> {
     t: usize,
     saved: *const T,
     /// h before this step: `[B, H]`.
-    before: *const T::Compute,
+    before: *const T::Wide,
     dy: *const T,
     /// The gradient of h that comes from later steps but for the product: `[B, H]`.
-    dh: *mut T::Compute,
+    dh: *mut T::Wide,
     /// The gradients of x w + bias and of h u + bias_u: rows [`apart`].
-    to_x: *mut T::Compute,
-    to_h: *mut T::Compute,
-    dbias: *mut T::Compute,
-    dbias_u: *mut T::Compute,
+    to_x: *mut T::Wide,
+    to_h: *mut T::Wide,
+    dbias: *mut T::Wide,
+    dbias_u: *mut T::Wide,
     /// Numbers from one row of the sums to the next.
     columns: usize,
 }
@@ -136,7 +136,7 @@ unsafe impl<T: Stored> Sync for GradStep<T> {}
 
 /// Adds sixteen sums to a bias' gradient.
 #[inline(always)]
-unsafe fn add_bias<E: Real>(place: *mut E, n: usize, sums: &[E; LANES]) {
+unsafe fn add_bias<E: Wide>(place: *mut E, n: usize, sums: &[E; LANES]) {
     // SAFETY: the caller has `n` numbers there.
     unsafe {
         let mut total = load(place.cast_const(), n);
@@ -233,7 +233,7 @@ where
         dbias.write_bytes(0, wide);
         dbias_u.write_bytes(0, wide);
         for i in 0..state {
-            *dh.add(i) = (*at.stored(7).add(i)).get();
+            *dh.add(i) = (*at.stored(7).add(i)).widen();
         }
         let blocks = Blocks::backward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
         let columns = blocks.columns();
@@ -262,7 +262,7 @@ where
                 for j in start..units.min(start + columns) {
                     let handed =
                         if d.steps == 0 { Of::<T>::ZERO } else { *sums.add(b * columns + j - start) };
-                    *dh0.get().add(b * units + j) = T::put(*dh.get().add(b * units + j) + handed);
+                    *dh0.get().add(b * units + j) = T::narrow(*dh.get().add(b * units + j) + handed);
                 }
             }
         });

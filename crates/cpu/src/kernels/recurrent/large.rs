@@ -1,6 +1,6 @@
 //! The large products of a recurrence, over all steps at once.
 
-use super::super::real::Real;
+use super::super::lanes::Wide;
 use crate::Cpu;
 use crate::gemm::{Epilogue, Operand, Product, Shape, gemm, gemm_f64, gemm_scratch_bytes};
 
@@ -39,7 +39,7 @@ impl<E> Matrix<E> {
 }
 
 /// A type of which large products are computed.
-pub(super) trait Large: Real {
+pub(super) trait Large: Wide {
     /// Bytes of scratch for a product.
     fn scratch(cpu: &Cpu, shape: Shape) -> usize;
 

@@ -2,7 +2,7 @@
 
 use plimsoll_graph::ops::RecurrentDims;
 
-use super::super::real::{Real, Stored};
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::Of;
 use super::blocks::{Blocks, Cell};
@@ -21,12 +21,12 @@ struct Step<T: Stored> {
     d: RecurrentDims,
     t: usize,
     /// x w + bias on entry, the gates on return, of this step: `[B, 4H]`.
-    gates: *mut T::Compute,
+    gates: *mut T::Wide,
     /// The cells before: `[B, H]`.
-    before: *const T::Compute,
-    cells: *mut T::Compute,
+    before: *const T::Wide,
+    cells: *mut T::Wide,
     /// h for the next step, rows [`apart`].
-    h: *mut T::Compute,
+    h: *mut T::Wide,
     y: *mut T,
 }
 
@@ -123,8 +123,8 @@ where
         for b in 0..d.batch {
             for j in 0..units {
                 let h = h[d.steps % 2].add(b * apart(units) + j);
-                *at.output(1).add(b * units + j) = T::put(*h);
-                *at.output(2).add(b * units + j) = T::put(*last.add(b * units + j));
+                *at.output(1).add(b * units + j) = T::narrow(*h);
+                *at.output(2).add(b * units + j) = T::narrow(*last.add(b * units + j));
             }
         }
         at.finish(3, gates);
@@ -145,10 +145,10 @@ struct GradStep<T: Stored> {
     /// The gradient of h where no later step hands it back: at the last step.
     dh_last: *const T,
     /// Handed from step to step: `[B, H]`.
-    dc: *mut T::Compute,
+    dc: *mut T::Wide,
     /// The gradients before the gates' activations: rows [`apart`].
-    dgates: *mut T::Compute,
-    dbias: *mut T::Compute,
+    dgates: *mut T::Wide,
+    dbias: *mut T::Wide,
     /// Numbers from one row of the sums to the next.
     columns: usize,
 }
@@ -242,7 +242,7 @@ where
         std::ptr::copy_nonoverlapping(h0, h, state);
         dbias.write_bytes(0, wide);
         for i in 0..state {
-            *dc.add(i) = (*at.stored(10).add(i)).get();
+            *dc.add(i) = (*at.stored(10).add(i)).widen();
         }
         let blocks = Blocks::backward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
         let handed_back = |t: usize| (t < d.steps).then(|| (dgates.add(t * d.batch * ld).cast_const(), ld));
@@ -271,16 +271,16 @@ where
             for b in 0..d.batch {
                 for j in start..units.min(start + columns) {
                     let handed = if d.steps == 0 {
-                        (*dh_last.get().add(b * units + j)).get()
+                        (*dh_last.get().add(b * units + j)).widen()
                     } else {
                         *sums.add(b * columns + j - start)
                     };
-                    *dh0.get().add(b * units + j) = T::put(handed);
+                    *dh0.get().add(b * units + j) = T::narrow(handed);
                 }
             }
         });
         for i in 0..state {
-            *at.output(5).add(i) = T::put(*dc.add(i));
+            *at.output(5).add(i) = T::narrow(*dc.add(i));
         }
         let dgates = Matrix::plain(dgates, ld);
         Of::<T>::multiply(cpu, dx_shape, dgates, Matrix::transposed(w, wide), dx, d.inputs, None, work);

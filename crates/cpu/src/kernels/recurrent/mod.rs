@@ -21,7 +21,8 @@ use plimsoll_graph::ops::{self, RecurrentDims};
 use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
-use super::real::{Carver, Stored, with_stored};
+use super::carver::Carver;
+use super::lanes::{Stored, by_dtype, for_float};
 use crate::Cpu;
 use order::Bound;
 
@@ -41,23 +42,26 @@ macro_rules! recurrent_kernel {
         impl Kernel for ops::$op {
             fn scratch(&self, cpu: &Cpu, inputs: &[&Type], outputs: &[&Type]) -> usize {
                 let mut carver = Carver::new(std::ptr::null_mut());
-                with_stored!(inputs[0].dtype, T => {
-                    // SAFETY: without a call nothing is read or written; the scratch is only counted.
-                    unsafe { $run(cpu, dims(inputs[0], inputs[2]), &mut Bound::<T>::counting(inputs, outputs, &mut carver)) }
-                });
+                by_dtype!(
+                    inputs[0].dtype, T in F32 = f32, F64 = f64, BF16 = half::bf16, F16 = half::f16 => {
+                        // SAFETY: without a call nothing is read or written; the scratch is only counted.
+                        unsafe { $run(cpu, dims(inputs[0], inputs[2]), &mut Bound::<T>::counting(inputs, outputs, &mut carver)) }
+                    },
+                    _other => ()
+                );
                 carver.used()
             }
 
             unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
                 let mut carver = Carver::new(call.scratch);
-                with_stored!(call.inputs[0].ty.dtype, T => {
+                for_float!(call.inputs[0].ty.dtype, call.op, T => {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let dims = dims(call.inputs[0].ty, call.inputs[2].ty);
                         $run(cpu, dims, &mut Bound::<T>::running(cpu, call, &mut carver));
                     }
-                });
-                Ok(())
+                    Ok(())
+                })
             }
         }
     )+ };
@@ -71,4 +75,4 @@ recurrent_kernel! {
 }
 
 /// The compute type of a stored type.
-type Of<T> = <T as Stored>::Compute;
+type Of<T> = <T as Stored>::Wide;

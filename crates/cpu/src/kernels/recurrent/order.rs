@@ -6,7 +6,8 @@ use plimsoll_device::backend::Call;
 use plimsoll_graph::Type;
 use plimsoll_graph::ops::RecurrentDims;
 
-use super::super::real::{Carver, Real, Stored};
+use super::super::carver::Carver;
+use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::{Of, is_narrow};
 use crate::Cpu;
@@ -155,12 +156,12 @@ impl<'a, T: Stored> Bound<'a, T> {
 }
 
 multiversion! {
-    fn widen_row<L; T: Stored>(from: &[T], to: &mut [T::Compute]) {
-        to.iter_mut().zip(from).for_each(|(y, x)| *y = x.get());
+    fn widen_row<L; T: Stored>(from: &[T], to: &mut [T::Wide]) {
+        to.iter_mut().zip(from).for_each(|(y, x)| *y = x.widen());
     }
 
-    fn narrow_row<L; T: Stored>(from: &[T::Compute], to: &mut [T]) {
-        to.iter_mut().zip(from).for_each(|(y, x)| *y = T::put(*x));
+    fn narrow_row<L; T: Stored>(from: &[T::Wide], to: &mut [T]) {
+        to.iter_mut().zip(from).for_each(|(y, x)| *y = T::narrow(*x));
     }
 }
 
@@ -202,7 +203,7 @@ impl Rows {
         cpu: &Cpu,
         place: impl Fn(usize) -> usize + Sync,
         from: *const T,
-        to: *mut T::Compute,
+        to: *mut T::Wide,
     ) {
         let (from, to) = (Shared(from.cast_mut()), Shared(to));
         self.each(cpu, |row, start, n| {
@@ -222,7 +223,7 @@ impl Rows {
         self,
         cpu: &Cpu,
         place: impl Fn(usize) -> usize + Sync,
-        (from, to): (*const T::Compute, *mut T),
+        (from, to): (*const T::Wide, *mut T),
     ) {
         let (from, to) = (Shared(from.cast_mut()), Shared(to));
         self.each(cpu, |row, start, n| {
@@ -249,15 +250,15 @@ pub(super) fn apart(width: usize) -> usize {
 /// # Safety
 /// `from` has `n` numbers.
 #[inline(always)]
-pub(super) unsafe fn load<T: Stored>(from: *const T, n: usize) -> [T::Compute; LANES] {
-    let mut out = [T::Compute::ZERO; LANES];
+pub(super) unsafe fn load<T: Stored>(from: *const T, n: usize) -> [T::Wide; LANES] {
+    let mut out = [T::Wide::ZERO; LANES];
     // SAFETY: the caller's promise.
     unsafe {
         if n == LANES {
             let all = from.cast::<[T; LANES]>().read_unaligned();
-            (0..LANES).for_each(|l| out[l] = all[l].get());
+            (0..LANES).for_each(|l| out[l] = all[l].widen());
         } else {
-            out.iter_mut().enumerate().take(n).for_each(|(l, x)| *x = (*from.add(l)).get());
+            out.iter_mut().enumerate().take(n).for_each(|(l, x)| *x = (*from.add(l)).widen());
         }
     }
     out
@@ -268,15 +269,15 @@ pub(super) unsafe fn load<T: Stored>(from: *const T, n: usize) -> [T::Compute; L
 /// # Safety
 /// `to` has room for `n` numbers.
 #[inline(always)]
-pub(super) unsafe fn store<T: Stored>(to: *mut T, n: usize, values: &[T::Compute; LANES]) {
+pub(super) unsafe fn store<T: Stored>(to: *mut T, n: usize, values: &[T::Wide; LANES]) {
     // SAFETY: the caller's promise.
     unsafe {
         if n == LANES {
-            let mut all = [T::put(T::Compute::ZERO); LANES];
-            (0..LANES).for_each(|l| all[l] = T::put(values[l]));
+            let mut all = [T::narrow(T::Wide::ZERO); LANES];
+            (0..LANES).for_each(|l| all[l] = T::narrow(values[l]));
             to.cast::<[T; LANES]>().write_unaligned(all);
         } else {
-            values.iter().enumerate().take(n).for_each(|(l, &x)| *to.add(l) = T::put(x));
+            values.iter().enumerate().take(n).for_each(|(l, &x)| *to.add(l) = T::narrow(x));
         }
     }
 }

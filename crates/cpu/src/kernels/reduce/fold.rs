@@ -28,56 +28,30 @@ pub(super) trait Number: Copy + Send + Sync + 'static {
     fn smaller(self, other: Self) -> Self;
 }
 
-macro_rules! float {
-    ($($ty:ty)+) => { $(
+macro_rules! numbers {
+    ($($ty:ty [$zero:literal, $one:literal, $lowest:expr, $highest:expr]
+        |$a:ident, $b:ident| $( $method:ident = $value:expr ),+;)+) => { $(
         impl Number for $ty {
-            const ZERO: $ty = 0.0;
-            const ONE: $ty = 1.0;
-            const LOWEST: $ty = <$ty>::NEG_INFINITY;
-            const HIGHEST: $ty = <$ty>::INFINITY;
-            #[inline(always)]
-            fn add(self, other: $ty) -> $ty {
-                self + other
-            }
-            #[inline(always)]
-            fn mul(self, other: $ty) -> $ty {
-                self * other
-            }
-            // A NaN on either side stays one.
-            #[inline(always)]
-            fn larger(self, other: $ty) -> $ty {
-                if self > other || self.is_nan() { self } else { other }
-            }
-            #[inline(always)]
-            fn smaller(self, other: $ty) -> $ty {
-                if self < other || self.is_nan() { self } else { other }
-            }
+            const ZERO: $ty = $zero;
+            const ONE: $ty = $one;
+            const LOWEST: $ty = $lowest;
+            const HIGHEST: $ty = $highest;
+            $( #[inline(always)]
+            fn $method(self, $b: $ty) -> $ty {
+                let $a = self;
+                $value
+            } )+
         }
     )+ };
 }
-float! { f32 f64 }
-
-impl Number for i64 {
-    const ZERO: i64 = 0;
-    const ONE: i64 = 1;
-    const LOWEST: i64 = i64::MIN;
-    const HIGHEST: i64 = i64::MAX;
-    #[inline(always)]
-    fn add(self, other: i64) -> i64 {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
-    fn mul(self, other: i64) -> i64 {
-        self.wrapping_mul(other)
-    }
-    #[inline(always)]
-    fn larger(self, other: i64) -> i64 {
-        self.max(other)
-    }
-    #[inline(always)]
-    fn smaller(self, other: i64) -> i64 {
-        self.min(other)
-    }
+// Of floats, a NaN on either side stays one.
+numbers! {
+    f32 [0.0, 1.0, f32::NEG_INFINITY, f32::INFINITY] |a, b| add = a + b, mul = a * b,
+        larger = if a > b || a.is_nan() { a } else { b }, smaller = if a < b || a.is_nan() { a } else { b };
+    f64 [0.0, 1.0, f64::NEG_INFINITY, f64::INFINITY] |a, b| add = a + b, mul = a * b,
+        larger = if a > b || a.is_nan() { a } else { b }, smaller = if a < b || a.is_nan() { a } else { b };
+    i64 [0, 1, i64::MIN, i64::MAX] |a, b| add = a.wrapping_add(b), mul = a.wrapping_mul(b),
+        larger = a.max(b), smaller = a.min(b);
 }
 
 /// An element that can be reduced: the type of its lanes, and the wider type of its totals.

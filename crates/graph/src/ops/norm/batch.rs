@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
-use crate::op::{Along, Cost, Keep, Rule, Types};
+use crate::op::{Cost, Keep, Rule, Types};
 use crate::ops::composed::through;
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -56,10 +56,6 @@ impl Rule for BatchNorm {
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone(), gamma.clone()])
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
@@ -101,12 +97,7 @@ impl Rule for BatchNorm {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
-        for x in [
-            Type::new(DType::F32, [2, dice.range(2, 6), dice.range(2, 6), dice.range(1, 40)]),
-            Type::new(DType::F32, [dice.range(2, 300), dice.range(1, 5)]),
-            Type::new(DType::F32, [dice.range(2, 9), 64]),
-        ] {
-            let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
+        for (x, scale) in samples(dice, 2) {
             let inputs = vec![(x, Domain::Normal), (scale.clone(), Domain::Normal), (scale, Domain::Normal)];
             for relu in [false, true] {
                 examples
@@ -132,10 +123,6 @@ impl Rule for BatchNormGrad {
         check_wide("gamma, beta, mean and rstd", x, &channels, &[gamma, beta, mean, rstd])?;
         check_dy(x, dy)?;
         Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
-    }
-
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
     }
 
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];
@@ -182,12 +169,7 @@ impl Rule for BatchNormGrad {
 
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
-        for x in [
-            Type::new(DType::F32, [2, dice.range(1, 6), dice.range(1, 6), dice.range(1, 40)]),
-            Type::new(DType::F32, [dice.range(1, 300), dice.range(1, 5)]),
-            Type::new(DType::F32, [dice.range(1, 9), 64]),
-        ] {
-            let scale = x.with_shape([x.shape[x.shape.rank() - 1]]);
+        for (x, scale) in samples(dice, 1) {
             let mut inputs = vec![
                 (x.clone(), Domain::Normal),
                 (scale.clone(), Domain::Normal),
@@ -201,4 +183,18 @@ impl Rule for BatchNormGrad {
         }
         examples
     }
+}
+
+/// The types of x and γ for images, rows and many channels, with so many values a statistic at least.
+fn samples(dice: &mut Dice, least: usize) -> [(Type, Type); 3] {
+    let shapes = [
+        vec![2, dice.range(least, 6), dice.range(least, 6), dice.range(1, 40)],
+        vec![dice.range(least, 300), dice.range(1, 5)],
+        vec![dice.range(least, 9), 64],
+    ];
+    shapes.map(|shape| {
+        let x = Type::new(DType::F32, &shape[..]);
+        let scale = x.with_shape(&shape[shape.len() - 1..]);
+        (x, scale)
+    })
 }

@@ -13,26 +13,18 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Scalar, Shape, Type, ops};
 
-/// y = γ (x - mean) rstd + β with a mean and rstd for each sample and group of channels.
-/// Inputs: x `[N, .., C]`, γ, β `[C]`. Outputs: y, mean, rstd `[N, groups]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GroupNorm {
+norm_with_mean! {
+    /// y = γ (x - mean) rstd + β with a mean and rstd for each sample and group of channels.
+    /// Inputs: x `[N, .., C]`, γ, β `[C]`. Outputs: y, mean, rstd `[N, groups]`.
+    GroupNorm = "group_norm",
+    /// The gradient of group norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
+    GroupNormGrad = "group_norm_grad",
     /// The number of equal parts of the channels.
-    pub groups: usize,
-    /// ε, added to the variance.
-    pub eps: Scalar,
+    groups
 }
 
-/// The gradient of group norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GroupNormGrad {
-    /// The number of equal parts of the channels.
-    pub groups: usize,
-}
-
-/// The shapes of γ and of the statistics, or what does not fit.
+/// The shapes of γ and of the statistics.
 fn parts(x: &Type, groups: usize) -> Result<(Shape, Shape), String> {
-    ops::float(x)?;
     if x.shape.rank() < 2 {
         return Err(format!("it takes samples and channels, [N, .., C], not {}", x.shape));
     }
@@ -43,7 +35,6 @@ fn parts(x: &Type, groups: usize) -> Result<(Shape, Shape), String> {
             x.shape
         ));
     }
-    view(&x.shape, groups).check(x)?;
     Ok(([channels].into(), [x.shape[0], groups].into()))
 }
 
@@ -62,8 +53,6 @@ fn view(x: &Shape, groups: usize) -> View {
         scale: [1, 1, groups, part].into(),
     }
 }
-
-norm_with_mean!(GroupNorm = "group_norm", GroupNormGrad = "group_norm_grad", groups);
 
 /// Images of `groups` times `part` channels, and γ.
 fn images(dice: &mut Dice, least_height: usize, groups: usize, part: usize) -> (Type, Type) {

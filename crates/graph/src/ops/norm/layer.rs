@@ -13,30 +13,21 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{DType, Scalar, Shape, Type, ops};
 
-/// y = γ (x - mean) rstd + β over the last axes. Inputs: x, γ, β (of the last axes' shape). Outputs: y, mean, rstd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayerNorm {
-    /// ε, added to the variance.
-    pub eps: Scalar,
+norm_with_mean! {
+    /// y = γ (x - mean) rstd + β over the last axes. Inputs: x, γ, β (of the last axes' shape). Outputs: y, mean, rstd.
+    LayerNorm = "layer_norm",
+    /// The gradient of layer norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
+    LayerNormGrad = "layer_norm_grad",
     /// The number of last axes that are normalised together.
-    pub axes: usize,
-}
-
-/// The gradient of layer norm. Inputs: x, γ, mean, rstd, dy. Outputs: dx, dγ, dβ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayerNormGrad {
-    /// The number of last axes that are normalised together.
-    pub axes: usize,
+    axes
 }
 
 /// The shape of a row (γ, β) and of the rows (statistics), or why there are none.
 fn parts(x: &Type, axes: usize) -> Result<(Shape, Shape), String> {
-    ops::float(x)?;
     if axes == 0 || axes > x.shape.rank() {
         return Err(format!("{x} has no {axes} last axes to normalise"));
     }
     let (rows, row) = x.shape.split_at(x.shape.rank() - axes);
-    view(&x.shape, axes).check(x)?;
     Ok((row.into(), rows.into()))
 }
 
@@ -50,8 +41,6 @@ fn view(x: &Shape, axes: usize) -> View {
     let (rows, row) = (rows.iter().product(), row.iter().product());
     View { x: [rows, row].into(), stats: [rows, 1].into(), scale: [1, row].into() }
 }
-
-norm_with_mean!(LayerNorm = "layer_norm", LayerNormGrad = "layer_norm_grad", axes);
 
 /// Ops with x and γ.
 fn forward_examples(dice: &mut Dice) -> Vec<(LayerNorm, Type, Type)> {

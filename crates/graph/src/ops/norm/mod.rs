@@ -256,11 +256,8 @@ pub trait NormOps: TensorOps {
     #[track_caller]
     fn batch_norm(&self, gamma: &Self, beta: &Self, eps: f64) -> Result<(Self, Self, Self), Self::Error> {
         let op = BatchNorm { eps: Scalar(eps), relu: false };
-        let outputs = self.emit(op.into(), &[self, gamma, beta], Site::here())?;
-        match outputs.as_slice() {
-            [y, mean, var, ..] => Ok((y.clone(), mean.clone(), var.clone())),
-            _ => Err(crate::Error::Internal("batch_norm gave too few outputs".into()).into()),
-        }
+        let [y, mean, var] = self.emit_first(op, &[self, gamma, beta], Site::here())?;
+        Ok((y, mean, var))
     }
 
     /// For `[.., C]` with known statistics: γ (x - mean) / √(var + ε) + β, as x s + (β - mean s) with s = γ / √(var + ε).

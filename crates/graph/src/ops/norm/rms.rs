@@ -97,10 +97,6 @@ impl Rule for RmsNormGrad {
         Ok(smallvec![x.clone(), gamma.clone()])
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     const IN_PLACE: &'static [(usize, usize)] = &[(0, 3), (0, 0)];
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

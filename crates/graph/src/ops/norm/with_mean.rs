@@ -1,15 +1,43 @@
 //! What layer norm and group norm have in common: γ (x - mean) rstd + β, where only the elements that share a statistic differ.
 
-/// Writes the rules of a norm and of its gradient, which differ from those of others in the file's `parts`, `leading`,
-/// `view`, `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic.
+/// Writes a norm and its gradient, which differ from those of others in the file's `parts`, `leading`, `view`,
+/// `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic.
 macro_rules! norm_with_mean {
-    ($norm:ident = $name:literal, $grad:ident = $grad_name:literal, $sets:ident) => {
+    (
+        $(#[doc = $about:literal])+ $norm:ident = $name:literal,
+        $(#[doc = $about_grad:literal])+ $grad:ident = $grad_name:literal,
+        $(#[doc = $about_sets:literal])+ $sets:ident
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $norm {
+            /// ε, added to the variance.
+            pub eps: Scalar,
+            $(#[doc = $about_sets])+
+            pub $sets: usize,
+        }
+
+        $(#[doc = $about_grad])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $grad {
+            $(#[doc = $about_sets])+
+            pub $sets: usize,
+        }
+
+        /// The shapes of γ and of the statistics, or what does not fit.
+        fn checked_parts(x: &Type, $sets: usize) -> Result<(Shape, Shape), String> {
+            ops::float(x)?;
+            let parts = parts(x, $sets)?;
+            view(&x.shape, $sets).check(x)?;
+            Ok(parts)
+        }
+
         impl Rule for $norm {
             const NAME: &'static str = $name;
 
             fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
                 let [x, gamma, beta] = ops::arity(inputs)?;
-                let (scale, stats) = parts(x, self.$sets)?;
+                let (scale, stats) = checked_parts(x, self.$sets)?;
                 check_wide("gamma and beta", x, &scale, &[gamma, beta])?;
                 let stats = Type::new(x.dtype.accumulator(), stats);
                 Ok(smallvec![x.clone(), stats.clone(), stats])
@@ -58,15 +86,11 @@ macro_rules! norm_with_mean {
 
             fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
                 let [x, gamma, mean, rstd, dy] = ops::arity(inputs)?;
-                let (scale, stats) = parts(x, self.$sets)?;
+                let (scale, stats) = checked_parts(x, self.$sets)?;
                 check_wide("gamma", x, &scale, &[gamma])?;
                 check_wide("mean and rstd", x, &stats, &[mean, rstd])?;
                 check_dy(x, dy)?;
                 Ok(smallvec![x.clone(), gamma.clone(), gamma.clone()])
-            }
-
-            fn keeps_apart(&self, _: &Along<'_>) -> bool {
-                false
             }
 
             const IN_PLACE: &'static [(usize, usize)] = &[(0, 4), (0, 0)];

@@ -121,10 +121,6 @@ impl Rule for GruGrad {
         Ok([x, w, u, &bias, &bias, h0].into_iter().cloned().collect())
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         cost(inputs, outputs, 3, 2.0)
     }

@@ -126,10 +126,6 @@ impl Rule for LstmGrad {
         Ok([x, w, u, &bias, h0, c0].into_iter().cloned().collect())
     }
 
-    fn keeps_apart(&self, _: &Along<'_>) -> bool {
-        false
-    }
-
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         cost(inputs, outputs, 4, 2.0)
     }
