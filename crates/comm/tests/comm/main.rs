@@ -1,0 +1,8 @@
+//! Every call on every backend against a plain reference, and every fault as an error that names a rank.
+
+mod calls;
+mod faults;
+mod meetings;
+mod reference;
+mod sequences;
+mod worlds;
