@@ -9,6 +9,12 @@ use crate::error::{CommError, Result};
 /// What one rank says of itself takes this many bytes.
 const ROOM: usize = 4096;
 
+/// A name and a value.
+type Field = (String, String);
+
+/// A field as some ranks give it, and which.
+type Said<'a> = (Option<&'a Field>, Vec<usize>);
+
 /// Compares named texts of all ranks (a version, a limit, digests of a plan and of data): every rank learns which rank differs in what.
 /// Each rank must give the same names in the same order; all of it together has a little less than 4 KiB.
 ///
@@ -47,7 +53,7 @@ pub fn agree(ranks: &(impl Communicator + ?Sized), fields: &[(&str, &str)]) -> R
     let own = ROOM * ranks.rank();
     all[own..own + text.len()].copy_from_slice(text.as_bytes());
     ranks.all_gather(&mut all)?;
-    let said: Vec<Vec<(String, String)>> = all.chunks(ROOM).map(fields_of).collect();
+    let said: Vec<Vec<Field>> = all.chunks(ROOM).map(fields_of).collect();
     let n_fields = said.iter().map(Vec::len).max().unwrap_or(0);
     let differences: Vec<String> = (0..n_fields).filter_map(|field| difference(&said, field)).collect();
     match differences.is_empty() {
@@ -56,15 +62,15 @@ pub fn agree(ranks: &(impl Communicator + ?Sized), fields: &[(&str, &str)]) -> R
     }
 }
 
-fn fields_of(text: &[u8]) -> Vec<(String, String)> {
+fn fields_of(text: &[u8]) -> Vec<Field> {
     let text = String::from_utf8_lossy(text);
     let fields = text.trim_end_matches('\0').lines().filter_map(|line| line.split_once('='));
     fields.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// Who says what of a field, the fewest first; none where all say the same.
-fn difference(said: &[Vec<(String, String)>], field: usize) -> Option<String> {
-    let mut values: Vec<(Option<&(String, String)>, Vec<usize>)> = Vec::new();
+fn difference(said: &[Vec<Field>], field: usize) -> Option<String> {
+    let mut values: Vec<Said<'_>> = Vec::new();
     for (rank, fields) in said.iter().enumerate() {
         let value = fields.get(field);
         match values.iter_mut().find(|(known, _)| *known == value) {
@@ -78,7 +84,7 @@ fn difference(said: &[Vec<(String, String)>], field: usize) -> Option<String> {
     // Of as many on both sides, rank 0's is the last, as what the others differ from.
     values.sort_by_key(|(_, ranks)| (ranks.len(), ranks[0] == 0));
     let name = values.iter().find_map(|(value, _)| value.map(|(name, _)| name.as_str())).unwrap_or("");
-    let text = |(value, ranks): &(Option<&(String, String)>, Vec<usize>)| {
+    let text = |(value, ranks): &Said<'_>| {
         let value = match value {
             Some((other, value)) if other == name => format!("'{value}'"),
             Some((other, _)) => format!("missing ('{other}' stands there)"),

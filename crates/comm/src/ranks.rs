@@ -19,11 +19,22 @@ const FAILED: u8 = b'!';
 const ASKS: u8 = b'?';
 const ANSWERS: u8 = b'=';
 
+/// Stands before the rank that is waited for, at the end of what a rank says it does.
+const AWAITS: &str = " and waits for rank ";
+
 /// Ranks that exchange messages: threads, MPI or TCP.
 pub struct Ranks {
     link: Box<dyn PointToPoint>,
     timeout: Duration,
     state: Mutex<State>,
+}
+
+/// What another rank said it does.
+#[derive(Clone)]
+struct Said {
+    text: String,
+    /// The rank that it waits for.
+    awaits: Option<usize>,
 }
 
 #[derive(Default)]
@@ -37,7 +48,7 @@ struct State {
     last: Option<Header>,
     traffic: Traffic,
     /// What other ranks last said they do.
-    said: Vec<Option<String>>,
+    said: Vec<Option<Said>>,
     failed: Option<CommError>,
     /// Calls that were under way when it failed.
     given_up: Vec<u64>,
@@ -100,8 +111,10 @@ impl Ranks {
             }
             ASKS if from < self.ranks() => self.tell(from, ANSWERS, &state.doing()),
             ANSWERS => {
+                let number = text.rsplit(' ').next().and_then(|word| word.parse().ok());
+                let awaits = number.filter(|_| text.contains(AWAITS));
                 if let Some(said) = state.said.get_mut(from) {
-                    *said = Some(text);
+                    *said = Some(Said { text, awaits });
                 }
             }
             _ => {}
@@ -130,10 +143,18 @@ impl Ranks {
         let peer = call.and_then(Active::awaited).unwrap_or(self.rank());
         let doing = call.map(|call| call.header.to_string()).unwrap_or_default();
         let heard = match &state.said[peer] {
-            Some(said) => format!("it says that it is {said}"),
+            Some(said) => format!("it says that it is {}", said.text),
             None => "it does not say what it does".into(),
         };
         CommError::Silent { rank: self.rank(), peer, after, doing, heard }
+    }
+
+    /// How long a call is waited in. A rank that itself waits for a third one is given longer, since it will say who is to blame.
+    fn patience(&self, state: &State, ticket: u64) -> Duration {
+        let call = state.active.iter().find(|active| active.ticket == ticket);
+        let said = call.and_then(Active::awaited).and_then(|peer| state.said[peer].as_ref());
+        let awaits_third = said.and_then(|said| said.awaits).is_some_and(|third| third != self.rank());
+        if awaits_third { self.timeout * 3 / 2 } else { self.timeout }
     }
 
     /// The tag and the number of a call; numbers go up.
@@ -166,7 +187,10 @@ impl State {
 
     fn doing(&self) -> String {
         match (self.active.first(), &self.last) {
-            (Some(active), _) => format!("in {}", active.header),
+            (Some(active), _) => match active.awaited() {
+                Some(peer) => format!("in {}{AWAITS}{peer}", active.header),
+                None => format!("in {}", active.header),
+            },
             (None, Some(last)) => format!("in no call; its last was {last}"),
             (None, None) => "in no call and has made none".into(),
         }
@@ -235,7 +259,7 @@ impl Communicator for Ranks {
                     continue;
                 }
                 let waited = since.elapsed();
-                if waited >= self.timeout {
+                if waited >= self.patience(&state, ticket.0) {
                     let error = self.silent(&state, ticket.0, waited);
                     return Err(self.fail(&mut state, error));
                 }
@@ -248,7 +272,7 @@ impl Communicator for Ranks {
                     }
                 }
             }
-            self.link.idle(self.timeout.saturating_sub(since.elapsed()).min(Duration::from_millis(50)));
+            self.link.idle(Duration::from_millis(50).min(self.timeout / 4));
         }
     }
 

@@ -57,11 +57,11 @@ fn a_rank_that_leaves_a_call_under_way_says_so() {
 
 #[test]
 fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
-    for (name, ranks) in worlds(3, Duration::from_millis(400)) {
+    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
         let start = Instant::now();
         let said = on_each(ranks, |rank| {
             if rank.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(1500));
+                std::thread::sleep(Duration::from_millis(2000));
                 return String::new();
             }
             rank.all_gather(&mut [0u8; 300]).unwrap_err().to_string()
@@ -71,6 +71,23 @@ fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
             assert!(said[rank].contains("all-gather of 300 u8, number 0"), "{name}: {}", said[rank]);
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{name}");
+    }
+}
+
+#[test]
+fn who_waits_for_one_that_waits_for_another_names_the_one_to_blame() {
+    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
+        let said = on_each(ranks, |rank| {
+            if rank.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(2000));
+                return String::new();
+            }
+            // One value: rank 0 adds it, and rank 2 waits for rank 0 alone.
+            rank.all_reduce(Reduce::Sum, &mut [0f32]).unwrap_err().to_string()
+        });
+        for rank in [0, 2] {
+            assert!(said[rank].contains("rank 1 has not answered"), "{name}, rank {rank}: {}", said[rank]);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod calls;
 mod faults;
 mod meetings;
+mod mpi;
 mod reference;
 mod sequences;
 mod worlds;
