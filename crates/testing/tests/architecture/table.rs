@@ -51,6 +51,12 @@ pub const CRATES: &[Crate] = &[
     row("cpu", &["device", "graph"], "gradients", GRADIENTS),
     row("cuda", &["device", "graph"], "gradients", GRADIENTS),
     row(
+        "comm",
+        &["graph"],
+        "devices, plans",
+        &["plimsoll_device", "plimsoll_plan", "plimsoll_graph::Graph", "plimsoll_graph::Op"],
+    ),
+    row(
         "run",
         &["cpu", "cuda", "device", "graph", "plan", "record"],
         "layers, files",

@@ -1,0 +1,159 @@
+//! Ranks that are processes of `mpirun`, under Open MPI and MPICH: this test program, started by them.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use plimsoll_comm::{Collectives, Communicator, Reduce, agree, connect, local, measure};
+use plimsoll_testing::{child, group};
+
+use crate::reference::{hold, hold_all};
+use crate::worlds::{PATIENCE, on_each};
+
+const RANKS: usize = 3;
+const LENS: &[usize] = &[0, 1, 7, 1001];
+const LONG: &[usize] = &[400_003];
+
+/// What starts ranks, where it is installed: Open MPI's and MPICH's launchers.
+fn launchers() -> Vec<(&'static str, Command)> {
+    let is_there = |name: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    };
+    let all = [
+        (
+            "mpirun.openmpi",
+            &["--oversubscribe", "--allow-run-as-root", "--mca", "btl_vader_single_copy_mechanism", "none"][..],
+        ),
+        ("mpirun.mpich", &[]),
+    ];
+    let there: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
+    let there = group(
+        "mpi",
+        if there.is_empty() { Err("neither Open MPI nor MPICH is installed") } else { Ok(there) },
+    );
+    there
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(name, options)| {
+            let mut command = Command::new(name);
+            command.args(options).args(["-n", &RANKS.to_string()]);
+            (name, command)
+        })
+        .collect()
+}
+
+/// Starts this test on ranks; what they wrote, and whether all ended well.
+fn ask(mut command: Command, test: &str, question: &str) -> (String, bool) {
+    command.arg(std::env::current_exe().unwrap()).args([
+        "--exact",
+        test,
+        "--nocapture",
+        "--test-threads",
+        "1",
+    ]);
+    let output = command.env("PLIMSOLL_CHILD", question).output().unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (text, output.status.success())
+}
+
+#[test]
+fn every_call_over_mpi_gives_the_bits_of_threads() {
+    if child::question().is_some() {
+        let rank = connect(PATIENCE, PATIENCE).unwrap();
+        let digests = [hold_all(&rank, LENS), hold::<f32>(&rank, LONG)];
+        agree(&rank, &[("version", "1")]).unwrap();
+        let own = rank.rank().to_string();
+        let why = agree(&rank, &[("limit", if own == "1" { "2GiB" } else { "3GiB" })]).unwrap_err();
+        assert!(why.to_string().contains("limit is '2GiB' on rank 1 and '3GiB' on ranks 0, 2"), "{why}");
+        let link = measure(&rank).unwrap().unwrap();
+        println!("\nrank {own} by {}: {digests:?}", rank.backend());
+        println!("\nlink: {:.1} us, {:.2} GB/s", link.latency * 1e6, link.bandwidth / 1e9);
+        return;
+    }
+    let threads =
+        on_each(local::ranks(RANKS, PATIENCE), |rank| [hold_all(&rank, LENS), hold::<f32>(&rank, LONG)]);
+    for (name, command) in launchers() {
+        let (text, is_well) = ask(command, "mpi::every_call_over_mpi_gives_the_bits_of_threads", "calls");
+        assert!(is_well, "{name}: {text}");
+        for (rank, digests) in threads.iter().enumerate() {
+            let line = text.lines().find(|line| line.starts_with(&format!("rank {rank} by ")));
+            let line = line.unwrap_or_else(|| panic!("{name}: no rank {rank} in {text}"));
+            assert!(line.ends_with(&format!("{digests:?}")), "{name}: {line} is not {digests:?}");
+            let library = if name.ends_with("mpich") { "MPICH" } else { "Open MPI" };
+            assert!(line.contains(library), "{line}");
+        }
+        text.lines()
+            .filter(|line| line.starts_with("link: "))
+            .take(1)
+            .for_each(|line| println!("{name}, {line}"));
+    }
+}
+
+#[test]
+fn a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time() {
+    if let Some(question) = child::question() {
+        let rank = connect(PATIENCE, Duration::from_millis(500)).unwrap();
+        rank.barrier().unwrap();
+        let said = match (question[0].as_str(), rank.rank()) {
+            ("hang", 1) => {
+                std::thread::sleep(Duration::from_millis(1500));
+                rank.barrier()
+            }
+            ("mismatch", 1) => rank.all_reduce(Reduce::Sum, &mut [1f32; 90_001]),
+            _ => rank.all_reduce(Reduce::Sum, &mut [1f32; 90_000]),
+        };
+        let why = said.and_then(|()| rank.barrier()).and_then(|()| rank.barrier()).unwrap_err();
+        println!("\nrank {} says: {why}", rank.rank());
+        // The launcher ends all when the first has; all are to have said it.
+        std::thread::sleep(Duration::from_millis(2000));
+        return;
+    }
+    let questions = [("hang", "rank 1 has not answered"), ("mismatch", "do not make the same calls")];
+    // All at once: they wait more than they compute.
+    std::thread::scope(|threads| {
+        for (question, word) in questions {
+            for (name, command) in launchers() {
+                threads.spawn(move || {
+                    let test = "mpi::a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time";
+                    let start = Instant::now();
+                    let (text, _) = ask(command, test, question);
+                    for rank in 0..RANKS {
+                        let line = text.lines().find(|line| line.starts_with(&format!("rank {rank} says: ")));
+                        let line =
+                            line.unwrap_or_else(|| panic!("{name}, {question}: no rank {rank} in {text}"));
+                        assert!(line.contains(word) && line.contains("rank 1"), "{name}, {question}: {line}");
+                        let call = "all-reduce (sum) of 90000 f32, number 1";
+                        assert!(line.contains(call), "{name}, {question}: {line}");
+                    }
+                    assert!(start.elapsed() < Duration::from_secs(30), "{name}, {question}");
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_of_mpi_that_is_killed_ends_the_others() {
+    if child::question().is_some() {
+        let rank = connect(PATIENCE, Duration::from_secs(5)).unwrap();
+        rank.barrier().unwrap();
+        if rank.rank() == 1 {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
+        let why = rank.barrier().unwrap_err();
+        println!("\nrank {} says: {why}", rank.rank());
+        std::process::exit(3);
+    }
+    std::thread::scope(|threads| {
+        for (name, command) in launchers() {
+            threads.spawn(move || {
+                let start = Instant::now();
+                let (text, is_well) =
+                    ask(command, "mpi::a_rank_of_mpi_that_is_killed_ends_the_others", "kill");
+                assert!(!is_well, "{name}: {text}");
+                assert!(start.elapsed() < Duration::from_secs(20), "{name}");
+            });
+        }
+    });
+}
