@@ -531,7 +531,7 @@ class TestTrainer:
             shown = Progress(8, stream)
             shown.step(0, 3, {"loss": 0.25})
             shown.epoch(0, {"loss": 0.125})
-        assert terminal.getvalue() == "\repoch 1, step 3/8: loss 0.25\r" + "epoch 1: loss 0.125".ljust(29) + "\n"
+        assert terminal.getvalue() == "\repoch 1, step 3/8: loss 0.25\r" + "epoch 1: loss 0.125".ljust(len("epoch 1, step 3/8: loss 0.25")) + "\n"
         assert file.getvalue() == "epoch 1: loss 0.125\n"
 
     def test_callbacks_see_steps_and_epochs_stop_runs_and_change_the_rate(self):

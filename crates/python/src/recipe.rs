@@ -1,7 +1,7 @@
 //! Turns Python's words for optimizers, schedules, losses and metrics into those of the engine; what is not known is refused by name.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use plimsoll::internals::graph::{DType, Type};
 use plimsoll::internals::run::Error;
@@ -14,6 +14,8 @@ use plimsoll::prelude::{Tensor as Value, TensorOps as _};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::errors::Failure;
+use crate::follower::Raised;
 use crate::net::{PyLoss, Thrown};
 
 /// Settings of an optimizer or a schedule, by name: each is taken once, and what is left over is refused.
@@ -207,12 +209,12 @@ pub fn schedule(name: &str, values: Named<'_>) -> PyResult<Schedule> {
 }
 
 /// A schedule that is a function of Python: the factor on the learning rate at a step.
-pub fn own_schedule(function: Py<PyAny>, thrown: Thrown) -> Schedule {
+pub fn own_schedule(function: Py<PyAny>, raised: Raised) -> Schedule {
     Schedule::from_fn(move |step| {
         let asked = Python::attach(|py| function.bind(py).call1((step,))?.extract::<f64>());
         // What is no number ends the run at that step.
         asked.unwrap_or_else(|error| {
-            thrown.keep(error);
+            raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(Failure::Raised(error));
             f64::NAN
         })
     })

@@ -74,11 +74,11 @@ enum Scheduled<'py> {
 }
 
 impl Scheduled<'_> {
-    fn read(self, thrown: &Thrown) -> PyResult<Schedule> {
+    fn read(self, raised: &Raised) -> PyResult<Schedule> {
         match self {
             Scheduled::Named(name, values) => schedule(&name, values),
             Scheduled::Own(function) if function.is_callable() => {
-                Ok(own_schedule(function.unbind(), thrown.clone()))
+                Ok(own_schedule(function.unbind(), raised.clone()))
             }
             Scheduled::Own(_) => Err(PyTypeError::new_err("a schedule is a plimsoll.Schedule or a function")),
         }
@@ -158,14 +158,14 @@ impl Trainer {
         loss: &Bound<'_, PyAny>,
         settings: Settings<'_>,
     ) -> PyResult<Trainer> {
-        let thrown = Thrown::default();
+        let (thrown, listener, raised) = (Thrown::default(), Listener::default(), Raised::default());
         let loss = loss_of(loss, &thrown)?;
         let metrics =
             settings.metrics.iter().map(|given| metric(given, &thrown)).collect::<PyResult<Vec<_>>>()?;
         let (optimizer, values) = settings.optimizer;
         let optimizer = optimizer_of(&optimizer, settings.learning_rate, values)?;
         let schedule = match settings.schedule {
-            Some(given) => given.read(&thrown)?,
+            Some(given) => given.read(&raised)?,
             None => Schedule::constant(),
         };
         let clip = match (settings.clip_norm, settings.clip_value) {
@@ -174,7 +174,6 @@ impl Trainer {
             }
             (norm, value) => norm.map(Clip::Norm).or(value.map(Clip::Value)),
         };
-        let (listener, raised) = (Listener::default(), Raised::default());
         let name = settings.name;
         let follower = {
             let is_constant = schedule == Schedule::constant();
