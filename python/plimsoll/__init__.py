@@ -9,25 +9,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from plimsoll._native import Net, Tape, Tensor, __version__, concat, einsum
+from plimsoll._native import Net, Tape, Tensor, __version__, concat, einsum, from_dlpack
 from plimsoll.errors import MemoryLimitError, OutOfMemoryError, PlimsollError
 
 if TYPE_CHECKING:
     from plimsoll._data import Dataset
-    from plimsoll._engine import Callback, Sequential, Trainer
+    from plimsoll._engine import Callback, EarlyStopping, Optimizer, Schedule, Sequential, Trainer
     from plimsoll._fit import evaluate, fit, plan, predict, report
     from plimsoll._plan import Explanation, Plan, Report, explain
 
 __all__ = [
     "Callback",
     "Dataset",
+    "EarlyStopping",
     "Explanation",
     "MemoryLimitError",
     "Net",
+    "Optimizer",
     "OutOfMemoryError",
     "Plan",
     "PlimsollError",
     "Report",
+    "Schedule",
     "Sequential",
     "Tape",
     "Tensor",
@@ -38,6 +41,7 @@ __all__ = [
     "evaluate",
     "explain",
     "fit",
+    "from_dlpack",
     "plan",
     "predict",
     "report",
@@ -47,7 +51,7 @@ __all__ = [
 _PLACES = {
     **dict.fromkeys(("evaluate", "fit", "plan", "predict", "report"), "plimsoll._fit"),
     "Dataset": "plimsoll._data",
-    **dict.fromkeys(("Callback", "Sequential", "Trainer"), "plimsoll._engine"),
+    **dict.fromkeys(("Callback", "EarlyStopping", "Optimizer", "Schedule", "Sequential", "Trainer"), "plimsoll._engine"),
     **dict.fromkeys(("Explanation", "Plan", "Report", "explain"), "plimsoll._plan"),
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
@@ -26,6 +28,8 @@ class Source:
     samples: int | None
     #: Bytes that had to be copied: arrays that were not in C order, or no arrays.
     copied: int = 0
+    #: Batches of each epoch, where those are not all alike.
+    lengths: list[int] | None = None
 
 
 @dataclass
@@ -161,6 +165,8 @@ def batch_arrays(
         if weight is not None and class_weight is not None:
             raise ValueError("class_weight and sample_weight cannot both be given")
         if weight is not None:
+            if isinstance(weight, dict) or isinstance(weight, (list, tuple)) and any(hasattr(part, "shape") for part in weight):
+                raise ValueError("sample_weight is one weight a sample, for all outputs; weights for each output by itself are not taken")
             array, more = as_array(weight, "sample_weight")
             array = fitted(array, (), "sample_weight")
             copied += more
@@ -181,17 +187,53 @@ def batch_arrays(
 
 def from_arrays(
     wanted: Wanted, x: Any, y: Any, weight: Any, *, batch_size: int | None, labels: bool,
-    class_weight: dict[int, float] | None, weights: bool,
+    class_weight: dict[int, float] | None, weights: bool, steps: int | None = None, order: np.random.Generator | None = None,
+    passes: int | None = None,
 ) -> Source:
-    """Arrays, which are read where they lie."""
+    """Arrays, which are read where they lie.
+
+    With fewer ``steps`` than batches, one pass ends there; over several ``passes`` each goes on where the one before ended, as in Keras,
+    and ``order`` says how samples are shuffled then.
+    """
     arrays, copied = batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weights)
+    size = _batch_size(batch_size)
+    fields, rows = wanted.fields(labels, weights), len(arrays[0])
+    count = math.ceil(rows / size)
+    if steps is not None and steps > count:
+        _ran_out(steps, count)
+    if steps is not None and steps < count:
+        if passes is None:
+            rows = steps * size
+            arrays, count = [array[:rows] for array in arrays], steps
+        else:
+            turns = Turns(_rows(arrays, size, order), count, steps, True)
+            first = turns.peek()
+            data = _native.batches(fields, first, turns.epoch, passes)
+            return Source(data, size, steps, None, copied, turns.lengths(passes))
+    data = _native.arrays([(name, kind, array) for (name, kind), array in zip(fields, arrays)])
+    return Source(data, size, count, rows, copied)
+
+
+def _batch_size(batch_size: int | None) -> int:
     size = 32 if batch_size is None else int(batch_size)
     if size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-    fields = wanted.fields(labels, weights)
-    data = _native.arrays([(name, kind, array) for (name, kind), array in zip(fields, arrays)])
-    rows = len(arrays[0])
-    return Source(data, size, math.ceil(rows / size), rows, copied)
+    return size
+
+
+def _rows(arrays: list[np.ndarray], size: int, order: np.random.Generator | None) -> Callable[[], Iterator[list[np.ndarray]]]:
+    """Batches of arrays, in another order in every pass where one is given. The places of rows are made once, before the limit is counted."""
+    count = len(arrays[0])
+    places = None if order is None else np.arange(count)
+
+    def begin() -> Iterator[list[np.ndarray]]:
+        if order is not None and places is not None:
+            order.shuffle(places)
+        for at in range(0, count, size):
+            rows: Any = slice(at, at + size) if places is None else places[at : at + size].copy()
+            yield [array[rows] for array in arrays]
+
+    return begin
 
 
 @dataclass(frozen=True)
@@ -213,7 +255,7 @@ class Dataset:
 
 def from_files(wanted: Wanted, files: Dataset, *, batch_size: int | None, labels: bool) -> Source:
     """Files, of which the engine reads what it needs next."""
-    size = 32 if batch_size is None else int(batch_size)
+    size = _batch_size(batch_size)
     fields = wanted.fields(labels, False)
     n = len(wanted.inputs)
     shape = wanted.input_shapes[0]
@@ -249,30 +291,106 @@ def is_batches(x: Any) -> bool:
     return hasattr(x, "__next__") or hasattr(x, "__iter__") or hasattr(x, "__getitem__")
 
 
-def _passes(x: Any, steps: int | None) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
+def passes_of(x: Any) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
     """What gives the batches of a pass, how many those are, and whether every pass begins anew."""
-    import keras
-
-    if isinstance(x, keras.utils.PyDataset):
+    if hasattr(x, "num_batches") and hasattr(x, "on_epoch_end") and hasattr(x, "__getitem__"):
+        # A PyDataset of Keras, without which this works too.
         count = x.num_batches
-
-        def dataset() -> Iterator[Any]:
-            n = count if count is not None else steps
-            i = 0
-            while n is None or i < n:
-                yield x[i]
-                i += 1
-            x.on_epoch_end()
-
-        return dataset, count, True
+        return (lambda: map(x.__getitem__, itertools.count() if count is None else range(count))), count, True
     if hasattr(x, "__next__"):
         return (lambda: x), None, False
     try:
         count = len(x)
     except TypeError:
         count = None
+    if hasattr(x, "cardinality") and int(x.cardinality()) == -1:
+        return (lambda: iter(x)), math.inf, True  # type: ignore[return-value]
     # A tf.data.Dataset says -1 and -2 for what it does not know.
     return (lambda: iter(x)), count if count is None or count >= 0 else None, True
+
+
+def _ran_out(steps: int, count: int) -> None:
+    """What Keras says where an epoch has fewer batches than it should."""
+    warnings.warn(f"the data ran out: an epoch was to have {steps} batches and had {count}", stacklevel=2)
+
+
+class Turns:
+    """Batches in epochs. Without ``steps``, an epoch is a pass over the data. With them it has so many batches and goes on where the one before
+    ended; where a pass ends in its middle, it ends too, with a warning, and the next one begins anew. So does Keras."""
+
+    def __init__(
+        self, begin: Callable[[], Iterator[Any]], count: int | None, steps: int | None, is_anew: bool,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        self.begin, self.count, self.steps, self.is_anew, self.at_end = begin, count, steps, is_anew, at_end
+        self.iterator: Iterator[Any] | None = None
+        self.ahead: list[Any] = []
+        self.seen = 0
+
+    def peek(self) -> Any:
+        """The first batch, which is given again in its turn."""
+        self.iterator = iter(self.begin())
+        try:
+            self.ahead = [next(self.iterator)]
+        except StopIteration:
+            raise ValueError("the data has no batches") from None
+        return self.ahead[0]
+
+    def lengths(self, epochs: int) -> list[int] | None:
+        """How many batches each epoch has, where that is known."""
+        if self.count is None or self.steps is None:
+            return None
+        found, seen = [], 0
+        for _ in range(epochs):
+            length = min(self.steps, self.count - seen)
+            found.append(length)
+            seen = (seen + length) % self.count
+        return found
+
+    def _next(self) -> Any:
+        if self.ahead:
+            return self.ahead.pop()
+        if self.iterator is None:
+            self.iterator, self.seen = iter(self.begin()), 0
+        return next(self.iterator)
+
+    def epoch(self) -> Iterator[Any]:
+        """The batches of the next epoch."""
+        yield from self._epoch()
+        if self.at_end is not None:
+            self.at_end()
+
+    def _epoch(self) -> Iterator[Any]:
+        if self.steps is None:
+            if not self.ahead:
+                self.iterator = None
+            while True:
+                try:
+                    batch = self._next()
+                except StopIteration:
+                    self.iterator = None
+                    return
+                yield batch
+        n = 0
+        while n < self.steps:
+            if self.count is not None and self.seen >= self.count:
+                _ran_out(self.steps, n)
+                break
+            try:
+                batch = self._next()
+            except StopIteration:
+                if n == 0 and (not self.is_anew or self.seen == 0):
+                    raise ValueError(f"the data has ended, and an epoch of {self.steps} batches is still to come") from None
+                self.iterator = None
+                if n == 0:
+                    # It ended with the last epoch.
+                    continue
+                _ran_out(self.steps, n)
+                break
+            n, self.seen = n + 1, self.seen + 1
+            yield batch
+        if self.count is not None and self.seen >= self.count:
+            self.iterator, self.seen = None, 0
 
 
 def from_batches(
@@ -280,11 +398,14 @@ def from_batches(
     passes: int,
 ) -> tuple[Source, bool]:
     """Batches that come one after the other, and whether weights come with them. One batch is held at a time."""
-    begin, count, is_anew = _passes(x, steps)
-    if steps is not None and count is not None and steps > count:
-        raise ValueError(f"steps is {steps}, but a pass over the data has {count} batches")
-    if not is_anew and steps is None:
-        raise ValueError("a generator does not say where a pass ends; give steps_per_epoch (steps of an evaluation)")
+    begin, count, is_anew = passes_of(x)
+    if count == math.inf:
+        if steps is None:
+            raise ValueError("the dataset repeats without end; give steps_per_epoch (steps of an evaluation)")
+        count = None
+    if not is_anew and steps is None and passes > 1:
+        raise ValueError("a generator does not say where an epoch ends; give steps_per_epoch")
+    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_end", None))
 
     def parts(batch: Any) -> tuple[Any, Any, Any]:
         if isinstance(batch, (tuple, list)) and not (len(wanted.inputs) == len(batch) > 1 and not labels):
@@ -293,11 +414,7 @@ def from_batches(
             return (*batch, None, None)[:3]  # type: ignore[return-value]
         return batch, None, None
 
-    source = iter(begin())
-    try:
-        head = next(source)
-    except StopIteration:
-        raise ValueError("the data has no batches") from None
+    head = turns.peek()
     has_weight = parts(head)[2] is not None
     weighted = (has_weight or class_weight is not None) if weights is None else weights
     if has_weight and not weighted:
@@ -307,29 +424,6 @@ def from_batches(
         x, y, weight = parts(batch)
         return batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weighted)[0]
 
-    waiting: list[Any] = [head]
-    state = {"source": source, "is_first": True}
-
-    def make() -> Iterator[list[np.ndarray]]:
-        if not state["is_first"] and is_anew:
-            state["source"] = iter(begin())
-            waiting.clear()
-        state["is_first"] = False
-        n = 0
-        while steps is None or n < steps:
-            if waiting:
-                batch = waiting.pop()
-            else:
-                try:
-                    batch = next(state["source"])
-                except StopIteration:
-                    if steps is not None and n < steps:
-                        raise ValueError(f"the data ended after {n} batches of a pass of {steps}") from None
-                    return
-            yield arrays(batch)
-            n += 1
-
     first = arrays(head)
-    size = len(first[0])
-    data = _native.batches(wanted.fields(labels, weighted), first, make, passes)
-    return Source(data, size, steps if steps is not None else count, None), weighted
+    data = _native.batches(wanted.fields(labels, weighted), first, lambda: map(arrays, turns.epoch()), passes)
+    return Source(data, len(first[0]), steps if steps is not None else count, None, 0, turns.lengths(passes)), weighted

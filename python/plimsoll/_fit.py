@@ -50,15 +50,18 @@ class _Bound:
 
     def source(
         self, x: Any, y: Any, weight: Any, *, batch_size: int | None, steps: int | None, labels: bool,
-        class_weight: dict[int, float] | None = None, weights: bool | None = None, passes: int = 1,
+        class_weight: dict[int, float] | None = None, weights: bool | None = None, passes: int | None = None,
+        order: np.random.Generator | None = None,
     ) -> tuple[_data.Source, bool]:
-        """The data, and whether weights come with its samples."""
+        """The data, and whether weights come with its samples. ``passes`` are the epochs of a training; others have one."""
+        if steps is not None and steps < 1:
+            raise ValueError(f"steps is {steps}; it must be at least 1")
         if _data.is_batches(x):
             for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
                 if value is not None:
                     raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
             return _data.from_batches(
-                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes
+                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes or 1
             )
         if isinstance(x, _data.Dataset):
             for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
@@ -69,22 +72,19 @@ class _Bound:
             return _data.from_files(self.wanted, x, batch_size=batch_size, labels=labels), False
         weighted = (weight is not None or class_weight is not None) if weights is None else weights
         source = _data.from_arrays(
-            self.wanted, x, y, weight, batch_size=batch_size, labels=labels, class_weight=class_weight, weights=weighted
+            self.wanted, x, y, weight, batch_size=batch_size, labels=labels, class_weight=class_weight, weights=weighted,
+            steps=steps, order=order, passes=passes,
         )
-        if steps is not None and steps != source.steps:
-            raise ValueError(
-                f"steps is {steps}, and the arrays make {source.steps} batches of {source.batch_size}; a part of a pass is taken "
-                "of generators only, so slice the arrays instead"
-            )
         return source, weighted
 
 
 def _asked(
     source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
-    shuffle: bool = False, seed: int = 0, exact: str = "reassociated",
+    shuffle: bool = False, seed: int = 0, exact: str = "reassociated", validation: _data.Source | None = None,
 ) -> dict[str, Any]:
     return {
         "exact": exact,
+        "validation_batch_size": None if validation is None else validation.batch_size,
         "memory": _memory(memory),
         "device": device,
         "batch_size": source.batch_size if source else batch_size,
@@ -134,8 +134,10 @@ def plan(
         asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
         return Plan(_native.plan(bound.native, asked))
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
-    validation = _validation(bound, validation_data, source, weighted, None)
-    asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, exact=exact)
+    validation = _validation(bound, validation_data, source.batch_size, weighted, None)
+    asked = _asked(
+        source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, exact=exact, validation=validation
+    )
     return Plan(_native.plan(bound.native, asked, source.data, validation.data if validation else None))
 
 
@@ -144,29 +146,26 @@ def report(model: Any, x: Any = None, y: Any = None, **settings: Any) -> Report:
     return plan(model, x, y, **settings).report
 
 
+def _parts_of(validation_data: Any) -> tuple[Any, Any, Any] | None:
+    """Arrays for validation with their labels and weights; nothing of what comes in batches or files."""
+    if not isinstance(validation_data, (tuple, list)):
+        return None
+    if len(validation_data) not in (2, 3):
+        raise ValueError(f"validation_data has {len(validation_data)} parts; (x, y) or (x, y, sample_weight) belong there")
+    return (*validation_data, None)[:3]  # type: ignore[return-value]
+
+
 def _validation(
-    bound: _Bound, validation_data: Any, source: _data.Source, weighted: bool, steps: int | None
+    bound: _Bound, validation_data: Any, batch_size: int | None, weighted: bool, steps: int | None
 ) -> _data.Source | None:
     if validation_data is None:
         return None
-    if isinstance(validation_data, (tuple, list)):
-        if len(validation_data) not in (2, 3):
-            raise ValueError(f"validation_data has {len(validation_data)} parts; (x, y) or (x, y, sample_weight) belong there")
-        x, y, weight = (*validation_data, None)[:3]
-        # Where training samples bring weights and these do not, each counts once.
-        if weight is not None and not weighted:
-            raise ValueError("validation_data brings sample weights, and the training data has none; give it sample_weight too")
-        return _data.from_arrays(
-            bound.wanted, x, y, weight, batch_size=source.batch_size, labels=True, class_weight=None, weights=weighted
-        )
-    if isinstance(validation_data, _data.Dataset):
-        return bound.source(
-            validation_data, None, None, batch_size=source.batch_size, steps=None, labels=True, weights=weighted
-        )[0]
-    found, _ = _data.from_batches(
-        bound.wanted, validation_data, steps=steps, labels=True, class_weight=None, weights=weighted, passes=1
-    )
-    return found
+    parts = _parts_of(validation_data)
+    x, y, weight = (validation_data, None, None) if parts is None else parts
+    if _data.is_batches(x):
+        batch_size = None
+    # Where training samples bring weights and these do not, each counts once.
+    return bound.source(x, y, weight, batch_size=batch_size, steps=steps, labels=True, weights=weighted)[0]
 
 
 def _overrides(callback: Any, *names: str) -> bool:
@@ -180,6 +179,7 @@ def _overrides(callback: Any, *names: str) -> bool:
     return False
 
 
+_TEST_METHODS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 _STEP_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
 
@@ -214,19 +214,20 @@ def _checked(callbacks: Any) -> list[Any]:
                 raise ValueError(f"the callback {name} is not supported; {instead}")
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks has {type(callback).__name__}, which is no keras.callbacks.Callback")
-        for name in ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end"):
-            if _overrides(callback, name) and not type(callback).__module__.startswith("keras."):
-                warnings.warn(f"{type(callback).__name__}.{name} is not called in a validation of plimsoll.fit", stacklevel=4)
     return listed
 
 
 class _Told:
     """Hands what happens in a run on to Keras's callbacks."""
 
-    def __init__(self, model: Any, callbacks: Any, epochs: int, initial_epoch: int, steps: int | None) -> None:
-        self.model, self.callbacks, self.epochs, self.first, self.steps = model, callbacks, epochs, initial_epoch, steps
+    def __init__(
+        self, model: Any, callbacks: Any, epochs: int, initial_epoch: int, source: _data.Source, validation_freq: int | list[int]
+    ) -> None:
+        self.model, self.callbacks, self.epochs, self.first = model, callbacks, epochs, initial_epoch
+        self.source, self.validation_freq = source, validation_freq
         self.plan: Plan | None = None
         self.logs: dict[str, float] = {}
+        self.samples_s: list[float] = []
         self.in_epoch: tuple[int, dict[str, float]] | None = None
 
     def begin(self, parts: dict[str, Any]) -> None:
@@ -256,18 +257,30 @@ class _Told:
             self.in_epoch = (self.in_epoch[0], logs)
         self.callbacks.on_train_batch_end(number, logs)
         stops = bool(self.model.stop_training)
-        if not stops and (self.steps is None or number + 1 < self.steps):
+        steps = self.source.steps
+        if self.source.lengths is not None and self.in_epoch is not None:
+            steps = self.source.lengths[self.in_epoch[0] - self.first]
+        if not stops and (steps is None or number + 1 < steps):
             self.callbacks.on_train_batch_begin(number + 1)
         return stops, self._rate()
 
-    def epoch(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
+    def epoch(self, number: int, logs: dict[str, float], samples_s: float) -> tuple[bool, float | None]:
         epoch = self.first + number
+        self.samples_s.append(samples_s)
         self.in_epoch, self.logs = None, logs
         self.callbacks.on_epoch_end(epoch, logs)
         stops = bool(self.model.stop_training)
         if not stops and epoch + 1 < self.epochs:
             self._begin_epoch(epoch + 1)
         return stops, self._rate()
+
+    def validates(self, number: int) -> bool:
+        """Whether an epoch is followed by a validation."""
+        epoch, every = self.first + number + 1, self.validation_freq
+        return epoch % every == 0 if isinstance(every, int) else epoch in every
+
+    def test(self, batches: int | None, logs: dict[str, float]) -> None:
+        _tell_test(self.callbacks, batches, logs)
 
     def notice(self, text: str) -> None:
         notice = json.loads(text)
@@ -288,11 +301,30 @@ class _Told:
         self.callbacks.on_train_end(self.logs)
 
 
+def _tell_test(callbacks: Any, batches: int | None, logs: dict[str, float]) -> None:
+    """Hands the batches of an evaluation on to Keras's callbacks: none yet, so many, or that it is over."""
+    if batches is None:
+        callbacks.on_test_end(logs)
+    elif batches == 0:
+        callbacks.on_test_begin()
+    else:
+        callbacks.on_test_batch_begin(batches - 1)
+        callbacks.on_test_batch_end(batches - 1, logs)
+
+
+def _validated_every(validation_freq: Any) -> int | list[int]:
+    """After which epochs a validation is wanted, as Keras takes it."""
+    if isinstance(validation_freq, (list, tuple, set)):
+        return [int(epoch) for epoch in validation_freq]
+    if not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
+        raise ValueError(f"validation_freq is {validation_freq!r}; a number from 1 on or a list of epochs belongs there")
+    return int(validation_freq)
+
+
 def fit(
     model: Any,
     x: Any = None,
     y: Any = None,
-    *,
     batch_size: int | None = None,
     epochs: int = 1,
     verbose: str | int = "auto",
@@ -305,6 +337,9 @@ def fit(
     initial_epoch: int = 0,
     steps_per_epoch: int | None = None,
     validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | list[int] = 1,
+    *,
     memory: str | int | None = None,
     device: str = "cpu",
     precision: str | None = None,
@@ -330,7 +365,7 @@ def fit(
     All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays; what comes in batches keeps its order.
 
     Returns:
-        Keras's ``History``, with the plan of the run as ``history.plan``.
+        Keras's ``History``, with the plan of the run as ``history.plan`` and the samples a second of every epoch as ``history.samples_s``.
 
     Raises:
         MemoryLimitError: no plan keeps to the limit; nothing was trained.
@@ -339,12 +374,13 @@ def fit(
 
     if not 0.0 <= validation_split < 1.0:
         raise ValueError(f"validation_split is {validation_split}; it must be at least 0 and below 1")
+    if steps_per_epoch is not None and steps_per_epoch < 1:
+        raise ValueError(f"steps_per_epoch is {steps_per_epoch}; it must be at least 1")
     if initial_epoch >= epochs:
         raise ValueError(f"initial_epoch is {initial_epoch} and epochs is {epochs}; there is no epoch to train")
     if class_weight is not None and sample_weight is not None:
         raise ValueError("class_weight and sample_weight cannot both be given")
-    if validation_steps is not None and not _data.is_batches(validation_data):
-        raise ValueError("validation_steps is for validation data that comes in batches; slice the arrays instead")
+    every = _validated_every(validation_freq)
     listed = _checked(callbacks)
     if validation_split and validation_data is None:
         if _data.is_batches(x) or isinstance(x, _data.Dataset):
@@ -352,27 +388,37 @@ def fit(
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
     _warn(bound)
+    seed = int(np.random.randint(2**31)) if seed is None else int(seed)
+    parts = _parts_of(validation_data)
+    # Where samples for validation bring weights, those of the training count once each.
+    is_weighed = parts is not None and parts[2] is not None
     source, weighted = bound.source(
         x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, labels=True, class_weight=class_weight,
-        passes=epochs - initial_epoch,
+        weights=True if is_weighed and not _data.is_batches(x) else None, passes=epochs - initial_epoch,
+        order=np.random.default_rng(seed) if shuffle else None,
     )
-    if validation_data is not None and isinstance(validation_data, tuple) and not weighted:
-        validation_data = tuple(part for part in validation_data if part is not None)
-    validation = _validation(bound, validation_data, source, weighted, validation_steps)
+    if is_weighed and not weighted:
+        raise ValueError("validation_data brings sample weights, and the training data in batches has none; let the batches bring weights too")
+    if validation_batch_size is not None and (validation_data is None or _data.is_batches(validation_data)):
+        raise ValueError("validation_batch_size is for validation data in arrays or files")
+    if validation_steps is not None and validation_data is None:
+        raise ValueError("validation_steps is given, and there is no validation_data")
+    validation = _validation(bound, validation_data, validation_batch_size or source.batch_size, weighted, validation_steps)
     verbose = 1 if verbose == "auto" else int(verbose)
     told_to = keras.callbacks.CallbackList(
         listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
     )
-    told = _Told(model, told_to, epochs, initial_epoch, source.steps)
+    told = _Told(model, told_to, epochs, initial_epoch, source, every)
     wants = {
         "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) for callback in listed),
         "step_weights": any(_reads_weights(callback) for callback in listed),
         "epoch_weights": bool(listed),
+        "validates": every != 1,
+        "tests": any(_overrides(callback, *_TEST_METHODS) for callback in listed),
     }
-    seed = int(np.random.randint(2**31)) if seed is None else int(seed)
     asked = _asked(
         source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed,
-        exact=exact,
+        exact=exact, validation=validation,
     )
     _native.fit(
         bound.native, asked, source.data, epochs - initial_epoch, told, wants,
@@ -383,25 +429,49 @@ def fit(
         model.optimizer.finalize_variable_values(model.trainable_variables)
     told.end()
     history = model.history
-    history.plan = told.plan
+    history.plan, history.samples_s = told.plan, told.samples_s
     return history
+
+
+class _ToldOfTest:
+    """Hands the batches of an evaluation on to Keras's callbacks."""
+
+    def __init__(self, callbacks: Any) -> None:
+        self.callbacks = callbacks
+
+    def test(self, batches: int | None, logs: dict[str, float]) -> None:
+        _tell_test(self.callbacks, batches, logs)
+
+
+def _listeners(model: Any, callbacks: Any, verbose: str | int, steps: int | None) -> Any:
+    """Keras's callbacks for an evaluation or a prediction; none where nobody listens."""
+    import keras
+
+    listed, verbose = _checked(callbacks), 1 if verbose == "auto" else int(verbose)
+    if not listed and not verbose:
+        return None
+    return keras.callbacks.CallbackList(listed, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=model)
 
 
 def evaluate(
     model: Any,
     x: Any = None,
     y: Any = None,
-    *,
     batch_size: int | None = None,
     verbose: str | int = "auto",
     sample_weight: Any = None,
     steps: int | None = None,
+    callbacks: Any = None,
     return_dict: bool = False,
+    *,
     memory: str | int | None = None,
     device: str = "cpu",
     precision: str | None = None,
 ) -> Any:
     """The loss and the metrics of a compiled Keras model on data, inside a memory limit: ``model.evaluate`` with ``memory=``.
+
+    >>> plimsoll.evaluate(model, x, y, verbose=0, memory="1GiB", return_dict=True)["loss"] > 0
+    True
 
     Returns:
         The loss, or a list of it and the metrics; with ``return_dict`` all of them by name.
@@ -409,9 +479,9 @@ def evaluate(
     bound = _Bound(model, x, trained=False, labels=True, precision=precision)
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
-    found = _native.evaluate(bound.native, asked, source.data)
-    if verbose not in (0, "auto"):
-        print(" - ".join(f"{name}: {value:.4f}" for name, value in found))
+    told_to = _listeners(model, callbacks, verbose, source.steps)
+    wants = {"steps": False, "step_weights": False, "epoch_weights": False, "validates": False, "tests": told_to is not None}
+    found = _native.evaluate(bound.native, asked, source.data, _ToldOfTest(told_to), wants)
     if return_dict:
         return dict(found)
     values = [value for _, value in found]
@@ -421,22 +491,36 @@ def evaluate(
 class _Rows:
     """Takes predictions batch by batch into arrays that are made once, where the number of samples is known."""
 
-    def __init__(self, samples: int | None) -> None:
-        self.samples, self.at = samples, 0
+    def __init__(self, source: _data.Source, callbacks: Any) -> None:
+        self.samples, self.size, self.at = source.samples, source.batch_size, 0
+        self.callbacks, self.batch, self.pieces = callbacks, 0, 0
         self.arrays: list[np.ndarray] = []
         self.parts: list[list[np.ndarray]] = []
 
     def __call__(self, outputs: list[tuple[str, list[int], bytes]]) -> None:
         batch = [np.frombuffer(value, dtype=dtype).reshape(shape) for dtype, shape, value in outputs]
+        rows = len(batch[0])
+        if self.callbacks is not None and self.pieces == 0:
+            self.callbacks.on_predict_batch_begin(self.batch)
         if self.samples is None:
             self.parts.append(batch)
-            return
-        if not self.arrays:
-            self.arrays = [np.empty((self.samples, *part.shape[1:]), part.dtype) for part in batch]
-        rows = len(batch[0])
-        for array, part in zip(self.arrays, batch):
-            array[self.at : self.at + rows] = part
+        else:
+            if not self.arrays:
+                self.arrays = [np.empty((self.samples, *part.shape[1:]), part.dtype) for part in batch]
+            for array, part in zip(self.arrays, batch):
+                array[self.at : self.at + rows] = part
         self.at += rows
+        self.pieces += rows
+        # A batch that does not fit comes in pieces.
+        if self.pieces >= self.size:
+            self.end_batch(batch if rows == self.pieces else None)
+
+    def end_batch(self, batch: list[np.ndarray] | None = None) -> None:
+        if self.callbacks is not None and self.pieces:
+            if batch is None:
+                batch = [array[self.at - self.pieces : self.at] for array in self.all()]
+            self.callbacks.on_predict_batch_end(self.batch, {"outputs": batch[0] if len(batch) == 1 else batch})
+        self.batch, self.pieces = self.batch + 1, 0
 
     def all(self) -> list[np.ndarray]:
         if self.samples is None:
@@ -447,9 +531,11 @@ class _Rows:
 def predict(
     model: Any,
     x: Any,
-    *,
     batch_size: int | None = None,
+    verbose: str | int = "auto",
     steps: int | None = None,
+    callbacks: Any = None,
+    *,
     memory: str | int | None = None,
     device: str = "cpu",
     precision: str | None = None,
@@ -457,14 +543,23 @@ def predict(
     """What a Keras model makes of data, inside a memory limit: ``model.predict`` with ``memory=``.
 
     Where a whole batch does not fit, fewer samples run at a time. What is returned is yours and not counted in the limit.
+
+    >>> plimsoll.predict(model, x, verbose=0, memory="1GiB").shape
+    (64, 3)
     """
     import keras
 
     bound = _Bound(model, x, trained=False, labels=False, precision=precision)
     source, _ = bound.source(x, None, None, batch_size=batch_size, steps=steps, labels=False, weights=False)
-    rows = _Rows(source.samples)
+    told_to = _listeners(model, callbacks, verbose, source.steps)
+    rows = _Rows(source, told_to)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=False)
+    if told_to is not None:
+        told_to.on_predict_begin()
     _native.predict(bound.native, asked, source.data, rows)
+    if told_to is not None:
+        rows.end_batch()
+        told_to.on_predict_end()
     outputs = rows.all()
     structure = getattr(model, "_outputs_struct", None)
     if structure is not None:

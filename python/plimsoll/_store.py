@@ -148,6 +148,10 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
 
     if not isinstance(model, keras.Model):
         raise TypeError(f"a Keras model belongs here, not {type(model).__name__}")
+    for method in ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics", "call"):
+        of = next(kind for kind in type(model).__mro__ if method in vars(kind))
+        if not of.__module__.startswith("keras."):
+            raise PlimsollError(f"the class {of.__name__} of the model {model.name} has its own {method}, which is not followed here")
     if not model.built:
         raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
     if trained:

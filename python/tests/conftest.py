@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 
 import pytest
@@ -11,30 +12,56 @@ import pytest
 # The machine's own cache of kernel times is not for tests.
 os.environ.setdefault("PLIMSOLL_CACHE", tempfile.mkdtemp(prefix="plimsoll-python-tests-"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if not any("on_a_card" in word for word in sys.argv):
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-HAS_KERAS = importlib.util.find_spec("keras") is not None
+
+def _no_card() -> str | None:
+    import plimsoll
+
+    try:
+        plimsoll.Tensor([1.0], device="cuda")
+    except plimsoll.PlimsollError as error:
+        return str(error).split("\n")[0]
+    return None
+
+
+def _missing(module: str) -> str | None:
+    return None if importlib.util.find_spec(module) is not None else f"Python cannot import {module}"
+
+
+#: What each group needs, and why it is not there.
+GROUPS = {
+    "keras": ("needs Keras and one of its backends", lambda: _missing("keras")),
+    "card": ("needs a card", _no_card),
+    "notebook": ("needs nbclient and a kernel of Python", lambda: _missing("nbclient") or _missing("ipykernel")),
+}
+_WHY: dict[str, str | None] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "keras: needs Keras and one of its backends")
+    for name, (needs, _) in GROUPS.items():
+        config.addinivalue_line("markers", f"{name}: {needs}")
 
 
-def _log(state: str, test: str, why: str = "") -> None:
+def _log(group: str, state: str, test: str, why: str = "") -> None:
     path = os.environ.get("PLIMSOLL_TEST_LOG")
     if path:
         with open(path, "a", encoding="utf-8") as log:
-            log.write(f"keras\t{state}\t{test}\t{why}\n")
+            log.write(f"{group}\t{state}\t{test}\t{why}\n")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("keras") is None:
-        return
-    if HAS_KERAS:
-        _log("ran", item.name)
-        return
-    why = "Python cannot import keras"
-    _log("absent", item.name, why)
-    if "keras" in os.environ.get("PLIMSOLL_REQUIRE", "").split(","):
-        pytest.fail(f"group keras is required, and {why}")
-    pytest.skip(why)
+    for group, (_, absent) in GROUPS.items():
+        if item.get_closest_marker(group) is None:
+            continue
+        if group not in _WHY:
+            _WHY[group] = absent()
+        why = _WHY[group]
+        if why is None:
+            _log(group, "ran", item.name)
+            continue
+        _log(group, "absent", item.name, why)
+        if group in os.environ.get("PLIMSOLL_REQUIRE", "").split(","):
+            pytest.fail(f"group {group} is required, and {why}")
+        pytest.skip(why)

@@ -117,6 +117,80 @@ def frozen_base(n: int) -> tuple[Any, Any, Any]:
     return model, _numbers(1, n, 8, 8, 3), np.eye(4, dtype=np.float32)[_classes(2, n, 4)]
 
 
+def siamese(n: int) -> tuple[Any, Any, Any]:
+    """Two pictures through one tower: are they of the same kind? By the distance of what it makes of them."""
+    import keras
+    from keras import layers
+
+    picture = keras.Input((8, 8, 1))
+    x = layers.Conv2D(4, 3, activation="relu")(picture)
+    x = layers.Dense(6)(layers.Flatten()(layers.MaxPooling2D()(x)))
+    tower = keras.Model(picture, layers.UnitNormalization()(x), name="tower")
+    a, b = keras.Input((8, 8, 1), name="a"), keras.Input((8, 8, 1), name="b")
+    apart = keras.ops.sum(keras.ops.square(tower(a) - tower(b)), axis=-1, keepdims=True)
+    model = keras.Model({"a": a, "b": b}, layers.Dense(1, activation="sigmoid")(apart), name="siamese")
+    model.compile(keras.optimizers.Adam(1e-2, clipnorm=1.0), "binary_crossentropy", metrics=["accuracy"])
+    return model, {"a": _numbers(1, n, 8, 8, 1), "b": _numbers(2, n, 8, 8, 1)}, _classes(3, n, 2).astype(np.float32)
+
+
+def seq2seq(n: int) -> tuple[Any, Any, Any]:
+    """Sentences of several lengths into others: an encoder whose state begins a decoder, with masks where sentences end.
+
+    With SGD, as :func:`recurrent`.
+    """
+    import keras
+    from keras import layers
+
+    source, target = keras.Input((6,), dtype="int32", name="source"), keras.Input((5,), dtype="int32", name="target")
+    _, h, c = layers.LSTM(8, return_state=True, name="encoder")(layers.Embedding(12, 5, mask_zero=True)(source))
+    x = layers.LSTM(8, return_sequences=True, name="decoder")(layers.Embedding(14, 5, mask_zero=True)(target), initial_state=[h, c])
+    model = keras.Model([source, target], layers.Dense(14)(x), name="seq2seq")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.3, momentum=0.8), loss)
+
+    def sentences(seed: int, length: int, words: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        kept = np.arange(length) < rng.integers(1, length + 1, n)[:, None]
+        return rng.integers(1, words, (n, length)) * kept
+
+    given = sentences(2, 5, 14)
+    return model, [sentences(1, 6, 12), given], np.roll(given, -1, axis=1)
+
+
+def mixed_float16(n: int) -> tuple[Any, Any, Any]:
+    """Computed in half precision, kept in single, with a scaled loss."""
+    import keras
+    from keras import layers
+
+    half = "mixed_float16"
+    x = keras.Input((8, 8, 3))
+    y = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu", dtype=half)(x)
+    y = layers.GlobalAveragePooling2D(dtype=half)(layers.Conv2D(8, 3, padding="same", activation="relu", dtype=half)(y))
+    model = keras.Model(x, layers.Dense(4, activation="softmax", dtype="float32")(y), name="mixed_float16")
+    optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(1e-3))
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, _numbers(1, n, 8, 8, 3), _classes(2, n, 4)
+
+
+def continued(n: int) -> tuple[Any, Any, Any]:
+    """A model that Keras has trained and saved, and that goes on from its file with the optimizer's state."""
+    import os
+    import tempfile
+
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(9, activation="swish"), layers.Dropout(0.0), layers.Dense(1)], name="continued")
+    model.compile(keras.optimizers.Nadam(1e-2), "huber", metrics=["mse"])
+    x, y = _numbers(1, n, 6), _numbers(2, n, 1)
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        return keras.models.load_model(path), x, y
+
+
 def recurrent(n: int) -> tuple[Any, Any, Any]:
     """Tokens through an embedding and a GRU, with a schedule for the learning rate.
 
@@ -134,4 +208,7 @@ def recurrent(n: int) -> tuple[Any, Any, Any]:
     return model, _classes(1, n * 7, 20).reshape(n, 7), _classes(2, n, 3)
 
 
-ALL: list[Callable[[int], tuple[Any, Any, Any]]] = [multi_input, shared, nested, unet, autoencoder, frozen_base, recurrent]
+#: As people write them, and one with a schedule.
+ALL: list[Callable[[int], tuple[Any, Any, Any]]] = [
+    multi_input, shared, nested, siamese, seq2seq, unet, autoencoder, mixed_float16, frozen_base, continued, recurrent,
+]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -328,12 +330,16 @@ def test_what_is_not_supported_is_refused_by_name():
 
     x, y = data()
     fit = lambda **more: plimsoll.fit(classifier(), x, y, verbose=0, **more)
-    with pytest.raises(TypeError, match="validation_freq"):
-        fit(validation_freq=2)
+    with pytest.raises(ValueError, match="validation_freq is 0"):
+        fit(validation_freq=0)
+    with pytest.raises(ValueError, match="validation_batch_size is for"):
+        fit(validation_batch_size=4)
     with pytest.raises(ValueError, match="BackupAndRestore"):
         fit(callbacks=[keras.callbacks.BackupAndRestore("folder")])
-    with pytest.raises(ValueError, match="steps is 2"):
-        fit(steps_per_epoch=2, batch_size=BATCH)
+    with pytest.raises(ValueError, match="steps_per_epoch is 0"):
+        fit(steps_per_epoch=0, batch_size=BATCH)
+    with pytest.raises(ValueError, match="for all outputs"):
+        fit(sample_weight=[np.ones(N)])
     with pytest.raises(ValueError, match="validation_split is 1.5"):
         fit(validation_split=1.5)
     with pytest.raises(ValueError, match="cannot both"):
@@ -349,7 +355,7 @@ def test_what_is_not_supported_is_refused_by_name():
     with pytest.raises(ValueError, match="no labels"):
         plimsoll.fit(classifier(), x, verbose=0)
     with pytest.raises(ValueError, match="steps_per_epoch"):
-        plimsoll.fit(classifier(), forever(x, y), verbose=0)
+        plimsoll.fit(classifier(), forever(x, y), epochs=2, verbose=0)
     with pytest.raises(TypeError, match="no keras.callbacks.Callback"):
         fit(callbacks=[print])
     bad = x.copy()
@@ -363,6 +369,172 @@ def test_what_is_not_supported_is_refused_by_name():
         odd = keras.Sequential([keras.Input((5,)), keras.layers.Lambda(lambda x: x * 2)])
         odd.compile("adam", "mse")
         plimsoll.fit(odd, x, x, verbose=0)
+
+
+def quietly(run):
+    """What Keras and we say where data runs out is not for here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run()
+
+
+@pytest.mark.parametrize("steps", [2, 4, 6, 9])
+def test_steps_of_an_epoch_go_on_through_arrays_as_in_keras(steps):
+    x, y = data(N - 3)
+    how = dict(epochs=5, steps_per_epoch=steps, **QUIET)
+    theirs, ours = classifier(), classifier()
+    expected = quietly(lambda: theirs.fit(x, y, **how))
+    found = quietly(lambda: plimsoll.fit(ours, x, y, **how))
+    same(found, expected)
+    assert int(np.asarray(ours.optimizer.iterations)) == int(np.asarray(theirs.optimizer.iterations))
+    if steps > 6:
+        with pytest.warns(UserWarning, match="ran out"):
+            plimsoll.fit(ours, x, y, **how)
+
+
+def test_shuffled_steps_of_arrays_see_every_sample_once_a_pass():
+    import keras
+
+    x = np.arange(N, dtype=np.float32)[:, None]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    run = lambda seed: plimsoll.fit(model, x, x, batch_size=BATCH, steps_per_epoch=2, epochs=3, verbose=0, seed=seed).history["loss"]
+    losses = run(1)
+    assert np.mean(losses) == pytest.approx((x**2).mean(), rel=1e-5) and losses == run(1) != run(2)
+
+
+def test_steps_of_datasets_go_on_where_the_last_epoch_ended():
+    tf = pytest.importorskip("tensorflow")
+    x, y = data()
+    made = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    how = dict(epochs=4, steps_per_epoch=4, verbose=0)
+    same(quietly(lambda: plimsoll.fit(classifier(), made, **how)), quietly(lambda: classifier().fit(made, **how)))
+    same(plimsoll.fit(classifier(), made.repeat(), **how), classifier().fit(made.repeat(), **how))
+    with pytest.raises(ValueError, match="without end"):
+        plimsoll.fit(classifier(), made.repeat(), verbose=0)
+
+
+def test_validation_every_few_epochs_in_batches_of_its_own():
+    x, y = data()
+    for more in (dict(validation_freq=2), dict(validation_freq=[1, 3]), dict(validation_batch_size=5), dict(validation_steps=2, validation_batch_size=4)):
+        how = dict(epochs=4, validation_data=data(20, 1), **more, **QUIET)
+        same(plimsoll.fit(classifier(), x, y, **how), classifier().fit(x, y, **how))
+
+
+def test_weights_of_the_validation_alone():
+    x, y = data()
+    how = dict(epochs=2, validation_data=(*data(20, 1), np.linspace(0, 2, 20)), **QUIET)
+    same(plimsoll.fit(classifier(), x, y, **how), classifier().fit(x, y, **how))
+
+
+def test_a_generator_that_ends_is_one_epoch():
+    x, y = data()
+    same(plimsoll.fit(classifier(), batches(x, y), verbose=0), classifier().fit(x, y, **QUIET))
+    one, two = classifier(), classifier()
+    np.testing.assert_allclose(plimsoll.evaluate(one, batches(x, y), verbose=0), two.evaluate(batches(x, y), verbose=0), atol=1e-5)
+    with pytest.raises(ValueError, match="has ended"):
+        plimsoll.fit(classifier(), batches(x, y), steps_per_epoch=6, epochs=2, verbose=0)
+
+
+def test_steps_of_evaluations_and_predictions():
+    x, y = data()
+    for n in (2, 99):
+        how = dict(batch_size=BATCH, steps=n, verbose=0)
+        by_keras = quietly(lambda: classifier().evaluate(x, y, **how))
+        np.testing.assert_allclose(quietly(lambda: plimsoll.evaluate(classifier(), x, y, **how)), by_keras, atol=1e-5)
+        by_keras = quietly(lambda: classifier().predict(x, **how))
+        np.testing.assert_allclose(quietly(lambda: plimsoll.predict(classifier(), x, **how)), by_keras, atol=1e-5)
+
+
+def test_callbacks_of_evaluations_validations_and_predictions():
+    import keras
+
+    def follower():
+        seen = []
+
+        class Follower(keras.callbacks.Callback):
+            def on_test_begin(self, logs=None):
+                seen.append("test")
+
+            def on_test_batch_begin(self, batch, logs=None):
+                seen.append(f"batch {batch}")
+
+            def on_test_batch_end(self, batch, logs=None):
+                seen.append((batch, sorted(logs), round(float(logs["loss"]), 3)))
+
+            def on_test_end(self, logs=None):
+                seen.append(sorted(logs))
+
+            def on_predict_batch_begin(self, batch, logs=None):
+                seen.append(f"predicts {batch}")
+
+            def on_predict_batch_end(self, batch, logs=None):
+                seen.append((batch, np.asarray(logs["outputs"]).shape))
+
+            def on_predict_end(self, logs=None):
+                seen.append("predicted")
+
+        return Follower(), seen
+
+    x, y = data(20)
+
+    def run(fit, evaluate, predict):
+        callback, seen = follower()
+        model = classifier()
+        fit(model, x, y, validation_data=(x, y), callbacks=[callback], **QUIET)
+        evaluate(model, x, y, batch_size=BATCH, verbose=0, callbacks=[callback])
+        predict(model, x, batch_size=BATCH, verbose=0, callbacks=[callback])
+        return seen
+
+    named = lambda name: lambda model, *a, **k: getattr(model, name)(*a, **k)
+    assert run(plimsoll.fit, plimsoll.evaluate, plimsoll.predict) == run(named("fit"), named("evaluate"), named("predict"))
+
+
+def test_arguments_may_be_given_by_their_place_as_in_keras():
+    x, y = data()
+    same(plimsoll.fit(classifier(), x, y, BATCH, 2, 0, shuffle=False), classifier().fit(x, y, BATCH, 2, 0, shuffle=False))
+    np.testing.assert_allclose(plimsoll.evaluate(classifier(), x, y, BATCH, 0), classifier().evaluate(x, y, BATCH, 0), atol=1e-5)
+
+
+def test_a_callback_cannot_begin_another_run_and_the_first_one_says_so():
+    import keras
+
+    x, y = data()
+    other = classifier()
+
+    class Again(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            plimsoll.fit(other, x, y, **QUIET)
+
+    model = classifier()
+    with pytest.raises(plimsoll.PlimsollError, match="another call of plimsoll is under way"):
+        plimsoll.fit(model, x, y, callbacks=[Again()], **QUIET)
+    assert int(np.asarray(model.optimizer.iterations)) == N // BATCH, "it has what was trained"
+    plimsoll.fit(other, x, y, **QUIET)
+
+
+def test_data_of_other_kinds_is_refused_by_name():
+    x, y = data()
+    for wrong, why in ((x.astype(object), "object"), (x.astype("complex64"), "complex64"), (np.array(["a"] * N), "<U1"), (x[:0], "no samples")):
+        with pytest.raises((TypeError, ValueError), match=why):
+            plimsoll.fit(classifier(), wrong, y[: len(wrong)], verbose=0)
+    with pytest.raises(ValueError, match="45, 48 samples"):
+        plimsoll.fit(classifier(), x, y[:45], verbose=0)
+
+
+def test_a_training_step_of_ones_own_is_refused_and_not_left_out():
+    import keras
+
+    class Own(keras.Model):
+        def train_step(self, data):
+            raise NotImplementedError
+
+    x, y = data()
+    made = keras.Input((5,))
+    model = Own(made, keras.layers.Dense(3)(made))
+    model.compile("sgd", "mse")
+    with pytest.raises(plimsoll.PlimsollError, match="train_step|Own"):
+        plimsoll.fit(model, x, y, verbose=0)
 
 
 def test_plans_and_reports_can_be_looked_at(tmp_path):

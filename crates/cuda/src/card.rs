@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
+use plimsoll_device::backend::Meeting;
 
 use crate::compile::Cache;
 use crate::error::Error;
@@ -200,6 +201,18 @@ impl Card {
     pub(crate) fn enter(&self) -> Result<(), Error> {
         // SAFETY: the context lives as long as the card.
         unsafe { cu!(cuCtxSetCurrent(self.context)) }
+    }
+
+    /// Waits for the work of all streams, other libraries' too: they share the card's primary context.
+    pub(crate) fn synchronize_all(&self) -> Result<(), Error> {
+        self.enter()?;
+        // SAFETY: the context is current.
+        unsafe { cu!(cuCtxSynchronize()) }
+    }
+
+    /// The card as other libraries of the process know it.
+    pub(crate) fn meeting(&self) -> Meeting {
+        Meeting { ordinal: self.device, stream: self.stream as usize }
     }
 
     /// Whether everything on the stream is done. A card that has failed is not at work either; the next wait says why.

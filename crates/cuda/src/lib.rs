@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_device::backend::{
-    self, Backend, Call, Fault, HostArena, HostBlock, Operand, Recording, Speed, Unsupported,
+    self, Backend, Call, Fault, HostArena, HostBlock, Meeting, Operand, Recording, Speed, Unsupported,
 };
 use plimsoll_device::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
 use plimsoll_graph::{Op, Type};
@@ -443,6 +443,20 @@ impl Backend for Cuda {
 
     fn synchronize(&self) -> Result<(), Fault> {
         Cuda::synchronize(self).map_err(Error::into_fault)
+    }
+
+    fn synchronize_all(&self) -> Result<(), Fault> {
+        match &self.0.engine {
+            Engine::Card(card) => card.synchronize_all().map_err(Error::into_fault),
+            Engine::Host(_) => Cuda::synchronize(self).map_err(Error::into_fault),
+        }
+    }
+
+    fn meeting(&self) -> Option<Meeting> {
+        match &self.0.engine {
+            Engine::Card(card) => Some(card.meeting()),
+            Engine::Host(_) => None,
+        }
     }
 
     fn trim(&self) -> Result<(), Fault> {

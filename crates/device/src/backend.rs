@@ -166,6 +166,15 @@ impl Link {
     }
 }
 
+/// Where libraries of one process meet on a card, as CUDA names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The number of the card.
+    pub ordinal: i32,
+    /// The stream on which the engine's work is queued.
+    pub stream: usize,
+}
+
 /// A device that runs ops.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// The device's name, as it stands in logs: `cpu`.
@@ -288,6 +297,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What a kernel refused since the last wait.
     fn synchronize(&self) -> Result<(), Fault> {
         Ok(())
+    }
+
+    /// Waits for all work on the device, that of other libraries of the process too.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    fn synchronize_all(&self) -> Result<(), Fault> {
+        self.synchronize()
+    }
+
+    /// Where other libraries of the process meet the device; none where its memory is the host's, or nobody else's.
+    fn meeting(&self) -> Option<Meeting> {
+        None
     }
 
     /// Whether all that was run is done, without waiting for it: where the device does not say, it is.

@@ -3,8 +3,8 @@
 #[doc(inline)]
 pub use plimsoll_train::{
     Apart, BatchSizes, BestCheckpoint, BestEpoch, Callback, Checkpoint, Checkpoints, CsvLog, DataTerms,
-    EarlyStopping, Ended, EpochEvent, EpochMemory, EpochTime, Epochs, Error, Eta, Evaluation, Fault, History,
-    JsonLines, Left, LiveModel, Norms, Notice, NoticeLog, Parity, PassValues, Prediction, Progress,
-    ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan, SizedPlan, StepEvent,
-    StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
+    EarlyStopping, Ended, EpochEvent, EpochMemory, EpochTime, Epochs, Error, Eta, Evaluating, Evaluation,
+    Fault, History, JsonLines, Left, LiveModel, Norms, Notice, NoticeLog, Parity, PassValues, Prediction,
+    Progress, ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan, SizedPlan,
+    StepEvent, StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
 };

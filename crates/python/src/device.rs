@@ -10,6 +10,8 @@ use crate::errors::Failure;
 /// The device of a name: `cpu`, `cuda`, `cuda:1`.
 pub fn device(name: &str) -> Result<Device, Failure> {
     static DEVICES: Mutex<Option<HashMap<String, Device>>> = Mutex::new(None);
+    // Both are the same card, and tensors of two devices do not go together.
+    let name = if name == "cuda" { "cuda:0" } else { name };
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     let devices = devices.get_or_insert_default();
     if let Some(known) = devices.get(name) {

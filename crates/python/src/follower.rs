@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll::internals::train::LiveModel as Training;
 use plimsoll::prelude::Callback;
-use plimsoll::train::{EpochEvent, Error, Notice, Result, RunPlan, StepEvent, Verdict};
+use plimsoll::train::{EpochEvent, Error, Evaluating, Notice, Result, RunPlan, StepEvent, Verdict};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -30,13 +30,19 @@ pub struct Wants {
     /// With the weights of that epoch in the Keras model.
     #[pyo3(item)]
     epoch_weights: bool,
+    /// Whether each epoch is to be followed by a validation.
+    #[pyo3(item)]
+    validates: bool,
+    /// Of every evaluation, and its batches.
+    #[pyo3(item)]
+    tests: bool,
 }
 
 /// Who is told of a run, and of what: another one in each run of a trainer.
 pub type Listener = Arc<Mutex<Option<(Py<PyAny>, Wants)>>>;
 
-/// Follows a run for Python. `told` has `begin(plan)`, `step(number, logs)`, `epoch(number, logs)` and `notice(text)`; `step` and `epoch`
-/// return whether to stop and a learning rate, or none to leave it.
+/// Follows a run for Python. `told` has `begin(plan)`, `step(number, logs)`, `epoch(number, logs, samples_s)`, `validates(epoch)`, `test(batches, logs)` and
+/// `notice(text)`; `step` and `epoch` return whether to stop and a learning rate, or none to leave it.
 pub struct Follower {
     told: Listener,
     /// The Keras model that is trained, where it is one.
@@ -61,6 +67,15 @@ impl Follower {
         Follower { told, model, rate, raised, is_stopping: false, looked: Instant::now(), epoch: (0, 0) }
     }
 
+    /// Looks for Ctrl-C, now and then.
+    fn look(&mut self) -> Result<()> {
+        if self.looked.elapsed() < OFTEN {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        Python::attach(|py| py.check_signals()).map_err(|error| self.failed(Failure::Raised(error)))
+    }
+
     /// Keeps what went wrong for the caller, and ends the run.
     fn failed(&mut self, failure: Failure) -> Error {
         self.is_stopping = true;
@@ -82,6 +97,7 @@ impl Follower {
         method: &str,
         number: u64,
         logs: &[(&str, f64)],
+        samples_s: Option<f64>,
     ) -> Result<(bool, Option<f64>)> {
         let asked = Python::attach(|py| -> PyResult<(bool, Option<f64>)> {
             py.check_signals()?;
@@ -89,7 +105,10 @@ impl Follower {
             for (name, value) in logs {
                 dict.set_item(name, value)?;
             }
-            told.bind(py).call_method1(method, (number, dict))?.extract()
+            match samples_s {
+                Some(speed) => told.bind(py).call_method1(method, (number, dict, speed))?.extract(),
+                None => told.bind(py).call_method1(method, (number, dict))?.extract(),
+            }
         });
         self.looked = Instant::now();
         asked.map_err(|error| self.failed(Failure::Raised(error)))
@@ -146,6 +165,32 @@ impl Callback for Follower {
         self.is_stopping
     }
 
+    fn wants_validation(&mut self, epoch: u64) -> Result<bool> {
+        let Some((told, _)) = self.listener().filter(|(_, wants)| wants.validates) else { return Ok(true) };
+        let asked = Python::attach(|py| told.bind(py).call_method1("validates", (epoch - 1,))?.extract());
+        asked.map_err(|error| self.failed(Failure::Raised(error)))
+    }
+
+    fn on_evaluation(&mut self, event: &Evaluating<'_>) -> Result<()> {
+        self.look()?;
+        let Some((told, _)) = self.listener().filter(|(_, wants)| wants.tests) else { return Ok(()) };
+        // Nothing before the first, and how many there were after the last.
+        let batches = match event {
+            Evaluating::Begun => Some(0),
+            Evaluating::Batch { done, .. } => Some(*done),
+            Evaluating::Ended(_) => None,
+        };
+        let logs = event.figures();
+        let asked = Python::attach(|py| -> PyResult<()> {
+            let dict = PyDict::new(py);
+            for (name, value) in &logs {
+                dict.set_item(name, value)?;
+            }
+            told.bind(py).call_method1("test", (batches, dict)).map(drop)
+        });
+        asked.map_err(|error| self.failed(Failure::Raised(error)))
+    }
+
     fn on_step_model(&mut self, step: &StepEvent, training: &mut Training<'_>) -> Result<()> {
         let number = if self.epoch.0 == step.epoch { self.epoch.1 } else { 0 };
         self.epoch = (step.epoch, number + 1);
@@ -156,7 +201,7 @@ impl Callback for Follower {
         let mut logs = vec![("loss".to_string(), step.mean_loss)];
         logs.extend(training.metrics().map(|(name, value)| (name.to_string(), value)));
         let logs: Vec<(&str, f64)> = logs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-        let (stops, rate) = self.ask(&told, "step", number, &logs)?;
+        let (stops, rate) = self.ask(&told, "step", number, &logs, None)?;
         if wants.step_weights {
             self.take_up(training)?;
         }
@@ -171,7 +216,7 @@ impl Callback for Follower {
         }
         let mut logs = vec![("loss", event.loss)];
         logs.extend(event.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
-        let (stops, rate) = self.ask(&told, "epoch", event.epoch - 1, &logs)?;
+        let (stops, rate) = self.ask(&told, "epoch", event.epoch - 1, &logs, Some(event.samples_s))?;
         if wants.epoch_weights {
             self.take_up(training)?;
         }

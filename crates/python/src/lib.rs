@@ -11,6 +11,7 @@ mod follower;
 mod model;
 mod net;
 mod plan;
+mod recipe;
 mod run;
 mod source;
 mod stream;
@@ -37,7 +38,7 @@ mod native {
     #[pymodule_export]
     use super::tape::Tape;
     #[pymodule_export]
-    use super::tensor::{Tensor, concat, einsum};
+    use super::tensor::{Tensor, concat, einsum, from_dlpack};
     #[pymodule_export]
     use super::trainer::Trainer;
 

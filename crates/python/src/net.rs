@@ -19,7 +19,7 @@ pub struct Thrown(Arc<Mutex<Option<PyErr>>>);
 
 impl Thrown {
     /// Keeps an exception for whoever began, and gives the engine an error to end with.
-    fn keep(&self, error: PyErr) -> Error {
+    pub fn keep(&self, error: PyErr) -> Error {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         Error::Internal("Python raised an exception while a step was traced".into())
     }

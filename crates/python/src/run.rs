@@ -33,6 +33,9 @@ pub struct Asked {
     exact: String,
     #[pyo3(item)]
     batch_size: usize,
+    /// Samples of a batch of the validation, where that is another number.
+    #[pyo3(item)]
+    validation_batch_size: Option<usize>,
     /// Whether a weight comes with each sample, behind its labels.
     #[pyo3(item)]
     weighted: bool,
@@ -60,6 +63,11 @@ impl Asked {
             .labels(labels)
             .seed(self.seed)
             .reserve(live.exchange_bytes()))
+    }
+
+    /// Data for validation, in batches.
+    fn for_validation(&self, data: &Data) -> Dataset {
+        data.dataset.clone().batch(self.validation_batch_size.unwrap_or(self.batch_size))
     }
 
     /// Data as a training takes it. A stream is in the order in which Python gives it.
@@ -117,7 +125,7 @@ pub fn plan<'py>(
         let compiled = live.model.compiled_with(asked.weighted).map_err(plain)?;
         let mut trainer = asked.trainer(live, &compiled)?;
         if let Some(validation) = validation {
-            trainer = trainer.validation(validation.dataset.clone().batch(asked.batch_size));
+            trainer = trainer.validation(asked.for_validation(validation));
         }
         let (name, dataset) = match data {
             Some(data) => (data.name, asked.for_training(data)),
@@ -164,7 +172,7 @@ pub fn fit(
             let compiled = own.model.compiled_with(asked.weighted).map_err(plain)?;
             let mut trainer = asked.trainer(own, &compiled)?;
             if let Some(validation) = validation {
-                trainer = trainer.validation(validation.dataset.clone().batch(asked.batch_size));
+                trainer = trainer.validation(asked.for_validation(validation));
             }
             Ok((compiled, trainer))
         };
@@ -219,14 +227,29 @@ pub fn ended(trainer: &Trainer) -> (&'static str, Option<PathBuf>) {
     }
 }
 
-/// The loss and the metrics over data, by name.
+/// The loss and the metrics over data, by name. `told` is told of batches where it `wants` to be.
 #[pyfunction]
-pub fn evaluate(py: Python<'_>, live: &LiveModel, asked: Asked, data: &Data) -> PyResult<Vec<(String, f64)>> {
+#[pyo3(signature = (live, asked, data, told, wants))]
+pub fn evaluate(
+    py: Python<'_>,
+    live: &LiveModel,
+    asked: Asked,
+    data: &Data,
+    told: Py<PyAny>,
+    wants: Wants,
+) -> PyResult<Vec<(String, f64)>> {
+    let raised = Raised::default();
     call::run(py, || {
         let compiled = live.model.measured_with(asked.weighted).map_err(plain)?;
         let dataset = data.dataset.clone().batch(asked.batch_size);
-        let mut trainer = ready(live, &compiled, &asked, &dataset)?;
-        let found = trainer.evaluate(&dataset).map_err(|error| of_data(data, error))?;
+        let told = Arc::new(Mutex::new(Some((told, wants))));
+        let follower = Follower::new(told, None, None, raised.clone());
+        let mut trainer = ready(live, &compiled, &asked, &dataset)?.callback(follower);
+        let found = trainer.evaluate(&dataset);
+        if let Some(failure) = raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(failure);
+        }
+        let found = found.map_err(|error| of_data(data, error))?;
         Ok([("loss".to_string(), found.loss)].into_iter().chain(found.metrics).collect())
     })
 }

@@ -1,15 +1,12 @@
 //! Turns a model, a loss and settings of Python into a trainer of the engine, which keeps its weights from call to call.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use plimsoll::device::process;
 use plimsoll::internals::formats::Element;
 use plimsoll::internals::run::MemoryRequest;
-use plimsoll::nn::{
-    Clip, Loss, Metric, Param, Schedule, binary_cross_entropy, huber, mae, mse, optimizer,
-    softmax_cross_entropy,
-};
+use plimsoll::nn::{Clip, Param, Schedule};
 use plimsoll::prelude::{
     Bytes, Checkpoints, Dataset, Epochs, Tensor as Value, TensorOps as _, Trainer as Engine,
 };
@@ -21,22 +18,26 @@ use crate::call::{held, run_beside};
 use crate::device::device;
 use crate::errors::{Failure, plain};
 use crate::follower::{Follower, Listener, Raised, Wants};
-use crate::net::{PyLoss, PyModel, Thrown};
+use crate::net::{PyModel, Thrown};
 use crate::plan::Shown;
+use crate::recipe::{Named, loss as loss_of, metric, optimizer as optimizer_of, own_schedule, schedule};
 use crate::run::{ended, of_data, taken};
 use crate::source::Data;
 
 /// What is asked of a trainer.
 #[derive(FromPyObject)]
-struct Settings {
+struct Settings<'py> {
     #[pyo3(item)]
     name: String,
+    /// An optimizer by name, and settings of it.
     #[pyo3(item)]
-    optimizer: String,
+    optimizer: (String, Named<'py>),
     #[pyo3(item)]
     learning_rate: f64,
     #[pyo3(item)]
     memory: Option<String>,
+    #[pyo3(item)]
+    host_memory: Option<String>,
     #[pyo3(item)]
     device: String,
     #[pyo3(item)]
@@ -44,16 +45,20 @@ struct Settings {
     #[pyo3(item)]
     exact: String,
     #[pyo3(item)]
-    metrics: Vec<String>,
+    metrics: Vec<Bound<'py, PyAny>>,
     #[pyo3(item)]
     clip_norm: Option<f64>,
     #[pyo3(item)]
+    clip_value: Option<f64>,
+    #[pyo3(item)]
     seed: u64,
-    /// `cosine` over so many steps, and so many steps before it in which the rate rises.
+    /// A shape by name and settings of it, or a function from the step to a factor.
     #[pyo3(item)]
-    cosine_steps: Option<u64>,
+    schedule: Option<Scheduled<'py>>,
     #[pyo3(item)]
-    warm_up_steps: u64,
+    eight_bit_state: bool,
+    #[pyo3(item)]
+    micro_batch: Option<usize>,
     /// How many fields of a sample are labels.
     #[pyo3(item)]
     labels: usize,
@@ -61,42 +66,23 @@ struct Settings {
     checkpoints: Option<PathBuf>,
 }
 
-/// A loss by name.
-fn named_loss(name: &str) -> PyResult<Arc<dyn Loss>> {
-    Ok(match name {
-        "softmax_cross_entropy" => Arc::new(softmax_cross_entropy),
-        "binary_cross_entropy" => Arc::new(binary_cross_entropy),
-        "mse" => Arc::new(mse),
-        "mae" => Arc::new(mae),
-        "huber" => Arc::new(huber(1.0)),
-        other => {
-            let why = format!(
-                "there is no loss {other}; name softmax_cross_entropy, binary_cross_entropy, mse, mae or huber, or give a function"
-            );
-            return Err(PyValueError::new_err(why));
-        }
-    })
+/// How the learning rate changes.
+#[derive(FromPyObject)]
+enum Scheduled<'py> {
+    Named(String, Named<'py>),
+    Own(Bound<'py, PyAny>),
 }
 
-/// A metric by name.
-fn metric(name: &str) -> PyResult<Metric> {
-    Ok(match name {
-        "accuracy" => Metric::Accuracy,
-        "top5" => Metric::TopK(5),
-        "binary_accuracy" => Metric::BinaryAccuracy,
-        "mean_iou" => Metric::MeanIou,
-        "perplexity" => Metric::Perplexity,
-        "mae" => Metric::Mae,
-        "mse" => Metric::Mse,
-        "rmse" => Metric::Rmse,
-        "r2" => Metric::R2,
-        other => {
-            let why = format!(
-                "there is no metric {other}; name accuracy, top5, binary_accuracy, mean_iou, perplexity, mae, mse, rmse or r2"
-            );
-            return Err(PyValueError::new_err(why));
+impl Scheduled<'_> {
+    fn read(self, raised: &Raised) -> PyResult<Schedule> {
+        match self {
+            Scheduled::Named(name, values) => schedule(&name, values),
+            Scheduled::Own(function) if function.is_callable() => {
+                Ok(own_schedule(function.unbind(), raised.clone()))
+            }
+            Scheduled::Own(_) => Err(PyTypeError::new_err("a schedule is a plimsoll.Schedule or a function")),
         }
-    })
+    }
 }
 
 /// Name, type, shape and bytes.
@@ -170,56 +156,69 @@ impl Trainer {
         py: Python<'_>,
         model: Py<PyAny>,
         loss: &Bound<'_, PyAny>,
-        settings: Settings,
+        settings: Settings<'_>,
     ) -> PyResult<Trainer> {
-        let thrown = Thrown::default();
-        let loss: Arc<dyn Loss> = match loss.extract::<&str>() {
-            Ok(name) => named_loss(name)?,
-            Err(_) if loss.is_callable() => {
-                Arc::new(PyLoss { function: loss.clone().unbind(), thrown: thrown.clone() })
-            }
-            Err(_) => return Err(PyTypeError::new_err("a loss is a name or a function")),
+        let (thrown, listener, raised) = (Thrown::default(), Listener::default(), Raised::default());
+        let loss = loss_of(loss, &thrown)?;
+        let metrics =
+            settings.metrics.iter().map(|given| metric(given, &thrown)).collect::<PyResult<Vec<_>>>()?;
+        let (optimizer, values) = settings.optimizer;
+        let optimizer = optimizer_of(&optimizer, settings.learning_rate, values)?;
+        let schedule = match settings.schedule {
+            Some(given) => given.read(&raised)?,
+            None => Schedule::constant(),
         };
-        let metrics = settings.metrics.iter().map(|name| metric(name)).collect::<PyResult<Vec<_>>>()?;
-        let (listener, raised) = (Listener::default(), Raised::default());
-        let name = settings.name.clone();
+        let clip = match (settings.clip_norm, settings.clip_value) {
+            (Some(_), Some(_)) => {
+                return Err(PyValueError::new_err("clip_norm and clip_value cannot both be given"));
+            }
+            (norm, value) => norm.map(Clip::Norm).or(value.map(Clip::Value)),
+        };
+        let name = settings.name;
         let follower = {
-            let is_constant = settings.cosine_steps.is_none() && settings.warm_up_steps == 0;
+            let is_constant = schedule == Schedule::constant();
             let rate = is_constant.then_some(settings.learning_rate);
             Follower::new(listener.clone(), None, rate, raised.clone())
         };
         let model = PyModel { function: model, thrown: thrown.clone() };
+        let Settings { memory, host_memory, exact, precision, labels, seed, checkpoints, .. } = settings;
+        let (on, eight_bit_state, micro_batch) =
+            (settings.device, settings.eight_bit_state, settings.micro_batch);
         let engine = crate::call::caught(py, || {
-            let limit = settings.memory.as_deref().map(str::parse::<Bytes>).transpose().map_err(plain)?;
-            let Some(optimizer) = optimizer(&settings.optimizer, settings.learning_rate) else {
-                return Err(plain(format!(
-                    "there is no optimizer {}; name sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, ftrl, lion or adafactor",
-                    settings.optimizer
-                )));
-            };
+            let bytes =
+                |given: Option<String>| given.as_deref().map(str::parse::<Bytes>).transpose().map_err(plain);
             let request = MemoryRequest {
-                limit,
-                device: Some(device(&settings.device)?),
-                exactness: settings.exact.parse().map_err(plain)?,
-                precision: settings.precision.parse().map_err(plain)?,
+                limit: bytes(memory)?,
+                host_limit: bytes(host_memory)?,
+                device: Some(device(&on)?),
+                exactness: exact.parse().map_err(plain)?,
+                precision: precision.parse().map_err(plain)?,
+                micro_batch,
                 ..MemoryRequest::default()
             };
-            let schedule = settings.cosine_steps.map_or(Schedule::constant(), Schedule::cosine);
             let mut engine = Engine::new(model, loss, optimizer)
                 .memory_request(&request)
                 .metrics(metrics)
-                .schedule(schedule.warm_up(settings.warm_up_steps))
-                .clip(settings.clip_norm.map(Clip::Norm))
-                .labels(settings.labels)
-                .seed(settings.seed)
+                .schedule(schedule)
+                .clip(clip)
+                .labels(labels)
+                .seed(seed)
                 .callback(follower);
-            if let Some(folder) = settings.checkpoints {
+            if eight_bit_state {
+                engine = engine.eight_bit_state()?;
+            }
+            if let Some(folder) = checkpoints {
                 engine = engine.checkpoints(Checkpoints::new(folder));
             }
             Ok(engine)
         })?;
         let (engine, last) = (Mutex::new(Some(engine)), Mutex::default());
         Ok(Trainer { engine, name, listener, raised, thrown, last })
+    }
+
+    /// How many epochs and steps are done.
+    fn progress(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.run(py, |engine| Ok((engine.progress().epoch, engine.progress().step)))
     }
 
     /// Plans a step, and runs nothing.
@@ -232,7 +231,7 @@ impl Trainer {
     }
 
     /// Trains for so many epochs more. Returns how it ended, a checkpoint where it was stopped, and the steps done in all.
-    #[pyo3(signature = (data, epochs, batch, shuffle, told, wants, validation=None))]
+    #[pyo3(signature = (data, epochs, batch, shuffle, told, wants, validation=None, validation_batch=None))]
     fn fit(
         &self,
         py: Python<'_>,
@@ -243,11 +242,14 @@ impl Trainer {
         told: Py<PyAny>,
         wants: Wants,
         validation: Option<&Data>,
+        validation_batch: Option<usize>,
     ) -> PyResult<(&'static str, Option<PathBuf>, u64)> {
         self.listen(Some((told, wants)));
         let result = self.run(py, |engine| {
             let dataset = batched(data, batch, shuffle);
-            engine.set_validation(validation.map(|data| batched(data, batch, None)));
+            engine.set_validation(
+                validation.map(|data| batched(data, validation_batch.unwrap_or(batch), None)),
+            );
             // The engine counts epochs from the beginning of the training.
             let epochs = Epochs(engine.progress().epoch + epochs);
             engine.fit(&dataset, epochs).map_err(|error| of_data(data, error))?;

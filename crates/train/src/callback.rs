@@ -2,12 +2,13 @@
 
 use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
-use plimsoll_nn::Plateau;
+use plimsoll_nn::{Measure, Plateau};
 use plimsoll_run::PlanFigures;
 use plimsoll_run::record::Event;
 
 use crate::error::Result;
 use crate::live::LiveModel;
+use crate::predict::Evaluation;
 use crate::stop::{Ended, shown};
 use crate::watched::Watched;
 
@@ -261,6 +262,42 @@ pub enum Verdict {
     Rate(f64),
 }
 
+/// What happens in an evaluation: of the data for validation, or in [`Trainer::evaluate`](crate::Trainer::evaluate).
+#[derive(Clone, Copy)]
+pub enum Evaluating<'a> {
+    /// It begins.
+    Begun,
+    /// So many batches were evaluated, with this mean loss of all samples so far.
+    Batch {
+        /// Batches so far.
+        done: u64,
+        /// The mean loss so far.
+        loss: f64,
+        /// What is counted beside it, and the sums so far.
+        counted: (&'a [Measure], &'a [Vec<f64>]),
+    },
+    /// It is over.
+    Ended(&'a Evaluation),
+}
+
+impl Evaluating<'_> {
+    /// The loss and the metrics so far, by name; none at the beginning.
+    pub fn figures(&self) -> Vec<(String, f64)> {
+        let named = |loss: f64| ("loss".to_string(), loss);
+        match self {
+            Evaluating::Begun => Vec::new(),
+            Evaluating::Batch { loss, counted: (measures, sums), .. } => {
+                let value =
+                    |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
+                [named(*loss)].into_iter().chain(measures.iter().zip(*sums).map(value)).collect()
+            }
+            Evaluating::Ended(found) => {
+                [named(found.loss)].into_iter().chain(found.metrics.iter().cloned()).collect()
+            }
+        }
+    }
+}
+
 /// Someone who follows a run. Steps must not be slowed down: [`Callback::on_step`] is called after every one.
 pub trait Callback: Send {
     /// What tells it from other kinds of callbacks, so that it finds what it kept in a checkpoint.
@@ -292,6 +329,36 @@ pub trait Callback: Send {
     /// After every epoch.
     fn on_epoch(&mut self, _epoch: &EpochEvent) -> Result<Verdict> {
         Ok(Verdict::GoOn)
+    }
+
+    /// Whether the model is to be evaluated on the data for validation after an epoch, from 1. Where one says no, it is not.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Sequential, Sgd, softmax_cross_entropy};
+    /// use plimsoll_train::{Callback, Epochs, Trainer};
+    /// struct EverySecond;
+    /// impl Callback for EverySecond {
+    ///     fn wants_validation(&mut self, epoch: u64) -> plimsoll_train::Result<bool> {
+    ///         Ok(epoch % 2 == 0)
+    ///     }
+    /// }
+    /// # let x: Vec<f32> = (0..200).map(|i| ((i * 37) % 101) as f32 / 50.0).collect();
+    /// # let y: Vec<i64> = x.chunks(2).map(|pair| i64::from(pair[1] > pair[0])).collect();
+    /// # let data = Dataset::columns([Column::memory("x", x, [2])?, Column::memory("y", y, [])?])?.batch(20);
+    /// let model = Sequential::new([2]).dense(8).relu().dense(2);
+    /// let mut trainer = Trainer::new(model, softmax_cross_entropy, Sgd::new(0.5)).callback(EverySecond).validation(data.clone());
+    /// let history = trainer.fit(&data, Epochs(2))?;
+    /// assert_eq!((history[0].metric("val_loss"), history[1].metric("val_loss").is_some()), (None, true));
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
+    fn wants_validation(&mut self, _epoch: u64) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// As an evaluation begins, after each of its batches, and when it is over.
+    fn on_evaluation(&mut self, _event: &Evaluating<'_>) -> Result<()> {
+        Ok(())
     }
 
     /// After every step, with the model itself: to look at weights or change them, or the learning rate. Reading weights of a card waits for

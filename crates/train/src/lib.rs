@@ -32,7 +32,8 @@ mod trainer;
 
 pub use best::{BestCheckpoint, BestEpoch};
 pub use callback::{
-    Callback, EpochEvent, EpochMemory, EpochTime, Notice, ReduceOnPlateau, RunPlan, StepEvent, Verdict,
+    Callback, EpochEvent, EpochMemory, EpochTime, Evaluating, Notice, ReduceOnPlateau, RunPlan, StepEvent,
+    Verdict,
 };
 pub use checkpoint::{Checkpoint, Checkpoints, Norms, Progress};
 pub use early_stopping::EarlyStopping;

@@ -5,6 +5,7 @@ use plimsoll_graph::{TensorOps, Type};
 use plimsoll_nn::Measure;
 use plimsoll_run::Tensor;
 
+use crate::callback::Evaluating;
 use crate::error::{Error, Result};
 use crate::session::{Asked, Taken, add, no_samples};
 use crate::staging::borrowed;
@@ -63,7 +64,8 @@ impl Trainer {
         let fields = self.n_inputs + self.n_labels;
         let mut totals: Vec<Vec<f64>> = vec![Vec::new(); self.metrics.len()];
         let (mut sum, mut samples) = (0.0, 0);
-        let mut batches = data.batches()?;
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&Evaluating::Begun))?;
+        let (mut batches, mut done) = (data.batches()?, 0);
         loop {
             if stops(self) {
                 return Ok(None);
@@ -83,13 +85,20 @@ impl Trainer {
             for (total, sums) in totals.iter_mut().zip(outcome.sums) {
                 add(total, sums)?;
             }
+            done += 1;
+            let counted = (&self.metrics[..], &totals[..]);
+            let event = Evaluating::Batch { done, loss: sum / samples as f64, counted };
+            self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&event))?;
         }
         if samples == 0 {
             return Err(no_samples(what));
         }
         let value = |(measure, sums): (&Measure, &Vec<f64>)| (measure.name.clone(), measure.finish(sums));
         let metrics = self.metrics.iter().zip(&totals).map(value).collect();
-        Ok(Some(Evaluation { loss: sum / samples as f64, metrics, samples }))
+        let found = Evaluation { loss: sum / samples as f64, metrics, samples };
+        let event = Evaluating::Ended(&found);
+        self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&event))?;
+        Ok(Some(found))
     }
 
     /// What the model makes of data, handed on batch by batch, so that nothing piles up. Labels in the data are not read.

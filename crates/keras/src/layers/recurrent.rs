@@ -165,7 +165,9 @@ impl Rnn {
                 return Err(refuse("gives no sequence to a recurrent layer"));
             };
             let start = initial(args)?;
-            let ran = self.run(cx, x, mask.as_ref(), &start)?;
+            // Keras hands a mask only to layers that are called with one tensor: with a state given, all steps run, and the mask goes on to what
+            // follows.
+            let ran = self.run(cx, x, mask.as_ref().filter(|_| start.is_empty()), &start)?;
             cx.pass.mask = if self.gives_all { mask.clone() } else { None };
             let mut outputs = vec![ran.output];
             if self.gives_state {

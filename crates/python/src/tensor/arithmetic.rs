@@ -1,12 +1,10 @@
-//! Python's operators and indices of tensors, as ops.
+//! Python's operators of tensors, as ops.
 
 use std::borrow::Cow;
 
-use plimsoll::internals::graph::Shape;
 use plimsoll::prelude::*;
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PySlice, PyTuple};
 
 use super::{Engine, Result, Tensor, one};
 
@@ -31,12 +29,6 @@ impl Other<'_> {
         let made = x.full_like(Type::new(x.dtype(), []), value);
         made.map(Cow::Owned).map_err(|why| PyValueError::new_err(why.to_string()))
     }
-}
-
-/// One index of `x[…]`: a number, or a part.
-enum Index {
-    At(usize),
-    Part(usize, usize, usize),
 }
 
 #[pymethods]
@@ -124,36 +116,6 @@ impl Tensor {
     fn __ge__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
         self.with(py, &other, Engine::greater_equal)
     }
-
-    /// ``x[0]``, ``x[:, 1:3]``, ``x[::2]``: numbers and parts along the first axes. Rows by a tensor of indices are ``x.gather``.
-    fn __getitem__(&self, py: Python<'_>, index: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let parts: Vec<Bound<'_, PyAny>> = match index.cast::<PyTuple>() {
-            Ok(several) => several.iter().collect(),
-            Err(_) => vec![index.clone()],
-        };
-        let shape = self.0.shape();
-        if parts.len() > shape.rank() {
-            let why = format!("{} indices into a tensor {shape}", parts.len());
-            return Err(PyIndexError::new_err(why));
-        }
-        let read = |(axis, part): (usize, &Bound<'_, PyAny>)| index_of(part, shape[axis]);
-        let indices = parts.iter().enumerate().map(read).collect::<PyResult<Vec<Index>>>()?;
-        one(py, || {
-            let mut ranges = Vec::new();
-            let mut kept = Vec::new();
-            for (axis, &length) in self.0.shape().iter().enumerate() {
-                match indices.get(axis) {
-                    Some(Index::At(at)) => ranges.push((axis, *at, at + 1, 1)),
-                    Some(Index::Part(start, stop, step)) => {
-                        ranges.push((axis, *start, *stop, *step));
-                        kept.push((stop - start).div_ceil(*step));
-                    }
-                    None => kept.push(length),
-                }
-            }
-            self.0.slice(&ranges)?.reshape(kept.into_iter().collect::<Shape>())
-        })
-    }
 }
 
 impl Tensor {
@@ -168,27 +130,4 @@ impl Tensor {
         let other: &Engine = &other;
         one(py, || f(&self.0, other))
     }
-}
-
-/// What one index means along an axis of some length.
-fn index_of(part: &Bound<'_, PyAny>, length: usize) -> PyResult<Index> {
-    if let Ok(slice) = part.cast::<PySlice>() {
-        let found = slice.indices(length as isize)?;
-        if found.step < 1 {
-            return Err(PyValueError::new_err("parts go forwards; turn the tensor round with flip"));
-        }
-        let start = found.start as usize;
-        return Ok(Index::Part(start, (found.stop as usize).max(start), found.step as usize));
-    }
-    let at: isize = part.extract().map_err(|_| {
-        PyTypeError::new_err(
-            "an index is a whole number or a part (1:3); rows by a tensor of indices are x.gather",
-        )
-    })?;
-    let from_front = if at < 0 { at + length as isize } else { at };
-    if !(0..length as isize).contains(&from_front) {
-        let why = format!("index {at} is outside of an axis of length {length}");
-        return Err(PyIndexError::new_err(why));
-    }
-    Ok(Index::At(from_front as usize))
 }

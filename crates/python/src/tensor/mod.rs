@@ -1,11 +1,14 @@
 //! Turns NumPy's arrays into tensors, and tensors into NumPy's arrays.
 //!
-//! A class with as many methods as ops has three files: what it is made of and becomes (here), operators and indices (`arithmetic`), and
-//! all other ops (`ops`).
+//! A class with as many methods as ops has several files: what it is made of and becomes (here), operators (`arithmetic`), indices (`index`),
+//! all other ops (`ops`), and what other libraries take and give (`dlpack`).
 
 mod arithmetic;
+mod dlpack;
+mod index;
 mod ops;
 
+pub use dlpack::from_dlpack;
 pub use ops::{concat, einsum};
 
 use std::borrow::Cow;
@@ -21,6 +24,7 @@ use pyo3::types::{PyByteArray, PyDict, PyTuple};
 use crate::array::{Array, element};
 use crate::call::{caught, op};
 use crate::device::device;
+use crate::errors::Failure;
 
 type Engine = plimsoll::prelude::Tensor;
 type Result<T> = std::result::Result<T, Error>;
@@ -31,6 +35,15 @@ type Result<T> = std::result::Result<T, Error>;
 /// unless ``dtype`` says otherwise.
 #[pyclass(frozen, module = "plimsoll", name = "Tensor")]
 pub struct Tensor(pub Engine);
+
+/// The device of a name, where tensors are made: of several that are the CPU, the one at hand, since tensors of two devices do not go together.
+fn device_for_tensors(name: &str) -> std::result::Result<Device, Failure> {
+    let current = Device::current()?;
+    if name == "cpu" && !current.has_own_memory() {
+        return Ok(current);
+    }
+    device(name)
+}
 
 /// A type of elements by NumPy's name for it.
 pub fn dtype(name: &str) -> PyResult<DType> {
@@ -71,7 +84,7 @@ impl Tensor {
         let array = Array::new(&numpy.call_method1("ascontiguousarray", (made,))?)?;
         let ty = Type::new(self::dtype(read)?, shape.into_iter().collect::<Shape>());
         let on = match device {
-            Some(name) => Some(caught(py, || crate::device::device(name))?),
+            Some(name) => Some(caught(py, || device_for_tensors(name))?),
             None => None,
         };
         one(py, || {
@@ -153,19 +166,6 @@ impl Tensor {
         None
     }
 
-    /// DLPack, by which PyTorch, JAX and TensorFlow take its elements: a copy of them, on the host.
-    #[pyo3(signature = (**settings))]
-    fn __dlpack__<'py>(
-        slf: &Bound<'py, Self>,
-        settings: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Self::numpy(slf)?.call_method0("copy")?.call_method("__dlpack__", (), settings)
-    }
-
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        (1, 0)
-    }
-
     /// The only element, as a number.
     fn item(&self, py: Python<'_>) -> PyResult<f64> {
         op(py, || self.0.item())
@@ -196,9 +196,32 @@ impl Tensor {
         Ok(format!("plimsoll.Tensor({elements}, {ty}, device={device:?})"))
     }
 
+    /// A pickle has its elements: it is read as a tensor on the same device.
+    fn __reduce__<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>, String, String))> {
+        let (py, this) = (slf.py(), slf.get());
+        let Some(device) = this.device() else {
+            return Err(PyTypeError::new_err(
+                "a tensor that is being traced has no elements, and cannot be pickled",
+            ));
+        };
+        let array = match this.0.dtype() {
+            DType::BF16 => Self::numpy(&Bound::new(py, this.cast(py, "float32")?)?)?,
+            _ => Self::numpy(slf)?,
+        };
+        let class = py.get_type::<Tensor>().into_any();
+        Ok((class, (array.call_method0("copy")?, this.dtype().to_string(), device)))
+    }
+
+    /// Itself: a tensor never changes.
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
     /// The same elements on another device: ``cpu``, ``cuda``, ``cuda:1``.
     fn to(&self, py: Python<'_>, device: &str) -> PyResult<Tensor> {
-        let device = caught(py, || self::device(device))?;
+        let device = caught(py, || device_for_tensors(device))?;
         one(py, || self.0.to(&device))
     }
 

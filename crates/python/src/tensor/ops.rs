@@ -3,7 +3,7 @@
 use plimsoll::internals::graph::Shape;
 use plimsoll::internals::graph::ops::ResizeMode;
 use plimsoll::prelude::*;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -27,8 +27,16 @@ macro_rules! methods {
                 self.with(py, &other, Engine::$binary)
             })*
             $($(#[$of])*
-            #[pyo3(signature = (axis=None, keepdims=false))]
-            fn $reduce(&self, py: Python<'_>, axis: Option<Axes>, keepdims: bool) -> PyResult<Tensor> {
+            #[pyo3(signature = (axis=None, keepdims=false, *, dtype=None, out=None))]
+            fn $reduce(
+                &self,
+                py: Python<'_>,
+                axis: Option<Axes>,
+                keepdims: bool,
+                dtype: Option<&Bound<'_, PyAny>>,
+                out: Option<&Bound<'_, PyAny>>,
+            ) -> PyResult<Tensor> {
+                not_given(dtype, out)?;
                 let axes = axes(&self.0, axis)?;
                 one(py, || self.0.$reduce(&axes, keepdims))
             })*
@@ -108,6 +116,16 @@ methods! {
         min
         /// The product along axes.
         prod
+    }
+}
+
+/// NumPy's own functions hand these on (``np.sum(x)``), and they mean nothing here.
+fn not_given(dtype: Option<&Bound<'_, PyAny>>, out: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    match (dtype, out) {
+        (None, None) => Ok(()),
+        _ => {
+            Err(PyTypeError::new_err("dtype and out are NumPy's; cast the tensor, and take what is returned"))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Turns a request for bytes into a block of a device's memory that is given back when it is dropped.
 
+use std::any::Any;
+
 use plimsoll_device::backend::HostBlock;
 use plimsoll_device::{Lease, Verdict};
 use plimsoll_graph::Site;
@@ -17,6 +19,28 @@ pub(crate) struct Buffer {
 enum Memory {
     Device(Lease),
     Host(Box<dyn HostBlock>),
+    Borrowed(Borrowed),
+}
+
+/// Memory of another library of the process, which gets it back when `owner` is dropped.
+struct Borrowed {
+    at: *mut u8,
+    bytes: usize,
+    device: Device,
+    owner: Option<Box<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: an address that is only read through, and an owner that may be dropped anywhere.
+unsafe impl Send for Borrowed {}
+// SAFETY: as above.
+unsafe impl Sync for Borrowed {}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // What is queued may still read it. A device that has failed reads nothing any more.
+        self.device.backend().synchronize().ok();
+        drop(self.owner.take());
+    }
 }
 
 impl Buffer {
@@ -38,6 +62,22 @@ impl Buffer {
         Ok(block.map(|block| Buffer { memory: Memory::Host(block), device: device.clone() }))
     }
 
+    /// Bytes that another library holds for as long as `owner` is there.
+    pub(crate) fn borrowed(
+        device: &Device,
+        at: *mut u8,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Buffer {
+        let borrowed = Borrowed { at, bytes, device: device.clone(), owner: Some(owner) };
+        Buffer { memory: Memory::Borrowed(borrowed), device: device.clone() }
+    }
+
+    /// Whether another library may see its bytes, so that nothing may be written over them.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        matches!(self.memory, Memory::Borrowed(_))
+    }
+
     pub(crate) fn is_hosted(&self) -> bool {
         matches!(self.memory, Memory::Host(_))
     }
@@ -46,6 +86,7 @@ impl Buffer {
         match &self.memory {
             Memory::Device(lease) => lease.as_ptr().as_ptr(),
             Memory::Host(block) => block.ptr(),
+            Memory::Borrowed(borrowed) => borrowed.at,
         }
     }
 
@@ -53,6 +94,7 @@ impl Buffer {
         match &self.memory {
             Memory::Device(lease) => lease.len(),
             Memory::Host(block) => block.bytes(),
+            Memory::Borrowed(borrowed) => borrowed.bytes,
         }
     }
 

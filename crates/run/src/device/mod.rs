@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use plimsoll_device::backend::Backend;
+use plimsoll_device::backend::{Backend, Meeting};
 use plimsoll_device::{Allocator, Bytes, Failing, Growth, GrowthWatch, LibraryBytes, process};
 use plimsoll_graph::Site;
 
@@ -371,6 +371,21 @@ impl Device {
     /// Whether all that was run on it is done, without waiting for it.
     pub fn is_idle(&self) -> bool {
         self.0.backend.is_idle()
+    }
+
+    /// Waits for all work on it, that of other libraries of the process too.
+    ///
+    /// # Errors
+    /// The device's refusal, or what a kernel refused since the last wait.
+    #[track_caller]
+    pub fn settle(&self) -> Result<()> {
+        let site = Site::here();
+        self.0.backend.synchronize_all().map_err(|fault| Error::Fault { fault, site })
+    }
+
+    /// Where other libraries of the process meet a card; none of a device whose memory is the host's.
+    pub fn meeting(&self) -> Option<Meeting> {
+        self.0.backend.meeting()
     }
 
     /// Whether it is only the record of a device ([`Device::profiled`]): steps can be planned for it, and nothing can be run.

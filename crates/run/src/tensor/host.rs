@@ -216,7 +216,8 @@ impl Tensor {
 
     /// Gives it a buffer of its own, whose bytes are still to be written, where somebody else holds the one that it has.
     fn unshare(&mut self, site: Site) -> Result<bool> {
-        let is_shared = Arc::strong_count(self.buffer(site)?) > 1;
+        let buffer = self.buffer(site)?;
+        let is_shared = Arc::strong_count(buffer) > 1 || buffer.is_borrowed();
         if is_shared {
             let device = self.buffer(site)?.device().clone();
             *self = Tensor::uninitialized(&device, self.ty().clone(), "tensor", site)?;

@@ -4,6 +4,7 @@
 
 mod flow;
 mod host;
+mod lent;
 mod profile;
 mod sketch;
 pub(crate) mod tape;

@@ -101,7 +101,7 @@ impl Tensor {
     pub fn in_place_of(self, ty: Type) -> Result<Tensor> {
         let site = Site::here();
         let buffer = self.buffer(site)?;
-        if Arc::strong_count(buffer) == 1 && buffer.bytes() >= ty.bytes() {
+        if Arc::strong_count(buffer) == 1 && !buffer.is_borrowed() && buffer.bytes() >= ty.bytes() {
             return Ok(Tensor::eager(ty, buffer.clone()));
         }
         let device = buffer.device().clone();

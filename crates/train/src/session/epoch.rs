@@ -138,7 +138,7 @@ impl Trainer {
         let mut metrics: Vec<(String, f64)> = self.metrics.iter().zip(&progress.sums).map(value).collect();
         let traffic = self.on()?.traffic().since(run.traffic);
         let validating = Instant::now();
-        if self.validation.is_some() {
+        if self.validation.is_some() && self.wants_validation()? {
             let Some(found) = self.validate()? else { return Ok(None) };
             metrics.push(("val_loss".into(), found.loss));
             metrics.extend(found.metrics.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
@@ -183,6 +183,17 @@ impl Trainer {
         progress.begin_epoch();
         run.skipped_loss = None;
         Ok(Some(event))
+    }
+
+    /// Whether everybody wants the epoch at hand to be followed by a validation.
+    fn wants_validation(&mut self) -> Result<bool> {
+        let epoch = self.progress.epoch + 1;
+        for callback in &mut self.callbacks {
+            if !callback.wants_validation(epoch)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Loss and metrics over the data for validation; nothing where somebody ends the run meanwhile.
