@@ -14,6 +14,7 @@
 
 mod active;
 mod agree;
+mod background;
 mod call;
 mod check;
 mod collectives;
@@ -31,6 +32,7 @@ pub mod tcp;
 mod transport;
 
 pub use agree::agree;
+pub use background::Background;
 pub use call::{Call, Kind, Reduce};
 pub use collectives::Collectives;
 pub use communicator::{Buffers, Communicator, Ticket, Traffic};
