@@ -10,6 +10,7 @@
 //! - [`connect`]: whichever of these the environment speaks of.
 //!
 //! All three carry messages and nothing more; calls are made of messages in one place ([`Schedule`]), so that all give the same bits.
+//! Machines that are not here are records ([`Machine`]), and what a call costs there is computed ([`Topology`]).
 //! Every wait ends: a rank that has ended, hangs or makes another call is named by all ([`CommError`]).
 
 mod active;
@@ -19,11 +20,13 @@ mod call;
 mod check;
 mod collectives;
 mod communicator;
+mod cost;
 mod element;
 mod error;
 mod launch;
 mod link;
 pub mod local;
+mod machine;
 pub mod mpi;
 mod ranks;
 mod schedule;
@@ -36,10 +39,12 @@ pub use background::Background;
 pub use call::{Call, Kind, Reduce};
 pub use collectives::Collectives;
 pub use communicator::{Buffers, Communicator, Ticket, Traffic};
+pub use cost::{Topology, Way};
 pub use element::Element;
 pub use error::{CommError, Result};
 pub use launch::{Launch, connect, local_rank};
 pub use link::{Link, measure};
+pub use machine::Machine;
 pub use ranks::{RANK_TIMEOUT, Ranks};
 pub use schedule::{Message, Place, SCRATCH_BYTES, Schedule};
 pub use shard::shard;
