@@ -7,6 +7,7 @@
 //! - [`local`]: threads of one process; what all others are held against.
 //! - [`mpi`]: processes that `mpirun` or `srun` started. The library is loaded at run time: Open MPI, or MPICH and what shares its binary interface.
 //! - [`tcp`]: processes that were told their rank and where to meet, as by `torchrun`.
+//! - [`nccl`]: cards, over ranks that are connected by one of these.
 //! - [`connect`]: whichever of these the environment speaks of.
 //!
 //! All three carry messages and nothing more; calls are made of messages in one place ([`Schedule`]), so that all give the same bits.
@@ -28,6 +29,7 @@ mod link;
 pub mod local;
 mod machine;
 pub mod mpi;
+pub mod nccl;
 mod ranks;
 mod schedule;
 mod shard;
