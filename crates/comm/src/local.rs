@@ -238,6 +238,8 @@ impl PointToPoint for Local {
         self.world.change(&mut state);
     }
 
+    fn flush(&self) {}
+
     fn heard(&self) -> Option<Vec<u8>> {
         let mut state = self.world.state();
         self.seen.store(state.changes, Ordering::Relaxed);

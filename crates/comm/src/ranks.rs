@@ -1,6 +1,6 @@
 //! Turns messages between ranks into a communicator: calls that move along together, deadlines, and failures that every rank hears of.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::active::Active;
@@ -13,6 +13,9 @@ use crate::transport::{NOTICE_BYTES, PointToPoint, TAGS, Tag};
 
 /// How long a rank may leave others waiting, unless told otherwise.
 pub const RANK_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long after the end of another rank its reason is waited for.
+const REASON: Duration = Duration::from_millis(300);
 
 /// Kinds of notices.
 const FAILED: u8 = b'!';
@@ -27,6 +30,17 @@ pub struct Ranks {
     link: Box<dyn PointToPoint>,
     timeout: Duration,
     state: Mutex<State>,
+    /// Something moved, for those who wait while another thread moves calls along.
+    moved: Condvar,
+}
+
+/// Who moves a call along that is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Who waits.
+    Moving,
+    /// Another thread.
+    Watching,
 }
 
 /// What another rank said it does.
@@ -50,6 +64,8 @@ struct State {
     /// What other ranks last said they do.
     said: Vec<Option<Said>>,
     failed: Option<CommError>,
+    /// When something last moved.
+    last_moved: Option<Instant>,
     /// Calls that were under way when it failed.
     given_up: Vec<u64>,
 }
@@ -59,7 +75,17 @@ impl Ranks {
         let n = link.ranks();
         let state =
             State { sends: vec![0; n], receives: vec![0; n], said: vec![None; n], ..State::default() };
-        Ranks { link, timeout, state: Mutex::new(state) }
+        Ranks { link, timeout, state: Mutex::new(state), moved: Condvar::new() }
+    }
+
+    /// How many calls are under way, without moving them along.
+    pub fn under_way(&self) -> usize {
+        self.state().active.len()
+    }
+
+    /// Waits a little until something may have moved.
+    pub(crate) fn idle(&self) {
+        self.link.idle(Duration::from_millis(2));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -71,6 +97,15 @@ impl Ranks {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
+        let has_moved = self.advance_calls(state);
+        if !matches!(has_moved, Ok(false)) {
+            state.last_moved = Some(Instant::now());
+            self.moved.notify_all();
+        }
+        has_moved
+    }
+
+    fn advance_calls(&self, state: &mut State) -> Result<bool> {
         while let Some(notice) = self.link.heard() {
             self.hear(state, &notice)?;
         }
@@ -87,15 +122,28 @@ impl Ranks {
                     }
                 }
                 Err(error) => {
-                    // What a rank said before it left says more than that it left.
-                    while let Some(notice) = self.link.heard() {
-                        self.hear(state, &notice)?;
-                    }
+                    self.hear_why(state, &error)?;
                     return Err(self.fail(state, error));
                 }
             }
         }
         Ok(has_moved)
+    }
+
+    /// A rank that has ended may have been told to by a third one, whose notice is on its way here, too, and says more.
+    fn hear_why(&self, state: &mut State, error: &CommError) -> Result<()> {
+        let is_gone = matches!(error, CommError::Gone { .. });
+        let deadline = Instant::now() + if is_gone { REASON.min(self.timeout / 2) } else { Duration::ZERO };
+        loop {
+            while let Some(notice) = self.link.heard() {
+                self.hear(state, &notice)?;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.link.idle(left.min(Duration::from_millis(5)));
+        }
     }
 
     /// A notice: who, what, and a text.
@@ -130,12 +178,56 @@ impl Ranks {
         self.link.tell(to, &notice);
     }
 
-    /// Ends all calls and tells the others why.
+    /// Tells the others why, and ends all calls; in this order, so that none sees the end before the reason.
     fn fail(&self, state: &mut State, error: CommError) -> CommError {
+        self.tell_all(&error.to_string());
         state.give_up(&*self.link, error.clone());
-        let text = error.to_string();
-        (0..self.ranks()).filter(|to| *to != self.rank()).for_each(|to| self.tell(to, FAILED, &text));
         error
+    }
+
+    fn tell_all(&self, reason: &str) {
+        (0..self.ranks()).filter(|to| *to != self.rank()).for_each(|to| self.tell(to, FAILED, reason));
+        self.link.flush();
+    }
+
+    /// Waits for a call that this thread moves along itself, or another one does.
+    pub(crate) fn wait_by(&self, ticket: &Ticket, waiting: Waiting) -> Result<()> {
+        let start = Instant::now();
+        let mut asked = None;
+        loop {
+            let mut state = self.state();
+            if state.is_complete(ticket) {
+                return Ok(());
+            }
+            if waiting == Waiting::Moving && self.advance(&mut state)? {
+                continue;
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            let since = state.last_moved.map_or(start, |moved| moved.max(start));
+            let waited = since.elapsed();
+            if waited >= self.patience(&state, ticket.0) {
+                let error = self.silent(&state, ticket.0, waited);
+                return Err(self.fail(&mut state, error));
+            }
+            if waited >= self.timeout / 2 && asked != Some(since) {
+                asked = Some(since);
+                let call = state.active.iter().find(|active| active.ticket == ticket.0);
+                if let Some(peer) = call.and_then(Active::awaited) {
+                    state.said[peer] = None;
+                    self.tell(peer, ASKS, "");
+                }
+            }
+            let pause = Duration::from_millis(50).min(self.timeout / 4);
+            match waiting {
+                Waiting::Watching => drop(self.moved.wait_timeout(state, pause)),
+                Waiting::Moving => {
+                    drop(state);
+                    self.link.idle(pause);
+                }
+            }
+        }
     }
 
     fn silent(&self, state: &State, ticket: u64, after: Duration) -> CommError {
@@ -246,34 +338,7 @@ impl Communicator for Ranks {
     }
 
     fn wait(&self, ticket: Ticket) -> Result<()> {
-        let mut since = Instant::now();
-        let mut has_asked = false;
-        loop {
-            {
-                let mut state = self.state();
-                if state.is_complete(&ticket) {
-                    return Ok(());
-                }
-                if self.advance(&mut state)? {
-                    (since, has_asked) = (Instant::now(), false);
-                    continue;
-                }
-                let waited = since.elapsed();
-                if waited >= self.patience(&state, ticket.0) {
-                    let error = self.silent(&state, ticket.0, waited);
-                    return Err(self.fail(&mut state, error));
-                }
-                if waited >= self.timeout / 2 && !has_asked {
-                    has_asked = true;
-                    let call = state.active.iter().find(|active| active.ticket == ticket.0);
-                    if let Some(peer) = call.and_then(Active::awaited) {
-                        state.said[peer] = None;
-                        self.tell(peer, ASKS, "");
-                    }
-                }
-            }
-            self.link.idle(Duration::from_millis(50).min(self.timeout / 4));
-        }
+        self.wait_by(&ticket, Waiting::Moving)
     }
 
     fn progress(&self) -> Result<bool> {
@@ -285,9 +350,8 @@ impl Communicator for Ranks {
     fn stop(&self, reason: &str) {
         let mut state = self.state();
         if state.failed.is_none() {
-            let error = CommError::Stopped { by: self.rank(), reason: reason.into() };
-            state.give_up(&*self.link, error);
-            (0..self.ranks()).filter(|to| *to != self.rank()).for_each(|to| self.tell(to, FAILED, reason));
+            self.tell_all(reason);
+            state.give_up(&*self.link, CommError::Stopped { by: self.rank(), reason: reason.into() });
         }
     }
 

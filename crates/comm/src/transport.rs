@@ -67,13 +67,16 @@ pub trait PointToPoint: Send + Sync {
     /// Sends a short notice, at most [`NOTICE_BYTES`], outside of all calls, as well as may be.
     fn tell(&self, to: usize, notice: &[u8]);
 
+    /// Sees to it that notices are out, as far as others take them, within half a second.
+    fn flush(&self);
+
     /// A notice that came.
     fn heard(&self) -> Option<Vec<u8>>;
 
     /// Waits until something may have moved; not longer than this.
     fn idle(&self, at_most: Duration);
 
-    /// Says that nothing more will be asked but what is left of notices. `failed`: others may be stuck, and must not be waited for.
+    /// Says that nothing more will be asked. `failed`: others may be stuck, and must not be waited for.
     fn leave(&self, failed: bool);
 }
 

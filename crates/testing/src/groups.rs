@@ -5,7 +5,7 @@
 //! that `PLIMSOLL_REQUIRE` names (`emulator,browser`) must be there: without it, its tests fail.
 //!
 //! Groups: `emulator` (a C++ compiler for the CUDA kernels), `card` (an NVIDIA card), `browser` (Chromium), `terminal` (the command
-//! `script`), `release` (a release build of the command), `mpi` (the launcher of Open MPI or of MPICH), `keras` and `torch` (those packages for Python).
+//! `script`), `release` (a release build of the command), `mpi` (the launcher of Open MPI or of MPICH), `nccl` (that library), `keras` and `torch` (those packages for Python).
 
 use std::fmt::Display;
 use std::fs::File;

@@ -205,6 +205,15 @@ impl<H: Handle> PointToPoint for Mpi<H> {
         }
     }
 
+    fn flush(&self) {
+        let deadline = Instant::now() + Duration::from_millis(500);
+        let mut state = self.state();
+        while !state.notices.is_empty() && !state.is_stuck && Instant::now() < deadline {
+            state.notices.retain_mut(|(request, _)| matches!(self.test(request), Ok(None)));
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     fn heard(&self) -> Option<Vec<u8>> {
         let mut state = self.state();
         state.notices.retain_mut(|(request, _)| matches!(self.test(request), Ok(None)));
@@ -248,12 +257,7 @@ impl<H: Handle> PointToPoint for Mpi<H> {
     }
 
     fn leave(&self, failed: bool) {
-        let deadline = Instant::now() + MANNERS;
         let mut state = self.state();
-        while !state.notices.is_empty() && !state.is_stuck && Instant::now() < deadline {
-            state.notices.retain_mut(|(request, _)| matches!(self.test(request), Ok(None)));
-            std::thread::sleep(Duration::from_micros(100));
-        }
         let is_first = !std::mem::replace(&mut state.is_over, true);
         // Ending MPI waits for all ranks. Where one has failed, that would be for ever; its launcher ends the others.
         if is_first && !failed {

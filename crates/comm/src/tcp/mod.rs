@@ -166,18 +166,22 @@ impl PointToPoint for Tcp {
         }
     }
 
-    fn leave(&self, _failed: bool) {
-        // What is left of notices goes out, as far as others take it.
-        let deadline = Instant::now() + Duration::from_millis(200);
+    fn flush(&self) {
+        let deadline = Instant::now() + Duration::from_millis(500);
         loop {
             let mut state = self.state();
             state.peers.iter_mut().flatten().for_each(Peer::advance);
             let has_more = state.peers.iter().flatten().any(|peer| peer.is_open() && peer.wants_to_write());
             if !has_more || Instant::now() >= deadline {
-                return state.peers.iter().flatten().for_each(Peer::close);
+                return;
             }
             drop(state);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn leave(&self, _failed: bool) {
+        self.flush();
+        self.state().peers.iter().flatten().for_each(Peer::close);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use plimsoll_comm::{Buffers, Call, Collectives, Communicator, Kind, Reduce, SCRATCH_BYTES, Schedule, shard};
+use plimsoll_comm::{
+    Background, Buffers, Call, Collectives, Communicator, Kind, Reduce, SCRATCH_BYTES, Schedule, shard,
+};
 use plimsoll_graph::DType;
 
 use crate::reference::hold_all;
@@ -129,6 +131,36 @@ fn what_is_counted_is_what_the_schedule_says_and_a_header() {
             );
             let theory = 2.0 * 0.75 * (len * 4) as f64;
             assert!((after.sent as f64 / theory - 1.0).abs() < 0.05);
+        });
+    }
+}
+
+#[test]
+fn a_call_in_the_background_is_complete_though_nobody_looks_after_it() {
+    for (name, ranks) in worlds(3, PATIENCE) {
+        let met = std::sync::Barrier::new(3);
+        on_each(ranks, |rank| {
+            let rank = Background::new(rank).unwrap();
+            let mut values = vec![1f64; 500_000];
+            let call = Call { kind: Kind::AllReduce(Reduce::Sum), dtype: DType::F64, len: values.len() };
+            let mut scratch = vec![0u64; rank.scratch_bytes(&call).div_ceil(8)];
+            let buffers = Buffers::in_place(values.as_mut_ptr().cast(), &mut scratch);
+            // SAFETY: the vectors outlive the wait below.
+            let ticket = unsafe { rank.start(&call, buffers).unwrap() };
+            let start = Instant::now();
+            while rank.under_way() > 0 {
+                assert!(start.elapsed() < PATIENCE, "{name}");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            rank.wait(ticket).unwrap();
+            assert!(values.iter().all(|value| *value == 3.0), "{name}");
+            met.wait();
+            // Faults are told as without it.
+            if rank.rank() == 1 {
+                return;
+            }
+            let why = rank.barrier().unwrap_err().to_string();
+            assert!(why.contains("rank 1 has ended"), "{name}: {why}");
         });
     }
 }

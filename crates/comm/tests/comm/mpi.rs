@@ -98,7 +98,7 @@ fn a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time() {
         let said = match (question[0].as_str(), rank.rank()) {
             ("hang", 1) => {
                 std::thread::sleep(Duration::from_millis(1500));
-                rank.barrier()
+                rank.all_reduce(Reduce::Sum, &mut [1f32; 90_000])
             }
             ("mismatch", 1) => rank.all_reduce(Reduce::Sum, &mut [1f32; 90_001]),
             _ => rank.all_reduce(Reduce::Sum, &mut [1f32; 90_000]),
@@ -118,7 +118,8 @@ fn a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time() {
                     let test = "mpi::a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time";
                     let start = Instant::now();
                     let (text, _) = ask(command, test, question);
-                    for rank in 0..RANKS {
+                    // Who hung may be ended by the launcher, or not hear why the others stopped.
+                    for rank in (0..RANKS).filter(|rank| (question, *rank) != ("hang", 1)) {
                         let line = text.lines().find(|line| line.starts_with(&format!("rank {rank} says: ")));
                         let line =
                             line.unwrap_or_else(|| panic!("{name}, {question}: no rank {rank} in {text}"));
