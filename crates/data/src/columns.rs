@@ -21,11 +21,23 @@ pub struct Columns {
     pub label: Option<String>,
 }
 
-impl Columns {
-    /// The same without the label, where none is wanted.
-    pub(crate) fn labelled(&self, labelled: Option<bool>) -> Columns {
-        let label = self.label.clone().filter(|_| labelled != Some(false));
-        Columns { label, ..self.clone() }
+/// What is asked for of a table's columns.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Asked<'a> {
+    /// The label's column, by its name or number.
+    pub label: Option<&'a str>,
+    /// Whether there is to be a label, where somebody said so.
+    pub labelled: Option<bool>,
+    /// All columns that are read.
+    pub named: Option<&'a Columns>,
+}
+
+impl Asked<'_> {
+    /// The columns that are named, without the label where none is wanted.
+    pub fn columns(&self) -> Option<Columns> {
+        let named = self.named?;
+        let label = named.label.clone().filter(|_| self.labelled != Some(false));
+        Some(Columns { label, ..named.clone() })
     }
 }
 

@@ -6,7 +6,7 @@ mod parts;
 
 use std::path::Path;
 
-use crate::columns::Columns;
+use crate::columns::{Asked, Columns};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::fields::Fields;
@@ -83,6 +83,11 @@ impl Open {
     /// What is said of scaling: models that take fields by name take bytes as they are.
     fn said_scale(&self) -> Option<Scale> {
         self.scale.or(self.fields.as_ref().map(|_| Scale::None))
+    }
+
+    /// Which columns of tables are read.
+    fn asked(&self) -> Asked<'_> {
+        Asked { label: self.label.as_deref(), labelled: self.labelled, named: self.columns.as_ref() }
     }
 
     /// How folders of images are read.
@@ -179,15 +184,10 @@ impl Dataset {
         match ending {
             "npz" => arrays::npz(path, open.split, scale),
             "npy" => arrays::npy([("x", path)], scale),
-            "csv" => {
-                let table = Table::new(path, open.label.as_deref(), open.labelled, open.columns.as_ref())?;
-                Dataset::source(table).scaled(path, open.scale)
-            }
+            "csv" => Dataset::source(Table::new(path, open.asked())?).scaled(path, open.scale),
             #[cfg(feature = "parquet")]
             "parquet" => {
-                let (label, columns) = (open.label.as_deref(), open.columns.as_ref());
-                let table = crate::source::Columnar::new(path, label, open.labelled, columns)?;
-                Dataset::stream(table).scaled(path, open.scale)
+                Dataset::stream(crate::source::Columnar::new(path, open.asked())?).scaled(path, open.scale)
             }
             #[cfg(not(feature = "parquet"))]
             "parquet" => {
@@ -241,13 +241,13 @@ impl Dataset {
     /// A table of numbers: `x` has the columns but one, `y` is the label: a whole number, the number of a name in
     /// the order of names, or a float. Rows are read by offset; 8 bytes are kept for each.
     pub fn csv(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
-        Ok(Dataset::source(Table::new(path.as_ref(), label, None, None)?))
+        Ok(Dataset::source(Table::new(path.as_ref(), Asked { label, ..Asked::default() })?))
     }
 
     /// Numbers of a Parquet file, as from a table. It can only be decoded from front to back: a stream.
     #[cfg(feature = "parquet")]
     pub fn parquet(path: impl AsRef<Path>, label: Option<&str>) -> Result<Dataset> {
-        Ok(Dataset::stream(crate::source::Columnar::new(path.as_ref(), label, None, None)?))
+        Ok(Dataset::stream(crate::source::Columnar::new(path.as_ref(), Asked { label, ..Asked::default() })?))
     }
 
     /// Records of `tf.train.Example`: the features of the first record are the fields, those named as labels last. Images

@@ -7,7 +7,7 @@ use plimsoll_graph::DType;
 
 use super::table::LABELS;
 use super::{Stream, StreamSource};
-use crate::columns::{Chosen, Columns};
+use crate::columns::{Asked, Chosen, Columns};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
 
@@ -21,13 +21,9 @@ pub(crate) struct Columnar {
 impl Columnar {
     /// Opens a file. The label is the column of the given name, else one with a usual name, else the last; there is none where
     /// `labelled` is `Some(false)`. With `named` the columns are those, and others may hold anything.
-    pub fn new(
-        path: &Path,
-        label: Option<&str>,
-        labelled: Option<bool>,
-        named: Option<&Columns>,
-    ) -> Result<Columnar> {
-        let named = named.map(|named| named.labelled(labelled));
+    pub fn new(path: &Path, asked: Asked<'_>) -> Result<Columnar> {
+        let Asked { label, labelled, .. } = asked;
+        let named = asked.columns();
         let named = named.as_ref();
         let is_named = |name: &str, of: &Columns| {
             of.inputs.iter().chain(&of.label).any(|wanted| name.eq_ignore_ascii_case(wanted))

@@ -9,7 +9,7 @@ use plimsoll_graph::DType;
 
 use super::array::read_at;
 use super::{Scratch, Source};
-use crate::columns::{Chosen, Columns};
+use crate::columns::{Asked, Chosen, Columns};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
 
@@ -63,17 +63,12 @@ impl Table {
     /// given name or number, else one with a usual name, else the last; there is none where `labelled` is `Some(false)`. With
     /// `named` the columns are those, and others may hold anything.
     /// Labels are names if the first one is, whole numbers if all of them are, and floats otherwise.
-    pub fn new(
-        path: &Path,
-        label: Option<&str>,
-        labelled: Option<bool>,
-        named: Option<&Columns>,
-    ) -> Result<Table> {
-        let named = named.map(|named| named.labelled(labelled));
+    pub fn new(path: &Path, asked: Asked<'_>) -> Result<Table> {
+        let named = asked.columns();
         let (label, labelled) = match &named {
-            Some(Columns { label: Some(label), .. }) => (Some(label.as_str()), labelled),
+            Some(Columns { label: Some(label), .. }) => (Some(label.as_str()), asked.labelled),
             Some(Columns { label: None, .. }) => (None, Some(false)),
-            None => (label, labelled),
+            None => (asked.label, asked.labelled),
         };
         let unknown = |what: String| Error::Unknown { path: path.display().to_string(), what };
         let mut found = Found {
