@@ -129,38 +129,44 @@ impl Metrics<'_> {
     ) -> (Vec<Measure>, Vec<String>) {
         let (mut measures, mut others): (Vec<Measure>, Vec<String>) = (Vec::new(), self.others);
         let several = self.by_output.len() > 1;
-        for (output, own) in self.by_output.iter().enumerate() {
-            for metric in own {
-                let mut name = metric.name.clone();
-                if several {
-                    name = format!("{}_{name}", model.output_names().get(output).map_or("", String::as_str));
-                }
-                // Keras numbers those of one name.
-                let same = measures.iter().filter(|m| m.name == name).count();
-                let found = if metric.is_kerass { metric.count(model, output) } else { None };
-                let found = match found {
-                    Some((count, view)) if weights && metric.is_weighted => {
-                        metric.weighted(count).map(|count| (count, view))
-                    }
-                    found => found,
-                };
-                let (Some((count, view)), Some(label)) =
-                    (found, labelled.iter().position(|own| *own == output))
-                else {
-                    others.push(name);
-                    continue;
-                };
-                if let Some(key) = metric.settings.unread(&IDLE) {
-                    others.push(format!("{name}, whose {key} is not known here"));
-                    continue;
-                }
-                if same > 0 {
-                    let next = |k: &usize| !measures.iter().any(|m| m.name == format!("{name}_{k}"));
-                    let k = (1..).find(next).unwrap_or(same);
-                    name = format!("{name}_{k}");
-                }
-                measures.push(Measure { name, count, output, label, view });
+        let by_output = || self.by_output.iter().enumerate();
+        let all = || by_output().flat_map(|(output, own)| own.iter().map(move |metric| (output, metric)));
+        // In Keras's order: those that count samples alike come first.
+        let (plain, by_weight): (Vec<_>, Vec<_>) = all().partition(|(_, metric)| !metric.is_weighted);
+        for (output, metric) in plain.into_iter().chain(by_weight) {
+            let before = match several {
+                true => format!("{}_", model.output_names().get(output).map_or("", String::as_str)),
+                false => String::new(),
+            };
+            let mut name = format!("{before}{}", metric.name);
+            let is_taken = |name: &str| measures.iter().any(|m| m.name == name);
+            if metric.is_weighted && is_taken(&name) {
+                name = format!("{before}weighted_{}", metric.name);
             }
+            // Keras numbers those of one name.
+            let same = measures.iter().filter(|m| m.name == name).count();
+            let found = if metric.is_kerass { metric.count(model, output) } else { None };
+            let found = match found {
+                Some((count, view)) if weights && metric.is_weighted => {
+                    metric.weighted(count).map(|count| (count, view))
+                }
+                found => found,
+            };
+            let (Some((count, view)), Some(label)) = (found, labelled.iter().position(|own| *own == output))
+            else {
+                others.push(name);
+                continue;
+            };
+            if let Some(key) = metric.settings.unread(&IDLE) {
+                others.push(format!("{name}, whose {key} is not known here"));
+                continue;
+            }
+            if same > 0 {
+                let next = |k: &usize| !is_taken(&format!("{name}_{k}"));
+                let k = (1..).find(next).unwrap_or(same);
+                name = format!("{name}_{k}");
+            }
+            measures.push(Measure { name, count, output, label, view });
         }
         (measures, others)
     }
