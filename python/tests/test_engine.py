@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import importlib.util
 import signal
 import pickle
 import threading
@@ -646,13 +647,18 @@ def test_the_guides_programs_run(tmp_path, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/guide/src/python.md").read_text(encoding="utf-8")
     part = guide[guide.index("## Without Keras") : guide.index("## Ctrl-C")]
     blocks = re.findall(r"```python\n(.*?)```", part, re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    for block in blocks:
-        exec(block, names)
+    exec(blocks[0], names)
     assert names["history"][-1]["accuracy"] > 0.9 and (tmp_path / "model.safetensors").is_file()
+    exec(blocks[1], names)
+    assert names["history"][-1]["val_accuracy"] > 0.9 and 0.5 < names["history"][-1]["sure"] <= 1
+    exec(blocks[2], names)
     np.testing.assert_allclose(names["w"].numpy(), [1.98, 1.03], atol=0.01)
+    if importlib.util.find_spec("torch") is not None:
+        exec(blocks[3], names)
+        assert names["theirs"].tolist() == [2.0, 4.0] and names["ours"].shape == (2, 3)
 
 
 def test_examples_in_docstrings_run():

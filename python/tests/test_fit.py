@@ -73,6 +73,32 @@ def test_weights_of_samples_and_of_classes():
     np.testing.assert_allclose(by_us, model.evaluate(x, y, sample_weight=weights, batch_size=BATCH, verbose=0), atol=1e-5)
 
 
+def test_weighted_metrics_count_the_weights_of_samples():
+    x, y = data()
+    weights = np.random.default_rng(5).uniform(0, 2, N)
+
+    def make(loss="sparse_categorical_crossentropy", weighted=("accuracy", "sparse_top_k_categorical_accuracy", "sparse_categorical_crossentropy"), plain=("accuracy",)):
+        model = classifier()
+        model.compile("adam", loss, metrics=list(plain), weighted_metrics=list(weighted))
+        return model
+
+    how = dict(epochs=2, validation_data=(*data(20, 1), np.linspace(0, 2, 20)), **QUIET)
+    same(plimsoll.fit(make(), x, y, sample_weight=weights, **how), make().fit(x, y, sample_weight=weights, **how))
+    how = dict(epochs=2, class_weight={0: 0.5, 2: 3.0}, **QUIET)
+    same(plimsoll.fit(make(), x, y, **how), make().fit(x, y, **how))
+    # Without weights they are like all others.
+    same(plimsoll.fit(make(), x, y, **QUIET), make().fit(x, y, **QUIET))
+    wide = np.random.default_rng(6).uniform(0.1, 1, (N, 3)).astype(np.float32)
+    of = lambda: make("mse", ("mae", "mse", "huber", "binary_accuracy"), ("mae",))
+    same(plimsoll.fit(of(), x, wide, sample_weight=weights, **QUIET), of().fit(x, wide, sample_weight=weights, **QUIET))
+    # What is no mean of samples is named and not counted.
+    import keras
+
+    with pytest.warns(UserWarning, match="not counted: auc"):
+        one_hot = np.eye(3, dtype=np.float32)[y]
+        plimsoll.fit(make("categorical_crossentropy", (keras.metrics.AUC(name="auc"),), ()), x, one_hot, sample_weight=weights, **QUIET)
+
+
 @pytest.mark.parametrize("loss", ["mse", "mae", "msle", "mape", "huber", "log_cosh", "poisson", "cosine_similarity", "kl_divergence"])
 def test_every_loss_takes_weights_of_samples(loss):
     x, _ = data()

@@ -88,10 +88,11 @@ impl KerasModel {
     }
 
     /// As [`KerasModel::compiled`]; where `weights` says so, samples bring weights as one more label behind all others, and the loss of
-    /// each is multiplied by its own. Metrics count all samples the same, as Keras's `metrics` do.
+    /// each is multiplied by its own. Keras's `metrics` count all samples the same, its `weighted_metrics` by their weights where they are means;
+    /// others are among [`Compiled::other_metrics`].
     ///
     /// # Errors
-    /// As of [`KerasModel::compiled`]; or the model has weighted metrics, and samples bring weights.
+    /// As of [`KerasModel::compiled`].
     pub fn compiled_with(&self, weights: bool) -> Result<Compiled> {
         let config = self.compile_config("name a loss and an optimizer")?;
         let OptimizerConfig { mut optimizer, schedule, is_scheduled, clip, .. } =
@@ -103,13 +104,12 @@ impl KerasModel {
         }
         let (mut loss, metrics) = self.compiled_loss(config)?;
         loss.is_weighted = weights;
-        self.check_weighted(weights)?;
         let mut compiled = Compiled::new(self, loss, optimizer.clone());
         compiled.own = Some(optimizer);
         compiled.schedule = schedule.after(updates);
         compiled.clip = clip.map(Clip::PlainNorm);
         compiled.notices.extend(self.state_left());
-        compiled.take(metrics);
+        compiled.take(metrics, weights);
         Ok(compiled)
     }
 
@@ -127,20 +127,9 @@ impl KerasModel {
         let config = self.compile_config("name a loss")?;
         let (mut loss, metrics) = self.compiled_loss(config)?;
         loss.is_weighted = weights;
-        self.check_weighted(weights)?;
         let mut compiled = Compiled::measuring(self, loss);
-        compiled.take(metrics);
+        compiled.take(metrics, weights);
         Ok(compiled)
-    }
-
-    /// Refuses weights of samples where a metric would have to count them.
-    fn check_weighted(&self, weights: bool) -> Result<()> {
-        let listed = self.file.compile_config().get("weighted_metrics").unwrap_or(&Value::Null);
-        if !weights || listed.is_null() || listed.as_array().is_some_and(Vec::is_empty) {
-            return Ok(());
-        }
-        let why = "metrics that count the weights of samples are not supported; compile the model with metrics instead";
-        Err(Error::config("weighted_metrics", why))
     }
 
     /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.
@@ -175,7 +164,7 @@ impl KerasModel {
             config.get(key).unwrap_or(&Value::Null)
         };
         let mut loss = KerasLoss::read(of("loss"), of("loss_weights"), self.output_names())?;
-        let metrics = metrics::list(&[of("metrics"), of("weighted_metrics")], self.output_names());
+        let metrics = metrics::lists(of("metrics"), of("weighted_metrics"), self.output_names());
         loss.measured = metrics.by_output.iter().map(|own| !own.is_empty()).collect();
         settings.finish(&IDLE)?;
         Ok((loss, metrics))
@@ -402,8 +391,8 @@ impl Compiled {
     }
 
     /// Takes up the file's metrics.
-    fn take(&mut self, metrics: Metrics<'_>) {
-        let (measures, others) = metrics.read(&self.model, &self.labelled);
+    fn take(&mut self, metrics: Metrics<'_>, weights: bool) {
+        let (measures, others) = metrics.read(&self.model, &self.labelled, weights);
         self.metrics.extend(measures);
         self.other_metrics = others;
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::LazyLock;
 
-use plimsoll_graph::TensorOps;
+use plimsoll_graph::{DType, TensorOps};
 use plimsoll_nn::{Auc, Count, Curve, Measure, Metric, Summation, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::{Map, Value};
 
 use crate::KerasModel;
+use crate::error::refuse;
 use crate::loss::{OutputLoss, targets};
 use crate::metric_own::{Average, Counted, Share};
 use crate::named::Named;
@@ -34,13 +35,26 @@ pub(crate) struct Stored<'a> {
     is_word: bool,
     /// Whether it is Keras's own.
     is_kerass: bool,
+    /// Whether it counts the weights of samples.
+    is_weighted: bool,
 }
 
 /// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
 const IDLE: [&str; 5] = ["name", "dtype", "fn", "num_labels", "reduction"];
 
+/// The metrics that count samples alike and those that count their weights, by output.
+pub(crate) fn lists<'a>(plain: &'a Value, weighted: &'a Value, names: &[String]) -> Metrics<'a> {
+    let mut found = list(&[plain], names);
+    let more = list(&[weighted], names);
+    for (own, more) in found.by_output.iter_mut().zip(more.by_output) {
+        own.extend(more.into_iter().map(|metric| Stored { is_weighted: true, ..metric }));
+    }
+    found.others.extend(more.others);
+    found
+}
+
 /// Gives metrics to outputs as Keras does: all to the only one; else a list has one entry for each output, a map one by name.
-pub(crate) fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
+fn list<'a>(given: &[&'a Value], names: &[String]) -> Metrics<'a> {
     let mut found = Metrics { by_output: names.iter().map(|_| Vec::new()).collect(), others: Vec::new() };
     for &value in given {
         let value = match value.get("class_name").and_then(Value::as_str) {
@@ -99,41 +113,60 @@ impl<'a> Stored<'a> {
             settings: Settings::new("a metric", known, config),
             is_word: is_word && value.is_string(),
             is_kerass: read.is_ok(),
+            is_weighted: false,
         }
     }
 }
 
 impl Metrics<'_> {
     /// The measures, and what has no counterpart here.
-    pub(crate) fn read(self, model: &KerasModel, labelled: &[usize]) -> (Vec<Measure>, Vec<String>) {
+    /// Where samples bring weights, those that count them do.
+    pub(crate) fn read(
+        self,
+        model: &KerasModel,
+        labelled: &[usize],
+        weights: bool,
+    ) -> (Vec<Measure>, Vec<String>) {
         let (mut measures, mut others): (Vec<Measure>, Vec<String>) = (Vec::new(), self.others);
         let several = self.by_output.len() > 1;
-        for (output, own) in self.by_output.iter().enumerate() {
-            for metric in own {
-                let mut name = metric.name.clone();
-                if several {
-                    name = format!("{}_{name}", model.output_names().get(output).map_or("", String::as_str));
-                }
-                // Keras numbers those of one name.
-                let same = measures.iter().filter(|m| m.name == name).count();
-                let found = if metric.is_kerass { metric.count(model, output) } else { None };
-                let (Some((count, view)), Some(label)) =
-                    (found, labelled.iter().position(|own| *own == output))
-                else {
-                    others.push(name);
-                    continue;
-                };
-                if let Some(key) = metric.settings.unread(&IDLE) {
-                    others.push(format!("{name}, whose {key} is not known here"));
-                    continue;
-                }
-                if same > 0 {
-                    let next = |k: &usize| !measures.iter().any(|m| m.name == format!("{name}_{k}"));
-                    let k = (1..).find(next).unwrap_or(same);
-                    name = format!("{name}_{k}");
-                }
-                measures.push(Measure { name, count, output, label, view });
+        let by_output = || self.by_output.iter().enumerate();
+        let all = || by_output().flat_map(|(output, own)| own.iter().map(move |metric| (output, metric)));
+        // In Keras's order: those that count samples alike come first.
+        let (plain, by_weight): (Vec<_>, Vec<_>) = all().partition(|(_, metric)| !metric.is_weighted);
+        for (output, metric) in plain.into_iter().chain(by_weight) {
+            let before = match several {
+                true => format!("{}_", model.output_names().get(output).map_or("", String::as_str)),
+                false => String::new(),
+            };
+            let mut name = format!("{before}{}", metric.name);
+            let is_taken = |name: &str| measures.iter().any(|m| m.name == name);
+            if metric.is_weighted && is_taken(&name) {
+                name = format!("{before}weighted_{}", metric.name);
             }
+            // Keras numbers those of one name.
+            let same = measures.iter().filter(|m| m.name == name).count();
+            let found = if metric.is_kerass { metric.count(model, output) } else { None };
+            let found = match found {
+                Some((count, view)) if weights && metric.is_weighted => {
+                    metric.weighted(count).map(|count| (count, view))
+                }
+                found => found,
+            };
+            let (Some((count, view)), Some(label)) = (found, labelled.iter().position(|own| *own == output))
+            else {
+                others.push(name);
+                continue;
+            };
+            if let Some(key) = metric.settings.unread(&IDLE) {
+                others.push(format!("{name}, whose {key} is not known here"));
+                continue;
+            }
+            if same > 0 {
+                let next = |k: &usize| !is_taken(&format!("{name}_{k}"));
+                let k = (1..).find(next).unwrap_or(same);
+                name = format!("{name}_{k}");
+            }
+            measures.push(Measure { name, count, output, label, view });
         }
         (measures, others)
     }
@@ -205,6 +238,40 @@ impl Stored<'_> {
                 let loss = self.loss(known)?;
                 Some((Count::Mean(Arc::new(move |x: &Tensor, t: &Tensor| loss.mean(x, t))), view))
             }
+        }
+    }
+
+    /// The same mean, weighted by samples; none of what is no mean.
+    fn weighted(&self, count: Count) -> Option<Count> {
+        match count {
+            Count::Metric(metric) if !matches!(metric, Metric::Rmse | Metric::Perplexity) => {
+                // Whether it is a mean is known of the metric, before there are tensors.
+                let is_mean = !matches!(
+                    metric,
+                    Metric::Precision { .. }
+                        | Metric::Recall { .. }
+                        | Metric::Auc(_)
+                        | Metric::MeanIou
+                        | Metric::R2
+                );
+                let weighing = move |x: &Tensor, t: &Tensor, weights: &Tensor| {
+                    let each = metric.each(x, t)?.ok_or_else(|| refuse("weighs what is no mean"))?;
+                    let each = each.cast(DType::F32)?;
+                    let each =
+                        if each.shape().rank() > 1 { each.flatten(1)?.mean(&[1], false)? } else { each };
+                    each.mul(&weights.cast(DType::F32)?)?.sum(&[], false)
+                };
+                is_mean.then(|| Count::Weighted(Arc::new(weighing)))
+            }
+            Count::Mean(_) if self.folded != "cosinesimilarity" => {
+                let loss = self.loss(&self.folded)?;
+                let weighing = move |x: &Tensor, t: &Tensor, weights: &Tensor| {
+                    let samples = weights.ty().elements() as f64;
+                    loss.weighted_mean(x, t, weights)?.mul_scalar(samples)
+                };
+                Some(Count::Weighted(Arc::new(weighing)))
+            }
+            _ => None,
         }
     }
 

@@ -40,7 +40,7 @@ pub use loss::{
     Loss, binary_cross_entropy, dice, huber, joint_loss, mae, mse, padded_cross_entropy,
     smooth_cross_entropy, softmax_cross_entropy,
 };
-pub use measure::{Count, Measure, OwnMetric, View};
+pub use measure::{Count, Measure, OwnMetric, View, Weighing};
 pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};

@@ -42,7 +42,13 @@ pub enum Count {
     Part(usize),
     /// A metric of one's own.
     Own(Arc<dyn OwnMetric>),
+    /// A mean that is weighted by samples: the last of the labels are the weights, and the closure gives the total of what is counted of each
+    /// sample times its weight, from the output, the labels and the weights.
+    Weighted(Arc<Weighing>),
 }
+
+/// See [`Count::Weighted`].
+pub type Weighing = dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor> + Send + Sync;
 
 /// A metric of one's own. Its state is a few sums: those of a batch are computed on the device beside the step, added up over an epoch in
 /// f64, kept in checkpoints, and turned into a number on the host.
@@ -148,6 +154,13 @@ impl Measure {
                 }
                 return Ok(sums);
             }
+            Count::Weighted(weighing) => {
+                let weights = labels.last().ok_or_else(|| none("weights", 0))?;
+                let total = weighing(&self.view.of(output()?)?, label()?, weights)?;
+                let all = weights.cast(DType::F32)?.sum(&[], false)?;
+                let parts = [total.cast(DType::F32)?.reshape([1])?, all.reshape([1])?];
+                return Tensor::concat(&[&parts[0], &parts[1]], 0);
+            }
             Count::Mean(loss) => &loss.loss(&[self.view.of(output()?)?], std::slice::from_ref(label()?))?,
             Count::Part(i) => parts.get(*i).ok_or_else(|| none(&format!("part {i}"), parts.len()))?,
         };
@@ -163,6 +176,8 @@ impl Measure {
         match (&self.count, sums) {
             (Count::Metric(metric), sums) => metric.finish(sums),
             (Count::Own(own), sums) => own.finish(sums),
+            // Keras counts a mean over no weight as 0.
+            (Count::Weighted(_), [_, 0.0]) => 0.0,
             (_, [sum, count]) => sum / count,
             _ => f64::NAN,
         }
@@ -194,6 +209,20 @@ mod tests {
             error.contains("mae") && error.contains("output 2") && error.contains("there are 2"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_weighted_mean_is_by_the_sum_of_weights() {
+        let count =
+            Count::Weighted(Arc::new(|x: &Tensor, t: &Tensor, w: &Tensor| x.sub(t)?.mul(w)?.sum(&[], false)));
+        let measure = Measure { count, ..Metric::Mae.into() };
+        let sums = |x: &[f32], w: &[f32]| {
+            let labels = [row(&vec![0.0; x.len()]), row(w)];
+            measure.sums(&[row(x)], &labels, &[]).unwrap().to_f64().unwrap()
+        };
+        let (a, b) = (sums(&[1.0, 4.0], &[2.0, 0.5]), sums(&[7.0], &[0.0]));
+        assert_eq!(measure.finish(&[a[0] + b[0], a[1] + b[1]]), 1.6);
+        assert_eq!(measure.finish(&b), 0.0);
     }
 
     #[test]

@@ -75,6 +75,59 @@ impl Metric {
         }
     }
 
+    /// What the metric is a mean of, element by element: a hit, an error, a cross-entropy. None of those that are no such mean.
+    #[track_caller]
+    pub fn each(self, outputs: &Tensor, labels: &Tensor) -> Result<Option<Tensor>> {
+        let number = |value: f64| outputs.full_like(Type::new(DType::F32, []), value);
+        Ok(Some(match self {
+            Metric::Accuracy => {
+                let (labels, _) = classes(outputs, labels)?;
+                outputs.argmax(-1)?.equal(&labels)?
+            }
+            Metric::TopK(k) => {
+                let (labels, _) = classes(outputs, labels)?;
+                let mut place = labels.shape().clone();
+                place.push(1);
+                let own = outputs.take_along(&labels.reshape(place)?, -1)?;
+                let last = outputs.shape().rank() - 1;
+                let larger = outputs.greater(&own)?.cast(DType::F32)?.sum(&[last], false)?;
+                larger.less(&number(k as f64)?)?
+            }
+            Metric::BinaryAccuracy => {
+                let (x, t) = alike(outputs, labels)?;
+                let is_true = t.greater(&number(0.5)?)?.cast(DType::F32)?;
+                x.greater(&number(0.0)?)?.cast(DType::F32)?.equal(&is_true)?
+            }
+            Metric::BinaryAccuracyAt(threshold) => {
+                let (x, t) = alike(outputs, labels)?;
+                x.greater(&number(threshold)?)?.cast(DType::F32)?.equal(&t)?
+            }
+            Metric::CrossEntropy | Metric::Perplexity => {
+                match labels.dtype().is_float() && labels.shape() == outputs.shape() {
+                    true => {
+                        outputs.cast(DType::F32)?.dense_softmax_cross_entropy(&labels.cast(DType::F32)?)?
+                    }
+                    false => outputs.softmax_cross_entropy(&classes(outputs, labels)?.0)?,
+                }
+            }
+            Metric::Mae => {
+                let (x, t) = alike(outputs, labels)?;
+                x.sub(&t)?.abs()?
+            }
+            Metric::Mse | Metric::Rmse => {
+                let (x, t) = alike(outputs, labels)?;
+                x.sub(&t)?.square()?
+            }
+            Metric::Precision { .. }
+            | Metric::Recall { .. }
+            | Metric::Auc(_)
+            | Metric::MeanIou
+            | Metric::R2 => {
+                return Ok(None);
+            }
+        }))
+    }
+
     /// The sums of a batch, f32 and small: a number, or one a class. Works eagerly and inside a traced step; add them
     /// up with a [`Tally`].
     #[track_caller]
@@ -85,36 +138,10 @@ impl Metric {
         let count = |n: usize| outputs.full_like(Type::new(DType::F32, [1]), n as f64);
         let total = |x: &Tensor| x.cast(DType::F32)?.sum(&[], false)?.reshape([1]);
         let n = labels.ty().elements();
+        if let Some(each) = self.each(outputs, labels)? {
+            return Tensor::concat(&[&total(&each)?, &count(each.ty().elements())?], 0);
+        }
         match self {
-            Metric::Accuracy => {
-                let (labels, _) = classes(outputs, labels)?;
-                let hits = outputs.argmax(-1)?.equal(&labels)?;
-                Tensor::concat(&[&total(&hits)?, &count(labels.ty().elements())?], 0)
-            }
-            Metric::TopK(k) => {
-                let (labels, _) = classes(outputs, labels)?;
-                let n = labels.ty().elements();
-                let mut place = labels.shape().clone();
-                place.push(1);
-                let own = outputs.take_along(&labels.reshape(place)?, -1)?;
-                let last = outputs.shape().rank() - 1;
-                let larger = outputs.greater(&own)?.cast(DType::F32)?.sum(&[last], false)?;
-                let hits = larger.less(&outputs.full_like(Type::new(DType::F32, []), k as f64)?)?;
-                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
-            }
-            Metric::BinaryAccuracy => {
-                let (x, t) = alike(outputs, labels)?;
-                let zero = x.full_like(Type::new(DType::F32, []), 0.0)?;
-                let half = x.full_like(Type::new(DType::F32, []), 0.5)?;
-                let hits = x.greater(&zero)?.cast(DType::F32)?.equal(&t.greater(&half)?.cast(DType::F32)?)?;
-                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
-            }
-            Metric::BinaryAccuracyAt(threshold) => {
-                let (x, t) = alike(outputs, labels)?;
-                let least = x.full_like(Type::new(DType::F32, []), threshold)?;
-                let hits = x.greater(&least)?.cast(DType::F32)?.equal(&t)?;
-                Tensor::concat(&[&total(&hits)?, &count(n)?], 0)
-            }
             Metric::Precision { threshold, class } | Metric::Recall { threshold, class } => {
                 found(outputs, labels, threshold, class)
             }
@@ -131,28 +158,12 @@ impl Metric {
                 let parts = [by_class(&hits, &labels)?, by_class(&ones, &labels)?, by_class(&ones, &found)?];
                 Tensor::concat(&[&parts[0], &parts[1], &parts[2]], 0)
             }
-            Metric::CrossEntropy | Metric::Perplexity => {
-                let each = match labels.dtype().is_float() && labels.shape() == outputs.shape() {
-                    true => {
-                        outputs.cast(DType::F32)?.dense_softmax_cross_entropy(&labels.cast(DType::F32)?)?
-                    }
-                    false => outputs.softmax_cross_entropy(&classes(outputs, labels)?.0)?,
-                };
-                Tensor::concat(&[&total(&each)?, &count(each.ty().elements())?], 0)
-            }
-            Metric::Mae => {
-                let (x, t) = alike(outputs, labels)?;
-                Tensor::concat(&[&total(&x.sub(&t)?.abs()?)?, &count(n)?], 0)
-            }
-            Metric::Mse | Metric::Rmse => {
-                let (x, t) = alike(outputs, labels)?;
-                Tensor::concat(&[&total(&x.sub(&t)?.square()?)?, &count(n)?], 0)
-            }
             Metric::R2 => {
                 let (x, t) = alike(outputs, labels)?;
                 let squares = [total(&x.sub(&t)?.square()?)?, total(&t)?, total(&t.square()?)?];
                 Tensor::concat(&[&squares[0], &squares[1], &squares[2], &count(n)?], 0)
             }
+            _ => Err(refuse("counts what is no mean and has no sums")),
         }
     }
 
