@@ -106,7 +106,7 @@ fn model(
 ) -> Result<(), Failure> {
     let start = Instant::now();
     let asked = match args.compare.is_empty() {
-        true => setup.trainer.plan(&setup.train).map_err(|error| setup.advised(error)),
+        true => setup.trainer.plan_or_ways(&setup.train, setup.ways()),
         false => {
             let about = About { model: &setup.model_setup.name, data: &setup.form.data, batch: setup.batch };
             return side_by_side(args, &about, &mut setup.trainer, &setup.train);

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use plimsoll::internals::run::{Job, Remedy};
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use plimsoll::train::BestCheckpoint;
@@ -71,6 +72,12 @@ impl Setup {
     /// A refusal with the ways out that take other data; any other error as it is.
     pub fn advised(&self, error: plimsoll::train::Error) -> plimsoll::train::Error {
         ways_out::with_smaller_samples(error, &self.config, &self.device, &self.form)
+    }
+
+    /// The ways out of a refusal that take other data, yet to be looked at.
+    pub fn ways(&self) -> Vec<Job<'_, Option<Remedy>>> {
+        let Setup { config, device, form, .. } = self;
+        vec![Box::new(|| ways_out::smaller_samples(config, device, form))]
     }
 
     fn of(

@@ -21,11 +21,15 @@ pub fn with_smaller_samples(
     else {
         return error;
     };
-    ways.extend(device.scope(|| smaller(config, device, form)).filter(|way| way.least < least));
+    ways.extend(smaller_samples(config, device, form).filter(|way| way.least < least));
     train::Error::Run(Error::Infeasible { asked, least, account, refusal, heaviest, ways })
 }
 
-/// Samples of half the side, or half the length, where data and model can be had so.
+/// What samples of half the side, or half the length, would need, where data and model can be had so.
+pub fn smaller_samples(config: &Config, device: &Device, form: &Form) -> Option<Remedy> {
+    device.scope(|| smaller(config, device, form))
+}
+
 fn smaller(config: &Config, device: &Device, form: &Form) -> Option<Remedy> {
     let shape = |form: &Form| form.fields.first().map(|field| field.shape.clone());
     let reads_tokens =

@@ -27,6 +27,9 @@ use std::sync::Arc;
 /// more searches.
 const SUBLEVEL: f64 = 1.0026;
 
+/// So many schedules of a level are packed beside each other: whether the one fits says whether the next is of interest.
+const PACKED_AT_ONCE: usize = 2;
+
 /// How many times the budget of its search a schedule may take, where state lives on the host: with more room, copies of it start
 /// earlier and end later, and so run beside more ops.
 const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
@@ -113,7 +116,7 @@ impl BudgetGrid {
             let top = self.levels[0].as_mut().and_then(|level| level.first_mut());
             return top.filter(|top| top.ns < faster_than);
         }
-        if self.floor_bytes() > budget {
+        if !self.floor_fits(budget) {
             return None;
         }
         let mut level = 0;
@@ -130,14 +133,21 @@ impl BudgetGrid {
                 self.search(level);
                 let top = self.unlimited_bytes();
                 let schedules = self.levels[level].as_mut().map_or(&mut [][..], |found| &mut found[..]);
-                for (k, schedule) in schedules.iter_mut().enumerate().rev() {
+                let mut in_vain = false;
+                for k in (0..schedules.len()).rev() {
+                    // The first mostly fits; where it does not, the next ones hardly do, and two are packed beside each other.
+                    if in_vain {
+                        pack_ahead(&mut schedules[..=k], budget, best_ns, alignment);
+                    }
+                    let schedule = &mut schedules[k];
                     // Of the step without replays the lowest packing counts, because that is what no budget means.
                     let fits = match level {
                         _ if schedule.ns >= best_ns => false,
                         0 => top <= budget,
+                        _ if schedule.budget.max(schedule.live) > budget => false,
                         _ => {
-                            schedule.budget.max(schedule.live) <= budget
-                                && schedule.arena(alignment) <= budget
+                            in_vain = schedule.arena(alignment) > budget;
+                            !in_vain
                         }
                     };
                     if fits {
@@ -154,7 +164,8 @@ impl BudgetGrid {
         match best {
             Some((level, k)) => self.levels[level].as_mut().map(|found| &mut found[k]),
             None => {
-                let floor = self.floor.as_mut().map(|floor| &mut floor.schedule);
+                let step = &self.step;
+                let floor = self.floor.as_mut().map(|floor| floor.schedule(step));
                 floor.filter(|schedule| schedule.ns < faster_than)
             }
         }
@@ -192,14 +203,32 @@ impl BudgetGrid {
         }
     }
 
-    /// The schedule that takes least.
-    pub fn floor_schedule(&mut self) -> &mut Schedule {
-        let (step, peaks) = (&self.step, &mut self.peaks);
+    /// The floor, looked for if that has not been done, and the step it is of.
+    fn floor(&mut self) -> (&mut Floor, &StepSearch) {
+        let (step, peaks, unlimited_live) = (&self.step, &mut self.peaks, self.unlimited_live);
         let floor = self.floor.get_or_insert_with(|| {
             let peaks = peaks.take().unwrap_or_else(|| LowPeaks::first(step));
-            Floor::find(step, self.unlimited_live, peaks)
+            Floor::find(step, unlimited_live, peaks)
         });
-        &mut floor.schedule
+        (floor, step)
+    }
+
+    /// Looks for the floor, but for packing it as low as is found.
+    pub fn look_for_floor(&mut self) {
+        self.floor();
+    }
+
+    /// The schedule that takes least.
+    pub fn floor_schedule(&mut self) -> &mut Schedule {
+        let (floor, step) = self.floor();
+        floor.schedule(step)
+    }
+
+    /// Whether there is a schedule for a budget: mostly seen before the least is found.
+    fn floor_fits(&mut self, budget: u64) -> bool {
+        let alignment = self.step.problem.scratch_alignment;
+        let fits = self.step.bounds.floor().0 <= budget && self.floor().0.fits(budget, alignment);
+        fits || self.floor_bytes() <= budget
     }
 
     /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to the floor. It is the same whether
@@ -211,9 +240,9 @@ impl BudgetGrid {
         }
     }
 
-    /// Whether the schedule that takes least has been looked for.
+    /// Whether the schedule that takes least has been found, as low as it packs.
     pub fn knows_floor(&self) -> bool {
-        self.floor.is_some()
+        self.floor.as_ref().is_some_and(Floor::is_repacked)
     }
 
     /// The least budget for which a schedule is found.
@@ -248,6 +277,21 @@ impl BudgetGrid {
         }
         self.levels[level] = Some(schedules);
     }
+}
+
+/// Packs the last of `schedules`, if it may be the fastest within `budget`, and beside it the next ones that may be: what each takes does not
+/// depend on the others.
+fn pack_ahead(schedules: &mut [Schedule], budget: u64, best_ns: u64, alignment: u64) {
+    let may_be = |s: &Schedule| s.ns < best_ns && s.budget.max(s.live) <= budget && s.packed.is_none();
+    let width = PACKED_AT_ONCE.min(parallel::at_once());
+    if width < 2 || !schedules.last().is_some_and(may_be) {
+        return;
+    }
+    let next = schedules.iter_mut().rev().filter(|schedule| may_be(schedule)).take(width);
+    let pack = |schedule: &mut Schedule| {
+        schedule.arena(alignment);
+    };
+    parallel::each(next.map(|schedule| move || pack(schedule)).collect());
 }
 
 /// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.

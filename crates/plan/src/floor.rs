@@ -40,7 +40,10 @@ pub(crate) fn may_go_below(bytes: u64, lowered_once: u64, resident: u64) -> bool
 
 /// The schedule that takes least.
 pub(crate) struct Floor {
-    pub schedule: Schedule,
+    /// As it was first packed, with one unit of time for each op: how low it can be packed must not depend on times either.
+    packed: Schedule,
+    /// Packed as low as is found, once somebody has asked for that.
+    repacked: Option<Schedule>,
     /// The least that schedules held whose peaks had been lowered once.
     pub lowered_once: u64,
     /// The least budget that levels are searched for: what the schedule held before its actions were reordered, which levels do not do.
@@ -125,16 +128,36 @@ impl Floor {
         let packed: Vec<&LowPeakSchedule> = near.take(step.effort.packed).collect();
         let schedule = lowest_packed(&packed, alignment);
         let fresh = || Schedule::new(&mut State::new(&step.indexed), &step.indexed, unlimited_live);
-        let schedule = schedule.unwrap_or_else(fresh);
-        let lowest = schedule.live;
-        let schedule = schedule.into_repacked(&step.problem, step.host_budget);
-        let lowest = lowest.max(schedule.live);
-        Floor { schedule, lowered_once: least, lowest, low_peaks, checkpoints: None }.time(&step.problem)
+        let mut packed = schedule.unwrap_or_else(fresh);
+        packed.arena(alignment);
+        let lowest = packed.live;
+        Floor { packed, repacked: None, lowered_once: least, lowest, low_peaks, checkpoints: None }
+            .time(&step.problem)
+    }
+
+    /// The schedule, packed as low as is found.
+    pub fn schedule(&mut self, step: &StepSearch) -> &mut Schedule {
+        let packed = &self.packed;
+        self.repacked.get_or_insert_with(|| {
+            let mut lowered = packed.lowered(&step.problem, step.host_budget);
+            lowered.time(&step.problem);
+            lowered
+        })
+    }
+
+    /// Whether the schedule has been packed as low as is found.
+    pub fn is_repacked(&self) -> bool {
+        self.repacked.is_some()
+    }
+
+    /// Whether the schedule is known to fit `budget` as it was first packed: packed once more it takes no more.
+    pub fn fits(&mut self, budget: u64, scratch_alignment: u64) -> bool {
+        self.packed.arena(scratch_alignment) <= budget
     }
 
     /// The same with the times of `problem`.
     pub fn time(mut self, problem: &Problem) -> Floor {
-        self.schedule.time(problem);
+        self.repacked.iter_mut().for_each(|schedule| schedule.time(problem));
         self.low_peaks = self.low_peaks.into_iter().map(|low| low.time(problem)).collect();
         self.checkpoints = None;
         self

@@ -59,7 +59,7 @@ pub use check::ProblemError;
 pub use digest::PLANNER;
 pub use infeasible::Infeasible;
 pub use instances::{Content, Instance, instances, live_bytes};
-pub use parallel::{is_on_all_cores, on_all_cores};
+pub use parallel::{Job, in_turn, is_on_all_cores, on_all_cores};
 pub use plan::{Exactness, Figures, Placed, Plan, Request, Step};
 pub use planner::{PlanError, Planner, plan};
 pub use plimsoll_record::{Digest, Kind};

@@ -5,7 +5,8 @@
 
 use crate::steps::{count, steps_taken};
 use std::cell::Cell;
-use std::thread;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 thread_local! {
     static ALLOWED: Cell<bool> = const { Cell::new(false) };
@@ -40,26 +41,82 @@ pub fn is_on_all_cores() -> bool {
 
 /// What each of `jobs` gives, in their order; where that is allowed and there are cores, all but the first run on threads of their own.
 pub(crate) fn each<T: Send>(jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
-    if jobs.len() < 2 || !ALLOWED.get() || cores() < 2 {
+    if jobs.len() < 2 || at_once() < 2 {
         return jobs.into_iter().map(|job| job()).collect();
     }
     thread::scope(|scope| {
         let mut jobs = jobs.into_iter();
         let first = jobs.next();
-        // Their steps count as this thread's: the bound on planning is on all of it.
-        let others: Vec<_> = jobs.map(|job| scope.spawn(move || (job(), steps_taken()))).collect();
-        let mut found: Vec<T> = first.into_iter().map(|job| job()).collect();
-        for other in others {
-            match other.join() {
-                Ok((result, steps)) => {
-                    count(steps);
-                    found.push(result);
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+        let others = spawned(scope, jobs.collect());
+        let first: Vec<T> = first.into_iter().map(|job| job()).collect();
+        first.into_iter().chain(joined(others)).collect()
+    })
+}
+
+/// A job for a thread of its own.
+pub type Job<'a, T> = Box<dyn FnOnce() -> T + Send + 'a>;
+
+/// A thread at a job, which gives the steps that it took too.
+type Busy<'scope, T> = ScopedJoinHandle<'scope, (T, u64)>;
+
+/// Starts jobs on threads of their own.
+fn spawned<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    jobs: Vec<impl FnOnce() -> T + Send + 'scope>,
+) -> Vec<Busy<'scope, T>> {
+    jobs.into_iter().map(|job| scope.spawn(move || (job(), steps_taken()))).collect()
+}
+
+/// What threads have found. Their steps count as this thread's: the bound on planning is on all of it.
+fn joined<T>(threads: Vec<Busy<'_, T>>) -> impl Iterator<Item = T> {
+    threads.into_iter().map(|thread| match thread.join() {
+        Ok((result, steps)) => {
+            count(steps);
+            result
+        }
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// What each of `jobs` gives, in their order. Inside of [`on_all_cores`] as many run beside each other as there are cores, and a core that is
+/// done with one takes the next; elsewhere one runs after the other, so that no two take memory at once.
+///
+/// ```
+/// use plimsoll_plan::{Job, in_turn, on_all_cores};
+/// let jobs: Vec<Job<'_, u64>> = (1..=3).map(|n| Box::new(move || 10 * n) as Job<'_, u64>).collect();
+/// assert_eq!(on_all_cores(|| in_turn(jobs)), [10, 20, 30]);
+/// ```
+pub fn in_turn<T: Send>(jobs: Vec<Job<'_, T>>) -> Vec<T> {
+    let width = at_once().min(jobs.len());
+    if width < 2 {
+        return jobs.into_iter().map(|job| job()).collect();
+    }
+    let count_of = jobs.len();
+    let left = Mutex::new(jobs.into_iter().enumerate());
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        let mut found = Vec::new();
+        while let Some((at, job)) = take() {
+            found.push((at, job()));
         }
         found
-    })
+    };
+    let others = (1..width).map(|_| || on_all_cores(work)).collect();
+    let found = thread::scope(|scope| {
+        let others = spawned(scope, others);
+        let own = work();
+        joined(others).flatten().chain(own).collect::<Vec<(usize, T)>>()
+    });
+    let mut all: Vec<Option<T>> = (0..count_of).map(|_| None).collect();
+    for (at, result) in found {
+        all[at] = Some(result);
+    }
+    all.into_iter().flatten().collect()
+}
+
+/// How many jobs [`each`] runs beside each other, where there are enough of them.
+pub(crate) fn at_once() -> usize {
+    if ALLOWED.get() { cores() } else { 1 }
 }
 
 fn cores() -> usize {
@@ -82,5 +139,9 @@ mod tests {
         assert_eq!(on_all_cores(|| each(vec![job(1), job(2), job(3)])), [10, 20, 30]);
         assert_eq!(steps_taken() - before, 6);
         assert_eq!(each(vec![job(1), job(2)]), [10, 20]);
+        let boxed = || (1..=5).map(|n| Box::new(job(n)) as Job<'_, u64>).collect::<Vec<_>>();
+        assert_eq!(on_all_cores(|| in_turn(boxed())), [10, 20, 30, 40, 50]);
+        assert_eq!(in_turn(boxed()), [10, 20, 30, 40, 50]);
+        assert_eq!(steps_taken() - before, 6 + 3 + 15 + 15);
     }
 }

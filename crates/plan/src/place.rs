@@ -20,6 +20,18 @@ pub(crate) fn usual_work(buffers: usize) -> f64 {
 
 /// Packs `spans` from byte `base` on; any height up to `enough` will do.
 pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Places {
+    let nowhere = || Places { offsets: vec![0; spans.buffers.len()], height: u64::MAX, is_lowest: false };
+    place_below(spans, base, enough, work, u64::MAX).unwrap_or_else(nowhere)
+}
+
+/// Like [`place`], where only a height under `below` is of use: nothing if none is found.
+pub(crate) fn place_below(
+    spans: &Lifespans,
+    base: u64,
+    enough: u64,
+    work: f64,
+    below: u64,
+) -> Option<Places> {
     let buffer = |b: &crate::lifespan::Buffer| pack::Buffer {
         lower: u64::from(b.lower),
         upper: u64::from(b.upper),
@@ -28,14 +40,11 @@ pub(crate) fn place(spans: &Lifespans, base: u64, enough: u64, work: f64) -> Pla
     };
     let buffers: Vec<pack::Buffer> = spans.buffers.iter().map(buffer).collect();
     let options = pack::Options { capacity: Some(enough.saturating_sub(base)), work, deadline: f64::MAX };
-    match pack::pack_with(&buffers, &options, false) {
-        // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.
-        Ok(packing) => {
-            let at = |(b, offset): (&pack::Buffer, &u64)| if b.size == 0 { 0 } else { base + offset };
-            let offsets = buffers.iter().zip(&packing.offsets).map(at).collect();
-            Places { offsets, height: base + packing.height, is_lowest: packing.proved_optimal }
-        }
-        // Only sizes past what a problem may have are refused; then nothing fits.
-        Err(_) => Places { offsets: vec![0; buffers.len()], height: u64::MAX, is_lowest: false },
-    }
+    let below = if below == u64::MAX { below } else { below.saturating_sub(base) };
+    // Only sizes past what a problem may have are refused; then nothing fits.
+    let packing = pack::pack_below(&buffers, &options, false, below).ok().flatten()?;
+    // A buffer without bytes lies anywhere; at zero it is aligned and inside every budget.
+    let at = |(b, offset): (&pack::Buffer, &u64)| if b.size == 0 { 0 } else { base + offset };
+    let offsets = buffers.iter().zip(&packing.offsets).map(at).collect();
+    Some(Places { offsets, height: base + packing.height, is_lowest: packing.proved_optimal })
 }

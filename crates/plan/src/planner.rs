@@ -151,6 +151,11 @@ impl Planner {
         may_be.then(|| self.floor_bytes()).filter(|floor| *floor < bytes)
     }
 
+    /// Looks for the least budget as far as plans within larger ones need it, so that they are found sooner.
+    pub fn look_for_floor(&mut self) {
+        (0..self.searches.len()).for_each(|f| self.grid(f).look_for_floor());
+    }
+
     /// Whether the least budget has been found, so that [`Planner::floor_bytes`] takes no time.
     pub fn knows_floor(&self) -> bool {
         self.searches.iter().all(|search| search.grid.as_ref().is_some_and(BudgetGrid::knows_floor))

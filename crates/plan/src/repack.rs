@@ -12,7 +12,7 @@ use crate::anneal::ActionOrder;
 use crate::indexed_problem::IndexedProblem;
 use crate::lifespan::{Action, lifespans, profile, separable};
 use crate::parallel;
-use crate::place::{Places, place, usual_work};
+use crate::place::{Places, place_below, usual_work};
 use crate::problem::Problem;
 use crate::recompute::improve::vary;
 use crate::recompute::repair::Repair;
@@ -42,6 +42,13 @@ const VARY_WORK: u64 = 20_000;
 /// Where a packing usually takes longer than this, in the packer's seconds, only the schedule itself is packed once more: in a long
 /// step one packing takes as long as all the attempts on a short one.
 const LONG: f64 = 0.08;
+/// Of a schedule of which only the bytes count, a packing that is this part above what is live in it is low enough: what lies below is not
+/// worth the wait. The second is for a packing no higher than what was live at first.
+const NEAR: [u64; 2] = [1024, 256];
+/// A step of no more actions is searched to the end: that takes little.
+const FEW: usize = 256;
+/// What random numbers start from: in a step of few actions, and in others.
+const SEEDS: [u64; 2] = [17, 8];
 /// How much worse an order may get by a move, for each start in turn: higher ones leave poor orders, lower ones improve good ones.
 const TEMPERATURES: [f64; 3] = [0.05, 0.5, 0.0125];
 
@@ -55,6 +62,11 @@ impl Schedule {
         more_ns: u64,
     ) -> Schedule {
         let mut search = Repacking { problem, least: height };
+        // Where time counts as well, no packing is low enough but the lowest.
+        let is_near = |height: u64, live: u64| {
+            let part = NEAR[usize::from(height <= self.live)];
+            more_ns > 0 && self.actions.len() > FEW && height <= live + live / part
+        };
         let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
         let mut best =
             Schedule::of(self.actions.clone(), self.indexed.clone(), self.budget, self.ns, self.live);
@@ -62,14 +74,14 @@ impl Schedule {
         // What copies take depends on all else that runs, so schedules with copies are left as they are.
         let copies =
             self.indexed.carries() || self.actions.iter().any(|action| matches!(action, Action::Load(_)));
-        if search.pack(&mut best, usual) || copies || usual > LONG {
+        if search.pack(&mut best, usual) || copies || usual > LONG || is_near(search.least, best.live) {
             return best;
         }
         let (indexed, saved) = one_replay_a_stage_of(&self.indexed, &self.actions);
         let mut variant = Variant { state: saved.restore(&indexed), saved: &saved, host_budget };
         let least_ns = variant.state.extra_ns;
         let attempts = ((WORK / (QUICK * usual)) as u64).clamp(FEWEST, MOST).min(self.actions.len() as u64);
-        let mut rng = Rng(17);
+        let mut rng = Rng(SEEDS[usize::from(self.actions.len() > FEW)]);
         let mut is_other = false;
         for round in 0..attempts.div_ceil(ORDERS) {
             let done = round * ORDERS;
@@ -103,6 +115,9 @@ impl Schedule {
                     }
                     if next.packed.is_some() {
                         (best, is_other) = (next, true);
+                    }
+                    if is_near(search.least, best.live) {
+                        return best;
                     }
                 }
             }
@@ -140,22 +155,31 @@ struct Repacking<'a> {
 impl Repacking<'_> {
     /// Packs a schedule, and keeps the packing if it is the lowest; whether it is as low as what is live.
     fn pack(&mut self, schedule: &mut Schedule, work: f64) -> bool {
-        match schedule.packed.as_ref().is_some_and(|packed| packed.is_lowest) {
+        // One that was packed as low as what is live, or as low as was found on the way there, would be packed the same way again.
+        let aimed_as_low = schedule.budget <= schedule.live || schedule.budget == u64::MAX;
+        let known = |packed: &Places| packed.is_lowest || aimed_as_low;
+        match schedule.packed.as_ref().is_some_and(known) {
             true => self.least <= schedule.live,
-            false => self.take(schedule, Some(self.place(schedule, work))),
+            false => {
+                let places = self.place(schedule, work);
+                self.take(schedule, places)
+            }
         }
     }
 
-    fn place(&self, schedule: &Schedule, work: f64) -> Places {
+    /// A packing that is lower than the lowest so far, if one is found.
+    fn place(&self, schedule: &Schedule, work: f64) -> Option<Places> {
         let spans = lifespans(&schedule.indexed, &schedule.actions, self.problem.scratch_alignment);
-        place(&spans, schedule.indexed.resident_bytes, schedule.live, work)
+        // A short step is packed so soon that there is nothing to leave early, and what fails leads to other orders.
+        let below = if schedule.actions.len() > FEW { self.least } else { u64::MAX };
+        place_below(&spans, schedule.indexed.resident_bytes, schedule.live, work, below)
     }
 
     /// Schedules with their packings, found beside each other; none for those that can be no lower than what is known.
     fn placed(&self, schedules: Vec<Schedule>, work: f64) -> Vec<(Schedule, Option<Places>)> {
         let packing = |next: Schedule| {
             move || {
-                let places = (next.live < self.least).then(|| self.place(&next, work));
+                let places = (next.live < self.least).then(|| self.place(&next, work)).flatten();
                 (next, places)
             }
         };

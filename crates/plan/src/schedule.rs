@@ -72,14 +72,20 @@ impl Schedule {
         }
     }
 
-    /// Like [`Schedule::repacked`], for a schedule of which only the bytes count: another may take up to an eighth longer.
-    pub fn into_repacked(mut self, problem: &Problem, host_budget: u64) -> Schedule {
-        let height = self.arena(problem.scratch_alignment);
-        if height <= self.live {
-            return self;
-        }
-        let repacked = self.with_lower_packing(height, problem, host_budget, self.ns / 8);
-        Schedule { budget: repacked.live, is_repacked: true, ..repacked }
+    /// Like [`Schedule::repacked`], for a schedule of which only the bytes count and which has been packed: another may take up to an eighth
+    /// longer.
+    pub fn lowered(&self, problem: &Problem, host_budget: u64) -> Schedule {
+        let height = self.packed.as_ref().map_or(u64::MAX, |packed| packed.height);
+        // What is as low as what is live stays as it is.
+        let is_low = height <= self.live;
+        let same = || Schedule {
+            packed: self.packed.clone(),
+            ..Schedule::of(self.actions.clone(), self.indexed.clone(), self.budget, self.ns, self.live)
+        };
+        let lowered =
+            if is_low { same() } else { self.with_lower_packing(height, problem, host_budget, self.ns / 8) };
+        let budget = if is_low { lowered.budget } else { lowered.live };
+        Schedule { budget, is_repacked: !is_low, ..lowered }
     }
 
     /// Takes the times of `problem`, which differ from those it was made with in nothing else.

@@ -51,7 +51,7 @@ pub use peak::Peak;
 pub use plimsoll_cuda::Options as CudaOptions;
 pub use plimsoll_graph::TensorOps;
 pub use plimsoll_plan::Exactness;
-pub use plimsoll_plan::on_all_cores;
+pub use plimsoll_plan::{Job, in_turn, on_all_cores};
 pub use plimsoll_record as record;
 pub use plimsoll_record::Kind;
 pub use request::{MemoryRequest, Precision};

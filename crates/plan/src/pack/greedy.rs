@@ -14,8 +14,8 @@ struct Placed {
     last: u32,
 }
 
-/// The offsets that first fit gives along `order`, or None where the effort ran out before.
-pub(super) fn first_fit(part: &Part, order: &[u32], effort: &mut Effort) -> Option<Vec<u64>> {
+/// The offsets that first fit gives along `order`, or None where the effort ran out before or it would be as high as `limit`.
+pub(super) fn first_fit(part: &Part, order: &[u32], limit: u64, effort: &mut Effort) -> Option<Vec<u64>> {
     let mut placed: Vec<Placed> = Vec::with_capacity(part.len());
     let mut offsets = vec![0; part.len()];
     for &b in order {
@@ -36,7 +36,7 @@ pub(super) fn first_fit(part: &Part, order: &[u32], effort: &mut Effort) -> Opti
         let at = placed.partition_point(|other| other.offset < offset);
         placed.insert(at, Placed { offset, end: offset + size, first, last });
         effort.spend(100 + seen + (placed.len() - at) as u64);
-        if effort.is_spent() {
+        if effort.is_spent() || offset + size >= limit {
             return None;
         }
     }

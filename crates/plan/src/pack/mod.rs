@@ -164,6 +164,24 @@ pub fn pack(buffers: &[Buffer], options: &Options) -> Result<Packing, Error> {
 
 /// Like [`pack`]; with `polish`, most of the effort goes to small changes of orders.
 pub(crate) fn pack_with(buffers: &[Buffer], options: &Options, polish: bool) -> Result<Packing, Error> {
+    // Only what is to be lower than something else may not be found.
+    let none = |buffers: &[Buffer]| Packing {
+        offsets: vec![0; buffers.len()],
+        height: u64::MAX,
+        lower_bound: 0,
+        proved_optimal: false,
+        seconds: 0.0,
+    };
+    Ok(pack_below(buffers, options, polish, u64::MAX)?.unwrap_or_else(|| none(buffers)))
+}
+
+/// Like [`pack_with`], where only a packing lower than `below` is of use: what cannot become one is left as soon as that is seen.
+pub(crate) fn pack_below(
+    buffers: &[Buffer],
+    options: &Options,
+    polish: bool,
+    below: u64,
+) -> Result<Option<Packing>, Error> {
     let mut effort = Effort::new(options.work, options.deadline);
     check(buffers)?;
     // Sizes in units of what divides all alignments: most often every alignment is then 1.
@@ -194,7 +212,14 @@ pub(crate) fn pack_with(buffers: &[Buffer], options: &Options, polish: bool) -> 
     let mut goal = options.capacity.map_or(live, |capacity| (capacity / unit).max(live));
     let mut lower = live;
     for part in &parts {
-        let solved = solve::solve(part, goal - part.base, options.capacity.is_none(), polish, &mut effort);
+        let aim = solve::Aim {
+            goal: goal - part.base,
+            // A height in units may be padded: what rounds up to `below` may still be lower.
+            below: below.div_ceil(unit).saturating_add(1).saturating_sub(part.base),
+            lower_is_better: options.capacity.is_none(),
+            polish,
+        };
+        let Some(solved) = solve::solve(part, aim, &mut effort) else { return Ok(None) };
         settled.extend(
             part.items.iter().zip(&solved.offsets).map(|(item, offset)| (item.id, part.base + offset)),
         );
@@ -214,7 +239,8 @@ pub(crate) fn pack_with(buffers: &[Buffer], options: &Options, polish: bool) -> 
     // The topmost buffer needs no padding, and it may be the one with most of it.
     let lower_bound = most_live(buffers).max((live * unit).saturating_sub(padding));
     let proved_optimal = height <= lower_bound.max((lower * unit).saturating_sub(padding));
-    Ok(Packing { offsets, height, lower_bound, proved_optimal, seconds: effort.seconds() })
+    let packing = Packing { offsets, height, lower_bound, proved_optimal, seconds: effort.seconds() };
+    Ok((height < below || below == u64::MAX).then_some(packing))
 }
 
 /// The most bytes live at once.

@@ -49,17 +49,26 @@ pub(super) struct Solved {
     pub lower: u64,
 }
 
-/// Packs `part`, no lower than `goal` asks for. With `polish`, most of the effort goes to small changes of orders.
-pub(super) fn solve(
-    part: &Part,
-    goal: u64,
-    lower_is_better: bool,
-    polish: bool,
-    effort: &mut Effort,
-) -> Solved {
+/// What a packing is wanted for.
+#[derive(Clone, Copy)]
+pub(super) struct Aim {
+    /// A height that is low enough.
+    pub goal: u64,
+    /// Packings of this height or more are of no use.
+    pub below: u64,
+    /// Whether a packing above the goal is worth lowering.
+    pub lower_is_better: bool,
+    /// Whether most of the effort goes to small changes of orders.
+    pub polish: bool,
+}
+
+/// Packs `part`, no lower than the goal asks for; nothing where no packing of use is found.
+pub(super) fn solve(part: &Part, aim: Aim, effort: &mut Effort) -> Option<Solved> {
+    let Aim { goal, below, lower_is_better, polish } = aim;
     let mut solver = Solver {
         part,
         goal: goal.max(part.live()),
+        below,
         lower_is_better,
         ranker: Ranker::new(part),
         diver: Diver::new(part),
@@ -84,12 +93,14 @@ pub(super) fn solve(
     if !solver.is_done() {
         solver.restarts();
     }
-    solver.best
+    (solver.best.height != u64::MAX).then_some(solver.best)
 }
 
 struct Solver<'a, 'e> {
     part: &'a Part,
     goal: u64,
+    /// Packings of this height or more are of no use.
+    below: u64,
     /// Whether a packing above the goal is worth lowering.
     lower_is_better: bool,
     ranker: Ranker<'a>,
@@ -105,12 +116,20 @@ struct Solver<'a, 'e> {
 impl Solver<'_, '_> {
     fn is_done(&self) -> bool {
         let reached = self.best.height <= self.goal.max(self.best.lower);
-        reached || self.best.height != u64::MAX && self.effort.is_spent()
+        let hopeless = self.below <= self.best.lower;
+        // The first packing is found whatever that takes, unless only low ones are of use.
+        let has_one = self.best.height != u64::MAX || self.below != u64::MAX;
+        reached || hopeless || has_one && self.effort.is_spent()
+    }
+
+    /// Packings of this height or more are of no use, or no better than the best so far.
+    fn limit(&self) -> u64 {
+        self.best.height.min(self.below)
     }
 
     fn offer(&mut self, offsets: &[u64]) {
         let height = self.part.height(offsets);
-        if height < self.best.height {
+        if height < self.limit() {
             self.best.height = height;
             self.best.offsets.clear();
             self.best.offsets.extend_from_slice(offsets);
@@ -125,7 +144,7 @@ impl Solver<'_, '_> {
     }
 
     fn dive(&mut self, order: &[u32], lookahead: usize) {
-        let found = self.diver.dive(order, self.goal, self.best.height, lookahead, &mut self.failures);
+        let found = self.diver.dive(order, self.goal, self.limit(), lookahead, &mut self.failures);
         let steps = self.diver.take_steps();
         self.effort.spend(steps);
         if found.is_some() {
@@ -207,7 +226,7 @@ impl Solver<'_, '_> {
     fn greedies(&mut self) {
         for which in [SIZE, AREA, LONG] {
             let order = self.static_order(which);
-            if let Some(offsets) = first_fit(self.part, &order, self.effort) {
+            if let Some(offsets) = first_fit(self.part, &order, self.below, self.effort) {
                 self.offer(&offsets);
             }
             if self.is_done() {
@@ -221,7 +240,7 @@ impl Solver<'_, '_> {
         let until = self.effort.left() / 4;
         for start in 0.. {
             let mut order = match start % (STATIC.len() + 1) {
-                0 if start == 0 => self.best_order(),
+                0 if start == 0 && !self.best.offsets.is_empty() => self.best_order(),
                 0 => self.ranker.order(LEARNED[start / 6 % 3], &self.failures, 10),
                 which => self.static_order(which - 1).to_vec(),
             };
@@ -250,7 +269,7 @@ impl Solver<'_, '_> {
         while in_vain <= IN_VAIN {
             failures.fill(0);
             // Equal heights are taken too: most changes do not change the height.
-            let limit = height.saturating_add(1);
+            let limit = height.saturating_add(1).min(self.below);
             let found = self.diver.dive(&next, self.goal, limit, LOOKAHEAD, &mut failures);
             let steps = self.diver.take_steps();
             self.effort.spend(steps);
@@ -311,8 +330,8 @@ impl Solver<'_, '_> {
                     // As much effort goes to what lies between the goal and the best so far.
                     let goal = self.goal.max(self.best.lower);
                     let order = self.ranker.order(rule, &weights[1], noise);
-                    let below = (self.best.height - goal).div_ceil(2 << (round % 3));
-                    self.search(search, &order, self.best.height - below, nodes, &mut weights[1]);
+                    let below = self.limit().saturating_sub(goal).div_ceil(2 << (round % 3));
+                    self.search(search, &order, self.limit() - below, nodes, &mut weights[1]);
                 }
             }
             if self.is_done() {
@@ -328,7 +347,7 @@ impl Solver<'_, '_> {
     }
 
     fn search(&mut self, search: &mut Search, order: &[u32], capacity: u64, nodes: u64, weights: &mut [u64]) {
-        let capacity = capacity.min(self.best.height - 1);
+        let capacity = capacity.min(self.limit() - 1);
         match search.run(order, capacity, nodes, weights, self.effort) {
             Outcome::Found => self.offer(&search.state.offsets),
             Outcome::Impossible => self.best.lower = self.best.lower.max(capacity + 1),

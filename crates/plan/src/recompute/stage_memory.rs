@@ -18,11 +18,21 @@ pub(crate) struct StageMemory {
     /// Stages that have to be walked again before memory is looked at.
     dirty: Vec<u32>,
     is_dirty: Vec<bool>,
-    // What `walk` knows of each transient, by the number of the walk.
+    /// The number of the last walk.
     walk: u32,
-    seen: Vec<u32>,
-    last_at: Vec<u32>,
-    stays: Vec<bool>,
+    /// What that knows of each transient.
+    notes: Vec<Note>,
+}
+
+/// What a walk knows of a transient: they lie together because they are looked at together.
+#[derive(Clone, Copy, Default)]
+struct Note {
+    /// The last walk that read it.
+    seen: u32,
+    /// Where that read it last.
+    last_at: u32,
+    /// Whether it is held after that.
+    stays: bool,
 }
 
 impl StageMemory {
@@ -48,9 +58,7 @@ impl StageMemory {
             dirty: Vec::new(),
             is_dirty: vec![false; ops + 1],
             walk: 0,
-            seen: vec![0; tensors],
-            last_at: vec![0; tensors],
-            stays: vec![false; tensors],
+            notes: vec![Note::default(); tensors],
         }
     }
 
@@ -103,17 +111,20 @@ impl StageMemory {
         for t in loads.iter().map(|&what| what - indexed.ops) {
             held += indexed.size[t as usize] as i64;
             peak = peak.max(held);
-            if self.seen[t as usize] != self.walk && uses.next_use(t, stage).is_none() {
+            if self.notes[t as usize].seen != self.walk && uses.next_use(t, stage).is_none() {
                 held -= indexed.size[t as usize] as i64;
             }
         }
         for (position, op) in runs().enumerate() {
-            let dies = |t: u32| self.last_at[t as usize] == position as u32 && !self.stays[t as usize];
+            let dies = |t: u32| {
+                let note = self.notes[t as usize];
+                note.last_at == position as u32 && !note.stays
+            };
             let mut during = held + indexed.scratch[op as usize] as i64;
             for &t in indexed.outs.of(op) {
                 let bytes = indexed.size[t as usize] as i64;
                 during += bytes;
-                if self.seen[t as usize] == self.walk || uses.next_use(t, stage).is_some() {
+                if self.notes[t as usize].seen == self.walk || uses.next_use(t, stage).is_some() {
                     held += bytes;
                 }
             }
@@ -147,15 +158,15 @@ impl StageMemory {
         let mut held = 0i64;
         for (position, op) in runs.enumerate() {
             for &t in indexed.ins.of(op) {
-                if self.seen[t as usize] != self.walk {
-                    self.seen[t as usize] = self.walk;
+                let note = &mut self.notes[t as usize];
+                if note.seen != self.walk {
                     let stays = uses.next_use(t, stage).is_some();
-                    self.stays[t as usize] = stays;
+                    (note.seen, note.stays) = (self.walk, stays);
                     if !stays && !uses.is_made_in(t, stage) {
                         held += indexed.size[t as usize] as i64;
                     }
                 }
-                self.last_at[t as usize] = position as u32;
+                note.last_at = position as u32;
             }
         }
         held

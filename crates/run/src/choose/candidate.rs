@@ -260,6 +260,18 @@ impl Candidate {
         Some(self.extra + Bytes(floors?.into_iter().max().unwrap_or(0)))
     }
 
+    /// Finds what [`Candidate::floor_below`] looks at first.
+    pub(super) fn lower_once(&mut self) {
+        self.parts_mut().for_each(|part| {
+            part.graph.lowered_once();
+        });
+    }
+
+    /// Looks for the least as far as plans within more bytes need it.
+    pub(super) fn look_for_floor(&mut self) {
+        self.parts_mut().for_each(|part| part.graph.look_for_floor());
+    }
+
     /// Bytes beside the account that no plan of it can go below.
     pub(super) fn bound(&mut self) -> Bytes {
         let extra = self.extra;

@@ -2,7 +2,7 @@
 //! process.
 
 use plimsoll_device::Bytes;
-use plimsoll_plan::Digest;
+use plimsoll_plan::{Digest, Job, in_turn, is_on_all_cores};
 
 use super::StepToPlan;
 use super::candidate::{Candidate, CandidateSpec, Split};
@@ -27,6 +27,38 @@ pub(super) struct CandidateBytes {
     pub(super) side_by_side: Option<SideBySide>,
 }
 
+/// What was found of the candidates that were looked at.
+struct Found {
+    /// What no plan of each can go below.
+    bounds: Vec<Bytes>,
+    /// The least floor of all.
+    least: Bytes,
+    /// The least but for that of micro-batches side by side, where it is lower: the candidate with its number and digest.
+    lowest: Option<(Bytes, usize, Digest)>,
+}
+
+impl Found {
+    /// Looks at the next candidate. What cannot take less than the least is not searched for how little it can take.
+    fn look(&mut self, index: usize, candidate: &mut Candidate) {
+        let bound = candidate.bound();
+        self.bounds.push(bound);
+        if bound < self.least
+            && let Some(floor) = candidate.floor_below(self.least)
+        {
+            (self.least, self.lowest) = (floor, Some((floor, index, candidate.digests().0)));
+        }
+    }
+
+    /// Where there is memory for it: what looking at candidates begins with, for those that are worth a look, beside each other.
+    fn lower_once<'a>(&self, candidates: impl Iterator<Item = &'a mut Candidate>) {
+        if !is_on_all_cores() {
+            return;
+        }
+        let worth = candidates.filter_map(|candidate| (candidate.bound() < self.least).then_some(candidate));
+        in_turn(worth.map(|candidate| Box::new(|| candidate.lower_once()) as Job<'_, ()>).collect());
+    }
+}
+
 /// Micro-batches side by side, where the step can be written so: the last of the specs.
 pub(super) struct SideBySide {
     pub(super) spec: CandidateSpec,
@@ -43,6 +75,8 @@ pub(super) struct Candidates<'a> {
     pub(super) whole: &'a Traced,
     /// Where micro-batches side by side would keep the state, if they are to be looked at.
     pub(super) side_by_side: Option<StatePlacement>,
+    /// Bytes beside the account within the limit that will be asked for, where there is one. Nothing that is found depends on it.
+    pub(super) room: Option<Bytes>,
 }
 
 impl Candidates<'_> {
@@ -79,34 +113,43 @@ impl StepToPlan {
         made: &mut impl FnMut(usize, Candidate),
     ) -> Result<CandidateBytes> {
         let asked = candidates.digest();
-        let Candidates { first, specs, whole, side_by_side } = candidates;
-        let (mut bounds, mut side, mut kept_side) = (Vec::with_capacity(specs.len() + 2), None, None);
+        let Candidates { first, specs, whole, side_by_side, room } = candidates;
+        let mut found =
+            Found { bounds: Vec::with_capacity(specs.len() + 2), least: Bytes::MAX, lowest: None };
+        let (mut side, mut kept_side) = (None, None);
         if let Some(placement) = side_by_side
-            && let Some((samples, mut candidate)) = self.split_side_by_side(whole, placement)?
+            && let Some((samples, mut candidate)) =
+                self.side_by_side_and_first(whole, placement, first, *room)?
         {
             let (ops, digest) = (candidate.ops(), candidate.digests().0.to_string());
-            bounds.push(candidate.bound());
-            side = Some(SideBySide { spec: spec(samples, placement), ops, floor: candidate.floor() });
+            found.bounds.push(candidate.bound());
+            found.least = candidate.floor();
+            side = Some(SideBySide { spec: spec(samples, placement), ops, floor: found.least });
             kept_side = Some(KeptSideBySide { samples, digest });
             made(specs.len() + 1, candidate);
         }
-        let mut least = side.as_ref().map_or(Bytes(u64::MAX), |side| side.floor);
-        let mut lowest = None;
-        // The last specs take least; what cannot take less is not searched for how little it can take.
-        let mut look = |index: usize, candidate: &mut Candidate| {
-            bounds.push(candidate.bound());
-            if candidate.bound() < least
-                && let Some(floor) = candidate.floor_below(least)
-            {
-                (least, lowest) = (floor, Some((floor, index, candidate.digests().0)));
-            }
-        };
-        for (i, spec) in specs.iter().enumerate().rev() {
-            let mut candidate = self.candidate(spec, Some(whole))?;
-            look(i + 1, &mut candidate);
-            made(i + 1, candidate);
+        // Where there is memory for all of them at once they are made beside each other, else each when its turn comes.
+        let mut ahead = Vec::new();
+        if is_on_all_cores() {
+            let whole: &Traced = whole;
+            let make =
+                |spec| -> Job<'_, Result<Candidate>> { Box::new(move || self.candidate(spec, Some(whole))) };
+            ahead = in_turn(specs.iter().map(make).collect()).into_iter().collect::<Result<_>>()?;
         }
-        look(0, first);
+        // The last specs take least; what cannot take less is not searched for how little it can take.
+        for (i, spec) in specs.iter().enumerate().rev() {
+            let mut candidate = match ahead.pop() {
+                Some(candidate) => candidate,
+                None => self.candidate(spec, Some(whole))?,
+            };
+            found.look(i + 1, &mut candidate);
+            made(i + 1, candidate);
+            if i + 1 == specs.len() {
+                found.lower_once(ahead.iter_mut().chain([&mut **first]));
+            }
+        }
+        found.look(0, first);
+        let Found { mut bounds, lowest, .. } = found;
         bounds.reverse();
         let answer = Answer::Candidates(KeptCandidates {
             bounds: bounds.iter().map(|bound| bound.get()).collect(),
@@ -129,7 +172,7 @@ impl StepToPlan {
         else {
             return Ok(None);
         };
-        let Candidates { first, specs, whole, side_by_side } = candidates;
+        let Candidates { first, specs, whole, side_by_side, .. } = candidates;
         let KeptCandidates { bounds, lowest_of, side_by_side: kept_side } = known;
         let is_whole = bounds.len() == 1 + specs.len() + usize::from(kept_side.is_some());
         if !is_whole || bounds[0] != first.bound().get() {
@@ -165,6 +208,35 @@ impl StepToPlan {
         };
         let bounds = bounds.into_iter().map(Bytes).collect();
         Ok(Some(CandidateBytes { bounds, lowest, side_by_side: side }))
+    }
+
+    /// Micro-batches that run side by side, with their floor. Where there are cores for it, what a plan of the first candidate will need is
+    /// looked for beside that, if such a plan is likely.
+    fn side_by_side_and_first(
+        &self,
+        whole: &Traced,
+        placement: &StatePlacement,
+        first: &mut Candidate,
+        room: Option<Bytes>,
+    ) -> Result<Option<(usize, Candidate)>> {
+        type Made = Result<Option<(usize, Candidate)>>;
+        let mut jobs: Vec<Job<'_, Made>> = vec![Box::new(|| {
+            let mut made = self.split_side_by_side(whole, placement)?;
+            made.iter_mut().for_each(|(_, candidate)| {
+                candidate.floor();
+            });
+            Ok(made)
+        })];
+        if is_on_all_cores() && room.is_none_or(|room| room >= first.bound()) {
+            jobs.push(Box::new(|| {
+                // What fits whole needs no search.
+                if first.unlimited() > room.unwrap_or(Bytes::ZERO) {
+                    first.look_for_floor();
+                }
+                Ok(None)
+            }));
+        }
+        in_turn(jobs).swap_remove(0)
     }
 
     /// Micro-batches that run side by side, and how many samples each has, where the step can be written so.

@@ -145,7 +145,8 @@ impl StepToPlan {
         let shares = split.is_none() && self.shares_statistics(&said) && first.bound() >= WORTH_INTERLEAVING;
         let last = specs.last().map_or(&here, |spec| &spec.placement);
         let side_by_side = shares.then(|| last.clone());
-        let candidates = Candidates { first: &mut first, specs: &specs, whole: &whole, side_by_side };
+        let room = self.options.request.limit.map(|limit| limit.saturating_sub(account.total()));
+        let candidates = Candidates { first: &mut first, specs: &specs, whole: &whole, side_by_side, room };
         let asked = candidates.digest();
         let CandidateBytes { bounds, lowest, side_by_side } = self.candidate_bytes(candidates, &mut made)?;
         let (mut least, mut ops) = (lowest.unwrap_or(Bytes::MAX), first.ops());

@@ -1,11 +1,9 @@
 //! Why a step cannot be run as was asked, and what would help.
 
-use std::panic::resume_unwind;
-
-use plimsoll_device::{Bytes, process};
+use plimsoll_device::Bytes;
 use plimsoll_graph::counted;
 use plimsoll_graph::micro_batch::Splits;
-use plimsoll_plan::{Exactness, is_on_all_cores};
+use plimsoll_plan::{Exactness, Job, in_turn};
 
 use super::StepToPlan;
 use super::candidate::Candidate;
@@ -20,7 +18,7 @@ use crate::trace::Traced;
 const MUCH: Bytes = Bytes::gib(1 << 16);
 
 /// A way out that is yet to be looked at.
-type Way<'a> = Box<dyn FnOnce() -> Result<Option<Remedy>> + Send + 'a>;
+type Way<'a> = Job<'a, Result<Option<Remedy>>>;
 
 /// So many of the heaviest tensors are named.
 const HEAVIEST: usize = 5;
@@ -41,7 +39,6 @@ impl StepToPlan {
         // With as much on the host as may be.
         let placement = self.placements().pop().unwrap_or_default();
         let allowed = limits.splits.is_some_and(|needed| self.options.request.exactness >= needed);
-        let threads = if is_on_all_cores() { process::allowed_cpus() } else { 1 };
         let mut made;
         let smallest = match smallest {
             Some(candidate) => candidate,
@@ -54,7 +51,7 @@ impl StepToPlan {
             }
         };
         let (refusal, is_long) = (smallest.refusal()?, smallest.ops() > MANY_OPS);
-        let ways = self.ways(limits, &placement, allowed, is_long, threads)?;
+        let ways = self.ways(limits, &placement, allowed, is_long)?;
         let state = self.step.state.iter().map(|part| (part.name.clone(), part.ty.bytes().into()));
         let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
         let mut heaviest: Vec<(String, Bytes)> =
@@ -72,7 +69,6 @@ impl StepToPlan {
         placement: &StatePlacement,
         allowed: bool,
         is_long: bool,
-        threads: usize,
     ) -> Result<Vec<Remedy>> {
         let elsewhere = limits.account.total();
         let mut ways: Vec<Way<'_>> = Vec::new();
@@ -90,25 +86,8 @@ impl StepToPlan {
         }
         ways.push(Box::new(move || self.by_offloading(elsewhere, allowed)));
         let mut found = Vec::new();
-        if threads < 2 {
-            for way in ways {
-                found.extend(way()?);
-            }
-            return Ok(found);
-        }
-        let mut left = ways.into_iter().peekable();
-        while left.peek().is_some() {
-            let these: Vec<Way<'_>> = left.by_ref().take(threads).collect();
-            let said: Vec<Result<Option<Remedy>>> = std::thread::scope(|scope| {
-                let threads: Vec<_> = these.into_iter().map(|way| scope.spawn(way)).collect();
-                threads
-                    .into_iter()
-                    .map(|thread| thread.join().unwrap_or_else(|why| resume_unwind(why)))
-                    .collect()
-            });
-            for remedy in said {
-                found.extend(remedy?);
-            }
+        for remedy in in_turn(ways) {
+            found.extend(remedy?);
         }
         Ok(found)
     }

@@ -143,9 +143,19 @@ impl PlannableGraph {
     /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner. The answer is the same
     /// whether the least is known or not.
     pub(crate) fn floor_below(&mut self, bytes: u64) -> Option<u64> {
-        let lowered_once = self.named_budget("lowered once", Planner::lowered_once_bytes);
+        let lowered_once = self.lowered_once();
         let may_be = self.planner.may_go_below(bytes.saturating_add(self.residents), lowered_once);
         may_be.then(|| self.floor()).filter(|floor| *floor < bytes)
+    }
+
+    /// The first figure on the way to the least.
+    pub(crate) fn lowered_once(&mut self) -> u64 {
+        self.named_budget("lowered once", Planner::lowered_once_bytes)
+    }
+
+    /// Looks for the least as far as plans within more need it.
+    pub(crate) fn look_for_floor(&mut self) {
+        self.planner.look_for_floor();
     }
 
     /// What no plan can go below.

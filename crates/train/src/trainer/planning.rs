@@ -9,7 +9,7 @@ use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
-use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
+use plimsoll_run::{Error as RunError, Frontier, Job, PlanFigures, Precision, Remedy, StepPlan, StepPlanner};
 
 use super::Trainer;
 use super::host::batch_types;
@@ -62,6 +62,16 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::Error>(())
     /// ```
     pub fn plan(&self, data: impl Borrow<Dataset>) -> Result<StepPlan> {
+        self.plan_or_ways(data, Vec::new())
+    }
+
+    /// As [`Trainer::plan`], with further ways out of a refusal: those that lower the least are told with it. They are looked at only where
+    /// there is a refusal.
+    pub fn plan_or_ways(
+        &self,
+        data: impl Borrow<Dataset>,
+        ways: Vec<Job<'_, Option<Remedy>>>,
+    ) -> Result<StepPlan> {
         let (device, data) = (self.on()?, data.borrow());
         let planned = device.scope(|| {
             let limit = self.request.limit;
@@ -85,7 +95,7 @@ impl Trainer {
             plan.figures = self.with_figures(plan.figures, data, share)?;
             Ok(plan)
         });
-        planned.map_err(|error| self.advised(error, data))
+        planned.map_err(|error| self.advised(error, data, ways))
     }
 
     /// What memory buys in a step on such data: the plans that no other beats in both memory and time, of so many limits, as
@@ -394,7 +404,7 @@ impl Trainer {
                 self.begin(recipe).map(|()| Some(n_inputs))
             };
             let begun = first_that_fits(attempts, begin);
-            (self.n_inputs, self.share) = begun.map_err(|error| self.advised(error, data))?;
+            (self.n_inputs, self.share) = begun.map_err(|error| self.advised(error, data, Vec::new()))?;
         }
         self.bounded(data)
     }

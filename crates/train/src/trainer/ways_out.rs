@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Net, Optimizer, Recipe, Training};
-use plimsoll_run::{Error as RunError, Precision, Remedy};
+use plimsoll_nn::{Model, Net, Optimizer, Recipe, Training};
+use plimsoll_run::{Device, Error as RunError, Job, Precision, Remedy, in_turn};
 
 use super::Trainer;
 use super::pipelines::Share;
@@ -18,8 +18,9 @@ use crate::error::{Error, Result};
 const MANY: usize = 120;
 
 impl Trainer {
-    /// A refusal with what 16-bit precisions and 8-bit state would need, where that is less; any other error as it is.
-    pub(super) fn advised(&self, error: Error, data: &Dataset) -> Error {
+    /// A refusal with what 16-bit precisions and 8-bit state would need, and `more` that somebody else knows of, where that is less; any other
+    /// error as it is.
+    pub(super) fn advised(&self, error: Error, data: &Dataset, more: Vec<Job<'_, Option<Remedy>>>) -> Error {
         let Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, mut ways }) = error
         else {
             return error;
@@ -34,27 +35,30 @@ impl Trainer {
         let is_wide = self.request.precision == Precision::F64;
         let is_new = self.training.is_none() && !self.optimizer.has_eight_bit_state() && !is_wide;
         let smaller = is_new.then(|| self.optimizer.with_eight_bit_state()).flatten();
-        if let Some(optimizer) = smaller
-            && let Ok(lower) = self.enough_in(self.request.precision, optimizer, data)
-            && lower < least
-        {
+        let mut looked_at: Vec<Job<'_, Option<Remedy>>> = Vec::new();
+        let mut look = |flag: String, change: &'static str, precision, optimizer| {
+            // A model that cannot be traced so, or a device without such kernels, has no such way.
+            if let Ok(step) = self.step_in(precision, optimizer, data) {
+                let least = move || step.enough().ok();
+                looked_at
+                    .push(Box::new(move || Some(Remedy { flag, change: change.into(), least: least()? })));
+            }
+        };
+        if let Some(optimizer) = smaller {
             let change = "the optimizer's state as bytes with a scale for every 256, but for tensors under 4096 elements";
-            ways.push(Remedy { flag: "--state 8bit".into(), change: change.into(), least: lower });
+            look("--state 8bit".into(), change, self.request.precision, optimizer);
         }
         let most = if self.is_large(data) { 1 } else { narrower.len() };
         for &precision in &narrower[..most.min(narrower.len())] {
-            // A model that cannot be traced so, or a device without such kernels, has no such way.
-            let Ok(lower) = self.enough_in(precision, self.optimizer.clone(), data) else { continue };
-            if lower < least {
-                let change = match precision {
-                    Precision::MixedBf16 => "activations and weights as read in bf16, sums in f32",
-                    Precision::MixedF16 => "activations and weights as read in f16, with a loss scale",
-                    _ => "everything in f32",
-                };
-                let flag = format!("--precision {}", precision.name());
-                ways.push(Remedy { flag, change: change.into(), least: lower });
-            }
+            let change = match precision {
+                Precision::MixedBf16 => "activations and weights as read in bf16, sums in f32",
+                Precision::MixedF16 => "activations and weights as read in f16, with a loss scale",
+                _ => "everything in f32",
+            };
+            look(format!("--precision {}", precision.name()), change, precision, self.optimizer.clone());
         }
+        looked_at.extend(more);
+        ways.extend(in_turn(looked_at).into_iter().flatten().filter(|way| way.least < least));
         Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, ways })
     }
 
@@ -82,31 +86,50 @@ impl Trainer {
     /// # Ok::<(), plimsoll_train::Error>(())
     /// ```
     pub fn enough(&self, data: impl Borrow<Dataset>) -> Result<Bytes> {
-        self.enough_in(self.request.precision, self.optimizer.clone(), data.borrow())
+        let (device, data) = (self.on()?, data.borrow());
+        match &self.training {
+            // A state that is there is counted where it lies.
+            Some(_) => device.scope(|| {
+                let step = self.step_in(self.request.precision, self.optimizer.clone(), data)?;
+                Ok(self.planner(step.recipe)?.floor().max(step.others_floor))
+            }),
+            None => self.step_in(self.request.precision, self.optimizer.clone(), data)?.enough(),
+        }
     }
 
-    fn enough_in(
+    /// The step on such data in a precision and with an optimizer, beside pipelines that take the least.
+    fn step_in(
         &self,
         precision: Precision,
         optimizer: Arc<dyn Optimizer>,
         data: &Dataset,
-    ) -> Result<Bytes> {
+    ) -> Result<StepOfModel> {
         let device = self.on()?;
         device.scope(|| {
             let share = self.look_at_other_shapes(data, Share::default(), None)?;
             let mut recipe = self.recipe(data, true, share)?;
             (recipe.request.precision, recipe.optimizer) = (precision, optimizer);
             recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
-            Ok(self.enough_for(recipe)?.max(share.others_floor))
+            let (device, model) = (device.clone(), self.model.clone());
+            Ok(StepOfModel { device, model, recipe, others_floor: share.others_floor })
         })
     }
+}
 
-    /// A memory limit that is enough for the step of a recipe.
-    fn enough_for(&self, recipe: Recipe) -> Result<Bytes> {
-        match &self.training {
-            // A state that is there is counted where it lies.
-            Some(_) => Ok(self.planner(recipe)?.floor()),
-            None => Ok(Training::enough(self.model.clone(), recipe)?),
-        }
+/// The step of a model of which nothing is there yet, with all that it takes to ask how much memory is enough for it.
+struct StepOfModel {
+    device: Device,
+    model: Arc<dyn Model>,
+    recipe: Recipe,
+    /// What batches of other shapes need at least.
+    others_floor: Bytes,
+}
+
+impl StepOfModel {
+    /// A memory limit that is enough.
+    fn enough(self) -> Result<Bytes> {
+        let StepOfModel { device, model, recipe, others_floor } = self;
+        let enough = device.scope(|| Training::enough(model, recipe))?;
+        Ok(enough.max(others_floor))
     }
 }
