@@ -256,6 +256,10 @@ impl<H: Handle> PointToPoint for Mpi<H> {
         }
     }
 
+    fn ends_together(&self) -> bool {
+        true
+    }
+
     fn leave(&self, failed: bool) {
         let mut state = self.state();
         let is_first = !std::mem::replace(&mut state.is_over, true);
