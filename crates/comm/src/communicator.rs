@@ -116,6 +116,10 @@ pub trait Communicator: Send + Sync {
     /// Tells all ranks that this one stops, so that none waits for it: their calls fail with the reason.
     fn stop(&self, reason: &str);
 
+    /// Bytes that a library took for itself when ranks were connected, as measured: of this process, or of its card. What this crate takes beside it is a
+    /// few KiB for each other rank and each call under way.
+    fn own_bytes(&self) -> u64;
+
     /// What was sent and received.
     fn traffic(&self) -> Traffic;
 }

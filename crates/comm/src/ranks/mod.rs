@@ -203,6 +203,10 @@ impl Communicator for Ranks {
         }
     }
 
+    fn own_bytes(&self) -> u64 {
+        self.link.own_bytes()
+    }
+
     fn traffic(&self) -> Traffic {
         self.state().traffic
     }

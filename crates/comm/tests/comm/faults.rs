@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use plimsoll_comm::{Buffers, Call, Collectives, CommError, Communicator, Kind, Reduce, agree};
 use plimsoll_graph::DType;
 
-use crate::worlds::{PATIENCE, on_each, worlds};
+use crate::worlds::{PATIENCE, in_each_world, on_each, worlds};
 
 #[test]
 fn a_rank_that_ends_in_the_middle_is_named_by_all_others() {
@@ -57,7 +57,7 @@ fn a_rank_that_leaves_a_call_under_way_says_so() {
 
 #[test]
 fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
-    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
+    in_each_world(3, Duration::from_millis(700), |name, ranks| {
         let start = Instant::now();
         let said = on_each(ranks, |rank| {
             if rank.rank() == 1 {
@@ -71,12 +71,12 @@ fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
             assert!(said[rank].contains("all-gather of 300 u8, number 0"), "{name}: {}", said[rank]);
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{name}");
-    }
+    });
 }
 
 #[test]
 fn who_waits_for_one_that_waits_for_another_names_the_one_to_blame() {
-    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
+    in_each_world(3, Duration::from_millis(700), |name, ranks| {
         let said = on_each(ranks, |rank| {
             if rank.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(2000));
@@ -88,7 +88,7 @@ fn who_waits_for_one_that_waits_for_another_names_the_one_to_blame() {
         for rank in [0, 2] {
             assert!(said[rank].contains("rank 1 has not answered"), "{name}, rank {rank}: {}", said[rank]);
         }
-    }
+    });
 }
 
 /// What each rank says where rank 1 makes another call.

@@ -68,7 +68,10 @@ fn every_call_over_mpi_gives_the_bits_of_threads() {
         assert!(why.to_string().contains("limit is '2GiB' on rank 1 and '3GiB' on ranks 0, 2"), "{why}");
         let link = measure(&rank).unwrap().unwrap();
         println!("\nrank {own} by {}: {digests:?}", rank.backend());
-        println!("\nlink: {:.1} us, {:.2} GB/s", link.latency * 1e6, link.bandwidth / 1e9);
+        let own = rank.own_bytes();
+        assert!((1 << 20..1 << 30).contains(&own), "the library took {own} bytes");
+        let (latency, bandwidth) = (link.latency * 1e6, link.bandwidth / 1e9);
+        println!("\nlink: {latency:.1} us, {bandwidth:.2} GB/s, {} MiB of the library's own", own >> 20);
         return;
     }
     let threads =
