@@ -227,13 +227,14 @@ impl<H: Handle> PointToPoint for Mpi<H> {
         let (mut is_there, mut count) = (0, 0);
         let mut status = Status::new();
         let (call, byte) = (&self.library.call, self.library.fixed.byte);
-        let mut bytes = vec![0u8; NOTICE_BYTES];
+        let mut bytes;
         // SAFETY: places for what is asked; nobody else takes the message between the two, since calls are made under the lock.
         let code = unsafe {
             let code = (call.iprobe)(H::ANY_SOURCE, NOTICES, self.communicator, &mut is_there, &mut status);
             if code != 0 || is_there == 0 {
                 return None;
             }
+            bytes = vec![0u8; NOTICE_BYTES];
             let room = NOTICE_BYTES as c_int;
             (call.recv)(
                 bytes.as_mut_ptr().cast(),

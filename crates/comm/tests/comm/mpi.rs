@@ -161,3 +161,29 @@ fn a_rank_of_mpi_that_is_killed_ends_the_others() {
         }
     });
 }
+
+#[test]
+fn without_a_library_or_with_the_wrong_one_a_sentence_says_so() {
+    const TEST: &str = "mpi::without_a_library_or_with_the_wrong_one_a_sentence_says_so";
+    if child::question().is_some() {
+        println!("\nsays: {}", connect(PATIENCE, PATIENCE).err().unwrap());
+        return;
+    }
+    let started = |variables: &[(&str, &str)]| {
+        // The launcher is the environment's.
+        let mut command = Command::new("env");
+        command.args(variables.iter().map(|(name, value)| format!("{name}={value}")));
+        let (text, is_well) = ask(command, TEST, "start");
+        let line = text.lines().find_map(|line| line.strip_prefix("says: ")).map(String::from);
+        line.filter(|_| is_well).unwrap_or_else(|| panic!("{text}"))
+    };
+    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "/nowhere/libmpi.so")]);
+    assert!(why.starts_with("there is no library of MPI to load: tried /nowhere/libmpi.so ("), "{why}");
+    assert!(why.contains("install it (Debian: libopenmpi3 or libmpich12)"), "{why}");
+    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "libc.so.6")]);
+    assert!(why.starts_with("MPI of unknown version: its binary interface is not known"), "{why}");
+    if launchers().iter().any(|(name, _)| *name == "mpirun.mpich") {
+        let why = started(&[("OMPI_COMM_WORLD_RANK", "0"), ("PLIMSOLL_MPI", "mpich")]);
+        assert!(why.contains("MPICH") && why.contains("this process was started by Open MPI"), "{why}");
+    }
+}
