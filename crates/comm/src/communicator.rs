@@ -81,6 +81,11 @@ pub trait Communicator: Send + Sync {
     /// What they are connected by: `threads`, `tcp`, or the name and version of a library.
     fn backend(&self) -> &str;
 
+    /// Whether values lie in memory of the host; otherwise in that of a card, and buffers are its pointers.
+    fn is_on_host(&self) -> bool {
+        true
+    }
+
     /// What a call needs as scratch.
     fn scratch_bytes(&self, call: &Call) -> usize;
 

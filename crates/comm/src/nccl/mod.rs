@@ -226,6 +226,10 @@ impl<C: Communicator> Communicator for Cards<C> {
         &self.name
     }
 
+    fn is_on_host(&self) -> bool {
+        false
+    }
+
     /// NCCL has its own, which is part of [`Communicator::own_bytes`].
     fn scratch_bytes(&self, _call: &Call) -> usize {
         0

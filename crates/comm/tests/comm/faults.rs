@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_comm::{Buffers, Call, Collectives, CommError, Communicator, Kind, Reduce, agree};
+use plimsoll_comm::{
+    Buffers, Call, Collectives, CommError, Communicator, Kind, Ranks, Reduce, Ticket, Traffic, agree,
+};
 use plimsoll_graph::DType;
 
 use crate::worlds::{PATIENCE, in_each_world, on_each, worlds};
@@ -231,4 +233,57 @@ fn ranks_that_were_not_started_alike_learn_who_differs_in_what() {
             assert!(why.contains("5003 bytes"), "{why}");
         });
     }
+}
+
+/// Ranks that say that their values lie on a card.
+struct OnCard(Ranks);
+
+impl Communicator for OnCard {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn backend(&self) -> &str {
+        "a card"
+    }
+    fn is_on_host(&self) -> bool {
+        false
+    }
+    fn scratch_bytes(&self, call: &Call) -> usize {
+        self.0.scratch_bytes(call)
+    }
+    unsafe fn start(&self, call: &Call, buffers: Buffers) -> plimsoll_comm::Result<Ticket> {
+        // SAFETY: passed on.
+        unsafe { self.0.start(call, buffers) }
+    }
+    fn test(&self, ticket: &Ticket) -> plimsoll_comm::Result<bool> {
+        self.0.test(ticket)
+    }
+    fn wait(&self, ticket: Ticket) -> plimsoll_comm::Result<()> {
+        self.0.wait(ticket)
+    }
+    fn progress(&self) -> plimsoll_comm::Result<bool> {
+        self.0.progress()
+    }
+    fn stop(&self, reason: &str) {
+        self.0.stop(reason);
+    }
+    fn own_bytes(&self) -> u64 {
+        self.0.own_bytes()
+    }
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}
+
+#[test]
+fn slices_of_the_host_are_refused_where_values_lie_on_a_card() {
+    on_each(plimsoll_comm::local::ranks(2, PATIENCE), |rank| {
+        let card = OnCard(rank);
+        let why = card.all_reduce(Reduce::Sum, &mut [1f32]).unwrap_err().to_string();
+        assert!(why.contains("a card takes values on a card"), "{why}");
+        card.barrier().unwrap();
+    });
 }
