@@ -125,6 +125,10 @@ impl Communicator for Background {
         self.ranks.stop(reason);
     }
 
+    fn own_bytes(&self) -> u64 {
+        self.ranks.own_bytes()
+    }
+
     fn traffic(&self) -> Traffic {
         self.ranks.traffic()
     }

@@ -93,6 +93,11 @@ unsafe fn run<T: Element>(
     len: usize,
 ) -> Result<()> {
     let call = Call { kind, dtype: T::DTYPE, len };
+    if !ranks.is_on_host() && kind != Kind::Barrier {
+        let why =
+            format!("{} takes values on a card, by `start`, and not slices of the host", ranks.backend());
+        return Err(CommError::Invalid { call: call.to_string(), why });
+    }
     let words = ranks.scratch_bytes(&call).div_ceil(8);
     let mut scratch: Vec<u64> = Vec::new();
     scratch.try_reserve_exact(words).map_err(|_| CommError::Invalid {

@@ -81,6 +81,11 @@ pub trait Communicator: Send + Sync {
     /// What they are connected by: `threads`, `tcp`, or the name and version of a library.
     fn backend(&self) -> &str;
 
+    /// Whether values lie in memory of the host; otherwise in that of a card, and buffers are its pointers.
+    fn is_on_host(&self) -> bool {
+        true
+    }
+
     /// What a call needs as scratch.
     fn scratch_bytes(&self, call: &Call) -> usize;
 
@@ -115,6 +120,10 @@ pub trait Communicator: Send + Sync {
 
     /// Tells all ranks that this one stops, so that none waits for it: their calls fail with the reason.
     fn stop(&self, reason: &str);
+
+    /// Bytes that a library took for itself when ranks were connected, as measured: of this process, or of its card. What this crate takes beside it is a
+    /// few KiB for each other rank and each call under way.
+    fn own_bytes(&self) -> u64;
 
     /// What was sent and received.
     fn traffic(&self) -> Traffic;

@@ -76,6 +76,16 @@ pub trait PointToPoint: Send + Sync {
     /// Waits until something may have moved; not longer than this.
     fn idle(&self, at_most: Duration);
 
+    /// Bytes of this process that a library took for itself when it started.
+    fn own_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Whether [`PointToPoint::leave`] waits for all ranks.
+    fn ends_together(&self) -> bool {
+        false
+    }
+
     /// Says that nothing more will be asked. `failed`: others may be stuck, and must not be waited for.
     fn leave(&self, failed: bool);
 }

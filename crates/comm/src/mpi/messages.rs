@@ -19,6 +19,7 @@ pub struct Mpi<H: Handle> {
     rank: usize,
     ranks: usize,
     name: String,
+    own_bytes: u64,
     library: Library<H>,
     communicator: H,
     /// All calls of the library are made under this lock.
@@ -44,7 +45,13 @@ struct Transfer<H> {
 }
 
 impl<H: Handle> Mpi<H> {
-    pub fn new(library: Library<H>, communicator: H, rank: usize, ranks: usize, name: &str) -> Mpi<H> {
+    pub fn new(
+        library: Library<H>,
+        communicator: H,
+        (rank, ranks): (usize, usize),
+        name: &str,
+        own_bytes: u64,
+    ) -> Mpi<H> {
         let state = State {
             next: 0,
             transfers: HashMap::new(),
@@ -53,7 +60,7 @@ impl<H: Handle> Mpi<H> {
             is_over: false,
             is_stuck: false,
         };
-        Mpi { rank, ranks, name: name.into(), library, communicator, state: Mutex::new(state) }
+        Mpi { rank, ranks, name: name.into(), own_bytes, library, communicator, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State<H>> {
@@ -220,13 +227,14 @@ impl<H: Handle> PointToPoint for Mpi<H> {
         let (mut is_there, mut count) = (0, 0);
         let mut status = Status::new();
         let (call, byte) = (&self.library.call, self.library.fixed.byte);
-        let mut bytes = vec![0u8; NOTICE_BYTES];
+        let mut bytes;
         // SAFETY: places for what is asked; nobody else takes the message between the two, since calls are made under the lock.
         let code = unsafe {
             let code = (call.iprobe)(H::ANY_SOURCE, NOTICES, self.communicator, &mut is_there, &mut status);
             if code != 0 || is_there == 0 {
                 return None;
             }
+            bytes = vec![0u8; NOTICE_BYTES];
             let room = NOTICE_BYTES as c_int;
             (call.recv)(
                 bytes.as_mut_ptr().cast(),
@@ -254,6 +262,14 @@ impl<H: Handle> PointToPoint for Mpi<H> {
             0..200 => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(20 * u64::from(idle / 200).min(25)).min(at_most)),
         }
+    }
+
+    fn own_bytes(&self) -> u64 {
+        self.own_bytes
+    }
+
+    fn ends_together(&self) -> bool {
+        true
     }
 
     fn leave(&self, failed: bool) {

@@ -93,6 +93,7 @@ pub fn start(timeout: Duration) -> Result<Ranks> {
         Some(path) => vec![path.to_string()],
         None => started_by.unwrap_or(Family::OpenMpi).libraries(),
     };
+    let before = resident();
     let loaded = library::load(&names).map_err(|tried| {
         let family = started_by.map_or("MPI".to_string(), |family| family.to_string());
         CommError::Start(format!(
@@ -112,17 +113,30 @@ pub fn start(timeout: Duration) -> Result<Ranks> {
         )));
     }
     let link = match family {
-        Family::OpenMpi => connect::<Pointer>(loaded, &version),
-        Family::Mpich => connect::<Number>(loaded, &version),
+        Family::OpenMpi => connect::<Pointer>(loaded, &version, before),
+        Family::Mpich => connect::<Number>(loaded, &version, before),
     };
     Ok(Ranks::new(link.map_err(why)?, timeout))
 }
 
-fn connect<H: Handle>(loaded: Loaded, version: &str) -> std::result::Result<Box<dyn PointToPoint>, String> {
+fn connect<H: Handle>(
+    loaded: Loaded,
+    version: &str,
+    before: u64,
+) -> std::result::Result<Box<dyn PointToPoint>, String> {
     let library = Library::<H>::new(loaded)?;
     let communicator = library.start()?;
-    let (rank, ranks) = library.size(communicator)?;
-    Ok(Box::new(Mpi::new(library, communicator, rank, ranks, version)))
+    let size = library.size(communicator)?;
+    let own_bytes = resident().saturating_sub(before);
+    Ok(Box::new(Mpi::new(library, communicator, size, version, own_bytes)))
+}
+
+/// What is resident of this process; nothing where the system does not say.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 fn family_of(library: &Loaded, version: &str) -> Option<Family> {

@@ -54,14 +54,15 @@ unsafe impl<C: Communicator> Sync for Cards<C> {}
 
 impl<C: Communicator> Cards<C> {
     /// Connects the cards of ranks that are connected on the host already. `held` says how many bytes of its card this process holds: what NCCL
-    /// takes for itself is measured ([`Cards::own_bytes`]).
+    /// takes for itself is measured ([`Communicator::own_bytes`]).
     ///
     /// # Safety
     /// `stream` is a stream (`CUstream`) of the context that is current on this thread, and outlives this. That context is current on every
     /// thread that makes calls.
     ///
     /// # Errors
-    /// A library is missing, or NCCL refuses; the other ranks hear of it.
+    /// A library is missing, or NCCL refuses; the other ranks hear of it. A rank that ends while NCCL connects them is not seen by this: NCCL waits
+    /// for it.
     pub unsafe fn connect(
         host: C,
         stream: *mut std::ffi::c_void,
@@ -99,11 +100,6 @@ impl<C: Communicator> Cards<C> {
         let name = format!("NCCL {version}");
         let state = Mutex::default();
         Ok(Cards { nccl, driver, name, communicator, stream, host, timeout, own_bytes, state })
-    }
-
-    /// Bytes of the card that NCCL took when it was connected.
-    pub fn own_bytes(&self) -> u64 {
-        self.own_bytes
     }
 
     /// The ranks as they are connected on the host.
@@ -230,7 +226,11 @@ impl<C: Communicator> Communicator for Cards<C> {
         &self.name
     }
 
-    /// NCCL has its own, which is part of [`Cards::own_bytes`].
+    fn is_on_host(&self) -> bool {
+        false
+    }
+
+    /// NCCL has its own, which is part of [`Communicator::own_bytes`].
     fn scratch_bytes(&self, _call: &Call) -> usize {
         0
     }
@@ -316,6 +316,10 @@ impl<C: Communicator> Communicator for Cards<C> {
         if state.failed.is_none() {
             self.fail(&mut state, CommError::Stopped { by: self.rank(), reason: reason.into() });
         }
+    }
+
+    fn own_bytes(&self) -> u64 {
+        self.own_bytes
     }
 
     fn traffic(&self) -> Traffic {

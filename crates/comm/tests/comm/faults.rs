@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_comm::{Buffers, Call, Collectives, CommError, Communicator, Kind, Reduce, agree};
+use plimsoll_comm::{
+    Buffers, Call, Collectives, CommError, Communicator, Kind, Ranks, Reduce, Ticket, Traffic, agree,
+};
 use plimsoll_graph::DType;
 
-use crate::worlds::{PATIENCE, on_each, worlds};
+use crate::worlds::{PATIENCE, in_each_world, on_each, worlds};
 
 #[test]
 fn a_rank_that_ends_in_the_middle_is_named_by_all_others() {
@@ -57,7 +59,7 @@ fn a_rank_that_leaves_a_call_under_way_says_so() {
 
 #[test]
 fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
-    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
+    in_each_world(3, Duration::from_millis(700), |name, ranks| {
         let start = Instant::now();
         let said = on_each(ranks, |rank| {
             if rank.rank() == 1 {
@@ -71,12 +73,12 @@ fn a_rank_that_does_not_answer_is_named_when_the_time_is_over() {
             assert!(said[rank].contains("all-gather of 300 u8, number 0"), "{name}: {}", said[rank]);
         }
         assert!(start.elapsed() < Duration::from_secs(5), "{name}");
-    }
+    });
 }
 
 #[test]
 fn who_waits_for_one_that_waits_for_another_names_the_one_to_blame() {
-    for (name, ranks) in worlds(3, Duration::from_millis(700)) {
+    in_each_world(3, Duration::from_millis(700), |name, ranks| {
         let said = on_each(ranks, |rank| {
             if rank.rank() == 1 {
                 std::thread::sleep(Duration::from_millis(2000));
@@ -88,7 +90,7 @@ fn who_waits_for_one_that_waits_for_another_names_the_one_to_blame() {
         for rank in [0, 2] {
             assert!(said[rank].contains("rank 1 has not answered"), "{name}, rank {rank}: {}", said[rank]);
         }
-    }
+    });
 }
 
 /// What each rank says where rank 1 makes another call.
@@ -231,4 +233,57 @@ fn ranks_that_were_not_started_alike_learn_who_differs_in_what() {
             assert!(why.contains("5003 bytes"), "{why}");
         });
     }
+}
+
+/// Ranks that say that their values lie on a card.
+struct OnCard(Ranks);
+
+impl Communicator for OnCard {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+    fn backend(&self) -> &str {
+        "a card"
+    }
+    fn is_on_host(&self) -> bool {
+        false
+    }
+    fn scratch_bytes(&self, call: &Call) -> usize {
+        self.0.scratch_bytes(call)
+    }
+    unsafe fn start(&self, call: &Call, buffers: Buffers) -> plimsoll_comm::Result<Ticket> {
+        // SAFETY: passed on.
+        unsafe { self.0.start(call, buffers) }
+    }
+    fn test(&self, ticket: &Ticket) -> plimsoll_comm::Result<bool> {
+        self.0.test(ticket)
+    }
+    fn wait(&self, ticket: Ticket) -> plimsoll_comm::Result<()> {
+        self.0.wait(ticket)
+    }
+    fn progress(&self) -> plimsoll_comm::Result<bool> {
+        self.0.progress()
+    }
+    fn stop(&self, reason: &str) {
+        self.0.stop(reason);
+    }
+    fn own_bytes(&self) -> u64 {
+        self.0.own_bytes()
+    }
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}
+
+#[test]
+fn slices_of_the_host_are_refused_where_values_lie_on_a_card() {
+    on_each(plimsoll_comm::local::ranks(2, PATIENCE), |rank| {
+        let card = OnCard(rank);
+        let why = card.all_reduce(Reduce::Sum, &mut [1f32]).unwrap_err().to_string();
+        assert!(why.contains("a card takes values on a card"), "{why}");
+        card.barrier().unwrap();
+    });
 }

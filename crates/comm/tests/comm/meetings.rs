@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_comm::tcp::{Meeting, join};
-use plimsoll_comm::{Collectives, Communicator, Reduce};
+use plimsoll_comm::{Collectives, Communicator, Reduce, connect};
+use plimsoll_testing::child;
 
 use crate::worlds::{PATIENCE, free_port};
 
@@ -84,5 +86,51 @@ fn strangers_at_the_door_do_not_keep_ranks_from_meeting() {
         let second = join(&meeting(1, 2, address, PATIENCE), PATIENCE).unwrap();
         threads.spawn(move || second.barrier().unwrap());
         first.join().unwrap().barrier().unwrap();
+    });
+}
+
+/// A process of this test as a rank of three, by the variables of `torchrun`.
+fn process(test: &str, rank: usize, port: &str, signal: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env("PLIMSOLL_CHILD", signal);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_process_that_is_killed_or_stopped_is_named_by_all_others_in_time() {
+    const TEST: &str = "meetings::a_process_that_is_killed_or_stopped_is_named_by_all_others_in_time";
+    if let Some(signal) = child::question() {
+        let rank = connect(PATIENCE, Duration::from_secs(1)).unwrap();
+        let mut values = vec![1f32; 200_000];
+        rank.all_reduce(Reduce::Sum, &mut values).unwrap();
+        if rank.rank() == 1 {
+            let own = std::process::id().to_string();
+            let _ = Command::new("kill").args([&signal[0], &own]).status();
+        }
+        let why = rank.all_reduce(Reduce::Sum, &mut values).unwrap_err();
+        println!("\nsays: {why}");
+        return;
+    }
+    std::thread::scope(|threads| {
+        for (signal, word) in [("-KILL", "rank 1 has ended"), ("-STOP", "rank 1 has not answered")] {
+            threads.spawn(move || {
+                let address = free_port();
+                let port = address.rsplit(':').next().unwrap();
+                let start = Instant::now();
+                let [first, mut hurt, last] = [0, 1, 2].map(|rank| process(TEST, rank, port, signal));
+                for other in [first, last] {
+                    let text = String::from_utf8(other.wait_with_output().unwrap().stdout).unwrap();
+                    let line = text.lines().find_map(|line| line.strip_prefix("says: "));
+                    let line = line.unwrap_or_else(|| panic!("{signal}: {text}"));
+                    assert!(line.contains(word), "{signal}: {line}");
+                    assert!(line.contains("all-reduce (sum) of 200000 f32, number 1"), "{signal}: {line}");
+                }
+                hurt.kill().unwrap();
+                hurt.wait().unwrap();
+                assert!(start.elapsed() < Duration::from_secs(20), "{signal}");
+            });
+        }
     });
 }

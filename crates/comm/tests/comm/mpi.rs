@@ -68,7 +68,10 @@ fn every_call_over_mpi_gives_the_bits_of_threads() {
         assert!(why.to_string().contains("limit is '2GiB' on rank 1 and '3GiB' on ranks 0, 2"), "{why}");
         let link = measure(&rank).unwrap().unwrap();
         println!("\nrank {own} by {}: {digests:?}", rank.backend());
-        println!("\nlink: {:.1} us, {:.2} GB/s", link.latency * 1e6, link.bandwidth / 1e9);
+        let own = rank.own_bytes();
+        assert!((1 << 20..1 << 30).contains(&own), "the library took {own} bytes");
+        let (latency, bandwidth) = (link.latency * 1e6, link.bandwidth / 1e9);
+        println!("\nlink: {latency:.1} us, {bandwidth:.2} GB/s, {} MiB of the library's own", own >> 20);
         return;
     }
     let threads =
@@ -157,4 +160,30 @@ fn a_rank_of_mpi_that_is_killed_ends_the_others() {
             });
         }
     });
+}
+
+#[test]
+fn without_a_library_or_with_the_wrong_one_a_sentence_says_so() {
+    const TEST: &str = "mpi::without_a_library_or_with_the_wrong_one_a_sentence_says_so";
+    if child::question().is_some() {
+        println!("\nsays: {}", connect(PATIENCE, PATIENCE).err().unwrap());
+        return;
+    }
+    let started = |variables: &[(&str, &str)]| {
+        // The launcher is the environment's.
+        let mut command = Command::new("env");
+        command.args(variables.iter().map(|(name, value)| format!("{name}={value}")));
+        let (text, is_well) = ask(command, TEST, "start");
+        let line = text.lines().find_map(|line| line.strip_prefix("says: ")).map(String::from);
+        line.filter(|_| is_well).unwrap_or_else(|| panic!("{text}"))
+    };
+    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "/nowhere/libmpi.so")]);
+    assert!(why.starts_with("there is no library of MPI to load: tried /nowhere/libmpi.so ("), "{why}");
+    assert!(why.contains("install it (Debian: libopenmpi3 or libmpich12)"), "{why}");
+    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "libc.so.6")]);
+    assert!(why.starts_with("MPI of unknown version: its binary interface is not known"), "{why}");
+    if launchers().iter().any(|(name, _)| *name == "mpirun.mpich") {
+        let why = started(&[("OMPI_COMM_WORLD_RANK", "0"), ("PLIMSOLL_MPI", "mpich")]);
+        assert!(why.contains("MPICH") && why.contains("this process was started by Open MPI"), "{why}");
+    }
 }

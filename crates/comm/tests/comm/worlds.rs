@@ -22,6 +22,16 @@ pub fn worlds(n: usize, timeout: Duration) -> Vec<(&'static str, Vec<Ranks>)> {
     vec![("threads", local::ranks(n, timeout)), ("tcp", connected(n, timeout))]
 }
 
+/// Runs something on a world of each kind, all at the same time: for tests that wait more than they compute.
+pub fn in_each_world(n: usize, timeout: Duration, run: impl Fn(&str, Vec<Ranks>) + Sync) {
+    std::thread::scope(|threads| {
+        let run = &run;
+        for (name, ranks) in worlds(n, timeout) {
+            threads.spawn(move || run(name, ranks));
+        }
+    });
+}
+
 /// A port of this machine that nobody uses.
 pub fn free_port() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()

@@ -1,29 +1,24 @@
 //! Turns messages between ranks into a communicator: calls that move along together, deadlines, and failures that every rank hears of.
 
+mod notices;
+mod waiting;
+
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::active::Active;
 use crate::call::{Call, Header, Kind};
 use crate::check::check;
+use crate::collectives::Collectives;
 use crate::communicator::{Buffers, Communicator, Ticket, Traffic};
 use crate::error::{CommError, Result};
 use crate::schedule::Schedule;
-use crate::transport::{NOTICE_BYTES, PointToPoint, TAGS, Tag};
+use crate::transport::{PointToPoint, TAGS, Tag};
+use notices::Said;
+pub(crate) use waiting::Waiting;
 
 /// How long a rank may leave others waiting, unless told otherwise.
 pub const RANK_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// How long after the end of another rank its reason is waited for.
-const REASON: Duration = Duration::from_millis(300);
-
-/// Kinds of notices.
-const FAILED: u8 = b'!';
-const ASKS: u8 = b'?';
-const ANSWERS: u8 = b'=';
-
-/// Stands before the rank that is waited for, at the end of what a rank says it does.
-const AWAITS: &str = " and waits for rank ";
 
 /// Ranks that exchange messages: threads, MPI or TCP.
 pub struct Ranks {
@@ -32,23 +27,6 @@ pub struct Ranks {
     state: Mutex<State>,
     /// Something moved, for those who wait while another thread moves calls along.
     moved: Condvar,
-}
-
-/// Who moves a call along that is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// Who waits.
-    Moving,
-    /// Another thread.
-    Watching,
-}
-
-/// What another rank said it does.
-#[derive(Clone)]
-struct Said {
-    text: String,
-    /// The rank that it waits for.
-    awaits: Option<usize>,
 }
 
 #[derive(Default)]
@@ -130,125 +108,6 @@ impl Ranks {
         Ok(has_moved)
     }
 
-    /// A rank that has ended may have been told to by a third one, whose notice is on its way here, too, and says more.
-    fn hear_why(&self, state: &mut State, error: &CommError) -> Result<()> {
-        let is_gone = matches!(error, CommError::Gone { .. });
-        let deadline = Instant::now() + if is_gone { REASON.min(self.timeout / 2) } else { Duration::ZERO };
-        loop {
-            while let Some(notice) = self.link.heard() {
-                self.hear(state, &notice)?;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.link.idle(left.min(Duration::from_millis(5)));
-        }
-    }
-
-    /// A notice: who, what, and a text.
-    fn hear(&self, state: &mut State, notice: &[u8]) -> Result<()> {
-        let Some((&[kind, ref from @ ..], text)) = notice.split_first_chunk::<5>() else { return Ok(()) };
-        let from = u32::from_le_bytes(*from) as usize;
-        let text = String::from_utf8_lossy(text).into_owned();
-        match kind {
-            FAILED => {
-                let error = CommError::Stopped { by: from, reason: text };
-                state.give_up(&*self.link, error.clone());
-                return Err(error);
-            }
-            ASKS if from < self.ranks() => self.tell(from, ANSWERS, &state.doing()),
-            ANSWERS => {
-                let number = text.rsplit(' ').next().and_then(|word| word.parse().ok());
-                let awaits = number.filter(|_| text.contains(AWAITS));
-                if let Some(said) = state.said.get_mut(from) {
-                    *said = Some(Said { text, awaits });
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn tell(&self, to: usize, kind: u8, text: &str) {
-        let mut notice = vec![kind];
-        notice.extend((self.rank() as u32).to_le_bytes());
-        let room = text.floor_char_boundary(NOTICE_BYTES - notice.len());
-        notice.extend(&text.as_bytes()[..room]);
-        self.link.tell(to, &notice);
-    }
-
-    /// Tells the others why, and ends all calls; in this order, so that none sees the end before the reason.
-    fn fail(&self, state: &mut State, error: CommError) -> CommError {
-        self.tell_all(&error.to_string());
-        state.give_up(&*self.link, error.clone());
-        error
-    }
-
-    fn tell_all(&self, reason: &str) {
-        (0..self.ranks()).filter(|to| *to != self.rank()).for_each(|to| self.tell(to, FAILED, reason));
-        self.link.flush();
-    }
-
-    /// Waits for a call that this thread moves along itself, or another one does.
-    pub(crate) fn wait_by(&self, ticket: &Ticket, waiting: Waiting) -> Result<()> {
-        let start = Instant::now();
-        let mut asked = None;
-        loop {
-            let mut state = self.state();
-            if state.is_complete(ticket) {
-                return Ok(());
-            }
-            if waiting == Waiting::Moving && self.advance(&mut state)? {
-                continue;
-            }
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
-            }
-            let since = state.last_moved.map_or(start, |moved| moved.max(start));
-            let waited = since.elapsed();
-            if waited >= self.patience(&state, ticket.0) {
-                let error = self.silent(&state, ticket.0, waited);
-                return Err(self.fail(&mut state, error));
-            }
-            if waited >= self.timeout / 2 && asked != Some(since) {
-                asked = Some(since);
-                let call = state.active.iter().find(|active| active.ticket == ticket.0);
-                if let Some(peer) = call.and_then(Active::awaited) {
-                    state.said[peer] = None;
-                    self.tell(peer, ASKS, "");
-                }
-            }
-            let pause = Duration::from_millis(50).min(self.timeout / 4);
-            match waiting {
-                Waiting::Watching => drop(self.moved.wait_timeout(state, pause)),
-                Waiting::Moving => {
-                    drop(state);
-                    self.link.idle(pause);
-                }
-            }
-        }
-    }
-
-    fn silent(&self, state: &State, ticket: u64, after: Duration) -> CommError {
-        let call = state.active.iter().find(|active| active.ticket == ticket);
-        let peer = call.and_then(Active::awaited).unwrap_or(self.rank());
-        let doing = call.map(|call| call.header.to_string()).unwrap_or_default();
-        let heard = match &state.said[peer] {
-            Some(said) => format!("it says that it is {}", said.text),
-            None => "it does not say what it does".into(),
-        };
-        CommError::Silent { rank: self.rank(), peer, after, doing, heard }
-    }
-
-    /// How long a call is waited in. A rank that itself waits for a third one is given longer, since it will say who is to blame.
-    fn patience(&self, state: &State, ticket: u64) -> Duration {
-        let call = state.active.iter().find(|active| active.ticket == ticket);
-        let said = call.and_then(Active::awaited).and_then(|peer| state.said[peer].as_ref());
-        let awaits_third = said.and_then(|said| said.awaits).is_some_and(|third| third != self.rank());
-        if awaits_third { self.timeout * 3 / 2 } else { self.timeout }
-    }
-
     /// The tag and the number of a call; numbers go up.
     fn number(&self, state: &mut State, call: &Call) -> (Tag, u64) {
         const HALF: u64 = (TAGS / 2) as u64;
@@ -275,17 +134,6 @@ impl State {
     /// What is complete stays complete, whatever failed later.
     fn is_complete(&self, ticket: &Ticket) -> bool {
         self.active.iter().all(|active| active.ticket != ticket.0) && !self.given_up.contains(&ticket.0)
-    }
-
-    fn doing(&self) -> String {
-        match (self.active.first(), &self.last) {
-            (Some(active), _) => match active.awaited() {
-                Some(peer) => format!("in {}{AWAITS}{peer}", active.header),
-                None => format!("in {}", active.header),
-            },
-            (None, Some(last)) => format!("in no call; its last was {last}"),
-            (None, None) => "in no call and has made none".into(),
-        }
     }
 }
 
@@ -355,6 +203,10 @@ impl Communicator for Ranks {
         }
     }
 
+    fn own_bytes(&self) -> u64 {
+        self.link.own_bytes()
+    }
+
     fn traffic(&self) -> Traffic {
         self.state().traffic
     }
@@ -367,6 +219,11 @@ impl Drop for Ranks {
             self.stop(&format!("it left in the middle of {doing}"));
         } else if std::thread::panicking() {
             self.stop("it left in a panic");
+        }
+        // Where ending waits for all ranks, they are seen to come first, within the rank timeout.
+        if self.link.ends_together() && self.state().failed.is_none() {
+            // A failure is remembered, and there is nobody to tell.
+            let _ = self.barrier();
         }
         self.link.leave(self.state().failed.is_some());
     }
