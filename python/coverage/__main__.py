@@ -1,7 +1,8 @@
 """Writes the coverage table: every public class of Keras, tried in one or several configurations, as Markdown.
 
-``python python/coverage [--applications] [--only TEXT] [--write FILE]`` with Plimsoll and Keras importable. Each case runs in a worker of its
-own kind: where one crashes or hangs, that is its result, and another worker goes on.
+``python python/coverage [--applications] [--only TEXT] [--kept FILE] [--write FILE]`` with Plimsoll and Keras importable. Each case runs in a
+worker of its own kind: where one crashes or hangs, that is its result, and another worker goes on. ``--kept`` names a file where each result goes as
+it is found; what is in it is not tried again, so that a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -118,6 +119,9 @@ def cell(text: str) -> str:
 def summed(results: list[tuple[str, str, str]]) -> str:
     """The result of a class: the worst of its cases."""
     kinds = {result for _, result, _ in results}
+    if len(kinds) > 1:
+        # What Keras does not run says nothing of the others.
+        kinds.discard("not applicable")
     for kind in ("WRONG", "broken", "not tried"):
         if kind in kinds:
             return kind
@@ -165,6 +169,7 @@ def main() -> None:
     asked.add_argument("--only", default="", help="only cases with this text in their name")
     asked.add_argument("--write", type=Path, help="where the table goes; without, only what is not equal is shown")
     asked.add_argument("--workers", type=int, default=2, help="processes side by side")
+    asked.add_argument("--kept", type=Path, help="a file of results, which are not tried again")
     asked.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     words = asked.parse_args()
     if words.work:
@@ -181,14 +186,25 @@ def main() -> None:
             if (group, name) in nothing.APPLICABLE:
                 by_class[group, name].append(("", "not applicable", nothing.APPLICABLE[group, name]))
     own = threading.local()
+    kept: dict[str, tuple[str, str]] = {}
+    if words.kept and words.kept.exists():
+        for line in words.kept.read_text(encoding="utf-8").splitlines():
+            name, result, why = json.loads(line)
+            kept[name] = (result, why)
+    writing = threading.Lock()
 
     def tried(number: int) -> tuple[str, str]:
+        if full(cases[number]) in kept:
+            return kept[full(cases[number])]
         workers = own.__dict__.setdefault("workers", {})
         backend = cases[number].backend
         worker = workers.setdefault(backend, Worker(words.applications, backend))
         result, why = worker.attempt(number)
         if result != "equal":
             print(f"{result:8} {full(cases[number])}: {why}", file=sys.stderr, flush=True)
+        if words.kept:
+            with writing, words.kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([full(cases[number]), result, why]) + "\n")
         return result, why
 
     wanted = [number for number, case in enumerate(cases) if words.only in full(case)]

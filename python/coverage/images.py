@@ -70,7 +70,7 @@ for axes in (1, 2):
 settings("BatchNormalization", (4, 6, 5), {"axis": 1}, front=False)
 
 PIXELS = (shares(1, SAMPLES, 8, 9, 3) * 255).astype(np.float32)
-DRAWN = "training draws random numbers of its own"
+DRAWN = "trained: the same distribution"
 
 
 def picture(name: str, *configs: dict[str, Any], untrained: str = "", pixels: np.ndarray = PIXELS, shape: tuple[int, ...] = (8, 9, 3)) -> None:
@@ -100,8 +100,38 @@ for name, config in (
 ):
     picture(name, config, untrained=DRAWN)
 picture("RandomFlip", {"mode": "horizontal"}, {"mode": "vertical"}, untrained=DRAWN)
+picture("RandomContrast", {"factor": (0.3, 0.1)}, {"factor": (0.0, 0.0)}, untrained=DRAWN)
 picture("RandomZoom", {"height_factor": (0.1, 0.2), "width_factor": (0.0, 0.1), "fill_mode": "nearest"}, untrained=DRAWN)
 picture("RandomRotation", {"factor": 0.1, "fill_mode": "constant", "interpolation": "nearest"}, untrained=DRAWN)
+picture("RandomColorJitter", {"contrast_factor": 0.3, "saturation_factor": 0.4, "hue_factor": 0.2}, untrained=DRAWN)
+picture("RandomErasing", {"factor": 0.7, "scale": (0.1, 0.5), "fill_value": 9.0}, {"factor": 1.0, "fill_value": (10.0, 20.0, 30.0)}, untrained=DRAWN)
+picture("RandomGaussianBlur", {"factor": 0.5, "kernel_size": 5, "sigma": (0.3, 0.9)}, untrained=DRAWN)
+picture("RandomElasticTransform", {"factor": 0.6, "scale": (0.4, 1.0), "fill_mode": "nearest"}, untrained=DRAWN)
+picture("RandomPerspective", {"factor": 0.6, "scale": 0.5, "fill_value": 7.0, "interpolation": "nearest"}, untrained=DRAWN)
+picture("RandAugment", {"num_ops": 1, "factor": 0.3}, untrained=DRAWN)
+picture("AugMix", {"num_chains": 2, "chain_depth": 1, "all_ops": False}, untrained=DRAWN)
+picture("MixUp", {"alpha": 2.0}, untrained=DRAWN)
+picture("CutMix", {"factor": (0.5, 0.9)}, untrained=DRAWN)
+picture("RandomShear", {"x_factor": (0.1, 0.4), "y_factor": 0.3, "fill_mode": "wrap"}, untrained=DRAWN)
+# Between two equal numbers nothing is left to chance, so that five steps can be compared.
+for fill in ("reflect", "nearest", "wrap", "constant"):
+    for how in ("bilinear", "nearest"):
+        given = {"fill_mode": fill, "interpolation": how, "fill_value": 3.0}
+        picture("RandomRotation", {"factor": (0.07, 0.07), **given})
+        picture("RandomTranslation", {"height_factor": (0.23, 0.23), "width_factor": (-0.31, -0.31), **given})
+        picture("RandomZoom", {"height_factor": (0.13, 0.13), "width_factor": (-0.27, -0.27), **given})
+picture("RandomZoom", {"height_factor": (0.37, 0.37)})
+picture("RandomBrightness", {"factor": (0.1, 0.1)})
+picture("RandomColorDegeneration", {"factor": (0.4, 0.4)})
+picture("RandomSaturation", {"factor": (0.3, 0.3)}, {"factor": (0.7, 0.7)})
+picture("RandomSharpness", {"factor": (0.2, 0.2)}, {"factor": (0.9, 0.9)})
+picture("RandomPosterization", {"factor": (3, 3)}, {"factor": (7, 7)})
+picture("RandomInvert", {"factor": (1.0, 1.0)})
+picture("RandomGrayscale", {"factor": 1.0})
+picture("RandomGaussianBlur", {"factor": (1.0, 1.0), "sigma": (0.6, 0.6)}, {"factor": (1.0, 1.0), "kernel_size": 5, "sigma": (0.9, 0.9)})
+picture("RandomPerspective", {"factor": (1.0, 1.0), "scale": 0.0})
+picture("RandomErasing", {"factor": (0.0, 0.0)})
+picture("RandomRotation", {"factor": (0.07, 0.07), "data_format": "channels_first"}, shape=(3, 8, 9), pixels=np.moveaxis(PIXELS, -1, 1).copy())
 picture("AutoContrast", {})
 picture("Equalization", {})
 picture("Solarization", {"addition_factor": 0.1, "threshold_factor": 0.5}, untrained=DRAWN)

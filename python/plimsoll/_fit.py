@@ -244,6 +244,8 @@ class _Told:
         """The learning rate as it stands; none where a schedule sets it."""
         import keras
 
+        if getattr(self.model.optimizer, "_inner_optimizers", None):
+            return None
         rate = self.model.optimizer._learning_rate
         inner = getattr(self.model.optimizer, "inner_optimizer", None)
         rate = inner._learning_rate if inner is not None else rate

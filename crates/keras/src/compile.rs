@@ -96,6 +96,10 @@ impl KerasModel {
         let config = self.compile_config("name a loss and an optimizer")?;
         let OptimizerConfig { mut optimizer, schedule, is_scheduled, clip, .. } =
             OptimizerConfig::read(optimizer_config(config))?;
+        for part in &mut optimizer.parts {
+            let own = self.bindings.iter().filter(|b| part.paths.contains(&b.path));
+            part.names = own.map(|b| b.name.clone()).collect();
+        }
         let (updates, rate) = self.stored_progress()?;
         // The rate may have been changed since the model was compiled.
         if let (Some(rate), false) = (rate, is_scheduled) {
@@ -306,6 +310,8 @@ impl Compiled {
             clip_value: None,
             average: None,
             accumulate: None,
+            growth: None,
+            parts: Vec::new(),
         };
         Compiled::new(model, loss, idle)
     }
@@ -334,7 +340,9 @@ impl Compiled {
     /// Trains with the file's optimizer at another rate, which stays as it is. Whether the file had an optimizer to change, and if
     /// so, whether it had a schedule, which is no longer followed.
     pub fn set_rate(&mut self, rate: f64) -> Option<bool> {
-        let own = KerasOptimizer { lr: rate, ..self.own.clone()? };
+        // Of several, none is the one that is meant.
+        let own = self.own.clone().filter(|own| own.parts.is_empty())?;
+        let own = KerasOptimizer { lr: rate, ..own };
         let was_scheduled = self.schedule.shape != ScheduleShape::Constant;
         self.optimizer = held(&self.model, Arc::new(own.clone()));
         self.own = Some(own);

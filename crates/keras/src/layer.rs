@@ -39,11 +39,20 @@ pub(crate) enum WeightKind {
     Idle,
 }
 
-/// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w².
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w², and for how far rows or columns are from being orthogonal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Penalty {
     pub l1: f64,
     pub l2: f64,
+    /// The weight of the mean |cosine| between two rows of a matrix, or columns.
+    pub orthogonal: Option<(f64, Side)>,
+}
+
+/// The rows or the columns of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Rows,
+    Columns,
 }
 
 pub(crate) type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -419,6 +428,9 @@ impl Cx<'_> {
         if penalty.l2 != 0.0 {
             add(sum(&x.square()?)?.mul_scalar(penalty.l2)?)?;
         }
+        if let Some((factor, side)) = penalty.orthogonal {
+            add(overlap(x, side)?.mul_scalar(factor)?)?;
+        }
         Ok(())
     }
 
@@ -462,6 +474,23 @@ impl Cx<'_> {
         }
         activation.apply(x)
     }
+}
+
+/// The mean |cosine| between two rows of a matrix, or two columns.
+fn overlap(x: &Tensor, side: Side) -> Result<Tensor> {
+    let axis = if side == Side::Rows { 1 } else { 0 };
+    let Some(&size) = x.shape().get(1 - axis).filter(|_| x.shape().rank() == 2) else {
+        return Err(refuse(format!("has an orthogonal regularizer of {}, which is no matrix", x.ty())));
+    };
+    let squares = x.square()?.sum(&[axis], true)?;
+    // A row of zeros stays one.
+    let x = x.mul(&squares.clamp(1e-12, f64::INFINITY)?.rsqrt()?)?;
+    let all = x.matmul_with(&x, None, side == Side::Columns, side == Side::Rows)?;
+    let ty = Type::new(x.dtype(), [size, size]);
+    let is_other = all.iota_like(ty.clone(), 0)?.not_equal(&all.iota_like(ty.clone(), 1)?)?;
+    let others = is_other.select(&all, &all.full_like(ty, 0.0)?)?;
+    let pairs = size as f64 * (size as f64 - 1.0) / 2.0;
+    others.abs()?.sum(&[], false)?.mul_scalar(0.5 / pairs)
 }
 
 /// The sum of two numbers, in the wider of their types.

@@ -152,7 +152,9 @@ impl OutputLoss {
     pub(crate) fn takes_classes(&self) -> bool {
         match self {
             OutputLoss::SparseCategorical { .. } | OutputLoss::Ignoring { .. } => true,
-            OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. }) => true,
+            OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. } | OtherLoss::Ctc) => {
+                true
+            }
             OutputLoss::Along(_, inner) | OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => {
                 inner.takes_classes()
             }

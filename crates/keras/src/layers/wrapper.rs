@@ -12,10 +12,46 @@ use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Made, Masks, Weight, WeightKind};
 use crate::settings::Settings;
 
-pub(crate) const CLASSES: [&str; 2] = ["Bidirectional", "TimeDistributed"];
+pub(crate) const CLASSES: [&str; 3] = ["Bidirectional", "Pipeline", "TimeDistributed"];
 
 pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
-    if s.class == "Bidirectional" { bidirectional(s) } else { time_distributed(s) }
+    match s.class {
+        "Bidirectional" => bidirectional(s),
+        "Pipeline" => pipeline(s),
+        _ => time_distributed(s),
+    }
+}
+
+/// Layers without weights, one after the other.
+fn pipeline(s: &Settings<'_>) -> Result<Made> {
+    let Some(list) = s.get("layers").as_array().filter(|list| list.len() <= 256) else {
+        return Err(s.wrong("layers", "it should be a list of layers"));
+    };
+    let mut parts = Vec::with_capacity(list.len());
+    for value in list {
+        let layer =
+            Layer::from_json(value).map_err(|e| Error::config(s.place, format!("a layer of it: {e}")))?;
+        if layer.model.is_some() {
+            return Err(s.wrong("layers", "a model inside is not supported"));
+        }
+        let made = super::make(&layer, &format!("{}/{}", s.place, layer.name))?;
+        if !made.weights.is_empty() || made.activity.is_some() || made.masks == Masks::Refuse {
+            let why = format!(
+                "a {} inside, which has weights or masks of its own, is not supported",
+                layer.class_name
+            );
+            return Err(s.wrong("layers", &why));
+        }
+        parts.push((layer.name, made));
+    }
+    Ok(Made::with(Vec::new(), move |cx, args| {
+        let mut x = args.one()?.clone();
+        for (name, made) in &parts {
+            let outputs = cx.scope(name, |cx| (made.body)(cx, &Args::of(x.clone(), None)))?;
+            x = outputs.into_iter().next().ok_or_else(|| refuse("has a layer that gives nothing"))?;
+        }
+        Ok(vec![x])
+    }))
 }
 
 /// A layer inside. It computes in the wrapper's type here, so a policy of its own is refused.
