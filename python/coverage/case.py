@@ -32,6 +32,8 @@ class Case:
     metric: str = ""
     # The backend that Keras computes it with: most are eager and quick in torch; strings and states want TensorFlow.
     backend: str = "torch"
+    # After so many seconds it counts as hanging.
+    longest: int = 300
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
@@ -95,6 +97,8 @@ def _made(case: Case) -> tuple[Any, Any, Any]:
 
     # Names are numbered anew, so that both models have the same.
     keras.utils.clear_session()
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(7)
     return case.make()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,21 @@ def _checked(callbacks: Any) -> list[Any]:
     return listed
 
 
+_ONE_OF_SEVERAL = re.compile(r"(.+)\[(\d+)\]")
+
+
+def _gathered(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs with the numbers of a metric that has several as one array, as Keras has it."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        one = _ONE_OF_SEVERAL.fullmatch(name)
+        if one is None:
+            found[name] = value
+        else:
+            found.setdefault(one[1], []).append(value)
+    return {name: np.asarray(value, np.float32) if isinstance(value, list) else value for name, value in found.items()}
+
+
 class _Told:
     """Hands what happens in a run on to Keras's callbacks."""
 
@@ -254,6 +270,7 @@ class _Told:
         return float(keras.ops.convert_to_numpy(rate))
 
     def step(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
+        logs = _gathered(logs)
         if self.in_epoch is not None:
             self.in_epoch = (self.in_epoch[0], logs)
         self.callbacks.on_train_batch_end(number, logs)
@@ -263,7 +280,7 @@ class _Told:
         return stops, self._rate()
 
     def epoch(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
-        epoch = self.first + number
+        epoch, logs = self.first + number, _gathered(logs)
         self.in_epoch, self.logs = None, logs
         self.callbacks.on_epoch_end(epoch, logs)
         stops = bool(self.model.stop_training)
@@ -411,9 +428,9 @@ def evaluate(
     bound = _Bound(model, x, trained=False, labels=True, precision=precision)
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
-    found = _native.evaluate(bound.native, asked, source.data)
+    found = list(_gathered(dict(_native.evaluate(bound.native, asked, source.data))).items())
     if verbose not in (0, "auto"):
-        print(" - ".join(f"{name}: {value:.4f}" for name, value in found))
+        print(" - ".join(f"{name}: {value:.4f}" if np.ndim(value) == 0 else f"{name}: {value}" for name, value in found))
     if return_dict:
         return dict(found)
     values = [value for _, value in found]

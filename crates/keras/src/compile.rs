@@ -147,6 +147,15 @@ impl KerasModel {
         Err(Error::config("weighted_metrics", why))
     }
 
+    /// For each output, whether its labels are a sequence of another length than the output's, as CTC takes them.
+    ///
+    /// # Errors
+    /// As of [`KerasModel::measured`].
+    pub fn labels_are_spelled(&self) -> Result<Vec<bool>> {
+        let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
+        Ok(loss.outputs.iter().map(|loss| loss.as_ref().is_some_and(OutputLoss::takes_spelled)).collect())
+    }
+
     /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.
     ///
     /// # Errors

@@ -162,6 +162,15 @@ impl OutputLoss {
         }
     }
 
+    /// Whether labels are a sequence of a length of its own.
+    pub(crate) fn takes_spelled(&self) -> bool {
+        match self {
+            OutputLoss::Other(OtherLoss::Ctc) => true,
+            OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => inner.takes_spelled(),
+            _ => false,
+        }
+    }
+
     /// Whether another axis than the last makes a difference that is followed here.
     fn takes_axis(&self) -> bool {
         match self {

@@ -1,5 +1,6 @@
 //! Turns the metrics that a model was compiled with in Keras into measures of its outputs, under Keras's names.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::LazyLock;
 
@@ -14,6 +15,8 @@ use crate::metric_own::{Average, Counted, Share};
 use crate::named::Named;
 use crate::settings::Settings;
 
+/// The most numbers of one metric.
+const MOST_NUMBERS: usize = 1 << 12;
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// The metrics of a compile configuration, by the output they are of.
@@ -34,6 +37,8 @@ pub(crate) struct Stored<'a> {
     is_word: bool,
     /// Whether it is Keras's own.
     is_kerass: bool,
+    /// Of a metric that gives several numbers, which of them.
+    which: Cell<Option<usize>>,
 }
 
 /// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
@@ -99,6 +104,7 @@ impl<'a> Stored<'a> {
             settings: Settings::new("a metric", known, config),
             is_word: is_word && value.is_string(),
             is_kerass: read.is_ok(),
+            which: Cell::new(None),
         }
     }
 }
@@ -115,10 +121,10 @@ impl Metrics<'_> {
                     name = format!("{}_{name}", model.output_names().get(output).map_or("", String::as_str));
                 }
                 // Keras numbers those of one name.
-                let same = measures.iter().filter(|m| m.name == name).count();
-                let found = if metric.is_kerass { metric.count(model, output) } else { None };
-                let (Some((count, view)), Some(label)) =
-                    (found, labelled.iter().position(|own| *own == output))
+                let same =
+                    measures.iter().filter(|m| m.name == name || m.name == format!("{name}[0]")).count();
+                let found = if metric.is_kerass { metric.counts(model, output) } else { None };
+                let (Some(counts), Some(label)) = (found, labelled.iter().position(|own| *own == output))
                 else {
                     others.push(name);
                     continue;
@@ -128,11 +134,18 @@ impl Metrics<'_> {
                     continue;
                 }
                 if same > 0 {
-                    let next = |k: &usize| !measures.iter().any(|m| m.name == format!("{name}_{k}"));
+                    let next = |k: &usize| {
+                        let numbered = format!("{name}_{k}");
+                        !measures.iter().any(|m| m.name == numbered || m.name == format!("{numbered}[0]"))
+                    };
                     let k = (1..).find(next).unwrap_or(same);
                     name = format!("{name}_{k}");
                 }
-                measures.push(Measure { name, count, output, label, view });
+                let is_one = counts.len() == 1;
+                for (i, (count, view)) in counts.into_iter().enumerate() {
+                    let name = if is_one { name.clone() } else { format!("{name}[{i}]") };
+                    measures.push(Measure { name, count, output, label, view });
+                }
             }
         }
         (measures, others)
@@ -140,6 +153,39 @@ impl Metrics<'_> {
 }
 
 impl Stored<'_> {
+    /// All that is counted: several numbers where the metric gives as many, else one; none where that is not known here.
+    fn counts(&self, model: &KerasModel, output: usize) -> Option<Vec<(Count, View)>> {
+        let last = model.outputs().get(output)?.shape.last().copied()?;
+        let numbers = match self.folded.as_str() {
+            "precision" | "recall" | "truepositives" | "truenegatives" | "falsepositives"
+            | "falsenegatives" => self.get("thresholds").as_array().map_or(1, Vec::len),
+            "f1score" | "fbetascore" if self.is_null("average") => last,
+            "r2score" if self.is_null("class_aggregation") => last,
+            _ => 1,
+        };
+        if numbers == 1 {
+            return Some(vec![self.count(model, output)?]);
+        }
+        if numbers > MOST_NUMBERS {
+            return None;
+        }
+        let one = |i: usize| {
+            self.which.set(Some(i));
+            self.count(model, output)
+        };
+        (0..numbers).map(one).collect()
+    }
+
+    /// The only threshold, or the one of several that is asked for.
+    fn threshold(&self) -> Option<Option<f64>> {
+        match (self.get("thresholds"), self.which.get()) {
+            (Value::Array(list), Some(i)) => list.get(i)?.as_f64().map(Some),
+            (Value::Array(list), None) if list.len() == 1 => list[0].as_f64().map(Some),
+            (Value::Null, _) => Some(None),
+            (one, _) => one.as_f64().map(Some),
+        }
+    }
+
     /// What is counted, and what it must see of the output; none where that is not known here.
     fn count(&self, model: &KerasModel, output: usize) -> Option<(Count, View)> {
         let view = model.view(output);
@@ -175,11 +221,7 @@ impl Stored<'_> {
             }
             "auc" => None,
             "precision" | "recall" if self.is_null("top_k") => {
-                let threshold = match self.get("thresholds") {
-                    Value::Array(list) if list.len() == 1 => list[0].as_f64()?,
-                    Value::Null => 0.5,
-                    one => one.as_f64()?,
-                };
+                let threshold = self.threshold()?.unwrap_or(0.5);
                 let class = match self.is_null("class_id") {
                     true => None,
                     false => Some(self.whole("class_id", 0).filter(|class| *class < last)?),
@@ -221,11 +263,6 @@ impl Stored<'_> {
 
     /// What is counted by sums of its own; none where it is something else, or gives several numbers.
     fn own(&self, known: &str, last: usize) -> Option<Counted> {
-        let thresholds = || match self.get("thresholds") {
-            Value::Array(list) if list.len() == 1 => list[0].as_f64().map(Some),
-            Value::Null => Some(None),
-            one => one.as_f64().map(Some),
-        };
         let class = || match self.is_null("class_id") {
             true => Some(None),
             false => self.whole("class_id", 0).filter(|class| *class < last).map(Some),
@@ -235,7 +272,7 @@ impl Stored<'_> {
             if top.is_some_and(|k| k == 0 || k > last) {
                 return None;
             }
-            let threshold = thresholds()?.or(if top.is_none() { Some(0.5) } else { None });
+            let threshold = self.threshold()?.or(if top.is_none() { Some(0.5) } else { None });
             Some(Counted::Cases { share, threshold, class: class()?, top })
         };
         let best = |of: Share, where_: Share, key: &str| {
@@ -256,10 +293,13 @@ impl Stored<'_> {
         let sparse = |key: &str, default: bool| self.get(key).as_bool().unwrap_or(default);
         match known {
             "f1score" | "fbetascore" => Some(Counted::FBeta {
-                average: match self.get("average").as_str()? {
-                    "micro" => Average::Micro,
-                    "macro" => Average::Macro,
-                    "weighted" => Average::Weighted,
+                average: match (self.get("average").as_str(), self.which.get()) {
+                    (Some("micro"), _) => Average::Micro,
+                    (Some("macro"), _) => Average::Macro,
+                    (Some("weighted"), _) => Average::Weighted,
+                    (None, Some(class)) => Average::Class(class),
+                    // Of one class there is but one number.
+                    (None, None) if self.is_null("average") => Average::Class(0),
                     _ => return None,
                 },
                 beta: self.number("beta", 1.0)?,
@@ -294,10 +334,10 @@ impl Stored<'_> {
                 by_variance: match self.get("class_aggregation").as_str() {
                     Some("uniform_average") => false,
                     Some("variance_weighted_average") => true,
-                    // A number a column, where only one column has one number.
-                    _ if last == 1 => false,
+                    None if self.is_null("class_aggregation") => false,
                     _ => return None,
                 },
+                column: self.which.get(),
                 regressors: self.whole("num_regressors", 0)?,
             }),
             "accuracy" if !self.is_word => Some(Counted::Same),

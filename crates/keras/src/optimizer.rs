@@ -183,6 +183,11 @@ impl KerasOptimizer {
         1 + usize::from(self.weight_decay.is_some()) + own
     }
 
+    /// Whether Keras keeps a number also where a parameter has no slot of a name.
+    pub(crate) fn fills_up(&self) -> bool {
+        matches!(self.rule, Rule::Adafactor(_))
+    }
+
     fn own_order(&self) -> Vec<Vec<&'static str>> {
         match self.rule {
             Rule::Sgd { momentum: 0.0, .. } => Vec::new(),

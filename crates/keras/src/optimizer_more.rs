@@ -206,8 +206,9 @@ impl ScheduleFree {
         let correction = one_minus_power(self.beta2, at.count)?.cast(dtype)?;
         let spread = v.div(&correction)?.sqrt()?.add_scalar(self.eps)?;
         let point = old.sub(&grad.mul(&rate.cast(dtype)?)?.div(&spread)?)?;
-        // The average of all points comes back from the parameter, which lies between it and the point before.
-        let average = value.sub(&old.mul_scalar(1.0 - beta1)?)?.mul_scalar(1.0 / beta1)?;
+        // The average of all points comes back from the parameter, which lies between it and the point before: by the formula. On
+        // TensorFlow and PyTorch Keras has moved that point by then, and so it is here.
+        let average = value.sub(&point.mul_scalar(1.0 - beta1)?)?.mul_scalar(1.0 / beta1)?;
         let share = count.reciprocal()?;
         let (rest, share) = (share.rsub_scalar(1.0)?.cast(dtype)?, share.cast(dtype)?);
         let average = average.mul(&rest)?.add(&point.mul(&share)?)?;

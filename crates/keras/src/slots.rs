@@ -31,6 +31,8 @@ pub(crate) enum Slot {
     /// The iterations and the rate of an optimizer that only scales the loss for another: nobody counts them.
     OuterIterations,
     OuterRate,
+    /// A number that Keras keeps where an optimizer has nothing to keep.
+    Untouched,
     /// A rate that no training changes.
     FixedRate(f64),
     /// The steps since the loss scale changed.
@@ -54,6 +56,7 @@ impl Slot {
             Slot::Rate | Slot::Shared(_) | Slot::OuterRate | Slot::FixedRate(_) => {
                 Variable::new(path, single, &[])
             }
+            Slot::Untouched => Variable::new(path, Element::I32, &[]),
             Slot::Scale(_) => Variable::new(path, Element::F32, &[]),
             Slot::State(_, shape) => Variable::new(path, of_state.unwrap_or(single), shape),
         }
@@ -134,10 +137,11 @@ impl KerasModel {
         for group in optimizer.file_order() {
             for Binding { name, path, .. } in self.bindings.iter().filter(|b| b.trained && is_own(b)) {
                 let shape = &self.file.variable(path).ok()?.shape;
-                let own = |slot: &&str| {
-                    optimizer.slot_shape(slot, name, shape).map(|shape| (format!("{name}.{slot}"), shape))
+                let own = |slot: &&str| match optimizer.slot_shape(slot, name, shape) {
+                    Some(shape) => Some(Slot::State(format!("{name}.{slot}"), shape)),
+                    None => optimizer.fills_up().then_some(Slot::Untouched),
                 };
-                found.extend(group.iter().filter_map(own).map(|(name, shape)| Slot::State(name, shape)));
+                found.extend(group.iter().filter_map(own));
             }
         }
         Some(found)

@@ -81,7 +81,7 @@ impl KerasModel {
                     training.restore(UPDATES, &updates.to_ne_bytes())?;
                 }
                 // The rate is in the optimizer that was read: one that the caller changed stands.
-                Slot::Rate | Slot::OuterIterations | Slot::OuterRate => {}
+                Slot::Rate | Slot::OuterIterations | Slot::OuterRate | Slot::FixedRate(_) | Slot::Untouched => {}
                 Slot::FiniteSteps if types.contains_key(FINITE_STEPS) => {
                     let steps = self.read_integer(variable)? as f32;
                     training.restore(FINITE_STEPS, &steps.to_ne_bytes())?;
@@ -327,6 +327,14 @@ impl KerasModel {
                     of(a).total_cmp(&of(b))
                 });
                 of_state(newest.map_or("", String::as_str))?
+            }
+            Some(Slot::Untouched) => {
+                let mut bytes = vec![0; variable.bytes];
+                // Nought, where the file has none yet.
+                if self.file.variable(&variable.path).is_ok() {
+                    self.file.read_into(&variable.path, &mut bytes).map_err(io::Error::other)?;
+                }
+                bytes
             }
             None => {
                 match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {

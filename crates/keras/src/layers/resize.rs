@@ -19,10 +19,8 @@ fn resizing(s: &Settings<'_>) -> Result<Made> {
         return Err(s.wrong("interpolation", "Keras's backends differ in it; bilinear and nearest are taken"));
     }
     let mode = mode(s)?;
-    let is_smooth = s.flag("antialias", false)?;
-    if is_smooth && mode == ResizeMode::Nearest {
-        return Err(s.wrong("antialias", "with the nearest pixel this is not supported"));
-    }
+    // Of the nearest pixel it changes nothing.
+    let is_smooth = s.flag("antialias", false)? && mode == ResizeMode::Bilinear;
     let resized = move |x: &Tensor, size: [usize; 2]| {
         if is_smooth { smoothed(x, size) } else { resized(x, size, mode) }
     };
@@ -122,11 +120,12 @@ pub(super) fn cut(x: &Tensor, size: [usize; 2]) -> RunResult<Tensor> {
     middle(x, [old[0].min(high).max(1), old[1].min(wide).max(1)])
 }
 
-/// Images in a frame that has the wanted proportions.
+/// Images in a frame that has the wanted proportions, or nearly.
 fn framed(x: &Tensor, size: [usize; 2], fill: f64) -> RunResult<Tensor> {
     let old = pixels(x)?;
     let [high, wide] = fitting(old, size);
     let (more_high, more_wide) = (old[0].max(high) - old[0], old[1].max(wide) - old[1]);
-    let sides = |more: usize| (more / 2, more - more / 2);
+    // As much on both sides, though one more would be wanted: so it is in Keras.
+    let sides = |more: usize| (more / 2, more / 2);
     x.pad(&[(0, 0), sides(more_high), sides(more_wide), (0, 0)], fill)
 }

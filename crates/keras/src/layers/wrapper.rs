@@ -12,14 +12,52 @@ use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Made, Masks, Weight, WeightKind};
 use crate::settings::Settings;
 
-pub(crate) const CLASSES: [&str; 3] = ["Bidirectional", "Pipeline", "TimeDistributed"];
+pub(crate) const CLASSES: [&str; 4] =
+    ["Bidirectional", "Pipeline", "SpectralNormalization", "TimeDistributed"];
 
 pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
     match s.class {
         "Bidirectional" => bidirectional(s),
         "Pipeline" => pipeline(s),
+        "SpectralNormalization" => spectral(s),
         _ => time_distributed(s),
     }
+}
+
+/// A layer whose kernel is divided by its largest singular value before each step of training.
+fn spectral(s: &Settings<'_>) -> Result<Made> {
+    let layer = inner(s, "layer")?;
+    if layer.model.is_some() {
+        return Err(s.wrong("layer", "a model inside is not supported"));
+    }
+    let iterations = s.units_or("power_iterations", 1)?;
+    if !(1..=64).contains(&iterations) {
+        return Err(s.wrong("power_iterations", "it should be from 1 to 64"));
+    }
+    let made = super::make(&layer, &format!("{}/{}", s.place, layer.name))?;
+    let is_kernel = |w: &&Weight| w.holder.is_empty() && ["kernel", "embeddings"].contains(&w.name.as_str());
+    let Some(kernel) = made.weights.iter().find(is_kernel).map(|w| w.name.clone()) else {
+        return Err(s.wrong("layer", "a layer without a kernel of its own is not supported"));
+    };
+    if made.activity.is_some() || made.masks == Masks::Refuse {
+        return Err(s.wrong("layer", "with an activity regularizer or masks of its own it is not supported"));
+    }
+    // Keras keeps the kernel under the wrapper too.
+    let mut again = super::statistic(&format!("{}/{kernel}", layer.name));
+    (again.kind, again.trainable) = (WeightKind::Trained, Some(false));
+    let mut weights = vec![again, super::statistic(&format!("{}/vector_u", layer.name))];
+    weights.extend(below(&made.weights, "layer", &layer.name, layer.trainable));
+    let (masks, kwargs, probabilities) = (made.masks, made.kwargs, made.probabilities);
+    let body = made.body;
+    let mut made = Made::with(weights, move |cx, args| {
+        cx.pass.enter(layer.trainable);
+        let outer = cx.pass.spectral.replace((kernel.clone(), iterations));
+        let result = cx.scope(&layer.name, |cx| body(cx, args));
+        cx.pass.spectral = outer;
+        result
+    });
+    (made.masks, made.kwargs, made.probabilities) = (masks, kwargs, probabilities);
+    Ok(made)
 }
 
 /// Layers without weights, one after the other.
