@@ -1,7 +1,8 @@
 """Writes the coverage table: every public class of Keras, tried in one or several configurations, as Markdown.
 
-``python python/coverage [--applications] [--only TEXT] [--write FILE]`` with Plimsoll and Keras importable. Each case runs in a worker of its
-own kind: where one crashes or hangs, that is its result, and another worker goes on.
+``python python/coverage [--applications] [--only TEXT] [--kept FILE] [--write FILE]`` with Plimsoll and Keras importable. Each case runs in a
+worker of its own kind: where one crashes or hangs, that is its result, and another worker goes on. ``--kept`` names a file where each result goes as
+it is found; what is in it is not tried again, so that a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,6 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("PLIMSOLL_CACHE", tempfile.mkdtemp(prefix="plimsoll-coverage-"))
 
 GROUPS = ("layers", "losses", "metrics", "optimizers", "optimizers.schedules", "activations")
-LONGEST_S = 120
 
 
 def public(group: str) -> list[str]:
@@ -80,7 +81,7 @@ class Worker:
         self.words = [sys.executable, str(Path(__file__).parent), "--work"] + (["--applications"] if applications else [])
         self.process: subprocess.Popen[str] | None = None
 
-    def attempt(self, number: int) -> tuple[str, str]:
+    def attempt(self, number: int, longest: int) -> tuple[str, str]:
         if self.process is None:
             self.process = subprocess.Popen(
                 self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -91,7 +92,7 @@ class Worker:
                 raise SystemExit(f"the worker did not start: {' '.join(self.words)}")
         process = self.process
         assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(LONGEST_S, process.kill)
+        timer = threading.Timer(longest, process.kill)
         timer.start()
         try:
             process.stdin.write(f"{number}\n")
@@ -118,6 +119,9 @@ def cell(text: str) -> str:
 def summed(results: list[tuple[str, str, str]]) -> str:
     """The result of a class: the worst of its cases."""
     kinds = {result for _, result, _ in results}
+    if len(kinds) > 1:
+        # What Keras does not run says nothing of the others.
+        kinds.discard("not applicable")
     for kind in ("WRONG", "broken", "not tried"):
         if kind in kinds:
             return kind
@@ -162,9 +166,10 @@ def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--applications", action="store_true", help="try every application too (minutes)")
-    asked.add_argument("--only", default="", help="only cases with this text in their name")
+    asked.add_argument("--only", default="", help="only cases in whose name this regular expression is found")
     asked.add_argument("--write", type=Path, help="where the table goes; without, only what is not equal is shown")
     asked.add_argument("--workers", type=int, default=2, help="processes side by side")
+    asked.add_argument("--kept", type=Path, help="a file of results, which are not tried again")
     asked.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     words = asked.parse_args()
     if words.work:
@@ -181,21 +186,35 @@ def main() -> None:
             if (group, name) in nothing.APPLICABLE:
                 by_class[group, name].append(("", "not applicable", nothing.APPLICABLE[group, name]))
     own = threading.local()
+    kept: dict[str, tuple[str, str]] = {}
+    if words.kept and words.kept.exists():
+        for line in words.kept.read_text(encoding="utf-8").splitlines():
+            name, result, why = json.loads(line)
+            kept[name] = (result, why)
+    writing = threading.Lock()
 
     def tried(number: int) -> tuple[str, str]:
+        if full(cases[number]) in kept:
+            return kept[full(cases[number])]
         workers = own.__dict__.setdefault("workers", {})
         backend = cases[number].backend
         worker = workers.setdefault(backend, Worker(words.applications, backend))
-        result, why = worker.attempt(number)
+        result, why = worker.attempt(number, cases[number].longest)
         if result != "equal":
             print(f"{result:8} {full(cases[number])}: {why}", file=sys.stderr, flush=True)
+        if words.kept:
+            with writing, words.kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([full(cases[number]), result, why]) + "\n")
         return result, why
 
-    wanted = [number for number, case in enumerate(cases) if words.only in full(case)]
+    wanted = [number for number, case in enumerate(cases) if re.search(words.only, full(case))]
     with ThreadPoolExecutor(words.workers) as pool:
         found = list(pool.map(tried, wanted))
     for number, (result, why) in zip(wanted, found):
         case = cases[number]
+        for (group, name, part), reason in nothing.CASES.items():
+            if result == "refused" and (group, name) == (case.group, case.name) and part in case.label:
+                result, why = "not applicable", reason
         by_class.setdefault((case.group, case.name), []).append((case.label, result, why))
     for results in by_class.values():
         if not results:

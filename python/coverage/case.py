@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import traceback
 import warnings
 from typing import Any, Callable
@@ -12,6 +13,8 @@ import numpy as np
 BATCH, STEPS = 4, 5
 SAMPLES = BATCH * STEPS
 PREDICTED, TRAINED = 1e-5, 1e-4
+# Passes over the data of which losses are compared where both sides draw random numbers.
+PASSES = 12
 
 
 @dataclasses.dataclass
@@ -23,12 +26,14 @@ class Case:
     label: str
     # Makes a compiled model, inputs and labels; the same each time.
     make: Callable[[], tuple[Any, Any, Any]]
-    # Why five steps are not compared: random numbers that are each side's own.
+    # Why five steps are not compared: random numbers that are each side's own. Losses of several passes are, by what they spread.
     untrained: str = ""
     # Compares the metrics that training shows only, with this name in them.
     metric: str = ""
     # The backend that Keras computes it with: most are eager and quick in torch; strings and states want TensorFlow.
     backend: str = "torch"
+    # After so many seconds it counts as hanging.
+    longest: int = 300
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
@@ -75,17 +80,52 @@ def _apart(found: Any, expected: Any, most: float) -> str:
     return ""
 
 
+def _spread_apart(found: np.ndarray, expected: np.ndarray) -> str:
+    """Whether two lists of losses have another mean or spread than random numbers of the same distribution would."""
+    error = float(np.sqrt(found.var(ddof=1) / len(found) + expected.var(ddof=1) / len(expected)))
+    apart = abs(found.mean() - expected.mean())
+    if apart > 5 * error + TRAINED * max(1.0, abs(expected.mean())):
+        return f"the mean loss is {found.mean():.5g} in place of {expected.mean():.5g}, with a standard error of {error:.2g}"
+    spreads = sorted((found.std(ddof=1), expected.std(ddof=1)))
+    if spreads[1] > 4 * spreads[0] and spreads[1] > TRAINED * abs(expected.mean()):
+        return f"losses spread by {found.std(ddof=1):.2g} in place of {expected.std(ddof=1):.2g}"
+    return ""
+
+
 def _made(case: Case) -> tuple[Any, Any, Any]:
     import keras
 
     # Names are numbered anew, so that both models have the same.
     keras.utils.clear_session()
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
     keras.utils.set_random_seed(7)
     return case.make()
 
 
+def _names(text: str, case: Case) -> bool:
+    """Whether a refusal says what is refused: the class, a function of it, or a setting of the case."""
+    words = [case.name, *re.findall(r"[A-Za-z_]\w+", case.label)]
+    return any(word.lower() in text.lower() for word in words)
+
+
+def _failed(error: Exception, case: Case) -> tuple[str, str]:
+    """What an error of Plimsoll's counts as: refused only where it is one that refuses, and says what."""
+    import plimsoll
+
+    text = " ".join(str(error).split())
+    is_refusal = isinstance(error, plimsoll.PlimsollError) and not isinstance(error, (plimsoll.MemoryLimitError, plimsoll.OutOfMemoryError))
+    if is_refusal and _names(text, case):
+        return "refused", text
+    return "broken", f"{type(error).__name__}: {text} {traceback.format_exc(limit=-2)}"
+
+
 def attempt(case: Case) -> tuple[str, str]:
-    """Tries a case: ``equal``, ``refused``, ``WRONG`` or ``broken`` (the case itself does not run in Keras), and why."""
+    """Tries a case, and says why it is what it is.
+
+    ``equal``; ``refused``, by an error that says so and names what; ``not applicable``, where Keras itself does not run it; ``WRONG``;
+    ``broken`` for anything else.
+    """
     import plimsoll
 
     try:
@@ -93,9 +133,13 @@ def attempt(case: Case) -> tuple[str, str]:
         ours, _, _ = _made(case)
         ours.set_weights(theirs.get_weights())
         expected = theirs.predict(x, batch_size=BATCH, verbose=0)
+        # Before anything of ours: what Keras cannot train is nobody's to refuse.
+        if case.untrained:
+            theirs.optimizer.learning_rate = ours.optimizer.learning_rate = 0.0
+        passes = PASSES if case.untrained else 1
+        known = theirs.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=passes).history
     except Exception as error:
-        return "broken", f"{type(error).__name__}: {error}"
-    refused = (plimsoll.PlimsollError, ValueError, TypeError, NotImplementedError)
+        return "not applicable", f"Keras itself refuses: {type(error).__name__}: {' '.join(str(error).split())}"
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -103,18 +147,12 @@ def attempt(case: Case) -> tuple[str, str]:
                 apart = _apart(plimsoll.predict(ours, x, batch_size=BATCH), expected, PREDICTED)
                 if apart:
                     return "WRONG", f"predict: {apart}"
-            if case.untrained:
-                plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0)
-                return "equal", f"predict only: {case.untrained}"
-            history = plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0).history
-    except refused as error:
-        return "refused", " ".join(str(error).split())
+            history = plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=passes).history
     except Exception as error:
-        return "WRONG", f"{type(error).__name__}: {error} {traceback.format_exc(limit=-2)}"
-    try:
-        known = theirs.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0).history
-    except Exception as error:
-        return "broken", f"{type(error).__name__}: {error}"
+        return _failed(error, case)
+    if case.untrained:
+        apart = _spread_apart(np.array(history["loss"]), np.array(known["loss"]))
+        return ("WRONG", apart) if apart else ("equal", case.untrained)
     missing = [name for name in known if name not in history]
     if missing:
         why = [str(w.message) for w in told if "metric" in str(w.message)]

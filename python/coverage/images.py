@@ -70,10 +70,10 @@ for axes in (1, 2):
 settings("BatchNormalization", (4, 6, 5), {"axis": 1}, front=False)
 
 PIXELS = (shares(1, SAMPLES, 8, 9, 3) * 255).astype(np.float32)
-DRAWN = "training draws random numbers of its own"
+DRAWN = "trained: the same distribution"
 
 
-def picture(name: str, *configs: dict[str, Any], untrained: str = "", pixels: np.ndarray = PIXELS, shape: tuple[int, ...] = (8, 9, 3)) -> None:
+def picture(name: str, *configs: dict[str, Any], untrained: str = "", pixels: np.ndarray = PIXELS, shape: tuple[int, ...] = (8, 9, 3), backend: str = "torch") -> None:
     for config in configs:
         label = ", ".join(f"{key}={value}" for key, value in config.items()) or "as it is"
 
@@ -82,30 +82,62 @@ def picture(name: str, *configs: dict[str, Any], untrained: str = "", pixels: np
             x = L.Rescaling(1 / 255)(getattr(L, name)(**config)(inputs))
             return compiled(keras.Model(inputs, L.Dense(2)(x)), pixels)
 
-        case(name, label, made, untrained)
+        case(name, label, made, untrained, backend)
 
 
 picture("Rescaling", {"scale": 0.01}, {"scale": 0.01, "offset": -1.0}, {"scale": [0.1, 0.2, 0.3], "offset": [1.0, 2.0, 3.0]})
 picture("CenterCrop", {"height": 4, "width": 5}, {"height": 6, "width": 20}, {"height": 12, "width": 12})
 picture(
     "Resizing", {"height": 4, "width": 5}, {"height": 12, "width": 13}, {"height": 12, "width": 13, "interpolation": "nearest"}, {"height": 12, "width": 13, "interpolation": "bicubic"},
-    {"height": 4, "width": 4, "crop_to_aspect_ratio": True}, {"height": 12, "width": 12, "pad_to_aspect_ratio": True}, {"height": 4, "width": 4, "antialias": True},
+    {"height": 4, "width": 4, "crop_to_aspect_ratio": True}, {"height": 12, "width": 12, "pad_to_aspect_ratio": True}, {"height": 12, "width": 5, "pad_to_aspect_ratio": True, "fill_value": 9.0}, {"height": 4, "width": 4, "antialias": True},
 )
 for name, config in (
     ("RandomBrightness", {"factor": 0.2}), ("RandomContrast", {"factor": 0.2}), ("RandomFlip", {}), ("RandomRotation", {"factor": 0.1}),
     ("RandomTranslation", {"height_factor": 0.1, "width_factor": 0.1}), ("RandomZoom", {"height_factor": 0.1}), ("RandomCrop", {"height": 8, "width": 9}),
     ("RandomColorDegeneration", {"factor": 0.3}), ("RandomColorJitter", {"value_range": (0, 255), "brightness_factor": 0.2}), ("RandomElasticTransform", {}), ("RandomErasing", {}),
     ("RandomGaussianBlur", {}), ("RandomGrayscale", {}), ("RandomHue", {"factor": 0.2}), ("RandomInvert", {}), ("RandomPerspective", {}), ("RandomPosterization", {"factor": 4}),
-    ("RandomSaturation", {"factor": 0.3}), ("RandomSharpness", {"factor": 0.3}), ("RandomShear", {"x_factor": 0.2}), ("RandAugment", {}), ("AugMix", {}), ("MixUp", {}), ("CutMix", {}),
+    ("RandomSaturation", {"factor": 0.3}), ("RandomSharpness", {"factor": 0.3}), ("RandomShear", {"x_factor": 0.2}), ("AugMix", {}), ("MixUp", {}), ("CutMix", {}),
 ):
     picture(name, config, untrained=DRAWN)
 picture("RandomFlip", {"mode": "horizontal"}, {"mode": "vertical"}, untrained=DRAWN)
+picture("RandomContrast", {"factor": (0.3, 0.1)}, {"factor": (0.0, 0.0)}, untrained=DRAWN)
 picture("RandomZoom", {"height_factor": (0.1, 0.2), "width_factor": (0.0, 0.1), "fill_mode": "nearest"}, untrained=DRAWN)
 picture("RandomRotation", {"factor": 0.1, "fill_mode": "constant", "interpolation": "nearest"}, untrained=DRAWN)
+picture("RandomColorJitter", {"contrast_factor": 0.3, "saturation_factor": 0.4, "hue_factor": 0.2}, untrained=DRAWN)
+picture("RandomErasing", {"factor": 0.7, "scale": (0.1, 0.5), "fill_value": 9.0}, {"factor": 1.0, "fill_value": (10.0, 20.0, 30.0)}, untrained=DRAWN)
+picture("RandomGaussianBlur", {"factor": 0.5, "kernel_size": 5, "sigma": (0.3, 0.9)}, untrained=DRAWN)
+picture("RandomElasticTransform", {"factor": 0.6, "scale": (0.4, 1.0), "fill_mode": "nearest"}, untrained=DRAWN)
+picture("RandomPerspective", {"factor": 0.6, "scale": 0.5, "fill_value": 7.0, "interpolation": "nearest"}, untrained=DRAWN)
+# On PyTorch Keras changes images in place here, also those that were not chosen.
+picture("RandAugment", {}, {"num_ops": 1, "factor": 0.3}, untrained=DRAWN, backend="tensorflow")
+picture("AugMix", {"num_chains": 2, "chain_depth": 1, "all_ops": False}, untrained=DRAWN)
+picture("MixUp", {"alpha": 2.0}, untrained=DRAWN)
+picture("CutMix", {"factor": (0.5, 0.9)}, untrained=DRAWN)
+picture("RandomShear", {"x_factor": (0.1, 0.4), "y_factor": 0.3, "fill_mode": "wrap"}, untrained=DRAWN)
+# Between two equal numbers nothing is left to chance, so that five steps can be compared.
+for fill in ("reflect", "nearest", "wrap", "constant"):
+    for how in ("bilinear", "nearest"):
+        given = {"fill_mode": fill, "interpolation": how, "fill_value": 3.0}
+        picture("RandomRotation", {"factor": (0.07, 0.07), **given})
+        picture("RandomTranslation", {"height_factor": (0.23, 0.23), "width_factor": (-0.31, -0.31), **given})
+        picture("RandomZoom", {"height_factor": (0.13, 0.13), "width_factor": (-0.27, -0.27), **given})
+picture("RandomZoom", {"height_factor": (0.37, 0.37)})
+picture("RandomBrightness", {"factor": (0.1, 0.1)})
+picture("RandomColorDegeneration", {"factor": (0.4, 0.4)})
+picture("RandomSaturation", {"factor": (0.3, 0.3)}, {"factor": (0.7, 0.7)})
+picture("RandomSharpness", {"factor": (0.2, 0.2)}, {"factor": (0.9, 0.9)})
+picture("RandomPosterization", {"factor": (3, 3)}, {"factor": (7, 7)})
+picture("RandomInvert", {"factor": (1.0, 1.0)})
+picture("RandomGrayscale", {"factor": 1.0})
+picture("RandomGaussianBlur", {"factor": (1.0, 1.0), "sigma": (0.6, 0.6)}, {"factor": (1.0, 1.0), "kernel_size": 5, "sigma": (0.9, 0.9)})
+picture("RandomPerspective", {"factor": (1.0, 1.0), "scale": 0.0})
+picture("RandomErasing", {"factor": (0.0, 0.0)})
+picture("RandomRotation", {"factor": (0.07, 0.07), "data_format": "channels_first"}, shape=(3, 8, 9), pixels=np.moveaxis(PIXELS, -1, 1).copy())
 picture("AutoContrast", {})
 picture("Equalization", {})
 picture("Solarization", {"addition_factor": 0.1, "threshold_factor": 0.5}, untrained=DRAWN)
-picture("ContrastLimitedAdaptiveHistogramEqualization", {})
+# On PyTorch Keras repeats the last pixel where it should mirror the image.
+picture("ContrastLimitedAdaptiveHistogramEqualization", {}, {"clip_limit": 0.0, "tile_grid_size": (2, 3)}, backend="tensorflow")
 
 
 def pipeline() -> tuple[Any, Any, Any]:
@@ -150,16 +182,8 @@ def crossed() -> tuple[Any, Any, Any]:
 case("HashedCrossing", "integers", crossed)
 
 
-def worded(make: Any, back: Any) -> Any:
-    def made() -> tuple[Any, Any, Any]:
-        inputs = keras.Input((1,), dtype="string")
-        data = np.array([["the cat sat"], ["a dog"], ["the dog sat on a cat"], ["mouse"]] * (SAMPLES // 4), dtype=object)
-        return compiled(keras.Model(inputs, back(make()(inputs))), data)
-
-    return made
-
-
-case("TextVectorization", "vocabulary", worded(lambda: L.TextVectorization(vocabulary=["the", "cat", "dog"], output_sequence_length=5), lambda x: L.Dense(2)(L.Embedding(5, 3)(x))), backend="tensorflow")
-case("StringLookup", "vocabulary", worded(lambda: L.StringLookup(vocabulary=["mouse", "a dog"]), lambda x: L.Dense(2)(L.Embedding(3, 3)(x))), backend="tensorflow")
-settings("STFTSpectrogram", (64, 1), {"mode": "log", "frame_length": 16, "frame_step": 8, "fft_length": 16, "window": None})
+for mode in ("log", "magnitude", "real", "imag", "stft"):
+    settings("STFTSpectrogram", (64, 1), {"mode": mode, "frame_length": 16, "frame_step": 8, "fft_length": 16, "window": None})
+settings("STFTSpectrogram", (64, 2), {"mode": "real", "frame_length": 12, "frame_step": 5, "padding": "same", "window": None}, {"mode": "magnitude", "frame_length": 12, "expand_dims": True, "window": None})
+settings("STFTSpectrogram", (64, 1), {"mode": "psd", "frame_length": 16, "window": None}, data=numbers(1, SAMPLES, 64, 1) * 0.02)
 settings("MelSpectrogram", (256,), {"num_mel_bins": 4, "sampling_rate": 1000, "sequence_stride": 32, "fft_length": 64, "min_freq": 20.0, "max_freq": 400.0}, front=False, back=True)

@@ -126,7 +126,7 @@ settings("UnitNormalization", (4, 6), {}, {"axis": 1}, {"axis": [1, 2]})
 settings("SpectralNormalization", (6,), {"layer": L.Dense(4)}, {"layer": L.Dense(4), "power_iterations": 2})
 settings("SpectralNormalization", (6, 6, 3), {"layer": L.Conv2D(4, 3)})
 
-DRAWN = "training draws random numbers of its own"
+DRAWN = "trained: the same distribution"
 for name in ("Dropout", "AlphaDropout", "GaussianDropout"):
     settings(name, (4, 6), {"rate": 0.3}, {"rate": 0.3, "seed": 3}, untrained=DRAWN)
     settings(name, (4, 6), {"rate": 0.0})

@@ -14,7 +14,7 @@ for name in ("LSTM", "GRU", "SimpleRNN"):
         {"units": 3, "activation": "relu"}, {"units": 3, "unroll": True}, {"units": 3, "recurrent_regularizer": keras.regularizers.L2(0.01)},
         {"units": 3, "kernel_constraint": keras.constraints.MaxNorm(0.5)},
     )
-    settings(name, (4, 5), {"units": 3, "dropout": 0.2, "recurrent_dropout": 0.2}, untrained="training draws random numbers of its own")
+    settings(name, (4, 5), {"units": 3, "dropout": 0.2, "recurrent_dropout": 0.2}, untrained="trained: the same distribution")
     case(name, "return_state", lambda name=name: (lambda i: compiled(keras.Model(i, list(getattr(L, name)(3, return_sequences=True, return_state=True)(i))), numbers(1, SAMPLES, 4, 5)))(keras.Input((4, 5))))
     case(name, "initial_state", lambda name=name: (lambda i, s: compiled(keras.Model([i, s], getattr(L, name)(3)(i, initial_state=[L.Dense(3)(s)] * (2 if name == "LSTM" else 1))), [numbers(1, SAMPLES, 4, 5), numbers(2, SAMPLES, 3)]))(keras.Input((4, 5)), keras.Input((3,))))
     case(name, "mask, all steps", masked(lambda x, name=name: L.GlobalAveragePooling1D()(getattr(L, name)(3, return_sequences=True)(x))))

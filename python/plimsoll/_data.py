@@ -39,11 +39,11 @@ class Wanted:
     inputs: list[tuple[str, bool]]
     #: Shapes of the inputs, ``None`` for an axis that is open.
     input_shapes: list[tuple[int | None, ...]]
-    outputs: list[tuple[str, list[int], bool]]
+    outputs: list[tuple[str, list[int | None], bool]]
     labelled: list[int]
 
     @property
-    def labels(self) -> list[tuple[str, list[int], bool]]:
+    def labels(self) -> list[tuple[str, list[int | None], bool]]:
         return [self.outputs[i] for i in self.labelled]
 
     def fields(self, labels: bool, weights: bool) -> list[Field]:

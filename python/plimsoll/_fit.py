@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,21 @@ def _checked(callbacks: Any) -> list[Any]:
     return listed
 
 
+_ONE_OF_SEVERAL = re.compile(r"(.+)\[(\d+)\]")
+
+
+def _gathered(logs: dict[str, Any]) -> dict[str, Any]:
+    """Logs with the numbers of a metric that has several as one array, as Keras has it."""
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        one = _ONE_OF_SEVERAL.fullmatch(name)
+        if one is None:
+            found[name] = value
+        else:
+            found.setdefault(one[1], []).append(value)
+    return {name: np.asarray(value, np.float32) if isinstance(value, list) else value for name, value in found.items()}
+
+
 class _Told:
     """Hands what happens in a run on to Keras's callbacks."""
 
@@ -245,6 +261,8 @@ class _Told:
         """The learning rate as it stands; none where a schedule sets it."""
         import keras
 
+        if getattr(self.model.optimizer, "_inner_optimizers", None):
+            return None
         rate = self.model.optimizer._learning_rate
         inner = getattr(self.model.optimizer, "inner_optimizer", None)
         rate = inner._learning_rate if inner is not None else rate
@@ -253,6 +271,7 @@ class _Told:
         return float(keras.ops.convert_to_numpy(rate))
 
     def step(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
+        logs = _gathered(logs)
         if self.in_epoch is not None:
             self.in_epoch = (self.in_epoch[0], logs)
         self.callbacks.on_train_batch_end(number, logs)
@@ -265,7 +284,7 @@ class _Told:
         return stops, self._rate()
 
     def epoch(self, number: int, logs: dict[str, float], samples_s: float) -> tuple[bool, float | None]:
-        epoch = self.first + number
+        epoch, logs = self.first + number, _gathered(logs)
         self.samples_s.append(samples_s)
         self.in_epoch, self.logs = None, logs
         self.callbacks.on_epoch_end(epoch, logs)
@@ -481,7 +500,7 @@ def evaluate(
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
     told_to = _listeners(model, callbacks, verbose, source.steps)
     wants = {"steps": False, "step_weights": False, "epoch_weights": False, "validates": False, "tests": told_to is not None}
-    found = _native.evaluate(bound.native, asked, source.data, _ToldOfTest(told_to), wants)
+    found = list(_gathered(dict(_native.evaluate(bound.native, asked, source.data, _ToldOfTest(told_to), wants))).items())
     if return_dict:
         return dict(found)
     values = [value for _, value in found]

@@ -71,6 +71,23 @@ def _optimizers(model: Any) -> list[Any]:
     return [optimizer] if inner is None else [optimizer, inner]
 
 
+def _parts(model: Any) -> list[Any]:
+    """The optimizers that an optimizer hands parameters to; none where it moves them itself."""
+    return list(getattr(getattr(model, "optimizer", None), "_inner_optimizers", None) or [])
+
+
+def _assigned(model: Any, store: Store) -> list[dict[str, Any]]:
+    """Each of those optimizers, with the paths of its parameters."""
+    import keras
+
+    optimizer = model.optimizer
+    paths = {id(variable): path for path, variable in store.variables.items()}
+    found = [{"optimizer": keras.saving.serialize_keras_object(part), "paths": []} for part in _parts(model)]
+    for variable in model.trainable_variables:
+        found[optimizer._var_to_optimizer_idx[optimizer._var_key(variable)]]["paths"].append(paths[id(variable)])
+    return found
+
+
 class Store:
     """The variables of a Keras model, read and written one at a time through NumPy: of any backend."""
 
@@ -83,7 +100,7 @@ class Store:
             for own, folder in zip(_optimizers(model), ("optimizer", "optimizer/inner_optimizer")):
                 for i, variable in enumerate(own.variables):
                     self.variables[f"{folder}/vars/{i}"] = variable
-        rates = [getattr(own, "_learning_rate", None) for own in _optimizers(model)]
+        rates = [getattr(own, "_learning_rate", None) for own in [*_optimizers(model), *_parts(model)]]
         self._rates = {path for path, variable in self.variables.items() if any(variable is rate for rate in rates)}
 
     def listed(self) -> list[tuple[str, str, list[int]]]:
@@ -160,6 +177,9 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     store = Store(model, optimizer=trained)
-    config = json.dumps(_whole(model, keras.saving.serialize_keras_object(model)))
+    whole = _whole(model, keras.saving.serialize_keras_object(model))
+    if trained and _parts(model):
+        whole["compile_config"]["optimizer"]["config"]["assigned"] = _assigned(model, store)
+    config = json.dumps(whole)
     shapes = None if inputs is None else [list(shape) for shape in inputs]
     return _native.LiveModel(model.name, config, keras.__version__, store.listed(), store, shapes, precision)

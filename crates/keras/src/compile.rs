@@ -97,6 +97,10 @@ impl KerasModel {
         let config = self.compile_config("name a loss and an optimizer")?;
         let OptimizerConfig { mut optimizer, schedule, is_scheduled, clip, .. } =
             OptimizerConfig::read(optimizer_config(config))?;
+        for part in &mut optimizer.parts {
+            let own = self.bindings.iter().filter(|b| part.paths.contains(&b.path));
+            part.names = own.map(|b| b.name.clone()).collect();
+        }
         let (updates, rate) = self.stored_progress()?;
         // The rate may have been changed since the model was compiled.
         if let (Some(rate), false) = (rate, is_scheduled) {
@@ -130,6 +134,15 @@ impl KerasModel {
         let mut compiled = Compiled::measuring(self, loss);
         compiled.take(metrics, weights);
         Ok(compiled)
+    }
+
+    /// For each output, whether its labels are a sequence of another length than the output's, as CTC takes them.
+    ///
+    /// # Errors
+    /// As of [`KerasModel::measured`].
+    pub fn labels_are_spelled(&self) -> Result<Vec<bool>> {
+        let (loss, _) = self.compiled_loss(self.compile_config("name a loss")?)?;
+        Ok(loss.outputs.iter().map(|loss| loss.as_ref().is_some_and(OutputLoss::takes_spelled)).collect())
     }
 
     /// For each output, whether its labels are numbers of classes, as the loss that the model was compiled with takes them.
@@ -295,6 +308,8 @@ impl Compiled {
             clip_value: None,
             average: None,
             accumulate: None,
+            growth: None,
+            parts: Vec::new(),
         };
         Compiled::new(model, loss, idle)
     }
@@ -323,7 +338,9 @@ impl Compiled {
     /// Trains with the file's optimizer at another rate, which stays as it is. Whether the file had an optimizer to change, and if
     /// so, whether it had a schedule, which is no longer followed.
     pub fn set_rate(&mut self, rate: f64) -> Option<bool> {
-        let own = KerasOptimizer { lr: rate, ..self.own.clone()? };
+        // Of several, none is the one that is meant.
+        let own = self.own.clone().filter(|own| own.parts.is_empty())?;
+        let own = KerasOptimizer { lr: rate, ..own };
         let was_scheduled = self.schedule.shape != ScheduleShape::Constant;
         self.optimizer = held(&self.model, Arc::new(own.clone()));
         self.own = Some(own);

@@ -99,6 +99,10 @@ impl Optimizer for Constrained {
         self.optimizer.rate()
     }
 
+    fn patience(&self) -> f64 {
+        self.optimizer.patience()
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         self.optimizer.slots(param)
     }

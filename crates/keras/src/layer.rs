@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use plimsoll_graph::{DType, Shape, TensorOps, Type};
+use plimsoll_graph::{DType, GradientOps, Shape, TensorOps, Type};
 use plimsoll_nn::{Init, Net, Precision, View};
 use plimsoll_run::{Result, Tensor};
 use serde_json::Value;
@@ -39,11 +39,20 @@ pub(crate) enum WeightKind {
     Idle,
 }
 
-/// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w².
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What a regularizer adds to the loss: l1 Σ |w| + l2 Σ w², and for how far rows or columns are from being orthogonal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Penalty {
     pub l1: f64,
     pub l2: f64,
+    /// The weight of the mean |cosine| between two rows of a matrix, or columns.
+    pub orthogonal: Option<(f64, Side)>,
+}
+
+/// The rows or the columns of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Rows,
+    Columns,
 }
 
 pub(crate) type Body = Box<dyn Fn(&mut Cx<'_>, &Args) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -311,6 +320,8 @@ pub(crate) struct Pass {
     pub mask: Option<Tensor>,
     /// Whether a layer has failed, and was named.
     pub has_failed: bool,
+    /// The weight that is divided by its largest singular value, and in how many iterations that is found.
+    pub spectral: Option<(String, usize)>,
 }
 
 impl Pass {
@@ -374,10 +385,19 @@ impl Cx<'_> {
     #[track_caller]
     pub(crate) fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let shape = shape.into();
+        let normed = self.pass.spectral.clone().filter(|(own, _)| own == name && self.is_training());
         if !self.pass.trainable {
-            return self.net.state(name, shape, init);
+            let w = self.net.state(name, shape, init)?;
+            return match normed {
+                Some((_, iterations)) => self.divided(name, &w, iterations),
+                None => Ok(w),
+            };
         }
-        let w = self.net.master(name, shape, init)?;
+        let mut w = self.net.master(name, shape, init)?;
+        if let Some((_, iterations)) = normed {
+            // The optimizer moves what was divided, by the gradient at that: so it is passed on as it is.
+            w = w.add(&self.divided(name, &w, iterations)?.sub(&w)?.stop_gradient()?)?;
+        }
         let full = self.full(name);
         if let Some(penalty) = self.pass.penalties.get(&full).copied()
             && self.pass.counted.insert(full)
@@ -385,6 +405,38 @@ impl Cx<'_> {
             self.penalize(penalty, &w)?;
         }
         Ok(w)
+    }
+
+    /// A weight divided by its largest singular value, which is what it is from now on, found by iterations that go on from
+    /// the last step's.
+    fn divided(&mut self, name: &str, w: &Tensor, iterations: usize) -> Result<Tensor> {
+        let w = self.pass.states.get(&self.full(name)).cloned().unwrap_or_else(|| w.clone());
+        let last = w.shape().last().copied().unwrap_or(1);
+        let rows = w.ty().elements() / last.max(1);
+        let matrix = w.reshape([rows, last])?.stop_gradient()?;
+        let old = self.state("vector_u", [1, last], Init::Constant(0.0))?;
+        let unit = |x: &Tensor| -> Result<Tensor> {
+            let length = x.square()?.sum(&[], true)?.sqrt()?.reshape([1, 1])?;
+            let is_none = length.equal(&length.full_like(length.ty().clone(), 0.0)?)?;
+            x.div(&is_none.select(&length.full_like(length.ty().clone(), 1.0)?, &length)?)
+        };
+        let (mut u, mut v) = (old.clone(), None);
+        for _ in 0..iterations {
+            let left = unit(&u.matmul_with(&matrix, None, false, true)?)?;
+            u = unit(&left.matmul(&matrix)?)?;
+            v = Some(left);
+        }
+        let Some(v) = v else { return Err(refuse("divides a weight in no iterations")) };
+        let size = v.matmul(&matrix)?.matmul_with(&u, None, false, true)?.reshape([])?;
+        // A kernel of zeros stays one.
+        let most = matrix.abs()?.max(&[], false)?;
+        let is_zero = most.equal(&most.full_like(most.ty().clone(), 0.0)?)?;
+        let size = is_zero.select(&size.full_like(size.ty().clone(), 1.0)?, &size)?;
+        let u = is_zero.broadcast(u.shape().clone())?.select(&old, &u)?;
+        let divided = w.div(&size)?;
+        self.update("vector_u", u)?;
+        self.update(name, divided.clone())?;
+        Ok(divided)
     }
 
     /// Adds what a regularizer makes of a tensor to the loss.
@@ -418,6 +470,9 @@ impl Cx<'_> {
         }
         if penalty.l2 != 0.0 {
             add(sum(&x.square()?)?.mul_scalar(penalty.l2)?)?;
+        }
+        if let Some((factor, side)) = penalty.orthogonal {
+            add(overlap(x, side)?.mul_scalar(factor)?)?;
         }
         Ok(())
     }
@@ -462,6 +517,23 @@ impl Cx<'_> {
         }
         activation.apply(x)
     }
+}
+
+/// The mean |cosine| between two rows of a matrix, or two columns.
+fn overlap(x: &Tensor, side: Side) -> Result<Tensor> {
+    let axis = if side == Side::Rows { 1 } else { 0 };
+    let Some(&size) = x.shape().get(1 - axis).filter(|_| x.shape().rank() == 2) else {
+        return Err(refuse(format!("has an orthogonal regularizer of {}, which is no matrix", x.ty())));
+    };
+    let squares = x.square()?.sum(&[axis], true)?;
+    // A row of zeros stays one.
+    let x = x.mul(&squares.clamp(1e-12, f64::INFINITY)?.rsqrt()?)?;
+    let all = x.matmul_with(&x, None, side == Side::Columns, side == Side::Rows)?;
+    let ty = Type::new(x.dtype(), [size, size]);
+    let is_other = all.iota_like(ty.clone(), 0)?.not_equal(&all.iota_like(ty.clone(), 1)?)?;
+    let others = is_other.select(&all, &all.full_like(ty, 0.0)?)?;
+    let pairs = size as f64 * (size as f64 - 1.0) / 2.0;
+    others.abs()?.sum(&[], false)?.mul_scalar(0.5 / pairs)
 }
 
 /// The sum of two numbers, in the wider of their types.

@@ -18,6 +18,7 @@ mod model;
 
 mod compile;
 mod constraint;
+mod ctc;
 mod loss;
 mod metric_own;
 mod metrics;

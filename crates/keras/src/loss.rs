@@ -152,10 +152,21 @@ impl OutputLoss {
     pub(crate) fn takes_classes(&self) -> bool {
         match self {
             OutputLoss::SparseCategorical { .. } | OutputLoss::Ignoring { .. } => true,
-            OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. }) => true,
+            OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. } | OtherLoss::Ctc) => {
+                true
+            }
             OutputLoss::Along(_, inner) | OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => {
                 inner.takes_classes()
             }
+            _ => false,
+        }
+    }
+
+    /// Whether labels are a sequence of a length of its own.
+    pub(crate) fn takes_spelled(&self) -> bool {
+        match self {
+            OutputLoss::Other(OtherLoss::Ctc) => true,
+            OutputLoss::Sum(inner) | OutputLoss::ByWeight(inner) => inner.takes_spelled(),
             _ => false,
         }
     }

@@ -24,7 +24,7 @@ pub(crate) enum Counted {
     /// The same for yes or no.
     BinaryIou { wanted: Vec<usize>, threshold: f64 },
     /// 1 - Σ (x - t)² / Σ (t - mean of t)² by column.
-    R2 { by_variance: bool, regressors: usize },
+    R2 { by_variance: bool, column: Option<usize>, regressors: usize },
     /// The share of outputs that are their labels.
     Same,
 }
@@ -35,6 +35,8 @@ pub(crate) enum Average {
     Micro,
     Macro,
     Weighted,
+    /// One alone.
+    Class(usize),
 }
 
 /// A number of cases, or a share.
@@ -233,6 +235,7 @@ impl OwnMetric for Counted {
                 };
                 let all: f64 = (0..n).map(|c| at(3 * n + c)).sum::<f64>() + EPSILON;
                 match average {
+                    Average::Class(c) => score(*c),
                     Average::Weighted => (0..n).map(|c| score(c) * at(3 * n + c) / all).sum(),
                     _ => (0..n).map(score).sum::<f64>() / n as f64,
                 }
@@ -271,7 +274,7 @@ impl OwnMetric for Counted {
                     .finish(&(0..sums.len()).map(bucket).collect::<Vec<_>>())
             }
             Counted::Iou { wanted, .. } | Counted::BinaryIou { wanted, .. } => mean_overlap(sums, wanted),
-            Counted::R2 { by_variance, regressors } => {
+            Counted::R2 { by_variance, column, regressors } => {
                 let n = sums.len() / 4;
                 let spread = |c: usize| at(2 * n + c) - at(n + c) * at(n + c) / at(3 * n + c);
                 let score = |c: usize| match 1.0 - at(c) / spread(c) {
@@ -279,6 +282,7 @@ impl OwnMetric for Counted {
                     score => score,
                 };
                 let score = match by_variance {
+                    _ if column.is_some() => column.map_or(f64::NAN, score),
                     true => {
                         let all: f64 = (0..n).map(spread).sum();
                         (0..n).map(|c| spread(c) * score(c)).sum::<f64>() / all

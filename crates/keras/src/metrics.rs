@@ -1,5 +1,6 @@
 //! Turns the metrics that a model was compiled with in Keras into measures of its outputs, under Keras's names.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::LazyLock;
 
@@ -15,6 +16,8 @@ use crate::metric_own::{Average, Counted, Share};
 use crate::named::Named;
 use crate::settings::Settings;
 
+/// The most numbers of one metric.
+const MOST_NUMBERS: usize = 1 << 12;
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// The metrics of a compile configuration, by the output they are of.
@@ -37,6 +40,8 @@ pub(crate) struct Stored<'a> {
     is_kerass: bool,
     /// Whether it counts the weights of samples.
     is_weighted: bool,
+    /// Of a metric that gives several numbers, which of them.
+    which: Cell<Option<usize>>,
 }
 
 /// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
@@ -114,6 +119,7 @@ impl<'a> Stored<'a> {
             is_word: is_word && value.is_string(),
             is_kerass: read.is_ok(),
             is_weighted: false,
+            which: Cell::new(None),
         }
     }
 }
@@ -139,21 +145,21 @@ impl Metrics<'_> {
                 false => String::new(),
             };
             let mut name = format!("{before}{}", metric.name);
-            let is_taken = |name: &str| measures.iter().any(|m| m.name == name);
+            // A metric that gives several numbers has its name with an index behind it.
+            let is_taken =
+                |name: &str| measures.iter().any(|m| m.name == name || m.name == format!("{name}[0]"));
             if metric.is_weighted && is_taken(&name) {
                 name = format!("{before}weighted_{}", metric.name);
             }
-            // Keras numbers those of one name.
-            let same = measures.iter().filter(|m| m.name == name).count();
-            let found = if metric.is_kerass { metric.count(model, output) } else { None };
+            let found = if metric.is_kerass { metric.counts(model, output) } else { None };
             let found = match found {
-                Some((count, view)) if weights && metric.is_weighted => {
-                    metric.weighted(count).map(|count| (count, view))
-                }
+                Some(counts) if weights && metric.is_weighted => counts
+                    .into_iter()
+                    .map(|(count, view)| metric.weighted(count).map(|count| (count, view)))
+                    .collect::<Option<Vec<_>>>(),
                 found => found,
             };
-            let (Some((count, view)), Some(label)) = (found, labelled.iter().position(|own| *own == output))
-            else {
+            let (Some(counts), Some(label)) = (found, labelled.iter().position(|own| *own == output)) else {
                 others.push(name);
                 continue;
             };
@@ -161,18 +167,56 @@ impl Metrics<'_> {
                 others.push(format!("{name}, whose {key} is not known here"));
                 continue;
             }
-            if same > 0 {
-                let next = |k: &usize| !is_taken(&format!("{name}_{k}"));
-                let k = (1..).find(next).unwrap_or(same);
-                name = format!("{name}_{k}");
+            // Keras numbers those of one name.
+            if is_taken(&name) {
+                let numbered =
+                    (1..=measures.len()).map(|k| format!("{name}_{k}")).find(|name| !is_taken(name));
+                name = numbered.unwrap_or(name);
             }
-            measures.push(Measure { name, count, output, label, view });
+            let is_one = counts.len() == 1;
+            for (i, (count, view)) in counts.into_iter().enumerate() {
+                let name = if is_one { name.clone() } else { format!("{name}[{i}]") };
+                measures.push(Measure { name, count, output, label, view });
+            }
         }
         (measures, others)
     }
 }
 
 impl Stored<'_> {
+    /// All that is counted: several numbers where the metric gives as many, else one; none where that is not known here.
+    fn counts(&self, model: &KerasModel, output: usize) -> Option<Vec<(Count, View)>> {
+        let last = model.outputs().get(output)?.shape.last().copied()?;
+        let numbers = match self.folded.as_str() {
+            "precision" | "recall" | "truepositives" | "truenegatives" | "falsepositives"
+            | "falsenegatives" => self.get("thresholds").as_array().map_or(1, Vec::len),
+            "f1score" | "fbetascore" if self.is_null("average") => last,
+            "r2score" if self.is_null("class_aggregation") => last,
+            _ => 1,
+        };
+        if numbers == 1 {
+            return Some(vec![self.count(model, output)?]);
+        }
+        if numbers > MOST_NUMBERS {
+            return None;
+        }
+        let one = |i: usize| {
+            self.which.set(Some(i));
+            self.count(model, output)
+        };
+        (0..numbers).map(one).collect()
+    }
+
+    /// The only threshold, or the one of several that is asked for.
+    fn threshold(&self) -> Option<Option<f64>> {
+        match (self.get("thresholds"), self.which.get()) {
+            (Value::Array(list), Some(i)) => list.get(i)?.as_f64().map(Some),
+            (Value::Array(list), None) if list.len() == 1 => list[0].as_f64().map(Some),
+            (Value::Null, _) => Some(None),
+            (one, _) => one.as_f64().map(Some),
+        }
+    }
+
     /// What is counted, and what it must see of the output; none where that is not known here.
     fn count(&self, model: &KerasModel, output: usize) -> Option<(Count, View)> {
         let view = model.view(output);
@@ -208,11 +252,7 @@ impl Stored<'_> {
             }
             "auc" => None,
             "precision" | "recall" if self.is_null("top_k") => {
-                let threshold = match self.get("thresholds") {
-                    Value::Array(list) if list.len() == 1 => list[0].as_f64()?,
-                    Value::Null => 0.5,
-                    one => one.as_f64()?,
-                };
+                let threshold = self.threshold()?.unwrap_or(0.5);
                 let class = match self.is_null("class_id") {
                     true => None,
                     false => Some(self.whole("class_id", 0).filter(|class| *class < last)?),
@@ -288,11 +328,6 @@ impl Stored<'_> {
 
     /// What is counted by sums of its own; none where it is something else, or gives several numbers.
     fn own(&self, known: &str, last: usize) -> Option<Counted> {
-        let thresholds = || match self.get("thresholds") {
-            Value::Array(list) if list.len() == 1 => list[0].as_f64().map(Some),
-            Value::Null => Some(None),
-            one => one.as_f64().map(Some),
-        };
         let class = || match self.is_null("class_id") {
             true => Some(None),
             false => self.whole("class_id", 0).filter(|class| *class < last).map(Some),
@@ -302,7 +337,7 @@ impl Stored<'_> {
             if top.is_some_and(|k| k == 0 || k > last) {
                 return None;
             }
-            let threshold = thresholds()?.or(if top.is_none() { Some(0.5) } else { None });
+            let threshold = self.threshold()?.or(if top.is_none() { Some(0.5) } else { None });
             Some(Counted::Cases { share, threshold, class: class()?, top })
         };
         let best = |of: Share, where_: Share, key: &str| {
@@ -323,10 +358,13 @@ impl Stored<'_> {
         let sparse = |key: &str, default: bool| self.get(key).as_bool().unwrap_or(default);
         match known {
             "f1score" | "fbetascore" => Some(Counted::FBeta {
-                average: match self.get("average").as_str()? {
-                    "micro" => Average::Micro,
-                    "macro" => Average::Macro,
-                    "weighted" => Average::Weighted,
+                average: match (self.get("average").as_str(), self.which.get()) {
+                    (Some("micro"), _) => Average::Micro,
+                    (Some("macro"), _) => Average::Macro,
+                    (Some("weighted"), _) => Average::Weighted,
+                    (None, Some(class)) => Average::Class(class),
+                    // Of one class there is but one number.
+                    (None, None) if self.is_null("average") => Average::Class(0),
                     _ => return None,
                 },
                 beta: self.number("beta", 1.0)?,
@@ -361,10 +399,10 @@ impl Stored<'_> {
                 by_variance: match self.get("class_aggregation").as_str() {
                     Some("uniform_average") => false,
                     Some("variance_weighted_average") => true,
-                    // A number a column, where only one column has one number.
-                    _ if last == 1 => false,
+                    None if self.is_null("class_aggregation") => false,
                     _ => return None,
                 },
+                column: self.which.get(),
                 regressors: self.whole("num_regressors", 0)?,
             }),
             "accuracy" if !self.is_word => Some(Counted::Same),

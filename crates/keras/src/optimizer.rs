@@ -8,8 +8,10 @@ use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
-use crate::optimizer_more::{self, Muon};
+use crate::optimizer_more::{self, Adafactor, Muon, ScheduleFree};
 
+/// After so many steps with finite gradients a loss scale doubles, where nothing else is said.
+pub(crate) const GROWTH: u64 = 2000;
 /// How fast Nadam's momentum comes to its full size.
 const NADAM_DECAY: f64 = 0.96;
 /// The slot of the product of Nadam's momentums.
@@ -32,6 +34,21 @@ pub struct KerasOptimizer {
     pub average: Option<(f64, Option<u64>)>,
     /// After how many steps an update is made, of the mean of their gradients; none for every step.
     pub accumulate: Option<u64>,
+    /// After how many steps with finite gradients a loss scale doubles; none for as many as Keras takes without a word.
+    pub growth: Option<u64>,
+    /// Optimizers of single parameters, where it only hands each to one of them.
+    pub parts: Vec<Part>,
+}
+
+/// An optimizer of some of a model's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The optimizer.
+    pub optimizer: KerasOptimizer,
+    /// Where Keras stores its parameters.
+    pub paths: Vec<String>,
+    /// The names of its parameters here.
+    pub names: Vec<String>,
 }
 
 /// The formula of an optimizer.
@@ -111,6 +128,10 @@ pub enum Rule {
     },
     /// Matrices by their orthogonal direction, others by Adam.
     Muon(Muon),
+    /// Second moments of rows and columns in place of those of elements.
+    Adafactor(Adafactor),
+    /// AdamW without a schedule, by an average of all steps.
+    ScheduleFree(ScheduleFree),
     /// Lion.
     Lion {
         /// The share of the momentum in the step.
@@ -131,8 +152,40 @@ impl KerasOptimizer {
     pub(crate) fn slot_shape(&self, slot: &str, name: &str, shape: &[usize]) -> Option<Vec<usize>> {
         match (&self.rule, slot, shape) {
             (Rule::Muon(muon), "velocity", _) if !muon.is_adams(name, shape) => None,
+            (Rule::Adafactor(_), "rows" | "columns", [] | [_]) => None,
+            (Rule::Adafactor(_), "rows", [rows @ .., _]) => Some(rows.to_vec()),
+            (Rule::Adafactor(_), "columns", [outer @ .., _, last]) => {
+                Some(outer.iter().chain([last]).copied().collect())
+            }
             _ => Some(shape.to_vec()),
         }
+    }
+
+    /// The part that moves a parameter, and where its scalars begin among those of all.
+    fn part(&self, name: &str) -> RunResult<(&Part, usize)> {
+        let mut first = 0;
+        for part in &self.parts {
+            if part.names.iter().any(|own| own == name) {
+                return Ok((part, first));
+            }
+            first += part.optimizer.scalars();
+        }
+        Err(refuse(format!("has no optimizer for {name}")))
+    }
+
+    /// How many scalars `prepare` gives.
+    fn scalars(&self) -> usize {
+        let own = match self.rule {
+            Rule::Nadam { .. } => 3,
+            Rule::Ftrl(_) => 2,
+            _ => 0,
+        };
+        1 + usize::from(self.weight_decay.is_some()) + own
+    }
+
+    /// Whether Keras keeps a number also where a parameter has no slot of a name.
+    pub(crate) fn fills_up(&self) -> bool {
+        matches!(self.rule, Rule::Adafactor(_))
     }
 
     fn own_order(&self) -> Vec<Vec<&'static str>> {
@@ -151,7 +204,8 @@ impl KerasOptimizer {
             Rule::Adadelta { .. } => vec![vec!["squares", "steps"]],
             Rule::Ftrl(_) => vec![vec!["sum", "linear"]],
             Rule::Lamb { .. } => vec![vec!["m", "v"]],
-            Rule::Muon(_) => vec![vec!["momentum", "velocity"]],
+            Rule::Muon(_) | Rule::ScheduleFree(_) => vec![vec!["momentum", "velocity"]],
+            Rule::Adafactor(_) => vec![vec!["rows", "columns", "velocity"]],
         }
     }
 }
@@ -196,6 +250,8 @@ impl Optimizer for KerasOptimizer {
             Rule::Lion { .. } => "keras lion",
             Rule::Lamb { .. } => "keras lamb",
             Rule::Muon(_) => "keras muon",
+            Rule::Adafactor(_) => "keras adafactor",
+            Rule::ScheduleFree(_) => "keras schedule-free adamw",
         }
     }
 
@@ -203,8 +259,17 @@ impl Optimizer for KerasOptimizer {
         self.lr
     }
 
+    fn patience(&self) -> f64 {
+        self.growth.unwrap_or(GROWTH) as f64
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
+        if !self.parts.is_empty() {
+            return self.part(&param.name).map_or(Vec::new(), |(part, _)| part.optimizer.slots(param));
+        }
         let start = if let Rule::Adagrad { start, .. } = self.rule { start } else { 0.0 };
+        // Not a number until it is the parameter: see `ScheduleFree::taken_up`.
+        let is_free = matches!(self.rule, Rule::ScheduleFree(_));
         let own: Vec<Slot> = if let Rule::Ftrl(ftrl) = self.rule { ftrl.slots(param) } else { Vec::new() };
         let slot = |name: &'static str| {
             let shape = self.slot_shape(name, &param.name, &param.ty.shape)?;
@@ -215,7 +280,11 @@ impl Optimizer for KerasOptimizer {
             Some(Slot {
                 name,
                 ty: Type::new(param.ty.dtype, &shape[..]),
-                init: if is_before { 0.0 } else { start },
+                init: match name {
+                    _ if is_before => 0.0,
+                    "momentum" if is_free => f64::NAN,
+                    _ => start,
+                },
             })
         };
         let mut slots: Vec<Slot> = self.file_order().into_iter().flatten().filter_map(slot).collect();
@@ -228,6 +297,13 @@ impl Optimizer for KerasOptimizer {
 
     /// The size of a step, and what else all updates share.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> RunResult<Vec<Tensor>> {
+        if !self.parts.is_empty() {
+            let of_part = |part: &Part| {
+                part.optimizer.prepare(count, &rate.full_like(rate.ty().clone(), part.optimizer.lr)?)
+            };
+            let all: Vec<Vec<Tensor>> = self.parts.iter().map(of_part).collect::<RunResult<_>>()?;
+            return Ok(all.concat());
+        }
         let count = &self.counted(count)?;
         let wide = rate.cast(DType::F64)?;
         let size = match self.rule {
@@ -257,10 +333,25 @@ impl Optimizer for KerasOptimizer {
     }
 
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
+        if !self.parts.is_empty() {
+            let (Part { optimizer, .. }, first) = self.part(&at.param.name)?;
+            let own = first..first + optimizer.scalars();
+            let Some(scalars) = at.scalars.get(own) else { return Err(refuse("gives an optimizer no rate")) };
+            let rate = at.rate.full_like(at.rate.ty().clone(), optimizer.lr)?;
+            return optimizer.update(&UpdateAt { scalars, rate: &rate, ..*at }, value, grad, slots);
+        }
         // Averages and sums of gradients stand before what the formula keeps.
         let (before, slots) = slots.split_at(
             (usize::from(self.average.is_some()) + usize::from(self.accumulate.is_some())).min(slots.len()),
         );
+        let begun;
+        let slots = match (&self.rule, slots) {
+            (Rule::ScheduleFree(_), [momentum, velocity]) => {
+                begun = [ScheduleFree::taken_up(momentum, value)?, velocity.clone()];
+                &begun[..]
+            }
+            _ => slots,
+        };
         let mut kept: Vec<Tensor> = Vec::new();
         let count = self.counted(at.count)?;
         let own_at = &UpdateAt { count: &count, ..*at };
@@ -426,6 +517,8 @@ impl KerasOptimizer {
                 optimizer_more::lamb([beta1, beta2, eps], at, &value, &grad, slots)
             }
             Rule::Muon(muon) => muon.update(at, &value, &grad, slots),
+            Rule::Adafactor(own) => own.update(at, &value, &grad, slots),
+            Rule::ScheduleFree(own) => own.update(at, &value, &grad, slots),
             Rule::Lion { beta1, beta2 } => {
                 let (beta1, beta2) = (rounded(beta1), rounded(beta2));
                 let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;

@@ -5,14 +5,12 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::named::Named;
-use crate::optimizer::{KerasOptimizer, Rule};
-use crate::optimizer_more::Muon;
+use crate::optimizer::{GROWTH, KerasOptimizer, Part, Rule};
+use crate::optimizer_more::{Adafactor, Muon, ScheduleFree};
 use crate::schedule;
 use crate::settings::Settings;
 
 const PLACE: &str = "the optimizer";
-/// After so many steps without a gradient that is not finite, a loss scale doubles here.
-pub(crate) const GROWTH: usize = 2000;
 /// Settings that change nothing: names, how updates are compiled, and what belongs to averages where there are none.
 const IDLE: [&str; 5] =
     ["name", "ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_optimizer"];
@@ -39,6 +37,9 @@ impl OptimizerConfig {
             return Err(Error::config(PLACE, format!("{}: {why}", named.name)));
         }
         let s = named.settings(PLACE);
+        if named.name == "MultiOptimizer" {
+            return several(&s);
+        }
         if !["LossScaleOptimizer", "LossScaleOptimizerV3"].contains(&named.name) {
             return plain(&s);
         }
@@ -52,14 +53,66 @@ impl OptimizerConfig {
         if !s.flag("dynamic", true)? {
             return Err(s.wrong("dynamic", "only a scale that adapts itself is taken"));
         }
-        if s.units_or("dynamic_growth_steps", GROWTH)? != GROWTH {
-            return Err(s.wrong("dynamic_growth_steps", &format!("only {GROWTH} is taken")));
-        }
+        let growth = s.units_or("dynamic_growth_steps", GROWTH as usize)?;
         let scale = if s.is_null("initial_scale") { 32768.0 } else { s.positive("initial_scale")? };
         // Older files hold what any optimizer has, and what an outer one does not use.
         s.finish(&[&IDLE[..], &["learning_rate"]].concat())?;
-        Ok(OptimizerConfig { scale: Some(scale), ..OptimizerConfig::read(inner)? })
+        let mut found = OptimizerConfig { scale: Some(scale), ..OptimizerConfig::read(inner)? };
+        found.optimizer.growth = Some(growth as u64);
+        Ok(found)
     }
+}
+
+/// An optimizer that hands each parameter to one of several. Which to which is said by patterns, or by a function, so that only a live
+/// model knows it, which adds it under `assigned`: optimizers, each with where its parameters are stored.
+fn several(s: &Settings<'_>) -> Result<OptimizerConfig> {
+    let Some(list) = s.get("assigned").as_array().filter(|list| !list.is_empty()) else {
+        let why = "which chooses by patterns or by a function, which is known of live models alone; train the model from Python";
+        return Err(s.unsupported(why));
+    };
+    let mut parts = Vec::with_capacity(list.len());
+    for value in list {
+        let own = OptimizerConfig::read(value.get("optimizer").unwrap_or(&Value::Null))?;
+        let optimizer = own.optimizer;
+        let is_plain = own.clip.is_none()
+            && own.scale.is_none()
+            && !own.is_scheduled
+            && own.schedule == Schedule::constant()
+            && optimizer.parts.is_empty()
+            && optimizer.average.is_none()
+            && optimizer.accumulate.is_none()
+            && !matches!(optimizer.rule, Rule::Nadam { .. });
+        if !is_plain {
+            let why = "of which one has a schedule, an average of weights, global_clipnorm, gradient_accumulation_steps or is Nadam: \
+                       that is not supported inside";
+            return Err(s.unsupported(why));
+        }
+        let paths = value.get("paths").and_then(Value::as_array).into_iter().flatten();
+        let paths = paths.filter_map(|path| path.as_str().map(str::to_string)).collect();
+        parts.push(Part { optimizer, paths, names: Vec::new() });
+    }
+    for key in ["optimizer_map", "loss_scale_factor"] {
+        s.get(key);
+    }
+    s.finish(&IDLE)?;
+    let optimizer = KerasOptimizer {
+        rule: Rule::Sgd { momentum: 0.0, nesterov: false },
+        clip_norm: None,
+        clip_value: None,
+        lr: 0.0,
+        weight_decay: None,
+        average: None,
+        accumulate: None,
+        growth: None,
+        parts,
+    };
+    Ok(OptimizerConfig {
+        optimizer,
+        clip: None,
+        schedule: Schedule::constant(),
+        is_scheduled: false,
+        scale: None,
+    })
 }
 
 fn plain(s: &Settings<'_>) -> Result<OptimizerConfig> {
@@ -89,6 +142,8 @@ fn plain(s: &Settings<'_>) -> Result<OptimizerConfig> {
         clip_value: bound("clipvalue")?,
         average,
         accumulate,
+        growth: None,
+        parts: Vec::new(),
     };
     let clip = bound("global_clipnorm")?;
     s.finish(&IDLE)?;
@@ -163,6 +218,27 @@ fn rule(s: &Settings<'_>) -> Result<Rule> {
                 nesterov: s.flag("nesterov", true)?,
                 rms: if s.is_null("rms_rate") { None } else { Some(s.number("rms_rate")?) },
                 spares_embeddings: s.flag("exclude_embeddings", true)?,
+            })
+        }
+        "Adafactor" => {
+            s.flag("relative_step", true)?;
+            Rule::Adafactor(Adafactor {
+                decay: s.number_or("beta_2_decay", -0.8)?,
+                eps1: s.number_or("epsilon_1", 1e-30)?,
+                eps2: s.number_or("epsilon_2", 1e-3)?,
+                clip: if s.is_null("clip_threshold") { 1.0 } else { s.positive("clip_threshold")? },
+            })
+        }
+        "ScheduleFreeAdamW" => {
+            let (beta1, beta2) = betas(0.999)?;
+            if beta1 == 0.0 {
+                return Err(s.wrong("beta_1", "it should be above 0, since Keras divides by it"));
+            }
+            Rule::ScheduleFree(ScheduleFree {
+                beta1,
+                beta2,
+                eps: s.number_or("epsilon", 1e-8)?,
+                warm_up: s.at_least("warmup_steps", 0.0, 0.0)?,
             })
         }
         "Lion" => {
@@ -246,11 +322,14 @@ mod tests {
             ("Muon", json!({"learning_rate": 0.1, "exclude_layers": ["head"]}), "exclude_layers"),
             ("Newton", json!({"learning_rate": 0.1}), "Newton"),
             ("LossScaleOptimizer", json!({"inner_optimizer": null}), "inner_optimizer"),
+            ("MultiOptimizer", json!({"optimizer_map": {}}), "MultiOptimizer"),
             (
-                "LossScaleOptimizer",
-                json!({"inner_optimizer": of("SGD", json!({"learning_rate": 0.1})), "dynamic_growth_steps": 3}),
-                "dynamic_growth_steps",
+                "MultiOptimizer",
+                json!({"assigned": [{"optimizer": of("SGD", json!({"learning_rate": 0.1, "use_ema": true})), "paths": []}]}),
+                "average of weights",
             ),
+            ("ScheduleFreeAdamW", json!({"learning_rate": 0.1, "beta_1": 0.0}), "beta_1"),
+            ("Adafactor", json!({"learning_rate": 0.1, "clip_threshold": -1.0}), "clip_threshold"),
         ] {
             let error = OptimizerConfig::read(&of(class, config)).unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains(PLACE), "{error}");

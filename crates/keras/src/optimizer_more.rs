@@ -1,11 +1,11 @@
-//! Keras's optimizers that look at a whole parameter: Lamb and Muon.
+//! Keras's optimizers that look at a whole parameter, or at more than moments: Lamb, Muon, Adafactor and schedule-free AdamW.
 
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
-use crate::optimizer::{follow, one_minus_power};
+use crate::optimizer::{follow, one_minus_power, rounded};
 
 /// The settings of Muon.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,4 +110,109 @@ pub(crate) fn lamb(
     let ratio = both.select(&own.div(&safe)?, &one)?;
     let new = value.sub(&step.mul(&ratio)?.mul(&at.rate.cast(value.dtype())?)?)?;
     Ok((new, vec![m, v]))
+}
+
+/// The settings of Adafactor. Its `relative_step` changes nothing: a step is never longer than 1/√t.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adafactor {
+    /// The power of the number of steps by which the second moment's share falls.
+    pub decay: f64,
+    /// Added to squares of gradients.
+    pub eps1: f64,
+    /// The least root mean square of a parameter.
+    pub eps2: f64,
+    /// The largest root mean square of a step.
+    pub clip: f64,
+}
+
+fn root_mean_square(x: &Tensor) -> RunResult<Tensor> {
+    x.square()?.mean(&[], false)?.sqrt()
+}
+
+impl Adafactor {
+    pub(crate) fn update(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let dtype = value.dtype();
+        let count = at.count.cast(DType::F64)?;
+        let rate = at.rate.cast(DType::F64)?.minimum(&count.rsqrt()?)?.cast(dtype)?;
+        let least = value.full_like(Type::new(dtype, []), self.eps2)?;
+        let size = root_mean_square(value)?.maximum(&least)?.mul(&rate)?;
+        let square = grad.square()?.add_scalar(self.eps1)?;
+        let new = count.pow_scalar(self.decay)?;
+        let (old, new) = (new.rsub_scalar(1.0)?.cast(dtype)?, new.cast(dtype)?);
+        let mixed = |slot: &Tensor, now: &Tensor| slot.mul(&old)?.add(&now.mul(&new)?);
+        let slots = match slots {
+            [rows, columns, _] => {
+                let rank = value.shape().rank();
+                let rows = mixed(rows, &square.mean(&[rank - 1], false)?)?;
+                let columns = mixed(columns, &square.mean(&[rank - 2], false)?)?;
+                let mut tall: Vec<usize> = value.shape().to_vec();
+                let mut wide = tall.clone();
+                (tall[rank - 1], wide[rank - 2]) = (1, 1);
+                let share = rows.div(&rows.mean(&[rank - 2], true)?)?;
+                let v = share.reshape(&tall[..])?.mul(&columns.reshape(&wide[..])?)?;
+                vec![rows, columns, v]
+            }
+            [v] => vec![mixed(v, &square)?],
+            _ => return Err(refuse("gives an optimizer fewer slots than it has")),
+        };
+        let Some(v) = slots.last() else { return Err(refuse("gives an optimizer fewer slots than it has")) };
+        let step = grad.div(&v.sqrt()?)?;
+        let over = root_mean_square(&step)?.mul_scalar(1.0 / self.clip)?;
+        let step = step.div(&over.clamp(1.0, f64::INFINITY)?)?;
+        Ok((value.sub(&step.mul(&size)?)?, slots))
+    }
+}
+
+/// The settings of schedule-free AdamW.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScheduleFree {
+    /// The share of the average in what gradients are taken at.
+    pub beta1: f64,
+    /// How slowly the second moment follows.
+    pub beta2: f64,
+    /// Added to the root.
+    pub eps: f64,
+    /// In so many steps the rate rises to its full size.
+    pub warm_up: f64,
+}
+
+impl ScheduleFree {
+    /// The point that steps go from: the parameter itself where there is none yet.
+    pub(crate) fn taken_up(momentum: &Tensor, value: &Tensor) -> RunResult<Tensor> {
+        momentum.is_finite()?.select(momentum, value)
+    }
+
+    pub(crate) fn update(
+        &self,
+        at: &UpdateAt<'_>,
+        value: &Tensor,
+        grad: &Tensor,
+        slots: &[Tensor],
+    ) -> Updated {
+        let [old, v] = slots else { return Err(refuse("gives an optimizer fewer slots than it has")) };
+        let (dtype, beta1) = (value.dtype(), rounded(self.beta1));
+        let count = at.count.cast(DType::F64)?;
+        let mut rate = at.rate.cast(DType::F64)?;
+        if self.warm_up > 0.0 {
+            rate = rate.mul(&count.mul_scalar(1.0 / self.warm_up)?.clamp(0.0, 1.0)?)?;
+        }
+        let v = follow(v, &grad.square()?, 1.0 - rounded(self.beta2))?;
+        let correction = one_minus_power(self.beta2, at.count)?.cast(dtype)?;
+        let spread = v.div(&correction)?.sqrt()?.add_scalar(self.eps)?;
+        let point = old.sub(&grad.mul(&rate.cast(dtype)?)?.div(&spread)?)?;
+        // The average of all points comes back from the parameter, which lies between it and the point before: by the formula. On
+        // TensorFlow and PyTorch Keras has moved that point by then, and so it is here.
+        let average = value.sub(&point.mul_scalar(1.0 - beta1)?)?.mul_scalar(1.0 / beta1)?;
+        let share = count.reciprocal()?;
+        let (rest, share) = (share.rsub_scalar(1.0)?.cast(dtype)?, share.cast(dtype)?);
+        let average = average.mul(&rest)?.add(&point.mul(&share)?)?;
+        let new = point.mul_scalar(1.0 - beta1)?.add(&average.mul_scalar(beta1)?)?;
+        Ok((new, vec![point, v]))
+    }
 }

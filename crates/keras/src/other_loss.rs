@@ -1,9 +1,10 @@
-//! Keras's losses that are made of several ops: hinges, focal and generalized cross-entropies, overlaps, circles.
+//! Keras's losses that are made of several ops: hinges, focal and generalized cross-entropies, overlaps, circles, CTC.
 
 use plimsoll_graph::{DType, GatherOps, SoftmaxOps, TensorOps, Type};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use crate::ctc;
 use crate::error::{Result, refuse};
 use crate::loss::{EPSILON, indices, probabilities, smoothed, targets};
 use crate::settings::Settings;
@@ -66,6 +67,8 @@ pub enum OtherLoss {
         /// Whether an embedding is not compared with itself.
         remove_diagonal: bool,
     },
+    /// How unlikely a sequence of logits spells the labels, with blanks (class 0) and repetitions between them.
+    Ctc,
 }
 
 impl OtherLoss {
@@ -113,6 +116,7 @@ impl OtherLoss {
                 margin: s.number_or("margin", 0.4)?,
                 remove_diagonal: s.flag("remove_diagonal", true)?,
             },
+            "ctc" => OtherLoss::Ctc,
             _ => return Ok(None),
         }))
     }
@@ -204,6 +208,7 @@ impl OtherLoss {
                 };
                 all(share.rsub_scalar(1.0)?)
             }
+            OtherLoss::Ctc => all(ctc::each(x, labels)?),
             OtherLoss::Circle { gamma, margin, remove_diagonal } => {
                 circle(x, labels, *gamma, *margin, *remove_diagonal)
             }

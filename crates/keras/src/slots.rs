@@ -10,6 +10,7 @@ use crate::KerasModel;
 use crate::bind::{self, Binding};
 use crate::compile::optimizer_config;
 use crate::error::{Error, Result};
+use crate::optimizer::KerasOptimizer;
 use crate::optimizer_config::OptimizerConfig;
 
 /// Where a training keeps its number of updates and its rate, its loss scale and the steps since that changed.
@@ -30,6 +31,10 @@ pub(crate) enum Slot {
     /// The iterations and the rate of an optimizer that only scales the loss for another: nobody counts them.
     OuterIterations,
     OuterRate,
+    /// A number that Keras keeps where an optimizer has nothing to keep.
+    Untouched,
+    /// A rate that no training changes.
+    FixedRate(f64),
     /// The steps since the loss scale changed.
     FiniteSteps,
     /// The loss scale, and what it starts with.
@@ -48,7 +53,10 @@ impl Slot {
             Slot::Iterations | Slot::OuterIterations | Slot::FiniteSteps => {
                 Variable::new(path, Element::I64, &[])
             }
-            Slot::Rate | Slot::Shared(_) | Slot::OuterRate => Variable::new(path, single, &[]),
+            Slot::Rate | Slot::Shared(_) | Slot::OuterRate | Slot::FixedRate(_) => {
+                Variable::new(path, single, &[])
+            }
+            Slot::Untouched => Variable::new(path, Element::I32, &[]),
             Slot::Scale(_) => Variable::new(path, Element::F32, &[]),
             Slot::State(_, shape) => Variable::new(path, of_state.unwrap_or(single), shape),
         }
@@ -81,14 +89,16 @@ impl KerasModel {
             inner.push(Slot::Rate);
         }
         let trained = || self.bindings.iter().filter(|b| b.trained);
-        for group in optimizer.file_order() {
-            for Binding { name, path, .. } in trained() {
-                let shape = &self.file.variable(path).ok()?.shape;
-                let own = |slot: &&str| {
-                    optimizer.slot_shape(slot, name, shape).map(|shape| (format!("{name}.{slot}"), shape))
-                };
-                inner.extend(group.iter().filter_map(own).map(|(name, shape)| Slot::State(name, shape)));
-            }
+        if optimizer.parts.is_empty() {
+            inner.extend(self.states(optimizer, |_| true)?);
+        } else {
+            inner = vec![Slot::Iterations, Slot::FixedRate(0.0)];
+        }
+        for part in &optimizer.parts {
+            // One that moves nothing does not count.
+            inner.push(if part.paths.is_empty() { Slot::OuterIterations } else { Slot::Iterations });
+            inner.push(Slot::FixedRate(part.optimizer.lr));
+            inner.extend(self.states(&part.optimizer, |binding| part.paths.contains(&binding.path))?);
         }
         if let Some(slot) = optimizer.shared() {
             let names: Vec<String> = trained().map(|b| format!("{}.{slot}", b.name)).collect();
@@ -119,6 +129,22 @@ impl KerasModel {
             slots.extend(under("optimizer/inner_optimizer/vars", inner));
         }
         Some(slots)
+    }
+
+    /// What an optimizer keeps for the parameters that it moves, in the file's order.
+    fn states(&self, optimizer: &KerasOptimizer, is_own: impl Fn(&Binding) -> bool) -> Option<Vec<Slot>> {
+        let mut found = Vec::new();
+        for group in optimizer.file_order() {
+            for Binding { name, path, .. } in self.bindings.iter().filter(|b| b.trained && is_own(b)) {
+                let shape = &self.file.variable(path).ok()?.shape;
+                let own = |slot: &&str| match optimizer.slot_shape(slot, name, shape) {
+                    Some(shape) => Some(Slot::State(format!("{name}.{slot}"), shape)),
+                    None => optimizer.fills_up().then_some(Slot::Untouched),
+                };
+                found.extend(group.iter().filter_map(own));
+            }
+        }
+        Some(found)
     }
 
     /// The optimizer's variables that the file holds, where they are all that there should be.

@@ -14,7 +14,7 @@ use crate::KerasModel;
 use crate::bind;
 use crate::error::{Error, Result};
 use crate::layer::WeightKind;
-use crate::optimizer_config::GROWTH;
+use crate::optimizer::GROWTH;
 use crate::slots::{FINITE_STEPS, RATE, SCALE, Slot, UPDATES, fit};
 
 impl KerasModel {
@@ -81,7 +81,11 @@ impl KerasModel {
                     training.restore(UPDATES, &updates.to_ne_bytes())?;
                 }
                 // The rate is in the optimizer that was read: one that the caller changed stands.
-                Slot::Rate | Slot::OuterIterations | Slot::OuterRate => {}
+                Slot::Rate
+                | Slot::OuterIterations
+                | Slot::OuterRate
+                | Slot::FixedRate(_)
+                | Slot::Untouched => {}
                 Slot::FiniteSteps if types.contains_key(FINITE_STEPS) => {
                     let steps = self.read_integer(variable)? as f32;
                     training.restore(FINITE_STEPS, &steps.to_ne_bytes())?;
@@ -290,18 +294,22 @@ impl KerasModel {
             let bytes = bind::to_bytes(variable.element, &[number]);
             bytes.ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
         };
+        let growth =
+            self.optimizer_config().and_then(|config| config.optimizer.growth).unwrap_or(GROWTH).max(1)
+                as f64;
         let bytes = match slots.get(&variable.path) {
             Some(Slot::Iterations) => whole(number(UPDATES)?.unwrap_or(0.0)),
             Some(Slot::Rate) => of_state(RATE)?,
             Some(Slot::OuterIterations) => whole(0.0),
             Some(Slot::OuterRate) => single(0.0)?,
+            Some(Slot::FixedRate(rate)) => single(*rate)?,
             // In f32 and f64 nothing is scaled here; Keras counts all the same, and doubles the scale after so many steps.
             Some(Slot::FiniteSteps) => match number(FINITE_STEPS)? {
                 Some(steps) => whole(steps),
                 None => {
                     let (before, _) = self.stored_progress().map_err(io::Error::other)?;
                     let stored = self.read_integer(variable).unwrap_or(0) as f64;
-                    whole((stored + number(UPDATES)?.unwrap_or(0.0) - before as f64).max(0.0) % GROWTH as f64)
+                    whole((stored + number(UPDATES)?.unwrap_or(0.0) - before as f64).max(0.0) % growth)
                 }
             },
             Some(Slot::Scale(start)) => match number(SCALE)? {
@@ -309,7 +317,7 @@ impl KerasModel {
                 None => {
                     let (before, _) = self.stored_progress().map_err(io::Error::other)?;
                     let stored = bind::read_number(&self.file, variable).unwrap_or(*start);
-                    let times = |updates: f64| (updates / GROWTH as f64).floor();
+                    let times = |updates: f64| (updates / growth).floor();
                     let doubled = times(number(UPDATES)?.unwrap_or(0.0)) - times(before as f64);
                     single(stored * doubled.max(0.0).exp2())?
                 }
@@ -323,6 +331,14 @@ impl KerasModel {
                     of(a).total_cmp(&of(b))
                 });
                 of_state(newest.map_or("", String::as_str))?
+            }
+            Some(Slot::Untouched) => {
+                let mut bytes = vec![0; variable.bytes];
+                // Nought, where the file has none yet.
+                if self.file.variable(&variable.path).is_ok() {
+                    self.file.read_into(&variable.path, &mut bytes).map_err(io::Error::other)?;
+                }
+                bytes
             }
             None => {
                 match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {

@@ -499,7 +499,6 @@ def refused():
     models = {
         "lambda": keras.Model(row, layers.Lambda(lambda x: x * 2, name="code")(row)),
         "own": keras.Model(row, deep(row)),
-        "spectral": keras.Sequential([layers.Input((4,)), layers.SpectralNormalization(layers.Dense(2), name="normed")]),
         "stateful": keras.Sequential([layers.Input(batch_shape=(2, 4, 3)), layers.LSTM(2, stateful=True, name="kept")]),
         "first": keras.Sequential([layers.Input((2, 4, 4)), layers.Conv2D(2, 2, data_format="channels_first", activation="softmax",
                                                                            name="turned")]),
@@ -646,12 +645,13 @@ LAYERS = """Activation Identity ReLU LeakyReLU ELU Softmax PReLU MultiHeadAttent
     AdaptiveAveragePooling3D UpSampling3D CenterCrop RNN ConvLSTM1D ConvLSTM2D ConvLSTM3D CategoryEncoding Discretization IntegerLookup
     RandomFlip RandomBrightness RandomContrast RandomCrop RandomInvert RandomGrayscale RandomRotation RandomTranslation RandomZoom
     RandomShear RandomColorDegeneration RandomColorJitter RandomElasticTransform RandomErasing RandomGaussianBlur RandomHue
-    RandomPerspective RandomPosterization RandomSaturation RandomSharpness RandAugment AugMix MixUp CutMix""".split()
-OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion Lamb Muon".split()
+    RandomPerspective RandomPosterization RandomSaturation RandomSharpness RandAugment AugMix MixUp CutMix AutoContrast Equalization Solarization ContrastLimitedAdaptiveHistogramEqualization Pipeline
+    ReversibleEmbedding STFTSpectrogram MelSpectrogram SpectralNormalization""".split()
+OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion Lamb Muon Adafactor ScheduleFreeAdamW".split()
 LOSSES = """SparseCategoricalCrossentropy CategoricalCrossentropy BinaryCrossentropy MeanSquaredError MeanAbsoluteError
     MeanAbsolutePercentageError MeanSquaredLogarithmicError Huber LogCosh KLDivergence Poisson CosineSimilarity
     Hinge SquaredHinge CategoricalHinge BinaryFocalCrossentropy CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy Dice
-    Tversky Circle""".split()
+    Tversky Circle CTC""".split()
 
 
 def volumes():
@@ -734,13 +734,14 @@ def configurations():
         "IntegerLookup": [None, 1, None, -1, [3, 4]], "RandomBrightness": [0.1], "RandomContrast": [0.1], "RandomCrop": [4, 4],
         "RandomRotation": [0.1], "RandomTranslation": [0.1, 0.1], "RandomZoom": [0.1], "RandomColorDegeneration": [0.1],
         "RandomHue": [0.1], "RandomPosterization": [4], "RandomSaturation": [0.1], "RandomSharpness": [0.1],
+        "Pipeline": [[layers.Rescaling(2.0)]], "SpectralNormalization": [layers.Dense(2)], "ReversibleEmbedding": [5, 2], "STFTSpectrogram": ["log", 256, None, None, None],
     }
     stored = keras.saving.serialize_keras_object
     return {
         "layers": [stored(getattr(layers, name)(*needed.get(name, []), name="layer")) for name in LAYERS],
         "optimizers": [stored(getattr(keras.optimizers, name)(name="it")) for name in OPTIMIZERS],
         "losses": [stored(getattr(keras.losses, name)()) for name in LOSSES],
-        "regularizers": [stored(getattr(keras.regularizers, name)()) for name in ("L1", "L2", "L1L2")],
+        "regularizers": [stored(getattr(keras.regularizers, name)()) for name in ("L1", "L2", "L1L2", "OrthogonalRegularizer")],
     }
 
 

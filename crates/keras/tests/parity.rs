@@ -310,7 +310,6 @@ fn what_is_not_known_is_refused_by_name_and_place() {
     for (name, expected) in [
         ("lambda", &["code", "Lambda", "never run", "in its place"][..]),
         ("own", &["deep/odd", "Own", "user's own", "build it"]),
-        ("spectral", &["normed", "SpectralNormalization", "not known here"]),
         ("stateful", &["kept", "stateful", "outlives the batch"]),
         ("first", &["turned", "Conv2D", "activation", "another axis"]),
         ("own_layer", &["mine", "Dense", "user's own"]),

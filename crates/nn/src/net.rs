@@ -267,7 +267,8 @@ impl Net {
         self.get(name, Type::new(self.master_dtype(), shape), init, false)
     }
 
-    /// Sets what [`Net::state`] of that name will give in the next step.
+    /// Sets what [`Net::state`] of that name will give in the next step. Of a parameter, sets the value that the optimizer moves in this
+    /// one.
     #[track_caller]
     pub fn update(&mut self, name: &str, value: Tensor) -> Result<()> {
         let path = self.path_of(name);

@@ -3,8 +3,8 @@
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tape, Tensor};
 
-/// After so many steps without a gradient that is not finite, the scale doubles.
-const PATIENCE: f64 = 2000.0;
+/// After so many steps without a gradient that is not finite, the scale doubles, unless an optimizer says otherwise.
+pub(crate) const PATIENCE: f64 = 2000.0;
 /// The scale's bounds: what f32 and common sense allow.
 const LEAST: f64 = 1.0;
 const MOST: f64 = 1.0e18;
@@ -13,6 +13,8 @@ const MOST: f64 = 1.0e18;
 pub(crate) struct LossScale {
     pub scale: usize,
     pub good: usize,
+    /// After so many steps without a gradient that is not finite, the scale doubles.
+    pub patience: f64,
 }
 
 impl LossScale {
@@ -57,7 +59,7 @@ impl LossScale {
     /// Halves the scale after a step that was not finite, doubles it after many that were.
     pub(crate) fn update(&self, finite: &Tensor, state: &[Tensor], new: &mut [Tensor]) -> Result<()> {
         let (scale, good) = (&state[self.scale], state[self.good].add_scalar(1.0)?);
-        let patience = good.full_like(good.ty().clone(), PATIENCE)?;
+        let patience = good.full_like(good.ty().clone(), self.patience)?;
         let long = good.greater_equal(&patience)?;
         let zero = good.full_like(good.ty().clone(), 0.0)?;
         let grown = long.select(&scale.mul_scalar(2.0)?, scale)?;

@@ -93,18 +93,23 @@ impl LiveModel {
     }
 
     /// Of each output its name, its shape for one sample, and whether its labels are numbers of classes; the last only where the model
-    /// was compiled.
-    fn outputs(&self) -> PyResult<Vec<(String, Vec<usize>, bool)>> {
-        let classes = match self.model.is_compiled() {
-            true => self.model.labels_are_classes().map_err(raised)?,
-            false => vec![false; self.model.n_outputs()],
+    /// was compiled. Where labels have a length of their own, the first axis is open.
+    fn outputs(&self) -> PyResult<Vec<(String, Vec<Option<usize>>, bool)>> {
+        let (classes, spelled) = match self.model.is_compiled() {
+            true => (
+                self.model.labels_are_classes().map_err(raised)?,
+                self.model.labels_are_spelled().map_err(raised)?,
+            ),
+            false => (vec![false; self.model.n_outputs()], vec![false; self.model.n_outputs()]),
         };
-        let shape = |ty: &Type| ty.shape.iter().skip(1).copied().collect();
+        let shape = |ty: &Type, is_open: bool| -> Vec<Option<usize>> {
+            ty.shape.iter().skip(1).enumerate().map(|(i, &n)| (i > 0 || !is_open).then_some(n)).collect()
+        };
         let names = self.model.output_names().iter().cloned();
         Ok(names
             .zip(self.model.outputs())
-            .zip(classes)
-            .map(|((name, ty), own)| (name, shape(ty), own))
+            .zip(classes.into_iter().zip(spelled))
+            .map(|((name, ty), (own, is_open))| (name, shape(ty, is_open), own))
             .collect())
     }
 

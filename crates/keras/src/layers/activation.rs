@@ -17,7 +17,7 @@ pub(crate) const TABLE: Table = &[
         Ok(Made::unary(move |cx, x| cx.finish(&activation, x)).ends(&activation).masks(Masks::Pass))
     }),
     ("ActivityRegularization", |s| {
-        let activity = Penalty { l1: s.number_or("l1", 0.0)?, l2: s.number_or("l2", 0.0)? };
+        let activity = Penalty { l1: s.number_or("l1", 0.0)?, l2: s.number_or("l2", 0.0)?, orthogonal: None };
         s.get("activity_regularizer");
         let mut made = Made::plain(|x| Ok(x.clone())).masks(Masks::Pass);
         made.activity = Some(activity);

@@ -47,6 +47,44 @@ pub(crate) const TABLE: Table = &[
         })
         .masks(Masks::Read))
     }),
+    ("ReversibleEmbedding", |s| {
+        let (rows, width) = (s.units("input_dim")?, s.units("output_dim")?);
+        let (masked, is_tied) = (s.flag("mask_zero", false)?, s.flag("tie_weights", true)?);
+        let cap = if s.is_null("logit_soft_cap") { None } else { Some(s.positive("logit_soft_cap")?) };
+        let init = s.init("embeddings_initializer", rows, width);
+        let mut weights = vec![trained(s, "embeddings", "embeddings_regularizer")?];
+        if !is_tied {
+            weights.push(trained(s, "reverse_embeddings", "reverse_embeddings_regularizer")?);
+        }
+        Ok(Made::with(weights, move |cx, args| {
+            let Some(x) = args.tensor(0, "inputs")? else {
+                return Err(refuse("gives no tensor to an embedding"));
+            };
+            let dtype = cx.dtype();
+            if !args.flag(1, "reverse")? {
+                if !is_tied {
+                    // It is there, though nobody may ever come back.
+                    cx.master("reverse_embeddings", [width, rows], init)?;
+                }
+                let x = if x.dtype().is_index() { x.clone() } else { x.cast(DType::I64)? };
+                if masked {
+                    let zero = x.full_like(Type::new(x.dtype(), []), 0.0)?;
+                    cx.pass.mask = Some(x.not_equal(&zero)?);
+                }
+                return Ok(vec![cx.master("embeddings", [rows, width], init)?.embedding(&x)?.cast(dtype)?]);
+            }
+            let logits = match is_tied {
+                true => x.matmul_with(&cx.param("embeddings", [rows, width], init)?, None, false, true)?,
+                false => x.matmul(&cx.param("reverse_embeddings", [width, rows], init)?)?,
+            };
+            Ok(vec![match cap {
+                Some(cap) => logits.mul_scalar(1.0 / cap)?.tanh()?.mul_scalar(cap)?,
+                None => logits,
+            }])
+        })
+        .kwargs(&["reverse"])
+        .masks(Masks::Read))
+    }),
     ("LayerScale", |s| {
         let width = s.units("projection_dim")?;
         let start = Init::Constant(s.number_or("init_values", 1e-6)?);

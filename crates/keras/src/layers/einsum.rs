@@ -1,6 +1,6 @@
 //! Dense layers over any axes, by an equation such as `abc,cde->abde`.
 
-use plimsoll_graph::TensorOps;
+use plimsoll_graph::{EinsumOps, TensorOps};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use super::{kernel_and_bias, trained};
@@ -8,7 +8,7 @@ use crate::error::{Result, refuse};
 use crate::layer::{Made, Masks};
 use crate::settings::Settings;
 
-/// An equation over one input and one kernel, of which every letter of the input is kept or summed over.
+/// An equation over one input and one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Equation {
     input: Vec<char>,
@@ -102,9 +102,11 @@ impl Equation {
             && unique(&kernel)
             && unique(&output)
             && !kernel.is_empty()
-            // Summed over: in input and kernel, not in the output. Kept: in the output, from one of the two.
-            && input.iter().all(|c| kernel.contains(c) != output.contains(c))
-            && kernel.iter().all(|c| input.contains(c) != output.contains(c))
+            // Summed over: in input and kernel, not in the output. Kept: in the output, from one of the two or both.
+            && input.iter().all(|c| kernel.contains(c) || output.contains(c))
+            && kernel.iter().all(|c| input.contains(c) || output.contains(c))
+            // What comes up in all three has no place beside axes that are not named.
+            && !(free && input.iter().any(|c| kernel.contains(c) && output.contains(c)))
             && output.iter().all(|c| input.contains(c) || kernel.contains(c))
             && input.iter().any(|c| kernel.contains(c));
         sound.then_some(Equation { input, kernel, output, has_ellipsis: free })
@@ -112,6 +114,11 @@ impl Equation {
 
     /// One matrix product between two transpositions; `free` axes come before those that are named.
     fn apply(&self, x: &Tensor, w: &Tensor, free: usize) -> RunResult<Tensor> {
+        if self.input.iter().any(|c| self.kernel.contains(c) && self.output.contains(c)) {
+            let text = |letters: &[char]| letters.iter().collect::<String>();
+            let equation = format!("{},{}->{}", text(&self.input), text(&self.kernel), text(&self.output));
+            return Tensor::einsum(&equation, &[x, w]);
+        }
         let summed: Vec<char> = self.kernel.iter().copied().filter(|c| self.input.contains(c)).collect();
         let new: Vec<char> = self.kernel.iter().copied().filter(|c| !self.input.contains(c)).collect();
         let kept: Vec<char> = self.input.iter().copied().filter(|c| !summed.contains(c)).collect();
@@ -146,10 +153,12 @@ mod tests {
 
     #[test]
     fn equations_that_are_no_dense_layer_are_not_taken() {
-        for good in ["abc,cd->abd", "...x,xy->...y", "abc,cde->abde", "abcd,cde->abe", "ab,bc->ca"] {
+        for good in
+            ["abc,bcd->abd", "abc,cd->abd", "...x,xy->...y", "abc,cde->abde", "abcd,cde->abe", "ab,bc->ca"]
+        {
             assert!(Equation::parse(good).is_some(), "{good}");
         }
-        for bad in ["", "ab,bc", "ab,bc->ad", "aab,bc->ac", "abc,bcd->abd", "ab,cd->abcd", "a1,1b->ab"] {
+        for bad in ["", "ab,bc", "ab,bc->ad", "aab,bc->ac", "...ab,abc->...ac", "ab,cd->abcd", "a1,1b->ab"] {
             assert_eq!(Equation::parse(bad), None, "{bad}");
         }
     }

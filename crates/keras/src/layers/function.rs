@@ -515,7 +515,7 @@ fn tile(x: &Tensor, repeats: &[i64]) -> RunResult<Tensor> {
 }
 
 /// The nearest whole number, of two the even one.
-fn rounded(x: &Tensor) -> RunResult<Tensor> {
+pub(super) fn rounded(x: &Tensor) -> RunResult<Tensor> {
     let up = x.add_scalar(0.5)?.floor()?;
     let is_tie = up.sub(x)?.equal(&x.full_like(Type::new(x.dtype(), []), 0.5)?)?;
     let odd = up.sub(&up.mul_scalar(0.5)?.floor()?.mul_scalar(2.0)?)?;

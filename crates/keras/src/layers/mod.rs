@@ -22,6 +22,7 @@ mod recurrent;
 mod recurrent_cell;
 mod reshape;
 mod resize;
+mod spectrogram;
 mod volume;
 mod wrapper;
 
@@ -31,7 +32,7 @@ use plimsoll_formats::keras::Layer;
 
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
-use crate::layer::{Made, Penalty, Weight, WeightKind};
+use crate::layer::{Made, Penalty, Side, Weight, WeightKind};
 use crate::named::{Named, is_kerass};
 use crate::settings::Settings;
 
@@ -41,7 +42,7 @@ pub(crate) type Maker = fn(&Settings<'_>) -> Result<Made>;
 /// A family's classes.
 pub(crate) type Table = &'static [(&'static str, Maker)];
 
-const FAMILIES: [Table; 16] = [
+const FAMILIES: [Table; 17] = [
     activation::TABLE,
     attention::TABLE,
     augment::TABLE,
@@ -57,6 +58,7 @@ const FAMILIES: [Table; 16] = [
     recurrent::TABLE,
     reshape::TABLE,
     resize::TABLE,
+    spectrogram::TABLE,
     volume::TABLE,
 ];
 
@@ -211,8 +213,19 @@ fn penalty(settings: &Settings<'_>, key: &str) -> Result<Option<Penalty>> {
     let named = Named::read(value, &format!("{key} of {}", settings.place))?;
     let own = named.settings(settings.place);
     let penalty = match named.name {
-        "L1" | "L2" | "L1L2" => Penalty { l1: own.number_or("l1", 0.0)?, l2: own.number_or("l2", 0.0)? },
-        _ => return Err(settings.wrong(key, "only L1, L2 and L1L2 are known")),
+        "L1" | "L2" | "L1L2" => {
+            Penalty { l1: own.number_or("l1", 0.0)?, l2: own.number_or("l2", 0.0)?, orthogonal: None }
+        }
+        // Of outputs it would be taken of samples, of which Keras's own mean makes little sense.
+        "OrthogonalRegularizer" if key != "activity_regularizer" => {
+            let side = match own.text_or("mode", "rows")? {
+                "rows" => Side::Rows,
+                "columns" => Side::Columns,
+                _ => return Err(own.wrong("mode", "rows and columns are known")),
+            };
+            Penalty { orthogonal: Some((own.number_or("factor", 0.01)?, side)), ..Penalty::default() }
+        }
+        _ => return Err(settings.wrong(key, "only L1, L2, L1L2 and OrthogonalRegularizer are known")),
     };
     own.finish(&[])?;
     Ok(Some(penalty))

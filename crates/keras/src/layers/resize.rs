@@ -1,7 +1,7 @@
 //! Layers that bring images to a size: resizing, and cropping from the middle.
 
 use plimsoll_graph::ops::ResizeMode;
-use plimsoll_graph::{DType, GatherOps, ResizeOps, TensorOps};
+use plimsoll_graph::{DType, EinsumOps, GatherOps, ResizeOps, TensorOps};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use super::Table;
@@ -15,13 +15,15 @@ pub(crate) const TABLE: Table = &[("Resizing", resizing), ("CenterCrop", center_
 fn resizing(s: &Settings<'_>) -> Result<Made> {
     s.channels_last()?;
     let size = [s.units("height")?, s.units("width")?];
-    if s.flag("antialias", false)? {
-        return Err(s.wrong("antialias", "this is not supported"));
-    }
     if s.text_or("interpolation", "bilinear")? == "bicubic" {
         return Err(s.wrong("interpolation", "Keras's backends differ in it; bilinear and nearest are taken"));
     }
     let mode = mode(s)?;
+    // Of the nearest pixel it changes nothing.
+    let is_smooth = s.flag("antialias", false)? && mode == ResizeMode::Bilinear;
+    let resized = move |x: &Tensor, size: [usize; 2]| {
+        if is_smooth { smoothed(x, size) } else { resized(x, size, mode) }
+    };
     let (crops, pads) = (s.flag("crop_to_aspect_ratio", false)?, s.flag("pad_to_aspect_ratio", false)?);
     if pads && s.text_or("fill_mode", "constant")? != "constant" {
         return Err(s.wrong("fill_mode", "only constant is known"));
@@ -30,9 +32,9 @@ fn resizing(s: &Settings<'_>) -> Result<Made> {
     Ok(Made::unary(move |cx, x| {
         let x = x.cast(cx.dtype())?;
         match (crops, pads) {
-            (true, _) => resized(&cut(&x, size)?, size, mode),
-            (_, true) => resized(&framed(&x, size, fill)?, size, mode),
-            _ => resized(&x, size, mode),
+            (true, _) => resized(&cut(&x, size)?, size),
+            (_, true) => resized(&framed(&x, size, fill)?, size),
+            _ => resized(&x, size),
         }
     }))
 }
@@ -75,6 +77,30 @@ fn resized(x: &Tensor, size: [usize; 2], mode: ResizeMode) -> RunResult<Tensor> 
     Ok(x)
 }
 
+/// Images at another size by tents that are as wide as a new pixel where that is more than an old one: no old pixel is passed over.
+fn smoothed(x: &Tensor, size: [usize; 2]) -> RunResult<Tensor> {
+    let old = pixels(x)?;
+    let mut x = x.clone();
+    for axis in 0..2 {
+        let (from, to) = (old[axis], size[axis]);
+        let scale = from as f64 / to as f64;
+        let width = scale.max(1.0);
+        let mut shares = vec![0.0f32; to * from];
+        for (row, i) in shares.chunks_exact_mut(from).zip(0..) {
+            let middle = (f64::from(i) + 0.5) * scale - 0.5;
+            let tent = |j: usize| (1.0 - (middle - j as f64).abs() / width).max(0.0);
+            let sum: f64 = (0..from).map(tent).sum();
+            for (j, share) in row.iter_mut().enumerate() {
+                *share = (tent(j) / sum) as f32;
+            }
+        }
+        let shares = Tensor::from_slice(&shares, [to, from])?.cast(x.dtype())?;
+        let equation = if axis == 0 { "oi,nijc->nojc" } else { "oj,nijc->nioc" };
+        x = Tensor::einsum(equation, &[&shares, &x])?;
+    }
+    Ok(x)
+}
+
 /// The middle of images.
 fn middle(x: &Tensor, size: [usize; 2]) -> RunResult<Tensor> {
     let old = pixels(x)?;
@@ -94,11 +120,12 @@ pub(super) fn cut(x: &Tensor, size: [usize; 2]) -> RunResult<Tensor> {
     middle(x, [old[0].min(high).max(1), old[1].min(wide).max(1)])
 }
 
-/// Images in a frame that has the wanted proportions.
+/// Images in a frame that has the wanted proportions, or nearly.
 fn framed(x: &Tensor, size: [usize; 2], fill: f64) -> RunResult<Tensor> {
     let old = pixels(x)?;
     let [high, wide] = fitting(old, size);
     let (more_high, more_wide) = (old[0].max(high) - old[0], old[1].max(wide) - old[1]);
-    let sides = |more: usize| (more / 2, more - more / 2);
+    // As much on both sides, though one more would be wanted: so it is in Keras.
+    let sides = |more: usize| (more / 2, more / 2);
     x.pad(&[(0, 0), sides(more_high), sides(more_wide), (0, 0)], fill)
 }

@@ -12,10 +12,84 @@ use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Made, Masks, Weight, WeightKind};
 use crate::settings::Settings;
 
-pub(crate) const CLASSES: [&str; 2] = ["Bidirectional", "TimeDistributed"];
+pub(crate) const CLASSES: [&str; 4] =
+    ["Bidirectional", "Pipeline", "SpectralNormalization", "TimeDistributed"];
 
 pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
-    if s.class == "Bidirectional" { bidirectional(s) } else { time_distributed(s) }
+    match s.class {
+        "Bidirectional" => bidirectional(s),
+        "Pipeline" => pipeline(s),
+        "SpectralNormalization" => spectral(s),
+        _ => time_distributed(s),
+    }
+}
+
+/// A layer whose kernel is divided by its largest singular value before each step of training.
+fn spectral(s: &Settings<'_>) -> Result<Made> {
+    let layer = inner(s, "layer")?;
+    if layer.model.is_some() {
+        return Err(s.wrong("layer", "a model inside is not supported"));
+    }
+    let iterations = s.units_or("power_iterations", 1)?;
+    if !(1..=64).contains(&iterations) {
+        return Err(s.wrong("power_iterations", "it should be from 1 to 64"));
+    }
+    let made = super::make(&layer, &format!("{}/{}", s.place, layer.name))?;
+    let is_kernel = |w: &&Weight| w.holder.is_empty() && ["kernel", "embeddings"].contains(&w.name.as_str());
+    let Some(kernel) = made.weights.iter().find(is_kernel).map(|w| w.name.clone()) else {
+        return Err(s.wrong("layer", "a layer without a kernel of its own is not supported"));
+    };
+    if made.activity.is_some() || made.masks == Masks::Refuse {
+        return Err(s.wrong("layer", "with an activity regularizer or masks of its own it is not supported"));
+    }
+    // Keras keeps the kernel under the wrapper too.
+    let mut again = super::statistic(&format!("{}/{kernel}", layer.name));
+    (again.kind, again.trainable) = (WeightKind::Trained, Some(false));
+    let mut weights = vec![again, super::statistic(&format!("{}/vector_u", layer.name))];
+    weights.extend(below(&made.weights, "layer", &layer.name, layer.trainable));
+    let (masks, kwargs, probabilities) = (made.masks, made.kwargs, made.probabilities);
+    let body = made.body;
+    let mut made = Made::with(weights, move |cx, args| {
+        cx.pass.enter(layer.trainable);
+        let outer = cx.pass.spectral.replace((kernel.clone(), iterations));
+        let result = cx.scope(&layer.name, |cx| body(cx, args));
+        cx.pass.spectral = outer;
+        result
+    });
+    (made.masks, made.kwargs, made.probabilities) = (masks, kwargs, probabilities);
+    Ok(made)
+}
+
+/// Layers without weights, one after the other.
+fn pipeline(s: &Settings<'_>) -> Result<Made> {
+    let Some(list) = s.get("layers").as_array().filter(|list| list.len() <= 256) else {
+        return Err(s.wrong("layers", "it should be a list of layers"));
+    };
+    let mut parts = Vec::with_capacity(list.len());
+    for value in list {
+        let layer =
+            Layer::from_json(value).map_err(|e| Error::config(s.place, format!("a layer of it: {e}")))?;
+        if layer.model.is_some() {
+            return Err(s.wrong("layers", "a model inside is not supported"));
+        }
+        let made = super::make(&layer, &format!("{}/{}", s.place, layer.name))?;
+        if !made.weights.is_empty() || made.activity.is_some() || made.masks == Masks::Refuse {
+            let why = format!(
+                "a {} inside, which has weights or masks of its own, is not supported",
+                layer.class_name
+            );
+            return Err(s.wrong("layers", &why));
+        }
+        parts.push((layer.name, made));
+    }
+    Ok(Made::with(Vec::new(), move |cx, args| {
+        let mut x = args.one()?.clone();
+        for (name, made) in &parts {
+            let outputs = cx.scope(name, |cx| (made.body)(cx, &Args::of(x.clone(), None)))?;
+            x = outputs.into_iter().next().ok_or_else(|| refuse("has a layer that gives nothing"))?;
+        }
+        Ok(vec![x])
+    }))
 }
 
 /// A layer inside. It computes in the wrapper's type here, so a policy of its own is refused.

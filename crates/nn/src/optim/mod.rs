@@ -96,6 +96,11 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The learning rate before any schedule.
     fn rate(&self) -> f64;
 
+    /// After how many steps with finite gradients a loss scale doubles, where the precision has one.
+    fn patience(&self) -> f64 {
+        crate::scale::PATIENCE
+    }
+
     /// The state it keeps for a parameter.
     fn slots(&self, param: &Param) -> Vec<Slot>;
 
@@ -130,6 +135,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 
     fn rate(&self) -> f64 {
         (**self).rate()
+    }
+
+    fn patience(&self) -> f64 {
+        (**self).patience()
     }
 
     fn slots(&self, param: &Param) -> Vec<Slot> {

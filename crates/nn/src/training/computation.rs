@@ -95,11 +95,15 @@ impl<M: Model + 'static> Computation<M> {
         let prepared = recipe.optimizer.prepare(&count, rate)?;
         let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
+        // What layers set themselves; of a parameter that moves, it is where it moves from.
+        let mut updates = net.updates();
         for ((i, slots), grad) in moved.into_iter().zip(&grads) {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
             let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
-            let (value, updated) = recipe.optimizer.update(&at, &state[i], grad, &state[slots.clone()])?;
+            let start = updates.get_mut(i).and_then(Option::take);
+            let start = start.as_ref().unwrap_or(&state[i]);
+            let (value, updated) = recipe.optimizer.update(&at, start, grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
                 let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
                 return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
@@ -107,7 +111,7 @@ impl<M: Model + 'static> Computation<M> {
             new[i] = value;
             new[slots.clone()].clone_from_slice(&updated);
         }
-        for (i, update) in net.updates().into_iter().enumerate() {
+        for (i, update) in updates.into_iter().enumerate() {
             if let Some(value) = update {
                 new[i] = value;
             }
