@@ -95,9 +95,9 @@ def _asked(
     }
 
 
-def _warn(bound: _Bound) -> None:
-    for notice in bound.native.notices():
-        warnings.warn(notice, stacklevel=4)
+def _warn(bound: _Bound, weighted: bool, *, trained: bool) -> None:
+    for notice in bound.native.notices(weighted, trained):
+        warnings.warn(notice, stacklevel=3)
 
 
 def plan(
@@ -406,7 +406,6 @@ def fit(
             raise ValueError("validation_split is for arrays; give validation_data")
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
-    _warn(bound)
     seed = int(np.random.randint(2**31)) if seed is None else int(seed)
     parts = _parts_of(validation_data)
     # Where samples for validation bring weights, those of the training count once each.
@@ -416,6 +415,7 @@ def fit(
         weights=True if is_weighed and not _data.is_batches(x) else None, passes=epochs - initial_epoch,
         order=np.random.default_rng(seed) if shuffle else None,
     )
+    _warn(bound, weighted, trained=True)
     if is_weighed and not weighted:
         raise ValueError("validation_data brings sample weights, and the training data in batches has none; let the batches bring weights too")
     if validation_batch_size is not None and (validation_data is None or _data.is_batches(validation_data)):
@@ -497,6 +497,7 @@ def evaluate(
     """
     bound = _Bound(model, x, trained=False, labels=True, precision=precision)
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
+    _warn(bound, weighted, trained=False)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
     told_to = _listeners(model, callbacks, verbose, source.steps)
     wants = {"steps": False, "step_weights": False, "epoch_weights": False, "validates": False, "tests": told_to is not None}

@@ -89,7 +89,7 @@ def test_weighted_metrics_count_the_weights_of_samples():
     # Without weights they are like all others.
     same(plimsoll.fit(make(), x, y, **QUIET), make().fit(x, y, **QUIET))
     wide = np.random.default_rng(6).uniform(0.1, 1, (N, 3)).astype(np.float32)
-    of = lambda: make("mse", ("mae", "mse", "huber", "binary_accuracy"), ("mae",))
+    of = lambda: make("mse", ("mae", "mse", "mean_squared_logarithmic_error", "binary_accuracy"), ("mae",))
     same(plimsoll.fit(of(), x, wide, sample_weight=weights, **QUIET), of().fit(x, wide, sample_weight=weights, **QUIET))
     # What is no mean of samples is named and not counted.
     import keras
@@ -97,6 +97,9 @@ def test_weighted_metrics_count_the_weights_of_samples():
     with pytest.warns(UserWarning, match="not counted: auc"):
         one_hot = np.eye(3, dtype=np.float32)[y]
         plimsoll.fit(make("categorical_crossentropy", (keras.metrics.AUC(name="auc"),), ()), x, one_hot, sample_weight=weights, **QUIET)
+    with pytest.warns(UserWarning, match="not counted: auc"):
+        model = make("categorical_crossentropy", (keras.metrics.AUC(name="auc"),), ())
+        plimsoll.evaluate(model, x, one_hot, sample_weight=weights, batch_size=BATCH, verbose=0)
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", "msle", "mape", "huber", "log_cosh", "poisson", "cosine_similarity", "kl_divergence"])

@@ -118,9 +118,14 @@ impl LiveModel {
         Ok(self.model.measured().map_err(raised)?.labelled)
     }
 
-    /// What the model was compiled with and is not followed here, in sentences.
-    fn notices(&self) -> PyResult<Vec<String>> {
-        let compiled = self.model.compiled().map_err(raised)?;
+    /// What the model was compiled with and is not followed here, in sentences; `weighted` where samples bring weights,
+    /// `trained` where it is to be trained and not only measured.
+    fn notices(&self, weighted: bool, trained: bool) -> PyResult<Vec<String>> {
+        let compiled = match trained {
+            true => self.model.compiled_with(weighted),
+            false => self.model.measured_with(weighted),
+        };
+        let compiled = compiled.map_err(raised)?;
         let others = compiled.other_metrics.iter().map(|metric| format!("a metric is not counted: {metric}"));
         Ok(others.chain(compiled.notices.clone()).collect())
     }
