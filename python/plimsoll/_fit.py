@@ -322,6 +322,7 @@ class _Told:
 
 def _tell_test(callbacks: Any, batches: int | None, logs: dict[str, float]) -> None:
     """Hands the batches of an evaluation on to Keras's callbacks: none yet, so many, or that it is over."""
+    logs = _gathered(logs)
     if batches is None:
         callbacks.on_test_end(logs)
     elif batches == 0:
