@@ -27,9 +27,6 @@ use std::sync::Arc;
 /// more searches.
 const SUBLEVEL: f64 = 1.0026;
 
-/// So many schedules of a level are packed beside each other: whether the one fits says whether the next is of interest.
-const PACKED_AT_ONCE: usize = 2;
-
 /// How many times the budget of its search a schedule may take, where state lives on the host: with more room, copies of it start
 /// earlier and end later, and so run beside more ops.
 const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
@@ -133,21 +130,14 @@ impl BudgetGrid {
                 self.search(level);
                 let top = self.unlimited_bytes();
                 let schedules = self.levels[level].as_mut().map_or(&mut [][..], |found| &mut found[..]);
-                let mut in_vain = false;
-                for k in (0..schedules.len()).rev() {
-                    // The first mostly fits; where it does not, the next ones hardly do, and two are packed beside each other.
-                    if in_vain {
-                        pack_ahead(&mut schedules[..=k], budget, best_ns, alignment);
-                    }
-                    let schedule = &mut schedules[k];
+                for (k, schedule) in schedules.iter_mut().enumerate().rev() {
                     // Of the step without replays the lowest packing counts, because that is what no budget means.
                     let fits = match level {
                         _ if schedule.ns >= best_ns => false,
                         0 => top <= budget,
-                        _ if schedule.budget.max(schedule.live) > budget => false,
                         _ => {
-                            in_vain = schedule.arena(alignment) > budget;
-                            !in_vain
+                            schedule.budget.max(schedule.live) <= budget
+                                && schedule.arena(alignment) <= budget
                         }
                     };
                     if fits {
@@ -277,21 +267,6 @@ impl BudgetGrid {
         }
         self.levels[level] = Some(schedules);
     }
-}
-
-/// Packs the last of `schedules`, if it may be the fastest within `budget`, and beside it the next ones that may be: what each takes does not
-/// depend on the others.
-fn pack_ahead(schedules: &mut [Schedule], budget: u64, best_ns: u64, alignment: u64) {
-    let may_be = |s: &Schedule| s.ns < best_ns && s.budget.max(s.live) <= budget && s.packed.is_none();
-    let width = PACKED_AT_ONCE.min(parallel::at_once());
-    if width < 2 || !schedules.last().is_some_and(may_be) {
-        return;
-    }
-    let next = schedules.iter_mut().rev().filter(|schedule| may_be(schedule)).take(width);
-    let pack = |schedule: &mut Schedule| {
-        schedule.arena(alignment);
-    };
-    parallel::each(next.map(|schedule| move || pack(schedule)).collect());
 }
 
 /// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.

@@ -83,7 +83,7 @@ fn joined<T>(threads: Vec<Busy<'_, T>>) -> impl Iterator<Item = T> {
 ///
 /// ```
 /// use plimsoll_plan::{Job, in_turn, on_all_cores};
-/// let jobs: Vec<Job<'_, u64>> = (1..=3).map(|n| Box::new(move || 10 * n) as Job<'_, u64>).collect();
+/// let jobs: Vec<Job<'_, u64>> = (1..=3u64).map(|n| Box::new(move || 10 * n) as Job<'_, u64>).collect();
 /// assert_eq!(on_all_cores(|| in_turn(jobs)), [10, 20, 30]);
 /// ```
 pub fn in_turn<T: Send>(jobs: Vec<Job<'_, T>>) -> Vec<T> {

@@ -70,7 +70,7 @@ pub struct StepPlanner {
 
 impl StepPlanner {
     /// Traces a step over a state and inputs of these types, on a device. The limit of the options is not looked at, but for
-    /// how much memory kernels may be timed in.
+    /// how much memory kernels may be timed in, and for what is worth searching ahead where there are cores for it.
     #[track_caller]
     pub fn new(
         options: &StepOptions,
