@@ -46,6 +46,7 @@ def main() -> int:
         elif call > asked.warm_up:
             most = max(most, resident())
         if call % max(asked.calls // 10, 1) == 0:
+            gc.collect()
             print(f"{call:6} calls  {resident() / 2**20:8.2f} MiB resident  {len(gc.get_objects()):7} objects  {time.monotonic() - began:6.0f} s", flush=True)
     gc.collect()
     grown = (resident() - first) / 2**20
