@@ -200,9 +200,7 @@ impl Tensor {
     }
 
     /// A pickle has its elements: it is read as a tensor on the same device.
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
         let (py, this) = (slf.py(), slf.get());
         let Some(device) = this.device() else {
             return Err(PyTypeError::new_err(
