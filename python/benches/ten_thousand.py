@@ -1,6 +1,6 @@
 """Calls plimsoll.fit ten thousand times in one process and looks at the resident set: it must stay flat to 1 MiB after a warm-up.
 
-usage: python python/benches/ten_thousand.py [--calls 10000] [--warm-up 500] [--most 1.0]
+usage: python python/benches/ten_thousand.py [--calls 10000] [--warm-up 2000] [--most 1.0]
 
 Needs Keras. Prints the resident set ten times on the way, and what of it is Python's own objects. Ends with status 1 where memory grew.
 """
@@ -22,7 +22,7 @@ def resident() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--warm-up", type=int, default=500)
+    parser.add_argument("--warm-up", type=int, default=2000)
     parser.add_argument("--most", type=float, default=1.0, help="MiB")
     asked = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -46,6 +46,7 @@ def main() -> int:
         elif call > asked.warm_up:
             most = max(most, resident())
         if call % max(asked.calls // 10, 1) == 0:
+            gc.collect()
             print(f"{call:6} calls  {resident() / 2**20:8.2f} MiB resident  {len(gc.get_objects()):7} objects  {time.monotonic() - began:6.0f} s", flush=True)
     gc.collect()
     grown = (resident() - first) / 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -11,8 +12,23 @@ from plimsoll import _native
 from plimsoll.errors import PlimsollError
 
 
-def _found(model: Any) -> dict[str, Any]:
-    """The variables of a model by path, as Keras's own writer names them. The optimizer's are not among them."""
+class _Entry:
+    """Takes the variables of one layer."""
+
+    def __init__(self, found: dict[str, Any], path: str) -> None:
+        self.found, self.path = found, f"{path}/vars" if path else "vars"
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.found[f"{self.path}/{key}"] = value
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@functools.cache
+def _writer() -> tuple[type, Any]:
+    """A store of Keras's that writes nothing down but where things would be, and the function that walks a model with it. Made once: a class is only
+    given back when Python looks for circles."""
     try:
         from keras.src.saving import saving_lib
 
@@ -24,25 +40,10 @@ def _found(model: Any) -> dict[str, Any]:
             f"Keras {keras.__version__} names the weights of its files in a way that is not known here; save the model and train "
             "the file with the plimsoll command"
         ) from error
-    found: dict[str, Any] = {}
-
-    class Entry:
-        """Takes the variables of one layer."""
-
-        def __init__(self, path: str) -> None:
-            self.path = f"{path}/vars" if path else "vars"
-
-        def __setitem__(self, key: str, value: Any) -> None:
-            found[f"{self.path}/{key}"] = value
-
-        def __bool__(self) -> bool:
-            return True
 
     class Paths(base):  # type: ignore[misc, valid-type]
-        """A store that writes nothing down but where things would be."""
-
         def __init__(self) -> None:
-            pass
+            self.found: dict[str, Any] = {}
 
         def __bool__(self) -> bool:
             return True
@@ -50,16 +51,23 @@ def _found(model: Any) -> dict[str, Any]:
         def __del__(self) -> None:
             pass
 
-        def make(self, path: str, metadata: Any = None) -> Entry:
-            return Entry(path)
+        def make(self, path: str, metadata: Any = None) -> _Entry:
+            return _Entry(self.found, path)
 
         def close(self) -> None:
             pass
 
+    return Paths, walk
+
+
+def _found(model: Any) -> dict[str, Any]:
+    """The variables of a model by path, as Keras's own writer names them. The optimizer's are not among them."""
+    kind, walk = _writer()
+    store = kind()
     # The optimizer copies its variables into a store; they are listed without that.
     visited = {id(own) for own in _optimizers(model)}
-    walk(model, weights_store=Paths(), assets_store=None, inner_path="", visited_saveables=visited)
-    return found
+    walk(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=visited)
+    return store.found
 
 
 def _optimizers(model: Any) -> list[Any]:

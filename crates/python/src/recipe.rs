@@ -201,7 +201,7 @@ pub fn schedule(name: &str, values: Named<'_>) -> PyResult<Schedule> {
         }
     };
     let warm_up = given.number("warm_up", 0.0)?;
-    if !(warm_up >= 0.0) {
+    if warm_up.is_nan() || warm_up < 0.0 {
         return Err(PyValueError::new_err(format!("warm_up is {warm_up}; it must be 0 or more")));
     }
     given.end()?;

@@ -194,7 +194,6 @@ impl Trainer {
                 exactness: exact.parse().map_err(plain)?,
                 precision: precision.parse().map_err(plain)?,
                 micro_batch,
-                ..MemoryRequest::default()
             };
             let mut engine = Engine::new(model, loss, optimizer)
                 .memory_request(&request)

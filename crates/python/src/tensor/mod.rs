@@ -36,6 +36,9 @@ type Result<T> = std::result::Result<T, Error>;
 #[pyclass(frozen, module = "plimsoll", name = "Tensor")]
 pub struct Tensor(pub Engine);
 
+/// What a tensor is made of again: an array, its type and its device.
+type Pickled<'py> = (Bound<'py, PyAny>, String, String);
+
 /// The device of a name, where tensors are made: of several that are the CPU, the one at hand, since tensors of two devices do not go together.
 fn device_for_tensors(name: &str) -> std::result::Result<Device, Failure> {
     let current = Device::current()?;
@@ -197,9 +200,7 @@ impl Tensor {
     }
 
     /// A pickle has its elements: it is read as a tensor on the same device.
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>, String, String))> {
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
         let (py, this) = (slf.py(), slf.get());
         let Some(device) = this.device() else {
             return Err(PyTypeError::new_err(
