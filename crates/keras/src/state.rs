@@ -81,7 +81,11 @@ impl KerasModel {
                     training.restore(UPDATES, &updates.to_ne_bytes())?;
                 }
                 // The rate is in the optimizer that was read: one that the caller changed stands.
-                Slot::Rate | Slot::OuterIterations | Slot::OuterRate | Slot::FixedRate(_) | Slot::Untouched => {}
+                Slot::Rate
+                | Slot::OuterIterations
+                | Slot::OuterRate
+                | Slot::FixedRate(_)
+                | Slot::Untouched => {}
                 Slot::FiniteSteps if types.contains_key(FINITE_STEPS) => {
                     let steps = self.read_integer(variable)? as f32;
                     training.restore(FINITE_STEPS, &steps.to_ne_bytes())?;
