@@ -96,7 +96,17 @@ case("Embedding", "mask into LSTM", masked(lambda x: L.LSTM(3)(x)))
 case("Embedding", "mask to the loss", masked(lambda x: x))
 case("Masking", "into GRU", lambda: compiled(keras.Sequential([keras.Input((4, 3)), L.Masking(0.0), L.GRU(3)]), numbers(1, SAMPLES, 4, 3) * (classes(2, 2, SAMPLES, 4, 1))))
 case("Masking", "to the loss", lambda: compiled(keras.Sequential([keras.Input((4, 3)), L.Masking(0.0), L.Dense(2)]), numbers(1, SAMPLES, 4, 3) * (classes(2, 2, SAMPLES, 4, 1))))
-settings("ReversibleEmbedding", (5,), {"input_dim": 10, "output_dim": 4}, {"input_dim": 10, "output_dim": 4, "tie_weights": False}, dtype="int32", data=classes(1, 10, SAMPLES, 5))
+settings("ReversibleEmbedding", (5,), {"input_dim": 10, "output_dim": 4}, dtype="int32", data=classes(1, 10, SAMPLES, 5))
+
+
+def both_ways(**config: Any) -> tuple[Any, Any, Any]:
+    words = keras.Input((5,), dtype="int32")
+    own = L.ReversibleEmbedding(10, 4, **config)
+    return compiled(keras.Model(words, own(L.Dense(4, activation="tanh")(own(words)), reverse=True)), classes(1, 10, SAMPLES, 5))
+
+
+case("ReversibleEmbedding", "both ways", lambda: both_ways())
+case("ReversibleEmbedding", "both ways, tie_weights=False, logit_soft_cap", lambda: both_ways(tie_weights=False, logit_soft_cap=2.0))
 
 settings("Activation", (6,), {"activation": "relu"}, {"activation": "softmax"}, {"activation": "gelu"})
 settings("ReLU", (6,), {}, {"max_value": 1.0}, {"negative_slope": 0.1}, {"threshold": 0.3}, {"max_value": 1.0, "negative_slope": 0.1, "threshold": 0.2})

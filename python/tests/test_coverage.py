@@ -23,7 +23,7 @@ EQUAL = [
     ("sparsemax", "of a layer"), ("where", "where constant"), ("einsum", "einsum"), ("take", "take one"), ("pad", "pad reflect"),
     ("Dense", "units=4, activation=LeakyReLU"), ("Dense", "units=4, kernel_regularizer=OrthogonalRegularizer"), ("CTC", "as it is"),
     ("Adafactor", "clip_threshold"), ("ScheduleFreeAdamW", "weight_decay"), ("MultiOptimizer", "as it is"), ("LossScaleOptimizer", "around Adam"),
-    ("SpectralNormalization", "layer=Dense, power_iterations=2"), ("ReversibleEmbedding", "input_dim=10, output_dim=4, tie_weights=False"),
+    ("SpectralNormalization", "layer=Dense, power_iterations=2"), ("ReversibleEmbedding", "both ways, tie_weights=False"),
     ("Pipeline", "as it is"), ("STFTSpectrogram", "mode=magnitude"), ("MelSpectrogram", "num_mel_bins"), ("Resizing", "height=12, width=12, pad"),
     ("RandomRotation", "factor=(0.07, 0.07), fill_mode=wrap"), ("RandomTranslation", "height_factor=(0.23"), ("RandomZoom", "height_factor=(0.13"),
     ("RandomSaturation", "factor=(0.7"), ("RandomSharpness", "factor=(0.9"), ("RandomPosterization", "factor=(3"), ("RandomGaussianBlur", "factor=(1.0"),

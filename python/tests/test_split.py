@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytestmark = pytest.mark.keras
-SAMPLES, STEPS, WIDTH, CLASSES = 96, 12, 64, 5
+SAMPLES, STEPS, WIDTH, CLASSES = 512, 12, 128, 5
 
 
 def _loss(kind: str):
@@ -32,7 +32,7 @@ def _model(kind: str):
     for _ in range(3):
         x = layers.Dense(WIDTH, activation="tanh")(x)
     model = keras.Model(words, layers.Dense(CLASSES, activation="softmax")(x))
-    model.compile(keras.optimizers.SGD(0.001 if kind == "sum" else 0.1), _loss(kind))
+    model.compile(keras.optimizers.SGD(0.00001 if kind == "sum" else 0.1), _loss(kind))
     return model
 
 
@@ -58,4 +58,4 @@ def test_only_a_mean_runs_in_pieces_at_the_least_limit_and_all_stay_equal_to_ker
     expected = theirs.fit(x, y, **given).history["loss"]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     for own, other in zip(ours.get_weights(), theirs.get_weights()):
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-4)

@@ -385,7 +385,7 @@ impl Cx<'_> {
     #[track_caller]
     pub(crate) fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let shape = shape.into();
-        let normed = self.pass.spectral.clone().filter(|(own, _)| own == name && self.is_training());
+        let normed = self.pass.spectral.clone().filter(|(own, _)| own == name);
         if !self.pass.trainable {
             let w = self.net.state(name, shape, init)?;
             return match normed {
@@ -412,6 +412,11 @@ impl Cx<'_> {
     fn divided(&mut self, name: &str, w: &Tensor, iterations: usize) -> Result<Tensor> {
         let w = self.pass.states.get(&self.full(name)).cloned().unwrap_or_else(|| w.clone());
         let last = w.shape().last().copied().unwrap_or(1);
+        if !self.is_training() {
+            // It stays as it is, and so does what the iterations go on from.
+            self.state("vector_u", [1, last], Init::Constant(0.0))?;
+            return Ok(w);
+        }
         let rows = w.ty().elements() / last.max(1);
         let matrix = w.reshape([rows, last])?.stop_gradient()?;
         let old = self.state("vector_u", [1, last], Init::Constant(0.0))?;

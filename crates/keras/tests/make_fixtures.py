@@ -713,6 +713,11 @@ def added():
     case("held", held(), random(6, 5), random(6, 2), o.Adam(0.02, gradient_accumulation_steps=3), l.MeanSquaredError(reduction="sum"))
     labels = np.eye(2, dtype="float32")[classes(6, 2)]
     case("focal", small("focal"), random(6, 5), labels, o.Muon(0.02), l.CategoricalFocalCrossentropy(from_logits=True, gamma=1.5), warm=2)
+    normed = layers.SpectralNormalization(layers.Dense(6, activation="tanh"), power_iterations=2, name="normed")
+    case("spectral", keras.Sequential([layers.Input((5,)), layers.Dense(4), normed, layers.Dense(2)]), random(6, 5), random(6, 2), o.Adafactor(0.05), "mse", warm=2)
+    case("free", small("free"), random(6, 5), labels, o.ScheduleFreeAdamW(0.02, warmup_steps=4), "mse", warm=2)
+    spoken = keras.Sequential([layers.Input((6, 5)), layers.Dense(4)])
+    case("spelled", spoken, random(5, 6, 5), np.array([[1, 1, 0], [2, 3, 1], [3, 0, 0], [1, 2, 0], [2, 2, 0]], "int64"), o.SGD(0.1), l.CTC())
     case("overlap", small("overlap"), random(6, 5), labels, o.Adam(0.02), l.Dice(), warm=2)
 
 

@@ -74,6 +74,9 @@ agree! {
     cells_and_averages_of_weights_agree: "cells" "cells.keras";
     a_mask_that_reaches_the_loss_agrees: "hidden" "hidden.keras";
     constraints_and_penalties_of_outputs_agree: "held" "held.keras";
+    a_kernel_that_is_divided_by_its_largest_singular_value_agrees_under_adafactor: "spectral" "spectral.keras";
+    an_optimizer_without_a_schedule_agrees: "free" "free.keras";
+    sequences_that_spell_their_labels_agree: "spelled" "spelled.keras";
     a_focal_loss_and_muon_agree: "focal" "focal.keras";
     an_overlap_agrees: "overlap" "overlap.keras";
 }

@@ -62,10 +62,6 @@ pub(crate) const TABLE: Table = &[
             };
             let dtype = cx.dtype();
             if !args.flag(1, "reverse")? {
-                if !is_tied {
-                    // It is there, though nobody may ever come back.
-                    cx.master("reverse_embeddings", [width, rows], init)?;
-                }
                 let x = if x.dtype().is_index() { x.clone() } else { x.cast(DType::I64)? };
                 if masked {
                     let zero = x.full_like(Type::new(x.dtype(), []), 0.0)?;
