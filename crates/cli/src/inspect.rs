@@ -52,9 +52,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 fn of_file(file: &Path) -> Result<Inspection, Failure> {
     let name = file.display();
     if file.is_dir() {
-        return Err(Failure(format!(
-            "{name} is a folder and no run; name a run, or a .keras, .h5 or .weights.h5 file"
-        )));
+        return Err(Failure(format!("{name} is a folder; name a run, or a .keras, .h5 or .weights.h5 file")));
     }
     if !file.exists() && !request::is_keras(&name.to_string()) {
         return Err(Failure(format!("there is no model and no file {name}; {}", model_setup::help())));

@@ -184,15 +184,15 @@ impl KerasModel {
                 return Err(Error::variables(&binding.layer, why));
             }
         }
-        let idle = self.bindings.iter().filter(|b| b.kind == WeightKind::Idle).count();
-        if self.params.len() + idle != self.bindings.len() {
-            let known: HashSet<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
-            let missing =
-                self.bindings.iter().find(|b| b.kind != WeightKind::Idle && !known.contains(b.name.as_str()));
-            let name = missing.map_or("", |b| b.name.as_str());
-            return Err(Error::variables(name, "the file holds this weight, but its layer is never called"));
+        let known: HashSet<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
+        // A weight may stand in the file twice: a wrapper lists one of the layer inside it again.
+        let is_missing = |b: &&Binding| b.kind != WeightKind::Idle && !known.contains(b.name.as_str());
+        match self.bindings.iter().find(is_missing) {
+            Some(Binding { name, .. }) => {
+                Err(Error::variables(name, "the file holds this weight, but its layer is never called"))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(crate) fn binding(&self, param: &str) -> Result<&Binding> {

@@ -193,10 +193,11 @@ fn labels_are_those_of_outputs_with_a_loss_or_a_metric() {
 }
 
 #[test]
-fn metrics_that_are_not_known_are_named() {
+fn a_score_for_every_class_is_a_metric_for_each() {
     let compiled = KerasModel::open(fixture("unknown_metric.keras")).unwrap().compiled().unwrap();
-    assert_eq!(compiled.metrics.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["mae", "precision_1"]);
-    assert_eq!(compiled.other_metrics, ["f1_score"]);
+    let names: Vec<&str> = compiled.metrics.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["mae", "f1_score[0]", "f1_score[1]", "precision_1"]);
+    assert!(compiled.other_metrics.is_empty());
 }
 
 #[test]

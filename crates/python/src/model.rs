@@ -15,6 +15,9 @@ use crate::array::{Array, element};
 use crate::call;
 use crate::errors::{Failure, plain};
 
+/// An output: its name, its shape for one sample, and whether its labels are numbers of classes.
+type Described = (String, Vec<Option<usize>>, bool);
+
 /// What Python gives and takes of a model's variables: `read(path)` an array, `write(path, dtype, shape, bytes)`.
 struct Variables(Py<PyAny>);
 
@@ -94,7 +97,7 @@ impl LiveModel {
 
     /// Of each output its name, its shape for one sample, and whether its labels are numbers of classes; the last only where the model
     /// was compiled. Where labels have a length of their own, the first axis is open.
-    fn outputs(&self) -> PyResult<Vec<(String, Vec<Option<usize>>, bool)>> {
+    fn outputs(&self) -> PyResult<Vec<Described>> {
         let (classes, spelled) = match self.model.is_compiled() {
             true => (
                 self.model.labels_are_classes().map_err(raised)?,

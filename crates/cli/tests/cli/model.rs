@@ -184,12 +184,13 @@ fn losses_and_metrics_are_named_by_output_and_what_is_missing_is_said() {
     let other = fixture("unknown_metric.keras");
     let folder = named_data(&scratch, "other", "unknown_metric.npz", &[("x", "x0"), ("y", "t0")]);
     let run = crate::common::plimsoll()
-        .args(["evaluate", other.to_str().unwrap(), "--data", &folder])
+        .args(["evaluate", other.to_str().unwrap(), "--data", &folder, "--json"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&run.stderr).into_owned();
-    // A score for every class is more than one number; the precision of one class is one.
-    assert!(run.status.success() && said.contains("f1_score") && !said.contains("precision_1"), "{said}");
+    let (said, told) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    // A score for every class is a number for each; the precision of one class is one.
+    let names = ["\"f1_score[0]\"", "\"f1_score[1]\"", "\"precision_1\""];
+    assert!(run.status.success() && names.iter().all(|name| said.contains(name)), "{said}{told}");
 }
 
 #[test]
