@@ -29,6 +29,8 @@ EQUAL = [
     ("RandomSaturation", "factor=(0.7"), ("RandomSharpness", "factor=(0.9"), ("RandomPosterization", "factor=(3"), ("RandomGaussianBlur", "factor=(1.0"),
     ("RandomContrast", "factor=(0.3"), ("MixUp", "as it is"), ("Equalization", "as it is"), ("Precision", "thresholds=["), ("F1Score", "average=None"),
 ]
+# Keras itself computes these otherwise on TensorFlow than on PyTorch, which the table is made with.
+ONLY_TORCH = {"ScheduleFreeAdamW", "RandomRotation"}
 REFUSED = [("Hashing", "integers", "Hashing"), ("LSTM", "stateful", "stateful"), ("Dense", "units=4, lora_rank", "lora_rank")]
 
 
@@ -48,6 +50,10 @@ def found(name: str, label: str):
 
 @pytest.mark.parametrize(("name", "label"), EQUAL)
 def test_what_is_in_the_table_as_equal_is_equal(name: str, label: str) -> None:
+    import keras
+
+    if name in ONLY_TORCH and keras.backend.backend() != "torch":
+        pytest.skip("Keras's backends differ in it; it is held against the one on PyTorch")
     case = found(name, label)
     from case import attempt
 
