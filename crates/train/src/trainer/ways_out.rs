@@ -8,7 +8,7 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Model, Net, Optimizer, Recipe, Training};
-use plimsoll_run::{Device, Error as RunError, Job, Precision, Remedy, in_turn};
+use plimsoll_run::{Device, Error as RunError, Job, Precision, Remedy};
 
 use super::Trainer;
 use super::pipelines::Share;
@@ -58,7 +58,10 @@ impl Trainer {
             look(format!("--precision {}", precision.name()), change, precision, self.optimizer.clone());
         }
         looked_at.extend(more);
-        ways.extend(in_turn(looked_at).into_iter().flatten().filter(|way| way.least < least));
+        // One after the other, each on all cores: a step counts the tensors that exist when it is traced, and those of a step that is
+        // traced meanwhile would be among them.
+        let found = looked_at.into_iter().filter_map(|look| look());
+        ways.extend(found.filter(|way| way.least < least));
         Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, ways })
     }
 
