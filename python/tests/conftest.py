@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 import tempfile
 
@@ -12,6 +13,9 @@ import pytest
 # The machine's own cache of kernel times is not for tests.
 os.environ.setdefault("PLIMSOLL_CACHE", tempfile.mkdtemp(prefix="plimsoll-python-tests-"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# A shell lets programs in the background ignore Ctrl-C; the tests of it want it heard.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if not any("on_a_card" in word for word in sys.argv):
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
