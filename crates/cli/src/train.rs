@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// The memory limit of the demo: a little above its least, so that it shows what a limit does. A debug build is itself larger.
-const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "34MiB" } else { "28MiB" };
+const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "34MiB" } else { "30MiB" };
 
 /// Trains.
 pub fn run(args: &Args) -> Result<(), Stop> {
