@@ -70,6 +70,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
 fn settings(args: &Args) -> Result<(Config, Session), Stop> {
     if let Some(run) = args.what.as_deref().filter(|what| Folder::of_run(Path::new(what)).is_some()) {
+        let run = run.trim_end_matches('/');
         return Err(Stop::Usage(format!(
             "{run} is the folder of a run; plimsoll train --resume --out {run} goes on with it, plimsoll train {run}/config.toml begins another like it"
         )));

@@ -131,10 +131,13 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
     let mut problem = None;
     match &opened {
         Ok(model) => {
-            let of = |b: &crate::bind::Binding| (b.kind, b.trained);
+            // A weight that a wrapper lists again, before the layer's own, is one weight: the first place is a copy.
+            let own: HashMap<&str, &str> =
+                model.bindings.iter().map(|b| (b.name.as_str(), b.path.as_str())).collect();
             names.extend(model.bindings.iter().map(|b| {
-                let (kind, trained) = of(b);
-                (b.path.as_str(), (b.name.as_str(), kind, trained))
+                let is_copy = own.get(b.name.as_str()) != Some(&b.path.as_str());
+                let kind = if is_copy { WeightKind::Idle } else { b.kind };
+                (b.path.as_str(), (b.name.as_str(), kind, b.trained))
             }));
             shapes = model.layer_outputs()?;
         }

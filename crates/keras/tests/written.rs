@@ -288,6 +288,9 @@ fn a_file_is_described_also_where_it_cannot_be_trained() {
     let conv = found.layers.iter().find(|layer| layer.class == "Conv2D").unwrap();
     assert_eq!((conv.dtype.as_deref(), conv.variables[0].element), (Some("float64"), "f64"));
     assert_eq!((found.model.inputs[0].as_str(), found.model.problem), ("f64[1, 6, 5, 2]", None));
+    // The kernel stands in the file twice, and is one: Keras counts 74 parameters, 68 of them trained.
+    let found = inspect(fixture("spectral.keras")).unwrap().elements;
+    assert_eq!((found.trained, found.frozen, found.statistics, found.other), (68, 0, 6, 24));
     let found = inspect(fixture("refused_lambda.keras")).unwrap();
     assert!(found.model.problem.unwrap().contains("Lambda"));
     assert_eq!(inspect(fixture("other.weights.h5")).unwrap().kind, "weights");
