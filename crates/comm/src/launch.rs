@@ -26,6 +26,11 @@ pub enum Launch {
 }
 
 impl Launch {
+    /// As a rank that meets the others at an address, `host:port`, where rank 0 listens, and waits so long for them.
+    pub fn tcp(rank: usize, ranks: usize, address: String, patience: Duration) -> Launch {
+        Launch::Tcp(Meeting { rank, ranks, address, patience })
+    }
+
     /// How this process was started, by variables of its environment: those of Open MPI and MPICH (`OMPI_COMM_WORLD_RANK`, `PMIX_RANK`, `PMI_RANK`), of `torchrun`
     /// (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), of Slurm (`SLURM_PROCID`, `SLURM_NTASKS`); `PLIMSOLL_RANKS=one|mpi|tcp` overrides
     /// which of these counts.
@@ -76,9 +81,17 @@ impl Launch {
 /// The others cannot be reached; the error says what is missing.
 pub fn connect(patience: Duration, timeout: Duration) -> Result<Ranks> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    match Launch::of(variable, patience)? {
+    connect_as(&Launch::of(variable, patience)?, timeout)
+}
+
+/// Connects this process to others, however it was started.
+///
+/// # Errors
+/// As of [`connect`].
+pub fn connect_as(launch: &Launch, timeout: Duration) -> Result<Ranks> {
+    match launch {
         Launch::Mpi => mpi::start(timeout),
-        Launch::Tcp(meeting) => tcp::join(&meeting, timeout),
+        Launch::Tcp(meeting) => tcp::join(meeting, timeout),
         Launch::One => match local::ranks(1, timeout).pop() {
             Some(rank) => Ok(rank),
             None => Err(CommError::Start("a world of one has no rank".into())),

@@ -3,15 +3,20 @@
 
 use plimsoll_cpu::Cpu;
 use plimsoll_cpu::isa::Isa;
-use plimsoll_graph::DType;
 use plimsoll_graph::example::{Dice, Example};
+use plimsoll_graph::{DType, Op};
 use plimsoll_testing::reference::{Bench, Lent, check, check_bits, chosen, examples_of, run};
 
 fn check_on(isa: Isa, example: &Example, dice: &mut Dice, computed_in: DType) {
     let values = example.fill(dice);
     let on = |cpu: &Cpu, share: bool| run(&Bench { backend: cpu, take: Lent::host }, example, &values, share);
     let single = Cpu::with_isa(1, isa);
-    let one = check(&Bench { backend: &single, take: Lent::host }, example, &values, computed_in, 1.0);
+    // The gradients of logits are rounded on their way into the second product, which in 16-bit types wants both sides alike.
+    let slack = match example.op {
+        Op::LinearCrossEntropyGrad(_) if computed_in.bytes() == 2 => 3.0,
+        _ => 1.0,
+    };
+    let one = check(&Bench { backend: &single, take: Lent::host }, example, &values, computed_in, slack);
     for (threads, share) in [(2, false), (3, false), (1, true), (2, true)] {
         let many = on(&Cpu::with_isa(threads, isa), share);
         check_bits(example, &one, &many, &format!("on {threads} threads, in place: {share}"));

@@ -9,6 +9,7 @@ use crate::engine::{Engine, State};
 use crate::error::{Error, Result};
 use crate::ring::{Free, Full};
 use crate::sample::{Number, Sample};
+use crate::share::BatchShare;
 
 /// Samples in one block of memory for each field. Dropping it gives the memory back to the pipeline.
 pub struct Batch {
@@ -17,6 +18,9 @@ pub struct Batch {
     pub(crate) random: Option<Unwritten>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) samples: usize,
+    /// The row of its first sample, and which samples of the whole batch it has.
+    pub(crate) first_row: usize,
+    pub(crate) share: BatchShare,
     /// The first extents of the fields, padded to the longest where they vary.
     pub(crate) extents: SmallVec<[usize; 4]>,
     pub(crate) epoch: u64,
@@ -45,7 +49,8 @@ pub struct Field<'a> {
     pub dtype: DType,
     /// Its extents, samples first.
     pub shape: SmallVec<[usize; 5]>,
-    /// Its elements, row after row, beginning at a multiple of 64 bytes.
+    /// Its elements, row after row, beginning at a multiple of 64 bytes where it has all rows of the whole batch, and of the size of an element
+    /// where ranks share that.
     pub bytes: &'a [u8],
 }
 
@@ -66,11 +71,16 @@ impl Batch {
         self.samples
     }
 
+    /// Which samples of the whole batch it has: all, unless ranks share it ([`Dataset::shared`](crate::Dataset::shared)).
+    pub fn share(&self) -> BatchShare {
+        self.share
+    }
+
     /// The number of each sample in its source, whatever shuffles, filters and skipped errors did: what
     /// [`Dataset::sample_name`](crate::Dataset::sample_name) takes.
     pub fn numbers(&self) -> &[u64] {
         match (&self.full, &self.random) {
-            (Some(full), _) => &full.numbers()[..self.samples],
+            (Some(full), _) => &full.numbers()[self.first_row..self.first_row + self.samples],
             (None, Some(random)) => &random.numbers,
             (None, None) => &[],
         }
@@ -104,8 +114,9 @@ impl Batch {
         let full = self.written()?;
         let spec = full.spec().get(index)?;
         let (dtype, shape) = self.field_type(index)?;
-        let bytes = self.samples * self.extents[index] * spec.inner_bytes();
-        Some(Field { name: &spec.name, dtype, shape, bytes: &full.bytes(index)[..bytes] })
+        let row = self.extents[index] * spec.inner_bytes();
+        let rows = self.first_row * row..(self.first_row + self.samples) * row;
+        Some(Field { name: &spec.name, dtype, shape, bytes: &full.bytes(index)[rows] })
     }
 
     /// The type of a field's elements, and its extents, samples first.
@@ -159,7 +170,7 @@ impl Batch {
     /// Shows one sample as it was before it was padded.
     pub(crate) fn with_sample(&self, row: usize, see: impl FnOnce(&Sample<'_>)) {
         let Some(full) = self.written() else { return };
-        let (spec, lens) = (full.spec(), full.lens());
+        let (spec, lens, row) = (full.spec(), full.lens(), self.first_row + row);
         let lens = &lens[row * spec.len()..(row + 1) * spec.len()];
         let bytes = spec.iter().enumerate().map(|(index, field)| {
             let padded = self.extents[index] * field.inner_bytes();
@@ -171,7 +182,8 @@ impl Batch {
     /// The lengths of a field in the samples, before they were padded.
     pub fn lengths(&self, field: usize) -> impl Iterator<Item = usize> {
         let (lens, fields) = (self.written().map_or(&[][..], Full::lens), self.len());
-        (0..self.samples).filter_map(move |row| lens.get(row * fields + field).map(|&len| len as usize))
+        (self.first_row..self.first_row + self.samples)
+            .filter_map(move |row| lens.get(row * fields + field).map(|&len| len as usize))
     }
 }
 

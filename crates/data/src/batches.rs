@@ -15,6 +15,7 @@ use crate::engine::{Engine, Filling};
 use crate::error::{Error, Result};
 use crate::position::Position;
 use crate::sample_reader::{Cursor, caught};
+use crate::share::BatchShare;
 use smallvec::SmallVec;
 
 /// How long nobody looks again whether there is a batch, unless somebody says so.
@@ -131,11 +132,17 @@ impl Batches {
         let bytes: usize = recipe.spec.iter().map(|field| field.bytes() * batch.rows).sum();
         let (elements, bytes, busy) = (batch.rows as u64, bytes as u64, began.elapsed());
         self.engine.counters[recipe.steps.len() + 1].add(Sum { elements, bytes, busy, waiting: waited });
+        // What was read whole is cut here; else there are the rank's own rows and no others.
+        let whole = if recipe.is_cut() { batch.whole } else { batch.rows };
+        let share = BatchShare::of(recipe.share, whole);
+        let rows = if recipe.is_cut() { 0..batch.rows } else { share.rows() };
         Ok(Batch {
             full: Some(full),
             random: None,
             engine: self.engine.clone(),
-            samples: batch.rows,
+            samples: rows.len(),
+            first_row: rows.start,
+            share,
             extents,
             epoch: batch.epoch,
             last: batch.last,
@@ -160,12 +167,16 @@ impl Batches {
         let sum = Sum { elements: samples, bytes: samples * bytes as u64, ..Sum::default() };
         self.engine.counters.iter().for_each(|counter| counter.add(sum));
         self.delivered = end;
-        let numbers = (0..samples).map(|row| at(row).1).collect();
+        let share = BatchShare::of(recipe.share, samples as usize);
+        let rows = share.rows();
+        let numbers = rows.clone().map(|row| at(row as u64).1).collect();
         Some(Batch {
             full: None,
             random: Some(Unwritten::new(numbers)),
             engine: self.engine.clone(),
-            samples: samples as usize,
+            samples: rows.len(),
+            first_row: 0,
+            share,
             extents: recipe.spec.iter().map(|field| field.first()).collect(),
             epoch: at(0).0,
             last,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
+use plimsoll_graph::ops::Rank;
 
 use crate::batches::Batches;
 use crate::engine::Engine;
@@ -52,6 +53,8 @@ pub struct Dataset {
     pub(crate) keeps_first: bool,
     /// The part that the source is by name.
     pub(crate) part: Option<Split>,
+    /// The rank whose samples of every batch are wanted, where they are not all.
+    share: Option<Rank>,
 }
 
 impl Dataset {
@@ -123,6 +126,7 @@ impl Dataset {
             classes: None,
             keeps_first: true,
             part: None,
+            share: None,
         }
     }
 
@@ -334,6 +338,29 @@ impl Dataset {
         self
     }
 
+    /// One rank's share of every batch, of several that train together: which samples make a batch, and in which order batches come, does
+    /// not depend on how many ranks there are, and neither does a [`Position`]. What a filter, a stream or a step over batches needs all
+    /// of is read by every rank; else each reads its own samples alone.
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_graph::ops::Rank;
+    ///
+    /// let data = Dataset::columns([Column::memory("x", (0..7i64).collect::<Vec<_>>(), [])?])?.batch(4);
+    /// let second = data.shared(Rank { rank: 1, ranks: 2 });
+    /// let batches: Vec<_> = second.batches()?.collect::<Result<_, _>>()?;
+    /// assert_eq!(batches[0].field(0).unwrap().get::<i64>()?, [2, 3]);
+    /// // Of the last three, the first rank has two.
+    /// assert_eq!(batches[1].field(0).unwrap().get::<i64>()?, [6]);
+    /// assert_eq!((batches[1].share().first, batches[1].share().whole), (2, 3));
+    /// # Ok::<(), plimsoll_data::Error>(())
+    /// ```
+    #[must_use]
+    pub fn shared(mut self, rank: Rank) -> Dataset {
+        self.share = (rank.ranks > 1).then_some(rank);
+        self
+    }
+
     /// Whether batches are random numbers that whoever takes them writes: nothing is gained by taking one ahead.
     pub fn is_random(&self) -> Result<bool> {
         Ok(self.recipe()?.random().is_some())
@@ -447,7 +474,8 @@ impl Dataset {
     }
 
     pub(crate) fn recipe(&self) -> Result<Recipe> {
-        Recipe::new(&self.input, &self.stages, self.on_error)
+        let recipe = Recipe::new(&self.input, &self.stages, self.on_error)?;
+        Ok(Recipe { share: self.share, ..recipe })
     }
 
     fn limits(&self, recipe: &Recipe) -> Result<Limits> {

@@ -80,6 +80,9 @@ pub(crate) struct Filling {
     pub opener: Opener,
     pub rows: usize,
     pub target: usize,
+    /// Samples of the whole batch, and which of them its first row is: others where a rank reads its own alone.
+    pub whole: usize,
+    pub skipped: usize,
     pub pending: usize,
     /// Where the pipeline stood when its last row was written. It is closed once it is known what follows, because
     /// only then is it known whether it is the last of its pass.
@@ -104,6 +107,8 @@ impl Filling {
             opener: slot.open(),
             rows,
             target,
+            whole: target,
+            skipped: 0,
             pending,
             full: None,
             closed,
@@ -244,7 +249,7 @@ impl Engine {
         state.free.pop().or_else(|| {
             (state.buffers < state.buffers_target).then(|| {
                 state.buffers += 1;
-                Free::new(&self.recipe.spec, self.recipe.batch)
+                Free::new(&self.recipe.spec, self.recipe.rows())
             })
         })
     }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use plimsoll_graph::ops::Rank;
+
 use crate::batch_map::BatchStep;
 use crate::error::{Error, Result};
 use crate::order::{Move, Order};
@@ -99,6 +101,8 @@ pub(crate) struct Recipe {
     pub stage_bytes: Vec<u64>,
     /// Tells this recipe from others, as far as it can be told.
     pub fingerprint: u64,
+    /// The rank whose samples of every batch are wanted, where they are not all. It changes nothing of what batches are made of.
+    pub share: Option<Rank>,
 }
 
 fn stage_error(what: &str) -> Error {
@@ -218,6 +222,7 @@ impl Recipe {
             mixed,
             stage_bytes,
             fingerprint: 0,
+            share: None,
         };
         recipe.fingerprint = recipe.fingerprint();
         Ok(recipe)
@@ -243,7 +248,7 @@ impl Recipe {
             source: self.input.held(),
             window,
             worker: STACK as u64 + scratch + staging + rows,
-            batch: buffer_bytes(&self.spec, self.batch),
+            batch: buffer_bytes(&self.spec, self.rows()),
             least_batches: if self.staged && self.drop_remainder { 2 } else { 1 },
         }
     }

@@ -82,24 +82,22 @@ pub(crate) struct Stages {
 
 impl Stages {
     /// The specs of the rows that are needed: none where the source writes straight into the batch.
-    fn specs(first: &Arc<[FieldSpec]>, steps: &[Step], stream: bool) -> Vec<Arc<[FieldSpec]>> {
+    fn specs(first: &Arc<[FieldSpec]>, steps: &[Step]) -> Vec<Arc<[FieldSpec]>> {
         let changes = steps.iter().filter_map(Step::spec);
         let mut specs: Vec<_> = std::iter::once(first).chain(changes).cloned().collect();
-        if specs.len() > 1 || !stream {
-            specs.pop();
-        }
+        specs.pop();
         specs
     }
 
     pub fn bytes(first: &Arc<[FieldSpec]>, steps: &[Step], stream: bool, records: usize) -> u64 {
-        let specs = Stages::specs(first, steps, stream);
+        let specs = Stages::specs(first, steps);
         let rows = |index| if index == 0 && stream { records } else { 1 };
         specs.iter().enumerate().map(|(index, spec)| Rows::bytes_for(spec, rows(index))).sum()
     }
 
     /// For a stream the first stage has `records` rows, which are read in one go.
     pub fn new(first: &Arc<[FieldSpec]>, steps: &[Step], stream: bool, records: usize) -> Stages {
-        let specs = Stages::specs(first, steps, stream);
+        let specs = Stages::specs(first, steps);
         let rows = |index| if index == 0 && stream { records } else { 1 };
         let rows = specs.iter().enumerate().map(|(index, spec)| Rows::new(spec, rows(index))).collect();
         Stages { specs, rows, scratch: Scratch::default() }
@@ -163,11 +161,6 @@ impl Stages {
                 return Ok(false);
             }
             sum.elements += 1;
-        }
-        // A stream without a step that changes fields still lies in the first stage.
-        if now < self.rows.len() {
-            let sample = self.rows[now].row(&self.specs[now], row_of(now));
-            out.copy_from(&sample);
         }
         Ok(true)
     }

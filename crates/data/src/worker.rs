@@ -152,19 +152,24 @@ impl Engine {
         }
         if !is_open {
             let slot = self.take_buffer(state)?;
-            let target = left.map_or(recipe.batch as u64, |left| left.min(recipe.batch as u64)) as usize;
+            let whole = left.map_or(recipe.batch as u64, |left| left.min(recipe.batch as u64)) as usize;
+            let rows = recipe.rows_of(whole);
             feed.cursor.batches += 1;
-            state.batches.push_back(Filling::new(slot, target, 0, start));
+            let filling = Filling::new(slot, rows.len(), 0, start);
+            state.batches.push_back(Filling { whole, skipped: rows.start, ..filling });
         }
         let number = state.base + state.batches.len() as u64 - 1;
         let batch = state.batches.back_mut()?;
         let count = recipe.chunk.min(batch.target - batch.rows);
         let chunk = batch.opener.chunk(count);
+        let first = batch.start.position + (batch.skipped + batch.rows) as u64;
+        let start = Cursor { position: first, ..start };
         batch.rows += count;
         batch.pending += 1;
         feed.cursor.position += count as u64;
         let fills = batch.rows == batch.target;
         if fills {
+            feed.cursor.position = batch.start.position + batch.whole as u64;
             batch.closed = true;
             batch.last = recipe.is_limit(feed.cursor.batches);
             if recipe.pass_ends(feed.cursor) {
@@ -184,8 +189,13 @@ impl Engine {
         local.origins.clear();
         let mut failed = None;
         while local.origins.len() < claim.count {
-            let Some(mut row) = local.stages.first(local.origins.len()) else { break };
-            match chain.next(&mut row) {
+            let at = local.origins.len();
+            let next = match local.stages.first(at) {
+                Some(mut row) => chain.next(&mut row),
+                // No step changes its fields, so it can be written where it belongs.
+                None => chain.next(&mut claim.chunk.row(at)),
+            };
+            match next {
                 Ok(Some(origin)) => local.origins.push(origin),
                 Ok(None) => break,
                 Err(error) => {

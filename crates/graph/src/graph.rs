@@ -137,6 +137,12 @@ impl Graph {
         Ok(outputs)
     }
 
+    /// The token of the last exchange with other ranks, where there is one.
+    pub(crate) fn last_token(&self) -> Option<ValueId> {
+        let last = self.nodes.iter().rev().find(|node| node.op.is_exchange())?;
+        last.outputs.get(1).copied()
+    }
+
     /// Names the values that leave the graph.
     pub fn set_outputs(&mut self, outputs: Vec<ValueId>) {
         self.outputs = outputs;

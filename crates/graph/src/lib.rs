@@ -12,6 +12,7 @@ mod dtype;
 pub mod eight_bit;
 mod scalar;
 mod shape;
+mod shard;
 mod site;
 
 mod error;
@@ -41,10 +42,11 @@ pub use ops::custom;
 pub use ops::{AttentionOps, GradientOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, EightBitOps, EinsumOps, GatherOps, GridSampleOps, IndexPutOps, LossOps, NormOps,
-    ReorderOps, SoftmaxOps, SortOps, UniqueOps, VolumeOps,
+    CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, GatherOps, GridSampleOps, IndexPutOps,
+    LinearCrossEntropyOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps, UniqueOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};
+pub use shard::shard;
 pub use site::{At, Site};
 pub use trace::{Sym, Trace};

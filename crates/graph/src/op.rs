@@ -318,6 +318,10 @@ macro_rules! with_ops {
                 DenseCrossEntropy,
                 /// dx = dloss (softmax(x) Σ t - t).
                 DenseCrossEntropyGrad,
+                /// loss = log Σ exp(l) - `l[label]` a sample where l = x wᵀ, and log Σ exp(l); never all of l at once.
+                LinearCrossEntropy,
+                /// dx and dw of a linear layer with cross-entropy.
+                LinearCrossEntropyGrad,
             }
             "norm" {
                 /// y = γ (x - mean) / √(var + ε) + β over the last axes, and mean, rstd.
@@ -376,6 +380,10 @@ macro_rules! with_ops {
             "optimizer" {
                 /// A step of Adam, momentum or Lion over state of one byte a number, with a scale a block of 256.
                 EightBitUpdate,
+            }
+            "ranks" {
+                /// y = values that all ranks exchange: their sum or the largest, for all or a shard for each; the shards of all; or one rank's.
+                Exchange,
             }
             "custom" {
                 /// What a user's own kernel computes.
@@ -454,6 +462,12 @@ impl Op {
     /// Whether output 0 is input 0 under another shape.
     pub fn is_view(&self) -> bool {
         self.rule().is_view()
+    }
+
+    /// Whether it exchanges values with other ranks: it runs once where it stands, in the same order on all of them, and is never
+    /// run again to have its result a second time.
+    pub fn is_exchange(&self) -> bool {
+        matches!(self, Op::Exchange(_))
     }
 
     /// Work and traffic for given operands.

@@ -53,8 +53,12 @@ impl Trace {
         if inputs.iter().any(|s| !s.trace.same(self)) {
             return Err(Error::ForeignValue { op: op.name(), site });
         }
-        let ids: SmallVec<[ValueId; 4]> = inputs.iter().map(|s| s.id).collect();
+        let mut ids: SmallVec<[ValueId; 4]> = inputs.iter().map(|s| s.id).collect();
         let mut graph = self.lock();
+        // Exchanges keep their order by the token of the one before.
+        if op.is_exchange() && ids.len() == 1 {
+            ids.extend(graph.last_token());
+        }
         let outputs = graph.push(op, &ids, site)?;
         let sym = |&id: &ValueId| Sym { trace: self.clone(), id, ty: graph.ty(id).clone() };
         Ok(outputs.iter().map(sym).collect())

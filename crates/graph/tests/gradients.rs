@@ -21,6 +21,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "ArgSort",
     "OneHot",
     "AttentionGrad",
+    "LinearCrossEntropyGrad",
     "LstmGrad",
     "GruGrad",
     "Uniform",
@@ -29,7 +30,8 @@ const WITHOUT_GRADIENT: &[&str] = &[
 ];
 
 /// Ops whose outputs from this one on are kept for their gradient alone, which gives none for them.
-const SAVED_OUTPUTS: &[(&str, usize)] = &[("Attention", 1), ("Lstm", 3), ("Gru", 2)];
+const SAVED_OUTPUTS: &[(&str, usize)] =
+    &[("Attention", 1), ("LinearCrossEntropy", 1), ("Lstm", 3), ("Gru", 2)];
 
 /// Inputs that an op's gradient takes as constant and says so.
 const CONSTANT_INPUTS: &[(&str, usize)] = &[("Attention", 3), ("StopGradient", 0), ("OwnGradient", 0)];

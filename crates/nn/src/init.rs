@@ -22,6 +22,8 @@ pub enum Init {
     TruncatedNormal(f64),
     /// Orthonormal rows or columns, whichever are fewer, times this gain. All axes but the last count as rows.
     Orthogonal(f64),
+    /// What a file says: it is never drawn. Of a value that is not trained, checkpoints hold no copy.
+    Given,
 }
 
 /// A standard normal loses this much of its deviation when it is cut at twice that.
@@ -79,6 +81,11 @@ impl Init {
             Init::Orthogonal(gain) => {
                 let normal = key.random_normal(wide.clone(), stream(name), 0.0, 1.0)?;
                 Tensor::from_f64(&orthogonal(&normal.to_f64()?, &wide, gain), wide)?
+            }
+            Init::Given => {
+                return Err(crate::error::refuse(format!(
+                    "draws {name}, whose values come from a file; load them"
+                )));
             }
         };
         drawn.cast(ty.dtype)

@@ -30,6 +30,7 @@ mod weighting;
 
 mod training;
 
+pub mod blocks;
 pub mod zoo;
 
 pub use confusion::{Auc, Curve, Summation};

@@ -25,6 +25,13 @@ pub struct Param {
     pub trained: bool,
 }
 
+impl Param {
+    /// Whether its values are those of a file and stay so: whoever keeps a training need not keep them.
+    pub fn is_given(&self) -> bool {
+        !self.trained && self.init == Init::Given
+    }
+}
+
 /// The context in which a model's function runs. Layers are its methods: each opens a scope of the given name for its
 /// parameters.
 ///
@@ -261,10 +268,24 @@ impl Net {
         if wanted { Ok(Some(self.param("bias", [units], init)?)) } else { Ok(None) }
     }
 
+    /// A value that nobody moves, in the type in which it is kept: a weight of a pretrained model, say. It comes from a file
+    /// ([`Init::Given`]), and has no gradient, no state of an optimizer, no copy in another type and none in checkpoints.
+    #[track_caller]
+    pub fn frozen(&mut self, name: &str, ty: Type) -> Result<Tensor> {
+        self.get(name, ty, Init::Given, false)
+    }
+
     /// A value, f32 or f64 as parameters are, that a layer keeps from step to step by itself ([`Net::update`]).
     #[track_caller]
     pub fn state(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         self.get(name, Type::new(self.master_dtype(), shape), init, false)
+    }
+
+    /// A value of any type that comes from elsewhere: a parameter of an imported model, which the optimizer moves where it is `trained`,
+    /// or a buffer that the model keeps by itself ([`Net::update`]). Its value is given before a step runs; `init` is what it is until then.
+    #[track_caller]
+    pub fn given(&mut self, name: &str, ty: Type, init: Init, trained: bool) -> Result<Tensor> {
+        self.get(name, ty, init, trained)
     }
 
     /// Sets what [`Net::state`] of that name will give in the next step. Of a parameter, sets the value that the optimizer moves in this
@@ -393,7 +414,8 @@ impl Net {
         Ok(value)
     }
 
-    fn path_of(&self, name: &str) -> String {
+    /// The path of something of this name here.
+    pub fn path_of(&self, name: &str) -> String {
         let mut path = self.path.join("/");
         if !path.is_empty() {
             path.push('/');

@@ -2,6 +2,7 @@
 
 mod computation;
 mod layout;
+mod ranks;
 mod recipe;
 
 pub use recipe::{Clip, Recipe};
@@ -11,14 +12,15 @@ use std::sync::Arc;
 use plimsoll_device::{Bytes, Ledger};
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Kind, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor, record,
+    Device, Kind, MeasuredStep, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor,
+    record,
 };
 use smallvec::SmallVec;
 
 use crate::error::refuse;
 use crate::{Model, Net, Param};
 use computation::Computation;
-use layout::{Layout, Start};
+use layout::{Layout, OF_RANKS, Share, Start};
 
 /// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
 const LATER: Bytes = Bytes::mib(64);
@@ -67,6 +69,8 @@ pub struct Training {
     normed: bool,
     /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
     starts: Vec<Start>,
+    /// Where it stands which samples of a batch are this rank's, where ranks share one.
+    share: Option<Share>,
 }
 
 impl Training {
@@ -111,12 +115,12 @@ impl Training {
         StepPlanner::new(&options, &Device::current()?, state, &types, move |pass| step.train(pass))
     }
 
-    /// A memory limit that is enough for a step of this model, found sooner than the least: see [`StepPlanner::enough`].
+    /// A step of this model, to be asked for a memory limit that is enough, which is found sooner than the least: see [`MeasuredStep`].
     #[track_caller]
-    pub fn enough(model: impl Model + 'static, recipe: Recipe) -> Result<Bytes> {
+    pub fn measured(model: impl Model + 'static, recipe: Recipe) -> Result<MeasuredStep> {
         let (options, types) = (recipe.options(), recipe.types());
         let (state, step) = untrained(model, recipe)?;
-        StepPlanner::enough(&options, &Device::current()?, state, &types, move |pass| step.train(pass))
+        StepPlanner::measured(&options, &Device::current()?, state, &types, move |pass| step.train(pass))
     }
 
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
@@ -182,13 +186,13 @@ impl Training {
 
     /// A training over a step, with an evaluation and a prediction beside it.
     fn over<M: Model + 'static>(mut step: Step, model: Arc<Computation<M>>, starts: Vec<Start>) -> Training {
-        let (rate, scaled) = (model.layout.rate, model.layout.scale.is_some());
+        let (rate, scaled, share) = (model.layout.rate, model.layout.scale.is_some(), model.layout.share);
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, n_metrics, scaled, normed, starts }
+        Training { step, params, rate, n_metrics, scaled, normed, starts, share }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -230,12 +234,14 @@ impl Training {
         }
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
+        let share = layout.share;
         let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
         let more = || beside(&kept, &for_state, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
+        self.share = share;
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -307,6 +313,21 @@ impl Training {
         self.step.set_state(self.rate, &rate.to_ne_bytes())
     }
 
+    /// Says which samples of the whole batch the steps that follow are given, where several ranks share one ([`Recipe::rank`]): those from
+    /// `first` on, so many of `whole`. A rank that has none is given any one sample, which counts for nothing.
+    ///
+    /// # Errors
+    /// No ranks share the batch.
+    #[track_caller]
+    pub fn set_share(&mut self, first: usize, samples: usize, whole: usize) -> Result<()> {
+        let Some(share) = self.share else {
+            return Err(refuse("is told its share of a batch, which no ranks share"));
+        };
+        let of_batch = samples as f64 / whole.max(1) as f64;
+        self.step.set_state(share.of_batch, &of_batch.to_ne_bytes())?;
+        self.step.set_state(share.first, &(first as i64).to_ne_bytes())
+    }
+
     /// Plans anew for another memory limit; weights and everything else that is trained stay as they are.
     ///
     /// # Errors
@@ -338,9 +359,10 @@ impl Training {
     }
 
     /// Everything that is kept from step to step, by name: parameters, statistics, the optimizer's state, counters and the
-    /// random state. With [`Training::restore`], what a checkpoint holds.
+    /// random state. With [`Training::restore`], what a checkpoint holds: the same on every number of ranks.
     pub fn state(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.step.names().iter().map(|(name, _)| name.as_str()).zip(self.step.state())
+        let all = self.step.names().iter().map(|(name, _)| name.as_str()).zip(self.step.state());
+        all.filter(|(name, _)| !name.starts_with(OF_RANKS))
     }
 
     /// Sets one part of the state from its bytes, as [`Tensor::to_bytes`] gives them.
@@ -349,6 +371,11 @@ impl Training {
         let at = self.step.names().iter().position(|(known, _)| known == name);
         let at = at.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
         self.step.set_state(at, bytes)
+    }
+
+    /// What a step exchanges with other ranks, in order: see [`Step::exchanges`].
+    pub fn exchanges(&self) -> Vec<String> {
+        self.step.exchanges()
     }
 
     /// The number of trained elements.

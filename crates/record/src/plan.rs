@@ -43,6 +43,8 @@ pub struct Plan {
     pub program_bytes: u64,
     /// Input pipelines.
     pub pipeline_bytes: u64,
+    /// The connection to other ranks.
+    pub rank_bytes: u64,
     /// A batch, and what a step gives back.
     pub input_bytes: u64,
     /// Predicted milliseconds a step.

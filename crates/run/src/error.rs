@@ -2,7 +2,7 @@
 
 use plimsoll_device::backend::{Fault, Unsupported};
 use plimsoll_device::{Bytes, NoAllocator, OutOfMemory, ReserveError};
-use plimsoll_graph::{DType, Shape, Site, Type};
+use plimsoll_graph::{DType, Op, Shape, Site, Type};
 
 use crate::memory::{FixedMemory, HostInfeasible, Refusal, Remedy};
 
@@ -106,6 +106,9 @@ pub enum Error {
         /// The line that made the op.
         site: Site,
     },
+    /// An exchange with other ranks failed: one has ended, hangs, or does something else. What a step had changed by then is changed.
+    #[error("{0}")]
+    Ranks(Fault),
 
     /// A device of no known kind was named.
     #[error("there is no device '{0}'; name cpu, cuda (the first card), or cuda:1 and so on")]
@@ -202,6 +205,13 @@ pub enum Error {
     /// The engine broke a rule of its own.
     #[error("internal error, please report it: {0}")]
     Internal(String),
+}
+
+impl Error {
+    /// What the kernel of an op refused, or why ranks could not exchange values.
+    pub(crate) fn of_kernel(op: &Op, fault: Fault, site: Site) -> Error {
+        if op.is_exchange() { Error::Ranks(fault) } else { Error::Fault { fault, site } }
+    }
 }
 
 impl From<plimsoll_graph::Error> for Error {

@@ -41,7 +41,8 @@ mod timeline;
 mod execute;
 
 pub use choose::{
-    Frontier, FrontierPoint, PROGRAM, PlanFigures, StepPlan, StepPlanner, host_program, undominated,
+    Frontier, FrontierPoint, MeasuredStep, PROGRAM, PlanFigures, StepPlan, StepPlanner, host_program,
+    undominated,
 };
 pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey, Traffic};
 pub use error::{Error, Result};

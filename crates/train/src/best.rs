@@ -88,6 +88,9 @@ impl Trainer {
         }
         let (epoch, step) = (event.epoch, event.step);
         self.progress.best = Some(BestEpoch { metric: metric.clone(), value, epoch, step });
+        if !self.is_first()? {
+            return Ok(());
+        }
         let checkpoint = Checkpoint::new(self.progress.clone(), self.terms.clone(), &self.callbacks);
         let Some(training) = &self.training else { return Ok(()) };
         let path = Checkpoints::new(&best.folder).keep(1).save(&checkpoint, training)?;
@@ -104,9 +107,13 @@ impl Trainer {
         if known.step == self.progress.step {
             return Ok(());
         }
+        if !self.is_first()? {
+            return self.take_parameters_of_first();
+        }
         let path = checkpoint_of(&best.folder, known.step)?;
         let Some(training) = &mut self.training else { return Ok(()) };
         Checkpoint::read(&path)?.restore_weights(&path, training)?;
+        self.take_parameters_of_first()?;
         self.tell(&Notice::Restored { step: known.step, epoch: known.epoch, path })
     }
 }

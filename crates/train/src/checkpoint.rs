@@ -223,7 +223,7 @@ impl Checkpoint {
             let state = unfinished.join(STATE);
             let file = std::fs::File::create(&state).map_err(Error::file(&state))?;
             let mut out = Checksummed::new(std::io::BufWriter::with_capacity(1 << 16, file));
-            save_tensors(&mut out, training.state(), &state)?;
+            save_tensors(&mut out, kept(training), &state)?;
             let json = unfinished.join(JSON);
             let checkpoint = Checkpoint { files: vec![out.sum(STATE)], ..self.clone() };
             let text = serde_json::to_vec_pretty(&checkpoint).map_err(|e| unwritten(&json, e))?;
@@ -344,6 +344,12 @@ pub(crate) fn save_tensors<'a>(
     out.flush().map_err(Error::file(path))
 }
 
+/// The state of a training but for parameters whose values are those of a file and stay so.
+fn kept(training: &Training) -> impl Iterator<Item = (&str, &plimsoll_run::Tensor)> {
+    let is_given = |i: usize| training.params().get(i).is_some_and(plimsoll_nn::Param::is_given);
+    training.state().enumerate().filter(move |(i, _)| !is_given(*i)).map(|(_, part)| part)
+}
+
 /// Reads tensors of a safetensors file into a training. With `all`, the file must hold exactly its state; else the
 /// parameters are read, and whatever else it holds is not looked at. What does not fit is refused before anything is read.
 pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> Result<()> {
@@ -355,9 +361,10 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
         },
         why => unfit(path, why),
     })?;
-    let n = if all { usize::MAX } else { training.params().len() };
+    let given = training.params().iter().filter(|param| param.is_given()).count();
+    let n = if all { usize::MAX } else { training.params().len() - given };
     let wanted: Vec<(String, plimsoll_graph::Type)> =
-        training.state().take(n).map(|(name, tensor)| (name.to_string(), tensor.ty().clone())).collect();
+        kept(training).take(n).map(|(name, tensor)| (name.to_string(), tensor.ty().clone())).collect();
     for (name, ty) in &wanted {
         let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;
         if tensor.element != Element::from(ty.dtype) || tensor.shape[..] != ty.shape[..] {

@@ -1,6 +1,7 @@
 //! Using a model: evaluation over data, and predictions that leave batch by batch.
 
 use plimsoll_data::Dataset;
+use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_nn::Measure;
 use plimsoll_run::Tensor;
@@ -75,8 +76,12 @@ impl Trainer {
                 Asked::Stopped => return Ok(None),
                 _ => break,
             };
+            let n = batch.share().samples;
+            if n == 0 {
+                // Another rank has all of it.
+                continue;
+            }
             let staged = self.staging.stage(&batch, fields)?;
-            let n = batch.samples();
             drop(batch);
             let Some(training) = &mut self.training else { break };
             let outcome = training.evaluate(&borrowed(staged))?;
@@ -90,6 +95,7 @@ impl Trainer {
             let event = Evaluating::Batch { done, loss: sum / samples as f64, counted };
             self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&event))?;
         }
+        (sum, samples) = self.sum_over_ranks(sum, samples, &mut totals)?;
         if samples == 0 {
             return Err(no_samples(what));
         }
@@ -99,6 +105,31 @@ impl Trainer {
         let event = Evaluating::Ended(&found);
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&event))?;
         Ok(Some(found))
+    }
+
+    /// What all ranks found, each on its own samples.
+    fn sum_over_ranks(&self, sum: f64, samples: u64, totals: &mut [Vec<f64>]) -> Result<(f64, u64)> {
+        if self.ranks()?.is_none() {
+            return Ok((sum, samples));
+        }
+        // A rank without a sample does not know how many sums a metric has.
+        let mut lengths: Vec<f64> = totals.iter().map(|total| total.len() as f64).collect();
+        let mut has = [f64::from(u8::from(samples > 0))];
+        self.over_ranks(&mut has)?;
+        self.over_ranks(&mut lengths)?;
+        let mut all = vec![sum, samples as f64];
+        for (total, length) in totals.iter_mut().zip(&lengths) {
+            total.resize((length / has[0].max(1.0)) as usize, 0.0);
+            all.extend(total.iter());
+        }
+        self.over_ranks(&mut all)?;
+        let mut rest = &all[2..];
+        for total in totals.iter_mut() {
+            let (own, others) = rest.split_at(total.len());
+            total.copy_from_slice(own);
+            rest = others;
+        }
+        Ok((all[0], all[1] as u64))
     }
 
     /// What the model makes of data, handed on batch by batch, so that nothing piles up. Labels in the data are not read.
@@ -113,7 +144,8 @@ impl Trainer {
     ) -> Result<u64> {
         let device = self.pinned()?;
         device.scope(|| {
-            let data = self.usable(data, Values::Drawn)?;
+            // Whoever predicts wants all of it, on every rank that asks.
+            let data = self.usable(data, Values::Drawn)?.shared(Rank::ONLY);
             if data.samples()? == Some(0) {
                 return Err(no_samples("the data to predict on"));
             }

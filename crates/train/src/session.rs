@@ -17,6 +17,7 @@ use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
 use crate::live::LiveModel;
+use crate::ranks::is_of_ranks;
 use crate::stop::Ended;
 use crate::trainer::{Epochs, Trainer};
 
@@ -64,6 +65,10 @@ impl Trainer {
                 Ok(history)
             }
             Err(error) => {
+                // None waits for this rank.
+                if let Some(ranks) = device.ranks() {
+                    ranks.stop(&error.to_string());
+                }
                 let ended = self.ended.insert(Ended::Failed { why: error.to_string() });
                 for callback in &mut self.callbacks {
                     // What went wrong first is what is told.
@@ -134,6 +139,7 @@ impl Trainer {
             }
             _ => data.batches()?,
         };
+        self.agree(&terms, epochs)?;
         self.terms = Some(terms);
         self.announce(&data, epochs)?;
         let watch = batches.watch();
@@ -167,7 +173,7 @@ impl Trainer {
         history: &mut History,
     ) -> Result<Ended> {
         while self.progress.epoch < epochs {
-            if self.wants_to_stop() {
+            if self.any_wants_to_stop().map_err(|error| self.stopped(error))? {
                 return self.stop_here(run);
             }
             let event = match self.epoch(batches, run) {
@@ -227,7 +233,15 @@ impl Trainer {
                 Verdict::Rate(factor) => self.progress.rate_factor *= factor,
             }
         }
-        Ok(stop)
+        // Callbacks that judge may be the first rank's alone.
+        let [stops, rate_factor] =
+            self.as_first([f64::from(u8::from(stop.is_some())), self.progress.rate_factor])?;
+        self.progress.rate_factor = rate_factor;
+        match (stops > 0.0, stop) {
+            (true, None) => Ok(Some("the first rank wants to".into())),
+            (true, why) => Ok(why),
+            (false, _) => Ok(None),
+        }
     }
 
     fn announce(&mut self, data: &Dataset, epochs: u64) -> Result<()> {
@@ -280,6 +294,8 @@ impl Trainer {
     /// the state before it. A device that failed for good takes its state with it; then the last checkpoint is named.
     fn stopped(&mut self, error: Error) -> Error {
         let step = self.progress.step;
+        // Where ranks failed in the middle of a step, some of its state is new and some is old.
+        self.is_device_lost |= is_of_ranks(&error);
         if let Ok(Some(checkpoint)) = self.save_checkpoint() {
             return Error::Stopped { step, cause: Box::new(error), checkpoint };
         }

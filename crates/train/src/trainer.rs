@@ -14,6 +14,7 @@ mod weights;
 
 pub use batch_sizes::{BatchSizes, SizedPlan};
 pub(crate) use planning::{Values, check_rate};
+pub use ways_out::{MeasuredTraining, Way};
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! Turns messages between ranks into a communicator: calls that move along together, deadlines, and failures that every rank hears of.
+//!
+//! What ranks tell each other beside calls is in `notices`, how they wait in `waiting`.
 
 mod notices;
 mod waiting;

@@ -1,6 +1,7 @@
 //! Every call on every backend against a plain reference, and every fault as an error that names a rank.
 
 mod calls;
+mod cards;
 mod copies;
 mod faults;
 mod meetings;

@@ -7,10 +7,12 @@ use crate::Cpu;
 
 mod cumulative;
 mod eight_bit;
+mod exchange;
 mod gather;
 mod grid_sample;
 mod index_put;
 mod lanes;
+mod linear_cross_entropy;
 mod loss;
 mod norm;
 mod reorder;

@@ -14,11 +14,13 @@ mod cumulative;
 mod custom;
 mod eight_bit;
 mod element;
+mod exchange;
 mod fold;
 mod gather;
 mod grid_sample;
 mod index_put;
 mod layout;
+mod linear_cross_entropy;
 mod loss;
 mod matmul;
 mod norm;
@@ -36,7 +38,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 32] = [
+pub(crate) const SOURCES: [&str; 33] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -53,6 +55,7 @@ pub(crate) const SOURCES: [&str; 32] = [
     include_str!("index_put.cu"),
     include_str!("iota.cu"),
     include_str!("layout.cu"),
+    include_str!("linear_cross_entropy.cu"),
     include_str!("loss.cu"),
     include_str!("matmul.cu"),
     include_str!("norm.cu"),

@@ -62,7 +62,8 @@ pub fn cut(graph: &Graph, frame: &Frame, weight: f64) -> Result<Cut> {
         }
     };
     for (node, _) in graph.nodes().iter().zip(&parts.once).filter(|(_, once)| **once) {
-        node.inputs.iter().for_each(|&v| cross(v, weight));
+        let is_total = matches!(&node.op, Op::Exchange(exchange) if exchange.is_total);
+        node.inputs.iter().for_each(|&v| cross(v, if is_total { 1.0 } else { weight }));
     }
     let (means, totals) = graph.outputs().split_at(graph.outputs().len() - frame.totals);
     means[frame.state..].iter().for_each(|&v| cross(v, weight));

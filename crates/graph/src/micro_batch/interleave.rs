@@ -210,8 +210,9 @@ impl<'a> Interleaving<'a> {
         let whole = self.whole;
         let node = &whole.nodes()[i];
         let (mut inputs, mut stage) = (Vec::new(), 0);
+        let is_total = matches!(&node.op, Op::Exchange(exchange) if exchange.is_total);
         for &v in &node.inputs {
-            let value = self.sum(v, true)?;
+            let value = self.sum(v, !is_total)?;
             stage = stage.max(value.stage);
             inputs.extend(value.one);
         }

@@ -30,7 +30,9 @@ impl Parts {
         for node in graph.nodes() {
             let any = |flags: &[bool]| node.inputs.iter().any(|v| flags[v.index()]);
             let batch = any(&on_batch);
-            let after = (batch && node.phase == Phase::Backward) || any(&after_backward);
+            // What ranks exchange is exchanged once a step, of the whole batch.
+            let begins = node.phase == Phase::Backward || node.op.is_exchange();
+            let after = (batch && begins) || any(&after_backward);
             for v in &node.outputs {
                 on_batch[v.index()] = batch;
                 after_backward[v.index()] = after;

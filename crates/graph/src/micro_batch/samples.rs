@@ -73,6 +73,13 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
             }
             continue;
         }
+        if node.op.is_exchange() && !parts.once[i] {
+            return Splits::Not(format!(
+                "{} exchanges values of the whole batch ({})",
+                name(node),
+                node.site
+            ));
+        }
         // The update is not part of a pass.
         if of_gradient || parts.once[i] || !averaged[i] {
             continue;

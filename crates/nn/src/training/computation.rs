@@ -5,6 +5,7 @@ use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
 use super::layout::Layout;
+use super::ranks::Shared;
 use super::{Clip, Recipe};
 use crate::error::refuse;
 use crate::optim::clip_by_plain_norm;
@@ -55,7 +56,9 @@ impl<M: Model + 'static> Computation<M> {
         for w in &wrt {
             tape.watch(w)?;
         }
-        let key = Tensor::concat(&[&state[layout.key], pass.first], 0)?;
+        let shared = Shared::of(recipe, layout, state);
+        let first = shared.as_ref().map(|shared| shared.first(pass.first)).transpose()?;
+        let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
         let mut net =
             Net::bound(params, &state[..params.len()], true).precision(recipe.request.precision).key(key);
         let outputs = model.forward(&mut net, inputs)?;
@@ -77,6 +80,14 @@ impl<M: Model + 'static> Computation<M> {
                 None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
             }
         }
+        // From here on everything is of all ranks' samples, and the same on all of them.
+        let (mut loss, mut totals, mut updates) = (loss, totals, net.updates());
+        if let Some(shared) = &shared {
+            loss = shared.mean(&loss)?;
+            grads = shared.gradients(&grads)?;
+            updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
+            totals = totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?;
+        }
         let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
         let mut norm = None;
         match recipe.clip {
@@ -96,7 +107,6 @@ impl<M: Model + 'static> Computation<M> {
         let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
         // What layers set themselves; of a parameter that moves, it is where it moves from.
-        let mut updates = net.updates();
         for ((i, slots), grad) in moved.into_iter().zip(&grads) {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);

@@ -7,6 +7,9 @@ use super::Recipe;
 use crate::Param;
 use crate::scale::LossScale;
 
+/// What names of the state begin with that only say which samples a rank has: set before every step, and in no checkpoint.
+pub(super) const OF_RANKS: &str = "ranks.";
+
 /// Where things are in a step's state: parameters, the slots of each trained one, then single values.
 pub(super) struct Layout {
     pub(super) trained: Vec<usize>,
@@ -18,6 +21,17 @@ pub(super) struct Layout {
     pub(super) key: usize,
     pub(super) rate: usize,
     pub(super) scale: Option<LossScale>,
+    /// Where several ranks share a batch: which part of it is this rank's.
+    pub(super) share: Option<Share>,
+}
+
+/// Where it stands in the state which samples of a batch a rank has.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    /// Their share of the batch.
+    pub(super) of_batch: usize,
+    /// The position in the batch of the first.
+    pub(super) first: usize,
 }
 
 /// What a part of the state starts with.
@@ -56,7 +70,16 @@ impl Layout {
             good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
             patience: recipe.optimizer.patience(),
         });
-        (Layout { trained, slots, count, key, rate, scale }, kept)
+        let (ranks, first) = (recipe.rank.ranks, Type::new(DType::I64, [1]));
+        let share = (ranks > 1).then(|| Share {
+            of_batch: keep(
+                format!("{OF_RANKS}share"),
+                Type::new(DType::F64, []),
+                Start::Value(1.0 / ranks as f64),
+            ),
+            first: keep(format!("{OF_RANKS}first"), first, Start::Value(0.0)),
+        });
+        (Layout { trained, slots, count, key, rate, scale, share }, kept)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
+use plimsoll_graph::ops::Rank;
 use plimsoll_run::{MemoryRequest, StepOptions};
 
 use crate::{Loss, Measure, Optimizer, softmax_cross_entropy};
@@ -44,6 +45,8 @@ pub struct Recipe {
     pub ahead: bool,
     /// How many lengths sequences are padded to: each is a shape of batches, for which a step is planned and kept.
     pub lengths: usize,
+    /// Which rank trains, and how many train together: each on its share of every batch, all with the same state.
+    pub rank: Rank,
 }
 
 impl Clip {
@@ -73,6 +76,7 @@ impl Recipe {
             host_beside: Bytes::ZERO,
             ahead: false,
             lengths: 1,
+            rank: Rank::ONLY,
         }
     }
 
@@ -94,6 +98,7 @@ impl Recipe {
             host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.request.precision.needs_loss_scale(),
+            shared: self.rank.ranks > 1,
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),
         }

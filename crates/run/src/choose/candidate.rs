@@ -165,7 +165,10 @@ impl StepToPlan {
         let outputs = cut.update.outputs().len() - cut.updated.len();
         let replaces: Vec<Option<usize>> =
             cut.updated.iter().map(|&i| Some(i)).chain((0..outputs).map(|_| None)).collect();
-        let roles = Roles { replaces: &replaces, extent: Extent::Update, ..Roles::default() };
+        // The loss is a sum of the passes; or where ranks exchange theirs, the update makes it.
+        let loss = cut.outputs.first().copied().filter(|_| self.guarded);
+        let guard = matches!(loss, Some(None)).then_some(cut.updated.len());
+        let roles = Roles { replaces: &replaces, guard, extent: Extent::Update, ..Roles::default() };
         let graph = self.plannable(&cut.update, roles, first_sum, placement)?;
         let sums = cut.sums.iter().map(|ty| padded(ty.bytes()));
         let fixed = !self.step.device.backend().is_host();
@@ -173,7 +176,7 @@ impl StepToPlan {
         let kept = cut.passed.iter().map(|&i| padded(self.step.state[i].ty.bytes()));
         let first = fixed.then(|| padded(size_of::<i64>()));
         let extra = sums.chain(rows).chain(kept).chain(first).chain([placement.device]).sum();
-        let guard = cut.outputs.first().copied().flatten().filter(|_| self.guarded);
+        let guard = loss.flatten();
         let Cut { sums, passed, updated, .. } = cut;
         Ok(Candidate {
             passes,

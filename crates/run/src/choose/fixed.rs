@@ -17,7 +17,7 @@ use crate::memory::FixedMemory;
 
 /// What the program is declared to take of the host: code, stacks, tables, what planning leaves behind. Most of it is pages of
 /// code, of which a build with assertions has more. The one figure for it: whoever needs it asks here.
-pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 24 } else { 20 });
+pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 32 } else { 22 });
 /// Pages that will be touched and are not yet, once a step is planned and its kernels are timed: stacks, the books of the allocator.
 const RESERVE: Bytes = Bytes::mib(1);
 /// The same before that, where the program is measured: planning and timing touch code too.
@@ -61,11 +61,14 @@ impl FixedMemory {
         let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
         if let Some(own) = own(device) {
             let program = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
-            return FixedMemory { program, tensors, inputs: staged, reserved: Bytes::ZERO };
+            let inputs = staged;
+            return FixedMemory { program, tensors, inputs, ..FixedMemory::NOTHING };
         }
         process::release_unused_heap();
-        let known = tensors + if started { beside } else { Bytes::ZERO };
-        FixedMemory { program: program(known), tensors, inputs: staged, reserved: beside }
+        // Ranks are connected before anything is planned.
+        let ranks = device.ranks().map_or(Bytes::ZERO, |peers| peers.own_bytes());
+        let known = tensors + ranks + if started { beside } else { Bytes::ZERO };
+        FixedMemory { program: program(known), tensors, inputs: staged, reserved: beside, ranks }
     }
 
     /// Counts so much for what stands beside a step that has not begun, instead of what was counted for it.
@@ -81,7 +84,8 @@ impl FixedMemory {
             // Half of the reserve is for what is loaded while plans are made, half for what the first steps load.
             return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
         }
-        let known = device.memory_info().current + if started { self.reserved } else { Bytes::ZERO };
+        let started = if started { self.reserved } else { Bytes::ZERO };
+        let known = device.memory_info().current + self.ranks + started;
         let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
         own + RESERVE <= self.program
     }
@@ -120,6 +124,10 @@ fn host_figure(own: Bytes, libraries: Bytes) -> Bytes {
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
     static MEASURED: AtomicU64 = AtomicU64::new(0);
+    if cfg!(test) {
+        // Tests share a process: what is resident is mostly what others of them hold at the moment.
+        return PROGRAM;
+    }
     let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
     let (figure, measured) = declared(own, Bytes(MEASURED.load(Ordering::Relaxed)));
     if let Some(measured) = measured {

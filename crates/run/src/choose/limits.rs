@@ -137,6 +137,12 @@ impl StepToPlan {
         }
         let mut account = self.account(&outputs);
         let said = self.step.splits(&whole)?;
+        if self.options.shared
+            && let Splits::Not(why) = self.step.shares()?
+        {
+            let why = format!("ranks cannot share it, since {why}");
+            return Err(Error::Split { why, site: self.step.site });
+        }
         let needed = exactness_of(&said);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let (here, split, mut specs) = self.specs(&whole, allowed)?;
@@ -206,17 +212,23 @@ impl StepToPlan {
         graph.outputs()[self.step.state.len()..].iter().map(|&v| graph.ty(v).clone()).collect()
     }
 
-    /// A memory limit that is enough: see [`StepPlanner::enough`](super::StepPlanner::enough).
-    pub(super) fn enough(&self) -> Result<Bytes> {
+    /// What the process takes beside the arena, counted now: constants that the step makes are there while it is traced, and no others
+    /// may be.
+    pub(super) fn elsewhere(&self) -> Result<Bytes> {
+        let whole = self.step.trace(self.step.batch)?;
+        Ok(self.account(&self.results(&whole.graph)).total())
+    }
+
+    /// A memory limit that is enough where the process takes so much elsewhere: see [`MeasuredStep::enough`](super::MeasuredStep::enough).
+    pub(super) fn enough(&self, elsewhere: Bytes) -> Result<Bytes> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
-        let outputs = self.results(&whole.graph);
         let needed = exactness_of(&self.step.splits(&whole)?);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
         let ops = self.whole(&whole, &placement)?.ops();
         let floor = self.smallest(allowed, &placement)?.floor();
-        Ok(self.account(&outputs).total() + whole_pages(device, floor.max(planning(device, ops))))
+        Ok(elsewhere + whole_pages(device, floor.max(planning(device, ops))))
     }
 
     /// What the process takes beside the arena.

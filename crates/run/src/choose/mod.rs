@@ -68,6 +68,22 @@ pub struct StepPlanner {
     start: Instant,
 }
 
+/// A step that is yet to be searched, with what the process takes beside it. That is counted with the tensors that exist and the memory
+/// that the process has, so that a step is measured while nobody traces or searches another; searching several beside each other then
+/// finds what searching each alone does.
+pub struct MeasuredStep {
+    subject: StepToPlan,
+    elsewhere: Bytes,
+}
+
+impl MeasuredStep {
+    /// A memory limit that is enough for the step, found without looking at every candidate: with the smallest micro-batches where they
+    /// are allowed, else whole. [`StepPlanner::floor`] is no higher.
+    pub fn enough(&self) -> Result<Bytes> {
+        self.subject.enough(self.elsewhere)
+    }
+}
+
 impl StepPlanner {
     /// Traces a step over a state and inputs of these types, on a device. The limit of the options is not looked at, but for
     /// how much memory kernels may be timed in, and for what is worth searching ahead where there are cores for it.
@@ -102,18 +118,18 @@ impl StepPlanner {
         Ok(StepPlanner { subject: Arc::new(subject), limits, first, others: None, start })
     }
 
-    /// A memory limit that is enough for a step, found without looking at every candidate: with the smallest micro-batches where they are
-    /// allowed, else whole. [`StepPlanner::floor`] is no higher.
+    /// A step with what the process takes beside it, counted now, to be asked how much memory is enough for it.
     #[track_caller]
-    pub fn enough(
+    pub fn measured(
         options: &StepOptions,
         device: &Device,
         state: Vec<StateSpec>,
         inputs: &[Type],
         body: impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static,
-    ) -> Result<Bytes> {
+    ) -> Result<MeasuredStep> {
         let (site, present) = (Site::here(), Present::default());
-        StepToPlan::new(device, options, state, inputs, Arc::new(body), present, site)?.enough()
+        let subject = StepToPlan::new(device, options, state, inputs, Arc::new(body), present, site)?;
+        Ok(MeasuredStep { elsewhere: subject.elsewhere()?, subject })
     }
 
     /// The least memory limit for which there is a plan, at the exactness that was allowed.
@@ -137,7 +153,7 @@ impl StepPlanner {
     /// that was, with what was said of it then ([`PlanFigures::outside`]).
     pub fn set_outside(&mut self, outside: Bytes) {
         let account = &mut self.limits.account;
-        let rest = account.tensors + account.inputs + account.reserved;
+        let rest = account.tensors + account.inputs + account.reserved + account.ranks;
         account.program = outside.saturating_sub(rest);
         // Less than this process's own tensors and batches is no account of theirs: only the sum counts then.
         if account.total() > outside {

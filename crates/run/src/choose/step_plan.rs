@@ -186,6 +186,7 @@ impl StepPlan {
             state += padded(part.ty.bytes());
             add(part.kind, padded(part.ty.bytes()));
         }
+        add(Kind::Library, account.ranks);
         add(Kind::Program, account.program + (account.tensors + self.placement.device).saturating_sub(state));
         add(Kind::Input, account.inputs + account.reserved);
         let sums: Bytes = self.shared.sums.iter().map(|ty| padded(ty.bytes())).sum();

@@ -91,7 +91,7 @@ pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
         let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let on_host = device.is_on_host(graph, node)?;
-        if let Err(fault) = device.kernels(on_host)?.prepare(&node.op, &inputs, &outputs) {
+        if let Err(fault) = device.kernels(&node.op, on_host)?.prepare(&node.op, &inputs, &outputs) {
             // Where there is no kernel at all, that says what can be done.
             device.choose_node(graph, node)?;
             return Err(Error::Fault { fault, site: node.site });

@@ -122,6 +122,10 @@ impl Costs {
     }
 
     fn estimate(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        // What was measured of the link says it.
+        if op.is_exchange() {
+            return backend.predict(op, inputs, outputs);
+        }
         let speed = backend.speed();
         let like = self.likes.nearest(speed, op, inputs, outputs);
         like.map_or_else(
@@ -192,7 +196,8 @@ impl Costs {
         kernels: impl Iterator<Item = (&'g Graph, &'g Node, usize)>,
         (least, usual): (f64, f64),
     ) {
-        let Some(file) = self.file.clone() else { return };
+        // What a step waits for other ranks says nothing of kernels.
+        let Some(file) = self.file.clone().filter(|_| device.rank().ranks == 1) else { return };
         let (mut known, mut all) = (0.0, 0.0);
         let mut keys = FxHashSet::default();
         for (graph, node, runs) in kernels {
@@ -220,7 +225,7 @@ impl Costs {
             return Ok(Vec::new());
         }
         let most = most(device);
-        let kernels = graph.nodes().iter().filter(|node| !node.op.is_view());
+        let kernels = graph.nodes().iter().filter(|node| is_timed_alone(node));
         let needs = kernels.map(|node| Ok(Bytes::from(needs(graph, node, device)?)));
         let mut needs = needs.collect::<Result<Vec<Bytes>>>()?;
         needs.retain(|bytes| *bytes <= most);
@@ -293,7 +298,7 @@ impl Costs {
         let takes_up = self.patience.unwrap_or(PATIENCE) >= PATIENCE;
         let mut fresh: Vec<Fresh<'g>> = Vec::new();
         let mut seen: FxHashMap<String, Option<usize>> = FxHashMap::default();
-        for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
+        for node in graph.nodes().iter().filter(|node| is_timed_alone(node)) {
             let (inputs, outputs) = (types(graph, &node.inputs), types(graph, &node.outputs));
             let backend = kernels(graph, node, device)?;
             let key = key_on(backend, &node.op, &inputs);
@@ -331,6 +336,11 @@ impl Costs {
 /// Whether a line of the file is the time of a kernel that was run.
 fn is_timed(key: &str, timed: &Timed) -> bool {
     key != LINK && timed.trust != Trust::Estimated
+}
+
+/// Whether a node's kernel can be timed by itself: a view has none, and for an exchange all ranks would have to time it at once.
+fn is_timed_alone(node: &Node) -> bool {
+    !node.op.is_view() && !node.op.is_exchange()
 }
 
 /// A kernel of so many seconds, with what tells its work.

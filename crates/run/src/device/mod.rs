@@ -8,6 +8,7 @@ mod best;
 mod buffer;
 mod costs;
 mod counted;
+mod exchanges;
 #[cfg(test)]
 pub(crate) mod fake_card;
 mod host_ops;
@@ -82,6 +83,8 @@ struct Inner {
     host_ops: OnceLock<host_ops::HostOps>,
     /// Who is told of files in the cache that are not as they were written.
     remarks: Mutex<Option<Remarked>>,
+    /// The kernels of exchanges with other ranks, where it is one of several.
+    exchanges: Option<exchanges::Exchanges>,
 }
 
 /// Who is told something in a sentence.
@@ -130,14 +133,28 @@ impl Device {
     /// then. The refusal says that it is a rehearsal.
     #[must_use]
     pub fn failing(&self, n: u64) -> Device {
-        let (backend, memory) = (self.0.backend.clone(), self.0.memory.clone());
-        let mut device = Device::inner(backend, Arc::new(Failing::new(memory, n)));
+        let mut device = self.alike(Arc::new(Failing::new(self.0.memory.clone(), n)));
         device.fails = Some(n);
+        if let Some(peers) = self.ranks().cloned() {
+            return Device(Arc::new(device)).with_ranks(peers);
+        }
+        Device(Arc::new(device))
+    }
+
+    /// The same kernels, with what is known of them and asked of them, over other memory.
+    fn alike(&self, memory: Arc<dyn Allocator>) -> Inner {
+        let mut device = Device::inner(self.0.backend.clone(), memory);
+        device.fails = self.0.fails;
         device.soft = AtomicBool::new(self.is_softly_placed());
         // Times that were taken or read from a file are as good for it.
         device.costs = self.0.costs.clone();
         device.answers = self.0.answers.clone();
-        Device(Arc::new(device))
+        let of = |from: &Mutex<Option<Remarked>>| from.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        device.remarks = Mutex::new(of(&self.0.remarks));
+        let told = self.0.timing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        device.timing = Mutex::new(told);
+        device.wishes = Mutex::new(self.wishes().clone());
+        device
     }
 
     /// Which allocation is made to fail, where [`Device::failing`] says so.
@@ -168,6 +185,7 @@ impl Device {
             wishes: Mutex::default(),
             host_ops: OnceLock::new(),
             remarks: Mutex::new(None),
+            exchanges: None,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::scope::asked_device;
 
 /// A wish for layers by name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wish {
     layers: String,
     device: String,
@@ -84,7 +84,7 @@ impl Device {
         self.wishes().iter().filter(|wish| !wish.is_met).map(|wish| wish.layers.clone()).collect()
     }
 
-    fn wishes(&self) -> MutexGuard<'_, Vec<Wish>> {
+    pub(super) fn wishes(&self) -> MutexGuard<'_, Vec<Wish>> {
         self.0.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,6 +121,17 @@ impl Device {
                 return Err(Error::Placement { op: op.name(), site, asked, device });
             }
         };
+        if let Some(exchanges) = self.exchanges().filter(|_| op.is_exchange()) {
+            let scratch = exchanges.scratch(op, inputs, outputs)?;
+            return Ok(Chosen { on_host: false, why: Cow::Borrowed("an exchange between ranks"), scratch });
+        }
+        if let Op::Exchange(exchange) = op
+            && exchange.of.ranks > 1
+        {
+            let (device, types) = (self.name().to_string(), String::from("any type"));
+            let why = "this device is connected to no other ranks; connect it (Device::with_ranks)".into();
+            return Err(Unsupported { device, op: op.name(), types, why }.into());
+        }
         if wants_host {
             self.host_ops()?.scratch(op, inputs, outputs)?;
             return Ok(Chosen { on_host: true, why, scratch: 0 });
@@ -182,7 +193,10 @@ impl Device {
     }
 
     /// The kernels that an op runs with.
-    pub(crate) fn kernels(&self, on_host: bool) -> Result<&dyn Backend> {
+    pub(crate) fn kernels(&self, op: &Op, on_host: bool) -> Result<&dyn Backend> {
+        if let Some(exchanges) = self.exchanges().filter(|_| op.is_exchange()) {
+            return Ok(exchanges);
+        }
         if on_host { Ok(self.host_ops()?) } else { Ok(self.backend()) }
     }
 

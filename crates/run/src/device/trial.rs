@@ -40,7 +40,7 @@ pub(super) fn types<'g>(graph: &'g Graph, ids: &[ValueId]) -> SmallVec<[&'g Type
 
 /// The kernels that a node runs with.
 pub(super) fn kernels<'d>(graph: &Graph, node: &Node, device: &'d Device) -> Result<&'d dyn Backend> {
-    device.kernels(device.is_on_host(graph, node)?)
+    device.kernels(&node.op, device.is_on_host(graph, node)?)
 }
 
 /// The time of a kernel over operands of plain values, or `None` if they do not fit or the kernel refuses them. One that turns out to take

@@ -31,7 +31,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
         rows.add(*kind, name, planned, taken(&step.device, buffer, 0, buffer.bytes()));
     }
     let Some(variant) = step.largest() else { return rows.ledger };
-    let FixedMemory { program, tensors, inputs, reserved } = variant.info.account;
+    let FixedMemory { program, tensors, inputs, reserved, ranks } = variant.info.account;
     let others = (tensors + inputs).saturating_sub(rows.planned);
     workspace_rows(step, variant, &mut rows);
     booked += padded(step.workspace.buffer().bytes());
@@ -43,6 +43,10 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     if staging > Bytes::ZERO {
         rows.ledger.plan(LedgerKind::Host, "operands of ops on the host", staging);
         rows.ledger.set(LedgerKind::Host, "operands of ops on the host", staging);
+    }
+    if ranks > Bytes::ZERO {
+        // As it was measured when they were connected: the system does not tell it from the program's own pages.
+        rows.add(LedgerKind::Library, "ranks", ranks, Some(ranks));
     }
     let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)

@@ -19,7 +19,7 @@ use super::workspace::Workspace;
 use crate::choose::PlanFigures;
 use crate::device::{Device, GiveBack};
 use crate::error::{Error, Result};
-use crate::program::Meanwhile;
+use crate::program::{Meanwhile, Part};
 use crate::tensor::{Tensor, timed};
 use crate::timeline::Recorded;
 use crate::trace::{StepArgs, StepFn, StepOptions, StepResult};
@@ -407,6 +407,15 @@ impl Step {
     pub fn timeline(&self) -> Option<record::Step> {
         let trained = self.variants.iter().filter(|v| v.mode == Mode::Train);
         trained.max_by_key(|v| v.info.planned).map(|most| self.record_of(most))
+    }
+
+    /// What the step exchanges with other ranks, in order: all ranks must say the same. Nothing before it was planned.
+    pub fn exchanges(&self) -> Vec<String> {
+        let trained = self.variants.iter().filter(|v| v.mode == Mode::Train);
+        let Some(most) = trained.max_by_key(|v| v.info.planned) else { return Vec::new() };
+        let (passes, update) = most.parts();
+        let said = |part: &Part| part.program.exchanges().collect::<Vec<String>>();
+        passes.into_iter().chain(update).flat_map(said).collect()
     }
 
     fn record_of(&self, most: &Variant) -> record::Step {

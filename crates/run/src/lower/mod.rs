@@ -184,6 +184,8 @@ impl Lowered {
     fn run(&mut self, id: NodeId, node: &Node, device: &Device, costs: &Costs) -> Result<()> {
         let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
+        // What ranks exchange, they exchange once: the others would not know of a second time.
+        op.replayable = !node.op.is_exchange();
         for v in &node.inputs {
             let tensor = self.location(self.roots[v.index()])?.tensor;
             if !op.reads.contains(&tensor) {
@@ -318,7 +320,7 @@ fn carry_ns(device: &Device, costs: &Costs, bytes: usize) -> u64 {
 /// Seconds of a node's kernel, as far as is known.
 fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs, on_host: bool) -> Result<f64> {
     let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
-    let backend = device.kernels(on_host)?;
+    let backend = device.kernels(&node.op, on_host)?;
     Ok(costs.seconds(backend, &node.op, &types(&node.inputs), &types(&node.outputs)))
 }
 

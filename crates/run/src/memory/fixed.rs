@@ -13,6 +13,8 @@ pub struct FixedMemory {
     pub inputs: Bytes,
     /// What the caller will take for other things: an input pipeline, say.
     pub reserved: Bytes,
+    /// What the connection to other ranks takes: libraries, buffers, threads.
+    pub ranks: Bytes,
 }
 
 impl FixedMemory {
@@ -22,10 +24,11 @@ impl FixedMemory {
         tensors: Bytes::ZERO,
         inputs: Bytes::ZERO,
         reserved: Bytes::ZERO,
+        ranks: Bytes::ZERO,
     };
 
     /// Everything but the arena.
     pub fn total(&self) -> Bytes {
-        self.program + self.tensors + self.inputs + self.reserved
+        self.program + self.tensors + self.inputs + self.reserved + self.ranks
     }
 }

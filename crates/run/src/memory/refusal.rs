@@ -47,6 +47,7 @@ impl Refusal<'_> {
             ("state", account.tensors),
             ("inputs", account.inputs),
             ("pipeline", account.reserved),
+            ("ranks", account.ranks),
             ("arena", least.saturating_sub(account.total())),
         ];
         parts.retain(|(_, bytes)| *bytes > Bytes::ZERO);
@@ -202,7 +203,7 @@ mod tests {
 
     fn account() -> FixedMemory {
         let (program, tensors) = (Bytes::mib(16), Bytes(23_172_608));
-        FixedMemory { program, tensors, inputs: Bytes::kib(1280), reserved: Bytes::ZERO }
+        FixedMemory { program, tensors, inputs: Bytes::kib(1280), ..FixedMemory::NOTHING }
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) use step_program::{Part, StepProgram};
 use std::sync::Arc;
 
 use plimsoll_device::backend::Fault;
-use plimsoll_graph::{DType, Graph, Node, NodeId, Site, Type, ValueId};
+use plimsoll_graph::{DType, Graph, Node, NodeId, Op, Site, Type, ValueId};
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -134,6 +134,17 @@ impl Program {
         })
     }
 
+    /// What it exchanges with other ranks, in order.
+    pub(crate) fn exchanges(&self) -> impl Iterator<Item = String> {
+        self.nodes_run().filter_map(|node| match &node.op {
+            Op::Exchange(exchange) => {
+                let x = self.graph.ty(node.inputs[0]);
+                Some(format!("{} of {} {}", node.op, exchange.len(x), x.dtype))
+            }
+            _ => None,
+        })
+    }
+
     /// Bytes that each instruction reads, writes or moves.
     pub(crate) fn instruction_bytes(&self) -> impl Iterator<Item = usize> {
         self.instructions.iter().map(|instruction| match instruction {
@@ -157,9 +168,13 @@ impl Program {
         device.count_down(self.down);
     }
 
-    /// Whether some of its ops run on the host of a device with memory of its own.
+    /// Whether some of its ops run on the host of a device with memory of its own, or wait for other ranks.
     pub(crate) fn has_host_ops(&self) -> bool {
-        self.instructions.iter().any(|i| matches!(i, Instruction::Run { on_host: true, .. }))
+        let is_exchange = |node: &NodeId| self.graph.node(*node).op.is_exchange();
+        self.instructions.iter().any(|i| match i {
+            Instruction::Run { on_host, node, .. } => *on_host || is_exchange(node),
+            _ => false,
+        })
     }
 
     /// The types of its results.

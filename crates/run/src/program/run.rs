@@ -103,8 +103,8 @@ impl Program {
                     device.count_up(call.outputs.iter().map(|x| x.ty.bytes()).sum());
                 }
                 // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
-                return unsafe { device.kernels(*on_host)?.run(&call) }
-                    .map_err(|fault| Error::Fault { fault, site: node.site });
+                let ran = unsafe { device.kernels(&node.op, *on_host)?.run(&call) };
+                return ran.map_err(|fault| Error::of_kernel(&node.op, fault, node.site));
             }
             Instruction::Check { at: place, dtype, node } => {
                 let site = self.graph.node(*node).site;

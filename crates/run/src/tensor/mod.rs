@@ -188,13 +188,13 @@ fn run_eager(anchor: &Tensor, op: &Op, inputs: &[&Tensor], site: Site) -> Result
     };
     // SAFETY: inputs are kept alive by the tensors, outputs and scratch are fresh, all on this device and of the sizes
     // their types and the kernel's own declaration say.
-    let kernels = device.kernels(on_host)?;
+    let kernels = device.kernels(op, on_host)?;
     if on_host {
         device.count_down(types.iter().map(|ty| ty.bytes()).sum());
         device.count_up(output_types.iter().map(Type::bytes).sum());
     }
     // SAFETY: as above.
-    let run = || unsafe { kernels.run(&call) }.map_err(|fault| Error::Fault { fault, site });
+    let run = || unsafe { kernels.run(&call) }.map_err(|fault| Error::of_kernel(op, fault, site));
     let bytes = || types.iter().copied().chain(&output_types).map(Type::bytes).sum();
     timed(&device, op.name(), bytes, site, run)?;
     drop(outs);

@@ -38,6 +38,11 @@ impl Sketch {
         tensor.sym().filter(|sym| sym.trace().same(self.0.trace())).map(Sym::id)
     }
 
+    /// The tensors with values that the computation reached for, each with the value of the graph that stands for it.
+    pub fn captured(&self) -> Vec<(ValueId, Tensor)> {
+        self.0.captures().into_iter().map(|(sym, tensor)| (sym.id(), tensor)).collect()
+    }
+
     /// The graph of everything that was sketched, with these outputs.
     ///
     /// # Errors

@@ -61,6 +61,12 @@ impl Tracing {
         captured.iter().map(|(_, _, tensor)| tensor.clone()).collect()
     }
 
+    /// The captured tensors, each with the value that stands for it.
+    pub(crate) fn captures(&self) -> Vec<(Sym, Tensor)> {
+        let captured = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        captured.iter().map(|(_, sym, tensor)| (sym.clone(), tensor.clone())).collect()
+    }
+
     /// The graph of what returned these tensors; eager ones among them are captured.
     pub(crate) fn finish(&self, results: &[Tensor], site: Site) -> Result<Graph> {
         let syms = results.iter().map(|t| self.lift(t, "return", site)).collect::<Result<Vec<Sym>>>()?;

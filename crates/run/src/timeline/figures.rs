@@ -26,6 +26,7 @@ impl From<&PlanFigures> for record::Plan {
             state_bytes: info.account.tensors.get(),
             program_bytes: info.account.program.get(),
             pipeline_bytes: info.account.reserved.get(),
+            rank_bytes: info.account.ranks.get(),
             input_bytes: info.account.inputs.get(),
             predicted_ms: info.predicted_seconds * 1e3,
             unlimited_ms: info.unlimited_seconds * 1e3,

@@ -61,7 +61,8 @@ impl Recorded<'_> {
         let residents: u64 = to.step.residents.iter().map(|r| r.bytes).sum();
         let parts = self.passes.iter().chain(&self.update);
         let arena_bytes = parts.map(|part| part.program.arena_bytes()).max().unwrap_or(0) as u64;
-        let (program_bytes, pipeline_bytes) = (account.program.get(), account.reserved.get());
+        let (program_bytes, pipeline_bytes) =
+            ((account.program + account.ranks).get(), account.reserved.get());
         let other_bytes = (account.tensors + account.inputs).get().saturating_sub(outside);
         let held = program_bytes + pipeline_bytes + other_bytes + residents + arena_bytes;
         record::Step {

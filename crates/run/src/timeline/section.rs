@@ -85,7 +85,8 @@ impl ProgramLines<'_> {
         let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let on_host = self.device.is_on_host(graph, node);
-        let kernels = self.device.kernels(on_host.unwrap_or(false)).unwrap_or(self.device.backend());
+        let kernels =
+            self.device.kernels(&node.op, on_host.unwrap_or(false)).unwrap_or(self.device.backend());
         let seconds = self.device.costs().seconds(kernels, &node.op, &inputs, &outputs);
         let us = (seconds * 1e9).round() / 1e3;
         let (layer, site) = self.origin(id);

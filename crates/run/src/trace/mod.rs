@@ -84,6 +84,14 @@ impl Traceable {
         Ok(Traced { graph, captured: tracing.captured(), frame })
     }
 
+    /// Whether what ranks compute of their own samples adds up to what one computes of all, however few each has.
+    pub(crate) fn shares(&self) -> Result<Splits> {
+        // Of a single sample a trace is another one: sums over one row are left out.
+        let [few, more] = [4, 6].map(|samples| self.trace(Some(samples)));
+        let (few, more) = (few?, more?);
+        Ok(splits((&few.graph, &more.graph), (4, 6), &few.frame))
+    }
+
     /// Whether the batch can be split into micro-batches, and what that changes: two traces of different batch sizes tell which
     /// axes count samples.
     pub(crate) fn splits(&self, whole: &Traced) -> Result<Splits> {

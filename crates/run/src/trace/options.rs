@@ -30,6 +30,9 @@ pub struct StepOptions {
     /// Whether the first output, the loss, must be finite: if it is not, the step is an error and changes nothing. Without
     /// this, a step that is not finite is like any other.
     pub guarded: bool,
+    /// Whether other ranks have the rest of the batch, so that what each computes of its own must add up to what one would compute of all:
+    /// a step of which that is not so is refused.
+    pub shared: bool,
     /// For how many input shapes compiled forms are kept; the one that was not used for longest makes room for another.
     pub shapes: usize,
 }
@@ -44,6 +47,7 @@ impl Default for StepOptions {
             host_beside: Bytes::ZERO,
             ahead: false,
             guarded: false,
+            shared: false,
             shapes: 4,
         }
     }

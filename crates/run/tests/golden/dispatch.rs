@@ -6,8 +6,8 @@
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GridSampleOps,
-    IndexPutOps, LossOps, NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps, Scalar, Shape, Site,
-    SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
+    IndexPutOps, LinearCrossEntropyOps, LossOps, NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps,
+    Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -133,6 +133,7 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "softmax" => x[0].softmax(a.get("axis"))?,
         "log_softmax" => x[0].log_softmax(a.get("axis"))?,
         "softmax_cross_entropy" => x[0].softmax_cross_entropy(&x[1])?,
+        "linear_cross_entropy" => x[0].linear_cross_entropy(&x[1], &x[2], a.get("cap"))?,
         "dense_softmax_cross_entropy" => x[0].dense_softmax_cross_entropy(&x[1])?,
         "sigmoid_cross_entropy" => x[0].sigmoid_cross_entropy(&x[1])?,
         "mse" => x[0].mse(&x[1])?,

@@ -754,6 +754,12 @@ case(S, "softmax_cross_entropy", [normal(3, 70, scale=4.0), index(70, 3)], lambd
      t: F.cross_entropy(x, t, reduction="none"))
 case(S, "softmax_cross_entropy", [extremes, these(1, 3, 0, kind="i64")], lambda x,
      t: F.cross_entropy(x, t, reduction="none"), note="edges")
+for cap in (None, 2.0):
+    linear = lambda x, w, t: F.cross_entropy((lambda l: l if cap is None else cap * torch.tanh(l / cap))(x @ w.T), t.long(),
+                                             reduction="none")
+    for kind, rows, words in (("i64", 5, 7), ("i32", 3, 100)):
+        case(S, "linear_cross_entropy", [normal(rows, 4), normal(words, 4), index(words, rows, kind=kind)], linear,
+             cap=cap)
 case(S, "dense_softmax_cross_entropy", [normal(5, 7), positive(5, 7)], lambda x,
      t: F.cross_entropy(x, t, reduction="none"))
 case(S, "dense_softmax_cross_entropy", [normal(2, 3, 6), positive(2, 3, 6)],

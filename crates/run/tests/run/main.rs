@@ -13,5 +13,6 @@ mod own_memory;
 mod own_ops;
 mod placement;
 mod profile;
+mod ranks;
 mod traced;
 mod trim;

@@ -44,10 +44,10 @@ impl Trainer {
                 break;
             }
             self.progress.pass.get_or_insert(now);
-            let Taken { batch, samples, last, position, .. } = taken;
+            let Taken { batch, share, last, position } = taken;
             run.batches_seen += 1;
             let (begun, waited) = (Instant::now(), self.progress.waiting);
-            let did = self.step(batch, batches, run)?;
+            let did = self.step(batch, share, batches, run)?;
             let waited = self.progress.waiting - waited;
             if let Some(training) = &mut self.training {
                 training.waited_for_data(self.progress.waiting - waited_before);
@@ -56,8 +56,8 @@ impl Trainer {
             self.progress.is_epoch_over = last || (position.pass > pass && position.sample == 0);
             self.progress.position = Some(position);
             self.progress.seconds = seconds_before + run.began.elapsed().as_secs_f64();
-            self.count(did, samples, run)?;
-            if self.wants_to_stop() {
+            self.count(did, share.whole, run)?;
+            if self.any_wants_to_stop()? {
                 return Ok(None);
             }
             let step = self.progress.step;
@@ -76,7 +76,9 @@ impl Trainer {
             return asked;
         }
         let began = Instant::now();
-        let asked = Asked::next(batches, || !self.wants_to_stop());
+        // Ranks end together, between two steps.
+        let is_alone = self.ranks()?.is_none();
+        let asked = Asked::next(batches, || !is_alone || !self.wants_to_stop());
         self.progress.waiting += began.elapsed().as_secs_f64();
         asked
     }
@@ -138,7 +140,9 @@ impl Trainer {
         let mut metrics: Vec<(String, f64)> = self.metrics.iter().zip(&progress.sums).map(value).collect();
         let traffic = self.on()?.traffic().since(run.traffic);
         let validating = Instant::now();
-        if self.validation.is_some() && self.wants_validation()? {
+        let wants = self.validation.is_some() && self.wants_validation()?;
+        let [wants] = self.as_first([f64::from(u8::from(wants))])?;
+        if wants > 0.0 {
             let Some(found) = self.validate()? else { return Ok(None) };
             metrics.push(("val_loss".into(), found.loss));
             metrics.extend(found.metrics.into_iter().map(|(name, value)| (format!("val_{name}"), value)));
@@ -200,6 +204,9 @@ impl Trainer {
     fn validate(&mut self) -> Result<Option<Evaluation>> {
         let Some(data) = self.validation.clone() else { return Ok(None) };
         let data = self.bounded(&data)?;
+        if self.ranks()?.is_some() {
+            return self.evaluate_over(&data, "the data for validation", |_| false);
+        }
         match self.evaluate_over(&data, "the data for validation", Trainer::wants_to_stop) {
             // An evaluation changes nothing, so it can be begun again.
             Err(Error::Run(plimsoll_run::Error::OutOfMemory(_))) => {

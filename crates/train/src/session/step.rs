@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_data::{Batch, Batches};
+use plimsoll_data::{Batch, BatchShare, Batches};
 use plimsoll_graph::TensorOps;
 use plimsoll_run::Tensor;
 
@@ -51,7 +51,13 @@ impl Trainer {
     }
 
     /// One batch: an update, or none. While a device works on it, the next is taken from the pipeline.
-    pub(super) fn step(&mut self, batch: Option<Batch>, batches: &mut Batches, run: &mut Run) -> Result<Did> {
+    pub(super) fn step(
+        &mut self,
+        batch: Option<Batch>,
+        share: BatchShare,
+        batches: &mut Batches,
+        run: &mut Run,
+    ) -> Result<Did> {
         let rate = self.rate(self.progress.step);
         check_rate(rate, Some(self.progress.step))?;
         let fields = self.n_inputs + self.n_labels;
@@ -89,6 +95,9 @@ impl Trainer {
                 self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
             }
             training.set_rate(rate)?;
+            if device.rank().ranks > 1 {
+                training.set_share(share.first, share.samples, share.whole)?;
+            }
             let (inputs, mut next) = self.staging.both(fields, &device);
             let (stop, callbacks, waiting) = (&self.stop, &mut self.callbacks, &mut self.progress.waiting);
             let outcome = training.run_while(&borrowed(inputs), || {

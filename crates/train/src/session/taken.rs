@@ -3,7 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use plimsoll_data::{Batch, Batches};
+use plimsoll_data::{Batch, BatchShare, Batches};
 
 use crate::error::Result;
 use crate::staging::Next;
@@ -12,6 +12,10 @@ use crate::staging::Next;
 const LOOK: Duration = Duration::from_micros(200);
 
 /// What came of asking for a batch.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and a box would be an allocation a step"
+)]
 pub(crate) enum Asked {
     Batch(Taken),
     /// There are no more.
@@ -24,7 +28,8 @@ pub(crate) enum Asked {
 pub(crate) struct Taken {
     /// None where it is on its way to the device already.
     pub(crate) batch: Option<Batch>,
-    pub(crate) samples: usize,
+    /// Samples of the whole batch, and which of them this rank has.
+    pub(crate) share: BatchShare,
     /// Whether it is the last of its pass. A stream may not know.
     pub(crate) last: bool,
     pub(crate) position: plimsoll_data::Position,
@@ -38,9 +43,9 @@ impl Asked {
             Poll::Ready(None) => return Ok(Asked::End),
             Poll::Ready(Some(batch)) => batch?,
         };
-        let (samples, last) = (batch.samples(), batch.is_last_of_epoch());
+        let (share, last) = (batch.share(), batch.is_last_of_epoch());
         let position = Batches::position(batches);
-        Ok(Asked::Batch(Taken { batch: Some(batch), samples, last, position }))
+        Ok(Asked::Batch(Taken { batch: Some(batch), share, last, position }))
     }
 
     /// The same, with the batch sent to the device where that can be done by now.

@@ -30,9 +30,16 @@ pub(crate) struct Pipelines<'a> {
 }
 
 impl Pipelines<'_> {
+    fn shared(&self, data: &Dataset) -> Dataset {
+        data.clone().shared(self.device.rank())
+    }
+
     /// The data with the memory that its pipeline may take. The pipeline for validation runs while that for training
     /// waits, so with both, each has half.
+    ///
+    /// Where several ranks train together it gives this one's samples.
     pub(crate) fn bounded(&self, data: &Dataset) -> Result<Dataset> {
+        let data = &self.shared(data);
         let share = if self.validation.is_some() { 2 } else { 1 };
         let part = |bytes: Bytes| Bytes((bytes.get() / PART).min(MOST) / share);
         let wanted = match (self.request.host_limit, self.request.limit) {
@@ -60,8 +67,8 @@ impl Pipelines<'_> {
         if self.request.host_limit.is_some() {
             return self.declared(data);
         }
-        let validation = self.validation.map(least).transpose()?;
-        Ok(in_pages(least(data)? + validation.unwrap_or_default()))
+        let validation = self.validation.map(|data| least(&self.shared(data))).transpose()?;
+        Ok(in_pages(least(&self.shared(data))? + validation.unwrap_or_default()))
     }
 
     /// A plan whose least is that with pipelines that take the least.

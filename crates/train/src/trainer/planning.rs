@@ -9,11 +9,12 @@ use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_nn::{Clip, Net, Recipe, Training};
-use plimsoll_run::{Error as RunError, Frontier, Job, PlanFigures, Precision, Remedy, StepPlan, StepPlanner};
+use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
 use super::host::batch_types;
 use super::pipelines::{Pipelines, Share};
+use super::ways_out::Way;
 use crate::error::{Error, Result};
 
 /// What the parameters of a model that is only used start with.
@@ -67,11 +68,7 @@ impl Trainer {
 
     /// As [`Trainer::plan`], with further ways out of a refusal: those that lower the least are told with it. They are looked at only where
     /// there is a refusal.
-    pub fn plan_or_ways(
-        &self,
-        data: impl Borrow<Dataset>,
-        ways: Vec<Job<'_, Option<Remedy>>>,
-    ) -> Result<StepPlan> {
+    pub fn plan_or_ways(&self, data: impl Borrow<Dataset>, ways: Vec<Way<'_>>) -> Result<StepPlan> {
         let (device, data) = (self.on()?, data.borrow());
         let planned = device.scope(|| {
             let limit = self.request.limit;
@@ -211,16 +208,32 @@ impl Trainer {
             // A device with memory of its own is given the next batch while it computes, unless that is only random numbers.
             ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
             lengths: data.padded_lengths()?.len(),
+            rank: self.on()?.rank(),
         };
         self.with_host(recipe, data, share)
     }
 
-    /// Samples in the batches of such data: fewer than its batch size where it has not so many.
+    /// Samples that a step is given of the batches of such data: this rank's, where several share a batch; fewer than its batch size where it
+    /// has not so many.
     pub(super) fn batch_of(&self, data: &Dataset) -> Result<usize> {
         let Some(batch) = data.batch_size() else {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
-        Ok(data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize)))
+        let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
+        let ranks = self.on()?.rank().ranks;
+        if batch < ranks {
+            let why = format!(
+                "a batch of {batch} is shared by {ranks} ranks, and some would never have a sample; make the batch larger (--batch), or \
+                 take fewer ranks"
+            );
+            return Err(Error::Mismatch(why));
+        }
+        self.rows(batch)
+    }
+
+    /// Samples that a step is given of a batch of so many: at least one, which counts for nothing where none is this rank's own.
+    fn rows(&self, batch: usize) -> Result<usize> {
+        Ok(self.on()?.rank().shard(batch).len().max(1))
     }
 
     /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
@@ -316,11 +329,14 @@ impl Trainer {
         // What has fewer samples than a batch has no full one.
         if let Some(samples) = data.samples()?.filter(|samples| *samples > batch as u64) {
             let rest = (samples % batch as u64) as usize;
-            shapes.extend((rest > 0).then_some(BatchShape { samples: rest, length: None }));
+            if rest > 0 {
+                shapes.push(BatchShape { samples: self.rows(rest)?, length: None });
+            }
         }
         let mut lengths = data.padded_lengths()?;
         lengths.pop();
-        shapes.extend(lengths.into_iter().map(|length| BatchShape { samples: batch, length: Some(length) }));
+        let samples = self.rows(batch)?;
+        shapes.extend(lengths.into_iter().map(|length| BatchShape { samples, length: Some(length) }));
         Ok(shapes)
     }
 
@@ -383,7 +399,7 @@ impl Trainer {
                 self.planner(recipe)?.plan(limit).map(Some)
             })?;
             let (full, pipelines) = (self.recipe(data, true, share)?, self.pipelines(share)?.declared(data)?);
-            let samples = data.batch_size().unwrap_or(1);
+            let samples = self.rows(data.batch_size().unwrap_or(1))?;
             let plan = |length: usize| {
                 let shape = BatchShape { samples, length: Some(length) };
                 let recipe = self.for_shape(data, &full, shape, pipelines)?;

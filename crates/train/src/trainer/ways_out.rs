@@ -8,11 +8,15 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Model, Net, Optimizer, Recipe, Training};
-use plimsoll_run::{Device, Error as RunError, Job, Precision, Remedy};
+use plimsoll_run::{Device, Error as RunError, Job, MeasuredStep, Precision, Remedy, in_turn};
 
 use super::Trainer;
 use super::pipelines::Share;
 use crate::error::{Error, Result};
+
+/// A way out of a refusal that is yet to be looked at: what it would take is first measured, while no other is looked at, and then searched
+/// for beside the others.
+pub type Way<'a> = Job<'a, Option<Job<'a, Option<Remedy>>>>;
 
 /// A model of more parameters than this, counted as tensors, takes long to plan.
 const MANY: usize = 120;
@@ -20,7 +24,7 @@ const MANY: usize = 120;
 impl Trainer {
     /// A refusal with what 16-bit precisions and 8-bit state would need, and `more` that somebody else knows of, where that is less; any other
     /// error as it is.
-    pub(super) fn advised(&self, error: Error, data: &Dataset, more: Vec<Job<'_, Option<Remedy>>>) -> Error {
+    pub(super) fn advised(&self, error: Error, data: &Dataset, more: Vec<Way<'_>>) -> Error {
         let Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, mut ways }) = error
         else {
             return error;
@@ -38,10 +42,9 @@ impl Trainer {
         let mut looked_at: Vec<Job<'_, Option<Remedy>>> = Vec::new();
         let mut look = |flag: String, change: &'static str, precision, optimizer| {
             // A model that cannot be traced so, or a device without such kernels, has no such way.
-            if let Ok(step) = self.step_in(precision, optimizer, data) {
-                let least = move || step.enough().ok();
-                looked_at
-                    .push(Box::new(move || Some(Remedy { flag, change: change.into(), least: least()? })));
+            let step = self.step_in(precision, optimizer, data).and_then(StepOfModel::measured);
+            if let Ok(step) = step {
+                looked_at.push(step.way(flag, change.into()));
             }
         };
         if let Some(optimizer) = smaller {
@@ -57,11 +60,8 @@ impl Trainer {
             };
             look(format!("--precision {}", precision.name()), change, precision, self.optimizer.clone());
         }
-        looked_at.extend(more);
-        // One after the other, each on all cores: a step counts the tensors that exist when it is traced, and those of a step that is
-        // traced meanwhile would be among them.
-        let found = looked_at.into_iter().filter_map(|look| look());
-        ways.extend(found.filter(|way| way.least < least));
+        looked_at.extend(more.into_iter().filter_map(|look| look()));
+        ways.extend(in_turn(looked_at).into_iter().flatten().filter(|way| way.least < least));
         Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, ways })
     }
 
@@ -96,8 +96,13 @@ impl Trainer {
                 let step = self.step_in(self.request.precision, self.optimizer.clone(), data)?;
                 Ok(self.planner(step.recipe)?.floor().max(step.others_floor))
             }),
-            None => self.step_in(self.request.precision, self.optimizer.clone(), data)?.enough(),
+            None => self.measured(data)?.enough(),
         }
+    }
+
+    /// A step on such data of which nothing is there yet, measured, to be asked how much memory is enough for it: see [`Way`].
+    pub fn measured(&self, data: impl Borrow<Dataset>) -> Result<MeasuredTraining> {
+        self.step_in(self.request.precision, self.optimizer.clone(), data.borrow())?.measured()
     }
 
     /// The step on such data in a precision and with an optimizer, beside pipelines that take the least.
@@ -129,10 +134,29 @@ struct StepOfModel {
 }
 
 impl StepOfModel {
-    /// A memory limit that is enough.
-    fn enough(self) -> Result<Bytes> {
+    fn measured(self) -> Result<MeasuredTraining> {
         let StepOfModel { device, model, recipe, others_floor } = self;
-        let enough = device.scope(|| Training::enough(model, recipe))?;
-        Ok(enough.max(others_floor))
+        let step = device.scope(|| Training::measured(model, recipe))?;
+        Ok(MeasuredTraining { device, step, others_floor })
+    }
+}
+
+/// The step of a training that is yet to be searched, with what the process takes beside it: see [`MeasuredStep`].
+pub struct MeasuredTraining {
+    device: Device,
+    step: MeasuredStep,
+    others_floor: Bytes,
+}
+
+impl MeasuredTraining {
+    /// A memory limit that is enough.
+    pub fn enough(&self) -> Result<Bytes> {
+        let enough = self.device.scope(|| self.step.enough())?;
+        Ok(enough.max(self.others_floor))
+    }
+
+    /// It as a way out, by a flag that changes something.
+    pub fn way(self, flag: String, change: String) -> Job<'static, Option<Remedy>> {
+        Box::new(move || Some(Remedy { flag, change, least: self.enough().ok()? }))
     }
 }

@@ -91,6 +91,9 @@ impl Trainer {
         if self.is_device_lost {
             return Err(crate::fault::lost_device());
         }
+        if !self.is_first()? {
+            return Ok(None);
+        }
         let (Some(checkpoints), Some(training)) = (&self.checkpoints, &self.training) else {
             return Ok(None);
         };

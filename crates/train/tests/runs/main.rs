@@ -12,6 +12,7 @@ mod faults;
 mod nothing;
 mod order;
 mod paths;
+mod ranks;
 mod stop;
 mod wide;
 

@@ -1,0 +1,211 @@
+//! Turns the environment of a process, or `--ranks N`, into one of several ranks that train together.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll::internals::graph::ops::Rank;
+use plimsoll::prelude::*;
+use plimsoll::ranks::{Connected, Imagined, Launch, Peers, RANK_TIMEOUT, Ranks, connect_as};
+
+use crate::config::Config;
+use crate::session::Session;
+use crate::{Failure, device_args};
+
+/// How long ranks wait for each other to be started.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long ranks that this one started may take to end after it.
+const LAST: Duration = Duration::from_secs(20);
+/// More ranks on one machine are a mistake.
+const MOST: usize = 256;
+
+/// Ways for ranks to share a training, and what of them there is.
+const WAYS: [(&str, bool); 5] =
+    [("auto", true), ("data", true), ("shard", false), ("pipeline", false), ("tensor", false)];
+
+/// Whether a way to share a training is known, and is there.
+pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
+    let Some(asked) = parallel else { return Ok(()) };
+    match WAYS.iter().find(|(name, _)| *name == asked) {
+        Some((_, true)) => Ok(()),
+        Some((_, false)) => Err(Failure(format!(
+            "--parallel {asked} is not built yet; there is data (all of the model on every rank, each with its share of every batch), \
+             which auto means too"
+        ))),
+        None => {
+            let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
+            Err(Failure(format!("--parallel {asked} is not known: {}", names.join(", "))))
+        }
+    }
+}
+
+/// A device as the first of so many ranks that are only planned for.
+pub fn imagined(device: Device, ranks: Option<usize>) -> Result<(Device, Option<Imagined>), Failure> {
+    match ranks {
+        None | Some(1) => Ok((device, None)),
+        Some(0) => Err(Failure("--ranks 0 means nothing; 1 is the least".into())),
+        Some(ranks) => {
+            if device.has_own_memory() {
+                return Err(Failure(format!(
+                    "--ranks {ranks} on {}: several ranks on cards are not built yet; plan them on the CPU (--device cpu)",
+                    device.name()
+                )));
+            }
+            let imagined = Imagined::here(Rank { rank: 0, ranks })?;
+            Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
+        }
+    }
+}
+
+/// What is planned of ranks, in words.
+pub fn text(imagined: &Imagined, batch: usize) -> String {
+    let (Rank { ranks, .. }, link) = (imagined.rank(), imagined.link());
+    format!(
+        "as rank 0 of {ranks}, with {} of a batch of {batch}; between two threads here a message takes {:.1} us and goes at {:.1} GB/s",
+        imagined.rank().shard(batch).len(),
+        link.latency * 1e6,
+        link.bandwidth / 1e9
+    )
+}
+
+/// The ranks that this process is one of, and those that it started.
+#[derive(Default)]
+pub struct World {
+    peers: Option<Arc<dyn Peers>>,
+    started: Vec<Child>,
+}
+
+impl World {
+    /// Joins the ranks that a launcher started with this one, or starts as many as `--ranks` says; else it is the only one.
+    pub fn join(config: &mut Config, session: &Session) -> Result<World, Failure> {
+        let timeout = session.rank_timeout()?.unwrap_or(RANK_TIMEOUT);
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let launch = Launch::of(variable, PATIENCE.min(timeout))?;
+        let (launch, started) = match (launch, session.ranks) {
+            (Launch::One, Some(ranks @ 2..)) => start(ranks, config, PATIENCE.min(timeout))?,
+            (launch, _) => (launch, Vec::new()),
+        };
+        let mut world = World { peers: None, started };
+        if launch == Launch::One {
+            return Ok(world);
+        }
+        let ranks: Ranks = connect_as(&launch, timeout)?;
+        let peers = Connected::new(ranks)?;
+        let found = Peers::rank(&peers).ranks;
+        if let Some(asked) = session.ranks.filter(|asked| *asked != found) {
+            let why =
+                format!("--ranks {asked} is asked for, and the launcher started {found}; leave --ranks out");
+            peers.stop(&why);
+            return Err(Failure(why));
+        }
+        world.peers = Some(Arc::new(peers));
+        Ok(world)
+    }
+
+    /// Which rank this is, and of how many.
+    pub fn rank(&self) -> Rank {
+        self.peers.as_ref().map_or(Rank::ONLY, |peers| peers.rank())
+    }
+
+    /// Whether this rank prints and writes.
+    pub fn is_first(&self) -> bool {
+        self.rank().rank == 0
+    }
+
+    /// The device as one of these ranks.
+    pub fn on(&self, device: Device) -> Device {
+        match &self.peers {
+            Some(peers) if peers.rank().ranks > 1 => device.with_ranks(peers.clone()),
+            _ => device,
+        }
+    }
+
+    /// What connects them, in words; nothing where there is one.
+    pub fn text(&self) -> Option<String> {
+        let peers = self.peers.as_ref().filter(|peers| peers.rank().ranks > 1)?;
+        let n = peers.rank().ranks;
+        Some(format!("{n} ranks by {}, each with all of the model and its share of every batch", peers.by()))
+    }
+
+    /// Tells the others that this rank ends, and why.
+    pub fn stop(&self, why: &str) {
+        if let Some(peers) = &self.peers {
+            peers.stop(why);
+        }
+    }
+
+    /// Lets go of the others, and waits for those that it started; whether all of them ended well.
+    pub fn leave(mut self) -> Result<(), Failure> {
+        drop(self.peers.take());
+        let until = Instant::now() + LAST;
+        let mut failed = Vec::new();
+        for (i, child) in self.started.iter_mut().enumerate() {
+            let rank = i + 1;
+            loop {
+                match child.try_wait() {
+                    Ok(Some(status)) if status.success() => break,
+                    Ok(Some(status)) => {
+                        failed.push(format!("rank {rank} ended with {status}"));
+                        break;
+                    }
+                    Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                    _ => {
+                        child.kill().ok();
+                        child.wait().ok();
+                        failed.push(format!("rank {rank} did not end and was killed"));
+                        break;
+                    }
+                }
+            }
+        }
+        self.started.clear();
+        if failed.is_empty() { Ok(()) } else { Err(Failure(failed.join("; "))) }
+    }
+}
+
+impl Drop for World {
+    /// Ranks that this one started do not outlive it.
+    fn drop(&mut self) {
+        drop(self.peers.take());
+        for child in &mut self.started {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// Starts the other ranks as processes of this command, with the same words; this process is the first.
+fn start(ranks: usize, config: &mut Config, patience: Duration) -> Result<(Launch, Vec<Child>), Failure> {
+    if ranks > MOST {
+        return Err(Failure(format!("--ranks {ranks} is too much for one machine; {MOST} is the most")));
+    }
+    let program = std::env::current_exe()?;
+    if program.file_stem().is_none_or(|name| name != "plimsoll") {
+        return Err(Failure(format!(
+            "--ranks starts the plimsoll command once more, and this is {}; start ranks with mpirun, torchrun or srun",
+            program.display()
+        )));
+    }
+    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    // They share the processors, unless somebody says otherwise.
+    let said = config.threads;
+    let each = *config.threads.get_or_insert((device_args::threads(config) / ranks).max(1));
+    let mut started = Vec::new();
+    for rank in 1..ranks {
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1)).stdin(Stdio::null()).stdout(Stdio::null());
+        if said.is_none() {
+            command.args(["--threads".to_string(), each.to_string()]);
+        }
+        let number = |n: usize| n.to_string();
+        command.envs([
+            ("RANK", number(rank)),
+            ("WORLD_SIZE", number(ranks)),
+            ("MASTER_PORT", port.to_string()),
+        ]);
+        command.envs([("MASTER_ADDR", "127.0.0.1"), ("PLIMSOLL_RANKS", "tcp")]);
+        started.push(command.spawn()?);
+    }
+    Ok((Launch::tcp(0, ranks, format!("127.0.0.1:{port}"), patience), started))
+}

@@ -1,0 +1,237 @@
+//! `plimsoll train` as several processes: by `--ranks`, by the variables of torchrun, by mpirun; their memory, and what one of them does that fails.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use plimsoll_testing::child::{self, Said};
+use plimsoll_testing::group;
+use serde_json::Value;
+
+use crate::common::{Scratch, bytes, least_of, lines, plimsoll};
+
+const SMALL: &str = "cnn --data digits --width 4 --batch 30 --take 100 --seed 3 --threads 1 --json";
+
+/// The command of each rank, as torchrun would start it.
+fn ranks(n: usize, arguments: &str) -> Vec<Command> {
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let rank = |rank: usize| {
+        let mut command = plimsoll();
+        command.args(arguments.split(' '));
+        let number = |n: usize| n.to_string();
+        command.envs([("RANK", number(rank)), ("WORLD_SIZE", number(n)), ("MASTER_PORT", port.to_string())]);
+        command.env("MASTER_ADDR", "127.0.0.1");
+        command
+    };
+    (0..n).map(rank).collect()
+}
+
+/// Runs ranks side by side.
+fn run(commands: Vec<Command>) -> Vec<Result<Said, String>> {
+    let each = commands.into_iter().map(|mut command| std::thread::spawn(move || child::lines(&mut command)));
+    let all: Vec<_> = each.collect();
+    all.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+fn epochs(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter(|line| line["event"] == "epoch").collect()
+}
+
+fn same_epochs(found: &[Value], expected: &[Value], within: f64, what: &str) {
+    let (found, expected) = (epochs(found), epochs(expected));
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (a, b) in found.iter().zip(&expected) {
+        for field in ["loss", "accuracy", "val_loss", "val_accuracy"] {
+            let (x, y) = (a[field].as_f64(), b[field].as_f64());
+            let (Some(x), Some(y)) = (x, y) else {
+                assert_eq!(x, y, "{what}: {field}");
+                continue;
+            };
+            assert!((x - y).abs() <= within * (1.0 + y.abs()), "{what}: {field} is {x} and {y}");
+        }
+    }
+}
+
+#[test]
+fn ranks_of_the_command_train_as_one_and_only_the_first_prints_and_writes() {
+    let scratch = Scratch::new("ranks");
+    let out = |name: &str| scratch.path(name);
+    let settings = format!("train {SMALL} --epochs 2 --precision f64 --validation-split 0.2 --clip-norm 1");
+    let one: Vec<String> = format!("{settings} --out {}", out("one")).split(' ').map(String::from).collect();
+    let one = lines(&one.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    // Started by the first.
+    let two = format!("{settings} --ranks 2 --parallel data --out {}", out("two"));
+    let two = lines(&two.split(' ').collect::<Vec<_>>()).unwrap();
+    same_epochs(&two, &one, 1e-9, "--ranks 2");
+    assert!(two.iter().any(|line| line["event"] == "run" && line["ranks"] == 2), "{two:?}");
+    // Started by a launcher.
+    let found = run(ranks(3, &format!("{settings} --out {}", out("three"))));
+    let found: Vec<Said> = found.into_iter().map(|rank| rank.unwrap()).collect();
+    same_epochs(&found[0].lines, &one, 1e-9, "three ranks");
+    assert!(found[1..].iter().all(|rank| rank.lines.is_empty()), "only the first prints");
+    for file in ["model.safetensors", "metrics.csv", "plan.json", "ledger.txt"] {
+        assert!(std::path::Path::new(&out("three")).join(file).is_file(), "{file}");
+    }
+    let ledger = std::fs::read_to_string(std::path::Path::new(&out("three")).join("ledger.txt")).unwrap();
+    assert!(ledger.contains("ranks"), "{ledger}");
+}
+
+#[test]
+fn every_rank_keeps_its_memory_limit_from_the_least_on() {
+    let scratch = Scratch::new("ranks-memory");
+    let settings = |name: &str, memory: u64| {
+        format!("train {SMALL} --epochs 1 --memory {memory} --out {}", scratch.path(name))
+    };
+    // The first rank has as many samples as any, and the least that it names is the most that one needs.
+    let refused = run(ranks(2, &settings("refused", 1 << 20)));
+    let why = refused[0].as_ref().err().expect("1 MiB is too little").clone();
+    let least = least_of(&why);
+    // What the process takes beside its plan is declared for a release build; in others it is measured, and varies by this.
+    let grain = if cfg!(debug_assertions) { 2 << 20 } else { 0 };
+    let limit = least + grain;
+    for (rank, said) in run(ranks(2, &settings("least", limit))).into_iter().enumerate() {
+        let said = said.unwrap_or_else(|why| panic!("rank {rank} under {limit}: {why}"));
+        assert!(
+            said.peak_bytes > 0 && said.peak_bytes <= limit,
+            "rank {rank}: {} of {limit}",
+            said.peak_bytes
+        );
+        if rank == 0 {
+            let epoch = epochs(&said.lines)[0];
+            assert!(bytes(epoch, "resident_peak_bytes") <= limit);
+        }
+    }
+    let below = run(ranks(2, &settings("below", least - 1 - grain)));
+    assert!(below.iter().all(Result::is_err), "below the least");
+    // What a plan says of ranks that are not there is what they say.
+    let planned = |more: &str| {
+        let words = format!("plan {SMALL} --epochs 1 --no-frontier{more}");
+        lines(&words.split(' ').collect::<Vec<_>>()).unwrap().remove(0)
+    };
+    let (two, one) = (planned(" --ranks 2"), planned(""));
+    assert_eq!((&two["ranks"], &two["rank"]), (&2.into(), &0.into()));
+    assert!(bytes(&two, "floor_bytes").abs_diff(least) <= grain, "{} and {least}", two["floor_bytes"]);
+    assert!(bytes(&two, "rank_bytes") > 0 && bytes(&one, "rank_bytes") == 0);
+    assert!(bytes(&two, "input_bytes") < bytes(&one, "input_bytes"), "half of the batch");
+}
+
+#[test]
+fn what_is_not_built_and_what_differs_is_refused_by_name() {
+    let refused = |words: &str| lines(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
+    for way in ["shard", "pipeline", "tensor"] {
+        let why = refused(&format!("train {SMALL} --parallel {way}"));
+        assert!(why.contains(&format!("--parallel {way} is not built yet")) && why.contains("data"), "{why}");
+    }
+    assert!(refused(&format!("train {SMALL} --parallel widely")).contains("not known"));
+    assert!(refused(&format!("train {SMALL} --ranks 0")).contains("--ranks 0"));
+    let scratch = Scratch::new("ranks-differ");
+    let settings = format!("train {SMALL} --epochs 1 --out {}", scratch.path("run"));
+    let mut commands = ranks(2, &settings);
+    commands[1].args(["--memory", "500MiB"]);
+    let said: Vec<String> = run(commands).into_iter().filter_map(|rank| rank.err()).collect();
+    let all = said.join(" ");
+    assert_eq!(said.len(), 2, "{all}");
+    assert!(all.contains("the memory limit is '500 MiB' on rank 1 and 'none' on rank 0"), "{all}");
+}
+
+/// A run of two ranks that goes on for long, once its first checkpoint is there.
+fn begun(scratch: &Scratch, more: &str) -> Vec<Child> {
+    let settings =
+        format!("train {SMALL} --epochs 100000 --checkpoint-every 1{more} --out {}", scratch.path("run"));
+    let start = |mut command: Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut children: Vec<Child> = ranks(2, &settings).into_iter().map(start).collect();
+    let mut said = BufReader::new(children[0].stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("\"epoch\"")), "an epoch is done");
+    // What it says from now on nobody reads.
+    std::thread::spawn(move || said.for_each(drop));
+    children
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// What a process said before it failed, and how long that took.
+fn failed(child: Child) -> (String, Duration) {
+    let began = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    (String::from_utf8_lossy(&output.stderr).into_owned(), began.elapsed())
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_other_with_its_number_and_the_run_goes_on() {
+    let scratch = Scratch::new("ranks-killed");
+    let mut children = begun(&scratch, "");
+    signal(&children[1], "-KILL");
+    let mut second = children.pop().unwrap();
+    let (why, took) = failed(children.pop().unwrap());
+    second.wait().unwrap();
+    assert!(why.contains("rank 1") && why.contains("the last checkpoint is"), "{why}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    // By one rank, from the checkpoint, to an end that is near.
+    let step = |name: &str| name.rsplit('-').next().and_then(|n| n.parse::<u64>().ok());
+    let there = std::fs::read_dir(scratch.path("run/checkpoints")).unwrap();
+    let newest = there.filter_map(|entry| step(entry.unwrap().file_name().to_str()?)).max().unwrap();
+    let epochs = (newest / 4 + 1).to_string();
+    let run = scratch.path("run");
+    let words = ["train", "--resume", "--out", &run, "--epochs", &epochs, "--json"];
+    let gone_on = lines(&words).unwrap();
+    assert!(gone_on.iter().any(|line| line["event"] == "epoch"), "{gone_on:?}");
+}
+
+#[test]
+fn a_rank_that_hangs_ends_the_other_within_the_rank_timeout() {
+    let scratch = Scratch::new("ranks-stopped");
+    let mut children = begun(&scratch, " --rank-timeout 2");
+    signal(&children[1], "-STOP");
+    let mut second = children.pop().unwrap();
+    let (why, took) = failed(children.pop().unwrap());
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(why.contains("rank 1") && why.contains("the last checkpoint is"), "{why}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
+#[test]
+fn a_signal_to_any_rank_ends_all_in_order() {
+    let scratch = Scratch::new("ranks-signal");
+    let mut children = begun(&scratch, "");
+    signal(&children[1], "-TERM");
+    let second = children.pop().unwrap().wait_with_output().unwrap();
+    let (why, _) = failed(children.pop().unwrap());
+    assert!(why.contains("stopped after step") && why.contains("--resume"), "{why}");
+    assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
+}
+
+#[test]
+fn mpirun_trains_as_one() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+    let vader = ["--mca", "btl_vader_single_copy_mechanism", "none"];
+    let all = [("mpirun.openmpi", &["--oversubscribe", "--allow-run-as-root"][..]), ("mpirun.mpich", &[])];
+    let there: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
+    let there = if there.is_empty() { Err("neither Open MPI nor MPICH is installed") } else { Ok(there) };
+    let Some(launchers) = group("mpi", there) else { return };
+    let scratch = Scratch::new("ranks-mpi");
+    let settings = |name: &str| {
+        format!("train {SMALL} --epochs 2 --precision f64 --memory 150MiB --out {}", scratch.path(name))
+    };
+    let one = lines(&settings("one").split(' ').collect::<Vec<_>>()).unwrap();
+    for (name, options) in launchers {
+        for n in ["2", "3"] {
+            let mut command = Command::new(name);
+            command.args(options).args(if options.is_empty() { &[][..] } else { &vader[..] }).args(["-n", n]);
+            let own = plimsoll();
+            command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command.arg(own.get_program()).args(settings(&format!("{name}-{n}")).split(' '));
+            let said = child::lines(&mut command).unwrap_or_else(|why| panic!("{name} -n {n}: {why}"));
+            same_epochs(&said.lines, &one, 1e-9, &format!("{name} -n {n}"));
+            let epoch = epochs(&said.lines)[1];
+            assert!(bytes(epoch, "resident_peak_bytes") <= 150 << 20, "{name}: {epoch}");
+        }
+    }
+}

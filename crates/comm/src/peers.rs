@@ -1,0 +1,150 @@
+//! A communicator as the ranks that a device exchanges values with.
+
+use std::fmt;
+
+use plimsoll_device::backend::{Fault, Operand};
+use plimsoll_device::{Bytes, Peers, RankTraffic};
+use plimsoll_graph::ops::{Exchange, ExchangeKind, Rank};
+use plimsoll_graph::{Rule, Type};
+
+use crate::agree::agree;
+use crate::call::{Call, Kind, Reduce};
+use crate::communicator::{Buffers, Communicator};
+use crate::cost::Topology;
+use crate::error::{CommError, Result};
+use crate::link::{Link, measure};
+
+/// What a rank takes for itself beside what a library does: buffers of sockets and calls, a few KiB for each other rank.
+pub(crate) const PER_RANK: Bytes = Bytes::kib(64);
+
+/// Ranks that are connected, with what was measured of the link between them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use plimsoll_comm::{Connected, local};
+/// use plimsoll_device::Peers;
+/// std::thread::scope(|threads| {
+///     for rank in local::ranks(2, Duration::from_secs(10)) {
+///         threads.spawn(move || {
+///             let peers: Arc<dyn Peers> = Arc::new(Connected::new(rank).unwrap());
+///             let mut values = [1.0, peers.rank().rank as f64];
+///             peers.sum(&mut values).unwrap();
+///             assert_eq!(values, [2.0, 1.0]);
+///         });
+///     }
+/// });
+/// ```
+pub struct Connected<C> {
+    ranks: C,
+    link: Link,
+}
+
+impl<C: Communicator> Connected<C> {
+    /// Measures the link between ranks. All ranks call it.
+    ///
+    /// # Errors
+    /// A rank fails.
+    pub fn new(ranks: C) -> Result<Connected<C>> {
+        // A rank by itself reaches nobody, at no cost.
+        let nobody = Link { latency: 0.0, bandwidth: f64::INFINITY };
+        let link = measure(&ranks)?.unwrap_or(nobody);
+        Ok(Connected { ranks, link })
+    }
+
+    /// What was measured between the first rank and the last.
+    pub fn link(&self) -> Link {
+        self.link
+    }
+
+    /// The communicator.
+    pub fn communicator(&self) -> &C {
+        &self.ranks
+    }
+}
+
+/// The call that an exchange is.
+pub(crate) fn call(exchange: &Exchange, x: &Type) -> Call {
+    let kind = match exchange.kind {
+        ExchangeKind::Sum => Kind::AllReduce(Reduce::Sum),
+        ExchangeKind::Max => Kind::AllReduce(Reduce::Max),
+        ExchangeKind::ScatterSum => Kind::ReduceScatter(Reduce::Sum),
+        ExchangeKind::Gather(_) => Kind::AllGather,
+        ExchangeKind::From(root) => Kind::Broadcast { root },
+    };
+    Call { kind, dtype: x.dtype, len: exchange.len(x) }
+}
+
+fn fault(exchange: &Exchange, why: CommError) -> Fault {
+    Fault { op: Rule::name(exchange), why: why.to_string() }
+}
+
+impl<C: Communicator> Peers for Connected<C> {
+    fn rank(&self) -> Rank {
+        Rank { rank: self.ranks.rank(), ranks: self.ranks.ranks() }
+    }
+
+    fn by(&self) -> &str {
+        self.ranks.backend()
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.ranks.is_on_host()
+    }
+
+    fn scratch(&self, exchange: &Exchange, x: &Type) -> usize {
+        self.ranks.scratch_bytes(&call(exchange, x))
+    }
+
+    fn seconds(&self, exchange: &Exchange, x: &Type) -> f64 {
+        let call = call(exchange, x);
+        Topology::flat(self.ranks.ranks(), self.link).seconds(call.kind, call.bytes() as u64)
+    }
+
+    unsafe fn exchange(
+        &self,
+        exchange: &Exchange,
+        x: Operand<'_>,
+        y: Operand<'_>,
+        scratch: &mut [u8],
+    ) -> Result<(), Fault> {
+        let call = call(exchange, x.ty);
+        if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr {
+            // SAFETY: the caller's promise: both are live, of one type, and apart.
+            unsafe { y.ptr.copy_from_nonoverlapping(x.ptr, x.ty.bytes()) };
+        }
+        let buffers = Buffers {
+            input: x.ptr,
+            output: y.ptr,
+            scratch: scratch.as_mut_ptr(),
+            scratch_bytes: scratch.len(),
+        };
+        // SAFETY: the caller's promise; the call is over when `wait` is, with an error or without.
+        let ticket = unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(exchange, why))?;
+        self.ranks.wait(ticket).map_err(|why| fault(exchange, why))
+    }
+
+    fn agree(&self, fields: &[(&str, &str)]) -> Result<(), Fault> {
+        agree(&self.ranks, fields).map_err(|why| Fault { op: "start", why: why.to_string() })
+    }
+
+    fn stop(&self, why: &str) {
+        self.ranks.stop(why);
+    }
+
+    fn own_bytes(&self) -> Bytes {
+        let others = self.ranks.ranks() as u64 - 1;
+        Bytes(self.ranks.own_bytes() + PER_RANK.get() * others)
+    }
+
+    fn traffic(&self) -> RankTraffic {
+        let traffic = self.ranks.traffic();
+        RankTraffic { sent: traffic.sent, received: traffic.received }
+    }
+}
+
+impl<C: Communicator> fmt::Debug for Connected<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {} by {}", self.ranks.rank(), self.ranks.ranks(), self.ranks.backend())
+    }
+}

@@ -1,0 +1,380 @@
+//! Values of several ranks that become each other's: all-reduce, reduce-scatter, all-gather, and one rank's values for all.
+//!
+//! Every rank runs the same exchanges in the same order, or none gets on. So that no planner can put them in another, each reads a token
+//! that the one before it makes: a value without bytes. [`Trace::push`](crate::Trace::push) hands it on.
+
+use smallvec::smallvec;
+
+use crate::error::{Error, Result};
+use crate::example::{Dice, Domain, Example};
+use crate::gradient::Backward;
+use crate::methods::TensorOps;
+use crate::op::{Cost, Rule, Types, traffic};
+use crate::reference::Array;
+use crate::trace::Sym;
+use crate::{DType, Shape, Site, Type, shard};
+
+/// Which exchange it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ExchangeKind {
+    /// Every rank has the sum of all ranks' values, added in the order of ranks.
+    Sum,
+    /// Every rank has the largest of all ranks' values.
+    Max,
+    /// Every rank has its shard of the sum, of the values one after the other: one axis.
+    ScatterSum,
+    /// Every rank has the shards of all, as values of this shape.
+    Gather(Shape),
+    /// Every rank has the values of this one.
+    From(usize),
+}
+
+/// A rank among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rank {
+    /// Which, from 0 on.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+}
+
+impl Rank {
+    /// The only one.
+    pub const ONLY: Rank = Rank { rank: 0, ranks: 1 };
+
+    /// Which of so many values are its own.
+    pub const fn shard(self, len: usize) -> std::ops::Range<usize> {
+        shard(len, self.ranks, self.rank)
+    }
+}
+
+/// y = values that all ranks exchange, and a token that the next exchange reads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Exchange {
+    /// Which exchange.
+    pub kind: ExchangeKind,
+    /// Which rank makes it.
+    pub of: Rank,
+    /// Whether x is a total over samples and no mean of them: parts of a batch add to it with their full weight.
+    pub is_total: bool,
+}
+
+impl Exchange {
+    /// What stands for the order of exchanges: nothing.
+    fn token() -> Type {
+        Type::new(DType::U8, [0])
+    }
+
+    /// The values of all ranks together.
+    pub fn len(&self, x: &Type) -> usize {
+        match &self.kind {
+            ExchangeKind::Gather(shape) => shape.elements(),
+            _ => x.elements(),
+        }
+    }
+}
+
+impl Rule for Exchange {
+    const NAME: &'static str = "exchange";
+
+    fn name(&self) -> &'static str {
+        match self.kind {
+            ExchangeKind::Sum | ExchangeKind::Max => "all_reduce",
+            ExchangeKind::ScatterSum => "reduce_scatter",
+            ExchangeKind::Gather(_) => "all_gather",
+            ExchangeKind::From(_) => "of_rank",
+        }
+    }
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let x = match inputs {
+            [x] => x,
+            [x, token] if **token == Exchange::token() => x,
+            [_, token] => {
+                return Err(format!(
+                    "its second input is the token of the exchange before it, and not {token}"
+                ));
+            }
+            _ => return Err(format!("it takes values and a token, and was given {} inputs", inputs.len())),
+        };
+        let Rank { rank, ranks } = self.of;
+        if rank >= ranks {
+            return Err(format!("there is no rank {rank} among {ranks}; they count from 0"));
+        }
+        let y = match &self.kind {
+            ExchangeKind::Sum | ExchangeKind::Max | ExchangeKind::ScatterSum if x.dtype == DType::Bool => {
+                return Err("truth values have no sum and no order; cast them first".into());
+            }
+            ExchangeKind::Sum | ExchangeKind::Max => (*x).clone(),
+            ExchangeKind::ScatterSum => x.with_shape([self.of.shard(x.elements()).len()]),
+            ExchangeKind::Gather(shape) => {
+                let own = self.of.shard(shape.elements()).len();
+                if x.elements() != own {
+                    return Err(format!(
+                        "the shard of rank {rank} of {ranks} in {shape} has {own} elements, and {x} has {}",
+                        x.elements()
+                    ));
+                }
+                x.with_shape(shape.clone())
+            }
+            ExchangeKind::From(root) if *root >= ranks => {
+                return Err(format!("there is no rank {root} among {ranks}; they count from 0"));
+            }
+            ExchangeKind::From(_) => (*x).clone(),
+        };
+        Ok(smallvec![y, Exchange::token()])
+    }
+
+    /// What every rank has all of, and gets all of, may be written over what it had.
+    fn in_place(&self) -> smallvec::SmallVec<[(usize, usize); 2]> {
+        match self.kind {
+            ExchangeKind::Sum | ExchangeKind::Max | ExchangeKind::From(_) => smallvec![(0, 0)],
+            ExchangeKind::ScatterSum | ExchangeKind::Gather(_) => smallvec![],
+        }
+    }
+
+    /// What the rank itself reads, adds and writes; what the link takes, only those know who have one.
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        let adds = match self.kind {
+            ExchangeKind::Sum | ExchangeKind::Max | ExchangeKind::ScatterSum => self.of.ranks - 1,
+            ExchangeKind::Gather(_) | ExchangeKind::From(_) => 0,
+        };
+        let x = inputs.first().map_or(0, |x| x.elements());
+        Cost { flops: (x * adds) as f64 / self.of.ranks as f64, bytes: traffic(inputs, outputs) }
+    }
+
+    /// The loss that is differentiated is the sum of all ranks' losses. So what went to all ranks as a sum comes back as the sum of their
+    /// gradients, what was gathered as this rank's shard of it, and what was scattered is gathered.
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        let kind = match &self.kind {
+            ExchangeKind::Sum => ExchangeKind::Sum,
+            ExchangeKind::ScatterSum => ExchangeKind::Gather(at.input_type(0).shape.clone()),
+            ExchangeKind::Gather(_) => ExchangeKind::ScatterSum,
+            ExchangeKind::Max => {
+                return Err(
+                    at.no_gradient("the largest of all ranks' values has none; reduce them by their sum")
+                );
+            }
+            ExchangeKind::From(_) => {
+                return Err(at.no_gradient(
+                    "values of one rank that all ranks have send none back; broadcast before the loss is traced",
+                ));
+            }
+        };
+        let back = Exchange { kind, of: self.of, is_total: self.is_total };
+        let dx = at.push(back, &[&at.grad(0)?])?.remove(0);
+        let dx = if dx.ty() == at.input_type(0) { dx } else { dx.reshape(&at.input_type(0).shape)? };
+        // A token has no gradient.
+        Ok([Some(dx)].into_iter().chain((1..at.n_inputs()).map(|_| None)).collect())
+    }
+
+    /// What comes out where all ranks have the same values: the one case that a single rank can compute.
+    fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
+        let (x, shape) = (inputs[0], &outputs[0].shape);
+        let ranks = self.of.ranks as f64;
+        let data = match &self.kind {
+            ExchangeKind::Max | ExchangeKind::From(_) => x.data.clone(),
+            ExchangeKind::Sum => x.data.iter().map(|x| x * ranks).collect(),
+            ExchangeKind::ScatterSum => {
+                x.data[self.of.shard(x.data.len())].iter().map(|x| x * ranks).collect()
+            }
+            // All ranks' shards are taken to begin with the same values.
+            ExchangeKind::Gather(_) => {
+                let n = shape.elements();
+                let of = |rank| 0..shard(n, self.of.ranks, rank).len();
+                let at = |i: usize| x.data.get(i).or(x.data.last()).copied().unwrap_or(0.0);
+                (0..self.of.ranks).flat_map(of).map(at).collect()
+            }
+        };
+        vec![Array::new(shape.clone(), data), Array::new([0], Vec::new())]
+    }
+
+    /// Of the only rank: what a device does that is connected to nobody. Several ranks are tested where they are connected.
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        let shape = Shape::from([dice.range(1, 4), dice.range(1, 9)]);
+        let flat = Shape::from([shape.elements()]);
+        let kinds = [
+            (ExchangeKind::Sum, &shape),
+            (ExchangeKind::Max, &shape),
+            (ExchangeKind::ScatterSum, &shape),
+            (ExchangeKind::Gather(shape.clone()), &flat),
+            (ExchangeKind::From(0), &shape),
+        ];
+        let mut examples = Vec::new();
+        for (kind, shape) in kinds {
+            for (dtype, domain) in [(DType::F32, Domain::Normal), (DType::I64, Domain::Index(9))] {
+                let op = Exchange { kind: kind.clone(), of: Rank::ONLY, is_total: false };
+                examples.push(Example::new(op, vec![(Type::new(dtype, shape.clone()), domain)]));
+            }
+        }
+        examples
+    }
+}
+
+/// What ranks do with each other's values. All of them do the same in the same order.
+///
+/// ```
+/// use plimsoll_graph::{DType, ExchangeOps, TensorOps, Trace, Type, ops::Rank};
+/// let trace = Trace::new();
+/// let x = trace.input("x", Type::new(DType::F32, [2, 3]));
+/// let of = Rank { rank: 1, ranks: 4 };
+/// assert_eq!(x.all_reduce(of)?.ty(), x.ty());
+/// // 6 values among 4 ranks: 2, 2, 1, 1.
+/// let own = x.reduce_scatter(of)?;
+/// assert_eq!(own.shape()[..], [2]);
+/// assert_eq!(own.all_gather(of, [2, 3])?.ty(), x.ty());
+/// # Ok::<(), plimsoll_graph::Error>(())
+/// ```
+pub trait ExchangeOps: TensorOps {
+    /// The sum of all ranks' values.
+    #[track_caller]
+    fn all_reduce(&self, of: Rank) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::Sum, of, false)
+    }
+
+    /// The sum of all ranks' totals over samples: counts for a metric, say.
+    #[track_caller]
+    fn all_reduce_total(&self, of: Rank) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::Sum, of, true)
+    }
+
+    /// The largest of all ranks' values. It has no gradient.
+    #[track_caller]
+    fn all_reduce_max(&self, of: Rank) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::Max, of, false)
+    }
+
+    /// This rank's shard of the sum of all ranks' values, in one axis.
+    #[track_caller]
+    fn reduce_scatter(&self, of: Rank) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::ScatterSum, of, false)
+    }
+
+    /// The values of which every rank has its shard.
+    #[track_caller]
+    fn all_gather(&self, of: Rank, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::Gather(shape.into()), of, false)
+    }
+
+    /// The values of one rank. They have no gradient.
+    #[track_caller]
+    fn of_rank(&self, of: Rank, root: usize) -> Result<Self, Self::Error> {
+        exchanged(self, ExchangeKind::From(root), of, false)
+    }
+}
+
+impl<T: TensorOps> ExchangeOps for T {}
+
+#[track_caller]
+fn exchanged<T: TensorOps>(x: &T, kind: ExchangeKind, of: Rank, is_total: bool) -> Result<T, T::Error> {
+    let op = Exchange { kind, of, is_total };
+    let name = Rule::name(&op);
+    let made = x.emit(op.into(), &[x], Site::here())?;
+    made.into_iter().next().ok_or_else(|| Error::Internal(format!("{name} made nothing")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::interpret;
+    use crate::{Op, Trace, gradients};
+
+    fn ranks() -> impl Iterator<Item = Rank> {
+        (1..5).flat_map(|ranks| (0..ranks).map(move |rank| Rank { rank, ranks }))
+    }
+
+    #[test]
+    fn shards_of_all_ranks_are_the_whole() {
+        for n in [1, 5, 8] {
+            for ranks in 1..5 {
+                let own = (0..ranks).map(|rank| {
+                    let op = Exchange {
+                        kind: ExchangeKind::ScatterSum,
+                        of: Rank { rank, ranks },
+                        is_total: false,
+                    };
+                    Op::from(op).infer(&[&Type::new(DType::F32, [n])]).unwrap()[0].elements()
+                });
+                assert_eq!(own.sum::<usize>(), n);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let why = |kind: ExchangeKind, ty: Type| {
+            let op = Exchange { kind, of: Rank { rank: 1, ranks: 2 }, is_total: false };
+            Op::from(op).infer(&[&ty]).unwrap_err()
+        };
+        let x = |n: usize| Type::new(DType::F32, [n]);
+        assert!(why(ExchangeKind::Gather([5].into()), x(3)).contains("has 2 elements"));
+        assert!(why(ExchangeKind::From(2), x(3)).contains("no rank 2 among 2"));
+        assert!(why(ExchangeKind::Sum, Type::new(DType::Bool, [3])).contains("cast"));
+        let op =
+            Op::from(Exchange { kind: ExchangeKind::Sum, of: Rank { rank: 2, ranks: 2 }, is_total: false });
+        assert!(op.infer(&[&x(1)]).unwrap_err().contains("no rank 2"));
+        let op = Op::from(Exchange { kind: ExchangeKind::Sum, of: Rank::ONLY, is_total: false });
+        assert!(op.infer(&[&x(1), &x(1)]).unwrap_err().contains("token"));
+    }
+
+    #[test]
+    fn each_exchange_reads_the_token_of_the_one_before() {
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [4]));
+        let of = Rank { rank: 0, ranks: 2 };
+        let (a, b) = (x.all_reduce(of).unwrap(), x.all_reduce(of).unwrap());
+        let loss = a.add(&b).unwrap().square().unwrap().sum(&[], false).unwrap();
+        let slope = gradients(&[(&loss, None)], &[&x], Site::here()).unwrap().remove(0).unwrap();
+        let graph = crate::passes::optimize(&trace.finish(&[&slope]).unwrap()).unwrap();
+        let exchanges: Vec<_> = graph.nodes().iter().filter(|n| n.op.is_exchange()).collect();
+        // The same values exchanged twice are two exchanges: ranks would lose count of them otherwise.
+        assert_eq!(exchanges.len(), 4, "{graph}");
+        for pair in exchanges.windows(2) {
+            assert_eq!(pair[1].inputs[1], pair[0].outputs[1], "{graph}");
+        }
+    }
+
+    #[test]
+    fn gradients_over_ranks_agree_with_finite_differences() {
+        for of in ranks() {
+            // Shards of one length, since the reference takes all ranks' values as the same.
+            let n = 2 * of.ranks;
+            let whole = Type::new(DType::F64, [2, of.ranks]);
+            let own = Type::new(DType::F64, [of.shard(n).len()]);
+            for (kind, ty) in [(ExchangeKind::Sum, &whole), (ExchangeKind::Gather(whole.shape.clone()), &own)]
+            {
+                let trace = Trace::new();
+                let x = trace.input("x", ty.clone());
+                let y = exchanged(&x, kind.clone(), of, false).unwrap();
+                let loss = y.square().unwrap().sum(&[], false).unwrap();
+                let slope = gradients(&[(&loss, None)], &[&x], Site::here()).unwrap().remove(0).unwrap();
+                let (f, g) = (trace.finish(&[&loss]).unwrap(), trace.finish(&[&slope]).unwrap());
+                let value = Domain::Normal.fill(ty, &mut Dice::new(3));
+                let analytic = interpret(&g, std::slice::from_ref(&value)).remove(0);
+                for i in 0..ty.elements() {
+                    let at = |delta: f64| {
+                        let mut moved = value.clone();
+                        moved.data[i] += delta;
+                        // All ranks move alike, and the loss is the sum of theirs.
+                        interpret(&f, &[moved])[0].data[0]
+                    };
+                    let numeric = (at(1e-5) - at(-1e-5)) / 2e-5;
+                    // Moving the values of all ranks at once counts every rank's part in the one loss.
+                    let error = (numeric - analytic.data[i]).abs() / (1.0 + numeric.abs());
+                    assert!(error < 1e-6, "{kind:?} of {of:?}: {} but {numeric}", analytic.data[i]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_gradient_says_so() {
+        for kind in [ExchangeKind::Max, ExchangeKind::From(0)] {
+            let trace = Trace::new();
+            let x = trace.input("x", Type::new(DType::F64, [3]));
+            let y = exchanged(&x, kind, Rank { rank: 0, ranks: 2 }, false).unwrap();
+            let loss = y.sum(&[], false).unwrap();
+            assert!(gradients(&[(&loss, None)], &[&x], Site::here()).is_err());
+        }
+    }
+}

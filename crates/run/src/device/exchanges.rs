@@ -1,0 +1,138 @@
+//! Exchanges with other ranks as kernels of a device: what is planned, timed and run like any op.
+
+use std::sync::Arc;
+
+use plimsoll_device::backend::{Backend, Call, Fault, Recording, Speed, Unsupported};
+use plimsoll_device::{Peers, RankTraffic};
+use plimsoll_graph::ops::{Exchange, Rank};
+use plimsoll_graph::{Op, Type};
+
+use super::Device;
+
+/// The kernels of exchanges, over memory of a device.
+#[derive(Debug)]
+pub(crate) struct Exchanges {
+    device: Arc<dyn Backend>,
+    peers: Arc<dyn Peers>,
+    name: String,
+}
+
+impl Device {
+    /// The same device, kernels and memory, as one rank among others: exchanges in what it runs are theirs.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use plimsoll_comm::{Connected, local};
+    /// use plimsoll_graph::{ExchangeOps, ops::Rank};
+    /// use plimsoll_run::{Device, Tensor};
+    /// std::thread::scope(|threads| {
+    ///     for rank in local::ranks(2, Duration::from_secs(10)) {
+    ///         threads.spawn(move || {
+    ///             let peers = Arc::new(Connected::new(rank).unwrap());
+    ///             let device = Device::cpu_with(1, "8MiB".parse().unwrap()).unwrap().with_ranks(peers);
+    ///             let of = device.rank();
+    ///             let sum = device.scope(|| Tensor::from_slice(&[1.0f32, of.rank as f32], [2])?.all_reduce(of));
+    ///             assert_eq!(sum.unwrap().to_vec::<f32>().unwrap(), [2.0, 1.0]);
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn with_ranks(&self, peers: Arc<dyn Peers>) -> Device {
+        let mut device = self.alike(self.0.memory.clone());
+        let name = format!("{}, {}", self.name(), peers.by());
+        device.exchanges = Some(Exchanges { device: self.0.backend.clone(), peers, name });
+        Device(Arc::new(device))
+    }
+
+    /// The ranks it is one of, where it is.
+    pub fn ranks(&self) -> Option<&Arc<dyn Peers>> {
+        self.0.exchanges.as_ref().map(|exchanges| &exchanges.peers)
+    }
+
+    /// Which rank it is, and of how many: of one where it is connected to nobody.
+    pub fn rank(&self) -> Rank {
+        self.ranks().map_or(Rank::ONLY, |peers| peers.rank())
+    }
+
+    /// What it sent to other ranks and received from them.
+    pub fn rank_traffic(&self) -> RankTraffic {
+        self.ranks().map_or(RankTraffic::default(), |peers| peers.traffic())
+    }
+
+    /// The kernels of exchanges, where it is connected to other ranks.
+    pub(super) fn exchanges(&self) -> Option<&Exchanges> {
+        self.0.exchanges.as_ref()
+    }
+}
+
+impl Exchanges {
+    /// The exchange that an op is, if it is one of these ranks.
+    fn of<'o>(&self, op: &'o Op, types: &[&Type]) -> Result<&'o Exchange, Unsupported> {
+        let own = self.peers.rank();
+        let why = match op {
+            Op::Exchange(_) if self.peers.is_on_host() != self.device.is_host() => {
+                "ranks exchange values that are in the host's memory; run them on the CPU (--device cpu)"
+                    .into()
+            }
+            Op::Exchange(exchange) if exchange.of == own => return Ok(exchange),
+            Op::Exchange(exchange) => {
+                let Rank { rank, ranks } = exchange.of;
+                format!("it is of rank {rank} of {ranks}, and this is rank {} of {}", own.rank, own.ranks)
+            }
+            _ => "it exchanges nothing".to_string(),
+        };
+        let types = types.iter().map(|ty| ty.to_string()).collect::<Vec<_>>().join(", ");
+        Err(Unsupported { device: self.name.clone(), op: op.name(), types, why })
+    }
+}
+
+impl Backend for Exchanges {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> String {
+        format!("{} of {} by {}", self.device.signature(), self.peers.rank().ranks, self.peers.by())
+    }
+
+    fn times_prefix(&self) -> &'static str {
+        "between ranks "
+    }
+
+    fn speed(&self) -> Speed {
+        self.device.speed()
+    }
+
+    fn predict(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        match (op, inputs) {
+            (Op::Exchange(exchange), [x, ..]) => self.peers.seconds(exchange, x) + self.speed().call,
+            _ => self.device.predict(op, inputs, outputs),
+        }
+    }
+
+    fn scratch(&self, op: &Op, inputs: &[&Type], _: &[&Type]) -> Result<usize, Unsupported> {
+        let exchange = self.of(op, inputs)?;
+        Ok(inputs.first().map_or(0, |x| self.peers.scratch(exchange, x)))
+    }
+
+    unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
+        let (Op::Exchange(exchange), [x, ..], [y, ..]) = (call.op, call.inputs, call.outputs) else {
+            return Err(Fault { op: call.op.name(), why: "it exchanges nothing".into() });
+        };
+        // Whatever was queued before has made the values.
+        self.device.synchronize()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.peers.exchange(exchange, *x, *y, call.scratch()) }
+    }
+
+    fn is_host(&self) -> bool {
+        self.device.is_host()
+    }
+
+    /// What waits for other ranks cannot be recorded.
+    fn record(&self, _: &mut dyn FnMut() -> Result<(), Fault>) -> Result<Option<Box<dyn Recording>>, Fault> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,109 @@
+//! What ranks that train together decide together: whether they were started alike, whether to stop, what the learning rate becomes.
+//!
+//! Every step and every sum is the same on all ranks, and what is not (a signal that one of them gets, a clock, a callback that only the first
+//! has) is asked of all or of the first, so that none goes on where another does not.
+
+use std::sync::Arc;
+
+use plimsoll_device::Peers;
+use plimsoll_device::backend::Fault;
+
+use crate::error::{Error, Result};
+use crate::terms::Terms;
+use crate::trainer::Trainer;
+
+/// The rank whose word counts, which also prints and writes.
+const FIRST: usize = 0;
+
+impl Trainer {
+    /// The ranks that this one trains with; none where it trains alone.
+    pub(crate) fn ranks(&self) -> Result<Option<Arc<dyn Peers>>> {
+        Ok(self.on()?.ranks().filter(|peers| peers.rank().ranks > 1).cloned())
+    }
+
+    /// Whether files are written here: by the first rank alone, since all have the same state.
+    pub(crate) fn is_first(&self) -> Result<bool> {
+        Ok(self.on()?.rank().rank == FIRST)
+    }
+
+    /// Whether somebody wants the run to end: any rank.
+    pub(crate) fn any_wants_to_stop(&mut self) -> Result<bool> {
+        let own = self.wants_to_stop();
+        match self.ranks()? {
+            Some(ranks) => ranks.any(own).map_err(failed),
+            None => Ok(own),
+        }
+    }
+
+    /// The first rank's answer to a question that only its callbacks may have one to.
+    pub(crate) fn as_first<const N: usize>(&self, own: [f64; N]) -> Result<[f64; N]> {
+        let mut said = own;
+        if let Some(ranks) = self.ranks()? {
+            ranks.of_rank(FIRST, &mut said).map_err(failed)?;
+        }
+        Ok(said)
+    }
+
+    /// Adds up numbers of all ranks.
+    pub(crate) fn over_ranks(&self, numbers: &mut [f64]) -> Result<()> {
+        match self.ranks()? {
+            Some(ranks) => ranks.sum(numbers).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses ranks that were not started alike, by what differs.
+    pub(crate) fn agree(&self, terms: &Terms, epochs: u64) -> Result<()> {
+        let (Some(ranks), Some(training)) = (self.ranks()?, &self.training) else { return Ok(()) };
+        let limit = self.request.limit.map_or("none".into(), |limit| limit.to_string());
+        let parameters = training.params().iter().map(|p| format!("{} {}", p.name, p.ty));
+        let data = &terms.data;
+        let fields: [(&str, String); 11] = [
+            ("the version", env!("CARGO_PKG_VERSION").into()),
+            ("the memory limit", limit),
+            ("the optimizer", terms.optimizer.clone()),
+            ("the seed", terms.seed.to_string()),
+            ("the batch size", data.batch.map_or("none".into(), |n| n.to_string())),
+            ("the number of samples", data.samples.map_or("unknown".into(), |n| n.to_string())),
+            ("the digest of the data's pipeline", format!("{:016x}", data.pipeline)),
+            ("the digest of the parameters", digest(parameters)),
+            ("the step that it goes on from", self.progress.step.to_string()),
+            ("the number of epochs", epochs.to_string()),
+            ("the digest of what the plan exchanges", digest(training.exchanges().into_iter())),
+        ];
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        ranks.agree(&fields).map_err(|Fault { why, .. }| Error::Mismatch(why))
+    }
+
+    /// Lets all ranks have the first one's parameters: after it read them from a file that the others may not see.
+    pub(crate) fn take_parameters_of_first(&mut self) -> Result<()> {
+        let Some(ranks) = self.ranks()? else { return Ok(()) };
+        let Some(training) = &mut self.training else { return Ok(()) };
+        let names: Vec<String> = training.params().iter().map(|p| p.name.clone()).collect();
+        for (i, name) in names.iter().enumerate() {
+            let mut bytes = training.values()[i].to_bytes()?;
+            ranks.of_rank(FIRST, &mut bytes).map_err(failed)?;
+            training.restore(name, &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why ranks failed, as an error of a run.
+pub(crate) fn failed(fault: Fault) -> Error {
+    Error::Run(plimsoll_run::Error::Ranks(fault))
+}
+
+/// Whether an error says that ranks failed: then a step may have been done by half.
+pub(crate) fn is_of_ranks(error: &Error) -> bool {
+    matches!(error, Error::Run(plimsoll_run::Error::Ranks(_)))
+}
+
+/// A short number that tells texts from others: FNV-1a.
+fn digest(texts: impl Iterator<Item = String>) -> String {
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    for byte in texts.flat_map(|text| text.into_bytes().into_iter().chain([0])) {
+        sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{sum:016x}")
+}
