@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long `plimsoll plan` takes to answer: every model of `plimsoll models` at the sizes of its table, without a memory limit and at
-several, each by a process of its own.
+"""How long `plimsoll plan` takes to answer: every model of `plimsoll models` at the sizes of its table and at batch 32, without a memory
+limit and at several, each by a process of its own.
 
     cargo build --release && python benches/planning.py [--models resnet50 vit:32] [--jsonl FILE] [--most 1.0]
 
@@ -41,16 +41,17 @@ def ask(program, model, memory, cache):
 
 
 def limits(free):
-    """Memory limits worth asking for: below the floor, at it, a little and halfway above it, and what the fastest plan takes."""
+    """Memory limits worth asking for: hopeless, below the floor, at it, a little and halfway above it, half of what the fastest plan takes,
+    and all of that."""
     floor, most = free["floor_bytes"], max(free["unlimited_bytes"], free["floor_bytes"])
-    return {"none": None, "half the floor": floor // 2, "floor - 1": floor - 1, "floor": floor, "floor + 5 %": floor + floor // 20,
-            "middle": (floor + most) // 2, "most": most}
+    return {"none": None, "1 MiB": 1 << 20, "half the floor": floor // 2, "floor - 1": floor - 1, "floor": floor, "floor + 5 %": floor + floor // 20,
+            "half the most": most // 2, "middle": (floor + most) // 2, "most": most}
 
 
 def models(program, named):
-    """The models that were named, or all of the program's table."""
+    """The models that were named, or all of the program's table, each as it stands there and at batch 32."""
     table = json.loads(subprocess.run([program, "models", "--json"], capture_output=True, text=True, check=True).stdout)
-    return named or [row["name"] for row in table]
+    return named or [row["name"] + batch for row in table for batch in ("", ":32")]
 
 
 def finish(jsonl, lines, what, faults):

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("model ratio budget | bound ours best-baseline | arena/live arena/budget floor | seconds");
     let (mut ours_sum, mut bound_sum, mut other_sum, mut rows) = (0.0, 0.0, 0.0, 0);
     for file in args {
-        let step = read_trace(&std::fs::read_to_string(&file)?, 1)?;
+        let step = read_trace(&std::fs::read_to_string(&file)?, 1)?.problem;
         let name = Path::new(&file).file_stem().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
         for row in table.lines().skip(1) {
             let cells: Vec<&str> = row.split(',').collect();

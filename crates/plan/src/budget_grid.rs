@@ -10,7 +10,7 @@
 
 use crate::floor::{Floor, LowPeaks};
 use crate::indexed_problem::IndexedProblem;
-use crate::look_ahead::look_ahead;
+use crate::look_ahead::{WEIGHTS, look_ahead};
 use crate::parallel;
 use crate::problem::Problem;
 use crate::recompute::checkpoints::CheckpointSchedules;
@@ -33,6 +33,9 @@ const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
 
 /// With how much of a budget a schedule is looked for at once, until its buffers pack into it.
 const PACKED_PARTS: [f64; 4] = [1.0, 0.99, 0.97, 0.92];
+
+/// A schedule that takes this part longer than another is not looked for at once: giving back replays saves less than that.
+const SLOWER: u64 = 8;
 
 /// The schedules of a step that were found so far, by budget.
 pub(crate) struct BudgetGrid {
@@ -170,8 +173,14 @@ impl BudgetGrid {
         }
         self.at_once = None;
         let alignment = self.step.problem.scratch_alignment;
-        for part in PACKED_PARTS {
-            for actions in look_ahead(&self.step.indexed, (budget as f64 * part) as u64) {
+        for how in WEIGHTS {
+            for part in PACKED_PARTS {
+                // What takes far longer than what is in hand is given up early.
+                let most_ns =
+                    self.at_once.as_ref().map_or(u64::MAX, |best| best.ns.saturating_add(best.ns / SLOWER));
+                let budget_part = (budget as f64 * part) as u64;
+                // With less still there is nothing, or nothing faster.
+                let Some(actions) = look_ahead(&self.step.indexed, budget_part, how, most_ns) else { break };
                 let (indexed, saved) = one_replay_a_stage_of(&self.step.indexed, &actions);
                 let indexed = Arc::new(indexed);
                 let mut state = saved.restore(&indexed);
@@ -181,14 +190,20 @@ impl BudgetGrid {
                 }
                 repair.give_back(&mut state, self.step.effort.floor);
                 let mut schedule = Schedule::new(&mut state, &indexed, budget);
-                let better = self.at_once.as_ref().is_none_or(|best| schedule.ns < best.ns);
-                if better && schedule.arena(alignment) <= budget {
-                    self.at_once = Some(schedule);
+                let best_ns = self.at_once.as_ref().map_or(u64::MAX, |best| best.ns);
+                let is_better = |schedule: &Schedule| schedule.ns < best_ns;
+                if !is_better(&schedule) {
+                    break;
                 }
-            }
-            // Buffers of the others do not pack into the budget, or there are none.
-            if self.at_once.is_some() {
-                break;
+                // What holds more for longer packs less well: the pass as it was may fit where that does not.
+                if schedule.arena(alignment) > budget {
+                    schedule = Schedule::new(&mut saved.restore(&indexed), &indexed, budget);
+                }
+                // Else it is looked for with less.
+                if schedule.arena(alignment) <= budget {
+                    self.at_once = Some(schedule).filter(is_better).or(self.at_once.take());
+                    break;
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::lifespan::Action;
 
 /// How much the distance to the next use counts, and how much the bytes, in the order in which they are tried. Which is best depends on
 /// the step, and a pass is cheap.
-const WEIGHTS: [(f64, f64); 5] = [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.25, 1.0), (0.0, 1.0)];
+pub(crate) const WEIGHTS: [(f64, f64); 5] = [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (0.25, 1.0), (0.0, 1.0)];
 
 /// How many dropped tensors are followed when the time to make one again is added up; beyond that it is far too much anyway.
 const FOLLOWED: usize = 48;
@@ -19,10 +19,15 @@ const MOST_REPLAYS: usize = 24;
 /// How many replays may wait for one another.
 const DEEPEST: u32 = 1000;
 
-/// The sequences of ops that fit `budget` by looking ahead, one for each way of choosing that finds one.
-pub(crate) fn look_ahead(indexed: &IndexedProblem, budget: u64) -> Vec<Vec<Action>> {
-    let Some(room) = budget.checked_sub(indexed.resident_bytes) else { return Vec::new() };
-    WEIGHTS.iter().filter_map(|&weights| Pass::new(indexed, room, weights).run()).collect()
+/// The sequence of ops that fits `budget` by looking ahead with such weights, if there is one and it takes no more than `most_ns`.
+pub(crate) fn look_ahead(
+    indexed: &IndexedProblem,
+    budget: u64,
+    weights: (f64, f64),
+    most_ns: u64,
+) -> Option<Vec<Action>> {
+    let room = budget.checked_sub(indexed.resident_bytes)?;
+    Pass::new(indexed, room, weights, most_ns).run()
 }
 
 /// One pass over the step.
@@ -30,6 +35,8 @@ struct Pass<'a> {
     indexed: &'a IndexedProblem,
     room: u64,
     weights: (f64, f64),
+    /// The time that is left for replays.
+    replay_ns: u64,
     /// By tensor: the ops that read it, in order.
     uses: Vec<Vec<u32>>,
     /// By tensor: how many of its uses are done.
@@ -52,7 +59,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(indexed: &'a IndexedProblem, room: u64, weights: (f64, f64)) -> Pass<'a> {
+    fn new(indexed: &'a IndexedProblem, room: u64, weights: (f64, f64), most_ns: u64) -> Pass<'a> {
         let tensors = indexed.tensors() as usize;
         let mut uses = vec![Vec::new(); tensors];
         for op in 0..indexed.ops {
@@ -62,6 +69,7 @@ impl<'a> Pass<'a> {
             indexed,
             room,
             weights,
+            replay_ns: most_ns.saturating_sub(indexed.base_ns()),
             uses,
             done: vec![0; tensors],
             held: vec![false; tensors],
@@ -157,6 +165,7 @@ impl<'a> Pass<'a> {
         self.actions.push(Action::Run(op));
         ins.iter().chain(outs).for_each(|&t| self.pinned[t as usize] -= 1);
         if depth > 0 {
+            self.replay_ns = self.replay_ns.checked_sub(indexed.ns[op as usize])?;
             // Of a replay, and of what was made again for it, only what is still wanted stays.
             ins.iter().chain(outs).for_each(|&t| self.drop_if_done(t));
         }
@@ -244,6 +253,8 @@ impl<'a> Pass<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lifespan::lifespans;
+    use crate::place::{place, usual_work};
     use crate::plan::Request;
     use crate::planner::Planner;
     use crate::problem::{Op, Problem, Tensor, TensorId};
@@ -281,7 +292,7 @@ mod tests {
         let indexed = IndexedProblem::new(&step, &order);
         let mut found = 0;
         for budget in (8_000..30_000).step_by(1000) {
-            for actions in look_ahead(&indexed, budget) {
+            for actions in WEIGHTS.iter().filter_map(|&how| look_ahead(&indexed, budget, how, u64::MAX)) {
                 let (wide, saved) = one_replay_a_stage_of(&indexed, &actions);
                 let mut state = saved.restore(&wide);
                 assert!(state.peak() as u64 <= budget, "{} in {budget}", state.peak());
@@ -295,7 +306,10 @@ mod tests {
             }
         }
         assert!(found > 50, "{found}");
-        assert!(look_ahead(&indexed, 1500).is_empty());
+        assert!(WEIGHTS.iter().all(|&how| look_ahead(&indexed, 1500, how, u64::MAX).is_none()));
+        let (how, base) = (WEIGHTS[0], indexed.base_ns());
+        assert!(look_ahead(&indexed, 12_000, how, u64::MAX).is_some());
+        assert!(look_ahead(&indexed, 12_000, how, base + 50).is_none(), "too long is as good as none");
     }
 
     #[test]
@@ -309,5 +323,59 @@ mod tests {
             let (at_once, searched) = (planned(Some(0), budget), planned(None, budget));
             assert!(at_once as f64 <= 1.05 * searched as f64, "{at_once} and {searched} in {budget}");
         }
+    }
+
+    /// Steps of several kinds: chains whose parts differ in price and size, with ways past them, and with nothing to drop.
+    fn steps() -> Vec<Problem> {
+        let mut steps: Vec<Problem> = [12, 40, 90].map(step).into();
+        for width in [2, 5] {
+            let mut branched = step(30);
+            let wide: Vec<TensorId> = (0..width)
+                .map(|i| branched.tensor(Tensor::transient(format!("w{i}"), 700 + 64 * i)))
+                .collect();
+            for (i, &out) in wide.iter().enumerate() {
+                branched.op(Op::new(format!("wide {i}"), &[TensorId(i as u32 * 3)], &[out], 150));
+            }
+            let all = branched.tensor(Tensor::output("all", 64));
+            branched.op(Op::new("together", &wide, &[all], 50));
+            steps.push(branched);
+        }
+        steps
+    }
+
+    #[test]
+    fn no_simple_policy_beats_a_search_that_has_no_time() {
+        let (mut compared, mut beaten) = (0, 0);
+        for (n, step) in steps().iter().enumerate() {
+            let order: Vec<_> = (0..step.ops.len() as u32).map(crate::problem::OpId).collect();
+            let indexed = IndexedProblem::new(step, &order);
+            let request = Request { deadline_ms: Some(0), ..Request::within(0) };
+            let unlimited = Planner::new(step, &request).unwrap().unlimited_bytes();
+            for budget in (3..=10).map(|tenths| unlimited * tenths / 10) {
+                let planned = Planner::new(step, &request).unwrap().plan(budget).ok();
+                for how in WEIGHTS {
+                    let Some(actions) = look_ahead(&indexed, budget, how, u64::MAX) else { continue };
+                    let spans = lifespans(&indexed, &actions, step.scratch_alignment);
+                    let places =
+                        place(&spans, indexed.resident_bytes, budget, usual_work(spans.buffers.len()));
+                    // What cannot be laid out in the budget is no plan within it.
+                    if places.height > budget {
+                        continue;
+                    }
+                    let ns: u64 = actions
+                        .iter()
+                        .map(|action| if let Action::Run(op) = action { indexed.ns[*op as usize] } else { 0 })
+                        .sum();
+                    let ours = planned.as_ref().map_or(u64::MAX, |plan| plan.figures.predicted_ns);
+                    assert!(
+                        ours <= ns,
+                        "step {n} in {budget}: {ours}, and looking ahead by {how:?} takes {ns}"
+                    );
+                    compared += 1;
+                    beaten += usize::from(ours < ns);
+                }
+            }
+        }
+        assert!(compared > 100 && beaten > 20, "{compared} policies, {beaten} of them beaten");
     }
 }

@@ -5,7 +5,8 @@
 //! `updates`. The order of `ops` is a valid order of execution and defines which version of a resident each op
 //! is promised: the one left by the updates that stand before it.
 //!
-//! What is not here: values, shapes, what an op computes. The planner could not use them.
+//! What is not here: values, shapes, what an op computes. The planner could not use them. Whether a problem contradicts itself is looked at in
+//! `check`, and what tells it from others is its `digest`.
 
 use plimsoll_record::Kind;
 use serde::{Deserialize, Serialize};

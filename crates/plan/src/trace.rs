@@ -1,13 +1,14 @@
 //! Turns a traced training step (JSON lines) into a problem.
 //!
 //! The first line names the model; then come storages (`s`, `size`, `kind`, `output`) and ops in executed order
-//! (`op`, `name`, `ns`, `ins`, `outs`, `mut`). A storage that is written in place becomes a new tensor for each
+//! (`op`, `name`, `ns`, `ins`, `outs`, `mut`, and where they are not the usual `scratch` bytes and `replayable`). A storage that is written in place becomes a new tensor for each
 //! version, with an in-place pair that lets the versions share their bytes; a constant that is written in place
 //! becomes a resident that is updated.
 
+use crate::plan::{Plan, Step};
 use crate::problem::{Home, Op, Problem, Tensor, TensorId};
 use plimsoll_record::Kind;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use thiserror::Error;
 
@@ -48,6 +49,10 @@ enum Line {
         outs: Vec<u64>,
         #[serde(rename = "mut")]
         mutated: Vec<u64>,
+        #[serde(default)]
+        scratch: u64,
+        #[serde(default = "usually")]
+        replayable: bool,
     },
     Storage {
         s: u64,
@@ -61,6 +66,22 @@ enum Line {
     },
 }
 
+/// An op may run again unless its line says otherwise.
+fn usually() -> bool {
+    true
+}
+
+/// A traced step as a problem, and the way back from it to the trace's own numbers.
+#[derive(Clone, Debug)]
+pub struct TracedStep {
+    /// What the planner sees.
+    pub problem: Problem,
+    /// The storage of each tensor of the problem.
+    pub storages: Vec<u64>,
+    /// The number that the trace gives each op of the problem.
+    pub ops: Vec<u64>,
+}
+
 struct Storage {
     size: u64,
     constant: bool,
@@ -70,8 +91,9 @@ struct Storage {
 }
 
 /// Reads the text of a trace. Every offset is aligned to `alignment` bytes.
-pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
+pub fn read_trace(text: &str, alignment: u64) -> Result<TracedStep, TraceError> {
     let mut problem = Problem::new();
+    let (mut numbers, mut ops) = (Vec::new(), Vec::new());
     problem.scratch_alignment = alignment;
     let mut storages: HashMap<u64, Storage> = HashMap::new();
     for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -84,11 +106,12 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
                 let constant = kind == "const";
                 let tensor = Tensor { alignment, ..Tensor::resident(format!("s{s}"), size) };
                 let now = constant.then(|| problem.tensor(tensor));
+                numbers.extend(now.map(|_| s));
                 storages.insert(s, Storage { size, constant, output, now });
             }
-            Line::Op { op: number, name, ns, ins, outs, mutated } => {
+            Line::Op { op: number, name, ns, ins, outs, mutated, scratch, replayable } => {
                 let missing = |storage: u64| TraceError::Storage { line, op: number, storage };
-                let mut op = Op::new(name, &[], &[], ns);
+                let mut op = Op { scratch, replayable, ..Op::new(name, &[], &[], ns) };
                 for s in ins {
                     let tensor = storages.get(&s).and_then(|s| s.now).ok_or_else(|| missing(s))?;
                     op.reads.push(tensor);
@@ -104,6 +127,7 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
                     let tensor =
                         Tensor { alignment, home, kind, ..Tensor::transient(format!("s{s}"), storage.size) };
                     let made = problem.tensor(tensor);
+                    numbers.push(s);
                     op.writes.push(made);
                     match storage.now.replace(made) {
                         Some(old) if !fresh => {
@@ -117,6 +141,7 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
                     }
                 }
                 problem.op(op);
+                ops.push(number);
             }
         }
     }
@@ -126,7 +151,71 @@ pub fn read_trace(text: &str, alignment: u64) -> Result<Problem, TraceError> {
         }
     }
     problem.check()?;
-    Ok(problem)
+    Ok(TracedStep { problem, storages: numbers, ops })
+}
+
+/// One op of a plan in the trace's own numbers, for whoever runs the step elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Instruction {
+    /// The op.
+    pub op: u64,
+    /// Whether it has run before in this step: it makes its results again, and must not change constants again.
+    pub replay: bool,
+    /// Storages that it reads, each with its offset in the arena.
+    pub reads: Vec<(u64, u64)>,
+    /// Storages that it makes, likewise.
+    pub writes: Vec<(u64, u64)>,
+    /// Where its scratch begins, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<u64>,
+    /// Storages that nobody reads after it, until they are made again: whoever has no arena frees them here.
+    pub last: Vec<u64>,
+}
+
+impl TracedStep {
+    /// The instructions of a plan of this step. Such a plan copies nothing to the host: a trace has no link to it.
+    pub fn instructions(&self, plan: &Plan) -> Vec<Instruction> {
+        let tensors = &self.problem.tensors;
+        let mut is_wanted: Vec<bool> = tensors.iter().map(|tensor| tensor.home == Home::Output).collect();
+        let mut instructions: Vec<Instruction> = Vec::with_capacity(plan.steps.len());
+        // From the end, so that the first reader that is met is the last one.
+        for step in plan.steps.iter().rev() {
+            let Step::Run { op, replay, reads, writes, scratch } = step else { continue };
+            let ran = &self.problem.ops[op.index()];
+            let mut last = Vec::new();
+            for made in &ran.writes {
+                if !std::mem::replace(&mut is_wanted[made.index()], false) {
+                    last.push(self.storages[made.index()]);
+                }
+            }
+            for read in &ran.reads {
+                let is_first = !std::mem::replace(&mut is_wanted[read.index()], true);
+                // Bytes that a later version has taken over are not free.
+                let goes_on = ran.in_place.iter().any(|(old, made)| {
+                    let at = |of: &[TensorId], places: &[u64], tensor| {
+                        of.iter().position(|other| *other == tensor).map(|index| places[index])
+                    };
+                    old == read && at(&ran.reads, reads, *old) == at(&ran.writes, writes, *made)
+                });
+                if is_first && !goes_on && tensors[read.index()].home == Home::Transient {
+                    last.push(self.storages[read.index()]);
+                }
+            }
+            let placed = |of: &[TensorId], places: &[u64]| {
+                of.iter().zip(places).map(|(tensor, at)| (self.storages[tensor.index()], *at)).collect()
+            };
+            instructions.push(Instruction {
+                op: self.ops[op.index()],
+                replay: *replay,
+                reads: placed(&ran.reads, reads),
+                writes: placed(&ran.writes, writes),
+                scratch: (ran.scratch > 0).then_some(*scratch),
+                last,
+            });
+        }
+        instructions.reverse();
+        instructions
+    }
 }
 
 #[cfg(test)]
@@ -143,11 +232,47 @@ mod tests {
 
     #[test]
     fn versions_share_their_bytes_and_constants_are_updated() {
-        let problem = read_trace(TRACE, 1).unwrap();
+        let TracedStep { problem, storages, ops } = read_trace(TRACE, 1).unwrap();
+        assert_eq!((storages, ops), (vec![0, 1, 1, 2], vec![0, 1, 2]));
         assert_eq!(problem.tensors.len(), 4);
         assert_eq!(problem.ops[1].in_place, [(TensorId(1), TensorId(2))]);
         assert_eq!(problem.ops[2].updates, [TensorId(0)]);
         assert_eq!(problem.tensors[3].home, Home::Output);
+    }
+
+    #[test]
+    fn scratch_counts_and_an_op_that_may_not_run_again_does_not() {
+        let chain = r#"{"model": "chain"}
+{"s": 0, "size": 8, "kind": "const", "output": false}
+{"s": 1, "size": 100, "kind": "action", "output": false}
+{"s": 2, "size": 100, "kind": "action", "output": false}
+{"s": 3, "size": 100, "kind": "action", "output": false}
+{"s": 4, "size": 100, "kind": "action", "output": true}
+{"op": 10, "name": "a", "ns": 5, "ins": [0], "outs": [1], "mut": []}
+{"op": 20, "name": "b", "ns": 5, "ins": [1], "outs": [2], "mut": [], "scratch": 40}
+{"op": 30, "name": "c", "ns": 5, "ins": [2], "outs": [3], "mut": [], "scratch": 150}
+{"op": 40, "name": "d", "ns": 5, "ins": [1, 3], "outs": [4], "mut": []}"#;
+        let at_least = |text: &str| {
+            let step = read_trace(text, 1).unwrap();
+            let mut planner = crate::Planner::new(&step.problem, &crate::Request::within(0)).unwrap();
+            let least = planner.floor_bytes();
+            let plan = planner.plan(least).unwrap();
+            (least, step.instructions(&plan))
+        };
+        // The peak of c is what it reads, makes and works in, where a is made again for d.
+        let (least, instructions) = at_least(chain);
+        assert_eq!(least, 8 + 100 + 100 + 150);
+        let ran: Vec<(u64, bool)> = instructions.iter().map(|one| (one.op, one.replay)).collect();
+        assert_eq!(ran, [(10, false), (20, false), (30, false), (10, true), (40, false)]);
+        let freed: Vec<&[u64]> = instructions.iter().map(|one| &one.last[..]).collect();
+        assert_eq!(freed, [&[][..], &[1], &[2], &[], &[1, 3]]);
+        assert_eq!(instructions[0].scratch, None);
+        assert!(instructions[2].scratch.is_some());
+        let once =
+            chain.replace("\"outs\": [1], \"mut\": []", "\"outs\": [1], \"mut\": [], \"replayable\": false");
+        let (least, instructions) = at_least(&once);
+        assert_eq!(least, 8 + 100 + 100 + 100 + 150);
+        assert!(instructions.iter().all(|one| !one.replay));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Keeps the most bytes that each stage of a schedule holds at once.
 //!
 //! They have two parts: what is held across a whole stage, which changes by ranges and is kept in a tree, and the peak of what is made
-//! or dropped inside the stage, which is found again by walking the stage whenever one of its operands has changed.
+//! or dropped inside the stage, which is found again by walking the stage whenever one of its operands has changed. A stage whose changes
+//! were undone is not walked: what was known of it before them is put back.
 
 use super::state::Remake;
 use super::tree::MaxTree;
@@ -15,13 +16,28 @@ pub(crate) struct StageMemory {
     tree: MaxTree,
     /// Peak of what is made or dropped inside each stage.
     inside: Vec<i64>,
-    /// Stages that have to be walked again before memory is looked at.
+    /// Stages that have changed since memory was last looked at, and how.
     dirty: Vec<u32>,
-    is_dirty: Vec<bool>,
+    change: Vec<Change>,
+    /// How many of them have to be walked again.
+    to_walk: usize,
+    /// The peaks that walks have found anew, with what was known before them, since changes were last kept.
+    log: Vec<(u32, i64)>,
     /// The number of the last walk.
     walk: u32,
     /// What that knows of each transient.
     notes: Vec<Note>,
+}
+
+/// How a stage has changed since memory was last looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    None,
+    /// It is another one, and has to be walked.
+    Other,
+    /// It has changed and is as it was: its peak is known. It counts as work like one that is walked, so that what a search finds does
+    /// not depend on what it remembers.
+    Back,
 }
 
 /// What a walk knows of a transient: they lie together because they are looked at together.
@@ -56,7 +72,9 @@ impl StageMemory {
             tree: MaxTree::new(&held.collect::<Vec<i64>>()),
             inside: vec![0; ops],
             dirty: Vec::new(),
-            is_dirty: vec![false; ops + 1],
+            change: vec![Change::None; ops + 1],
+            to_walk: 0,
+            log: Vec::new(),
             walk: 0,
             notes: vec![Note::default(); tensors],
         }
@@ -85,27 +103,70 @@ impl StageMemory {
 
     /// Notes that something inside `stage` has changed.
     pub fn touch(&mut self, stage: u32) {
-        if !std::mem::replace(&mut self.is_dirty[stage as usize], true) {
-            self.dirty.push(stage);
+        match std::mem::replace(&mut self.change[stage as usize], Change::Other) {
+            Change::Other => {}
+            Change::Back => self.to_walk += 1,
+            Change::None => {
+                self.to_walk += 1;
+                self.dirty.push(stage);
+            }
         }
     }
 
-    /// Takes a stage that has to be walked again.
-    pub fn take_dirty(&mut self) -> Option<u32> {
-        let stage = self.dirty.pop()?;
-        self.is_dirty[stage as usize] = false;
-        Some(stage)
+    /// Where the log stands, if the peaks of all stages are known as they are now.
+    pub fn known(&self) -> Option<usize> {
+        (self.to_walk == 0).then_some(self.log.len())
+    }
+
+    /// Puts the peaks back that were known when the log stood at `known`; all other changes since then have been undone.
+    pub fn put_back(&mut self, known: usize) {
+        while self.log.len() > known
+            && let Some((stage, peak)) = self.log.pop()
+        {
+            self.set_peak(stage, peak);
+        }
+        self.dirty.iter().for_each(|&stage| self.change[stage as usize] = Change::Back);
+        self.to_walk = 0;
+    }
+
+    /// Forgets what was known before.
+    pub fn keep(&mut self) {
+        self.log.clear();
+    }
+
+    /// Brings every stage up to date, of which `remakes` says what it makes again; returns the work that took.
+    pub fn settle<'a>(
+        &mut self,
+        indexed: &IndexedProblem,
+        uses: &Uses,
+        remakes: impl Fn(u32) -> &'a [Remake],
+    ) -> u64 {
+        let mut work = 0;
+        while let Some(stage) = self.dirty.pop() {
+            let change = std::mem::replace(&mut self.change[stage as usize], Change::None);
+            work += match change {
+                Change::Back => walk_work(indexed, stage, remakes(stage)),
+                _ => self.walk(indexed, uses, stage, remakes(stage)),
+            };
+        }
+        self.to_walk = 0;
+        work
+    }
+
+    fn set_peak(&mut self, stage: u32, peak: i64) -> i64 {
+        let old = std::mem::replace(&mut self.inside[stage as usize], peak);
+        self.tree.add(stage, stage, peak - old);
+        old
     }
 
     /// Finds the peak inside `stage` again, which makes `remakes` again; returns the work that took.
     pub fn walk(&mut self, indexed: &IndexedProblem, uses: &Uses, stage: u32, remakes: &[Remake]) -> u64 {
+        let work = walk_work(indexed, stage, remakes);
         if stage >= indexed.ops {
-            return 0;
+            return work;
         }
         let (replays, loads) = remakes.split_at(remakes.partition_point(|&what| what < indexed.ops));
         let runs = || replays.iter().copied().chain([stage]);
-        let work = 1 + runs().map(|op| indexed.ins.of(op).len() as u64).sum::<u64>();
-        count(work);
         let mut held = self.enter(indexed, uses, stage, runs());
         let mut peak = held;
         for t in loads.iter().map(|&what| what - indexed.ops) {
@@ -140,8 +201,10 @@ impl StageMemory {
                 }
             }
         }
-        let old = std::mem::replace(&mut self.inside[stage as usize], peak);
-        self.tree.add(stage, stage, peak - old);
+        let old = self.set_peak(stage, peak);
+        if old != peak {
+            self.log.push((stage, old));
+        }
         work
     }
 
@@ -171,4 +234,16 @@ impl StageMemory {
         }
         held
     }
+}
+
+/// The work of walking a stage that makes `remakes` again.
+fn walk_work(indexed: &IndexedProblem, stage: u32, remakes: &[Remake]) -> u64 {
+    if stage >= indexed.ops {
+        return 0;
+    }
+    let replays = remakes.iter().take_while(|&&what| what < indexed.ops);
+    let reads = |op: &u32| indexed.ins.of(*op).len() as u64;
+    let work = 1 + reads(&stage) + replays.map(reads).sum::<u64>();
+    count(work);
+    work
 }

@@ -10,9 +10,13 @@ use super::uses::Uses;
 use crate::indexed_problem::IndexedProblem;
 use crate::lifespan::Action;
 use crate::steps::count;
+use smallvec::SmallVec;
 
 /// What a stage makes again: an op below `indexed.ops`, or a load of transient `x - indexed.ops`.
 pub(crate) type Remake = u32;
+
+/// What one stage makes again: mostly little, which then lies in the list itself.
+pub(crate) type Remakes = SmallVec<[Remake; 6]>;
 
 /// A schedule with replays.
 #[derive(Clone)]
@@ -20,7 +24,7 @@ pub(crate) struct State<'a> {
     pub indexed: &'a IndexedProblem,
     pub uses: Uses,
     /// What each stage makes again, ascending (so ops in program order, loads at the end of the list).
-    remakes: Vec<Vec<Remake>>,
+    remakes: Vec<Remakes>,
     /// How many loads each transient has.
     loads: Vec<u32>,
     /// Bytes of all transients that have loads.
@@ -30,6 +34,8 @@ pub(crate) struct State<'a> {
     pub extra_ns: u64,
     /// Changes since the last [`State::keep_changes`], for undoing.
     journal: Vec<(u32, Remake, bool)>,
+    /// By change of the journal: what [`StageMemory::known`] said before it.
+    known: Vec<Option<usize>>,
     /// How many pairs (stage, what is made again there) there are.
     pub pairs: usize,
     /// Work done so far, in changes and stages walked.
@@ -38,11 +44,11 @@ pub(crate) struct State<'a> {
 
 /// A schedule that was put aside: what each stage makes again.
 #[derive(Clone)]
-pub(crate) struct SavedReplays(Vec<Vec<Remake>>);
+pub(crate) struct SavedReplays(Vec<Remakes>);
 
 impl SavedReplays {
     /// The schedule that makes `remakes[stage]` again in each stage; lists are ascending.
-    pub fn new(remakes: Vec<Vec<Remake>>) -> SavedReplays {
+    pub fn new(remakes: Vec<Remakes>) -> SavedReplays {
         SavedReplays(remakes)
     }
 
@@ -65,18 +71,20 @@ impl<'a> State<'a> {
         let mut state = State {
             indexed,
             uses,
-            remakes: vec![Vec::new(); indexed.ops as usize],
+            remakes: vec![Remakes::new(); indexed.ops as usize],
             loads: vec![0; indexed.tensors() as usize],
             host_bytes: 0,
             memory,
             extra_ns: 0,
             journal: Vec::new(),
+            known: Vec::new(),
             pairs: 0,
             work: 0,
         };
         for stage in 0..indexed.ops {
             state.work += state.memory.walk(indexed, &state.uses, stage, &[]);
         }
+        state.memory.keep();
         state
     }
 
@@ -184,22 +192,25 @@ impl<'a> State<'a> {
 
     /// Brings the memory of all stages that changes have touched up to date.
     fn settle(&mut self) {
-        while let Some(stage) = self.memory.take_dirty() {
-            let remakes = self.remakes.get(stage as usize).map_or(&[][..], |list| list);
-            self.work += self.memory.walk(self.indexed, &self.uses, stage, remakes);
-        }
+        let remakes = |stage: u32| self.remakes.get(stage as usize).map_or(&[][..], |list| list);
+        self.work += self.memory.settle(self.indexed, &self.uses, remakes);
     }
 
     /// Makes `what` again in `stage`.
     pub fn insert(&mut self, stage: u32, what: Remake) {
-        self.journal.push((stage, what, true));
+        self.note(stage, what, true);
         self.change(stage, what, true);
     }
 
     /// Lets `stage` make `what` no more.
     pub fn remove(&mut self, stage: u32, what: Remake) {
-        self.journal.push((stage, what, false));
+        self.note(stage, what, false);
         self.change(stage, what, false);
+    }
+
+    fn note(&mut self, stage: u32, what: Remake, inserted: bool) {
+        self.known.push(self.memory.known());
+        self.journal.push((stage, what, inserted));
     }
 
     /// A point to which [`State::undo_to`] can return.
@@ -209,9 +220,14 @@ impl<'a> State<'a> {
 
     /// Undoes every change since `mark`.
     pub fn undo_to(&mut self, mark: usize) {
+        let Some(known) = self.known.get(mark).copied() else { return };
+        self.known.truncate(mark);
         while self.journal.len() > mark {
             let Some((stage, what, inserted)) = self.journal.pop() else { return };
             self.change(stage, what, !inserted);
+        }
+        if let Some(known) = known {
+            self.memory.put_back(known);
         }
     }
 
@@ -223,6 +239,8 @@ impl<'a> State<'a> {
     /// Forgets how to undo.
     pub fn keep_changes(&mut self) {
         self.journal.clear();
+        self.known.clear();
+        self.memory.keep();
     }
 
     fn change(&mut self, stage: u32, what: Remake, insert: bool) {
