@@ -102,7 +102,7 @@ class Worker:
             timer.cancel()
         if not line:
             self.process = None
-            return "WRONG", f"the process ended with {process.wait()}"
+            return "ERROR", f"the process ended with {process.wait()}"
         result, why = json.loads(line)
         return result, why
 
@@ -122,7 +122,7 @@ def summed(results: list[tuple[str, str, str]]) -> str:
     if len(kinds) > 1:
         # What Keras does not run says nothing of the others.
         kinds.discard("not applicable")
-    for kind in ("WRONG", "broken", "not tried"):
+    for kind in ("WRONG", "ERROR", "not tried"):
         if kind in kinds:
             return kind
     if kinds == {"equal"}:
@@ -137,18 +137,20 @@ def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: 
     yield "`plimsoll.predict` against `model.predict` (1e-5), and five steps of `plimsoll.fit` against `model.fit` (1e-4: losses, metrics,"
     yield f"weights, the optimizer's state), from the same weights on the same data, with Keras {version}."
     yield ""
-    yield "| Part | Classes | Equal | Partly (some configurations refused) | Refused | Wrong | Not applicable | Equal of the applicable | Cases equal |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "*Refused* is what the engine's own errors refuse by name; any other exception, and a process that ended, is an *error*."
+    yield ""
+    yield "| Part | Classes | Equal | Partly (some configurations refused) | Refused | Wrong | Errors | Not applicable | Equal of the applicable | Cases equal |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     groups = sorted({group for group, _ in by_class}, key=lambda g: (list(GROUPS) + [g]).index(g))
     for group in groups:
         own = [results for (g, _), results in by_class.items() if g == group]
         count = Counter(summed(results) for results in own)
         cases = [result for results in own for _, result, _ in results if result != "not applicable"]
         applicable = len(own) - count["not applicable"]
-        wrong = count["WRONG"] + count["broken"] + count["not tried"]
+        errors = count["ERROR"] + count["not tried"]
         share = f"{100 * count['equal'] / applicable:.0f} %" if applicable else "-"
         yield (
-            f"| {group} | {len(own)} | {count['equal']} | {count['partly']} | {count['refused']} | {wrong} | "
+            f"| {group} | {len(own)} | {count['equal']} | {count['partly']} | {count['refused']} | {count['WRONG']} | {errors} | "
             f"{count['not applicable']} | {share} | {cases.count('equal')} of {len(cases)} |"
         )
     for group in groups:
@@ -225,6 +227,8 @@ def main() -> None:
     print(dict(counted), Counter(summed(results) for results in by_class.values()), file=sys.stderr)
     if words.write:
         words.write.write_text("\n".join(table(by_class, keras.__version__)) + "\n", encoding="utf-8")
+    if counted["WRONG"] or counted["ERROR"]:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -117,14 +117,14 @@ def _failed(error: Exception, case: Case) -> tuple[str, str]:
     is_refusal = isinstance(error, plimsoll.PlimsollError) and not isinstance(error, (plimsoll.MemoryLimitError, plimsoll.OutOfMemoryError))
     if is_refusal and _names(text, case):
         return "refused", text
-    return "broken", f"{type(error).__name__}: {text} {traceback.format_exc(limit=-2)}"
+    return "ERROR", f"{type(error).__name__}: {text} {traceback.format_exc(limit=-2)}"
 
 
 def attempt(case: Case) -> tuple[str, str]:
     """Tries a case, and says why it is what it is.
 
     ``equal``; ``refused``, by an error that says so and names what; ``not applicable``, where Keras itself does not run it; ``WRONG``;
-    ``broken`` for anything else.
+    ``ERROR`` for any other exception.
     """
     import plimsoll
 

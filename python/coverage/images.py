@@ -60,6 +60,10 @@ for axes in (1, 2, 3):
         for name in ("UpSampling", "ZeroPadding", "Cropping"):
             settings(f"{name}{axes}D", first, {"data_format": "channels_first"}, front=False, back=True)
 settings("Conv1D", (8, 4), {"filters": 6, "kernel_size": 3, "padding": "causal", "dilation_rate": 2})
+settings("Conv1D", (8, 4), {"filters": 6, "kernel_size": 3, "activation": L.PReLU(shared_axes=[1])}, {"filters": 6, "kernel_size": 3, "lora_rank": 2})
+settings("Conv2D", (8, 7, 4), {"filters": 6, "kernel_size": 3, "activation": L.PReLU()}, {"filters": 6, "kernel_size": 3, "groups": 2, "lora_rank": 2})
+settings("Conv2D", (4, 8, 7), {"filters": 6, "kernel_size": 3, "data_format": "channels_first", "activation": L.PReLU(shared_axes=[2, 3])}, front=False)
+settings("Conv3D", (5, 6, 5, 4), {"filters": 6, "kernel_size": 2, "lora_rank": 1, "lora_alpha": 3.0})
 settings("UpSampling2D", (4, 5, 3), {"interpolation": "bilinear"}, {"interpolation": "bicubic"})
 for axes in (1, 2):
     shape, first = (*SPACE[axes], 4), firsts(axes)
@@ -169,8 +173,13 @@ for mode in ("one_hot", "multi_hot", "count"):
 layer("IntegerLookup", "vocabulary", lambda: keras.Sequential([L.IntegerLookup(vocabulary=[12, 5, 9]), L.Embedding(5, 3)]), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
 layer("IntegerLookup", "two out of it", lambda: keras.Sequential([L.IntegerLookup(vocabulary=[12, 5, 9], num_oov_indices=2), L.Embedding(6, 3)]), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
 layer("IntegerLookup", "multi_hot", lambda: L.IntegerLookup(vocabulary=[12, 5, 9], output_mode="multi_hot"), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
+layer("IntegerLookup", "its own words first, a mask", lambda: keras.Sequential([L.IntegerLookup(vocabulary=[0, -1, -1, 12, 5, 9], mask_token=0, num_oov_indices=2), L.Embedding(6, 3)]), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
+layer("IntegerLookup", "adapted", lambda: keras.Sequential([adapted(L.IntegerLookup, classes(2, 9, 30)), L.Embedding(11, 3)]), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
+layer("IntegerLookup", "oov_method=farmhash", lambda: keras.Sequential([L.IntegerLookup(vocabulary=[12, 5, 9], num_oov_indices=3, oov_method="farmhash"), L.Embedding(6, 3)]), 4, dtype="int64", data=classes(1, 14, SAMPLES, 4))
 layer("Hashing", "integers", lambda: keras.Sequential([L.Hashing(7), L.Embedding(7, 3)]), 4, dtype="int64", data=classes(1, 100, SAMPLES, 4))
 layer("Hashing", "salted", lambda: keras.Sequential([L.Hashing(7, salt=5), L.Embedding(7, 3)]), 4, dtype="int64", data=classes(1, 100, SAMPLES, 4))
+
+layer("Hashing", "mask_value, one_hot", lambda: L.Hashing(5, mask_value=3, output_mode="one_hot"), 1, dtype="int64", data=classes(1, 9, SAMPLES, 1))
 
 
 def crossed() -> tuple[Any, Any, Any]:

@@ -74,6 +74,8 @@ layer("Dense", "on sequences", lambda: L.Dense(4), 3, 6)
 settings("EinsumDense", (3, 6), {"equation": "abc,cd->abd", "output_shape": (3, 4), "bias_axes": "d"},
          {"equation": "...x,xy->...y", "output_shape": 4, "activation": "tanh"}, {"equation": "abc,cde->abde", "output_shape": (3, 2, 4), "bias_axes": "de"},
          {"equation": "abc,bcd->abd", "output_shape": (3, 4)})
+settings("EinsumDense", (3, 6), {"equation": "abc,cde->abde", "output_shape": (3, 2, 4), "bias_axes": "de", "lora_rank": 2}, {"equation": "abc,cd->abd", "output_shape": (3, 4), "activation": L.PReLU()})
+layer("Embedding", "lora_rank=2", lambda: L.Embedding(10, 4, lora_rank=2), 5, dtype="int32", data=classes(1, 10, SAMPLES, 5))
 layer("Embedding", "as it is", lambda: L.Embedding(10, 4), 5, dtype="int32", data=classes(1, 10, SAMPLES, 5))
 layer("Embedding", "regularized", lambda: L.Embedding(10, 4, embeddings_regularizer=REG.L2(0.01)), 5, dtype="int32", data=classes(1, 10, SAMPLES, 5))
 layer("Embedding", "constrained", lambda: L.Embedding(10, 4, embeddings_constraint=CON.UnitNorm()), 5, dtype="int32", data=classes(1, 10, SAMPLES, 5))
@@ -122,13 +124,15 @@ settings("Reshape", (2, 6), {"target_shape": (3, 4)}, {"target_shape": (-1, 2)})
 settings("Permute", (2, 3, 4), {"dims": (2, 1, 3)})
 settings("RepeatVector", (6,), {"n": 3})
 
-BN = [{}, {"axis": 1}, {"momentum": 0.5, "epsilon": 0.01}, {"scale": False}, {"center": False}, {"gamma_regularizer": REG.L2(0.01)}, {"beta_constraint": CON.NonNeg()}, {"renorm": True}]
+BN = [{}, {"axis": 1}, {"momentum": 0.5, "epsilon": 0.01}, {"scale": False}, {"center": False}, {"gamma_regularizer": REG.L2(0.01)}, {"beta_constraint": CON.NonNeg()}, {"renorm": True},
+      {"renorm": True, "scale": False, "renorm_clipping": {"rmax": 1.2, "rmin": 0.9, "dmax": 0.1}, "renorm_momentum": 0.8}]
 settings("BatchNormalization", (4, 6), *BN)
 case("BatchNormalization", "mask", masked(lambda x: L.LSTM(3)(L.BatchNormalization()(x))))
 settings("LayerNormalization", (4, 6), {"axis": 1}, backend="tensorflow")
 settings("LayerNormalization", (4, 6), {}, {"axis": [1, 2]}, {"scale": False, "center": False})
 if "rms_scaling" in L.LayerNormalization.__init__.__code__.co_varnames:
     settings("LayerNormalization", (4, 6), {"rms_scaling": True})
+case("BatchNormalization", "renorm, mask", masked(lambda x: L.LSTM(3)(L.BatchNormalization(renorm=True)(x))))
 case("LayerNormalization", "mask", masked(lambda x: L.LSTM(3)(L.LayerNormalization()(x))))
 settings("GroupNormalization", (4, 5, 6), {"groups": 3}, {"groups": -1}, {"groups": 1}, {"groups": 2, "axis": 1}, {"groups": 2, "scale": False})
 settings("RMSNormalization", (4, 6), {}, {"epsilon": 1e-3})

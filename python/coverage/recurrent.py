@@ -37,6 +37,7 @@ case("Bidirectional", "mask", masked(lambda x: L.Bidirectional(L.LSTM(3))(x)))
 settings("TimeDistributed", (3, 5), {"layer": L.Dense(4)}, {"layer": L.LayerNormalization()})
 settings("TimeDistributed", (3, 6, 6, 2), {"layer": L.Conv2D(4, 3)}, {"layer": L.BatchNormalization()}, {"layer": L.GlobalAveragePooling2D()})
 layer("TimeDistributed", "of a model", lambda: L.TimeDistributed(keras.Sequential([keras.Input((5,)), L.Dense(4, activation="relu"), L.Dense(2)])), 3, 5)
+layer("TimeDistributed", "of a model with a batch norm", lambda: L.TimeDistributed(keras.Sequential([keras.Input((6, 6, 2)), L.Conv2D(3, 3), L.BatchNormalization(), L.Flatten()])), 3, 6, 6, 2)
 case("TimeDistributed", "mask", masked(lambda x: L.LSTM(3)(L.TimeDistributed(L.Dense(4))(x))))
 
 for axes in (1, 2, 3):

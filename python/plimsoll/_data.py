@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,23 @@ def fitted(array: np.ndarray, shape: Iterable[int | None], name: str) -> np.ndar
     raise ValueError(f"{name} has samples of shape {have}, and the model takes {want}")
 
 
+def _classes(array: np.ndarray, shape: list[int | None], name: str) -> tuple[np.ndarray, int]:
+    """Labels that are numbers of classes, and how many bytes had to be copied: Keras takes them as floats too."""
+    if array.ndim > 1 and array.shape[1:] == tuple(shape) and array.shape[-1] > 1:
+        raise ValueError(
+            f"{name} has samples of shape {array.shape[1:]}, a number for every class, and the loss takes the number of the class; "
+            'compile with "categorical_crossentropy", or give y.argmax(-1)'
+        )
+    array = fitted(array, shape[:-1], name)
+    if array.dtype.kind != "f":
+        return array, 0
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64)
+    if not np.array_equal(whole, array):
+        raise ValueError(f"{name} has numbers with a fraction, or none at all (NaN), and the loss takes numbers of classes")
+    return whole, whole.nbytes
+
+
 def _parts(value: Any, names: list[str], what: str) -> list[Any]:
     """The arrays of a structure, in the order of these names."""
     if isinstance(value, dict):
@@ -149,15 +167,20 @@ def batch_arrays(
     inputs = _parts(x, [name for name, _ in wanted.inputs], "x")
     for (name, _), shape, part in zip(wanted.inputs, wanted.input_shapes, inputs):
         array, more = as_array(part, f"x ({name})" if len(inputs) > 1 else "x")
-        arrays.append(fitted(array, shape, "x"))
+        arrays.append(fitted(array, shape, f"x ({name})" if len(inputs) > 1 else "x"))
         copied += more
     found = []
     if labels:
         if y is None:
             raise ValueError("there are no labels; give y")
         for (name, shape, is_classes), part in zip(wanted.labels, _labels(y, wanted)):
-            array, more = as_array(part, f"y ({name})" if len(wanted.labels) > 1 else "y")
-            array = fitted(array, shape[:-1] if is_classes else shape, "y")
+            own = f"y ({name})" if len(wanted.labels) > 1 else "y"
+            array, more = as_array(part, own)
+            if is_classes:
+                array, again = _classes(array, shape, own)
+                more += again
+            else:
+                array = fitted(array, shape, own)
             found.append(array)
             copied += more
     arrays += found
@@ -215,7 +238,12 @@ def from_arrays(
 
 
 def _batch_size(batch_size: int | None) -> int:
-    size = 32 if batch_size is None else int(batch_size)
+    if batch_size is None:
+        return 32
+    try:
+        size = operator.index(batch_size)
+    except TypeError:
+        raise TypeError(f"batch_size is {batch_size!r}; a whole number belongs there") from None
     if size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     return size
@@ -275,6 +303,10 @@ def split(arrays: Any, fraction: float) -> tuple[Any, Any]:
                 return None
             array, _ = as_array(array, "x")
             at = int(math.floor(len(array) * (1.0 - fraction)))
+            if not 0 < at < len(array):
+                raise ValueError(
+                    f"validation_split={fraction} of {len(array)} samples leaves none to {'train on' if at == 0 else 'validate with'}"
+                )
             return array[:at] if part == "first" else array[at:]
 
         return one

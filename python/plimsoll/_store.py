@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from typing import Any
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
@@ -66,8 +67,31 @@ def _found(model: Any) -> dict[str, Any]:
     store = kind()
     # The optimizer copies its variables into a store; they are listed without that.
     visited = {id(own) for own in _optimizers(model)}
-    walk(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=visited)
+    adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    # A file has the sum of a kernel and what is added to it, which is no variable; here they are apart.
+    with _said(adapted, "lora_enabled", lambda layer: False):
+        walk(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=visited)
+    paths = {id(variable): path for path, variable in store.found.items()}
+    for layer in adapted:
+        name = "embeddings" if hasattr(layer, "lora_embeddings_a") else "kernel"
+        folder = paths[id(getattr(layer, f"_{name}"))].rpartition("/")[0]
+        own = sum(path.rpartition("/")[0] == folder for path in store.found)
+        for i, matrix in enumerate(("a", "b")):
+            store.found[f"{folder}/{own + i}"] = getattr(layer, f"lora_{name}_{matrix}")
     return store.found
+
+
+@contextlib.contextmanager
+def _said(layers: list[Any], attribute: str, value: Callable[[Any], Any]) -> Iterator[None]:
+    """Lets layers say something else of themselves for a while."""
+    before = [getattr(layer, attribute) for layer in layers]
+    try:
+        for layer in layers:
+            setattr(layer, attribute, value(layer))
+        yield
+    finally:
+        for layer, own in zip(layers, before):
+            setattr(layer, attribute, own)
 
 
 def _optimizers(model: Any) -> list[Any]:
@@ -167,6 +191,23 @@ def _complete(own: Any, stored: Any) -> None:
                 stored["config"][name] = list(value) if isinstance(value, tuple) else value
 
 
+def _build_activations(model: Any) -> None:
+    """Makes the weights of layers that are activations of others, which Keras itself only makes when they first run."""
+    import keras
+
+    for layer in model._flatten_layers():
+        last = getattr(layer, "activation", None)
+        if not isinstance(last, keras.layers.Layer) or last.built:
+            continue
+        try:
+            shape = layer.output.shape
+        except (AttributeError, ValueError):
+            raise PlimsollError(
+                f"the activation {last.name} of the layer {layer.name} has no weights yet; call the model once, or put {last.name} after the layer"
+            ) from None
+        last.build(shape)
+
+
 def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
     """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
     import keras
@@ -179,13 +220,20 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
             raise PlimsollError(f"the class {of.__name__} of the model {model.name} has its own {method}, which is not followed here")
     if not model.built:
         raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
+    _build_activations(model)
     if trained:
         if getattr(model, "optimizer", None) is None:
             raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     store = Store(model, optimizer=trained)
-    whole = _whole(model, keras.saving.serialize_keras_object(model))
+    # What an adapted layer has found is not in its configuration.
+    adapted = [
+        layer for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.IntegerLookup) and layer.input_vocabulary is None and layer.vocabulary_size() > 0
+    ]
+    with _said(adapted, "input_vocabulary", lambda layer: [int(word) for word in layer.get_vocabulary(include_special_tokens=False)]):
+        whole = _whole(model, keras.saving.serialize_keras_object(model))
     if trained and _parts(model):
         whole["compile_config"]["optimizer"]["config"]["assigned"] = _assigned(model, store)
     config = json.dumps(whole)

@@ -37,6 +37,7 @@ def _missing(module: str) -> str | None:
 #: What each group needs, and why it is not there.
 GROUPS = {
     "keras": ("needs Keras and one of its backends", lambda: _missing("keras")),
+    "torch": ("needs PyTorch", lambda: _missing("torch")),
     "card": ("needs a card", _no_card),
     "notebook": ("needs nbclient and a kernel of Python", lambda: _missing("nbclient") or _missing("ipykernel")),
 }

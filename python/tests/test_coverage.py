@@ -28,10 +28,13 @@ EQUAL = [
     ("RandomRotation", "factor=(0.07, 0.07), fill_mode=wrap"), ("RandomTranslation", "height_factor=(0.23"), ("RandomZoom", "height_factor=(0.13"),
     ("RandomSaturation", "factor=(0.7"), ("RandomSharpness", "factor=(0.9"), ("RandomPosterization", "factor=(3"), ("RandomGaussianBlur", "factor=(1.0"),
     ("RandomContrast", "factor=(0.3"), ("MixUp", "as it is"), ("Equalization", "as it is"), ("Precision", "thresholds=["), ("F1Score", "average=None"),
+    ("Dense", "units=4, lora_rank"), ("Dense", "units=4, activation=PReLU"), ("Conv2D", "filters=6, kernel_size=3, groups=2, lora_rank"), ("Embedding", "lora_rank"),
+    ("BatchNormalization", "renorm=True, scale"), ("BatchNormalization", "renorm, mask"), ("TimeDistributed", "of a model with"), ("Hashing", "salted"),
+    ("Hashing", "mask_value"), ("HashedCrossing", "integers"), ("IntegerLookup", "its own words first"), ("IntegerLookup", "adapted"), ("IntegerLookup", "two out"),
 ]
 # Keras itself computes these otherwise on TensorFlow than on PyTorch, which the table is made with.
 ONLY_TORCH = {"ScheduleFreeAdamW", "RandomRotation"}
-REFUSED = [("Hashing", "integers", "Hashing"), ("LSTM", "stateful", "stateful"), ("Dense", "units=4, lora_rank", "lora_rank")]
+REFUSED = [("LSTM", "stateful", "stateful"), ("UpSampling2D", "interpolation=bicubic", "bicubic")]
 
 
 def found(name: str, label: str):

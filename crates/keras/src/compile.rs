@@ -12,8 +12,9 @@ use serde_json::{Map, Value};
 use crate::KerasModel;
 use crate::constraint::Constrained;
 use crate::error::{Error, Result};
-use crate::loss::{KerasLoss, OutputLoss};
+use crate::loss::OutputLoss;
 use crate::metrics::{self, Metrics};
+use crate::model_loss::KerasLoss;
 use crate::optimizer::{KerasOptimizer, Rule};
 use crate::optimizer_config::OptimizerConfig;
 use crate::settings::Settings;
@@ -396,6 +397,7 @@ impl Compiled {
             host_beside: plimsoll_device::Bytes::ZERO,
             ahead: false,
             lengths: 1,
+            rank: plimsoll_graph::ops::Rank::ONLY,
         }
     }
 

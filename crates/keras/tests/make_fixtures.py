@@ -646,7 +646,7 @@ LAYERS = """Activation Identity ReLU LeakyReLU ELU Softmax PReLU MultiHeadAttent
     RandomFlip RandomBrightness RandomContrast RandomCrop RandomInvert RandomGrayscale RandomRotation RandomTranslation RandomZoom
     RandomShear RandomColorDegeneration RandomColorJitter RandomElasticTransform RandomErasing RandomGaussianBlur RandomHue
     RandomPerspective RandomPosterization RandomSaturation RandomSharpness RandAugment AugMix MixUp CutMix AutoContrast Equalization Solarization ContrastLimitedAdaptiveHistogramEqualization Pipeline
-    ReversibleEmbedding STFTSpectrogram MelSpectrogram SpectralNormalization""".split()
+    ReversibleEmbedding STFTSpectrogram MelSpectrogram SpectralNormalization Hashing HashedCrossing""".split()
 OPTIMIZERS = "SGD Adam AdamW Nadam Adamax RMSprop Adagrad Adadelta Ftrl Lion Lamb Muon Adafactor ScheduleFreeAdamW".split()
 LOSSES = """SparseCategoricalCrossentropy CategoricalCrossentropy BinaryCrossentropy MeanSquaredError MeanAbsoluteError
     MeanAbsolutePercentageError MeanSquaredLogarithmicError Huber LogCosh KLDivergence Poisson CosineSimilarity
@@ -699,6 +699,34 @@ def held():
     return wake(keras.Model(row, layers.Dense(2, kernel_constraint=c.UnitNorm())(x), name="held"))
 
 
+def inside():
+    """A model on every step of a sequence, layers as activations, and a batch renorm."""
+    film = keras.Input((3, 5, 5, 2))
+    each = keras.Sequential(
+        [layers.Input((5, 5, 2)), layers.Conv2D(3, 3, activation=layers.PReLU(shared_axes=[1, 2])), layers.BatchNormalization(momentum=0.6), layers.Flatten()],
+        name="each",
+    )
+    x = layers.TimeDistributed(each)(film)
+    x = layers.Dense(4, activation=layers.PReLU(alpha_regularizer="l2"))(x)
+    x = layers.BatchNormalization(renorm=True, momentum=0.8, renorm_momentum=0.7, renorm_clipping={"rmax": 1.5, "rmin": 0.7, "dmax": 0.4})(x)
+    model = keras.Model(film, layers.Dense(2)(layers.Flatten()(x)), name="inside")
+    # Keras makes the weights of layers that are activations when they first run.
+    model(random(1, 3, 5, 5, 2))
+    return wake(model)
+
+
+def hashed():
+    """Numbers in buckets."""
+    a, b = keras.Input((1,), dtype="int64"), keras.Input((1,), dtype="int64")
+    crossed = layers.HashedCrossing(5, output_mode="one_hot")([a, b])
+    salted = layers.Hashing(4, salt=[3, 9], mask_value=2, output_mode="one_hot")(a)
+    known = layers.IntegerLookup(vocabulary=[-1, -1, 4, 30, 2], num_oov_indices=2)(b)
+    words = layers.Flatten()(layers.Embedding(5, 3)(known))
+    plain = layers.Flatten()(layers.Embedding(6, 3)(layers.Hashing(6)(a)))
+    x = layers.Concatenate()([crossed, salted, words, plain])
+    return wake(keras.Model([a, b], layers.Dense(2)(x), name="hashed"))
+
+
 def added():
     """What was once refused."""
     keras.utils.set_random_seed(8)
@@ -719,6 +747,9 @@ def added():
     spoken = keras.Sequential([layers.Input((6, 5)), layers.Dense(4)])
     case("spelled", spoken, random(5, 6, 5), np.array([[1, 1, 0], [2, 3, 1], [3, 0, 0], [1, 2, 0], [2, 2, 0]], "int64"), o.SGD(0.1), l.CTC())
     case("overlap", small("overlap"), random(6, 5), labels, o.Adam(0.02), l.Dice(), warm=2)
+    case("inside", inside(), random(6, 3, 5, 5, 2), random(6, 2), o.SGD(0.05), "mse")
+    numbered = [np.array([[1], [2], [-7], [2], [123456789012], [8]]), np.array([[4], [30], [5], [6], [-3], [2]])]
+    case("hashed", hashed(), numbered, random(6, 2), o.SGD(0.1), "mse")
 
 
 def configurations():
@@ -739,7 +770,7 @@ def configurations():
         "IntegerLookup": [None, 1, None, -1, [3, 4]], "RandomBrightness": [0.1], "RandomContrast": [0.1], "RandomCrop": [4, 4],
         "RandomRotation": [0.1], "RandomTranslation": [0.1, 0.1], "RandomZoom": [0.1], "RandomColorDegeneration": [0.1],
         "RandomHue": [0.1], "RandomPosterization": [4], "RandomSaturation": [0.1], "RandomSharpness": [0.1],
-        "Pipeline": [[layers.Rescaling(2.0)]], "SpectralNormalization": [layers.Dense(2)], "ReversibleEmbedding": [5, 2], "STFTSpectrogram": ["log", 256, None, None, None],
+        "Pipeline": [[layers.Rescaling(2.0)]], "SpectralNormalization": [layers.Dense(2)], "ReversibleEmbedding": [5, 2], "Hashing": [4], "HashedCrossing": [4], "STFTSpectrogram": ["log", 256, None, None, None],
     }
     stored = keras.saving.serialize_keras_object
     return {
@@ -844,6 +875,9 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["--added"]:
         ONLY = sys.argv[2:]
         added()
+    elif sys.argv[1:2] == ["--configurations"]:
+        with open(f"{OUT}/configurations.json", "w") as file:
+            json.dump(configurations(), file)
     elif sys.argv[1:2] == ["--obeyed"]:
         obeyed()
     else:

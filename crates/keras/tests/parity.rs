@@ -79,6 +79,8 @@ agree! {
     sequences_that_spell_their_labels_agree: "spelled" "spelled.keras";
     a_focal_loss_and_muon_agree: "focal" "focal.keras";
     an_overlap_agrees: "overlap" "overlap.keras";
+    a_model_on_every_step_layers_as_activations_and_a_renorm_agree: "inside" "inside.keras";
+    numbers_in_buckets_agree: "hashed" "hashed.keras";
 }
 
 /// In f64 little is left of rounding: TensorFlow's gelu rounds √2 to f32 also there, and Keras its optimizers' settings.

@@ -59,9 +59,11 @@ pub struct Policy {
 
 impl Layer {
     /// Turns one entry of a list of layers into a layer, also one inside another's configuration (a wrapper's `layer`).
-    /// It has no path.
+    /// It has no path; those of layers inside it go on from there.
     pub fn from_json(entry: &Value) -> Result<Layer, Reason> {
-        parse(entry.clone(), false)
+        let mut layer = parse(entry.clone(), false)?;
+        assign_paths(&mut layer, String::new(), "layers");
+        Ok(layer)
     }
 
     /// Whether this is a function of `keras.ops` that was called on a symbolic tensor. Such calls are entries like

@@ -31,8 +31,7 @@ pub(crate) const TABLE: Table = &[
         Ok(Made::plain(move |x| relu(x, slope, most, threshold)).masks(Masks::Pass))
     }),
     ("LeakyReLU", |s| {
-        // Keras 2 called the slope alpha.
-        let slope = if s.is_null("alpha") { s.number_or("negative_slope", 0.3)? } else { s.number("alpha")? };
+        let slope = leaky_slope(s)?;
         Ok(Made::plain(move |x| x.leaky_relu(slope)).masks(Masks::Pass))
     }),
     ("ELU", |s| {
@@ -142,7 +141,7 @@ impl Activation {
         if value.get("config").is_some_and(Value::is_object) {
             let own = named.settings(settings.place);
             let of_layer = match named.name {
-                "LeakyReLU" => Some(Activation::Of(Nn::LeakyRelu(own.number_or("negative_slope", 0.3)?))),
+                "LeakyReLU" => Some(Activation::Of(Nn::LeakyRelu(leaky_slope(&own)?))),
                 "ELU" => Some(Activation::Of(Nn::Elu(own.number_or("alpha", 1.0)?))),
                 "Softmax" if own.get("axis").as_i64().unwrap_or(-1) == -1 => Some(Activation::Softmax),
                 "ReLU" => Some(Activation::Relu {
@@ -150,13 +149,17 @@ impl Activation {
                     most: if own.is_null("max_value") { None } else { Some(own.number("max_value")?) },
                     threshold: own.number_or("threshold", 0.0)?,
                 }),
-                "Activation" => return Activation::read(&own, "activation"),
+                "Activation" => Some(Activation::read(&own, "activation")?),
                 _ => None,
             };
-            return of_layer.ok_or_else(|| {
-                settings
-                    .wrong(key, "this layer as an activation is not supported; put the layer after this one")
-            });
+            let Some(found) = of_layer else {
+                return Err(settings.wrong(
+                    key,
+                    "this layer as an activation is not supported; put the layer after this one",
+                ));
+            };
+            own.finish_layer(&[])?;
+            return Ok(found);
         }
         let name = named.name;
         let found = BY_NAME.iter().find(|(known, _)| *known == name);
@@ -208,6 +211,11 @@ impl Activation {
             }
         }
     }
+}
+
+/// Keras 2 called the slope alpha.
+fn leaky_slope(s: &Settings<'_>) -> Result<f64> {
+    if s.is_null("alpha") { s.number_or("negative_slope", 0.3) } else { s.number("alpha") }
 }
 
 /// A softmax over several axes at once.

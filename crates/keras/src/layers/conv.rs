@@ -4,6 +4,7 @@ use plimsoll_graph::{ConvGeometry, ConvOps, Padding, TensorOps};
 use plimsoll_nn::Init;
 use plimsoll_run::{Result as RunResult, Tensor};
 
+use super::lora::{self, Lora};
 use super::{Activation, Table, kernel_and_bias, trained};
 use crate::error::{Result, refuse};
 use crate::layer::{Cx, Made, Weight};
@@ -111,12 +112,15 @@ fn conv<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
     let activation = sliding.activation;
     let (filters, groups) = (s.units("filters")?, s.units_or("groups", 1)?);
     let init = s.init("kernel_initializer", sliding.area() * 16, sliding.area() * filters);
-    Ok(Made::weighted(kernel_and_bias(s, sliding.bias)?, move |cx, x| {
+    let mut weights = kernel_and_bias(s, sliding.bias)?;
+    let lora = Lora::read(s, &mut weights)?;
+    Ok(Made::weighted(weights, move |cx, x| {
         let (x, channels) = sliding.images(x)?;
         if !channels.is_multiple_of(groups) || !filters.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {channels} channels and {filters} filters in {groups} groups")));
         }
-        let w = cx.param("kernel", &sliding.filter([channels / groups, filters])[..], init)?;
+        let shape = sliding.filter([channels / groups, filters]);
+        let w = lora::param(lora, cx, "kernel", &shape[..], init)?;
         let b = cx.optional(sliding.bias, "bias", [filters], sliding.bias_init)?;
         let y = x.conv2d(&sliding.widened(&w)?, b.as_ref(), sliding.geometry(groups))?;
         sliding.result(cx, &y)

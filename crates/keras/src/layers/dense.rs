@@ -3,6 +3,7 @@
 use plimsoll_graph::{DType, GatherOps, TensorOps, Type};
 use plimsoll_nn::Init;
 
+use super::lora::{self, Lora};
 use super::{Table, einsum, kernel_and_bias, trained};
 use crate::error::refuse;
 use crate::layer::{Made, Masks};
@@ -13,12 +14,13 @@ pub(crate) const TABLE: Table = &[
         let bias = s.flag("use_bias", true)?;
         let activation = s.activation("activation")?;
         let init = s.init("kernel_initializer", 64, units);
-        let (weights, bias_init) = (kernel_and_bias(s, bias)?, s.init("bias_initializer", units, units));
+        let (mut weights, bias_init) = (kernel_and_bias(s, bias)?, s.init("bias_initializer", units, units));
+        let lora = Lora::read(s, &mut weights)?;
         Ok(Made::weighted(weights, move |cx, x| {
             let Some(&width) = x.shape().last().filter(|_| x.shape().rank() > 1) else {
                 return Err(refuse(format!("gives {} to a dense layer", x.ty())));
             };
-            let w = cx.param("kernel", [width, units], init)?;
+            let w = lora::param(lora, cx, "kernel", [width, units], init)?;
             let b = cx.optional(bias, "bias", [units], bias_init)?;
             let y = x.matmul_with(&w, b.as_ref(), false, false)?;
             cx.finish(&activation, &y)
@@ -35,7 +37,8 @@ pub(crate) const TABLE: Table = &[
         } else {
             s.init("embeddings_initializer", rows, width)
         };
-        let weights = vec![trained(s, "embeddings", "embeddings_regularizer")?];
+        let mut weights = vec![trained(s, "embeddings", "embeddings_regularizer")?];
+        let lora = Lora::read(s, &mut weights)?;
         Ok(Made::weighted(weights, move |cx, x| {
             let x = if x.dtype().is_index() { x.clone() } else { x.cast(DType::I64)? };
             if masked {
@@ -43,7 +46,7 @@ pub(crate) const TABLE: Table = &[
                 cx.pass.mask = Some(x.not_equal(&zero)?);
             }
             let dtype = cx.dtype();
-            cx.master("embeddings", [rows, width], init)?.embedding(&x)?.cast(dtype)
+            lora::master(lora, cx, "embeddings", [rows, width], init)?.embedding(&x)?.cast(dtype)
         })
         .masks(Masks::Read))
     }),

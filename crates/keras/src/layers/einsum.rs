@@ -3,6 +3,7 @@
 use plimsoll_graph::{EinsumOps, TensorOps};
 use plimsoll_run::{Result as RunResult, Tensor};
 
+use super::lora::{self, Lora};
 use super::{kernel_and_bias, trained};
 use crate::error::{Result, refuse};
 use crate::layer::{Made, Masks};
@@ -32,6 +33,7 @@ pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
     if !bias_axes.is_empty() {
         weights.push(trained(s, "bias", "bias_regularizer")?);
     }
+    let lora = Lora::read(s, &mut weights)?;
     let (init, bias_init) = (s.init("kernel_initializer", 64, 64), s.init("bias_initializer", 1, 1));
     Ok(Made::weighted(weights, move |cx, x| {
         let named = equation.input.len();
@@ -49,7 +51,7 @@ pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
             known.ok_or_else(|| refuse(format!("does not say how long axis {c} of an equation is")))
         };
         let kernel = equation.kernel.iter().map(|&c| length(c)).collect::<RunResult<Vec<_>>>()?;
-        let w = cx.param("kernel", &kernel[..], init)?;
+        let w = lora::param(lora, cx, "kernel", &kernel[..], init)?;
         let mut y = equation.apply(x, &w, free)?;
         if !bias_axes.is_empty() {
             let first = equation.output.iter().position(|c| bias_axes.contains(c)).unwrap_or(0);

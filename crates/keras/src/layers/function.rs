@@ -1,16 +1,17 @@
 //! Functions of `keras.ops` beyond arithmetic: choosing, moving and joining elements, orders, statistics, windows.
 
 use plimsoll_graph::{
-    ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GradientOps, Padding, PoolOps,
-    ReorderOps, Shape, SortOps, TensorOps, Type,
+    CumulativeOps, DType, EinsumOps, GatherOps, GradientOps, ReorderOps, Shape, SortOps, TensorOps, Type,
 };
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
+use super::function_elements::{choose, extreme, pad, split, take, tile, triangle};
+use super::function_windows::{conv, pool};
 use super::operation::{axes_of, first, of_one, place_of, promoted};
 use super::{Activation, merge};
 use crate::error::{Result, refuse};
-use crate::layer::{Arg, Args, Made};
+use crate::layer::{Args, Made};
 use crate::settings::Settings;
 
 type Function = fn(&Settings<'_>) -> Result<Made>;
@@ -309,11 +310,11 @@ fn shrink(s: &Settings<'_>, activation: Activation) -> Result<Made> {
     by_name(activation)
 }
 
-fn axis_or(s: &Settings<'_>, default: i64) -> Result<i64> {
+pub(super) fn axis_or(s: &Settings<'_>, default: i64) -> Result<i64> {
     if s.is_null("axis") { Ok(default) } else { one_of(s, "axis") }
 }
 
-fn one_of(s: &Settings<'_>, key: &str) -> Result<i64> {
+pub(super) fn one_of(s: &Settings<'_>, key: &str) -> Result<i64> {
     match s.integers(key)?[..] {
         [one] => Ok(one),
         _ => Err(s.wrong(key, "one axis is taken")),
@@ -338,7 +339,7 @@ pub(super) fn expanded(x: &Tensor, axis: i64) -> RunResult<Tensor> {
     x.reshape(&shape[..])
 }
 
-fn squeezed(x: &Tensor, place: usize) -> RunResult<Tensor> {
+pub(super) fn squeezed(x: &Tensor, place: usize) -> RunResult<Tensor> {
     without(x, &[place])
 }
 
@@ -367,153 +368,6 @@ fn running(s: &Settings<'_>, f: fn(&Tensor, isize) -> RunResult<Tensor>) -> Resu
     Ok(of_one(move |x| f(x, axis as isize)))
 }
 
-/// `condition ? a : b`, where the last two may be numbers.
-fn choose(args: &Args) -> RunResult<Tensor> {
-    let missing = || refuse("chooses without a condition and two values");
-    let shown = args.tensor(0, "condition")?.ok_or_else(missing)?;
-    let (a, b) = (args.get(1, "x1").ok_or_else(missing)?, args.get(2, "x2").ok_or_else(missing)?);
-    let number = |value: &Value, like: &Tensor| {
-        let number = value.as_f64().ok_or_else(|| refuse(format!("chooses {value}, which is no number")))?;
-        like.full_like(Type::new(like.dtype(), []), number)
-    };
-    let (a, b) = match (a, b) {
-        (Arg::Tensor(a, _), Arg::Tensor(b, _)) => match &promoted(&[a, b])?[..] {
-            [a, b] => (a.clone(), b.clone()),
-            _ => return Err(missing()),
-        },
-        (Arg::Tensor(a, _), Arg::Value(b)) => (a.clone(), number(b, a)?),
-        (Arg::Value(a), Arg::Tensor(b, _)) => (number(a, b)?, b.clone()),
-        _ => return Err(missing()),
-    };
-    let shown = match shown.dtype() {
-        DType::Bool => shown.clone(),
-        _ => shown.not_equal(&shown.full_like(Type::new(shown.dtype(), []), 0.0)?)?,
-    };
-    shown.select(&a, &b)
-}
-
-fn split(s: &Settings<'_>) -> Result<Made> {
-    let (parts, axis) = (s.integers("indices_or_sections")?, axis_or(s, 0)?);
-    let is_list = s.get("indices_or_sections").is_array();
-    Ok(Made::with(Vec::new(), move |_, args| {
-        let x = first(args)?;
-        let place = place_of(axis, x)?;
-        let n = x.shape()[place] as i64;
-        let wrong = || refuse(format!("splits {} at {parts:?}", x.ty()));
-        let ends: Vec<i64> = match (is_list, &parts[..]) {
-            (false, &[sections]) if sections > 0 && n % sections == 0 => {
-                (1..=sections).map(|i| i * (n / sections)).collect()
-            }
-            (true, at) => at.iter().map(|&i| if i < 0 { i + n } else { i }).chain([n]).collect(),
-            _ => return Err(wrong()),
-        };
-        let mut start = 0;
-        let mut found = Vec::new();
-        for end in ends {
-            if end <= start || end > n {
-                return Err(wrong());
-            }
-            found.push(x.narrow(place, start as usize, end as usize)?);
-            start = end;
-        }
-        Ok(found)
-    })
-    .kwargs(&["x"]))
-}
-
-fn take(s: &Settings<'_>) -> Result<Made> {
-    if s.is_null("axis") {
-        return Err(s.wrong("axis", "an axis should be named"));
-    }
-    let axis = axis_or(s, 0)?;
-    Ok(Made::with(Vec::new(), move |_, args| {
-        let x = first(args)?;
-        let place = place_of(axis, x)?;
-        let n = x.shape()[place] as i64;
-        match args.get(1, "indices") {
-            Some(Arg::Tensor(places, _)) => {
-                // Negative ones count from the end.
-                let places = places.cast(DType::I64)?;
-                let zero = places.full_like(Type::new(DType::I64, []), 0.0)?;
-                let places = places.less(&zero)?.select(&places.add_scalar(n as f64)?, &places)?;
-                Ok(vec![x.gather(&places, place as isize)?])
-            }
-            Some(Arg::Value(one)) => {
-                let one = one.as_i64().map(|i| if i < 0 { i + n } else { i }).filter(|i| (0..n).contains(i));
-                let one =
-                    one.ok_or_else(|| refuse(format!("takes an element that {} does not have", x.ty())))?;
-                Ok(vec![squeezed(&x.narrow(place, one as usize, one as usize + 1)?, place)?])
-            }
-            _ => Err(refuse("takes elements without indices")),
-        }
-    })
-    .kwargs(&["x", "indices"]))
-}
-
-fn extreme(s: &Settings<'_>, is_least: bool) -> Result<Made> {
-    if s.is_null("axis") {
-        return Err(s.wrong("axis", "an axis should be named"));
-    }
-    let (axis, keep) = (axis_or(s, -1)?, s.flag("keepdims", false)?);
-    Ok(of_one(move |x| {
-        let x = if is_least { x.neg()? } else { x.clone() };
-        let found = x.argmax(axis as isize)?.cast(DType::I32)?;
-        if keep { expanded(&found, place_of(axis, &x)? as i64) } else { Ok(found) }
-    }))
-}
-
-fn pad(s: &Settings<'_>) -> Result<Made> {
-    let wrong = || s.wrong("pad_width", "it should be a pair of numbers for every axis");
-    let width = |n: &Value| n.as_u64().filter(|n| *n <= 1 << 16).map(|n| n as usize);
-    let pair = |value: &Value| match value.as_array().map(Vec::as_slice) {
-        Some([low, high]) => Some((width(low)?, width(high)?)),
-        _ => None,
-    };
-    let list = s.get("pad_width").as_array().filter(|list| list.len() <= 8).ok_or_else(wrong)?;
-    let sides: Vec<(usize, usize)> = list.iter().map(pair).collect::<Option<_>>().ok_or_else(wrong)?;
-    let mode = s.text_or("mode", "constant")?.to_string();
-    if !["constant", "reflect", "symmetric"].contains(&mode.as_str()) {
-        return Err(s.wrong("mode", "constant, reflect and symmetric are known"));
-    }
-    Ok(Made::with(Vec::new(), move |_, args| {
-        let x = first(args)?;
-        let value = args.value(1, "constant_values").as_f64().unwrap_or(0.0);
-        if mode == "constant" {
-            return Ok(vec![x.pad(&sides, value)?]);
-        }
-        // The border itself is not repeated where it is a mirror.
-        let skipped = usize::from(mode == "reflect");
-        let mut x = x.clone();
-        for (axis, &(low, high)) in sides.iter().enumerate() {
-            let n = x.shape().get(axis).copied().unwrap_or(0);
-            if low.max(high) + skipped > n {
-                return Err(refuse(format!("mirrors {low} and {high} of {n} elements")));
-            }
-            let before = x.narrow(axis, skipped, low + skipped)?.flip(&[axis as isize])?;
-            let after = x.narrow(axis, n - high - skipped, n - skipped)?.flip(&[axis as isize])?;
-            let parts: Vec<&Tensor> = [(low, &before), (n, &x), (high, &after)]
-                .into_iter()
-                .filter_map(|(n, part)| (n > 0).then_some(part))
-                .collect();
-            x = Tensor::concat(&parts, axis as isize)?;
-        }
-        Ok(vec![x])
-    })
-    .kwargs(&["x", "constant_values"]))
-}
-
-fn tile(x: &Tensor, repeats: &[i64]) -> RunResult<Tensor> {
-    let rank = x.shape().rank().max(repeats.len());
-    let padded =
-        |list: Vec<usize>| -> Vec<usize> { std::iter::repeat_n(1, rank - list.len()).chain(list).collect() };
-    let shape = padded(x.shape().to_vec());
-    let repeats = padded(repeats.iter().map(|n| (*n).max(0) as usize).collect());
-    let between: Vec<usize> = shape.iter().flat_map(|&n| [1, n]).collect();
-    let wide: Vec<usize> = shape.iter().zip(&repeats).flat_map(|(&n, &r)| [r, n]).collect();
-    let whole: Vec<usize> = shape.iter().zip(&repeats).map(|(n, r)| n * r).collect();
-    x.reshape(&between[..])?.broadcast(&wide[..])?.reshape(&whole[..])
-}
-
 /// The nearest whole number, of two the even one.
 pub(super) fn rounded(x: &Tensor) -> RunResult<Tensor> {
     let up = x.add_scalar(0.5)?.floor()?;
@@ -539,71 +393,4 @@ fn product(args: &Args, axes: usize) -> RunResult<Tensor> {
     let size = |part: &[usize]| part.iter().product::<usize>();
     let shape: Vec<usize> = outer.iter().chain(rest).copied().collect();
     a.reshape([size(outer), size(inner)])?.matmul(&b.reshape([size(inner), size(rest)])?)?.reshape(&shape[..])
-}
-
-/// The part of matrices at and below a diagonal, or at and above it.
-fn triangle(s: &Settings<'_>, is_lower: bool) -> Result<Made> {
-    let k = if s.is_null("k") { 0 } else { one_of(s, "k")? };
-    Ok(of_one(move |x| {
-        let rank = x.shape().rank();
-        let [.., rows, columns] = x.shape()[..] else { return Err(refuse("takes a triangle of no matrix")) };
-        let ty = Type::new(DType::I64, [rows, columns]);
-        let (row, column) = (x.iota_like(ty.clone(), 0)?.add_scalar(k as f64)?, x.iota_like(ty, 1)?);
-        let shown = if is_lower { column.less_equal(&row)? } else { column.greater_equal(&row)? };
-        debug_assert!(rank >= 2);
-        x.mul(&shown.cast(DType::F32)?.cast(x.dtype())?)
-    }))
-}
-
-fn pool(s: &Settings<'_>, is_max: bool) -> Result<Made> {
-    s.channels_last()?;
-    let size = s.integers("pool_size")?;
-    let stride = if s.is_null("strides") { size.clone() } else { s.integers("strides")? };
-    let is_same = s.padding::<1>()? == Padding::Same;
-    Ok(of_one(move |x| {
-        let at = |list: &[i64], i: usize| list.get(i).or(list.first()).map_or(1, |n| (*n).max(1) as usize);
-        match x.shape().rank() {
-            3 => {
-                let pad = if is_same { Padding::Same } else { Padding::Valid };
-                let (size, stride) = (at(&size, 0), at(&stride, 0));
-                if is_max { x.max_pool1d(size, stride, pad) } else { x.avg_pool1d(size, stride, pad, false) }
-            }
-            4 => {
-                let pad = if is_same { Padding::Same } else { Padding::Valid };
-                let both = |list: &[i64]| [at(list, 0), at(list, 1)];
-                let (size, stride) = (both(&size), both(&stride));
-                if is_max { x.max_pool2d(size, stride, pad) } else { x.avg_pool2d(size, stride, pad, false) }
-            }
-            _ => Err(refuse(format!("pools {}, which is not supported", x.ty()))),
-        }
-    }))
-}
-
-fn conv(s: &Settings<'_>) -> Result<Made> {
-    s.channels_last()?;
-    let (stride, dilation) = (s.integers("strides")?, s.integers("dilation_rate")?);
-    let is_same = s.padding::<1>()? == Padding::Same;
-    Ok(Made::with(Vec::new(), move |_, args| {
-        let all = promoted(&args.all())?;
-        let [x, w] = &all[..] else { return Err(refuse("convolves not two tensors")) };
-        let at = |list: &[i64], i: usize| list.get(i).or(list.first()).map_or(1, |n| (*n).max(1) as usize);
-        let channels = x.shape().last().copied().unwrap_or(0);
-        let own = w.shape().get(w.shape().rank().saturating_sub(2)).copied().unwrap_or(0).max(1);
-        let y = match x.shape().rank() {
-            3 => {
-                let pad = if is_same { Padding::Same } else { Padding::Valid };
-                let [stride, dilation] = [[at(&stride, 0)], [at(&dilation, 0)]];
-                x.conv1d(w, None, ConvGeometry { stride, pad, dilation, groups: channels / own })?
-            }
-            4 => {
-                let pad = if is_same { Padding::Same } else { Padding::Valid };
-                let both = |list: &[i64]| [at(list, 0), at(list, 1)];
-                let (stride, dilation) = (both(&stride), both(&dilation));
-                x.conv2d(w, None, ConvGeometry { stride, pad, dilation, groups: channels / own })?
-            }
-            _ => return Err(refuse(format!("convolves {}, which is not supported", x.ty()))),
-        };
-        Ok(vec![y])
-    })
-    .kwargs(&["inputs", "kernel"]))
 }

@@ -11,7 +11,12 @@ mod conv;
 mod conv_lstm;
 mod dense;
 mod einsum;
+mod ending;
 mod function;
+mod function_elements;
+mod function_windows;
+mod hashing;
+mod lora;
 mod merge;
 mod noise;
 mod norm;
@@ -42,7 +47,7 @@ pub(crate) type Maker = fn(&Settings<'_>) -> Result<Made>;
 /// A family's classes.
 pub(crate) type Table = &'static [(&'static str, Maker)];
 
-const FAMILIES: [Table; 17] = [
+const FAMILIES: [Table; 18] = [
     activation::TABLE,
     attention::TABLE,
     augment::TABLE,
@@ -50,6 +55,7 @@ const FAMILIES: [Table; 17] = [
     conv::TABLE,
     conv_lstm::TABLE,
     dense::TABLE,
+    hashing::TABLE,
     merge::TABLE,
     noise::TABLE,
     norm::TABLE,
@@ -72,7 +78,7 @@ const IDLE: [(&[&str], &[&str]); 6] = [
     (&["MultiHeadAttention", "GroupQueryAttention"], &["flash_attention"]),
     (&["MultiHeadAttention"], &["query_shape", "key_shape", "value_shape"]),
     (&["Embedding"], &["input_length"]),
-    // One device has all samples; the others belong to a renorm, which is refused.
+    // One device has all samples; the others belong to a renorm, and are read where there is one.
     (&["BatchNormalization"], &["synchronized", "fused", "renorm_clipping", "renorm_momentum"]),
     // Without padding there is nothing to fill; with it, constants are the only way.
     (&["Resizing"], &["fill_mode", "fill_value"]),
@@ -118,6 +124,9 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
         return operation::make(layer, place);
     }
     check_own(layer, place)?;
+    if ending::is_layer(layer, place) {
+        return ending::make(layer, place);
+    }
     if channels_first::is_first(layer) {
         return channels_first::make(layer, place);
     }
@@ -284,7 +293,7 @@ mod tests {
         for (class, key, value) in [
             ("LSTM", "time_major", json!(true)),
             ("Dense", "quantization_config", json!({"mode": "int8"})),
-            ("Dense", "lora_rank", json!(4)),
+            ("DepthwiseConv2D", "lora_rank", json!(4)),
             ("Dense", "activity_regularizer", json!({"class_name": "Own", "config": {"l2": 0.1}})),
             ("Dense", "kernel_constraint", json!({"class_name": "Own", "config": {}})),
             ("BatchNormalization", "virtual_batch_size", json!(4)),

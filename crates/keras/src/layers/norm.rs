@@ -1,6 +1,6 @@
 //! Norms. Scale, shift and statistics are f32, or f64 in f64 layers, whatever the activations are.
 
-use plimsoll_graph::{NormOps, TensorOps, Type};
+use plimsoll_graph::{GradientOps, NormOps, TensorOps, Type};
 use plimsoll_nn::Init;
 use plimsoll_run::{Result as RunResult, Tensor};
 
@@ -102,21 +102,23 @@ impl Affine {
 }
 
 fn batch(s: &Settings<'_>) -> Result<Made> {
-    if s.flag("renorm", false)? {
-        return Err(s.wrong("renorm", "this is not supported"));
-    }
     let axis = if s.is_null("axis") { vec![-1] } else { s.integers("axis")? };
     let [axis] = axis[..] else { return Err(s.wrong("axis", "one axis is taken")) };
     let (affine, mut weights) = Affine::read(s)?;
     weights.extend([statistic("moving_mean"), statistic("moving_variance")]);
+    let renorm = Renorm::read(s)?;
+    if renorm.is_some() {
+        weights.extend([statistic("moving_stddev"), statistic("renorm_mean"), statistic("renorm_stddev")]);
+    }
     let (momentum, eps) = (s.number_or("momentum", 0.99)?, s.number_or("epsilon", 1e-3)?);
+    let own = Batch { affine, momentum, eps, renorm };
     Ok(Made::with(weights, move |cx, args| {
         let (x, mask) = (args.one()?, args.mask().cloned());
         cx.pass.mask = mask.clone();
         let rank = x.shape().rank();
         let place = places(&[axis], x)?[0];
         if place + 1 == rank {
-            return Ok(vec![batch_last(cx, x, &affine, momentum, eps, mask.as_ref())?]);
+            return Ok(vec![own.run(cx, x, mask.as_ref())?]);
         }
         if mask.is_some() {
             return Err(refuse(
@@ -124,7 +126,7 @@ fn batch(s: &Settings<'_>) -> Result<Made> {
             ));
         }
         let (order, back) = last_and_back(rank, place);
-        let y = batch_last(cx, &x.transpose(&order)?, &affine, momentum, eps, None)?;
+        let y = own.run(cx, &x.transpose(&order)?, None)?;
         Ok(vec![y.transpose(&back)?])
     })
     .masks(Masks::Read))
@@ -138,31 +140,122 @@ fn last_and_back(rank: usize, place: usize) -> (Vec<usize>, Vec<usize>) {
     (order, back)
 }
 
-/// A frozen layer uses its moving statistics in training too, as Keras has it.
-fn batch_last(
-    cx: &mut Cx<'_>,
-    x: &Tensor,
-    affine: &Affine,
+/// Batch norm along the last axis.
+struct Batch {
+    affine: Affine,
     momentum: f64,
     eps: f64,
-    mask: Option<&Tensor>,
-) -> RunResult<Tensor> {
-    let shape = [width(x)?];
-    let (gamma, beta) = affine.get(cx, x, &shape)?;
-    let mean = cx.state("moving_mean", shape, Init::Constant(0.0))?;
-    let var = cx.state("moving_variance", shape, Init::Constant(1.0))?;
-    if !(cx.is_training() && cx.pass.own_trainable) {
-        return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
+    renorm: Option<Renorm>,
+}
+
+impl Batch {
+    /// A frozen layer uses its moving statistics in training too, as Keras has it.
+    fn run(&self, cx: &mut Cx<'_>, x: &Tensor, mask: Option<&Tensor>) -> RunResult<Tensor> {
+        let (shape, eps) = ([width(x)?], self.eps);
+        let (gamma, beta) = self.affine.get(cx, x, &shape)?;
+        let mean = cx.state("moving_mean", shape, Init::Constant(0.0))?;
+        let var = cx.state("moving_variance", shape, Init::Constant(1.0))?;
+        let slow = match &self.renorm {
+            Some(_) => Some(Slow {
+                moving_stddev: cx.state("moving_stddev", shape, Init::Constant(1.0))?,
+                mean: cx.state("renorm_mean", shape, Init::Constant(0.0))?,
+                stddev: cx.state("renorm_stddev", shape, Init::Constant(1.0))?,
+            }),
+            None => None,
+        };
+        if !(cx.is_training() && cx.pass.own_trainable) {
+            return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
+        }
+        let normed = |x: &Tensor, gamma: &Tensor, beta: &Tensor| match mask {
+            None => x.batch_norm(gamma, beta, eps),
+            Some(mask) => masked_norm(x, mask, gamma, beta, eps),
+        };
+        if let (Some(renorm), Some(slow)) = (&self.renorm, slow) {
+            let wide = x.cast(x.dtype().accumulator())?;
+            let ty = gamma.ty().clone();
+            let (y, batch_mean, batch_var) =
+                normed(&wide, &x.full_like(ty.clone(), 1.0)?, &x.full_like(ty, 0.0)?)?;
+            let (batch_mean, batch_var) = (batch_mean.stop_gradient()?, batch_var.stop_gradient()?);
+            let stddev = batch_var.add_scalar(eps)?.sqrt()?;
+            let (r, d) = renorm.correction(&batch_mean, &stddev, &slow, eps)?;
+            let y = y.mul(&r.mul(&gamma)?)?.add(&d.mul(&gamma)?.add(&beta)?)?;
+            cx.update("renorm_mean", follow(&slow.mean, &batch_mean, renorm.momentum)?)?;
+            cx.update("renorm_stddev", follow(&slow.stddev, &stddev, renorm.momentum)?)?;
+            cx.update("moving_mean", follow(&mean, &batch_mean, self.momentum)?)?;
+            // The variance is what the deviation says, held at 0 or more.
+            let moving = follow(&slow.moving_stddev, &stddev, self.momentum)?;
+            cx.update("moving_variance", moving.square()?.add_scalar(-eps)?.relu()?)?;
+            cx.update("moving_stddev", moving)?;
+            return y.cast(x.dtype());
+        }
+        let (y, batch_mean, batch_var) = normed(x, &gamma, &beta)?;
+        // Keras 3 keeps the biased variance, where others keep the unbiased one.
+        cx.update("moving_mean", follow(&mean, &batch_mean, self.momentum)?)?;
+        cx.update("moving_variance", follow(&var, &batch_var, self.momentum)?)?;
+        Ok(y)
     }
-    let (y, batch_mean, batch_var) = match mask {
-        None => x.batch_norm(&gamma, &beta, eps)?,
-        Some(mask) => masked_norm(x, mask, &gamma, &beta, eps)?,
-    };
-    // Keras 3 keeps the biased variance, where others keep the unbiased one.
-    let follow = |old: &Tensor, new: &Tensor| old.mul_scalar(momentum)?.add(&new.mul_scalar(1.0 - momentum)?);
-    cx.update("moving_mean", follow(&mean, &batch_mean)?)?;
-    cx.update("moving_variance", follow(&var, &batch_var)?)?;
-    Ok(y)
+}
+
+/// A moving average one step further.
+fn follow(old: &Tensor, new: &Tensor, momentum: f64) -> RunResult<Tensor> {
+    old.mul_scalar(momentum)?.add(&new.mul_scalar(1.0 - momentum)?)
+}
+
+/// Batch renorm: in training, what a batch's statistics are off the moving ones is put right, within bounds.
+struct Renorm {
+    momentum: f64,
+    least_r: f64,
+    most_r: f64,
+    most_d: f64,
+}
+
+/// The statistics that only a renorm has.
+struct Slow {
+    moving_stddev: Tensor,
+    mean: Tensor,
+    stddev: Tensor,
+}
+
+impl Renorm {
+    fn read(s: &Settings<'_>) -> Result<Option<Renorm>> {
+        if !s.flag("renorm", false)? {
+            return Ok(None);
+        }
+        let clipping = s.get("renorm_clipping");
+        let bound = |key: &str, default: f64| match clipping.get(key) {
+            None => Ok(default),
+            Some(value) if value.is_null() => Ok(default),
+            Some(value) => value.as_f64().ok_or_else(|| s.wrong("renorm_clipping", "its bounds are numbers")),
+        };
+        let known = ["rmax", "rmin", "dmax"];
+        if clipping.as_object().is_some_and(|map| map.keys().any(|key| !known.contains(&key.as_str()))) {
+            return Err(s.wrong("renorm_clipping", "rmax, rmin and dmax are known"));
+        }
+        let own = Renorm {
+            momentum: s.number_or("renorm_momentum", 0.99)?,
+            least_r: bound("rmin", f64::NEG_INFINITY)?,
+            most_r: bound("rmax", f64::INFINITY)?,
+            most_d: bound("dmax", f64::INFINITY)?,
+        };
+        if own.least_r > own.most_r || own.most_d < 0.0 {
+            return Err(s.wrong("renorm_clipping", "rmin is at most rmax, and dmax is not negative"));
+        }
+        Ok(Some(own))
+    }
+
+    /// The factor and the shift that put a batch's statistics right.
+    fn correction(
+        &self,
+        mean: &Tensor,
+        stddev: &Tensor,
+        slow: &Slow,
+        eps: f64,
+    ) -> RunResult<(Tensor, Tensor)> {
+        let by = slow.stddev.clamp(eps.sqrt(), f64::INFINITY)?;
+        let r = stddev.div(&by)?.clamp(self.least_r, self.most_r)?;
+        let d = mean.sub(&slow.mean)?.div(&by)?.clamp(-self.most_d, self.most_d)?;
+        Ok((r, d))
+    }
 }
 
 /// Batch norm whose statistics are of what a mask shows, as Keras weighs them.

@@ -4,6 +4,7 @@ use plimsoll_graph::{ConvGeometry, TensorOps, VolumeOps};
 use plimsoll_nn::Init;
 
 use super::conv::turned_round;
+use super::lora::{self, Lora};
 use super::{Activation, Table, kernel_and_bias};
 use crate::error::{Result, refuse};
 use crate::layer::Made;
@@ -44,14 +45,16 @@ fn conv(s: &Settings<'_>) -> Result<Made> {
     let (filters, activation) = (s.units("filters")?, own.activation);
     let area: usize = own.window.iter().product();
     let init = s.init("kernel_initializer", area * 16, area * filters);
-    Ok(Made::weighted(kernel_and_bias(s, own.bias)?, move |cx, x| {
+    let mut weights = kernel_and_bias(s, own.bias)?;
+    let lora = Lora::read(s, &mut weights)?;
+    Ok(Made::weighted(weights, move |cx, x| {
         let channels = x.shape().last().copied().unwrap_or(0);
         let groups = own.geometry.groups;
         if !channels.is_multiple_of(groups) || !filters.is_multiple_of(groups) {
             return Err(refuse(format!("cuts {channels} channels and {filters} filters in {groups} groups")));
         }
         let [d, h, w] = own.window;
-        let kernel = cx.param("kernel", [d, h, w, channels / groups, filters], init)?;
+        let kernel = lora::param(lora, cx, "kernel", [d, h, w, channels / groups, filters], init)?;
         let bias = cx.optional(own.bias, "bias", [filters], own.bias_init)?;
         let y = x.conv3d(&kernel, bias.as_ref(), own.geometry)?;
         cx.finish(&own.activation, &y)

@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::merge;
 use super::recurrent::{self, Rnn, reversed};
 use super::recurrent_cell::Cell;
+use crate::block::{self, Block};
 use crate::error::{Error, Result, refuse};
-use crate::layer::{Arg, Args, Made, Masks, Weight, WeightKind};
+use crate::layer::{Arg, Args, Body, Made, Masks, Weight, WeightKind};
 use crate::settings::Settings;
 
 pub(crate) const CLASSES: [&str; 4] =
@@ -93,7 +94,7 @@ fn pipeline(s: &Settings<'_>) -> Result<Made> {
 }
 
 /// A layer inside. It computes in the wrapper's type here, so a policy of its own is refused.
-fn inner(s: &Settings<'_>, key: &str) -> Result<Layer> {
+pub(super) fn inner(s: &Settings<'_>, key: &str) -> Result<Layer> {
     let layer =
         Layer::from_json(s.get(key)).map_err(|e| Error::config(s.place, format!("its {key}: {e}")))?;
     let (own, outer) = (policy(layer.config.get("dtype")), policy(Some(s.get("dtype"))));
@@ -115,7 +116,7 @@ fn policy(dtype: Option<&Value>) -> Option<&str> {
 }
 
 /// Weights of an inner layer as the outer one's. Whether they are trained is for the inner layer to say.
-fn below(weights: &[Weight], holder: &str, name: &str, trainable: bool) -> Vec<Weight> {
+pub(super) fn below(weights: &[Weight], holder: &str, name: &str, trainable: bool) -> Vec<Weight> {
     let join = |a: &str, b: &str| if b.is_empty() { a.to_string() } else { format!("{a}/{b}") };
     let moved = |w: &Weight| Weight {
         holder: join(holder, &w.holder),
@@ -202,31 +203,88 @@ fn bidirectional(s: &Settings<'_>) -> Result<Made> {
 /// The layer on every step of a sequence by itself: steps are samples.
 fn time_distributed(s: &Settings<'_>) -> Result<Made> {
     let layer = inner(s, "layer")?;
-    if layer.model.is_some() {
-        return Err(s.wrong("layer", "a model inside is not supported"));
-    }
     let place = format!("{}/{}", s.place, layer.name);
-    let made = super::make(&layer, &place)?;
-    if made.activity.is_some() {
+    let inside = match &layer.model {
+        Some(_) => Inside::model(s, &layer, &place)?,
+        None => Inside::layer(super::make(&layer, &place)?, &layer),
+    };
+    if inside.has_activity {
         return Err(s.unsupported("whose inner layer has an activity regularizer, which is not supported"));
     }
-    let by_steps = made.weights.iter().any(|w| w.kind == WeightKind::Statistic);
+    let by_steps = inside.weights.iter().any(|w| w.kind == WeightKind::Statistic);
     // A mask is of steps; of an inner layer that reads it, Keras would give it the step's own.
-    let masks = if matches!(made.masks, Masks::Pass | Masks::Drop) { Masks::Read } else { Masks::Refuse };
-    let weights = below(&made.weights, "layer", &layer.name, layer.trainable);
-    Ok(Made::with(weights, move |cx, args| {
+    let masks = if inside.reads_masks { Masks::Refuse } else { Masks::Read };
+    let body = inside.body;
+    Ok(Made::with(inside.weights, move |cx, args| {
         let mask = args.mask().cloned();
         // A softmax here is followed by a change of shape, so a loss does not see through it.
         let outer = std::mem::replace(&mut cx.pass.wants_logits, false);
         let result = over_steps(args.one()?, by_steps, |x| {
             cx.pass.enter(layer.trainable);
-            cx.scope(&layer.name, |cx| (made.body)(cx, &Args::of(x, None)))
+            cx.scope(&layer.name, |cx| body(cx, &Args::of(x, None)))
         });
         cx.pass.wants_logits = outer;
         cx.pass.mask = mask;
         result
     })
     .masks(masks))
+}
+
+/// What a wrapper runs: a layer or a whole model.
+struct Inside {
+    weights: Vec<Weight>,
+    has_activity: bool,
+    reads_masks: bool,
+    body: Body,
+}
+
+impl Inside {
+    fn layer(made: Made, layer: &Layer) -> Inside {
+        Inside {
+            weights: below(&made.weights, "layer", &layer.name, layer.trainable),
+            has_activity: made.activity.is_some(),
+            reads_masks: !matches!(made.masks, Masks::Pass | Masks::Drop),
+            body: made.body,
+        }
+    }
+
+    /// A model of one input and one output. It says of each of its layers what the layer would say itself.
+    fn model(s: &Settings<'_>, layer: &Layer, place: &str) -> Result<Inside> {
+        super::check_model(layer, place)?;
+        let Some(model) = &layer.model else { return Err(s.wrong("layer", "it is no model")) };
+        let outer = policy(Some(s.get("dtype")));
+        let differs = |own: &&Layer| {
+            let is_plain = own.model.is_none() && !own.is_input() && !super::is_function(own);
+            is_plain
+                && own.policy.as_ref().is_some_and(|policy| outer.is_some_and(|outer| policy.name != outer))
+        };
+        if let Some(own) = layer.all().into_iter().find(differs) {
+            let why = format!(
+                "its layer {} has another dtype policy than itself; only one for all is supported",
+                own.name
+            );
+            return Err(Error::config(s.place, why));
+        }
+        let block = Block::build(model, place, 1)?;
+        if (block.n_inputs(), block.n_outputs()) != (1, 1) {
+            return Err(s.wrong("layer", "only a model of one input and one output is taken"));
+        }
+        let mut weights = Vec::new();
+        let (mut has_activity, mut reads_masks) = (false, false);
+        for node in block.all() {
+            let block::Body::Layer(made) = &node.body else { continue };
+            has_activity |= made.activity.is_some();
+            reads_masks |= !matches!(made.masks, Masks::Pass | Masks::Drop);
+            let name = node.place.strip_prefix(place).unwrap_or(&node.place).trim_start_matches('/');
+            let name = format!("{}/{name}", layer.name);
+            weights.extend(below(&made.weights, &format!("layer/{}", node.path), &name, node.trainable));
+        }
+        let body: Body = Box::new(move |cx, args| {
+            let outputs = block.run(cx, &[(args.one()?.clone(), None)], &[])?;
+            Ok(outputs.into_iter().map(|(y, _)| y).collect())
+        });
+        Ok(Inside { weights, has_activity, reads_masks, body })
+    }
 }
 
 /// A function on every step of sequences: on all at once, where steps are samples, or one after the other, where the function keeps
