@@ -1,0 +1,95 @@
+"""Exports models of torchvision and transformers with PyTorch and compares what the command predicts with onnxruntime.
+
+    python real_models.py PLIMSOLL [NAME ...]
+
+PLIMSOLL is the command; NAMEs are of the tables below, all by default. Needs torch, torchvision, transformers, onnx, onnxruntime. Weights are
+random: what is compared is the arithmetic.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnxruntime
+import torch
+
+VISION = {
+    "resnet18": 64, "resnet50": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64, "squeezenet1_1": 64, "densenet121": 64,
+    "shufflenet_v2_x1_0": 64, "efficientnet_b0": 64, "vgg11": 64, "googlenet": 64, "regnet_y_400mf": 64, "mnasnet0_5": 64,
+    "convnext_tiny": 64, "vit_b_16": 224, "swin_t": 224, "inception_v3": 96, "alexnet": 96, "resnext50_32x4d": 64,
+    "wide_resnet50_2": 64, "efficientnet_v2_s": 64,
+}
+TEXT = ["bert", "distilbert", "roberta", "gpt2", "electra", "albert"]
+
+
+def vision(name):
+    import torchvision
+
+    extra = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    model = getattr(torchvision.models, name)(weights=None, num_classes=10, **extra).eval()
+    side = VISION[name]
+    return model, torch.randn(3, 3, side, side), "x", {}
+
+
+def text(name):
+    import transformers as t
+
+    small = dict(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    configs = {
+        "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**small)),
+        "roberta": lambda: t.RobertaForSequenceClassification(t.RobertaConfig(**small, pad_token_id=1)),
+        "electra": lambda: t.ElectraForSequenceClassification(t.ElectraConfig(**small, embedding_size=32)),
+        "albert": lambda: t.AlbertForSequenceClassification(t.AlbertConfig(**small, embedding_size=16)),
+        "distilbert": lambda: t.DistilBertForSequenceClassification(
+            t.DistilBertConfig(vocab_size=100, dim=32, n_layers=2, n_heads=4, hidden_dim=64)),
+        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, use_cache=False)),
+    }
+    model = configs[name]()
+    model.config.return_dict = False
+    model.config.use_cache = False
+    return model.eval(), torch.randint(2, 100, (3, 12)), "tokens", {1: "sequence"}
+
+
+class First(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        y = self.model(x)
+        return y[0] if isinstance(y, (tuple, list)) else y
+
+
+def main(command, names):
+    bad = 0
+    for name in names or [*VISION, *TEXT]:
+        torch.manual_seed(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path, data, out = (os.path.join(folder, own) for own in ("model.onnx", "data.npz", "out.npy"))
+            try:
+                model, x, key, axes = (vision if name in VISION else text)(name)
+                torch.onnx.export(
+                    First(model), (x,), path, dynamo=False, opset_version=17, input_names=[key], output_names=["y"],
+                    dynamic_axes={key: {0: "batch", **axes}, "y": {0: "batch"}})
+            except Exception as error:
+                print(f"{name:22} not exported: {str(error).splitlines()[0][:100]}", flush=True)
+                continue
+            array = x.numpy()
+            wanted = onnxruntime.InferenceSession(path).run(None, {key: array})[0]
+            np.savez(data, **{key: array})
+            ran = subprocess.run([command, "predict", path, "--data", data, "--out", out, "--batch", "3"],
+                                 capture_output=True, text=True)
+            if ran.returncode:
+                print(f"{name:22} refused: {ran.stderr.strip()[:200]}", flush=True)
+                bad += 1
+                continue
+            far = float(np.abs(np.load(out) - wanted).max() / max(1.0, np.abs(wanted).max()))
+            print(f"{name:22} differs by {far:.1e}", flush=True)
+            bad += not far < 1e-4
+    sys.exit(bad)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
