@@ -1,0 +1,191 @@
+//! Matrix products.
+
+use plimsoll_graph::{EinsumOps, TensorOps};
+use plimsoll_nn::blocks::Laid;
+use plimsoll_run::{Result, Tensor};
+
+use super::{Table, one};
+use crate::call::Call;
+use crate::error::refuse;
+use crate::value::Value;
+
+type Values = Result<Vec<Value>>;
+
+pub(super) const OPS: Table = &[
+    ("aten.linear.default", |c| {
+        let (x, w, bias) = (c.tensor("input")?, c.laid("weight")?, c.opt_tensor("bias")?);
+        if w.rank() == 1 {
+            let y = product(&x.into(), &w)?;
+            return one(match bias {
+                Some(bias) => y.add(&bias)?,
+                None => y,
+            });
+        }
+        // The weight is [outputs, inputs]; where it lies transposed already, it is read as it lies.
+        let (w, is_transposed) =
+            if w.is_plain() { (w.plain()?, true) } else { (w.in_order(&[1, 0])?, false) };
+        if x.shape().rank() == 1 {
+            let n = x.shape()[0];
+            let y = x.reshape([1, n])?.matmul_with(&w, bias.as_ref(), false, is_transposed)?;
+            let n = y.shape()[1];
+            return one(y.reshape([n])?);
+        }
+        one(x.matmul_with(&w, bias.as_ref(), false, is_transposed)?)
+    }),
+    ("aten.matmul.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("other")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.mm.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("mat2")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.bmm.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("mat2")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.mv.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("vec")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.dot.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("tensor")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.vdot.default", |c| {
+        let (a, b) = (c.laid("self")?, c.laid("other")?);
+        one(product(&a, &b)?)
+    }),
+    ("aten.outer.default", |c| {
+        let (a, b) = (c.tensor("self")?, c.tensor("vec2")?);
+        let (n, m) = (a.shape().elements(), b.shape().elements());
+        one(a.reshape([n, 1])?.mul(&b.reshape([1, m])?)?)
+    }),
+    ("aten.addmm.default", |c| added(c, "mat1", "mat2")),
+    ("aten.addbmm.default", |c| {
+        let y = product(&c.laid("batch1")?, &c.laid("batch2")?)?.sum(&[0], false)?;
+        sum(c, y)
+    }),
+    ("aten.baddbmm.default", |c| added(c, "batch1", "batch2")),
+    ("aten.addmv.default", |c| added(c, "mat", "vec")),
+    ("aten.einsum.default", |c| {
+        let (equation, all) = (c.text("equation")?, c.laids("tensors")?);
+        let _ = c.value("path");
+        let tensors = all.iter().map(Laid::plain).collect::<Result<Vec<Tensor>>>()?;
+        let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().rank()).collect();
+        one(Tensor::einsum(&spelled(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
+    }),
+    ("aten.cosine_similarity.default", |c| {
+        let (a, b, eps) = (c.laid("x1")?, c.laid("x2")?, c.float("eps")?);
+        let rank = a.rank().max(b.rank());
+        let at = c.axis("dim", rank)?;
+        let (a, b) = (a.plain()?, b.plain()?);
+        let norm = |x: &Tensor| {
+            let length = x.square()?.sum(&[at], true)?.sqrt()?;
+            length.maximum(&length.full_like(plimsoll_graph::Type::new(length.dtype(), []), eps)?)
+        };
+        one(a.div(&norm(&a)?)?.mul(&b.div(&norm(&b)?)?)?.sum(&[at], false)?)
+    }),
+];
+
+/// β · self + α · a b
+fn added(c: &mut Call<'_, '_>, a: &str, b: &str) -> Values {
+    let y = product(&c.laid(a)?, &c.laid(b)?)?;
+    sum(c, y)
+}
+
+fn sum(c: &mut Call<'_, '_>, y: Tensor) -> Values {
+    let (alpha, beta) = (c.float("alpha")?, c.float("beta")?);
+    let x = c.tensor("self")?;
+    let y = if alpha == 1.0 { y } else { y.mul_scalar(alpha)? };
+    // With a β of 0 what is added is not looked at, be it not a number.
+    if beta == 0.0 {
+        return one(y.broadcast(
+            x.shape().broadcast(y.shape()).ok_or_else(|| refuse("adds shapes that do not fit"))?,
+        )?);
+    }
+    let x = if beta == 1.0 { x } else { x.mul_scalar(beta)? };
+    one(y.add(&x)?)
+}
+
+/// The product of vectors, matrices and stacks of them, as `torch.matmul` has it. An operand whose last two axes lie the other way round
+/// is read so.
+fn product(a: &Laid, b: &Laid) -> Result<Tensor> {
+    let (ra, rb) = (a.rank(), b.rank());
+    if ra == 0 || rb == 0 {
+        return Err(refuse("multiplies a number as a matrix"));
+    }
+    let (la, lb) = (a.shape().to_vec(), b.shape().to_vec());
+    let matrix_a = if ra == 1 { a.reshape([1, la[0]])? } else { a.clone() };
+    let matrix_b = if rb == 1 { b.reshape([lb[0], 1])? } else { b.clone() };
+    let ((x, tx), (y, ty)) = (as_matrix(&matrix_a)?, as_matrix(&matrix_b)?);
+    let z = x.matmul_with(&y, None, tx, ty)?;
+    let mut shape = z.shape().to_vec();
+    if rb == 1 {
+        shape.pop();
+    }
+    if ra == 1 {
+        shape.remove(shape.len() - 1 - usize::from(rb != 1));
+    }
+    z.reshape(shape)
+}
+
+/// A stack of matrices, and whether each is to be read transposed.
+fn as_matrix(x: &Laid) -> Result<(Tensor, bool)> {
+    let rank = x.rank();
+    let mut swapped: Vec<usize> = (0..rank).collect();
+    swapped.swap(rank - 1, rank - 2);
+    let other = x.permute(&swapped);
+    if !x.is_plain() && other.is_plain() { Ok((other.plain()?, true)) } else { Ok((x.plain()?, false)) }
+}
+
+/// An equation without dots: the axes that they stand for get letters that are not in use. Blanks are left out.
+fn spelled(equation: &str, ranks: &[usize]) -> Result<String> {
+    let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    if !equation.contains("...") {
+        return Ok(equation);
+    }
+    let (inputs, output) = match equation.split_once("->") {
+        Some((inputs, output)) => (inputs, Some(output.to_string())),
+        None => (&equation[..], None),
+    };
+    let Some(output) = output else { return Err(refuse("leaves out the result of an equation with dots")) };
+    let letters = ('a'..='z').chain('A'..='Z').filter(|c| !equation.contains(*c)).collect::<Vec<char>>();
+    let parts: Vec<&str> = inputs.split(',').collect();
+    if parts.len() != ranks.len() {
+        return Err(refuse(format!(
+            "has {} operands in its equation and {} tensors",
+            parts.len(),
+            ranks.len()
+        )));
+    }
+    let dots = |part: &str, rank: usize| rank.checked_sub(part.replace("...", "").len());
+    let most = parts
+        .iter()
+        .zip(ranks)
+        .filter(|(part, _)| part.contains("..."))
+        .map(|(part, &rank)| dots(part, rank));
+    let most = most.collect::<Option<Vec<usize>>>().and_then(|all| all.into_iter().max()).unwrap_or(0);
+    if most > letters.len() {
+        return Err(refuse("has too many axes"));
+    }
+    let named = |n: usize| letters[most - n..most].iter().collect::<String>();
+    let mut spelled = Vec::new();
+    for (part, &rank) in parts.iter().zip(ranks) {
+        let n = if part.contains("...") { dots(part, rank).unwrap_or(0) } else { 0 };
+        spelled.push(part.replace("...", &named(n)));
+    }
+    Ok(format!("{}->{}", spelled.join(","), output.replace("...", &named(most))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_become_letters_that_are_counted_from_the_last() {
+        assert_eq!(spelled("... i d, j d -> ... i j", &[4, 2]).unwrap(), "abid,jd->abij");
+        assert_eq!(spelled("...i,...i->...", &[3, 2]).unwrap(), "abi,bi->ab");
+        assert_eq!(spelled("ij->ji", &[2]).unwrap(), "ij->ji");
+    }
+}

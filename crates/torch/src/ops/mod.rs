@@ -1,0 +1,142 @@
+//! What each op of PyTorch means in ops of ours: one table a family, each op by its full name.
+//!
+//! Ops are kept whole where the engine has a kernel for them and composed otherwise. Arguments are read by name; one that nobody reads is
+//! an error (`Call::finish`). Element types of results are those that the program says.
+
+mod attention;
+mod compare;
+mod conv;
+mod create;
+mod elementwise;
+mod index;
+mod linear;
+mod loss;
+mod norm;
+mod pool;
+mod random;
+mod recurrent;
+mod reduce;
+mod resize;
+mod shape;
+mod symbolic;
+
+use std::sync::LazyLock;
+
+use plimsoll_nn::blocks::Laid;
+use plimsoll_run::{Result, Tensor};
+use rustc_hash::FxHashMap;
+
+use crate::call::Call;
+use crate::model::described;
+use crate::program::{Program, short};
+use crate::schema::{Argument, Graph, Node};
+use crate::value::Value;
+
+/// What computes an op.
+pub(crate) type Run = fn(&mut Call<'_, '_>) -> Result<Vec<Value>>;
+
+/// Ops by name.
+pub(crate) type Table = &'static [(&'static str, Run)];
+
+const TABLES: &[Table] = &[
+    attention::OPS,
+    compare::OPS,
+    conv::OPS,
+    create::OPS,
+    elementwise::OPS,
+    index::OPS,
+    linear::OPS,
+    loss::OPS,
+    norm::OPS,
+    pool::OPS,
+    random::OPS,
+    recurrent::OPS,
+    reduce::OPS,
+    resize::OPS,
+    shape::OPS,
+    symbolic::OPS,
+];
+
+static ALL: LazyLock<FxHashMap<&'static str, Run>> =
+    LazyLock::new(|| TABLES.iter().flat_map(|table| table.iter().copied()).collect());
+
+/// The ops that are known here, by PyTorch's names, in alphabetical order.
+///
+/// ```
+/// assert!(plimsoll_torch::known_ops().contains(&"aten.conv2d.default"));
+/// ```
+pub fn known_ops() -> Vec<&'static str> {
+    let mut names: Vec<&str> = ALL.keys().copied().collect();
+    names.sort_unstable();
+    names
+}
+
+pub(crate) fn find(op: &str) -> Option<Run> {
+    ALL.get(op).copied()
+}
+
+/// That every op of a program is known, before any of it runs.
+pub(crate) fn check(program: &Program) -> crate::Result<()> {
+    let mut unknown: Vec<&Node> = Vec::new();
+    let mut graphs: Vec<&Graph> = vec![&program.graph];
+    while let Some(graph) = graphs.pop() {
+        for node in &graph.nodes {
+            for input in &node.inputs {
+                if let Argument::AsGraph(inner) = &input.arg {
+                    graphs.push(&inner.graph);
+                }
+            }
+            let op = short(&node.target);
+            if !op.starts_with("higher_order.") && find(op).is_none() {
+                unknown.push(node);
+            }
+        }
+    }
+    let Some(first) = unknown.first() else { return Ok(()) };
+    let mut others: Vec<&str> = unknown.iter().map(|node| short(&node.target)).collect();
+    others.sort_unstable();
+    others.dedup();
+    others.retain(|op| *op != short(&first.target));
+    let more = if others.is_empty() { String::new() } else { format!("; nor are {}", others.join(", ")) };
+    Err(program.wrong(format!("{} is an op that is not known here{more}", described(first))))
+}
+
+/// The order in which an op reads the axes of an argument, for those that read them in another order than PyTorch has them: then
+/// a weight is stored so. `listed` where it is one of a list.
+pub(crate) fn read_order(op: &str, argument: &str, rank: usize, listed: bool) -> Option<Vec<usize>> {
+    conv::read_order(op, argument, rank).or_else(|| recurrent::read_order(op, argument, rank, listed))
+}
+
+/// One result.
+pub(crate) fn one(value: impl Into<Value>) -> Result<Vec<Value>> {
+    Ok(vec![value.into()])
+}
+
+/// One result per tensor.
+pub(crate) fn several(values: impl IntoIterator<Item = Tensor>) -> Result<Vec<Value>> {
+    Ok(values.into_iter().map(Value::from).collect())
+}
+
+/// Something done to every element of `self`.
+pub(crate) fn mapped(
+    call: &mut Call<'_, '_>,
+    f: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Value>> {
+    let x: Laid = call.laid("self")?;
+    one(x.map(f)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::defaults;
+
+    #[test]
+    fn no_op_stands_in_two_tables_and_each_has_its_defaults() {
+        let listed: usize = TABLES.iter().map(|table| table.len()).sum();
+        assert_eq!(listed, ALL.len(), "an op is listed twice");
+        let missing: Vec<&str> =
+            known_ops().into_iter().filter(|op| op.starts_with("aten.") && !defaults::knows(op)).collect();
+        assert!(missing.is_empty(), "run python/torch_defaults.py: no defaults of {missing:?}");
+    }
+}

@@ -1,0 +1,132 @@
+"""Makes the fixtures of this crate's tests: small exported programs, with losses, gradients and buffers as PyTorch computes them.
+
+    python crates/torch/tests/make.py
+
+Needs PyTorch 2.9 or later. Golden values are computed in f64 and stored in one JSON file a program: inputs, what comes out, the gradient
+of every parameter, and buffers after the pass.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+HERE = Path(__file__).resolve().parent / "fixtures"
+
+
+class Mlp(nn.Module):
+    """A plain classifier that gives logits; its last weight is tied to its first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.norm = nn.LayerNorm(8)
+        self.second = nn.Linear(8, 6, bias=False)
+        self.last = nn.Linear(6, 8, bias=False)
+        self.last.weight = self.first.weight
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
+
+    def forward(self, x):
+        y = F.gelu(self.norm(self.first(x))) * self.scale
+        return self.last(torch.tanh(self.second(y)))
+
+
+class Net(nn.Module):
+    """A convolutional net that returns its loss: strides, groups, batch norm, pooling in ceil mode, a residual, a detached branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.depth = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.bn2 = nn.BatchNorm2d(8, momentum=0.3)
+        self.gate = nn.Conv2d(8, 8, 1)
+        self.up = nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x, y):
+        h = F.relu(self.bn1(self.stem(x)))
+        h = h + F.silu(self.bn2(self.depth(h)))
+        h = F.max_pool2d(h, 3, stride=2, ceil_mode=True)
+        h = h * torch.sigmoid(self.gate(h.mean((2, 3), keepdim=True).detach()))
+        h = F.adaptive_avg_pool2d(self.up(h), 1).flatten(1)
+        return F.cross_entropy(self.head(h), y, ignore_index=4, label_smoothing=0.1)
+
+
+class Attention(nn.Module):
+    """A transformer's block over tokens: embedding with padding, causal attention with more keys than queries, an LSTM, and both outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(11, 8, padding_idx=0)
+        self.place = nn.Parameter(torch.randn(1, 5, 8) * 0.1)
+        self.qkv = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+        self.rnn = nn.LSTM(8, 6, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(12, 11)
+
+    def forward(self, tokens, targets):
+        x = self.token(tokens) + self.place[:, : tokens.shape[1]]
+        b, t, c = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q[:, :, 1:], k, v, is_causal=True)
+        x = x[:, 1:] + self.out(y.transpose(1, 2).reshape(b, t - 1, c))
+        x, _ = self.rnn(x)
+        logits = self.head(x)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
+        return loss, logits
+
+
+def numbers(tensor):
+    return {"shape": list(tensor.shape), "values": tensor.detach().to(torch.float64).flatten().tolist()}
+
+
+def make(name, module, inputs, other, dynamic, loss):
+    torch.manual_seed(1)
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    module.train()
+    program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False).run_decompositions({})
+    # Where it was made is nobody's business, and where nodes came from on the way is long.
+    for node in program.graph.nodes:
+        trace = node.meta.get("stack_trace") or ""
+        frames = [frame for frame in trace.split("  File ") if "site-packages" not in frame]
+        node.meta["stack_trace"] = "  File ".join(frames).replace(str(HERE.parent), "tests")
+        node.meta.pop("from_node", None)
+    torch.export.save(program, HERE / f"{name}.pt2")
+    # Another batch than was exported, in f64.
+    module = module.double()
+    given = tuple(x.double() if x.is_floating_point() else x for x in other)
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    outputs = module(*given)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    value = loss(*outputs)
+    value.backward()
+    golden = {
+        "inputs": [numbers(x) for x in other],
+        "outputs": [numbers(y) for y in outputs],
+        "loss": value.item(),
+        "gradients": {k: numbers(p.grad) for k, p in module.named_parameters()},
+        "buffers": {k: numbers(b) for k, b in module.named_buffers()},
+    }
+    module.load_state_dict(before)
+    (HERE / f"{name}.json").write_text(json.dumps(golden))
+    print(name, value.item())
+
+
+def main():
+    HERE.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    batch = torch.export.Dim("batch", min=2)
+    make("mlp", Mlp(), (torch.randn(4, 6),), (torch.randn(3, 6),), ({0: batch},), lambda y: y.square().mean())
+    images = lambda n: (torch.randn(n, 3, 9, 9), torch.tensor([0, 4, 2, 3, 1, 4][:n]))
+    make("conv", Net(), images(4), images(6), ({0: batch}, {0: batch}), lambda loss: loss)
+    tokens = lambda n: (torch.randint(0, 11, (n, 5)), torch.randint(0, 11, (n, 5)))
+    make("attention", Attention(), tokens(4), tokens(3), ({0: batch}, {0: batch}), lambda loss, _: loss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""PyTorch's own kernels in the order of a plan: the bits of eager PyTorch, and a peak that its allocator confirms."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import plimsoll
+
+pytestmark = pytest.mark.torch
+
+
+def _torch():
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return torch
+
+
+def _convolutional(torch):
+    nn = torch.nn
+    blocks = [(nn.Conv2d(3 if i == 0 else 16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()) for i in range(5)]
+    net = nn.Sequential(*[layer for block in blocks for layer in block], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return net, nn.functional.cross_entropy, (torch.randn(8, 3, 24, 24), torch.randint(10, (8,)))
+
+
+class _Writer:
+    """A transformer block over tied words, which returns its loss by name."""
+
+    def __new__(cls, torch):
+        nn = torch.nn
+
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words = nn.Embedding(50, 32)
+                self.block = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+                self.head = nn.Linear(32, 50, bias=False)
+                self.head.weight = self.words.weight
+                self.unused = nn.Linear(3, 3)
+
+            def forward(self, tokens, labels):
+                logits = self.head(self.block(self.words(tokens)))
+                return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+        return Tied(), None, {"tokens": torch.randint(50, (4, 12)), "labels": torch.randint(50, (4, 12))}
+
+
+def _allocated(torch, run):
+    """What a call gives, and the most that the allocator held for it, by the profiler's record."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        made = run()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return made, peak
+
+
+@pytest.mark.parametrize("make", [_convolutional, _Writer])
+def test_a_planned_step_has_the_bits_of_eager_and_the_bytes_of_its_plan(make):
+    torch = _torch()
+    from plimsoll.torch import planned
+    from plimsoll.torch._planned import loss_of
+
+    model, loss_fn, batch = make(torch)
+    eager = copy.deepcopy(model)
+    want = loss_of(eager, loss_fn, batch)
+    want.backward()
+    whole = planned(model, loss_fn, batch)
+    assert whole.recomputed == 0 and whole.memory_limit is None
+    leaves = list(batch.values()) if isinstance(batch, dict) else list(batch)
+    given = [*model.parameters(), *model.buffers(), *leaves]
+    constant = sum(-(-tensor.untyped_storage().nbytes() // 64) * 64 for tensor in given)
+    limits = [whole.unlimited, (whole.unlimited + whole.least) // 2, whole.least]
+    for limit in limits:
+        own = copy.deepcopy(model)
+        step = planned(own, loss_fn, batch, memory=limit)
+        assert step.peak <= limit
+        loss, allocated = _allocated(torch, lambda: step(batch))
+        assert torch.equal(loss, want.detach())
+        for (name, ours), theirs in zip(own.named_parameters(), eager.parameters()):
+            assert (ours.grad is None) == (theirs.grad is None), name
+            assert ours.grad is None or torch.equal(ours.grad, theirs.grad), name
+        for (name, ours), theirs in zip(own.named_buffers(), eager.buffers()):
+            assert torch.equal(ours, theirs), name
+        # What PyTorch held, by its own record, is what was planned: to a page.
+        assert abs(allocated + constant - step.peak) <= max(4096, step.peak // 500), (allocated + constant, step.peak)
+    assert step.recomputed > 0, "at the least something runs again"
+
+
+def test_a_limit_that_cannot_be_kept_is_refused_with_the_least():
+    torch = _torch()
+    from plimsoll.torch import planned
+
+    model, loss_fn, batch = _convolutional(torch)
+    with pytest.raises(plimsoll.MemoryLimitError) as refused:
+        planned(model, loss_fn, batch, memory="100KiB")
+    assert refused.value.limit == 100 << 10 < refused.value.least
+    assert len(refused.value.holders) == 5
+    assert planned(model, loss_fn, batch, memory=refused.value.least).peak <= refused.value.least
+
+
+def test_training_goes_on_as_in_eager_pytorch():
+    torch = _torch()
+    from plimsoll.torch import planned
+
+    model, loss_fn, _ = _convolutional(torch)
+    batches = [(torch.randn(8, 3, 24, 24), torch.randint(10, (8,))) for _ in range(4)]
+    eager = copy.deepcopy(model)
+    whole = planned(copy.deepcopy(model), loss_fn, batches[0])
+    step = planned(model, loss_fn, batches[0], memory=int(whole.unlimited * 0.6))
+    ours, theirs = torch.optim.AdamW(model.parameters(), 1e-2), torch.optim.AdamW(eager.parameters(), 1e-2)
+    for batch in batches:
+        ours.zero_grad()
+        theirs.zero_grad()
+        want = loss_fn(eager(batch[0]), batch[1])
+        want.backward()
+        assert torch.equal(step(batch), want.detach())
+        ours.step()
+        theirs.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), eager.parameters()))
+
+
+def test_dropout_runs_once_and_is_kept():
+    torch = _torch()
+    from plimsoll.torch import planned
+
+    nn = torch.nn
+    layers = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5))]
+    model, batch = nn.Sequential(*layers), (torch.randn(32, 64), torch.randn(32, 64))
+    eager = copy.deepcopy(model)
+    step = planned(model, nn.functional.mse_loss, batch)
+    step = planned(model, nn.functional.mse_loss, batch, memory=step.least)
+    assert step.recomputed > 0
+    torch.manual_seed(5)
+    want = nn.functional.mse_loss(eager(batch[0]), batch[1])
+    want.backward()
+    torch.manual_seed(5)
+    assert torch.equal(step(batch), want.detach()), "the same masks, drawn in the same order"
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), eager.parameters()))
+
+
+def test_what_does_not_fit_the_plan_is_refused_by_name():
+    torch = _torch()
+    from plimsoll.torch import planned
+
+    model, loss_fn, batch = _convolutional(torch)
+    step = planned(model, loss_fn, batch)
+    with pytest.raises(plimsoll.PlimsollError, match="plan it anew"):
+        step((batch[0][:4], batch[1][:4]))
+    step(batch)
+    with pytest.raises(plimsoll.PlimsollError, match="zero_grad"):
+        step(batch)
+    with pytest.raises(TypeError, match="one number"):
+        planned(model, lambda made, labels: made, batch)
+    with pytest.raises(TypeError, match=r"\(x, y\)"):
+        planned(model, loss_fn, batch[0])
+    frozen = copy.deepcopy(model)
+    frozen.zero_grad()
+    frozen[0].weight.requires_grad_(False)
+    planned(frozen, loss_fn, batch)(batch)
+    assert frozen[0].weight.grad is None and frozen[1].weight.grad is not None
