@@ -3,7 +3,7 @@
 use plimsoll::prelude::Precision;
 
 use crate::config::Config;
-use crate::{Failure, batch_auto, names};
+use crate::{Failure, batch_auto, names, ranks};
 
 /// More threads than this are a mistake on any machine.
 const MOST_THREADS: usize = 1024;
@@ -40,6 +40,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
             _ => {}
         }
     }
+    ranks::check(config.parallel.as_deref())?;
     if let Some(depth) = config.depth.filter(|&depth| depth > MOST_LAYERS) {
         return Err(Failure(format!("--depth {depth} is too much; {MOST_LAYERS} is the most")));
     }

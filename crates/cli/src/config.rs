@@ -3,7 +3,7 @@
 mod batch;
 mod values;
 
-pub use batch::BatchSize;
+pub use batch::{BatchSize, USUAL_BATCH};
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::request::is_keras;
+use crate::request::{is_keras, is_model_file};
 use crate::session::Session;
 use crate::source::is_path;
 
@@ -125,7 +125,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// The memory limit: the most that the process may take (`200MiB`, `1.5GiB`, plain bytes, or `max` for what is free). On a
-    /// card it is of the card's memory. [default: none; 30MiB for the demo]
+    /// card it is of the card's memory. [default: none; 32MiB for the demo]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
@@ -172,6 +172,11 @@ pub struct Config {
     #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft_placement: Option<bool>,
+    /// How several ranks share a training: data (all of the model on each, and its share of every batch); auto is the same today. Others (shard,
+    /// pipeline, tensor) are refused. [default: auto]
+    #[arg(long, help_heading = "Ranks", value_name = "auto | data")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<String>,
     /// Threads. [default: as many as this process may use]
     #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,6 +233,11 @@ pub struct Config {
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
+    /// Lengths of axes that an ONNX file leaves open, by their names or by input and number, with commas: `sequence=128,image.2=96`.
+    /// [default: those of the data]
+    #[arg(long, help_heading = "Data", value_name = "AXIS=LENGTH,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind: Option<String>,
     /// Stop when this metric (`val_loss`, `accuracy` …) has not become better for `--patience` epochs. [default: never]
     #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -304,8 +314,8 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory allocator state exact micro_batch device place soft_placement threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
-            patch image sequence early_stopping patience min_delta best restore_best)
+            memory host_memory allocator state exact micro_batch device place soft_placement parallel threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
+            patch image sequence bind early_stopping patience min_delta best restore_best)
     }
 
     /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.
@@ -319,7 +329,7 @@ impl Config {
         };
         anchored(&mut self.data, is_path)?;
         anchored(&mut self.validation, is_path)?;
-        anchored(&mut self.model, is_keras)?;
+        anchored(&mut self.model, is_model_file)?;
         Ok(self)
     }
 }

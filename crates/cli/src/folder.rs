@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 use crate::config::Config;
-use crate::request::is_keras;
+use crate::request::is_model_file;
 
 /// A run's folder.
 pub struct Folder(PathBuf);
@@ -63,10 +63,10 @@ impl Folder {
         let shown = path.display();
         Err(Failure(match path.exists() {
             true => format!(
-                "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras or .h5 file"
+                "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras, .h5 or .onnx file"
             ),
             false => format!(
-                "there is no {shown}; name the folder that plimsoll train wrote, or a .keras or .h5 file"
+                "there is no {shown}; name the folder that plimsoll train wrote, or a .keras, .h5 or .onnx file"
             ),
         }))
     }
@@ -214,7 +214,7 @@ impl Folder {
         let mut config = Config::read(&self.config())?;
         if let Some(named) = config.model.clone() {
             let copy = self.source_model(&named);
-            config.model_copy = (is_keras(&named) && copy.is_file()).then_some(copy);
+            config.model_copy = (is_model_file(&named) && copy.is_file()).then_some(copy);
         }
         Ok(config)
     }

@@ -12,22 +12,29 @@ mod compare;
 mod config;
 mod convert;
 mod data;
+mod decoder_setup;
 mod device_args;
 mod devices;
 mod digits;
 mod doctor;
+mod ending;
 mod explain;
+mod export;
 mod folder;
 mod form;
+mod generate;
 mod inspect;
 mod interrupt;
 mod keras_file;
 mod layers;
 mod levers;
+mod lora_args;
 mod lr;
+mod merge;
 mod model_setup;
 mod models;
 mod names;
+mod onnx_file;
 mod ops;
 mod out;
 mod pack;
@@ -41,6 +48,7 @@ mod predict;
 mod predictions;
 mod profile;
 mod random;
+mod ranks;
 mod records;
 mod reference;
 mod report;
@@ -56,6 +64,8 @@ mod task;
 mod train;
 mod trained;
 mod tui;
+mod tune;
+mod tune_run;
 mod ways_out;
 mod words;
 
@@ -80,12 +90,20 @@ struct Cli {
 enum Command {
     /// Trains a model inside a memory limit; without arguments, the built-in demo.
     Train(Box<train::Args>),
+    /// Tunes a language model of a Hugging Face folder inside a memory limit: adapters, or all of its weights.
+    Tune(Box<tune::Args>),
+    /// Writes a language model and what its adapters add to it as one Hugging Face folder.
+    Merge(merge::Args),
+    /// Lets a language model go on from a prompt.
+    Generate(Box<generate::Args>),
     /// Evaluates a trained model on data.
     Evaluate(predict::EvaluateArgs),
     /// Writes what a trained model makes of data.
     Predict(predict::PredictArgs),
     /// Writes a trained model as a Keras file.
     Convert(convert::Args),
+    /// Writes the model of a run or of a Keras file as an ONNX file.
+    Export(export::Args),
     /// Measures the training steps of a model.
     Bench(Box<bench::Args>),
     /// Reads data without a model: how fast it feeds training, and what the pipeline takes.
@@ -138,6 +156,8 @@ pub(crate) enum Stop {
     Usage(String),
     /// It was understood and failed.
     Failed(String),
+    /// Another rank failed, and says so itself.
+    Heard,
     /// Somebody ended it by a signal, and it ended in order.
     Interrupted { signal: u8, why: String },
 }
@@ -174,10 +194,14 @@ pub fn command(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
     };
     let result = match cli.command {
         Command::Train(args) => train::run(&args),
+        Command::Tune(args) => tune::run(&args),
+        Command::Merge(args) => merge::run(&args).map_err(Stop::from),
+        Command::Generate(args) => generate::run(&args),
         Command::Evaluate(args) => predict::evaluate(&args),
         Command::Predict(args) => predict::predict(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Convert(args) => convert::run(&args).map_err(Stop::from),
+        Command::Export(args) => export::run(&args).map_err(Stop::from),
         Command::Bench(args) => bench::run(&args),
         Command::Data(args) => data::run(&args),
         Command::Lr(args) => lr::run(&args),
@@ -212,6 +236,7 @@ pub fn command(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         (Ok(()), Some(why)) => {
             (format!("what there was to say could not be written to standard output: {why}"), 1)
         }
+        (Err(Stop::Heard), _) => return 1,
         (Err(Stop::Failed(why)), _) => (why, 1),
         (Err(Stop::Interrupted { signal, why }), _) => (why, 128 + signal),
         (Err(Stop::Usage(why)), _) => (format!("{why}\n(plimsoll help says what there is)"), 2),

@@ -7,6 +7,7 @@ use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
 use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, dice, zoo};
+use plimsoll::onnx::OnnxModel;
 use plimsoll::prelude::*;
 
 use crate::Failure;
@@ -15,14 +16,15 @@ use crate::form::Form;
 use crate::keras_file::{
     Named, advised, fits, follows_file, keep_metrics, name_metrics, named_loss, not_counted, not_followed,
 };
+use crate::request::is_onnx;
 use crate::task::Task;
-use crate::{names, sizes};
+use crate::{names, onnx_file, sizes};
 
 /// The models, for the help.
 pub fn help() -> String {
     let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
     format!(
-        "Models: demo, {} (plimsoll models has their sizes and data), or a .keras or .h5 file.",
+        "Models: demo, {} (plimsoll models has their sizes and data), or a .keras, .h5 or .onnx file.",
         names.join(", ")
     )
 }
@@ -47,6 +49,8 @@ pub struct ModelSetup {
     pub is_classifier: bool,
     /// What a Keras file says of its training.
     pub keras: Option<Compiled>,
+    /// The model of an ONNX file, whose weights are the file's.
+    pub onnx: Option<OnnxModel>,
 }
 
 /// The demo's model, for small images.
@@ -84,6 +88,9 @@ impl ModelSetup {
         if let Some(opened) = file {
             return ModelSetup::keras(config, name, opened, &form.spec()?, purpose);
         }
+        if is_onnx(name) {
+            return onnx_file::setup(config, name, form, purpose);
+        }
         let entry = find(name)?;
         let task = Task::new(config, entry.as_ref(), name, form)?;
         let model: Arc<dyn Model> = match entry {
@@ -99,7 +106,16 @@ impl ModelSetup {
         };
         let metrics = config.metrics(&task.metrics)?.into_iter().map(Measure::from).collect();
         let (loss, is_classifier) = (task.loss()?, task.is_classes());
-        Ok(ModelSetup { name: name.into(), model, loss, metrics, precision, is_classifier, keras: None })
+        Ok(ModelSetup {
+            name: name.into(),
+            model,
+            loss,
+            metrics,
+            precision,
+            is_classifier,
+            keras: None,
+            onnx: None,
+        })
     }
 
     /// A model from a Keras file, with the loss, optimizer and metrics that it was compiled with; for predictions with none
@@ -158,7 +174,8 @@ impl ModelSetup {
         let (model, loss) = (Arc::new(compiled.model.clone()), compiled.loss.clone());
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("keras").to_string();
         let precision = compiled.precision;
-        Ok(ModelSetup { name, model, loss, metrics, precision, is_classifier: false, keras: Some(compiled) })
+        let keras = Some(compiled);
+        Ok(ModelSetup { name, model, loss, metrics, precision, is_classifier: false, keras, onnx: None })
     }
 
     /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam; with its state as is said.
@@ -201,16 +218,21 @@ impl ModelSetup {
         }
     }
 
-    /// The names of the outputs, of a Keras file.
+    /// The names of the outputs, of a Keras or ONNX file.
     pub fn output_names(&self) -> Vec<String> {
-        self.keras.as_ref().map_or(Vec::new(), |compiled| compiled.model.output_names().to_vec())
+        match (&self.keras, &self.onnx) {
+            (Some(compiled), _) => compiled.model.output_names().to_vec(),
+            (None, Some(model)) => model.output_names(),
+            (None, None) => Vec::new(),
+        }
     }
 
     /// A trainer for it over such data on a device, with everything that the settings say but who follows it.
     pub fn trainer(&self, config: &Config, data: &Dataset, device: Device) -> Result<Trainer, Failure> {
-        let labels = match &self.keras {
-            Some(compiled) => data.spec()?.len().saturating_sub(compiled.model.n_inputs()),
-            None => 1,
+        let labels = match (&self.keras, &self.onnx) {
+            (Some(compiled), _) => data.spec()?.len().saturating_sub(compiled.model.n_inputs()),
+            (None, Some(model)) => data.spec()?.len().saturating_sub(model.n_inputs()),
+            (None, None) => 1,
         };
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
@@ -230,7 +252,7 @@ pub fn find(name: &str) -> Result<Option<Entry>, Failure> {
     }
     zoo::find(name).map(Some).ok_or_else(|| {
         let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
-        let files = "or a .keras, .h5 or .toml file";
+        let files = "or a .keras, .h5, .onnx or .toml file";
         Failure(format!("there is no model {name}; there are demo, {}, {files}", names.join(", ")))
     })
 }

@@ -1,6 +1,6 @@
 //! `plimsoll plan`: what a training step would take and cost within a memory limit, for a model or a traced step.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll::internals::device::process;
@@ -10,18 +10,21 @@ use plimsoll::train::BatchSizes;
 
 use crate::compare::{self, AtLimit};
 use crate::config::{BatchSize, Config};
+use crate::decoder_setup::{self, DecoderSetup};
+use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
-use crate::plan_trace::Trace;
+use crate::plan_trace::{self, Asked};
 use crate::setup::Setup;
 use crate::{
-    Failure, Stop, batch_auto, device_args, model_setup, placement_log, plan_text, records, request,
+    Failure, Stop, batch_auto, check, device_args, model_setup, placement_log, plan_text, ranks, records,
+    request,
 };
 
 /// Arguments of `plimsoll plan`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, a file of settings (`run.toml`), or the folder
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5` or `.onnx` file, a file of settings (`run.toml`), or the folder
     /// of a run, which means its settings. All flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
     /// table (`plimsoll models`) where `train` has no data for it either.
     #[arg(
@@ -32,7 +35,9 @@ pub struct Args {
     model: Option<String>,
     #[command(flatten)]
     config: Config,
-    /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order. Takes --memory, --ratio and --seconds.
+    #[command(flatten)]
+    lora: LoraArgs,
+    /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order. Takes --memory, --ratio, --seconds and --out.
     #[arg(long, help_heading = "Plan")]
     trace: Option<PathBuf>,
     /// The memory limit of a traced step as a part of what it takes without one.
@@ -41,8 +46,9 @@ pub struct Args {
     /// How long to try, for a traced step.
     #[arg(long, requires = "trace", help_heading = "Plan")]
     seconds: Option<f64>,
-    /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws.
-    #[arg(long, conflicts_with = "trace", help_heading = "Plan")]
+    /// Also writes the plan with its step, instruction by instruction, as a JSON document: what `plimsoll report` draws. Of a traced
+    /// step, what to run in which order, at which offsets, and what is free after it.
+    #[arg(long, help_heading = "Plan")]
     out: Option<PathBuf>,
     /// Memory limits to put side by side: `4GiB,8GiB,16GiB`. One that is refused is an answer too: the command succeeds.
     #[arg(long, value_delimiter = ',', num_args = 1.., conflicts_with_all = ["trace", "memory", "out"], help_heading = "Plan")]
@@ -50,6 +56,10 @@ pub struct Args {
     /// Also say where every op runs, and why there.
     #[arg(long, conflicts_with_all = ["trace", "compare"], help_heading = "Plan")]
     log_placement: bool,
+    /// Plan the step of one of so many ranks on this machine, the first, which has as many samples as any: its memory, and its time with
+    /// exchanges over a link as it is measured between two threads.
+    #[arg(long, value_name = "N", conflicts_with = "trace", help_heading = "Plan")]
+    ranks: Option<usize>,
     /// Do not look for the plans at other limits.
     #[arg(long, help_heading = "Plan")]
     no_frontier: bool,
@@ -62,23 +72,30 @@ pub struct Args {
 const FRONTIER_LIMITS: usize = 17;
 const FRONTIER_TIME: Duration = Duration::from_secs(3);
 /// For so long kernels are timed that nobody has timed before: who asks in passing does not wait for all of a large model's.
-const TIMING_TIME: Duration = Duration::from_millis(250);
+const TIMING_TIME: Duration = Duration::from_millis(150);
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Stop> {
     if let Some(file) = &args.trace {
         let limit = args.config.written_memory_limit()?;
-        let trace = Trace { file, limit, ratio: args.ratio, seconds: args.seconds };
-        return Ok(trace.plan(args.json)?);
+        let asked = Asked { limit, ratio: args.ratio, seconds: args.seconds };
+        return Ok(plan_trace::run(file, &asked, args.out.as_deref(), args.json)?);
     }
     if args.ratio.is_some() || args.seconds.is_some() {
         return Err(Stop::Usage("--ratio and --seconds are for a traced step; name one with --trace".into()));
+    }
+    if let Some(folder) = args.model.as_deref().filter(|name| decoder_setup::is_folder(name)) {
+        return decoder(args, Path::new(folder));
+    }
+    if args.lora.is_asked() {
+        return Err(Stop::Usage("--lora is for a language model of a Hugging Face folder; name one".into()));
     }
     // What threads of the planner have freed is not to count as the program's: training plans on one.
     process::share_one_heap();
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
+    let (device, imagined) = ranks::imagined(device, args.ranks)?;
     let (config, sizes) = match batch_auto::look(&config, &device)? {
         // Not even one sample fits: that is what there is to say, and it is said of one sample.
         Some(Err(plimsoll::train::Error::Run(Error::Infeasible { .. }))) => {
@@ -91,8 +108,63 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     };
     // Nothing runs here, so there is no limit to keep to while it is planned.
     Ok(on_all_cores(|| {
-        device
-            .scope(|| model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref()))
+        device.scope(|| {
+            if let Some(imagined) = imagined.filter(|_| !args.json) {
+                say!("{}", ranks::text(&imagined, config.samples().unwrap_or(1)));
+            }
+            model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref())
+        })
+    })?)
+}
+
+/// Plans a step of tuning a folder's language model, from its config alone.
+fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
+    process::share_one_heap();
+    let mut config = args.config.clone();
+    config.model = None;
+    if args.out.is_some() || args.log_placement {
+        return Err(Stop::Usage("--out and --log-placement are not for a folder; leave them out".into()));
+    }
+    check::check(&config).map_err(Stop::usage)?;
+    let (device, _) = device_args::plannable(&config)?;
+    device.time_for(TIMING_TIME);
+    let described = decoder_setup::described(folder, args.lora.tuning().map_err(Stop::usage)?)?;
+    let setup = DecoderSetup::new(&config, described).map_err(Stop::usage)?;
+    let name = decoder_setup::short_name(folder);
+    let about = format!("{} tuned, rows of {} tokens", setup.tuned, setup.sequence);
+    let about = About { model: &name, data: &about, batch: setup.batch };
+    Ok(on_all_cores(|| {
+        device.scope(|| {
+            let mut trainer = setup.trainer(&config, &device, 1)?;
+            let data = setup.random(&config);
+            if !args.compare.is_empty() {
+                return side_by_side(args, &about, &mut trainer, &data);
+            }
+            let limit = trainer.request().limit;
+            let (line, text) = match trainer.plan(&data) {
+                Ok(plan) => {
+                    let info = plan.figures.clone();
+                    drop(plan);
+                    let frontier = match args.no_frontier || limit.is_some() {
+                        true => None,
+                        false => Some(trainer.frontier(&data, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
+                    };
+                    (
+                        about.plan_json(limit, &info, frontier.as_ref()),
+                        about.plan_text(&info, frontier.as_ref()),
+                    )
+                }
+                Err(plimsoll::train::Error::Run(
+                    error @ (Error::Infeasible { .. } | Error::HostInfeasible(_)),
+                )) => (about.refusal_json(&error), error.to_string()),
+                Err(error) => return Err(error.into()),
+            };
+            match args.json {
+                true => say!("{line}"),
+                false => say!("{}", text.trim_end()),
+            }
+            Ok(())
+        })
     })?)
 }
 
@@ -172,6 +244,9 @@ fn model(
     if let Some(sizes) = sizes {
         line["batch_auto"] = batch_auto::json(sizes);
         text = batch_auto::text(sizes).join("\n") + "\n\nthe plan of the fastest:\n" + &text;
+    }
+    if let Some(ranks) = args.ranks {
+        (line["rank"], line["ranks"]) = (0.into(), ranks.into());
     }
     match args.json {
         true => say!("{line}"),

@@ -7,12 +7,16 @@ use plimsoll::internals::graph::counted;
 use plimsoll::internals::plan::trace::read_trace;
 use plimsoll::internals::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
+use serde_json::{Value, json};
 
-use crate::Failure;
+use crate::{Failure, records};
+
+/// Of the document that has the instructions.
+const VERSION: u32 = 1;
 
 /// What is asked of a traced step.
-pub struct Trace<'a> {
-    pub file: &'a Path,
+#[derive(Clone, Copy, Default)]
+pub struct Asked {
     pub limit: Option<Bytes>,
     /// The limit as a part of what the step takes without one.
     pub ratio: Option<f64>,
@@ -20,28 +24,41 @@ pub struct Trace<'a> {
     pub seconds: Option<f64>,
 }
 
-impl Trace<'_> {
-    /// Plans it and prints the plan.
-    pub fn plan(&self, is_json: bool) -> Result<(), Failure> {
-        let file = self.file.display();
-        let text = std::fs::read_to_string(self.file).map_err(|e| Failure(format!("{file}: {e}")))?;
-        let step = read_trace(&text, 1).map_err(|e| Failure(format!("{file}: {e}")))?;
+/// What is said to that.
+pub struct Answer {
+    /// The figures.
+    pub line: Value,
+    /// The same as a sentence, or the refusal.
+    pub said: String,
+    /// The figures with the instructions, where there is a plan.
+    pub document: Option<Value>,
+}
+
+impl Asked {
+    /// Plans the step that a text describes.
+    ///
+    /// # Errors
+    /// The text is no trace; in words.
+    pub fn of(&self, text: &str) -> Result<Answer, String> {
+        let traced = read_trace(text, 1).map_err(|e| e.to_string())?;
+        let step = &traced.problem;
         let start = Instant::now();
         let deadline_ms = self.seconds.map(|s| (s.max(0.0) * 1000.0) as u64);
         let request = Request { deadline_ms, ..Request::within(0) };
-        let mut planner = Planner::new(&step, &request).map_err(|e| Failure(format!("{file}: {e}")))?;
+        let mut planner = Planner::new(step, &request).map_err(|e| e.to_string())?;
         let limit = match (self.limit, self.ratio) {
             (Some(bytes), _) => bytes.get(),
             (None, Some(ratio)) => (planner.unlimited_bytes() as f64 * ratio) as u64,
             (None, None) => planner.unlimited_bytes(),
         };
         let base = step.unlimited_ns().max(1) as f64;
-        let (line, said) = match planner.plan(limit) {
+        match planner.plan(limit) {
             Ok(plan) => {
-                let f = plan.figures;
+                let f = &plan.figures;
                 let (time, bound) = (f.predicted_ns as f64 / base, f.lower_bound_ns as f64 / base);
-                let line = serde_json::json!({
+                let line = json!({
                     "ops": step.ops.len(), "memory_limit_bytes": limit, "budget_bytes": limit, "peak_bytes": f.live_bytes, "arena_bytes": f.arena_bytes,
+                    "unlimited_bytes": f.unlimited_bytes, "recomputed_ops": f.recomputed_ops,
                     "time_multiple": time, "lower_bound_multiple": bound, "seconds": start.elapsed().as_secs_f64(),
                     "feasible": true, "floor_bytes": f.floor_bytes,
                 });
@@ -52,18 +69,35 @@ impl Trace<'_> {
                     Bytes(f.arena_bytes),
                     Bytes(f.floor_bytes)
                 );
-                (line, said)
+                let mut document = line.clone();
+                document["version"] = VERSION.into();
+                document["instructions"] =
+                    serde_json::to_value(traced.instructions(&plan)).map_err(|e| e.to_string())?;
+                Ok(Answer { line, said, document: Some(document) })
             }
             Err(PlanError::Infeasible(refusal)) => {
-                let line = serde_json::json!({
+                let line = json!({
                     "ops": step.ops.len(), "memory_limit_bytes": limit, "budget_bytes": limit, "seconds": start.elapsed().as_secs_f64(),
                     "feasible": false, "floor_bytes": refusal.floor_bytes,
                 });
-                (line, refusal.to_string())
+                Ok(Answer { line, said: refusal.to_string(), document: None })
             }
-            Err(error) => return Err(Failure(format!("{file}: {error}"))),
-        };
-        say!("{}", if is_json { line.to_string() } else { said });
-        Ok(())
+            Err(error) => Err(error.to_string()),
+        }
     }
+}
+
+/// Plans the step of a file, prints the answer and writes the instructions where they are wanted.
+pub fn run(file: &Path, asked: &Asked, out: Option<&Path>, is_json: bool) -> Result<(), Failure> {
+    let named = |why: String| Failure(format!("{}: {why}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|e| named(e.to_string()))?;
+    let Answer { line, said, document } = asked.of(&text).map_err(named)?;
+    match (out, document) {
+        (Some(out), Some(document)) => records::write_document(out, &document)?,
+        // As of a model: there is nothing to write.
+        (Some(_), None) => return Err(named(said)),
+        (None, _) => {}
+    }
+    say!("{}", if is_json { line.to_string() } else { said });
+    Ok(())
 }

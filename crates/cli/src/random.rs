@@ -6,9 +6,11 @@ use plimsoll::prelude::*;
 
 use crate::Failure;
 use crate::batch_auto;
-use crate::config::Config;
+use crate::config::{BatchSize, Config, USUAL_BATCH};
 use crate::keras_file;
 use crate::model_setup::{self, Purpose};
+use crate::onnx_file;
+use crate::request::is_onnx;
 use crate::sizes;
 
 /// Steps of an epoch: enough to see how fast they are.
@@ -22,10 +24,14 @@ pub fn open(
 ) -> Result<(Dataset, Option<usize>), Failure> {
     let (fields, classes) = match file {
         Some(file) => (of_file(config, file, purpose)?, None),
+        None if config.model.as_deref().is_some_and(is_onnx) => (of_onnx(config, purpose)?, None),
         None => of_zoo(config)?,
     };
-    // A size that is yet to be found may be any.
-    let batch = config.samples().unwrap_or(batch_auto::MOST) as u64;
+    let batch = match config.batch {
+        // A size that is yet to be found may be any.
+        Some(BatchSize::Auto) => batch_auto::MOST,
+        said => said.and_then(BatchSize::samples).unwrap_or(USUAL_BATCH),
+    } as u64;
     Ok((random(fields, STEPS * batch, config.seed), classes))
 }
 
@@ -101,6 +107,30 @@ fn of_zoo(config: &Config) -> Result<(Fields, Option<usize>), Failure> {
         Some(_) => (field("y", &labels.with_dtype(DType::F32)), Draw::Unit),
     };
     Ok((vec![x, y], Some(classes)))
+}
+
+/// What the model of an ONNX file takes, and labels for its first output.
+fn of_onnx(config: &Config, purpose: Purpose) -> Result<Fields, Failure> {
+    let open = |e| Failure(format!("{e}; or name data with --data"));
+    let unbound = onnx_file::unbound(config)?.ok_or_else(|| Failure("no ONNX file is named".into()))?;
+    let batch = unbound.fixed_batch().unwrap_or(1);
+    let inputs = unbound.inputs(batch).map_err(open)?;
+    let model = unbound.bound(&inputs)?;
+    let mut fields: Fields = Vec::new();
+    for (name, ty) in model.input_names().iter().zip(&inputs) {
+        let ty = if ty.dtype.is_float() { ty.with_dtype(DType::F32) } else { ty.with_dtype(DType::I64) };
+        fields.push((field(name, &ty), if ty.dtype.is_float() { Draw::Centered } else { Draw::One }));
+    }
+    if let (Some(ty), false) = (model.outputs().first(), purpose == Purpose::Predict) {
+        let name = &model.output_names()[0];
+        fields.push(match (config.loss.as_deref(), ty.shape.split_last()) {
+            (None | Some("cross-entropy"), Some((&classes, outer))) if !outer.is_empty() => {
+                (field(name, &Type::new(DType::I64, outer)), Draw::Below(classes))
+            }
+            _ => (field(name, &ty.with_dtype(DType::F32)), Draw::Unit),
+        });
+    }
+    Ok(fields)
 }
 
 /// What the model of a Keras file takes.

@@ -37,8 +37,13 @@ pub fn write_plan(
     let plan = of_plan(model, batch, info, step);
     let other = other.map(|other| frontier(&other.points));
     let document = record::PlanFile { plan: &plan, step, frontier: other.as_ref(), profile };
+    write_document(path, &document)
+}
+
+/// A JSON document where `--out` names a place for it.
+pub fn write_document(path: &Path, document: &impl serde::Serialize) -> Result<(), Failure> {
     let written: std::io::Result<()> =
-        plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, &document)?));
+        plimsoll::formats::durable::write_file(path, |out| Ok(serde_json::to_writer(out, document)?));
     let shown = path.display();
     written.map_err(|e| Failure(format!("{shown} cannot be written: {e}; name another place with --out")))
 }

@@ -14,10 +14,20 @@ pub fn is_keras(name: &str) -> bool {
     name.ends_with(".keras") || name.ends_with(".h5")
 }
 
+/// Whether a name is that of an ONNX file.
+pub fn is_onnx(name: &str) -> bool {
+    name.ends_with(".onnx")
+}
+
+/// Whether a name is that of a file with a model in it.
+pub fn is_model_file(name: &str) -> bool {
+    is_keras(name) || is_onnx(name)
+}
+
 /// A model and its settings, for a command that looks at a training and runs none.
 #[derive(clap::Args)]
 pub struct Looked {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras` or `.h5` file, a file of settings (`run.toml`), or
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5` or `.onnx` file, a file of settings (`run.toml`), or
     /// the folder of a run, which means its settings.
     /// All flags of `train` are taken, and mean the same. No run is written.
     #[arg(value_name = "CONFIG.toml | MODEL | RUN")]
@@ -64,7 +74,7 @@ pub fn completed(mut config: Config) -> Result<Config, Stop> {
     config.complete(demo);
     check::check(&config).map_err(Stop::usage)?;
     let name = config.model.as_deref().unwrap_or("demo");
-    let entry = if is_keras(name) { Ok(None) } else { model_setup::find(name) };
+    let entry = if is_model_file(name) { Ok(None) } else { model_setup::find(name) };
     let entry = entry.map_err(Stop::usage)?;
     sizes::check(&config, name, entry.as_ref()).map_err(Stop::usage)?;
     Ok(config)

@@ -1,6 +1,7 @@
 //! What is asked of one call of `plimsoll train` and is no part of the run: where it goes, what it says, whether it resumes.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use plimsoll::train::Fault;
 use serde::Deserialize;
@@ -24,6 +25,13 @@ pub struct Session {
     /// the end, `profile.json` and `profile.trace.json` (ui.perfetto.dev opens it) in the run's folder, a section of the report.
     #[arg(long, value_name = "STEPS", help_heading = "Run")]
     pub profile: Option<usize>,
+    /// Start so many ranks on this machine that train together, this process being the first: each with its own memory limit and its share of
+    /// every batch. Or let mpirun, torchrun or srun start them, and leave this out. [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Ranks")]
+    pub ranks: Option<usize>,
+    /// Seconds after which a rank that does not answer ends the others, with its number. [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Ranks")]
+    rank_timeout: Option<f64>,
     /// A live view of the run: memory limit, memory by kind, loss, pipeline. On a terminal that cannot show it, the progress bar.
     #[arg(long, help_heading = "Output")]
     pub tui: bool,
@@ -37,7 +45,8 @@ pub struct Session {
 
 impl Session {
     /// The keys under which a file of settings may say the same.
-    pub const KEYS: [&str; 7] = ["out", "resume", "fault", "profile", "tui", "json", "quiet"];
+    pub const KEYS: [&str; 9] =
+        ["out", "resume", "fault", "profile", "ranks", "rank-timeout", "tui", "json", "quiet"];
 
     /// What is said here over what a file says.
     pub fn over(self, file: Session) -> Session {
@@ -46,6 +55,8 @@ impl Session {
             resume: self.resume || file.resume,
             fault: self.fault.or(file.fault),
             profile: self.profile.or(file.profile),
+            ranks: self.ranks.or(file.ranks),
+            rank_timeout: self.rank_timeout.or(file.rank_timeout),
             tui: self.tui || file.tui,
             json: self.json || file.json,
             quiet: self.quiet || file.quiet,
@@ -64,10 +75,23 @@ impl Session {
             }
         }
         profile::check(self.profile)?;
+        if self.ranks == Some(0) {
+            return Err(Failure("--ranks 0 means nothing; 1 is the least".into()));
+        }
+        self.rank_timeout()?;
         if self.resume && self.out.is_none() {
             return Err(Failure("--resume goes on with the run in a folder; name it with --out".into()));
         }
         Ok(())
+    }
+
+    /// How long a rank may leave others waiting, where that is said.
+    pub fn rank_timeout(&self) -> Result<Option<Duration>, Failure> {
+        let Some(seconds) = self.rank_timeout else { return Ok(None) };
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(timeout) if timeout >= Duration::from_millis(100) => Ok(Some(timeout)),
+            _ => Err(Failure(format!("--rank-timeout {seconds} means nothing; it is at least 0.1 seconds"))),
+        }
     }
 
     /// The fault to rehearse.

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
-use plimsoll::internals::run::{Job, Remedy};
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
-use plimsoll::train::BestCheckpoint;
+use plimsoll::train::{BestCheckpoint, Way};
 
 use crate::Failure;
 use crate::check;
@@ -60,11 +59,14 @@ impl Setup {
         Setup::of(config, device, model_setup, form, train, held_back)
     }
 
-    /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras file are the file's.
+    /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras or ONNX file are the file's.
     pub fn compile(&mut self) -> Result<PlanFigures, Failure> {
         let info = self.trainer.compile(&self.train).map_err(|error| self.advised(error))?;
         if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
             compiled.model.restore(training)?;
+        }
+        if let (Some(model), Some(training)) = (&self.model_setup.onnx, self.trainer.training_mut()) {
+            model.restore(training)?;
         }
         Ok(info)
     }
@@ -75,7 +77,7 @@ impl Setup {
     }
 
     /// The ways out of a refusal that take other data, yet to be looked at.
-    pub fn ways(&self) -> Vec<Job<'_, Option<Remedy>>> {
+    pub fn ways(&self) -> Vec<Way<'_>> {
         let Setup { config, device, form, .. } = self;
         vec![Box::new(|| ways_out::smaller_samples(config, device, form))]
     }
@@ -114,6 +116,9 @@ impl Setup {
         }
         if let Some(compiled) = &model_setup.keras {
             trainer = trainer.reserve(compiled.model.restoring_bytes());
+        }
+        if let Some(model) = &model_setup.onnx {
+            trainer = trainer.reserve(model.restoring_bytes());
         }
         let (mut name, mut unbatched_validation) = (None, None);
         if let Some((data, own)) = held_back {

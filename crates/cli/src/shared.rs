@@ -1,4 +1,4 @@
-//! What the Python package takes of the command: devices by name, and a plan as text, as JSON and as the document of a page.
+//! What the Python package takes of the command: devices by name, and a plan as text, as JSON and as the document of a page, the plan of a traced step.
 
 use plimsoll::internals::run::record::PlanFile;
 use plimsoll::plan::StepPlan;
@@ -6,6 +6,7 @@ use plimsoll::prelude::*;
 
 use crate::config::Config;
 use crate::plan_text::About;
+use crate::plan_trace::Asked;
 use crate::{device_args, records};
 
 /// The device of a name, as `--device` takes it: its kernels are timed once for this machine, and its plans kept.
@@ -41,4 +42,15 @@ pub fn plan_page(model: &str, data: &str, batch: usize, plan: &StepPlan) -> Resu
     let document = PlanFile { plan: &figures, step: &step, frontier: None, profile: None };
     let document = serde_json::to_string(&document).map_err(|e| e.to_string())?;
     Ok(PlanPage { text, json: about.plan_json(limit, info, None).to_string(), document })
+}
+
+/// Plans a step that was traced elsewhere, one JSON object a line, within a memory limit (`6GiB`): the answer of
+/// `plimsoll plan --trace --json`, with the instructions where there is a plan.
+///
+/// # Errors
+/// The text is no trace, or the limit no size; in words.
+pub fn plan_traced(trace: &str, limit: Option<&str>) -> Result<String, String> {
+    let limit = limit.map(str::parse::<Bytes>).transpose().map_err(|e| e.to_string())?;
+    let answer = Asked { limit, ..Asked::default() }.of(trace)?;
+    Ok(answer.document.unwrap_or(answer.line).to_string())
 }

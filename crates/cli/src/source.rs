@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::Purpose;
-use crate::{digits, keras_file, random};
+use crate::{digits, keras_file, onnx_file, random};
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
@@ -66,7 +66,10 @@ impl Source {
     /// Finds the data that is named, in the form that a model was trained with.
     pub fn open_as(config: &Config, purpose: Purpose, form: Option<&Form>) -> Result<Source, Failure> {
         let model = keras_file::keras_model(config)?;
-        let fields = model.as_ref().map(|model| keras_file::fields(config, model, purpose)).transpose()?;
+        let fields = match &model {
+            Some(model) => Some(keras_file::fields(config, model, purpose)?),
+            None => onnx_file::unbound(config)?.map(|model| onnx_file::fields(&model, purpose)),
+        };
         let named = match config.data.as_deref() {
             Some(named) => named,
             None => default_data(config.model.as_deref()).ok_or_else(|| no_data(config))?,

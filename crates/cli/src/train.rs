@@ -4,29 +4,32 @@ use std::path::{Path, PathBuf};
 
 use plimsoll::internals::device::process;
 use plimsoll::internals::graph::counted;
+use plimsoll::internals::run::Error as RunError;
 use plimsoll::internals::run::record::Event;
 use plimsoll::nn::Training;
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use plimsoll::train::{
-    BatchSizes, CsvLog, EarlyStopping, Ended, Fault, JsonLines, NoticeLog, StepLog, TensorBoardLog,
+    BatchSizes, CsvLog, EarlyStopping, Error as TrainError, Fault, JsonLines, NoticeLog, StepLog,
+    TensorBoardLog,
 };
 
-use crate::config::Config;
+use crate::config::{BatchSize, Config};
 use crate::folder::{Folder, Lock};
 use crate::interrupt::Signals;
 use crate::model_setup::{self, ModelSetup};
 use crate::profile::Profiled;
-use crate::request::{self, is_keras};
+use crate::ranks::World;
+use crate::request::{self, is_model_file};
 use crate::session::Session;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, check, device_args, records, resume, setup, tui};
+use crate::{Failure, Stop, batch_auto, check, device_args, ending, onnx_file, records, resume, setup, tui};
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A model by name, a `.keras` or `.h5` file, or a file of settings (`run.toml`, every flag is a key of it). Without it, the
+    /// A model by name, a `.keras`, `.h5` or `.onnx` file, or a file of settings (`run.toml`, every flag is a key of it). Without it, the
     /// built-in demo: handwritten digits under a memory limit.
     #[arg(value_name = "CONFIG.toml | MODEL")]
     what: Option<String>,
@@ -36,17 +39,40 @@ pub struct Args {
     session: Session,
 }
 
+/// The number of the signal that asks a process to end.
+const SIGTERM: u8 = 15;
+
 /// The memory limit of the demo: a little above its least, so that it shows what a limit does. A debug build is itself larger.
-const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "34MiB" } else { "30MiB" };
+const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "42MiB" } else { "32MiB" };
 
 /// Trains.
 pub fn run(args: &Args) -> Result<(), Stop> {
-    let (config, session) = settings(args)?;
+    let (mut config, session) = settings(args)?;
     let fault = session.fault().map_err(Stop::usage)?;
+    let world = World::join(&mut config, &session)?;
+    let done = joined(config, &session, fault, &world);
+    if let Err(Stop::Failed(why) | Stop::Usage(why)) = &done {
+        world.stop(why);
+    }
+    let left = world.leave();
+    done?;
+    Ok(left?)
+}
+
+/// Trains as one of several ranks, or as the only one.
+fn joined(config: Config, session: &Session, fault: Option<Fault>, world: &World) -> Result<(), Stop> {
     let device = match (device_args::device(&config)?, fault) {
         (device, Some(Fault::Alloc(n))) => device.failing(n),
         (device, _) => device,
     };
+    let device = world.on(device);
+    if world.rank().ranks > 1 && config.batch == Some(BatchSize::Auto) {
+        let why = "--batch auto looks for a size by the times of one process, and several ranks would find several; name a number";
+        return Err(Stop::Usage(why.into()));
+    }
+    if !world.is_first() {
+        return device.scope(|| follow(&config, session, fault, world, &device));
+    }
     let (config, sizes) = batch_auto::settled(&config, &device)?;
     let name = config.model.as_deref().unwrap_or("demo");
     let name = Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name).to_string();
@@ -59,12 +85,41 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         out => Folder::to_begin(out.as_deref(), &name)?,
     };
     let is_named = session.out.is_some();
-    let run = Run { session: &session, config: &config, folder: &folder, sizes: sizes.as_ref() };
+    let run = Run { session, config: &config, folder: &folder, sizes: sizes.as_ref(), world };
     let ended = device.scope(|| run.train(fault, lock, &device));
     if ended.is_err() && !is_named {
         folder.abandon();
     }
     ended
+}
+
+/// Trains as a rank that prints and writes nothing: the first does.
+fn follow(
+    config: &Config,
+    session: &Session,
+    fault: Option<Fault>,
+    world: &World,
+    device: &Device,
+) -> Result<(), Stop> {
+    let rank = world.rank().rank;
+    let named = |error: TrainError| match &error {
+        // Whoever fails says why, and the first rank what all hear of. Of the first itself, once it is gone, others must.
+        TrainError::Run(RunError::Ranks(heard)) if !heard.why.starts_with("rank 0 has ") => Stop::Heard,
+        TrainError::Mismatch(why) if why.starts_with("ranks were not started alike") => Stop::Heard,
+        _ => Stop::Failed(format!("rank {rank}: {error}")),
+    };
+    let (config, _) = batch_auto::settled(config, device)?;
+    let mut setup = Setup::new(&config, device)?;
+    setup.trainer = setup.trainer.fault(fault);
+    setup.compile().map_err(|Failure(why)| Stop::Failed(format!("rank {rank}: {why}")))?;
+    if let Some(out) = session.out.as_deref().filter(|_| session.resume) {
+        setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(named)?;
+    }
+    let Setup { mut trainer, train, .. } = setup;
+    // The first signal is a wish that all ranks hear of, and no end of this one alone.
+    let _signals = Signals::listen(&trainer.stop_handle())?;
+    trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))).map_err(named)?;
+    Ok(())
 }
 
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
@@ -97,6 +152,8 @@ struct Run<'a> {
     folder: &'a Folder,
     /// What was found where the batch size was looked for.
     sizes: Option<&'a BatchSizes>,
+    /// The ranks that it is trained by.
+    world: &'a World,
 }
 
 impl Run<'_> {
@@ -169,10 +226,13 @@ impl Run<'_> {
     fn record(&self, setup: &Setup, info: &PlanFigures) -> Result<(), Failure> {
         let Run { config, folder, .. } = self;
         let Setup { model_setup, trainer, form, batch, .. } = setup;
-        if let Some(named) = config.model.as_deref().filter(|name| is_keras(name)) {
+        if let Some(named) = config.model.as_deref().filter(|name| is_model_file(name)) {
             let copy = folder.source_model(named);
             if !copy.is_file() {
                 folder.copy(Path::new(named), &copy)?;
+            }
+            if let (Some(model), Some(from)) = (&model_setup.onnx, Path::new(named).parent()) {
+                onnx_file::copy_beside(model, from, folder)?;
             }
         }
         folder.record(&folder.form(), form)?;
@@ -189,7 +249,7 @@ impl Run<'_> {
 
     /// Says what is trained on what, and where.
     fn announce(&self, setup: &Setup) -> Result<(), Failure> {
-        let Run { session, folder, sizes, .. } = self;
+        let Run { session, folder, sizes, world, .. } = self;
         let Setup { model_setup, train, form, held_back, .. } = setup;
         let (model, data, held_back) = (&model_setup.name, &form.data, held_back.as_deref());
         let (samples, batch, notes) = (train.samples()?, train.batch_size(), train.notes());
@@ -201,6 +261,9 @@ impl Run<'_> {
             });
             if let Some(sizes) = sizes {
                 line["batch_auto"] = batch_auto::json(sizes);
+            }
+            if world.text().is_some() {
+                line["ranks"] = world.rank().ranks.into();
             }
             say!("{line}");
         }
@@ -214,6 +277,9 @@ impl Run<'_> {
             say!("the fastest is taken; the learning rate is not changed with it");
         }
         say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
+        if let Some(text) = world.text() {
+            say!("{text}; memory and plan are the first one's");
+        }
         notes.iter().for_each(|note| say!("{note}"));
         match held_back {
             Some(name) => say!("evaluated after every epoch on {name}"),
@@ -233,25 +299,12 @@ impl Run<'_> {
     ) -> Result<(), Stop> {
         let Run { session, folder, .. } = self;
         self.keep_profile(trainer)?;
-        let step = trainer.progress().step;
-        let ended = trainer.ended().cloned().unwrap_or(Ended::Complete);
-        let end = |model: Option<&Path>| {
-            let mut line = ended.to_json(model);
-            line["step"] = step.into();
-            line["run"] = folder.path().to_string_lossy().into();
-            line
-        };
-        if let (Some(signal), Ended::Stopped { .. }) = (signal, &ended) {
-            if session.json {
-                say!("{}", end(None));
-            }
-            let go_on = format!("plimsoll train --resume --out {}", folder.path().display());
-            let why = format!("stopped after step {step}, with a checkpoint; go on with: {go_on}");
-            return Err(Stop::Interrupted { signal, why });
-        }
+        // Another rank may have had the signal.
+        let signal = signal.or((self.world.rank().ranks > 1).then_some(SIGTERM));
+        ending::interrupted(trainer, folder, signal, "train", session.json)?;
         let written = self.keep_model(trainer, model_setup)?;
         if session.json {
-            say!("{}", end(Some(&written)));
+            say!("{}", ending::line(trainer, folder, Some(&written)));
         }
         if session.is_text() {
             say!("the trained model is {}", written.display());
@@ -304,6 +357,10 @@ impl Run<'_> {
         if let (Some(compiled), Some(training)) = (&model_setup.keras, trainer.training()) {
             written = folder.path().join(compiled.model.saved_name(&model_setup.name));
             compiled.model.save(&written, training)?;
+        }
+        if let (Some(model), Some(training)) = (&model_setup.onnx, trainer.training()) {
+            written = folder.path().join(format!("{}.onnx", model_setup.name));
+            model.save(&written, training)?;
         }
         if let Some(ledger) = trainer.ledger() {
             folder.write(&folder.ledger(), &ledger.to_string())?;

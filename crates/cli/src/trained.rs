@@ -4,11 +4,11 @@ use std::path::Path;
 
 use plimsoll::prelude::*;
 
-use crate::config::Config;
+use crate::config::{Config, USUAL_BATCH};
 use crate::folder::Folder;
 use crate::form::Form;
 use crate::model_setup::{ModelSetup, Purpose};
-use crate::request::is_keras;
+use crate::request::is_model_file;
 use crate::source::Source;
 use crate::{Failure, device_args};
 
@@ -28,13 +28,13 @@ pub struct Trained {
 impl Trained {
     /// The model at a path, for data that is named or, of a run, the run's own.
     pub fn open(what: &Path, said: Config, purpose: Purpose) -> Result<Trained, Failure> {
-        match what.to_str().filter(|path| is_keras(path)) {
+        match what.to_str().filter(|path| is_model_file(path)) {
             Some(path) => Trained::file(path, said, purpose),
             None => Trained::run(what, said, purpose),
         }
     }
 
-    /// The model of a Keras file with its weights.
+    /// The model of a Keras or ONNX file with its weights.
     fn file(path: &str, said: Config, purpose: Purpose) -> Result<Trained, Failure> {
         if said.data.is_none() {
             return Err(Failure(format!("{path} does not say what data is for it; name some with --data")));
@@ -44,7 +44,7 @@ impl Trained {
         let form = Form::of(&source, None, false)?;
         let model = source.model.clone();
         let (data, data_name) = source.into_used();
-        let data = data.batch(config.samples().unwrap_or(32));
+        let data = data.batch(config.samples().unwrap_or(USUAL_BATCH));
         let model_setup = ModelSetup::new(&config, model, &form, purpose)?;
         let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         if let Some(compiled) = &model_setup.keras {
@@ -52,6 +52,13 @@ impl Trained {
             trainer.prepare_blank(&data)?;
             if let Some(training) = trainer.training_mut() {
                 compiled.model.restore_weights(training)?;
+            }
+        }
+        if let Some(model) = &model_setup.onnx {
+            trainer = trainer.reserve(model.restoring_bytes());
+            trainer.prepare_blank(&data)?;
+            if let Some(training) = trainer.training_mut() {
+                model.restore(training)?;
             }
         }
         Ok(Trained { model_setup, trainer, data, data_name, is_seen: false, form })
@@ -93,7 +100,7 @@ impl Trained {
                 "{data_name} has no labels to evaluate against; plimsoll predict needs none"
             )));
         }
-        let data = data.batch(config.samples().unwrap_or(32));
+        let data = data.batch(config.samples().unwrap_or(USUAL_BATCH));
         let mut trainer = model_setup.trainer(&config, &data, device_args::device(&config)?)?;
         trainer.load(folder.model(), &data)?;
         Ok(Trained { model_setup, trainer, data, data_name, is_seen, form })

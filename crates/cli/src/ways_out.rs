@@ -1,7 +1,7 @@
 //! Ways out of a refusal that only the command knows, since it made the data: smaller images and shorter sequences, each with the least that
 //! a training on them would need.
 
-use plimsoll::internals::run::{Error, Remedy};
+use plimsoll::internals::run::{Error, Job, Remedy};
 use plimsoll::nn::zoo::{self, Kind};
 use plimsoll::prelude::*;
 use plimsoll::train;
@@ -21,16 +21,21 @@ pub fn with_smaller_samples(
     else {
         return error;
     };
-    ways.extend(smaller_samples(config, device, form).filter(|way| way.least < least));
+    let smaller = smaller_samples(config, device, form).and_then(|way| way());
+    ways.extend(smaller.filter(|way| way.least < least));
     train::Error::Run(Error::Infeasible { asked, least, account, refusal, heaviest, ways })
 }
 
-/// What samples of half the side, or half the length, would need, where data and model can be had so.
-pub fn smaller_samples(config: &Config, device: &Device, form: &Form) -> Option<Remedy> {
+/// What samples of half the side, or half the length, would need, where data and model can be had so: measured, and yet to be searched for.
+pub fn smaller_samples(
+    config: &Config,
+    device: &Device,
+    form: &Form,
+) -> Option<Job<'static, Option<Remedy>>> {
     device.scope(|| smaller(config, device, form))
 }
 
-fn smaller(config: &Config, device: &Device, form: &Form) -> Option<Remedy> {
+fn smaller(config: &Config, device: &Device, form: &Form) -> Option<Job<'static, Option<Remedy>>> {
     let shape = |form: &Form| form.fields.first().map(|field| field.shape.clone());
     let reads_tokens =
         config.model.as_deref().and_then(zoo::find).is_some_and(|entry| entry.kind == Kind::Tokens);
@@ -53,6 +58,5 @@ fn smaller(config: &Config, device: &Device, form: &Form) -> Option<Remedy> {
     if shape(&setup.form)? == own {
         return None;
     }
-    let least = setup.trainer.enough(&setup.train).ok()?;
-    Some(Remedy { flag, change, least })
+    Some(setup.trainer.measured(&setup.train).ok()?.way(flag, change))
 }

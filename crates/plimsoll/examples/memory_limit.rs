@@ -25,7 +25,7 @@ fn main() -> plimsoll::Result<()> {
     let free = trainer()?.plan(&data)?.figures;
     println!("without a limit a step takes {}, the least is {}", free.planned, free.floor);
 
-    let mut limited = trainer()?.memory_limit("48MiB")?;
+    let mut limited = trainer()?.memory_limit("52MiB")?;
     let plan = limited.plan(&data)?.figures;
     println!("{} planned; {} ops recomputed instead of kept", plan.planned, plan.recomputed_ops);
     limited.fit(&data, Epochs(1))?;

@@ -55,10 +55,13 @@
 pub mod data;
 pub mod device;
 pub mod formats;
+pub mod hub;
 pub mod keras;
 pub mod nn;
+pub mod onnx;
 pub mod plan;
 pub mod prelude;
+pub mod ranks;
 pub mod step;
 pub mod tensor;
 pub mod train;
@@ -71,12 +74,15 @@ pub use plimsoll_train::{Error, Result};
 /// The stages behind this crate, whole, for the `plimsoll` command. They change without notice.
 #[doc(hidden)]
 pub mod internals {
+    pub use plimsoll_comm as comm;
     pub use plimsoll_data as data;
     pub use plimsoll_device as device;
     pub use plimsoll_formats as formats;
     pub use plimsoll_graph as graph;
+    pub use plimsoll_hub as hub;
     pub use plimsoll_keras as keras;
     pub use plimsoll_nn as nn;
+    pub use plimsoll_onnx as onnx;
     pub use plimsoll_plan as plan;
     pub use plimsoll_run as run;
     pub use plimsoll_train as train;

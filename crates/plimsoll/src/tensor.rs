@@ -8,8 +8,8 @@ pub use plimsoll_graph::ops::ResizeMode;
 #[doc(inline)]
 pub use plimsoll_graph::{
     AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GradientOps,
-    GridSampleOps, IndexPutOps, LossOps, NormOps, Padding, PoolOps, RandomOps, RecurrentOps, ReorderOps,
-    ResizeOps, Shape, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
+    GridSampleOps, IndexPutOps, LinearCrossEntropyOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
+    RecurrentOps, ReorderOps, ResizeOps, Shape, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
 pub use plimsoll_run::{

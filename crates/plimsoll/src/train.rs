@@ -4,7 +4,7 @@
 pub use plimsoll_train::{
     Apart, BatchSizes, BestCheckpoint, BestEpoch, Callback, Checkpoint, Checkpoints, CsvLog, DataTerms,
     EarlyStopping, Ended, EpochEvent, EpochMemory, EpochTime, Epochs, Error, Eta, Evaluating, Evaluation,
-    Fault, History, JsonLines, Left, LiveModel, Norms, Notice, NoticeLog, Parity, PassValues, Prediction,
-    Progress, ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result, RunPlan, SizedPlan,
-    StepEvent, StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict,
+    Fault, History, JsonLines, Left, LiveModel, MeasuredTraining, Norms, Notice, NoticeLog, Parity,
+    PassValues, Prediction, Progress, ProgressBar, RateCurve, RatePoint, RateSweep, ReduceOnPlateau, Result,
+    RunPlan, SizedPlan, StepEvent, StepLog, StopFlag, TensorBoardLog, Terms, Trainer, Verdict, Way,
 };

@@ -67,6 +67,7 @@ fn of_engine(py: Python<'_>, error: &TrainError) -> PyResult<PyErr> {
                 ("tensors", account.tensors),
                 ("inputs", account.inputs),
                 ("pipelines", account.reserved),
+                ("ranks", account.ranks),
             ];
             let held = held.iter().map(|(name, bytes)| (name.to_string(), *bytes)).chain(heaviest.clone());
             limit_error(py, &data, Some(*asked), *least, held, ways)?;

@@ -53,6 +53,15 @@ mod native {
         call::caught(py, || Ok(plimsoll_cli::command(words)))
     }
 
+    /// Plans a step that was traced elsewhere: the answer of ``plimsoll plan --trace --json``, with its instructions.
+    #[pyfunction]
+    #[pyo3(signature = (trace, limit=None))]
+    fn plan_traced(py: Python<'_>, trace: String, limit: Option<String>) -> PyResult<String> {
+        call::caught(py, || {
+            plimsoll_cli::shared::plan_traced(&trace, limit.as_deref()).map_err(errors::plain)
+        })
+    }
+
     /// Explains an out-of-memory report of another system: as text, as JSON and as a page.
     #[pyfunction]
     fn explain(py: Python<'_>, report: Vec<u8>, name: &str) -> PyResult<(String, String, String)> {

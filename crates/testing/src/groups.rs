@@ -5,7 +5,8 @@
 //! that `PLIMSOLL_REQUIRE` names (`emulator,browser`) must be there: without it, its tests fail.
 //!
 //! Groups: `emulator` (a C++ compiler for the CUDA kernels), `card` (an NVIDIA card), `browser` (Chromium), `terminal` (the command
-//! `script`), `release` (a release build of the command), `mpi` (the launcher of Open MPI or of MPICH), `nccl` (that library), `keras` and `torch` (those packages for Python).
+//! `script`), `release` (a release build of the command), `mpi` (the launcher of Open MPI or of MPICH), `nccl` (that library), `keras` and `torch` (those packages for Python),
+//! `onnx` (onnx's own node tests, in the folder that `PLIMSOLL_ONNX_NODE_TESTS` names).
 
 use std::fmt::Display;
 use std::fs::File;

@@ -15,6 +15,9 @@ pub enum BatchSize {
     Auto,
 }
 
+/// Samples at a time of a file that is used without training, where nothing is said.
+pub const USUAL_BATCH: usize = 32;
+
 impl BatchSize {
     /// The number, where one is named.
     pub fn samples(self) -> Option<usize> {

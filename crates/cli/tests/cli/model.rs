@@ -76,6 +76,16 @@ fn a_keras_file_predicts_what_keras_predicts_inside_a_line() {
 }
 
 #[test]
+fn random_data_ends_where_no_batch_size_is_named() {
+    let scratch = Scratch::new("random-ends");
+    let (file, out) = (fixture("mlp.keras"), scratch.path("predictions.npy"));
+    let said =
+        lines(&["predict", file.to_str().unwrap(), "--data", "random", "--out", &out, "--json"]).unwrap();
+    // A hundred batches of the usual size, as many as with a size that is named.
+    assert_eq!(said[0]["samples"].as_u64().unwrap(), 3200, "{said:?}");
+}
+
+#[test]
 fn a_keras_file_is_evaluated_with_what_it_was_compiled_with_or_what_is_named() {
     let scratch = Scratch::new("keras-evaluate");
     let (data, file) = (data(&scratch, "mlp.npz"), fixture("mlp.keras"));

@@ -1,0 +1,165 @@
+//! Turns settings and a Hugging Face folder's config into a decoder and a trainer over packed rows: for `tune` and `plan` alike.
+
+use std::path::Path;
+
+use plimsoll::data::{Draw, FieldSpec, Random};
+use plimsoll::hub::{self, Decoder, TokenLoss, Tuning};
+use plimsoll::internals::hub::FIELDS;
+use plimsoll::prelude::*;
+
+use crate::config::{BatchSize, Config};
+use crate::{Failure, names};
+
+/// Tokens of a row where nothing is said, as far as the model has positions.
+const SEQUENCE: usize = 1024;
+/// Rows of a step where nothing is said.
+const BATCH: usize = 8;
+
+/// Settings of a run that mean something for a language model of a folder.
+const KNOWN: &[&str] = &[
+    "model",
+    "data",
+    "batch",
+    "epochs",
+    "optimizer",
+    "lr",
+    "weight-decay",
+    "schedule",
+    "warm-up",
+    "clip-norm",
+    "precision",
+    "memory",
+    "host-memory",
+    "allocator",
+    "state",
+    "exact",
+    "micro-batch",
+    "device",
+    "tf32",
+    "threads",
+    "no-plan-cache",
+    "seed",
+    "checkpoint-every",
+    "keep",
+    "on-error",
+    "sequence",
+    "soft-placement",
+    "place",
+];
+
+/// Whether a name is that of a folder with a model of Hugging Face's form.
+pub fn is_folder(name: &str) -> bool {
+    let path = Path::new(name);
+    path.is_dir() && path.join("config.json").is_file() && !path.join("config.toml").is_file()
+}
+
+/// Refuses settings that mean nothing for a language model of a folder.
+pub fn check(config: &Config) -> Result<(), Failure> {
+    let table = toml::Table::try_from(config).map_err(|e| Failure(e.to_string()))?;
+    match table.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        Some(key) => Err(Failure(format!("--{key} is not for language models of a folder; leave it out"))),
+        None => Ok(()),
+    }
+}
+
+/// A decoder with what is asked of its training.
+pub struct DecoderSetup {
+    pub decoder: Decoder,
+    pub batch: usize,
+    pub sequence: usize,
+    /// What it tunes, in words.
+    pub tuned: String,
+}
+
+impl DecoderSetup {
+    pub fn new(config: &Config, decoder: Decoder) -> Result<DecoderSetup, Failure> {
+        check(config)?;
+        let context = decoder.config.context;
+        let sequence = config.sequence.unwrap_or(SEQUENCE.min(context));
+        if sequence == 0 || sequence > context {
+            return Err(Failure(format!(
+                "--sequence {sequence}: the model has {context} positions; use 1 to {context}"
+            )));
+        }
+        let batch = match config.batch {
+            None => BATCH,
+            Some(BatchSize::Samples(0)) => return Err(Failure("--batch 0 trains on nothing".into())),
+            Some(BatchSize::Samples(n)) => n,
+            Some(BatchSize::Auto) => {
+                return Err(Failure(
+                    "--batch auto is not for language models of a folder; name a number of rows".into(),
+                ));
+            }
+        };
+        let tuned = match &decoder.tuning {
+            Tuning::Lora(lora) => format!("adapters of rank {}", lora.rank),
+            _ => "all weights".into(),
+        };
+        Ok(DecoderSetup { decoder, batch, sequence, tuned })
+    }
+
+    /// The optimizer: adamw without decay where nothing is said, at a rate that is usual for what is tuned.
+    fn optimizer(&self, config: &Config) -> Result<std::sync::Arc<dyn plimsoll::nn::Optimizer>, Failure> {
+        let usual = if self.decoder.tuning == Tuning::Full { 2e-5 } else { 2e-4 };
+        let name = config.optimizer.as_deref().unwrap_or("adamw");
+        let decay = config.weight_decay.or((name == "adamw").then_some(0.0));
+        names::with_state(names::optimizer(name, config.lr.unwrap_or(usual), decay)?, config)
+    }
+
+    /// A trainer on a device, for so many steps.
+    pub fn trainer(&self, config: &Config, device: &Device, steps: u64) -> Result<Trainer, Failure> {
+        let (all, layers) = config.precision()?;
+        if !layers.is_empty() {
+            return Err(Failure(
+                "--precision names layers; a language model of a folder computes in one precision".into(),
+            ));
+        }
+        let loss = TokenLoss { logit_cap: self.decoder.config.logit_cap };
+        Ok(Trainer::new(self.decoder.clone(), loss, self.optimizer(config)?)
+            .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
+            .labels(2)
+            .clip(config.clip())
+            .schedule(config.schedule(steps)?)
+            .seed(config.seed.unwrap_or(42))
+            .reading_back())
+    }
+
+    /// Rows as a training reads them: in batches whose weights make the loss the mean over the tokens that count.
+    pub fn batches(&self, rows: Dataset, config: &Config) -> Dataset {
+        let shuffled = rows.shuffle(1 << 14, config.seed.unwrap_or(42));
+        shuffled.batch(self.batch).map_batch(|batch| {
+            let samples = batch.samples() as f32;
+            let weights = batch.get_mut::<f32>(3)?;
+            let counted: f32 = weights.iter().sum();
+            if counted > 0.0 {
+                weights.iter_mut().for_each(|weight| *weight *= samples / counted);
+            }
+            Ok(())
+        })
+    }
+
+    /// Rows of no text, to plan with.
+    pub fn random(&self, config: &Config) -> Dataset {
+        let vocabulary = self.decoder.config.vocabulary;
+        let field = |i: usize| {
+            FieldSpec::new(FIELDS[i], if i == 3 { DType::F32 } else { DType::I32 }, [self.sequence])
+        };
+        let draws = vec![Draw::Below(vocabulary), Draw::Below(1), Draw::Below(vocabulary), Draw::One];
+        let count = 2 * self.batch as u64;
+        self.batches(
+            Dataset::random(Random { spec: (0..4).map(field).collect(), draws, count, seed: 1 }),
+            config,
+        )
+    }
+}
+
+/// The decoder of a folder's config alone, before any weight is looked at.
+pub fn described(folder: &Path, tuning: Tuning) -> Result<Decoder, Failure> {
+    Ok(Decoder::new(hub::Config::open(folder)?, tuning))
+}
+
+/// The last part of a folder's path.
+pub fn short_name(folder: &Path) -> String {
+    let name = folder.canonicalize().unwrap_or(folder.to_path_buf());
+    name.file_name().and_then(|name| name.to_str()).unwrap_or("model").to_string()
+}

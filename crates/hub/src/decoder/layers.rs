@@ -1,0 +1,190 @@
+//! The layers of a block: attention, the two or three linear layers behind it, and adapters beside any of them.
+
+use plimsoll_graph::{AttentionOps, SoftmaxOps, TensorOps};
+use plimsoll_nn::{Init, Net};
+use plimsoll_run::{Result, Tensor};
+
+use super::{Decoder, Memory, Sight, capped};
+use crate::config::{Activation, Family};
+use crate::tuning::Tuning;
+
+impl Decoder {
+    /// x Wᵀ + b, with an adapter where the layer has one. GPT-2 keeps W the other way round.
+    fn linear(&self, net: &mut Net, name: &str, x: &Tensor, units: usize, bias: bool) -> Result<Tensor> {
+        let width = x.shape().last().copied().unwrap_or(0);
+        let is_turned = self.config.family == Family::Gpt2;
+        let shape = if is_turned { [width, units] } else { [units, width] };
+        let (dtype, path) = (net.dtype(), net.path_of(name).replace('/', "."));
+        net.scope(name, |net| {
+            let w = self.weight(net, "weight", shape)?;
+            let bias = match bias {
+                true => Some(self.kept_weight(net, "bias", &[units], Init::Constant(0.0))?.cast(dtype)?),
+                false => None,
+            };
+            let y = x.matmul_with(&w, bias.as_ref(), false, !is_turned)?;
+            let Tuning::Lora(lora) = &self.tuning else { return Ok(y) };
+            if !lora.targets.has(&path) {
+                return Ok(y);
+            }
+            // A starts as a dense layer does, B with zeros: at first an adapter changes nothing.
+            let a = net.param("lora_A/weight", [lora.rank, width], Init::fan_in(width))?;
+            let b = net.param("lora_B/weight", [units, lora.rank], Init::Constant(0.0))?;
+            let x = match lora.dropout > 0.0 && net.is_training() {
+                true => net.dropout("lora_dropout", x, lora.dropout)?,
+                false => x.clone(),
+            };
+            let low = x.matmul_with(&a, None, false, true)?.matmul_with(&b, None, false, true)?;
+            y.add(&low.mul_scalar(lora.scale())?)
+        })
+    }
+
+    /// One block: attention and a pair of layers, each adding to the residual stream.
+    pub(super) fn block(
+        &self,
+        net: &mut Net,
+        x: &Tensor,
+        layer: usize,
+        sight: &Sight,
+        memory: &mut dyn Memory,
+    ) -> Result<Tensor> {
+        let is_gpt2 = self.config.family == Family::Gpt2;
+        let is_gemma = self.config.is_gemma();
+        let [first, after, second, last] = match (is_gpt2, is_gemma) {
+            (true, _) => ["ln_1", "", "ln_2", ""],
+            (_, true) => [
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "post_feedforward_layernorm",
+            ],
+            _ => ["input_layernorm", "", "post_attention_layernorm", ""],
+        };
+        let y = self.norm(net, first, x)?;
+        let name = if is_gpt2 { "attn" } else { "self_attn" };
+        let y = net.scope(name, |net| self.attention(net, &y, layer, sight, memory))?;
+        let y = if after.is_empty() { y } else { self.norm(net, after, &y)? };
+        let x = x.add(&self.dropped(net, "attention_dropped", y)?)?;
+        let y = self.norm(net, second, &x)?;
+        let y = net.scope("mlp", |net| self.feed_forward(net, &y))?;
+        let y = if last.is_empty() { y } else { self.norm(net, last, &y)? };
+        x.add(&self.dropped(net, "mlp_dropped", y)?)
+    }
+
+    fn dropped(&self, net: &mut Net, name: &str, x: Tensor) -> Result<Tensor> {
+        match self.config.dropout.residual > 0.0 && net.is_training() {
+            true => net.dropout(name, &x, self.config.dropout.residual),
+            false => Ok(x),
+        }
+    }
+
+    fn activated(&self, x: &Tensor) -> Result<Tensor> {
+        match self.config.activation {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+            Activation::Relu => x.relu(),
+        }
+    }
+
+    fn feed_forward(&self, net: &mut Net, x: &Tensor) -> Result<Tensor> {
+        let (config, inner) = (&self.config, self.config.inner);
+        if !config.is_gated() {
+            let y = self.linear(net, "c_fc", x, inner, true)?;
+            return self.linear(net, "c_proj", &self.activated(&y)?, config.width, true);
+        }
+        let (gate, up) = if config.family == Family::Phi3 {
+            let parts = self.linear(net, "gate_up_proj", x, 2 * inner, false)?.split(2, &[inner, inner])?;
+            (parts[0].clone(), parts[1].clone())
+        } else {
+            let gate = self.linear(net, "gate_proj", x, inner, config.mlp_bias)?;
+            (gate, self.linear(net, "up_proj", x, inner, config.mlp_bias)?)
+        };
+        self.linear(net, "down_proj", &self.activated(&gate)?.mul(&up)?, config.width, config.mlp_bias)
+    }
+
+    /// Queries, keys and values `[B, T, heads, features]`, before positions turn them.
+    fn projected(&self, net: &mut Net, x: &Tensor) -> Result<[Tensor; 3]> {
+        let config = &self.config;
+        let (q, kv) = (config.heads * config.head, config.kv_heads * config.head);
+        let fused = match config.family {
+            Family::Gpt2 => Some("c_attn"),
+            Family::Phi3 => Some("qkv_proj"),
+            _ => None,
+        };
+        let [b, t] = [x.shape()[0], x.shape()[1]];
+        let heads = |x: &Tensor, n: usize| x.reshape([b, t, n, config.head]);
+        let parts: Vec<Tensor> = match fused {
+            Some(name) => self
+                .linear(net, name, x, q + 2 * kv, config.qkv_bias)?
+                .split(2, &[q, kv, kv])?
+                .into_iter()
+                .collect(),
+            None => [("q_proj", q), ("k_proj", kv), ("v_proj", kv)]
+                .into_iter()
+                .map(|(name, units)| self.linear(net, name, x, units, config.qkv_bias))
+                .collect::<Result<_>>()?,
+        };
+        let (mut q, mut k) = (heads(&parts[0], config.heads)?, heads(&parts[1], config.kv_heads)?);
+        if config.qk_norm {
+            (q, k) = (self.norm(net, "q_norm", &q)?, self.norm(net, "k_norm", &k)?);
+        }
+        Ok([q, k, heads(&parts[2], config.kv_heads)?])
+    }
+
+    fn attention(
+        &self,
+        net: &mut Net,
+        x: &Tensor,
+        layer: usize,
+        sight: &Sight,
+        memory: &mut dyn Memory,
+    ) -> Result<Tensor> {
+        let config = &self.config;
+        let own = &config.layers[layer];
+        let [q, k, v] = self.projected(net, x)?;
+        let (q, k) = (sight.turned(&q, own.rope)?, sight.turned(&k, own.rope)?);
+        let (k, v) = memory.extended(layer, k, v)?;
+        let [b, t] = [x.shape()[0], x.shape()[1]];
+        let (hidden, is_causal) = sight.mask(own.window)?;
+        let drops = config.dropout.attention > 0.0 && net.is_training();
+        let y = if config.attention_cap.is_some() || drops {
+            let hidden = if is_causal { sight.whole_mask(own.window)? } else { hidden };
+            self.weighed(net, [&q, &k, &v], hidden.as_ref(), own.scale, drops)?
+        } else {
+            q.attention(&k, &v, hidden.as_ref(), is_causal, Some(own.scale))?
+        };
+        let y = y.reshape([b, t, config.heads * config.head])?;
+        let name = if config.family == Family::Gpt2 { "c_proj" } else { "o_proj" };
+        self.linear(net, name, &y, config.width, config.out_bias)
+    }
+
+    /// Attention by its parts, for scores that are capped and weights that are dropped.
+    fn weighed(
+        &self,
+        net: &mut Net,
+        [q, k, v]: [&Tensor; 3],
+        hidden: Option<&Tensor>,
+        scale: f64,
+        drops: bool,
+    ) -> Result<Tensor> {
+        let config = &self.config;
+        let (heads, kv, d) = (config.heads, config.kv_heads, config.head);
+        let ([b, t], s) = ([q.shape()[0], q.shape()[1]], k.shape()[1]);
+        let group = heads / kv;
+        // [B, T, kv, group, D] → [B, kv, group · T, D]: heads that share a key stand together.
+        let q =
+            q.reshape([b, t, kv, group, d])?.transpose(&[0, 2, 3, 1, 4])?.reshape([b, kv, group * t, d])?;
+        let (k, v) = (k.transpose(&[0, 2, 1, 3])?, v.transpose(&[0, 2, 1, 3])?);
+        let scores = q.matmul_with(&k, None, false, true)?.mul_scalar(scale)?;
+        let mut scores = capped(&scores, config.attention_cap)?.reshape([b, kv * group, t, s])?;
+        if let Some(hidden) = hidden {
+            scores = scores.add(hidden)?;
+        }
+        let mut weights = scores.softmax(-1)?;
+        if drops {
+            weights = net.dropout("attention_weights", &weights, config.dropout.attention)?;
+        }
+        let y = weights.reshape([b, kv, group * t, s])?.matmul(&v)?;
+        y.reshape([b, kv, group, t, d])?.transpose(&[0, 3, 1, 2, 4])?.reshape([b, t, heads, d])
+    }
+}

@@ -1,0 +1,38 @@
+//! Turns a Hugging Face folder into a language model to tune and to use, and what was tuned back into such folders.
+//!
+//! In the order in which they are read: `config` says what a folder's model is, `weights` has its tensors, `folder` is both together, `decoder` is the model
+//! itself with what of it is trained (`tuning`), `loss` is what is made smaller. `tokenizer` and `chat` make tokens of texts, `texts` and
+//! `rows` samples of a file of them. `adapter` and `save` write what was trained; `generate` uses it.
+
+mod adapter;
+mod chat;
+mod config;
+mod decoder;
+mod error;
+mod fields;
+mod folder;
+mod generate;
+mod loss;
+mod rope;
+mod rows;
+mod save;
+mod texts;
+mod tokenizer;
+mod tuning;
+mod weights;
+
+pub use adapter::{Adapter, save_adapter};
+pub use chat::{Message, Rendered, Template};
+pub use config::{Activation, Config, Dropout, Family, Layer, end_tokens};
+pub use decoder::Decoder;
+pub use error::{Error, Result};
+pub use folder::Folder;
+pub use generate::{Generator, Sampling};
+pub use loss::TokenLoss;
+pub use rope::{Rope, Scaling};
+pub use rows::{FIELDS, Packed, Rows};
+pub use save::{merge, save_model};
+pub use texts::{Sample, Texts};
+pub use tokenizer::{Encoded, Tokenizer};
+pub use tuning::{Lora, Targets, Tuning, fits};
+pub use weights::Weights;

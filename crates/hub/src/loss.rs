@@ -1,0 +1,30 @@
+//! The loss of tokens: from features and the output layer, not from logits, which need never be there at once.
+
+use plimsoll_graph::{LinearCrossEntropyOps, TensorOps};
+use plimsoll_nn::Loss;
+use plimsoll_run::{Result, Tensor};
+
+/// The weighted cross-entropy of tokens: the sum of weight · loss over the tokens of a sample, then the mean over samples.
+///
+/// Outputs: features `[B, T, C]` and the output layer `[V, C]`. Labels: the tokens that should follow `[B, T]`, and weights `[B, T]`.
+/// With weights B / n, where n tokens of the batch count, it is the mean over those, as transformers has it; and a batch that is run
+/// in pieces has the gradient of the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TokenLoss {
+    /// c, where logits are c · tanh(x / c).
+    pub logit_cap: Option<f64>,
+}
+
+impl Loss for TokenLoss {
+    fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
+        let ([features, head], [next, weights]) = (outputs, labels) else {
+            return Err(crate::decoder::refuse(format!(
+                "gives {} outputs and {} labels to the loss of tokens, which takes two and two",
+                outputs.len(),
+                labels.len()
+            )));
+        };
+        let losses = features.linear_cross_entropy(head, next, self.logit_cap)?;
+        losses.mul(&weights.cast(losses.dtype())?)?.sum(&[1], false)?.mean(&[], false)
+    }
+}
