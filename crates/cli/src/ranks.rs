@@ -115,6 +115,12 @@ impl World {
 
     /// The device as one of these ranks.
     pub fn on(&self, device: Device) -> Device {
+        let rank = self.rank().rank;
+        if rank > 0 {
+            // The first says how far the timing of kernels has come; what another has to remark carries its number.
+            device.on_timing(|_, _, _| {});
+            device.on_remark(move |remark| eprintln!("plimsoll: rank {rank}: {remark}"));
+        }
         match &self.peers {
             Some(peers) if peers.rank().ranks > 1 => device.with_ranks(peers.clone()),
             _ => device,
