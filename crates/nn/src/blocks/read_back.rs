@@ -69,7 +69,9 @@ mod tests {
         let said = |theirs: &[Tensor], alike| difference(&ours, theirs, alike).map(Option::unwrap_or_default);
         assert_eq!(said(&[of(&[1.0, f32::INFINITY])?], Alike::Types)?, "");
         assert!(said(&[], Alike::Shapes)?.contains("1 outputs, what was written 0"));
-        assert!(said(&[of(&[1.0])?], Alike::Shapes)?.contains("gives f32[2], but what was written gives f32[1]"));
+        assert!(
+            said(&[of(&[1.0])?], Alike::Shapes)?.contains("gives f32[2], but what was written gives f32[1]")
+        );
         let double = Tensor::from_slice(&[1.0f64, f64::INFINITY], [2])?;
         assert_eq!(said(std::slice::from_ref(&double), Alike::Shapes)?, "");
         assert!(said(&[double], Alike::Types)?.contains("f64[2]"));
