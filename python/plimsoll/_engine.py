@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from pathlib import Path
@@ -14,7 +13,7 @@ from plimsoll import _native
 from plimsoll._data import Dataset, Turns, as_array, is_batches, passes_of
 from plimsoll._native import Net, Tensor
 from plimsoll._plan import Plan
-from plimsoll._progress import Progress
+from plimsoll._progress import Progress, notice_words
 
 Layer = Callable[[Net, Tensor], Tensor]
 
@@ -249,14 +248,9 @@ class _Told:
         return self._answer()
 
     def notice(self, text: str) -> None:
-        notice = json.loads(text)
-        words = {
-            "skipped": "a step was left out, because its loss or a gradient was not finite",
-            "replanned": f"the step was planned anew: {notice.get('why')}",
-            "remarked": str(notice.get("why")),
-        }.get(notice.get("event"))
+        words = notice_words(text)
         if words is not None:
-            warnings.warn(f"after step {notice.get('step')}: {words}", RuntimeWarning, stacklevel=2)
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
 
 
 def _count(value: int, name: str, least: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from plimsoll import _data, _native, _store
 from plimsoll._plan import Plan, Report
+from plimsoll._progress import notice_words
 from plimsoll.errors import PlimsollError
 
 __all__ = ["plan", "fit", "evaluate", "predict", "report"]
@@ -302,14 +302,9 @@ class _Told:
         _tell_test(self.callbacks, batches, logs)
 
     def notice(self, text: str) -> None:
-        notice = json.loads(text)
-        words = {
-            "skipped": "a step was left out, because its loss or a gradient was not finite",
-            "replanned": f"the step was planned anew: {notice.get('why')}",
-            "remarked": str(notice.get("why")),
-        }.get(notice.get("event"))
+        words = notice_words(text)
         if words is not None:
-            warnings.warn(f"after step {notice.get('step')}: {words}", stacklevel=2)
+            warnings.warn(words, stacklevel=2)
 
     def end(self) -> None:
         """What Keras tells callbacks when a run is over; an epoch that was stopped in its middle ends first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from typing import Any
@@ -14,6 +15,17 @@ def _in_notebook() -> bool:
     """Whether output is shown by a notebook, which writes lines over as a terminal does."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+def notice_words(text: str) -> str | None:
+    """What a notice of the engine says, as a sentence with its step; nothing for one that is no warning."""
+    notice = json.loads(text)
+    words = {
+        "skipped": "a step was left out, because its loss or a gradient was not finite",
+        "replanned": f"the step was planned anew: {notice.get('why')}",
+        "remarked": str(notice.get("why")),
+    }.get(notice.get("event"))
+    return None if words is None else f"after step {notice.get('step')}: {words}"
 
 
 def _numbers(logs: dict[str, float]) -> str:

@@ -6,9 +6,10 @@
 mod layers;
 mod sight;
 
-pub(crate) use sight::{Memory, Sight, refuse};
+pub(crate) use sight::{Memory, Sight};
 
 use plimsoll_graph::{DType, GatherOps, NormOps, TensorOps, Type};
+use plimsoll_nn::blocks::refuse;
 use plimsoll_nn::{Init, Model, Net, Outputs};
 use plimsoll_run::{Result, Tensor};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_graph::{DType, GatherOps, IndexPutOps, TensorOps, Type};
+use plimsoll_nn::blocks::refuse;
 use plimsoll_nn::{Net, Param, Precision};
 use plimsoll_run::{
     Kind, MemoryRequest, Mode, PlanFigures, Result as RunResult, StateTensor, Step, StepArgs, StepOptions,
@@ -216,7 +217,7 @@ fn next(
     args: &StepArgs<'_>,
 ) -> RunResult<StepResult> {
     let [tokens, before, last] = args.inputs else {
-        return Err(crate::decoder::refuse("gives a generator other inputs than three"));
+        return Err(refuse("gives a generator other inputs than three"));
     };
     let (values, caches) = args.state.split_at(params.len());
     let mut net = Net::bound(params, values, false).precision(precision).predicting();

@@ -2,6 +2,7 @@
 
 use plimsoll_graph::{LinearCrossEntropyOps, TensorOps};
 use plimsoll_nn::Loss;
+use plimsoll_nn::blocks::refuse;
 use plimsoll_run::{Result, Tensor};
 
 /// The weighted cross-entropy of tokens: the sum of weight · loss over the tokens of a sample, then the mean over samples.
@@ -18,7 +19,7 @@ pub struct TokenLoss {
 impl Loss for TokenLoss {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
         let ([features, head], [next, weights]) = (outputs, labels) else {
-            return Err(crate::decoder::refuse(format!(
+            return Err(refuse(format!(
                 "gives {} outputs and {} labels to the loss of tokens, which takes two and two",
                 outputs.len(),
                 labels.len()

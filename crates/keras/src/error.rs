@@ -1,6 +1,7 @@
 //! What can be wrong with a Keras model: always the place in it and the reason.
 
 use plimsoll_formats::keras;
+pub(crate) use plimsoll_nn::blocks::refuse;
 
 /// Why a Keras model cannot be used, trained or written.
 #[derive(Debug, thiserror::Error)]
@@ -72,10 +73,4 @@ impl Error {
     ) -> Error {
         Error::Unsupported { place: place.into(), class: class.into(), why: why.into() }
     }
-}
-
-/// An error of the engine that says, after "this call", what was wrong: forward passes return the engine's errors.
-#[track_caller]
-pub(crate) fn refuse(why: impl Into<String>) -> plimsoll_run::Error {
-    plimsoll_run::Error::Signature { site: plimsoll_graph::Site::here(), why: why.into() }
 }

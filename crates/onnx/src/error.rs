@@ -2,6 +2,8 @@
 
 use std::io;
 
+pub(crate) use plimsoll_nn::blocks::refuse;
+
 /// Why an ONNX model cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -71,10 +73,4 @@ impl Error {
     pub(crate) fn damaged(file: &str, why: impl Into<String>) -> Error {
         Error::Damaged { file: file.into(), why: why.into() }
     }
-}
-
-/// An error of the engine that says, after "the call", what was wrong: forward passes return the engine's errors.
-#[track_caller]
-pub(crate) fn refuse(why: impl Into<String>) -> plimsoll_run::Error {
-    plimsoll_run::Error::Signature { site: plimsoll_graph::Site::here(), why: why.into() }
 }

@@ -8,7 +8,9 @@
 
 mod error;
 
+// Made from a published schema, not written here.
 #[rustfmt::skip]
+#[path = "../third_party/messages.rs"]
 mod messages;
 
 mod constant;

@@ -155,141 +155,77 @@ impl Net {
             })
         })
     }
+}
 
+/// Layers that take a tensor and settings, and pass both on; what they are given stands before the arrow, what the engine gets behind it.
+macro_rules! layers {
+    ($(
+        $(#[$about:meta])*
+        $layer:ident($name:ident, $x:ident $(, $given:ident: $ty:ty)*) => ($($passed:ident $(= $made:expr)?),*)
+    )*) => {
+        #[pymethods]
+        impl Net {
+            $($(#[$about])*
+            fn $layer(
+                &self,
+                py: Python<'_>,
+                $name: &str,
+                $x: PyRef<'_, Tensor>,
+                $($given: $ty),*
+            ) -> PyResult<Tensor> {
+                let $x = &$x.0;
+                $($(let $passed = $made;)?)*
+                self.with(py, |net| net.$layer($name, $x $(, $passed)*)).map(Tensor)
+            })*
+        }
+    };
+}
+
+layers! {
     /// A dense layer: ``units`` sums over the last axis.
     #[pyo3(signature = (name, x, units, bias=true))]
-    fn dense(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        units: usize,
-        bias: bool,
-    ) -> PyResult<Tensor> {
-        let x = &x.0;
-        self.with(py, |net| net.dense(name, x, units, bias)).map(Tensor)
-    }
+    dense(name, x, units: usize, bias: bool) => (units, bias)
 
     /// Rows of a table by their numbers.
-    fn embedding(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        indices: PyRef<'_, Tensor>,
-        rows: usize,
-        width: usize,
-    ) -> PyResult<Tensor> {
-        let indices = &indices.0;
-        self.with(py, |net| net.embedding(name, indices, rows, width)).map(Tensor)
-    }
+    embedding(name, indices, rows: usize, width: usize) => (rows, width)
 
     /// A convolution of images [N, H, W, C].
     #[pyo3(signature = (name, x, channels, window, stride=1, padding="valid", dilation=1, groups=1, bias=true))]
-    fn conv2d(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        channels: usize,
-        window: usize,
-        stride: usize,
-        padding: &str,
-        dilation: usize,
-        groups: usize,
-        bias: bool,
-    ) -> PyResult<Tensor> {
-        let (x, conv) = (&x.0, conv(channels, window, stride, padding, dilation, groups, bias)?);
-        self.with(py, |net| net.conv2d(name, x, conv)).map(Tensor)
-    }
+    conv2d(
+        name, x, channels: usize, window: usize, stride: usize, padding: &str, dilation: usize, groups: usize, bias: bool
+    ) => (layer = conv(channels, window, stride, padding, dilation, groups, bias)?)
 
     /// A transposed convolution of images.
     #[pyo3(signature = (name, x, channels, window, stride=1, padding="valid", bias=true))]
-    fn conv_transpose2d(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        channels: usize,
-        window: usize,
-        stride: usize,
-        padding: &str,
-        bias: bool,
-    ) -> PyResult<Tensor> {
-        let (x, conv) = (&x.0, conv(channels, window, stride, padding, 1, 1, bias)?);
-        self.with(py, |net| net.conv_transpose2d(name, x, conv)).map(Tensor)
-    }
+    conv_transpose2d(name, x, channels: usize, window: usize, stride: usize, padding: &str, bias: bool)
+        => (layer = conv(channels, window, stride, padding, 1, 1, bias)?)
 
     /// Batch norm over all axes but the last, with running statistics.
-    fn batch_norm(&self, py: Python<'_>, name: &str, x: PyRef<'_, Tensor>) -> PyResult<Tensor> {
-        let x = &x.0;
-        self.with(py, |net| net.batch_norm(name, x)).map(Tensor)
-    }
+    batch_norm(name, x) => ()
 
     /// Layer norm over the last axis.
-    fn layer_norm(&self, py: Python<'_>, name: &str, x: PyRef<'_, Tensor>) -> PyResult<Tensor> {
-        let x = &x.0;
-        self.with(py, |net| net.layer_norm(name, x)).map(Tensor)
-    }
+    layer_norm(name, x) => ()
 
     /// RMS norm over the last axis.
-    fn rms_norm(&self, py: Python<'_>, name: &str, x: PyRef<'_, Tensor>) -> PyResult<Tensor> {
-        let x = &x.0;
-        self.with(py, |net| net.rms_norm(name, x)).map(Tensor)
-    }
+    rms_norm(name, x) => ()
 
     /// Dropout: off but in training.
-    fn dropout(&self, py: Python<'_>, name: &str, x: PyRef<'_, Tensor>, rate: f64) -> PyResult<Tensor> {
-        let x = &x.0;
-        self.with(py, |net| net.dropout(name, x, rate)).map(Tensor)
-    }
+    dropout(name, x, rate: f64) => (rate)
 
     /// An LSTM over [N, T, C]: every step's output, or with ``last`` the last one's alone.
     #[pyo3(signature = (name, x, units, last=false, bidirectional=false))]
-    fn lstm(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        units: usize,
-        last: bool,
-        bidirectional: bool,
-    ) -> PyResult<Tensor> {
-        let layer = Recurrent { units, gives_all: !last, is_bidirectional: bidirectional };
-        let x = &x.0;
-        self.with(py, |net| net.lstm(name, x, layer)).map(Tensor)
-    }
+    lstm(name, x, units: usize, last: bool, bidirectional: bool)
+        => (layer = Recurrent { units, gives_all: !last, is_bidirectional: bidirectional })
 
     /// A GRU over [N, T, C].
     #[pyo3(signature = (name, x, units, last=false, bidirectional=false))]
-    fn gru(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        units: usize,
-        last: bool,
-        bidirectional: bool,
-    ) -> PyResult<Tensor> {
-        let layer = Recurrent { units, gives_all: !last, is_bidirectional: bidirectional };
-        let x = &x.0;
-        self.with(py, |net| net.gru(name, x, layer)).map(Tensor)
-    }
+    gru(name, x, units: usize, last: bool, bidirectional: bool)
+        => (layer = Recurrent { units, gives_all: !last, is_bidirectional: bidirectional })
 
     /// Attention of a sequence [N, T, C] to itself.
     #[pyo3(signature = (name, x, heads, causal=false, bias=true))]
-    fn self_attention(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        x: PyRef<'_, Tensor>,
-        heads: usize,
-        causal: bool,
-        bias: bool,
-    ) -> PyResult<Tensor> {
-        let layer = MultiHead { heads, is_causal: causal, bias };
-        let x = &x.0;
-        self.with(py, |net| net.self_attention(name, x, layer)).map(Tensor)
-    }
+    self_attention(name, x, heads: usize, causal: bool, bias: bool)
+        => (layer = MultiHead { heads, is_causal: causal, bias })
 }
 
 /// A model that is a function of Python: `model(net, *inputs)` gives a tensor or several.

@@ -73,6 +73,15 @@ impl Given<'_> {
 /// Settings by name.
 pub type Named<'py> = BTreeMap<String, Bound<'py, PyAny>>;
 
+/// A rule with those of its numbers that are given, by the names of their fields.
+macro_rules! with_numbers {
+    ($given:ident, $usual:expr; $($field:ident),*) => {{
+        let mut rule = $usual;
+        $(rule.$field = $given.number(stringify!($field), rule.$field)?;)*
+        rule
+    }};
+}
+
 /// An optimizer by name, with settings by name.
 pub fn optimizer(name: &str, lr: f64, values: Named<'_>) -> PyResult<Arc<dyn Optimizer>> {
     if !(lr.is_finite() && lr >= 0.0) {
@@ -86,60 +95,27 @@ pub fn optimizer(name: &str, lr: f64, values: Named<'_>) -> PyResult<Arc<dyn Opt
             Arc::new(Sgd { lr, momentum, is_nesterov, decay: given.decay(0.0, false)? })
         }
         "adam" | "adamw" => {
-            let usual = Adam::new(lr);
-            let (beta1, beta2) = (given.number("beta1", usual.beta1)?, given.number("beta2", usual.beta2)?);
-            let eps = given.number("eps", usual.eps)?;
+            let rule = with_numbers!(given, Adam::new(lr); beta1, beta2, eps);
             let decay = if name == "adamw" { given.decay(0.01, true)? } else { given.decay(0.0, false)? };
-            Arc::new(Adam { lr, beta1, beta2, eps, decay })
+            Arc::new(Adam { decay, ..rule })
         }
         "rmsprop" => {
-            let usual = RmsProp::new(lr);
-            Arc::new(RmsProp {
-                lr,
-                alpha: given.number("alpha", usual.alpha)?,
-                eps: given.number("eps", usual.eps)?,
-                momentum: given.number("momentum", usual.momentum)?,
-                is_centered: given.flag("centered")?,
-                decay: given.decay(0.0, false)?,
-            })
+            let rule = with_numbers!(given, RmsProp::new(lr); alpha, eps, momentum);
+            let is_centered = given.flag("centered")?;
+            Arc::new(RmsProp { is_centered, decay: given.decay(0.0, false)?, ..rule })
         }
         "adagrad" => {
-            let usual = Adagrad::new(lr);
-            Arc::new(Adagrad {
-                lr,
-                lr_decay: given.number("lr_decay", usual.lr_decay)?,
-                start: given.number("start", usual.start)?,
-                eps: given.number("eps", usual.eps)?,
-                decay: given.decay(0.0, false)?,
-            })
+            let rule = with_numbers!(given, Adagrad::new(lr); lr_decay, start, eps);
+            Arc::new(Adagrad { decay: given.decay(0.0, false)?, ..rule })
         }
-        "ftrl" => {
-            let usual = Ftrl::new(lr);
-            Arc::new(Ftrl {
-                lr,
-                power: given.number("power", usual.power)?,
-                start: given.number("start", usual.start)?,
-                l1: given.number("l1", usual.l1)?,
-                l2: given.number("l2", usual.l2)?,
-                shrinkage: given.number("shrinkage", usual.shrinkage)?,
-                beta: given.number("beta", usual.beta)?,
-            })
-        }
+        "ftrl" => Arc::new(with_numbers!(given, Ftrl::new(lr); power, start, l1, l2, shrinkage, beta)),
         "lion" => {
-            let usual = Lion::new(lr);
-            let (beta1, beta2) = (given.number("beta1", usual.beta1)?, given.number("beta2", usual.beta2)?);
-            Arc::new(Lion { lr, beta1, beta2, decay: given.decay(0.0, true)? })
+            let rule = with_numbers!(given, Lion::new(lr); beta1, beta2);
+            Arc::new(Lion { decay: given.decay(0.0, true)?, ..rule })
         }
         "adafactor" => {
-            let usual = Adafactor::new(lr);
-            Arc::new(Adafactor {
-                lr,
-                beta2_decay: given.number("beta2_decay", usual.beta2_decay)?,
-                eps1: given.number("eps1", usual.eps1)?,
-                eps2: given.number("eps2", usual.eps2)?,
-                clip: given.number("clip", usual.clip)?,
-                decay: given.decay(0.0, true)?,
-            })
+            let rule = with_numbers!(given, Adafactor::new(lr); beta2_decay, eps1, eps2, clip);
+            Arc::new(Adafactor { decay: given.decay(0.0, true)?, ..rule })
         }
         other => {
             return Err(PyValueError::new_err(format!(

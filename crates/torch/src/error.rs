@@ -1,6 +1,6 @@
 //! What can be wrong with an exported program: always where, and what to do.
 
-use plimsoll_graph::Site;
+pub(crate) use plimsoll_nn::blocks::refuse;
 
 /// Why an exported program cannot be read, used or trained.
 #[derive(Debug, thiserror::Error)]
@@ -36,9 +36,3 @@ pub enum Error {
 
 /// What this crate's functions return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// An error of the engine that says, after "this call", what was wrong: forward passes return the engine's errors.
-#[track_caller]
-pub(crate) fn refuse(why: impl Into<String>) -> plimsoll_run::Error {
-    plimsoll_run::Error::Signature { site: Site::here(), why: why.into() }
-}

@@ -1,7 +1,8 @@
 //! Which keys a query sees, where each token stands, and how that turns queries and keys.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_run::{Error, Result, Tensor};
+use plimsoll_nn::blocks::refuse;
+use plimsoll_run::{Result, Tensor};
 
 use crate::config::Config;
 
@@ -35,11 +36,6 @@ pub(crate) struct Sight {
     /// Sines and cosines for each of the config's ropes, `[B or 1, T, 1, pairs]`.
     turns: Vec<[Tensor; 2]>,
     dtype: DType,
-}
-
-#[track_caller]
-pub(crate) fn refuse(why: impl Into<String>) -> Error {
-    Error::Signature { site: plimsoll_graph::Site::here(), why: why.into() }
 }
 
 impl Sight {

@@ -12,8 +12,9 @@ mod source;
 use std::path::Path;
 
 use plimsoll_formats::Element;
-use plimsoll_formats::keras::{Contents, Variable, write_keras};
-use plimsoll_graph::{DType, RandomOps, Shape, TensorOps, Type};
+use plimsoll_formats::keras::{self, Contents, Variable, write_keras};
+use plimsoll_graph::{DType, Shape, Type};
+use plimsoll_nn::blocks::read_back::{self, Alike};
 use plimsoll_nn::{Description, Model, Net, Param};
 use plimsoll_run::Tensor;
 use serde_json::json;
@@ -26,8 +27,6 @@ use source::Values;
 
 /// The version of Keras for whose reader files are meant.
 const KERAS_VERSION: &str = "3.0.0";
-/// How far outputs of the file may be from the model's.
-const TOLERANCE: f64 = 1e-4;
 /// Samples of the batch by which a model is described, and of that by which it is checked: two, so that what depends on one is
 /// found.
 const BATCHES: [usize; 2] = [3, 2];
@@ -91,8 +90,9 @@ pub fn write_model(
     .map_err(Error::from)
     .and_then(|()| check(&part, name, model, &batched(BATCHES[1]), &values))
     .and_then(|()| {
-        std::fs::rename(&part, path.as_ref())
-            .map_err(|e| Error::Export { place: path.as_ref().display().to_string(), why: e.to_string() })
+        let path = path.as_ref();
+        let refused = |why| keras::Error { file: path.display().to_string(), reason: keras::Reason::Io(why) };
+        std::fs::rename(&part, path).map_err(|why| refused(why).into())
     });
     if checked.is_err() {
         // What is wrong with the file matters more than whether it could be removed.
@@ -114,43 +114,14 @@ fn check(
     values: &Values<'_>,
 ) -> Result<()> {
     let keras = KerasModel::open(path)?;
-    let key = Tensor::from_slice(&[7i64, 0, 0], [3])?;
-    let draw = |(i, ty): (usize, &Type)| match ty.dtype.is_float() {
-        true => key.random_normal(ty.clone(), i as u32, 0.0, 1.0),
-        // Indices that any table has, and not only the first.
-        false => {
-            let alternating: Vec<f64> = (0..ty.elements()).map(|i| (i % 2) as f64).collect();
-            Tensor::from_f64(&alternating, ty.clone())
-        }
-    };
-    let inputs = inputs.iter().enumerate().map(draw).collect::<Result<Vec<Tensor>, _>>()?;
+    let inputs = read_back::drawn(inputs)?;
     let (params, tensors) = values.all();
     let precision =
         if values.dtype() == DType::F64 { plimsoll_nn::Precision::F64 } else { Default::default() };
     let ours = model.forward(&mut Net::bound(params, tensors, false).precision(precision), &inputs)?;
     let theirs = keras.forward(&mut Net::bound(keras.params(), &keras.values()?, false), &inputs)?;
-    let differs = |why: String| Err(Error::Export { place: name.to_string(), why });
-    if ours.len() != theirs.len() {
-        return differs(format!("the model gives {} outputs, what was written {}", ours.len(), theirs.len()));
+    match read_back::difference(&ours, &theirs, Alike::Shapes)? {
+        Some(why) => Err(Error::Export { place: name.to_string(), why }),
+        None => Ok(()),
     }
-    for (ours, theirs) in ours.iter().zip(theirs.iter()) {
-        if ours.shape() != theirs.shape() {
-            return differs(format!(
-                "the model gives {}, but what was written gives {}",
-                ours.ty(),
-                theirs.ty()
-            ));
-        }
-        let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
-        let size = a.iter().fold(1.0f64, |most, x| most.max(x.abs()));
-        let far = a
-            .iter()
-            .zip(&b)
-            .map(|(a, b)| (a - b).abs())
-            .fold(0.0, |m: f64, d| if d.is_nan() { d } else { m.max(d) });
-        if far.is_nan() || far > TOLERANCE * size {
-            return differs(format!("what was written computes something else: outputs differ by {far}"));
-        }
-    }
-    Ok(())
 }

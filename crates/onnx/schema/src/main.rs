@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! python -c 'import onnx, os; print(os.path.dirname(onnx.__file__))'      # the folder of onnx.proto
-//! cargo run -- FOLDER/onnx.proto ../src/messages.rs
+//! cargo run -- FOLDER/onnx.proto ../third_party/messages.rs
 //! ```
 
 use std::error::Error;

@@ -11,7 +11,8 @@ mod recurrent;
 
 use std::path::Path;
 
-use plimsoll_graph::{Graph, RandomOps, Shape, TensorOps, Type, ValueId};
+use plimsoll_graph::{Graph, Shape, Type, ValueId};
+use plimsoll_nn::blocks::read_back::{self, Alike};
 use plimsoll_nn::{Model, Net, Param, Precision};
 use plimsoll_run::{Sketch, Tensor};
 use prost::Message;
@@ -28,8 +29,6 @@ use emit::Emitter;
 const OPSET: i64 = 21;
 /// The version of the format that goes with it.
 const IR_VERSION: i64 = 10;
-/// How far outputs of the file may be from the model's.
-const TOLERANCE: f64 = 1e-4;
 /// Samples of the batches by which a model is traced, and of that by which what was made is checked.
 const BATCHES: [usize; 2] = [3, 5];
 const CHECKED: usize = 2;
@@ -131,39 +130,13 @@ fn check(
     let back =
         OnnxModel::unbound(OnnxFile::from_bytes(bytes, name, &Limits::default())?, &lengths)?.bound(types)?;
     debug_assert_eq!(back.n_inputs(), inputs.len());
-    let key = Tensor::from_slice(&[7i64, 0, 0], [3])?;
-    let draw = |(i, ty): (usize, &Type)| match ty.dtype.is_float() {
-        true => key.random_normal(ty.clone(), i as u32, 0.0, 1.0),
-        // Indices that any table has, and not only the first.
-        false => {
-            let alternating: Vec<f64> = (0..ty.elements()).map(|i| (i % 2) as f64).collect();
-            Tensor::from_f64(&alternating, ty.clone())
-        }
-    };
-    let given = types.iter().enumerate().map(draw).collect::<Result<Vec<Tensor>, _>>()?;
+    let given = read_back::drawn(types)?;
     let mut net = Net::bound(params, values, false).precision(precision(params)).predicting();
     let ours = model.forward(&mut net, &given)?;
     let mut net = Net::bound(back.params(), &back.values()?, false).predicting();
     let theirs = back.forward(&mut net, &given)?;
-    let differs = |why: String| Err(Error::Export { place: name.to_string(), why });
-    if ours.len() != theirs.len() {
-        return differs(format!("the model gives {} outputs, what was made {}", ours.len(), theirs.len()));
+    match read_back::difference(&ours, &theirs, Alike::Types)? {
+        Some(why) => Err(Error::Export { place: name.to_string(), why }),
+        None => Ok(()),
     }
-    for (ours, theirs) in ours.iter().zip(theirs.iter()) {
-        if ours.ty() != theirs.ty() {
-            return differs(format!(
-                "the model gives {}, but what was made gives {}",
-                ours.ty(),
-                theirs.ty()
-            ));
-        }
-        let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
-        let size = a.iter().fold(1.0f64, |most, x| most.max(x.abs()));
-        let apart = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() };
-        let far = a.iter().zip(&b).map(apart).fold(0.0, |m: f64, d| if d.is_nan() { d } else { m.max(d) });
-        if far.is_nan() || far > TOLERANCE * size {
-            return differs(format!("what was made computes something else: outputs differ by {far}"));
-        }
-    }
-    Ok(())
 }

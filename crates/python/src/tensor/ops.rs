@@ -17,6 +17,8 @@ macro_rules! methods {
         unary { $($(#[$about:meta])* $unary:ident)* }
         binary { $($(#[$on:meta])* $binary:ident)* }
         reduce { $($(#[$of:meta])* $reduce:ident)* }
+        along { $($(#[$over:meta])* $along:ident)* }
+        pool { $($(#[$in:meta])* $pool:ident($($set:literal)?))* }
     ) => {
         #[pymethods]
         impl Tensor {
@@ -39,6 +41,23 @@ macro_rules! methods {
                 not_given(dtype, out)?;
                 let axes = axes(&self.0, axis)?;
                 one(py, || self.0.$reduce(&axes, keepdims))
+            })*
+            $($(#[$over])*
+            #[pyo3(signature = (axis=-1))]
+            fn $along(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
+                one(py, || self.0.$along(axis))
+            })*
+            $($(#[$in])*
+            #[pyo3(signature = (window, stride=None, padding="valid"))]
+            fn $pool(
+                &self,
+                py: Python<'_>,
+                window: usize,
+                stride: Option<usize>,
+                padding: &str,
+            ) -> PyResult<Tensor> {
+                let (stride, padding) = ([stride.unwrap_or(window); 2], crate::net::padding(padding)?);
+                one(py, || self.0.$pool([window; 2], stride, padding $(, $set)?))
             })*
         }
     };
@@ -117,6 +136,22 @@ methods! {
         /// The product along axes.
         prod
     }
+    along {
+        /// e^x / Σ e^x along an axis.
+        softmax
+        /// The logarithm of [`softmax`].
+        log_softmax
+        /// The place of the largest element along an axis.
+        argmax
+        /// Sums of all elements up to each one.
+        cumsum
+    }
+    pool {
+        /// The largest pixel of each window: images are [N, H, W, C].
+        max_pool2d()
+        /// The mean of each window; pixels of the border do not count.
+        avg_pool2d(false)
+    }
 }
 
 /// NumPy's own functions hand these on (``np.sum(x)``), and they mean nothing here.
@@ -190,30 +225,6 @@ impl Tensor {
         one(py, || self.0.leaky_relu(slope))
     }
 
-    /// e^x / Σ e^x along an axis.
-    #[pyo3(signature = (axis=-1))]
-    fn softmax(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
-        one(py, || self.0.softmax(axis))
-    }
-
-    /// The logarithm of [`softmax`].
-    #[pyo3(signature = (axis=-1))]
-    fn log_softmax(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
-        one(py, || self.0.log_softmax(axis))
-    }
-
-    /// The place of the largest element along an axis.
-    #[pyo3(signature = (axis=-1))]
-    fn argmax(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
-        one(py, || self.0.argmax(axis))
-    }
-
-    /// Sums of all elements up to each one.
-    #[pyo3(signature = (axis=-1))]
-    fn cumsum(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
-        one(py, || self.0.cumsum(axis))
-    }
-
     /// Elements in order along an axis.
     #[pyo3(signature = (axis=-1, descending=false))]
     fn sort(&self, py: Python<'_>, axis: isize, descending: bool) -> PyResult<Tensor> {
@@ -262,32 +273,6 @@ impl Tensor {
     #[pyo3(signature = (padding, value=0.0))]
     fn pad(&self, py: Python<'_>, padding: Vec<(usize, usize)>, value: f64) -> PyResult<Tensor> {
         one(py, || self.0.pad(&padding, value))
-    }
-
-    /// The largest pixel of each window: images are [N, H, W, C].
-    #[pyo3(signature = (window, stride=None, padding="valid"))]
-    fn max_pool2d(
-        &self,
-        py: Python<'_>,
-        window: usize,
-        stride: Option<usize>,
-        padding: &str,
-    ) -> PyResult<Tensor> {
-        let (stride, padding) = ([stride.unwrap_or(window); 2], crate::net::padding(padding)?);
-        one(py, || self.0.max_pool2d([window; 2], stride, padding))
-    }
-
-    /// The mean of each window.
-    #[pyo3(signature = (window, stride=None, padding="valid"))]
-    fn avg_pool2d(
-        &self,
-        py: Python<'_>,
-        window: usize,
-        stride: Option<usize>,
-        padding: &str,
-    ) -> PyResult<Tensor> {
-        let (stride, padding) = ([stride.unwrap_or(window); 2], crate::net::padding(padding)?);
-        one(py, || self.0.avg_pool2d([window; 2], stride, padding, false))
     }
 
     /// Images so many times as large: by their nearest pixel, or with ``bilinear`` by what lies between.
