@@ -1,8 +1,10 @@
 //! Plans traced steps at the budgets of a table of baselines and prints how the plans compare.
 //!
 //! ```text
-//! cargo run --release -p plimsoll-plan --example baselines -- BASELINES.csv TRACE.jsonl...
+//! cargo run --release -p plimsoll-plan --example baselines -- [--deadline-ms N] BASELINES.csv TRACE.jsonl...
 //! ```
+//!
+//! With a deadline the search is cut off after so many milliseconds.
 //!
 //! The table has a row for each model and ratio: `model,ratio,budget_bytes,lower_bound,baseline,baseline`, the last
 //! three as multiples of the time without a budget, empty or in words where there is none. A trace belongs to the
@@ -22,7 +24,11 @@ fn processor_seconds(start: Instant) -> f64 {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    let deadline_ms = match args.next_if(|word| word == "--deadline-ms") {
+        Some(_) => Some(args.next().ok_or("--deadline-ms takes milliseconds")?.parse()?),
+        None => None,
+    };
     let Some(table) = args.next() else {
         return Err("name a table of baselines and traces".into());
     };
@@ -40,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let budget: u64 = budget.parse()?;
             let before = processor_seconds(start);
-            let mut planner = Planner::new(&step, &Request::within(0))?;
+            let mut planner = Planner::new(&step, &Request { deadline_ms, ..Request::within(0) })?;
             let outcome = planner.plan(budget);
             let seconds = processor_seconds(start) - before;
             let other = baselines.iter().filter_map(|b| b.parse::<f64>().ok()).fold(f64::MAX, f64::min);

@@ -29,7 +29,7 @@ const PACKED_WITHIN: u64 = 16;
 /// After peaks have been lowered once, lowering them further gains less than this part of what is not resident: of 149 random steps and
 /// known shapes it gained a seventh of one, and mostly nothing.
 const LOWERED_FURTHER: u64 = 4;
-/// How many schedules are packed beside each other.
+/// How many schedules are packed beside each other, behind the first: that mostly packs as low as what is live, and then no other can go below.
 const PACKED_AT_ONCE: usize = 2;
 
 /// Whether the floor may be below `bytes` in a step of which so much is `resident`, by what schedules hold whose peaks have been lowered
@@ -168,7 +168,8 @@ impl Floor {
 fn lowest_packed(low_peaks: &[&LowPeakSchedule], alignment: u64) -> Option<Schedule> {
     let mut lowest: Option<Schedule> = None;
     let mut height = u64::MAX;
-    for some in low_peaks.chunks(PACKED_AT_ONCE) {
+    let (first, others) = low_peaks.split_at(low_peaks.len().min(1));
+    for some in [first].into_iter().chain(others.chunks(PACKED_AT_ONCE)) {
         let pack = |low: &&LowPeakSchedule| {
             let mut next = low.schedule();
             move || {

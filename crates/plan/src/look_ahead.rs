@@ -39,6 +39,8 @@ struct Pass<'a> {
     replay_ns: u64,
     /// By tensor: the ops that read it, in order.
     uses: Vec<Vec<u32>>,
+    /// By tensor: the last op for which it can surely be made again. Whatever it is made from is there by then, or can be made again.
+    again_until: Vec<u32>,
     /// By tensor: how many of its uses are done.
     done: Vec<usize>,
     held: Vec<bool>,
@@ -70,6 +72,7 @@ impl<'a> Pass<'a> {
             room,
             weights,
             replay_ns: most_ns.saturating_sub(indexed.base_ns()),
+            again_until: again_until(indexed, &uses),
             uses,
             done: vec![0; tensors],
             held: vec![false; tensors],
@@ -187,11 +190,9 @@ impl<'a> Pass<'a> {
             let t = self.all[i];
             // What only waits for a replay has no use of its own.
             let Some(next) = self.next_use(t).or(pinned.then_some(self.now)) else { continue };
-            let maker = self.indexed.producer[t as usize];
             let may_go = (self.pinned[t as usize] > 0) == pinned
                 && !(pinned && (ins.contains(&t) || outs.contains(&t)))
-                && maker < self.indexed.ops
-                && self.indexed.replay_until[maker as usize] >= next
+                && self.again_until[t as usize] >= next
                 && self.indexed.size[t as usize] > 0;
             if !may_go {
                 continue;
@@ -199,7 +200,7 @@ impl<'a> Pass<'a> {
             let (late, large) = (f64::from(next - self.now + 1), self.indexed.size[t as usize] as f64);
             let gain = late.powf(self.weights.0) * large.powf(self.weights.1);
             let cheap = best.map_or(f64::INFINITY, |(score, _)| score * gain);
-            if let Some(ns) = self.time_to_make(t, next, cheap)
+            if let Some(ns) = self.time_to_make(t, cheap)
                 && best.is_none_or(|(score, _)| ns / gain < score)
             {
                 best = Some((ns / gain, t));
@@ -208,18 +209,8 @@ impl<'a> Pass<'a> {
         best.map(|(_, t)| t)
     }
 
-    /// Whether a tensor can be had when the op `next` runs: it is made again, or stays till then.
-    fn is_there(&self, t: u32, next: u32) -> bool {
-        let maker = self.indexed.producer[t as usize];
-        let again = self.indexed.replay_until.get(maker as usize).is_some_and(|&until| until >= next);
-        let stays =
-            self.indexed.keep[t as usize] || self.uses[t as usize].last().is_some_and(|&last| last >= next);
-        again || stays
-    }
-
-    /// The time to make a tensor again for the op `next`, with what was dropped before it; none if that is more than `most`, or if
-    /// something that it is made from will not be there and cannot be made again by then.
-    fn time_to_make(&mut self, t: u32, next: u32, most: f64) -> Option<f64> {
+    /// The time to make a tensor again, with what was dropped before it; none if that is more than `most`.
+    fn time_to_make(&mut self, t: u32, most: f64) -> Option<f64> {
         self.stamp += 1;
         self.seen[t as usize] = self.stamp;
         self.open.clear();
@@ -236,9 +227,6 @@ impl<'a> Pass<'a> {
                 return None;
             }
             for &input in self.indexed.ins.of(maker) {
-                if !self.is_there(input, next) {
-                    return None;
-                }
                 let new = !self.held[input as usize] && self.seen[input as usize] != self.stamp;
                 if new && self.open.len() < FOLLOWED {
                     self.seen[input as usize] = self.stamp;
@@ -248,6 +236,21 @@ impl<'a> Pass<'a> {
         }
         Some(ns)
     }
+}
+
+/// By tensor: the last op of the order for which it can be made again, 0 if it never can. An operand of its maker may have been read for
+/// the last time and be gone by then: it must be made again too.
+fn again_until(indexed: &IndexedProblem, uses: &[Vec<u32>]) -> Vec<u32> {
+    let mut until = vec![0; uses.len()];
+    for op in 0..indexed.ops {
+        let there = |&t: &u32| match (indexed.keep[t as usize], uses[t as usize].last()) {
+            (true, _) => u32::MAX,
+            (false, last) => until[t as usize].max(last.copied().unwrap_or(0)),
+        };
+        let own = indexed.ins.of(op).iter().map(there).fold(indexed.replay_until[op as usize], u32::min);
+        indexed.outs.of(op).iter().for_each(|&t| until[t as usize] = own);
+    }
+    until
 }
 
 #[cfg(test)]
@@ -325,6 +328,52 @@ mod tests {
         }
     }
 
+    /// Rounds, each with an update of the weights at its end. A summary of each round is wanted at the very end: cheap to make again while
+    /// the round lasts, and not at all after the update, though the op that made it reads no weights itself.
+    fn unrolled(rounds: usize, layers: usize) -> Problem {
+        let mut step = Problem::new();
+        let weights = step.tensor(Tensor::resident("weights", 512));
+        let mut summaries = Vec::new();
+        for r in 0..rounds {
+            let mut tensor = |name: &str, bytes| step.tensor(Tensor::transient(format!("{name} {r}"), bytes));
+            let made: Vec<TensorId> = (0..layers).map(|i| tensor(&format!("a{i}"), 1024)).collect();
+            let gradients: Vec<TensorId> = (0..layers).map(|i| tensor(&format!("d{i}"), 1024)).collect();
+            let summary = tensor("summary", 4096);
+            for (i, &out) in made.iter().enumerate() {
+                let from = i.checked_sub(1).map_or(weights, |before| made[before]);
+                step.op(Op::new(format!("f{i} {r}"), &[from], &[out], 100 + 50 * (i as u64 % 3)));
+                if i == 1 {
+                    step.op(Op::new(format!("sum {r}"), &[out], &[summary], 10));
+                }
+            }
+            for i in (0..layers).rev() {
+                let ins: Vec<TensorId> = gradients.get(i + 1).copied().into_iter().chain([made[i]]).collect();
+                step.op(Op::new(format!("b{i} {r}"), &ins, &[gradients[i]], 200));
+            }
+            let update = Op::new(format!("update {r}"), &[gradients[0], weights], &[], 50);
+            step.op(Op { updates: vec![weights], ..update });
+            summaries.push(summary);
+        }
+        let all = step.tensor(Tensor::output("all", 64));
+        step.op(Op::new("together", &summaries, &[all], 50));
+        step
+    }
+
+    #[test]
+    fn nothing_goes_that_cannot_be_made_again_when_it_is_wanted() {
+        let step = unrolled(4, 16);
+        let order: Vec<_> = (0..step.ops.len() as u32).map(crate::problem::OpId).collect();
+        let indexed = IndexedProblem::new(&step, &order);
+        for budget in (26_000..40_000).step_by(2000) {
+            for how in WEIGHTS {
+                let actions = look_ahead(&indexed, budget, how, u64::MAX);
+                let Some(actions) = actions else { panic!("{how:?} finds nothing in {budget}") };
+                let (wide, saved) = one_replay_a_stage_of(&indexed, &actions);
+                assert!(saved.restore(&wide).peak() as u64 <= budget, "{how:?} in {budget}");
+            }
+        }
+    }
+
     /// Steps of several kinds: chains whose parts differ in price and size, with ways past them, and with nothing to drop.
     fn steps() -> Vec<Problem> {
         let mut steps: Vec<Problem> = [12, 40, 90].map(step).into();
@@ -340,6 +389,7 @@ mod tests {
             branched.op(Op::new("together", &wide, &[all], 50));
             steps.push(branched);
         }
+        steps.push(unrolled(4, 16));
         steps
     }
 

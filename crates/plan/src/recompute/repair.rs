@@ -36,6 +36,8 @@ pub(crate) struct Repair {
     pub rng: Rng,
     /// Work done so far, in tensors and ops looked at.
     pub work: u64,
+    /// The stage that is being lowered and what it holds, which is over the budget.
+    full: (u32, i64),
     stamp: u32,
     seen: Vec<u32>,
     stack: Vec<u32>,
@@ -53,6 +55,7 @@ impl Repair {
             host_budget,
             rng: Rng(seed),
             work: 0,
+            full: (0, i64::MIN),
             stamp: 0,
             seen: vec![0; state.indexed.ops as usize],
             stack: Vec::new(),
@@ -86,7 +89,10 @@ impl Repair {
                 let made = state.uses.made_before(t, stage);
                 let last = state.uses.last_use_before(t, made, stage);
                 let room = self.budget - indexed.size[t as usize] as i64;
-                if state.settled_peak_in(last.max(made + 1), stage) > room {
+                let from = last.max(made + 1);
+                // Mostly the stage that is being lowered lies between, and nothing more has to be looked at.
+                let is_full = from <= self.full.0 && self.full.0 <= stage && self.full.1 > room;
+                if is_full || state.settled_peak_in(from, stage) > room {
                     ns += self.want(state, stage, t)?;
                 }
             }
@@ -181,6 +187,7 @@ impl Repair {
     fn drop_at(&mut self, state: &mut State, stage: u32, score: Score, limit_ns: u64) -> bool {
         let indexed = state.indexed;
         let start = state.peak_in(stage, stage);
+        self.full = (stage, start);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         self.work += u64::from(indexed.tensors()) / 64;
@@ -213,6 +220,7 @@ impl Repair {
             if state.uses.next_use(t, stage) != Some(next) {
                 continue;
             }
+            self.full = (stage, now);
             // Earlier drops may have made this one dearer; then it waits for its turn in the next round.
             let Some(fresh) = self.price(state, t, stage, next, score, over) else { continue };
             if lowered && fresh > price * 1.5 && fresh > candidates.get(k + 1).map_or(f64::MAX, |c| c.0) * 1.2

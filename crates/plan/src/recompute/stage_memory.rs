@@ -172,7 +172,7 @@ impl StageMemory {
         for t in loads.iter().map(|&what| what - indexed.ops) {
             held += indexed.size[t as usize] as i64;
             peak = peak.max(held);
-            if self.notes[t as usize].seen != self.walk && uses.next_use(t, stage).is_none() {
+            if self.notes[t as usize].seen != self.walk && !uses.is_held_after(t, stage) {
                 held -= indexed.size[t as usize] as i64;
             }
         }
@@ -185,7 +185,7 @@ impl StageMemory {
             for &t in indexed.outs.of(op) {
                 let bytes = indexed.size[t as usize] as i64;
                 during += bytes;
-                if self.notes[t as usize].seen == self.walk || uses.next_use(t, stage).is_some() {
+                if self.notes[t as usize].seen == self.walk || uses.is_held_after(t, stage) {
                     held += bytes;
                 }
             }
@@ -223,7 +223,7 @@ impl StageMemory {
             for &t in indexed.ins.of(op) {
                 let note = &mut self.notes[t as usize];
                 if note.seen != self.walk {
-                    let stays = uses.next_use(t, stage).is_some();
+                    let stays = uses.is_held_after(t, stage);
                     (note.seen, note.stays) = (self.walk, stays);
                     if !stays && !uses.is_made_in(t, stage) {
                         held += indexed.size[t as usize] as i64;
