@@ -68,6 +68,8 @@ def as_array(value: Any, name: str) -> tuple[np.ndarray, int]:
             array = np.asarray(value)
     else:
         array = np.asarray(value)
+    if value is None:
+        raise ValueError(f"{name} is None; an array belongs there")
     if array.dtype.hasobject or array.dtype.kind in "USMmVc" and array.dtype.name != "bfloat16":
         raise TypeError(f"{name} has elements of {array.dtype}; numbers belong there")
     if array.ndim == 0:
@@ -155,6 +157,10 @@ def _class_weights(class_weight: dict[int, float], labels: list[np.ndarray], wan
         raise ValueError("class_weight is for one class a sample; give sample_weight")
     weights = np.ones(len(classes), np.float32)
     for number, weight in class_weight.items():
+        if not isinstance(number, (int, float, np.number)) or number != int(number):
+            raise ValueError(f"class_weight has the class {number!r}; classes are whole numbers")
+        if not math.isfinite(weight):
+            raise ValueError(f"class_weight[{number}] is {weight}; a finite number belongs there")
         weights[classes == int(number)] = weight
     return weights
 
@@ -191,7 +197,11 @@ def batch_arrays(
             if isinstance(weight, dict) or isinstance(weight, (list, tuple)) and any(hasattr(part, "shape") for part in weight):
                 raise ValueError("sample_weight is one weight a sample, for all outputs; weights for each output by itself are not taken")
             array, more = as_array(weight, "sample_weight")
+            if array.ndim > 2 or array.ndim == 2 and array.shape[1] != 1:
+                raise ValueError(f"sample_weight has shape {array.shape}; it is one weight a sample, weights for parts of samples are not taken")
             array = fitted(array, (), "sample_weight")
+            if not np.isfinite(array).all():
+                raise ValueError(f"sample_weight[{int(np.flatnonzero(~np.isfinite(array))[0])}] is not finite")
             copied += more
         elif class_weight is not None:
             array = _class_weights(class_weight, found, wanted)
@@ -219,8 +229,9 @@ def from_arrays(
     and ``order`` says how samples are shuffled then.
     """
     arrays, copied = batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weights)
-    size = _batch_size(batch_size)
     fields, rows = wanted.fields(labels, weights), len(arrays[0])
+    # A batch is never larger than the data, and need not be planned so.
+    size = min(_batch_size(batch_size), rows)
     count = math.ceil(rows / size)
     if steps is not None and steps > count:
         _ran_out(steps, count)
@@ -237,16 +248,21 @@ def from_arrays(
     return Source(data, size, count, rows, copied)
 
 
-def _batch_size(batch_size: int | None) -> int:
-    if batch_size is None:
-        return 32
+def whole(value: Any, name: str, least: int) -> int:
+    """A number of things, as an argument of this name says it."""
     try:
-        size = operator.index(batch_size)
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"batch_size is {batch_size!r}; a whole number belongs there") from None
-    if size < 1:
-        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-    return size
+        raise TypeError(f"{name} is {value!r}; a whole number belongs there") from None
+    if number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}")
+    return number
+
+
+def _batch_size(batch_size: int | None) -> int:
+    return 32 if batch_size is None else whole(batch_size, "batch_size", 1)
 
 
 def _rows(arrays: list[np.ndarray], size: int, order: np.random.Generator | None) -> Callable[[], Iterator[list[np.ndarray]]]:
@@ -323,12 +339,51 @@ def is_batches(x: Any) -> bool:
     return hasattr(x, "__next__") or hasattr(x, "__iter__") or hasattr(x, "__getitem__")
 
 
-def passes_of(x: Any) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
-    """What gives the batches of a pass, how many those are, and whether every pass begins anew."""
-    if hasattr(x, "num_batches") and hasattr(x, "on_epoch_end") and hasattr(x, "__getitem__"):
-        # A PyDataset of Keras, without which this works too.
+def _is_numbered(x: Any) -> bool:
+    """Whether it is a PyDataset of Keras, whose batches have numbers."""
+    return hasattr(x, "num_batches") and hasattr(x, "on_epoch_end") and hasattr(x, "__getitem__")
+
+
+def _length(batch: Any) -> int:
+    """How many samples a batch has."""
+    while isinstance(batch, (tuple, list, dict)) and batch:
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return int(batch.shape[0]) if getattr(batch, "shape", None) else 0
+
+
+def _numbered(x: Any, order: np.random.Generator | None) -> Callable[[], Iterator[Any]]:
+    """The batches of a PyDataset, as Keras does it: with an order, in another one in every pass. A last batch that is smaller than others stays the last,
+    and in the first pass nobody knows yet whether it is."""
+    workers = getattr(x, "workers", 1)
+    if workers > 1 or workers == 1 and getattr(x, "use_multiprocessing", False):
+        warnings.warn(
+            f"this PyDataset asks for {workers} worker{'s' if workers > 1 else ''} of its own; its batches are made one after the other in one thread, "
+            "so that no more of them are held than the plan counts", stacklevel=2,
+        )
+    lengths: dict[int, int] = {}
+
+    def begin() -> Iterator[Any]:
         count = x.num_batches
-        return (lambda: map(x.__getitem__, itertools.count() if count is None else range(count))), count, True
+        if count is None:
+            yield from map(x.__getitem__, itertools.count())
+            return
+        numbers = np.arange(count)
+        if order is not None:
+            is_even = 0 < lengths.get(0, 0) == lengths.get(count - 1)
+            order.shuffle(numbers if is_even else numbers[:-1])
+        for number in numbers.tolist():
+            batch = x[number]
+            if number in (0, count - 1):
+                lengths[number] = _length(batch)
+            yield batch
+
+    return begin
+
+
+def passes_of(x: Any, order: np.random.Generator | None = None) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
+    """What gives the batches of a pass, how many those are, and whether every pass begins anew. Batches that have numbers can be given in another order."""
+    if _is_numbered(x):
+        return _numbered(x, order), x.num_batches, True
     if hasattr(x, "__next__"):
         return (lambda: x), None, False
     try:
@@ -352,15 +407,17 @@ class Turns:
 
     def __init__(
         self, begin: Callable[[], Iterator[Any]], count: int | None, steps: int | None, is_anew: bool,
-        at_end: Callable[[], None] | None = None,
+        at_begin: Callable[[], None] | None = None, at_end: Callable[[], None] | None = None,
     ) -> None:
-        self.begin, self.count, self.steps, self.is_anew, self.at_end = begin, count, steps, is_anew, at_end
+        self.begin, self.count, self.steps, self.is_anew, self.at_begin, self.at_end = begin, count, steps, is_anew, at_begin, at_end
         self.iterator: Iterator[Any] | None = None
         self.ahead: list[Any] = []
         self.seen = 0
 
     def peek(self) -> Any:
-        """The first batch, which is given again in its turn."""
+        """The first batch, which is given again in its turn: the first epoch has begun."""
+        if self.at_begin is not None:
+            self.at_begin()
         self.iterator = iter(self.begin())
         try:
             self.ahead = [next(self.iterator)]
@@ -388,6 +445,8 @@ class Turns:
 
     def epoch(self) -> Iterator[Any]:
         """The batches of the next epoch."""
+        if self.at_begin is not None and not self.ahead:
+            self.at_begin()
         yield from self._epoch()
         if self.at_end is not None:
             self.at_end()
@@ -427,17 +486,17 @@ class Turns:
 
 def from_batches(
     wanted: Wanted, x: Any, *, steps: int | None, labels: bool, class_weight: dict[int, float] | None, weights: bool | None,
-    passes: int,
+    passes: int, order: np.random.Generator | None = None,
 ) -> tuple[Source, bool]:
     """Batches that come one after the other, and whether weights come with them. One batch is held at a time."""
-    begin, count, is_anew = passes_of(x)
+    begin, count, is_anew = passes_of(x, order)
     if count == math.inf:
         if steps is None:
             raise ValueError("the dataset repeats without end; give steps_per_epoch (steps of an evaluation)")
         count = None
     if not is_anew and steps is None and passes > 1:
         raise ValueError("a generator does not say where an epoch ends; give steps_per_epoch")
-    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_end", None))
+    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_begin", None), getattr(x, "on_epoch_end", None))
 
     def parts(batch: Any) -> tuple[Any, Any, Any]:
         if isinstance(batch, (tuple, list)) and not (len(wanted.inputs) == len(batch) > 1 and not labels):

@@ -18,7 +18,30 @@ __all__ = ["plan", "fit", "evaluate", "predict", "report"]
 
 
 def _memory(memory: str | int | None) -> str | None:
-    return None if memory is None else str(memory)
+    if memory is None:
+        return None
+    if isinstance(memory, str):
+        if memory.strip().startswith("-"):
+            raise ValueError(f"memory is {memory!r}; a limit is more than nothing")
+        return memory
+    try:
+        limit = _data.whole(memory, "memory", 1)
+    except TypeError:
+        raise TypeError(f"memory is {memory!r}; a text as in '2GiB' or a whole number of bytes belongs there") from None
+    return str(limit)
+
+
+def _build(model: Any, x: Any) -> None:
+    """Gives a Sequential model without an Input its weights, by the shape of the data, as Keras does when it first meets it."""
+    import keras
+
+    if not isinstance(model, keras.Sequential) or model.built or not model.layers or x is None:
+        return
+    if _data.is_batches(x) or isinstance(x, _data.Dataset):
+        raise PlimsollError(
+            f"the model {model.name} has no weights yet, and what comes in batches or files does not say their shape; give it an Input, or call build()"
+        )
+    model.build((None, *_data.as_array(_data._parts(x, ["x"], "x")[0], "x")[0].shape[1:]))
 
 
 def _shapes(model: Any) -> list[tuple[int | None, ...]]:
@@ -33,6 +56,8 @@ class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
     def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
+        _build(model, x)
+        _store.check(model)
         shapes = _shapes(model)
         lengths = self._lengths(model, shapes, x) if any(None in shape for shape in shapes) else None
         self.model = model
@@ -55,14 +80,16 @@ class _Bound:
         order: np.random.Generator | None = None,
     ) -> tuple[_data.Source, bool]:
         """The data, and whether weights come with its samples. ``passes`` are the epochs of a training; others have one."""
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps is {steps}; it must be at least 1")
+        if steps is not None:
+            steps = _data.whole(steps, "steps", 1)
+        if x is None:
+            raise ValueError("there is no data; give x")
         if _data.is_batches(x):
             for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
                 if value is not None:
                     raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
             return _data.from_batches(
-                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes or 1
+                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes or 1, order=order
             )
         if isinstance(x, _data.Dataset):
             for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
@@ -117,7 +144,7 @@ def plan(
 
     Args:
         model: a compiled Sequential or Functional model.
-        x, y: the data, if its shapes are not all in the model.
+        x, y: the data, if its shapes are not all in the model. A generator loses its first batch.
         batch_size: samples of a step; 32 without a word.
         memory: the memory limit, as in ``"2GiB"``, or in bytes. It counts what is taken beside what Python, NumPy, Keras and your
             arrays hold already (``Plan.python``). Without one, the plan says what the fastest step takes.
@@ -131,7 +158,10 @@ def plan(
     """
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
     if x is None:
-        size = 32 if batch_size is None else batch_size
+        for name, value in (("y", y), ("sample_weight", sample_weight), ("validation_data", validation_data)):
+            if value is not None:
+                raise ValueError(f"{name} is given without x")
+        size = _data._batch_size(batch_size)
         asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
         return Plan(_native.plan(bound.native, asked))
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
@@ -165,8 +195,14 @@ def _validation(
     x, y, weight = (validation_data, None, None) if parts is None else parts
     if _data.is_batches(x):
         batch_size = None
-    # Where training samples bring weights and these do not, each counts once.
-    return bound.source(x, y, weight, batch_size=batch_size, steps=steps, labels=True, weights=weighted)[0]
+    try:
+        # Where training samples bring weights and these do not, each counts once.
+        return bound.source(x, y, weight, batch_size=batch_size, steps=steps, labels=True, weights=weighted)[0]
+    except (TypeError, ValueError) as error:
+        # What data of the user's own raises stays as it is.
+        if parts is None or type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"validation_data: {error}") from error
 
 
 def _overrides(callback: Any, *names: str) -> bool:
@@ -336,7 +372,7 @@ def _validated_every(validation_freq: Any) -> int | list[int]:
     """After which epochs a validation is wanted, as Keras takes it."""
     if isinstance(validation_freq, (list, tuple, set)):
         return [int(epoch) for epoch in validation_freq]
-    if not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
+    if isinstance(validation_freq, bool) or not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
         raise ValueError(f"validation_freq is {validation_freq!r}; a number from 1 on or a list of epochs belongs there")
     return int(validation_freq)
 
@@ -382,7 +418,8 @@ def fit(
         seed: where shuffling and dropout start; without one, NumPy's global state says it.
         checkpoints: a folder for checkpoints of the engine, one after every epoch.
 
-    All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays; what comes in batches keeps its order.
+    All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays and files, and of the batches of a ``PyDataset``; what comes
+    in other batches keeps its order.
 
     Returns:
         Keras's ``History``, with the plan of the run as ``history.plan`` and the samples a second of every epoch as ``history.samples_s``.
@@ -394,10 +431,11 @@ def fit(
 
     if not 0.0 <= validation_split < 1.0:
         raise ValueError(f"validation_split is {validation_split}; it must be at least 0 and below 1")
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch is {steps_per_epoch}; it must be at least 1")
-    if initial_epoch >= epochs:
-        raise ValueError(f"initial_epoch is {initial_epoch} and epochs is {epochs}; there is no epoch to train")
+    if steps_per_epoch is not None:
+        steps_per_epoch = _data.whole(steps_per_epoch, "steps_per_epoch", 1)
+    epochs, initial_epoch = _data.whole(epochs, "epochs", 0), _data.whole(initial_epoch, "initial_epoch", 0)
+    if shuffle not in (True, False):
+        raise ValueError(f"shuffle is {shuffle!r}; True or False belongs there")
     if class_weight is not None and sample_weight is not None:
         raise ValueError("class_weight and sample_weight cannot both be given")
     every = _validated_every(validation_freq)
@@ -413,7 +451,7 @@ def fit(
     is_weighed = parts is not None and parts[2] is not None
     source, weighted = bound.source(
         x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, labels=True, class_weight=class_weight,
-        weights=True if is_weighed and not _data.is_batches(x) else None, passes=epochs - initial_epoch,
+        weights=True if is_weighed and not _data.is_batches(x) else None, passes=max(epochs - initial_epoch, 1),
         order=np.random.default_rng(seed) if shuffle else None,
     )
     _warn(bound, weighted, trained=True)
@@ -424,7 +462,7 @@ def fit(
     if validation_steps is not None and validation_data is None:
         raise ValueError("validation_steps is given, and there is no validation_data")
     validation = _validation(bound, validation_data, validation_batch_size or source.batch_size, weighted, validation_steps)
-    verbose = 1 if verbose == "auto" else int(verbose)
+    verbose = _verbose(verbose)
     told_to = keras.callbacks.CallbackList(
         listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
     )
@@ -440,12 +478,16 @@ def fit(
         source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed,
         exact=exact, validation=validation,
     )
-    _native.fit(
-        bound.native, asked, source.data, epochs - initial_epoch, told, wants,
-        validation.data if validation else None, None if checkpoints is None else str(checkpoints),
-    )
+    held_back = validation.data if validation else None
+    if initial_epoch < epochs:
+        folder = None if checkpoints is None else str(checkpoints)
+        _native.fit(bound.native, asked, source.data, epochs - initial_epoch, told, wants, held_back, folder)
+    else:
+        # Nothing is left to train, which Keras takes without a word.
+        told.plan = Plan(_native.plan(bound.native, asked, source.data, held_back))
+        told_to.on_train_begin()
     # Where the optimizer keeps averages of the weights, Keras puts them in the weights' place when a run is over.
-    if hasattr(model.optimizer, "finalize_variable_values"):
+    if initial_epoch < epochs and hasattr(model.optimizer, "finalize_variable_values"):
         model.optimizer.finalize_variable_values(model.trainable_variables)
     told.end()
     history = model.history
@@ -463,11 +505,18 @@ class _ToldOfTest:
         _tell_test(self.callbacks, batches, logs)
 
 
+def _verbose(verbose: str | int) -> int:
+    """How much is shown: nothing, a bar, or a line an epoch."""
+    if verbose not in ("auto", 0, 1, 2):
+        raise ValueError(f"verbose is {verbose!r}; 'auto', 0, 1 or 2 belongs there")
+    return 1 if verbose == "auto" else int(verbose)
+
+
 def _listeners(model: Any, callbacks: Any, verbose: str | int, steps: int | None) -> Any:
     """Keras's callbacks for an evaluation or a prediction; none where nobody listens."""
     import keras
 
-    listed, verbose = _checked(callbacks), 1 if verbose == "auto" else int(verbose)
+    listed, verbose = _checked(callbacks), _verbose(verbose)
     if not listed and not verbose:
         return None
     return keras.callbacks.CallbackList(listed, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=model)
