@@ -56,22 +56,35 @@ class Wanted:
         return fields
 
 
+def _converted(value: Any, name: str) -> np.ndarray:
+    """What is no array of NumPy as one, where it lies if that can be."""
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError):
+            pass
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise type(error)(f"{name} is a {type(value).__name__} that NumPy cannot read: {error}") from error
+
+
 def as_array(value: Any, name: str) -> tuple[np.ndarray, int]:
     """A plain array in C order, and how many bytes had to be copied for it."""
     array: np.ndarray
-    if isinstance(value, np.ndarray):
-        array = value.view(np.ndarray)
-    elif hasattr(value, "__dlpack__"):
-        try:
-            array = np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError):
-            array = np.asarray(value)
-    else:
-        array = np.asarray(value)
     if value is None:
         raise ValueError(f"{name} is None; an array belongs there")
+    if isinstance(value, (str, Path)):
+        raise TypeError(f"{name} is the text {str(value)!r}; an array belongs there, or plimsoll.Dataset(path) where it is the path of data")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError(f"{name} is a masked array, and what is masked cannot be left out; fill it first, as with x.filled(0)")
+    if isinstance(value, np.ndarray):
+        array = value.view(np.ndarray)
+    else:
+        array = _converted(value, name)
     if array.dtype.hasobject or array.dtype.kind in "USMmVc" and array.dtype.name != "bfloat16":
-        raise TypeError(f"{name} has elements of {array.dtype}; numbers belong there")
+        of = "" if isinstance(value, (np.ndarray, list, tuple)) else f" is a {type(value).__name__} and"
+        raise TypeError(f"{name}{of} has elements of {array.dtype}; numbers belong there")
     if array.ndim == 0:
         raise ValueError(f"{name} is a single number; an array with a row for every sample belongs there")
     taken = array
@@ -125,10 +138,11 @@ def _parts(value: Any, names: list[str], what: str) -> list[Any]:
             raise ValueError(f"{what} has {', '.join(map(str, value))}; the model wants {', '.join(names)}")
         return [value[name] for name in names]
     # A list of numbers is an array, as in Keras; a list of arrays is one for each.
-    if isinstance(value, (list, tuple)) and value and all(hasattr(part, "shape") or isinstance(part, (list, tuple)) for part in value):
+    is_array = lambda part: hasattr(part, "shape") and part.shape != ()
+    if isinstance(value, (list, tuple)) and value and all(is_array(part) or isinstance(part, (list, tuple)) for part in value):
         if len(value) == len(names):
             return list(value)
-        if len(names) > 1 or all(hasattr(part, "shape") for part in value):
+        if len(names) > 1 or all(map(is_array, value)):
             raise ValueError(f"{what} is a list of {len(value)} arrays; the model wants {len(names)}: {', '.join(names)}")
     if len(names) != 1:
         raise ValueError(f"{what} is one array; the model wants {len(names)}: {', '.join(names)}")
@@ -147,6 +161,8 @@ def _labels(y: Any, wanted: Wanted) -> list[Any]:
 
 def _class_weights(class_weight: dict[int, float], labels: list[np.ndarray], wanted: Wanted) -> np.ndarray:
     """A weight for each sample, by its class."""
+    if not isinstance(class_weight, dict):
+        raise TypeError(f"class_weight is {class_weight!r}; a dictionary from classes to weights belongs there")
     if len(labels) != 1:
         raise ValueError("class_weight is for models with one output; give sample_weight")
     y = labels[0]
@@ -334,7 +350,10 @@ def split(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 def is_batches(x: Any) -> bool:
     """Whether it gives batches, and is no array."""
-    if x is None or isinstance(x, (np.ndarray, list, tuple, dict, Dataset)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+    if x is None or isinstance(x, (np.ndarray, list, tuple, dict, str, Dataset)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        return False
+    # Ragged and sparse ones are arrays too, which are refused as such.
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
         return False
     return hasattr(x, "__next__") or hasattr(x, "__iter__") or hasattr(x, "__getitem__")
 
@@ -515,6 +534,11 @@ def from_batches(
         x, y, weight = parts(batch)
         return batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weighted)[0]
 
-    first = arrays(head)
+    try:
+        first = arrays(head)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"in the first batch: {error}") from error
     data = _native.batches(wanted.fields(labels, weighted), first, lambda: map(arrays, turns.epoch()), passes)
     return Source(data, len(first[0]), steps if steps is not None else count, None, 0, turns.lengths(passes)), weighted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -56,8 +57,12 @@ class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
     def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
+        if precision is not None and not isinstance(precision, str):
+            raise TypeError(f"precision is {precision!r}; a text as in 'f32' belongs there")
         _build(model, x)
         _store.check(model)
+        if labels and not getattr(model, "compiled", False):
+            raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
         shapes = _shapes(model)
         lengths = self._lengths(model, shapes, x) if any(None in shape for shape in shapes) else None
         self.model = model
@@ -110,6 +115,9 @@ def _asked(
     source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
     shuffle: bool = False, seed: int = 0, exact: str = "reassociated", validation: _data.Source | None = None,
 ) -> dict[str, Any]:
+    for name, word in (("device", device), ("exact", exact)):
+        if not isinstance(word, str):
+            raise TypeError(f"{name} is {word!r}; a text belongs there")
     return {
         "exact": exact,
         "validation_batch_size": None if validation is None else validation.batch_size,
@@ -193,6 +201,8 @@ def _validation(
         return None
     parts = _parts_of(validation_data)
     x, y, weight = (validation_data, None, None) if parts is None else parts
+    if parts is None and not _data.is_batches(x) and not isinstance(x, _data.Dataset):
+        raise ValueError(f"validation_data is a {type(x).__name__}; (x, y), (x, y, sample_weight) or what gives batches belongs there")
     if _data.is_batches(x):
         batch_size = None
     try:
@@ -429,8 +439,8 @@ def fit(
     """
     import keras
 
-    if not 0.0 <= validation_split < 1.0:
-        raise ValueError(f"validation_split is {validation_split}; it must be at least 0 and below 1")
+    if not isinstance(validation_split, (int, float, np.number)) or not 0.0 <= validation_split < 1.0:
+        raise ValueError(f"validation_split is {validation_split!r}; it must be at least 0 and below 1")
     if steps_per_epoch is not None:
         steps_per_epoch = _data.whole(steps_per_epoch, "steps_per_epoch", 1)
     epochs, initial_epoch = _data.whole(epochs, "epochs", 0), _data.whole(initial_epoch, "initial_epoch", 0)
@@ -445,7 +455,7 @@ def fit(
             raise ValueError("validation_split is for arrays; give validation_data")
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
-    seed = int(np.random.randint(2**31)) if seed is None else int(seed)
+    seed = int(np.random.randint(2**31)) if seed is None else _data.whole(seed, "seed", 0)
     parts = _parts_of(validation_data)
     # Where samples for validation bring weights, those of the training count once each.
     is_weighed = parts is not None and parts[2] is not None
@@ -480,7 +490,7 @@ def fit(
     )
     held_back = validation.data if validation else None
     if initial_epoch < epochs:
-        folder = None if checkpoints is None else str(checkpoints)
+        folder = None if checkpoints is None else os.fspath(checkpoints)
         _native.fit(bound.native, asked, source.data, epochs - initial_epoch, told, wants, held_back, folder)
     else:
         # Nothing is left to train, which Keras takes without a word.

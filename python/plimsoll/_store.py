@@ -235,7 +235,7 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
     _build_activations(model)
     if trained:
         if getattr(model, "optimizer", None) is None:
-            raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
+            raise PlimsollError(f"the model {model.name} was compiled without an optimizer; call model.compile() with one first")
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     store = Store(model, optimizer=trained)
