@@ -422,16 +422,19 @@ def _ran_out(steps: int, count: int) -> None:
 
 class Turns:
     """Batches in epochs. Without ``steps``, an epoch is a pass over the data. With them it has so many batches and goes on where the one before
-    ended; where a pass ends in its middle, it ends too, with a warning, and the next one begins anew. So does Keras."""
+    ended; where a pass ends in its middle, it ends too, with a warning, and the next one begins anew. So does Keras. Evaluations (``is_fresh``) all begin with
+    the first batch."""
 
     def __init__(
         self, begin: Callable[[], Iterator[Any]], count: int | None, steps: int | None, is_anew: bool,
         at_begin: Callable[[], None] | None = None, at_end: Callable[[], None] | None = None,
+        is_fresh: bool = False,
     ) -> None:
         self.begin, self.count, self.steps, self.is_anew, self.at_begin, self.at_end = begin, count, steps, is_anew, at_begin, at_end
         self.iterator: Iterator[Any] | None = None
         self.ahead: list[Any] = []
         self.seen = 0
+        self.is_fresh = is_fresh
 
     def peek(self) -> Any:
         """The first batch, which is given again in its turn: the first epoch has begun."""
@@ -481,6 +484,8 @@ class Turns:
                     self.iterator = None
                     return
                 yield batch
+        if self.is_fresh and not self.ahead:
+            self.iterator, self.seen = None, 0
         n = 0
         while n < self.steps:
             if self.count is not None and self.seen >= self.count:
@@ -505,9 +510,11 @@ class Turns:
 
 def from_batches(
     wanted: Wanted, x: Any, *, steps: int | None, labels: bool, class_weight: dict[int, float] | None, weights: bool | None,
-    passes: int, order: np.random.Generator | None = None,
+    passes: int | None, order: np.random.Generator | None = None,
 ) -> tuple[Source, bool]:
-    """Batches that come one after the other, and whether weights come with them. One batch is held at a time."""
+    """Batches that come one after the other, and whether weights come with them. One batch is held at a time. ``passes`` are the epochs of a training; where
+    there are none they are for evaluations."""
+    is_fresh, passes = passes is None, passes or 1
     begin, count, is_anew = passes_of(x, order)
     if count == math.inf:
         if steps is None:
@@ -515,7 +522,7 @@ def from_batches(
         count = None
     if not is_anew and steps is None and passes > 1:
         raise ValueError("a generator does not say where an epoch ends; give steps_per_epoch")
-    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_begin", None), getattr(x, "on_epoch_end", None))
+    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_begin", None), getattr(x, "on_epoch_end", None), is_fresh)
 
     def parts(batch: Any) -> tuple[Any, Any, Any]:
         if isinstance(batch, (tuple, list)) and not (len(wanted.inputs) == len(batch) > 1 and not labels):

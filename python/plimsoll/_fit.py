@@ -94,7 +94,7 @@ class _Bound:
                 if value is not None:
                     raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
             return _data.from_batches(
-                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes or 1, order=order
+                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes, order=order
             )
         if isinstance(x, _data.Dataset):
             for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
@@ -248,6 +248,14 @@ def _reads_weights(callback: Any) -> bool:
     if isinstance(callback, logs_only) and type(callback).__module__.startswith("keras."):
         return False
     return _overrides(callback, *_STEP_METHODS)
+
+
+def _may_stop(callback: Any) -> bool:
+    """Whether a callback may ask for the end of a run before a step: Keras looks for it after every one."""
+    import keras
+
+    is_own = not type(callback).__module__.startswith("keras.") or isinstance(callback, keras.callbacks.LambdaCallback)
+    return is_own and _overrides(callback, "on_train_begin", "on_epoch_begin", "on_test_end")
 
 
 def _checked(callbacks: Any) -> list[Any]:
@@ -478,7 +486,7 @@ def fit(
     )
     told = _Told(model, told_to, epochs, initial_epoch, source, every)
     wants = {
-        "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) for callback in listed),
+        "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) or _may_stop(callback) for callback in listed),
         "step_weights": any(_reads_weights(callback) for callback in listed),
         "epoch_weights": bool(listed),
         "validates": every != 1,
@@ -499,6 +507,15 @@ def fit(
     # Where the optimizer keeps averages of the weights, Keras puts them in the weights' place when a run is over.
     if initial_epoch < epochs and hasattr(model.optimizer, "finalize_variable_values"):
         model.optimizer.finalize_variable_values(model.trainable_variables)
+    stopped_in = told.in_epoch
+    if stopped_in is not None and stopped_in[1] and validation is not None and told.validates(stopped_in[0] - initial_epoch):
+        # An epoch that was stopped in its middle is validated too.
+        vx, vy, weight = (validation_data, None, None) if parts is None else parts
+        size = None if _data.is_batches(vx) else validation.batch_size
+        found = evaluate(
+            model, vx, vy, size, 0, weight, validation_steps, return_dict=True, memory=memory, device=device, precision=precision,
+        )
+        stopped_in[1].update({f"val_{name}": value for name, value in found.items()})
     told.end()
     history = model.history
     history.plan, history.samples_s = told.plan, told.samples_s

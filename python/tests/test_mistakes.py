@@ -255,3 +255,38 @@ def test_workers_of_a_py_dataset_change_nothing_but_are_named():
     assert Counted.epochs(rows.events) == [list(range(6))] * 2
     expected = classifier().fit(Counted.made(workers=1), epochs=2, verbose=0, shuffle=False)
     np.testing.assert_allclose(found.history["loss"], expected.history["loss"], atol=1e-4)
+
+
+def test_a_stop_asked_for_before_a_step_ends_the_epoch_after_it_with_its_validation():
+    import keras
+
+    class Stops(keras.callbacks.Callback):
+        def __init__(self, where):
+            super().__init__()
+            self.where = where
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.stop_training = self.model.stop_training or self.where == f"epoch {epoch}"
+
+        def on_train_begin(self, logs=None):
+            self.model.stop_training = self.where == "train"
+
+    for where in ("epoch 1", "train"):
+        theirs, ours = classifier(), classifier()
+        how = dict(epochs=3, validation_data=data(20, 1), **QUIET)
+        expected = theirs.fit(*data(), callbacks=[Stops(where)], **how)
+        found = plimsoll.fit(ours, *data(), callbacks=[Stops(where)], **how)
+        assert found.epoch == expected.epoch and set(found.history) == set(expected.history)
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(found.history[name], values, atol=1e-4, err_msg=name)
+        assert int(np.asarray(ours.optimizer.iterations)) == int(np.asarray(theirs.optimizer.iterations))
+
+
+def test_every_validation_begins_with_the_first_batch():
+    tf = pytest.importorskip("tensorflow")
+    batches = tf.data.Dataset.from_tensor_slices(data(40, 1)).batch(BATCH)
+    for kept in (batches, Counted.made(), Counted.made(count=3)):
+        how = dict(epochs=4, validation_data=kept, validation_steps=2, **QUIET)
+        found, expected = plimsoll.fit(classifier(), *data(), **how), classifier().fit(*data(), **how)
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(found.history[name], values, atol=1e-4, err_msg=name)
