@@ -32,7 +32,9 @@ def side(name: str) -> int:
 
 def rate(name: str) -> float:
     """The learning rate: from random weights some have gradients so large that steps of 1e-4 are chaos too. ResNet50 of Keras from weights that are 1e-14 apart
-    ends four of them 1e-3 apart, and five steps of 1e-5 3e-7."""
+    ends four of them 1e-3 apart, and five steps of 1e-5 3e-7; ResNet101 five of 1e-6 3e-2."""
+    if name in ("ResNet101", "ResNet152"):
+        return 3e-7
     return 1e-5 if name.startswith(("ResNet", "Inception", "EfficientNetV2")) else 1e-4
 
 
