@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plimsoll import _data, _native, _store
+from plimsoll import _callbacks, _data, _native, _store
 from plimsoll._plan import Plan, Report
 from plimsoll.errors import PlimsollError
 
@@ -215,186 +213,6 @@ def _validation(
         raise type(error)(f"validation_data: {error}") from error
 
 
-def _overrides(callback: Any, *names: str) -> bool:
-    """Whether a callback has a method of its own."""
-    import keras
-
-    for name in names:
-        method, base = getattr(callback, name, None), getattr(keras.callbacks.Callback, name, None)
-        if method is not None and getattr(method, "__func__", method) is not base:
-            return True
-    return False
-
-
-_TEST_METHODS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-_STEP_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-
-
-def _reads_weights(callback: Any) -> bool:
-    """Whether a callback may look at the weights after a step: only those that are known not to do not."""
-    import keras
-
-    known = keras.callbacks
-    if isinstance(callback, known.ModelCheckpoint):
-        return callback.save_freq != "epoch"
-    logs_only = tuple(
-        getattr(known, name)
-        for name in (
-            "ProgbarLogger", "History", "TerminateOnNaN", "CSVLogger", "EarlyStopping", "LearningRateScheduler",
-            "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard",
-        )
-        if hasattr(known, name)
-    )
-    if isinstance(callback, logs_only) and type(callback).__module__.startswith("keras."):
-        return False
-    return _overrides(callback, *_STEP_METHODS)
-
-
-def _may_stop(callback: Any) -> bool:
-    """Whether a callback may ask for the end of a run before a step: Keras looks for it after every one."""
-    import keras
-
-    is_own = not type(callback).__module__.startswith("keras.") or isinstance(callback, keras.callbacks.LambdaCallback)
-    return is_own and _overrides(callback, "on_train_begin", "on_epoch_begin", "on_test_end")
-
-
-def _checked(callbacks: Any) -> list[Any]:
-    """The callbacks, none of which wants what is not done here."""
-    import keras
-
-    listed = list(callbacks) if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-    for callback in listed:
-        for name, instead in (("BackupAndRestore", "give fit a folder with checkpoints="), ("SwapEMAWeights", "leave it out")):
-            if hasattr(keras.callbacks, name) and isinstance(callback, getattr(keras.callbacks, name)):
-                raise ValueError(f"the callback {name} is not supported; {instead}")
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks has {type(callback).__name__}, which is no keras.callbacks.Callback")
-    return listed
-
-
-_ONE_OF_SEVERAL = re.compile(r"(.+)\[(\d+)\]")
-
-
-def _gathered(logs: dict[str, Any]) -> dict[str, Any]:
-    """Logs with the numbers of a metric that has several as one array, as Keras has it."""
-    found: dict[str, Any] = {}
-    for name, value in logs.items():
-        one = _ONE_OF_SEVERAL.fullmatch(name)
-        if one is None:
-            found[name] = value
-        else:
-            found.setdefault(one[1], []).append(value)
-    return {name: np.asarray(value, np.float32) if isinstance(value, list) else value for name, value in found.items()}
-
-
-class _Told:
-    """Hands what happens in a run on to Keras's callbacks."""
-
-    def __init__(
-        self, model: Any, callbacks: Any, epochs: int, initial_epoch: int, source: _data.Source, validation_freq: int | list[int]
-    ) -> None:
-        self.model, self.callbacks, self.epochs, self.first = model, callbacks, epochs, initial_epoch
-        self.source, self.validation_freq = source, validation_freq
-        self.plan: Plan | None = None
-        self.logs: dict[str, float] = {}
-        self.samples_s: list[float] = []
-        self.in_epoch: tuple[int, dict[str, float]] | None = None
-
-    def begin(self, parts: dict[str, Any]) -> None:
-        self.plan = Plan(parts)
-        self.model.stop_training = False
-        self.callbacks.on_train_begin()
-        self._begin_epoch(self.first)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self.in_epoch = (epoch, {})
-        self.callbacks.on_epoch_begin(epoch)
-        self.callbacks.on_train_batch_begin(0)
-
-    def _rate(self) -> float | None:
-        """The learning rate as it stands; none where a schedule sets it."""
-        import keras
-
-        if getattr(self.model.optimizer, "_inner_optimizers", None):
-            return None
-        rate = self.model.optimizer._learning_rate
-        inner = getattr(self.model.optimizer, "inner_optimizer", None)
-        rate = inner._learning_rate if inner is not None else rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or callable(rate) and not hasattr(rate, "assign"):
-            return None
-        return float(keras.ops.convert_to_numpy(rate))
-
-    def step(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
-        logs = _gathered(logs)
-        if self.in_epoch is not None:
-            self.in_epoch = (self.in_epoch[0], logs)
-        self.callbacks.on_train_batch_end(number, logs)
-        stops = bool(self.model.stop_training)
-        steps = self.source.steps
-        if self.source.lengths is not None and self.in_epoch is not None:
-            steps = self.source.lengths[self.in_epoch[0] - self.first]
-        if not stops and (steps is None or number + 1 < steps):
-            self.callbacks.on_train_batch_begin(number + 1)
-        return stops, self._rate()
-
-    def epoch(self, number: int, logs: dict[str, float], samples_s: float) -> tuple[bool, float | None]:
-        epoch, logs = self.first + number, _gathered(logs)
-        self.samples_s.append(samples_s)
-        self.in_epoch, self.logs = None, logs
-        self.callbacks.on_epoch_end(epoch, logs)
-        stops = bool(self.model.stop_training)
-        if not stops and epoch + 1 < self.epochs:
-            self._begin_epoch(epoch + 1)
-        return stops, self._rate()
-
-    def validates(self, number: int) -> bool:
-        """Whether an epoch is followed by a validation."""
-        epoch, every = self.first + number + 1, self.validation_freq
-        return epoch % every == 0 if isinstance(every, int) else epoch in every
-
-    def test(self, batches: int | None, logs: dict[str, float]) -> None:
-        _tell_test(self.callbacks, batches, logs)
-
-    def notice(self, text: str) -> None:
-        notice = json.loads(text)
-        words = {
-            "skipped": "a step was left out, because its loss or a gradient was not finite",
-            "replanned": f"the step was planned anew: {notice.get('why')}",
-            "remarked": str(notice.get("why")),
-        }.get(notice.get("event"))
-        if words is not None:
-            warnings.warn(f"after step {notice.get('step')}: {words}", stacklevel=2)
-
-    def end(self) -> None:
-        """What Keras tells callbacks when a run is over; an epoch that was stopped in its middle ends first."""
-        if self.in_epoch is not None and self.in_epoch[1]:
-            epoch, self.logs = self.in_epoch
-            self.in_epoch = None
-            self.callbacks.on_epoch_end(epoch, self.logs)
-        self.callbacks.on_train_end(self.logs)
-
-
-def _tell_test(callbacks: Any, batches: int | None, logs: dict[str, float]) -> None:
-    """Hands the batches of an evaluation on to Keras's callbacks: none yet, so many, or that it is over."""
-    logs = _gathered(logs)
-    if batches is None:
-        callbacks.on_test_end(logs)
-    elif batches == 0:
-        callbacks.on_test_begin()
-    else:
-        callbacks.on_test_batch_begin(batches - 1)
-        callbacks.on_test_batch_end(batches - 1, logs)
-
-
-def _validated_every(validation_freq: Any) -> int | list[int]:
-    """After which epochs a validation is wanted, as Keras takes it."""
-    if isinstance(validation_freq, (list, tuple, set)):
-        return [int(epoch) for epoch in validation_freq]
-    if isinstance(validation_freq, bool) or not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
-        raise ValueError(f"validation_freq is {validation_freq!r}; a number from 1 on or a list of epochs belongs there")
-    return int(validation_freq)
-
-
 def fit(
     model: Any,
     x: Any = None,
@@ -456,8 +274,8 @@ def fit(
         raise ValueError(f"shuffle is {shuffle!r}; True or False belongs there")
     if class_weight is not None and sample_weight is not None:
         raise ValueError("class_weight and sample_weight cannot both be given")
-    every = _validated_every(validation_freq)
-    listed = _checked(callbacks)
+    every = _callbacks.validated_every(validation_freq)
+    listed = _callbacks.checked(callbacks)
     if validation_split and validation_data is None:
         if _data.is_batches(x) or isinstance(x, _data.Dataset):
             raise ValueError("validation_split is for arrays; give validation_data")
@@ -480,17 +298,17 @@ def fit(
     if validation_steps is not None and validation_data is None:
         raise ValueError("validation_steps is given, and there is no validation_data")
     validation = _validation(bound, validation_data, validation_batch_size or source.batch_size, weighted, validation_steps)
-    verbose = _verbose(verbose)
+    verbose = _callbacks.shown(verbose)
     told_to = keras.callbacks.CallbackList(
         listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
     )
-    told = _Told(model, told_to, epochs, initial_epoch, source, every)
+    told = _callbacks.Told(model, told_to, epochs, initial_epoch, source, every)
     wants = {
-        "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) or _may_stop(callback) for callback in listed),
-        "step_weights": any(_reads_weights(callback) for callback in listed),
+        "steps": verbose != 0 or any(_callbacks.overrides(callback, *_callbacks.STEP_METHODS) or _callbacks.may_stop(callback) for callback in listed),
+        "step_weights": any(_callbacks.reads_weights(callback) for callback in listed),
         "epoch_weights": bool(listed),
         "validates": every != 1,
-        "tests": any(_overrides(callback, *_TEST_METHODS) for callback in listed),
+        "tests": any(_callbacks.overrides(callback, *_callbacks.TEST_METHODS) for callback in listed),
     }
     asked = _asked(
         source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed,
@@ -522,33 +340,6 @@ def fit(
     return history
 
 
-class _ToldOfTest:
-    """Hands the batches of an evaluation on to Keras's callbacks."""
-
-    def __init__(self, callbacks: Any) -> None:
-        self.callbacks = callbacks
-
-    def test(self, batches: int | None, logs: dict[str, float]) -> None:
-        _tell_test(self.callbacks, batches, logs)
-
-
-def _verbose(verbose: str | int) -> int:
-    """How much is shown: nothing, a bar, or a line an epoch."""
-    if verbose not in ("auto", 0, 1, 2):
-        raise ValueError(f"verbose is {verbose!r}; 'auto', 0, 1 or 2 belongs there")
-    return 1 if verbose == "auto" else int(verbose)
-
-
-def _listeners(model: Any, callbacks: Any, verbose: str | int, steps: int | None) -> Any:
-    """Keras's callbacks for an evaluation or a prediction; none where nobody listens."""
-    import keras
-
-    listed, verbose = _checked(callbacks), _verbose(verbose)
-    if not listed and not verbose:
-        return None
-    return keras.callbacks.CallbackList(listed, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=model)
-
-
 def evaluate(
     model: Any,
     x: Any = None,
@@ -576,9 +367,9 @@ def evaluate(
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     _warn(bound, weighted, trained=False)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
-    told_to = _listeners(model, callbacks, verbose, source.steps)
+    told_to = _callbacks.listeners(model, callbacks, verbose, source.steps)
     wants = {"steps": False, "step_weights": False, "epoch_weights": False, "validates": False, "tests": told_to is not None}
-    found = list(_gathered(dict(_native.evaluate(bound.native, asked, source.data, _ToldOfTest(told_to), wants))).items())
+    found = list(_callbacks.gathered(dict(_native.evaluate(bound.native, asked, source.data, _callbacks.ToldOfTest(told_to), wants))).items())
     if return_dict:
         return dict(found)
     values = [value for _, value in found]
@@ -648,7 +439,7 @@ def predict(
 
     bound = _Bound(model, x, trained=False, labels=False, precision=precision)
     source, _ = bound.source(x, None, None, batch_size=batch_size, steps=steps, labels=False, weights=False)
-    told_to = _listeners(model, callbacks, verbose, source.steps)
+    told_to = _callbacks.listeners(model, callbacks, verbose, source.steps)
     rows = _Rows(source, told_to)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=False)
     if told_to is not None:
