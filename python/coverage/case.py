@@ -34,6 +34,8 @@ class Case:
     backend: str = "torch"
     # After so many seconds it counts as hanging.
     longest: int = 300
+    # Samples of a step.
+    batch: int = BATCH
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
@@ -132,22 +134,22 @@ def attempt(case: Case) -> tuple[str, str]:
         theirs, x, y = _made(case)
         ours, _, _ = _made(case)
         ours.set_weights(theirs.get_weights())
-        expected = theirs.predict(x, batch_size=BATCH, verbose=0)
+        expected = theirs.predict(x, batch_size=case.batch, verbose=0)
         # Before anything of ours: what Keras cannot train is nobody's to refuse.
         if case.untrained:
             theirs.optimizer.learning_rate = ours.optimizer.learning_rate = 0.0
         passes = PASSES if case.untrained else 1
-        known = theirs.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=passes).history
+        known = theirs.fit(x, y, batch_size=case.batch, shuffle=False, verbose=0, epochs=passes).history
     except Exception as error:
         return "not applicable", f"Keras itself refuses: {type(error).__name__}: {' '.join(str(error).split())}"
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             if not case.metric:
-                apart = _apart(plimsoll.predict(ours, x, batch_size=BATCH), expected, PREDICTED)
+                apart = _apart(plimsoll.predict(ours, x, batch_size=case.batch), expected, PREDICTED)
                 if apart:
                     return "WRONG", f"predict: {apart}"
-            history = plimsoll.fit(ours, x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=passes).history
+            history = plimsoll.fit(ours, x, y, batch_size=case.batch, shuffle=False, verbose=0, epochs=passes).history
     except Exception as error:
         return _failed(error, case)
     if case.untrained:

@@ -56,20 +56,35 @@ class Wanted:
         return fields
 
 
+def _converted(value: Any, name: str) -> np.ndarray:
+    """What is no array of NumPy as one, where it lies if that can be."""
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError):
+            pass
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise type(error)(f"{name} is a {type(value).__name__} that NumPy cannot read: {error}") from error
+
+
 def as_array(value: Any, name: str) -> tuple[np.ndarray, int]:
     """A plain array in C order, and how many bytes had to be copied for it."""
     array: np.ndarray
+    if value is None:
+        raise ValueError(f"{name} is None; an array belongs there")
+    if isinstance(value, (str, Path)):
+        raise TypeError(f"{name} is the text {str(value)!r}; an array belongs there, or plimsoll.Dataset(path) where it is the path of data")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError(f"{name} is a masked array, and what is masked cannot be left out; fill it first, as with x.filled(0)")
     if isinstance(value, np.ndarray):
         array = value.view(np.ndarray)
-    elif hasattr(value, "__dlpack__"):
-        try:
-            array = np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError):
-            array = np.asarray(value)
     else:
-        array = np.asarray(value)
+        array = _converted(value, name)
     if array.dtype.hasobject or array.dtype.kind in "USMmVc" and array.dtype.name != "bfloat16":
-        raise TypeError(f"{name} has elements of {array.dtype}; numbers belong there")
+        of = "" if isinstance(value, (np.ndarray, list, tuple)) else f" is a {type(value).__name__} and"
+        raise TypeError(f"{name}{of} has elements of {array.dtype}; numbers belong there")
     if array.ndim == 0:
         raise ValueError(f"{name} is a single number; an array with a row for every sample belongs there")
     taken = array
@@ -123,10 +138,11 @@ def _parts(value: Any, names: list[str], what: str) -> list[Any]:
             raise ValueError(f"{what} has {', '.join(map(str, value))}; the model wants {', '.join(names)}")
         return [value[name] for name in names]
     # A list of numbers is an array, as in Keras; a list of arrays is one for each.
-    if isinstance(value, (list, tuple)) and value and all(hasattr(part, "shape") or isinstance(part, (list, tuple)) for part in value):
+    is_array = lambda part: hasattr(part, "shape") and part.shape != ()
+    if isinstance(value, (list, tuple)) and value and all(is_array(part) or isinstance(part, (list, tuple)) for part in value):
         if len(value) == len(names):
             return list(value)
-        if len(names) > 1 or all(hasattr(part, "shape") for part in value):
+        if len(names) > 1 or all(map(is_array, value)):
             raise ValueError(f"{what} is a list of {len(value)} arrays; the model wants {len(names)}: {', '.join(names)}")
     if len(names) != 1:
         raise ValueError(f"{what} is one array; the model wants {len(names)}: {', '.join(names)}")
@@ -145,6 +161,8 @@ def _labels(y: Any, wanted: Wanted) -> list[Any]:
 
 def _class_weights(class_weight: dict[int, float], labels: list[np.ndarray], wanted: Wanted) -> np.ndarray:
     """A weight for each sample, by its class."""
+    if not isinstance(class_weight, dict):
+        raise TypeError(f"class_weight is {class_weight!r}; a dictionary from classes to weights belongs there")
     if len(labels) != 1:
         raise ValueError("class_weight is for models with one output; give sample_weight")
     y = labels[0]
@@ -155,6 +173,10 @@ def _class_weights(class_weight: dict[int, float], labels: list[np.ndarray], wan
         raise ValueError("class_weight is for one class a sample; give sample_weight")
     weights = np.ones(len(classes), np.float32)
     for number, weight in class_weight.items():
+        if not isinstance(number, (int, float, np.number)) or number != int(number):
+            raise ValueError(f"class_weight has the class {number!r}; classes are whole numbers")
+        if not math.isfinite(weight):
+            raise ValueError(f"class_weight[{number}] is {weight}; a finite number belongs there")
         weights[classes == int(number)] = weight
     return weights
 
@@ -191,7 +213,11 @@ def batch_arrays(
             if isinstance(weight, dict) or isinstance(weight, (list, tuple)) and any(hasattr(part, "shape") for part in weight):
                 raise ValueError("sample_weight is one weight a sample, for all outputs; weights for each output by itself are not taken")
             array, more = as_array(weight, "sample_weight")
+            if array.ndim > 2 or array.ndim == 2 and array.shape[1] != 1:
+                raise ValueError(f"sample_weight has shape {array.shape}; it is one weight a sample, weights for parts of samples are not taken")
             array = fitted(array, (), "sample_weight")
+            if not np.isfinite(array).all():
+                raise ValueError(f"sample_weight[{int(np.flatnonzero(~np.isfinite(array))[0])}] is not finite")
             copied += more
         elif class_weight is not None:
             array = _class_weights(class_weight, found, wanted)
@@ -219,8 +245,9 @@ def from_arrays(
     and ``order`` says how samples are shuffled then.
     """
     arrays, copied = batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weights)
-    size = _batch_size(batch_size)
     fields, rows = wanted.fields(labels, weights), len(arrays[0])
+    # A batch is never larger than the data, and need not be planned so.
+    size = min(_batch_size(batch_size), rows)
     count = math.ceil(rows / size)
     if steps is not None and steps > count:
         _ran_out(steps, count)
@@ -237,16 +264,21 @@ def from_arrays(
     return Source(data, size, count, rows, copied)
 
 
-def _batch_size(batch_size: int | None) -> int:
-    if batch_size is None:
-        return 32
+def whole(value: Any, name: str, least: int) -> int:
+    """A number of things, as an argument of this name says it."""
     try:
-        size = operator.index(batch_size)
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"batch_size is {batch_size!r}; a whole number belongs there") from None
-    if size < 1:
-        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
-    return size
+        raise TypeError(f"{name} is {value!r}; a whole number belongs there") from None
+    if number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}")
+    return number
+
+
+def _batch_size(batch_size: int | None) -> int:
+    return 32 if batch_size is None else whole(batch_size, "batch_size", 1)
 
 
 def _rows(arrays: list[np.ndarray], size: int, order: np.random.Generator | None) -> Callable[[], Iterator[list[np.ndarray]]]:
@@ -318,17 +350,59 @@ def split(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 def is_batches(x: Any) -> bool:
     """Whether it gives batches, and is no array."""
-    if x is None or isinstance(x, (np.ndarray, list, tuple, dict, Dataset)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+    if x is None or isinstance(x, (np.ndarray, list, tuple, dict, str, Dataset)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
+        return False
+    # Ragged and sparse ones are arrays too, which are refused as such.
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
         return False
     return hasattr(x, "__next__") or hasattr(x, "__iter__") or hasattr(x, "__getitem__")
 
 
-def passes_of(x: Any) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
-    """What gives the batches of a pass, how many those are, and whether every pass begins anew."""
-    if hasattr(x, "num_batches") and hasattr(x, "on_epoch_end") and hasattr(x, "__getitem__"):
-        # A PyDataset of Keras, without which this works too.
+def _is_numbered(x: Any) -> bool:
+    """Whether it is a PyDataset of Keras, whose batches have numbers."""
+    return hasattr(x, "num_batches") and hasattr(x, "on_epoch_end") and hasattr(x, "__getitem__")
+
+
+def _length(batch: Any) -> int:
+    """How many samples a batch has."""
+    while isinstance(batch, (tuple, list, dict)) and batch:
+        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+    return int(batch.shape[0]) if getattr(batch, "shape", None) else 0
+
+
+def _numbered(x: Any, order: np.random.Generator | None) -> Callable[[], Iterator[Any]]:
+    """The batches of a PyDataset, as Keras does it: with an order, in another one in every pass. A last batch that is smaller than others stays the last,
+    and in the first pass nobody knows yet whether it is."""
+    workers = getattr(x, "workers", 1)
+    if workers > 1 or workers == 1 and getattr(x, "use_multiprocessing", False):
+        warnings.warn(
+            f"this PyDataset asks for {workers} worker{'s' if workers > 1 else ''} of its own; its batches are made one after the other in one thread, "
+            "so that no more of them are held than the plan counts", stacklevel=2,
+        )
+    lengths: dict[int, int] = {}
+
+    def begin() -> Iterator[Any]:
         count = x.num_batches
-        return (lambda: map(x.__getitem__, itertools.count() if count is None else range(count))), count, True
+        if count is None:
+            yield from map(x.__getitem__, itertools.count())
+            return
+        numbers = np.arange(count)
+        if order is not None:
+            is_even = 0 < lengths.get(0, 0) == lengths.get(count - 1)
+            order.shuffle(numbers if is_even else numbers[:-1])
+        for number in numbers.tolist():
+            batch = x[number]
+            if number in (0, count - 1):
+                lengths[number] = _length(batch)
+            yield batch
+
+    return begin
+
+
+def passes_of(x: Any, order: np.random.Generator | None = None) -> tuple[Callable[[], Iterator[Any]], int | None, bool]:
+    """What gives the batches of a pass, how many those are, and whether every pass begins anew. Batches that have numbers can be given in another order."""
+    if _is_numbered(x):
+        return _numbered(x, order), x.num_batches, True
     if hasattr(x, "__next__"):
         return (lambda: x), None, False
     try:
@@ -348,19 +422,24 @@ def _ran_out(steps: int, count: int) -> None:
 
 class Turns:
     """Batches in epochs. Without ``steps``, an epoch is a pass over the data. With them it has so many batches and goes on where the one before
-    ended; where a pass ends in its middle, it ends too, with a warning, and the next one begins anew. So does Keras."""
+    ended; where a pass ends in its middle, it ends too, with a warning, and the next one begins anew. So does Keras. Evaluations (``is_fresh``) all begin with
+    the first batch."""
 
     def __init__(
         self, begin: Callable[[], Iterator[Any]], count: int | None, steps: int | None, is_anew: bool,
-        at_end: Callable[[], None] | None = None,
+        at_begin: Callable[[], None] | None = None, at_end: Callable[[], None] | None = None,
+        is_fresh: bool = False,
     ) -> None:
-        self.begin, self.count, self.steps, self.is_anew, self.at_end = begin, count, steps, is_anew, at_end
+        self.begin, self.count, self.steps, self.is_anew, self.at_begin, self.at_end = begin, count, steps, is_anew, at_begin, at_end
         self.iterator: Iterator[Any] | None = None
         self.ahead: list[Any] = []
         self.seen = 0
+        self.is_fresh = is_fresh
 
     def peek(self) -> Any:
-        """The first batch, which is given again in its turn."""
+        """The first batch, which is given again in its turn: the first epoch has begun."""
+        if self.at_begin is not None:
+            self.at_begin()
         self.iterator = iter(self.begin())
         try:
             self.ahead = [next(self.iterator)]
@@ -388,6 +467,8 @@ class Turns:
 
     def epoch(self) -> Iterator[Any]:
         """The batches of the next epoch."""
+        if self.at_begin is not None and not self.ahead:
+            self.at_begin()
         yield from self._epoch()
         if self.at_end is not None:
             self.at_end()
@@ -403,6 +484,8 @@ class Turns:
                     self.iterator = None
                     return
                 yield batch
+        if self.is_fresh and not self.ahead:
+            self.iterator, self.seen = None, 0
         n = 0
         while n < self.steps:
             if self.count is not None and self.seen >= self.count:
@@ -427,17 +510,19 @@ class Turns:
 
 def from_batches(
     wanted: Wanted, x: Any, *, steps: int | None, labels: bool, class_weight: dict[int, float] | None, weights: bool | None,
-    passes: int,
+    passes: int | None, order: np.random.Generator | None = None,
 ) -> tuple[Source, bool]:
-    """Batches that come one after the other, and whether weights come with them. One batch is held at a time."""
-    begin, count, is_anew = passes_of(x)
+    """Batches that come one after the other, and whether weights come with them. One batch is held at a time. ``passes`` are the epochs of a training; where
+    there are none they are for evaluations."""
+    is_fresh, passes = passes is None, passes or 1
+    begin, count, is_anew = passes_of(x, order)
     if count == math.inf:
         if steps is None:
             raise ValueError("the dataset repeats without end; give steps_per_epoch (steps of an evaluation)")
         count = None
     if not is_anew and steps is None and passes > 1:
         raise ValueError("a generator does not say where an epoch ends; give steps_per_epoch")
-    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_end", None))
+    turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_begin", None), getattr(x, "on_epoch_end", None), is_fresh)
 
     def parts(batch: Any) -> tuple[Any, Any, Any]:
         if isinstance(batch, (tuple, list)) and not (len(wanted.inputs) == len(batch) > 1 and not labels):
@@ -456,6 +541,11 @@ def from_batches(
         x, y, weight = parts(batch)
         return batch_arrays(wanted, x, y, weight, labels=labels, class_weight=class_weight, weights=weighted)[0]
 
-    first = arrays(head)
+    try:
+        first = arrays(head)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"in the first batch: {error}") from error
     data = _native.batches(wanted.fields(labels, weighted), first, lambda: map(arrays, turns.epoch()), passes)
     return Source(data, len(first[0]), steps if steps is not None else count, None, 0, turns.lengths(passes)), weighted

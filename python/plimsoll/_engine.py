@@ -395,7 +395,7 @@ class Trainer:
         if steps is None and (count == math.inf or not is_anew and passes > 1):
             raise ValueError("the data does not say where an epoch ends; give steps_per_epoch")
         count = None if count == math.inf else count
-        turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_end", None))
+        turns = Turns(begin, count, steps, is_anew, getattr(x, "on_epoch_begin", None), getattr(x, "on_epoch_end", None))
 
         def parts(batch: Any) -> list[tuple[str, str, np.ndarray]]:
             if isinstance(batch, (tuple, list)) and len(batch) == 2:

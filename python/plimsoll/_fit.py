@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-import re
+import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plimsoll import _data, _native, _store
+from plimsoll import _callbacks, _data, _native, _store
 from plimsoll._plan import Plan, Report
-from plimsoll._progress import notice_words
 from plimsoll.errors import PlimsollError
 
 __all__ = ["plan", "fit", "evaluate", "predict", "report"]
 
 
 def _memory(memory: str | int | None) -> str | None:
-    return None if memory is None else str(memory)
+    if memory is None:
+        return None
+    if isinstance(memory, str):
+        if memory.strip().startswith("-"):
+            raise ValueError(f"memory is {memory!r}; a limit is more than nothing")
+        return memory
+    try:
+        limit = _data.whole(memory, "memory", 1)
+    except TypeError:
+        raise TypeError(f"memory is {memory!r}; a text as in '2GiB' or a whole number of bytes belongs there") from None
+    return str(limit)
+
+
+def _build(model: Any, x: Any) -> None:
+    """Gives a Sequential model without an Input its weights, by the shape of the data, as Keras does when it first meets it."""
+    import keras
+
+    if not isinstance(model, keras.Sequential) or model.built or not model.layers or x is None:
+        return
+    if _data.is_batches(x) or isinstance(x, _data.Dataset):
+        raise PlimsollError(
+            f"the model {model.name} has no weights yet, and what comes in batches or files does not say their shape; give it an Input, or call build()"
+        )
+    model.build((None, *_data.as_array(_data._parts(x, ["x"], "x")[0], "x")[0].shape[1:]))
 
 
 def _shapes(model: Any) -> list[tuple[int | None, ...]]:
@@ -33,6 +55,12 @@ class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
     def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
+        if precision is not None and not isinstance(precision, str):
+            raise TypeError(f"precision is {precision!r}; a text as in 'f32' belongs there")
+        _build(model, x)
+        _store.check(model)
+        if labels and not getattr(model, "compiled", False):
+            raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
         shapes = _shapes(model)
         lengths = self._lengths(model, shapes, x) if any(None in shape for shape in shapes) else None
         self.model = model
@@ -55,14 +83,16 @@ class _Bound:
         order: np.random.Generator | None = None,
     ) -> tuple[_data.Source, bool]:
         """The data, and whether weights come with its samples. ``passes`` are the epochs of a training; others have one."""
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps is {steps}; it must be at least 1")
+        if steps is not None:
+            steps = _data.whole(steps, "steps", 1)
+        if x is None:
+            raise ValueError("there is no data; give x")
         if _data.is_batches(x):
             for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
                 if value is not None:
                     raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
             return _data.from_batches(
-                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes or 1
+                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes, order=order
             )
         if isinstance(x, _data.Dataset):
             for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
@@ -83,6 +113,9 @@ def _asked(
     source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
     shuffle: bool = False, seed: int = 0, exact: str = "reassociated", validation: _data.Source | None = None,
 ) -> dict[str, Any]:
+    for name, word in (("device", device), ("exact", exact)):
+        if not isinstance(word, str):
+            raise TypeError(f"{name} is {word!r}; a text belongs there")
     return {
         "exact": exact,
         "validation_batch_size": None if validation is None else validation.batch_size,
@@ -117,7 +150,7 @@ def plan(
 
     Args:
         model: a compiled Sequential or Functional model.
-        x, y: the data, if its shapes are not all in the model.
+        x, y: the data, if its shapes are not all in the model. A generator loses its first batch.
         batch_size: samples of a step; 32 without a word.
         memory: the memory limit, as in ``"2GiB"``, or in bytes. It counts what is taken beside what Python, NumPy, Keras and your
             arrays hold already (``Plan.python``). Without one, the plan says what the fastest step takes.
@@ -131,7 +164,10 @@ def plan(
     """
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
     if x is None:
-        size = 32 if batch_size is None else batch_size
+        for name, value in (("y", y), ("sample_weight", sample_weight), ("validation_data", validation_data)):
+            if value is not None:
+                raise ValueError(f"{name} is given without x")
+        size = _data._batch_size(batch_size)
         asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
         return Plan(_native.plan(bound.native, asked))
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
@@ -163,177 +199,18 @@ def _validation(
         return None
     parts = _parts_of(validation_data)
     x, y, weight = (validation_data, None, None) if parts is None else parts
+    if parts is None and not _data.is_batches(x) and not isinstance(x, _data.Dataset):
+        raise ValueError(f"validation_data is a {type(x).__name__}; (x, y), (x, y, sample_weight) or what gives batches belongs there")
     if _data.is_batches(x):
         batch_size = None
-    # Where training samples bring weights and these do not, each counts once.
-    return bound.source(x, y, weight, batch_size=batch_size, steps=steps, labels=True, weights=weighted)[0]
-
-
-def _overrides(callback: Any, *names: str) -> bool:
-    """Whether a callback has a method of its own."""
-    import keras
-
-    for name in names:
-        method, base = getattr(callback, name, None), getattr(keras.callbacks.Callback, name, None)
-        if method is not None and getattr(method, "__func__", method) is not base:
-            return True
-    return False
-
-
-_TEST_METHODS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-_STEP_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-
-
-def _reads_weights(callback: Any) -> bool:
-    """Whether a callback may look at the weights after a step: only those that are known not to do not."""
-    import keras
-
-    known = keras.callbacks
-    if isinstance(callback, known.ModelCheckpoint):
-        return callback.save_freq != "epoch"
-    logs_only = tuple(
-        getattr(known, name)
-        for name in (
-            "ProgbarLogger", "History", "TerminateOnNaN", "CSVLogger", "EarlyStopping", "LearningRateScheduler",
-            "ReduceLROnPlateau", "RemoteMonitor", "TensorBoard",
-        )
-        if hasattr(known, name)
-    )
-    if isinstance(callback, logs_only) and type(callback).__module__.startswith("keras."):
-        return False
-    return _overrides(callback, *_STEP_METHODS)
-
-
-def _checked(callbacks: Any) -> list[Any]:
-    """The callbacks, none of which wants what is not done here."""
-    import keras
-
-    listed = list(callbacks) if isinstance(callbacks, (list, tuple)) else [] if callbacks is None else [callbacks]
-    for callback in listed:
-        for name, instead in (("BackupAndRestore", "give fit a folder with checkpoints="), ("SwapEMAWeights", "leave it out")):
-            if hasattr(keras.callbacks, name) and isinstance(callback, getattr(keras.callbacks, name)):
-                raise ValueError(f"the callback {name} is not supported; {instead}")
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks has {type(callback).__name__}, which is no keras.callbacks.Callback")
-    return listed
-
-
-_ONE_OF_SEVERAL = re.compile(r"(.+)\[(\d+)\]")
-
-
-def _gathered(logs: dict[str, Any]) -> dict[str, Any]:
-    """Logs with the numbers of a metric that has several as one array, as Keras has it."""
-    found: dict[str, Any] = {}
-    for name, value in logs.items():
-        one = _ONE_OF_SEVERAL.fullmatch(name)
-        if one is None:
-            found[name] = value
-        else:
-            found.setdefault(one[1], []).append(value)
-    return {name: np.asarray(value, np.float32) if isinstance(value, list) else value for name, value in found.items()}
-
-
-class _Told:
-    """Hands what happens in a run on to Keras's callbacks."""
-
-    def __init__(
-        self, model: Any, callbacks: Any, epochs: int, initial_epoch: int, source: _data.Source, validation_freq: int | list[int]
-    ) -> None:
-        self.model, self.callbacks, self.epochs, self.first = model, callbacks, epochs, initial_epoch
-        self.source, self.validation_freq = source, validation_freq
-        self.plan: Plan | None = None
-        self.logs: dict[str, float] = {}
-        self.samples_s: list[float] = []
-        self.in_epoch: tuple[int, dict[str, float]] | None = None
-
-    def begin(self, parts: dict[str, Any]) -> None:
-        self.plan = Plan(parts)
-        self.model.stop_training = False
-        self.callbacks.on_train_begin()
-        self._begin_epoch(self.first)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self.in_epoch = (epoch, {})
-        self.callbacks.on_epoch_begin(epoch)
-        self.callbacks.on_train_batch_begin(0)
-
-    def _rate(self) -> float | None:
-        """The learning rate as it stands; none where a schedule sets it."""
-        import keras
-
-        if getattr(self.model.optimizer, "_inner_optimizers", None):
-            return None
-        rate = self.model.optimizer._learning_rate
-        inner = getattr(self.model.optimizer, "inner_optimizer", None)
-        rate = inner._learning_rate if inner is not None else rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or callable(rate) and not hasattr(rate, "assign"):
-            return None
-        return float(keras.ops.convert_to_numpy(rate))
-
-    def step(self, number: int, logs: dict[str, float]) -> tuple[bool, float | None]:
-        logs = _gathered(logs)
-        if self.in_epoch is not None:
-            self.in_epoch = (self.in_epoch[0], logs)
-        self.callbacks.on_train_batch_end(number, logs)
-        stops = bool(self.model.stop_training)
-        steps = self.source.steps
-        if self.source.lengths is not None and self.in_epoch is not None:
-            steps = self.source.lengths[self.in_epoch[0] - self.first]
-        if not stops and (steps is None or number + 1 < steps):
-            self.callbacks.on_train_batch_begin(number + 1)
-        return stops, self._rate()
-
-    def epoch(self, number: int, logs: dict[str, float], samples_s: float) -> tuple[bool, float | None]:
-        epoch, logs = self.first + number, _gathered(logs)
-        self.samples_s.append(samples_s)
-        self.in_epoch, self.logs = None, logs
-        self.callbacks.on_epoch_end(epoch, logs)
-        stops = bool(self.model.stop_training)
-        if not stops and epoch + 1 < self.epochs:
-            self._begin_epoch(epoch + 1)
-        return stops, self._rate()
-
-    def validates(self, number: int) -> bool:
-        """Whether an epoch is followed by a validation."""
-        epoch, every = self.first + number + 1, self.validation_freq
-        return epoch % every == 0 if isinstance(every, int) else epoch in every
-
-    def test(self, batches: int | None, logs: dict[str, float]) -> None:
-        _tell_test(self.callbacks, batches, logs)
-
-    def notice(self, text: str) -> None:
-        words = notice_words(text)
-        if words is not None:
-            warnings.warn(words, stacklevel=2)
-
-    def end(self) -> None:
-        """What Keras tells callbacks when a run is over; an epoch that was stopped in its middle ends first."""
-        if self.in_epoch is not None and self.in_epoch[1]:
-            epoch, self.logs = self.in_epoch
-            self.in_epoch = None
-            self.callbacks.on_epoch_end(epoch, self.logs)
-        self.callbacks.on_train_end(self.logs)
-
-
-def _tell_test(callbacks: Any, batches: int | None, logs: dict[str, float]) -> None:
-    """Hands the batches of an evaluation on to Keras's callbacks: none yet, so many, or that it is over."""
-    logs = _gathered(logs)
-    if batches is None:
-        callbacks.on_test_end(logs)
-    elif batches == 0:
-        callbacks.on_test_begin()
-    else:
-        callbacks.on_test_batch_begin(batches - 1)
-        callbacks.on_test_batch_end(batches - 1, logs)
-
-
-def _validated_every(validation_freq: Any) -> int | list[int]:
-    """After which epochs a validation is wanted, as Keras takes it."""
-    if isinstance(validation_freq, (list, tuple, set)):
-        return [int(epoch) for epoch in validation_freq]
-    if not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
-        raise ValueError(f"validation_freq is {validation_freq!r}; a number from 1 on or a list of epochs belongs there")
-    return int(validation_freq)
+    try:
+        # Where training samples bring weights and these do not, each counts once.
+        return bound.source(x, y, weight, batch_size=batch_size, steps=steps, labels=True, weights=weighted)[0]
+    except (TypeError, ValueError) as error:
+        # What data of the user's own raises stays as it is.
+        if parts is None or type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"validation_data: {error}") from error
 
 
 def fit(
@@ -377,7 +254,8 @@ def fit(
         seed: where shuffling and dropout start; without one, NumPy's global state says it.
         checkpoints: a folder for checkpoints of the engine, one after every epoch.
 
-    All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays; what comes in batches keeps its order.
+    All others mean what they mean in ``keras.Model.fit``. Shuffling is of whole arrays and files, and of the batches of a ``PyDataset``; what comes
+    in other batches keeps its order.
 
     Returns:
         Keras's ``History``, with the plan of the run as ``history.plan`` and the samples a second of every epoch as ``history.samples_s``.
@@ -387,28 +265,29 @@ def fit(
     """
     import keras
 
-    if not 0.0 <= validation_split < 1.0:
-        raise ValueError(f"validation_split is {validation_split}; it must be at least 0 and below 1")
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch is {steps_per_epoch}; it must be at least 1")
-    if initial_epoch >= epochs:
-        raise ValueError(f"initial_epoch is {initial_epoch} and epochs is {epochs}; there is no epoch to train")
+    if not isinstance(validation_split, (int, float, np.number)) or not 0.0 <= validation_split < 1.0:
+        raise ValueError(f"validation_split is {validation_split!r}; it must be at least 0 and below 1")
+    if steps_per_epoch is not None:
+        steps_per_epoch = _data.whole(steps_per_epoch, "steps_per_epoch", 1)
+    epochs, initial_epoch = _data.whole(epochs, "epochs", 0), _data.whole(initial_epoch, "initial_epoch", 0)
+    if shuffle not in (True, False):
+        raise ValueError(f"shuffle is {shuffle!r}; True or False belongs there")
     if class_weight is not None and sample_weight is not None:
         raise ValueError("class_weight and sample_weight cannot both be given")
-    every = _validated_every(validation_freq)
-    listed = _checked(callbacks)
+    every = _callbacks.validated_every(validation_freq)
+    listed = _callbacks.checked(callbacks)
     if validation_split and validation_data is None:
         if _data.is_batches(x) or isinstance(x, _data.Dataset):
             raise ValueError("validation_split is for arrays; give validation_data")
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
     bound = _Bound(model, x, trained=True, labels=True, precision=precision)
-    seed = int(np.random.randint(2**31)) if seed is None else int(seed)
+    seed = int(np.random.randint(2**31)) if seed is None else _data.whole(seed, "seed", 0)
     parts = _parts_of(validation_data)
     # Where samples for validation bring weights, those of the training count once each.
     is_weighed = parts is not None and parts[2] is not None
     source, weighted = bound.source(
         x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, labels=True, class_weight=class_weight,
-        weights=True if is_weighed and not _data.is_batches(x) else None, passes=epochs - initial_epoch,
+        weights=True if is_weighed and not _data.is_batches(x) else None, passes=max(epochs - initial_epoch, 1),
         order=np.random.default_rng(seed) if shuffle else None,
     )
     _warn(bound, weighted, trained=True)
@@ -419,53 +298,46 @@ def fit(
     if validation_steps is not None and validation_data is None:
         raise ValueError("validation_steps is given, and there is no validation_data")
     validation = _validation(bound, validation_data, validation_batch_size or source.batch_size, weighted, validation_steps)
-    verbose = 1 if verbose == "auto" else int(verbose)
+    verbose = _callbacks.shown(verbose)
     told_to = keras.callbacks.CallbackList(
         listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
     )
-    told = _Told(model, told_to, epochs, initial_epoch, source, every)
+    told = _callbacks.Told(model, told_to, epochs, initial_epoch, source, every)
     wants = {
-        "steps": verbose != 0 or any(_overrides(callback, *_STEP_METHODS) for callback in listed),
-        "step_weights": any(_reads_weights(callback) for callback in listed),
+        "steps": verbose != 0 or any(_callbacks.overrides(callback, *_callbacks.STEP_METHODS) or _callbacks.may_stop(callback) for callback in listed),
+        "step_weights": any(_callbacks.reads_weights(callback) for callback in listed),
         "epoch_weights": bool(listed),
         "validates": every != 1,
-        "tests": any(_overrides(callback, *_TEST_METHODS) for callback in listed),
+        "tests": any(_callbacks.overrides(callback, *_callbacks.TEST_METHODS) for callback in listed),
     }
     asked = _asked(
         source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, shuffle=bool(shuffle), seed=seed,
         exact=exact, validation=validation,
     )
-    _native.fit(
-        bound.native, asked, source.data, epochs - initial_epoch, told, wants,
-        validation.data if validation else None, None if checkpoints is None else str(checkpoints),
-    )
+    held_back = validation.data if validation else None
+    if initial_epoch < epochs:
+        folder = None if checkpoints is None else os.fspath(checkpoints)
+        _native.fit(bound.native, asked, source.data, epochs - initial_epoch, told, wants, held_back, folder)
+    else:
+        # Nothing is left to train, which Keras takes without a word.
+        told.plan = Plan(_native.plan(bound.native, asked, source.data, held_back))
+        told_to.on_train_begin()
     # Where the optimizer keeps averages of the weights, Keras puts them in the weights' place when a run is over.
-    if hasattr(model.optimizer, "finalize_variable_values"):
+    if initial_epoch < epochs and hasattr(model.optimizer, "finalize_variable_values"):
         model.optimizer.finalize_variable_values(model.trainable_variables)
+    stopped_in = told.in_epoch
+    if stopped_in is not None and stopped_in[1] and validation is not None and told.validates(stopped_in[0] - initial_epoch):
+        # An epoch that was stopped in its middle is validated too.
+        vx, vy, weight = (validation_data, None, None) if parts is None else parts
+        size = None if _data.is_batches(vx) else validation.batch_size
+        found = evaluate(
+            model, vx, vy, size, 0, weight, validation_steps, return_dict=True, memory=memory, device=device, precision=precision,
+        )
+        stopped_in[1].update({f"val_{name}": value for name, value in found.items()})
     told.end()
     history = model.history
     history.plan, history.samples_s = told.plan, told.samples_s
     return history
-
-
-class _ToldOfTest:
-    """Hands the batches of an evaluation on to Keras's callbacks."""
-
-    def __init__(self, callbacks: Any) -> None:
-        self.callbacks = callbacks
-
-    def test(self, batches: int | None, logs: dict[str, float]) -> None:
-        _tell_test(self.callbacks, batches, logs)
-
-
-def _listeners(model: Any, callbacks: Any, verbose: str | int, steps: int | None) -> Any:
-    """Keras's callbacks for an evaluation or a prediction; none where nobody listens."""
-    import keras
-
-    listed, verbose = _checked(callbacks), 1 if verbose == "auto" else int(verbose)
-    if not listed and not verbose:
-        return None
-    return keras.callbacks.CallbackList(listed, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=steps, model=model)
 
 
 def evaluate(
@@ -495,9 +367,9 @@ def evaluate(
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     _warn(bound, weighted, trained=False)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)
-    told_to = _listeners(model, callbacks, verbose, source.steps)
+    told_to = _callbacks.listeners(model, callbacks, verbose, source.steps)
     wants = {"steps": False, "step_weights": False, "epoch_weights": False, "validates": False, "tests": told_to is not None}
-    found = list(_gathered(dict(_native.evaluate(bound.native, asked, source.data, _ToldOfTest(told_to), wants))).items())
+    found = list(_callbacks.gathered(dict(_native.evaluate(bound.native, asked, source.data, _callbacks.ToldOfTest(told_to), wants))).items())
     if return_dict:
         return dict(found)
     values = [value for _, value in found]
@@ -567,7 +439,7 @@ def predict(
 
     bound = _Bound(model, x, trained=False, labels=False, precision=precision)
     source, _ = bound.source(x, None, None, batch_size=batch_size, steps=steps, labels=False, weights=False)
-    told_to = _listeners(model, callbacks, verbose, source.steps)
+    told_to = _callbacks.listeners(model, callbacks, verbose, source.steps)
     rows = _Rows(source, told_to)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=False)
     if told_to is not None:

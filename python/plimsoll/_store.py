@@ -208,8 +208,13 @@ def _build_activations(model: Any) -> None:
         last.build(shape)
 
 
-def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
-    """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
+def check(model: Any) -> None:
+    """Refuses what is no model of Keras, or one that cannot be read.
+
+    Raises:
+        TypeError: it is something else.
+        PlimsollError: it computes by methods of its own, which are not in its configuration, or has no weights yet.
+    """
     import keras
 
     if not isinstance(model, keras.Model):
@@ -220,10 +225,17 @@ def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, pre
             raise PlimsollError(f"the class {of.__name__} of the model {model.name} has its own {method}, which is not followed here")
     if not model.built:
         raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
+
+
+def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
+    """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
+    import keras
+
+    check(model)
     _build_activations(model)
     if trained:
         if getattr(model, "optimizer", None) is None:
-            raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
+            raise PlimsollError(f"the model {model.name} was compiled without an optimizer; call model.compile() with one first")
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     store = Store(model, optimizer=trained)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -111,3 +112,22 @@ def test_a_configuration_that_is_none_is_an_error_and_no_abort():
         _native.LiveModel("m", "{}", "3.0.0", [], Nothing())
     with pytest.raises(plimsoll.PlimsollError):
         _native.LiveModel("m", "not json", "3.0.0", [], Nothing())
+
+
+def test_another_interpreter_of_the_process_is_right_or_refused_and_the_first_goes_on():
+    code = """
+        import numpy, plimsoll
+        try:
+            import _xxsubinterpreters as interpreters
+        except ImportError:
+            import _interpreters as interpreters
+        failed = None
+        try:
+            failed = interpreters.run_string(interpreters.create(), "import plimsoll; assert (plimsoll.Tensor([1.0, 2.0]) * 2).numpy().tolist() == [2.0, 4.0]")
+        except RuntimeError as error:
+            failed = error
+        # NumPy says of itself that it is in one interpreter at a time.
+        assert failed is None or "ImportError" in str(failed), failed
+        assert (plimsoll.Tensor([1.0, 2.0]) * 2).numpy().tolist() == [2.0, 4.0]
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
