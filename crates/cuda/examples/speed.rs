@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let t = |shape: &[usize]| Type::new(dtype, shape);
         let wide = |shape: &[usize]| Type::new(dtype.accumulator(), shape);
         let frame = ConvFrame { stride: [1, 1], pad: [(1, 1); 2], dilation: [1, 1], groups: 1 };
-        let attention = Attention { causal: true, mask: false, scale: Scalar(0.125) };
+        let attention = Attention::new(true, 0.125);
         let (q, o) = (t(&[8, 1024, 12, 64]), t(&[8, 1024, 12, 64]));
         let (x, y, w) = (t(&[64, 56, 56, 64]), t(&[64, 56, 56, 64]), t(&[3, 3, 64, 64]));
         let lse = wide(&[8, 12, 1024]);

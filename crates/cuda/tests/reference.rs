@@ -54,29 +54,57 @@ fn attention(causal: bool, sizes: [usize; 7], dtype: DType) -> (Attention, Vec<(
     let [batch, tq, tk, heads, kv_heads, d, dv] = sizes;
     let of = |shape: [usize; 4]| (Type::new(dtype, shape), Domain::Normal);
     let inputs = vec![of([batch, tq, heads, d]), of([batch, tk, kv_heads, d]), of([batch, tk, kv_heads, dv])];
-    (Attention { causal, mask: false, scale: Scalar(1.0 / (d as f64).sqrt()) }, inputs)
+    (Attention::new(causal, 1.0 / (d as f64).sqrt()), inputs)
 }
 
 /// Attention over heads that tensor cores take: one tile and several, keys before the queries, shared keys, other widths.
 fn attention_on_tensor_cores(cuda: &Cuda) {
     let mut dice = Dice::new(5);
-    for (causal, sizes) in [
-        (true, [2, 150, 150, 2, 2, 64, 64]),
-        (false, [1, 70, 33, 4, 2, 16, 32]),
-        (true, [1, 20, 90, 2, 1, 32, 16]),
-        (true, [1, 90, 20, 1, 1, 48, 48]),
-        (true, [1, 80, 80, 1, 1, 128, 128]),
-    ] {
+    let plain = |op: Attention| op;
+    let packed = |op: Attention| Attention { documents: true, ..op };
+    let narrow = |op: Attention| Attention { window: Some(40), ..op };
+    let capped = |op: Attention| Attention { cap: Some(Scalar(1.5)), ..op };
+    type Change = fn(Attention) -> Attention;
+    let cases: [(bool, [usize; 7], Change); 10] = [
+        (true, [2, 150, 150, 2, 2, 64, 64], plain),
+        (false, [1, 70, 33, 4, 2, 16, 32], plain),
+        (true, [1, 20, 90, 2, 1, 32, 16], plain),
+        (true, [1, 90, 20, 1, 1, 48, 48], plain),
+        (true, [1, 80, 80, 1, 1, 128, 128], plain),
+        (true, [2, 200, 200, 2, 1, 64, 64], packed),
+        (true, [1, 200, 200, 1, 1, 32, 32], narrow),
+        (true, [1, 70, 150, 2, 1, 128, 128], |op| Attention { documents: true, window: Some(40), ..op }),
+        (false, [1, 70, 80, 2, 2, 16, 16], capped),
+        (true, [1, 130, 130, 1, 1, 64, 64], |op| Attention {
+            documents: true,
+            window: Some(70),
+            cap: Some(Scalar(2.0)),
+            ..op
+        }),
+    ];
+    for (causal, sizes, change) in cases {
         for dtype in [DType::BF16, DType::F16] {
             let (op, mut inputs) = attention(causal, sizes, dtype);
-            check(cuda, &Example::new(op, inputs.clone()), &mut dice, dtype);
-            let [batch, tq, _, heads, _, _, dv] = sizes;
+            let op = change(op);
+            let [batch, tq, tk, heads, _, _, dv] = sizes;
+            inputs.extend(op.documents.then(|| (Type::new(DType::I32, [batch, tq]), Domain::Index(tk))));
+            // Texts of 37 tokens in one row, of 61 in the next; so that whole blocks of keys are hidden.
+            let check = |example: Example, dice: &mut Dice| {
+                let mut values = example.fill(dice);
+                if let Some(at) = op.starts_at() {
+                    let text = |row: usize| 37 + 24 * (row % 2);
+                    let start = |e: usize| (e % tq + tk - tq) / text(e / tq) * text(e / tq);
+                    values[at].data = (0..batch * tq).map(|e| start(e) as f64).collect();
+                }
+                check_filled(cuda, &example, &values, dtype);
+            };
+            check(Example::new(op, inputs.clone()), &mut dice);
             let of = (Type::new(dtype, [batch, tq, heads, dv]), Domain::Normal);
             let lse = (Type::new(DType::F32, [batch, heads, tq]), Domain::Positive);
             inputs.extend([of.clone(), lse, of]);
             // As among the op's own examples: the log-sums are not those of the scores, so scores are flat.
             let op = Attention { scale: Scalar(0.25 * op.scale.0), ..op };
-            check(cuda, &Example::new(AttentionGrad(op), inputs), &mut dice, dtype);
+            check(Example::new(AttentionGrad(op), inputs), &mut dice);
         }
     }
 }

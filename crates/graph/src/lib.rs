@@ -39,7 +39,7 @@ pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
 pub use methods::TensorOps;
 pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::custom;
-pub use ops::{AttentionOps, GradientOps, RandomOps, RecurrentOps};
+pub use ops::{AttentionArgs, AttentionOps, GradientOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
     CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, GatherOps, GridSampleOps, IndexPutOps,

@@ -27,6 +27,14 @@ pub struct Packed {
     pub truncated: u64,
     /// Samples that could not be read and were passed over.
     pub skipped: u64,
+    /// Rows in which several texts stand. Where there is none, positions say nothing that places do not.
+    #[serde(default = "unknown")]
+    pub shared: u64,
+}
+
+/// What is said of rows that were written before anybody counted.
+fn unknown() -> u64 {
+    u64::MAX
 }
 
 /// The files of rows, in the order of a sample's fields.
@@ -40,6 +48,8 @@ pub struct Rows {
     positions: Vec<i32>,
     next: Vec<i32>,
     weights: Vec<f32>,
+    /// Texts in the row at hand.
+    texts: usize,
     packed: Packed,
 }
 
@@ -64,7 +74,7 @@ impl Rows {
             files.push((path, file));
         }
         let (tokens, positions, next, weights) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Rows { length, files, tokens, positions, next, weights, packed: Packed::default() })
+        Ok(Rows { length, files, tokens, positions, next, weights, texts: 0, packed: Packed::default() })
     }
 
     /// The files of a folder's rows, by field.
@@ -102,6 +112,7 @@ impl Rows {
                 self.packed.learnt += u64::from(counts);
             }
             self.packed.filled += n as u64;
+            self.texts += usize::from(n > 0);
             done += n;
             if self.tokens.len() == self.length {
                 self.end_row()?;
@@ -125,7 +136,9 @@ impl Rows {
                 file.write_all(&bytes).map_err(Error::io(path))?;
             }
             self.packed.rows += 1;
+            self.packed.shared += u64::from(self.texts > 1);
         }
+        self.texts = 0;
         self.tokens.clear();
         self.positions.clear();
         self.next.clear();
@@ -177,6 +190,7 @@ mod tests {
         rows.add(&sample(&[21, 22, 23, 24, 25, 26, 27], 6, false)).unwrap();
         let packed = rows.finish().unwrap();
         assert_eq!((packed.rows, packed.samples, packed.truncated), (3, 3, 1));
+        assert_eq!(packed.shared, 0, "a rest of a text and no other stand in the second row");
         assert_eq!(numbers(&folder, "tokens"), [1, 2, 3, 4, 5, 6, 0, 0, 11, 12, 13, 0]);
         assert_eq!(numbers(&folder, "positions"), [0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 2, 0]);
         assert_eq!(numbers(&folder, "next"), [2, 3, 4, 5, 6, 7, 0, 0, 12, 13, 14, 0]);

@@ -7,11 +7,12 @@
 #define SHARE (THREADS / ROWS)
 #define OWN(n) (((n) + SHARE - 1) / SHARE)
 
-// Keys that query i sees.
-DEV i64 visible(const P &p, i64 i) {
-    if (!p.causal) return p.tk;
-    i64 n = i + 1 + p.tk - p.tq;
-    return n < 0 ? 0 : n < p.tk ? n : p.tk;
+DEV bool sees(const P &p, i64 b, i64 i, i64 j) {
+    if (i >= p.tq || j >= visible(p, (int)i)) return false;
+#if EARLY
+    if (j < first_seen(p, b, (int)i)) return false;
+#endif
+    return true;
 }
 // ROWS rows of a sequence [batch, length, heads, WIDTH] into shared memory, rows beyond the end as zeros.
 template <int WIDTH> DEV void rows_in(A *to, const T *x, i64 b, i64 start, i64 length, i64 heads, i64 h) {
@@ -26,8 +27,15 @@ template <int WIDTH> DEV A dot(const A *x, const A *y) {
     for (int c = 0; c < WIDTH; c++) s += x[c] * y[c];
     return s;
 }
-DEV A score(const P &p, const A *q, const A *k, i64 b, i64 h, i64 i, i64 j) {
+// A score and, where there is a cap, its derivative by scale · q·k.
+DEV A score(const P &p, const A *q, const A *k, i64 b, i64 h, i64 i, i64 j, A &slope) {
     A s = (A)p.scale * dot<D>(q, k);
+    slope = (A)1;
+#if CAPPED
+    A t = m_tanh(s / (A)p.cap);
+    s = (A)p.cap * t;
+    slope = (A)1 - t * t;
+#endif
     if (p.mask) s += (A)widen(p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_query + j]);
     return s;
 }
@@ -45,17 +53,18 @@ KERNEL(forward, P) {
     }
     A sum[OWN(DV)];
     for (int c = 0; c < OWN(DV); c++) sum[c] = (A)0;
-    i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, last);
-    for (i64 j0 = 0; j0 < seen; j0 += ROWS) {
+    i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, (int)last);
+    for (i64 j0 = (i64)first_block(p, b, (int)i0, ROWS, ROWS) * ROWS; j0 < seen; j0 += ROWS) {
         __syncthreads();
         rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
         rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
         __syncthreads();
         for (int e = t; e < ROWS * ROWS; e += THREADS) {
             int r = e / ROWS, j = e % ROWS;
-            bool sees = i0 + r < p.tq && j0 + j < visible(p, i0 + r);
-            s[r * (ROWS + 1) + j] =
-                sees ? score(p, q + r * (D + 1), k + j * (D + 1), b, h, i0 + r, j0 + j) : Limit<A>::lowest();
+            A slope;
+            s[r * (ROWS + 1) + j] = sees(p, b, i0 + r, j0 + j)
+                                        ? score(p, q + r * (D + 1), k + j * (D + 1), b, h, i0 + r, j0 + j, slope)
+                                        : Limit<A>::lowest();
         }
         __syncthreads();
         if (t < ROWS) {
@@ -105,11 +114,11 @@ KERNEL(deltas, P) {
 // The probability of a pair and, times the scale, the gradient of its score.
 DEV void pair(const P &p, const A *q, const A *k, const A *v, const A *g, i64 b, i64 h, i64 i, i64 j, A &prob, A &ds) {
     prob = ds = (A)0;
-    if (i >= p.tq || j >= visible(p, i)) return;
-    A lse = p.lse[(b * p.heads + h) * p.tq + i];
+    if (!sees(p, b, i, j)) return;
+    A lse = p.lse[(b * p.heads + h) * p.tq + i], slope;
     if (lse == Limit<A>::lowest()) return;
-    prob = m_exp(score(p, q, k, b, h, i, j) - lse);
-    ds = prob * (dot<DV>(g, v) - p.sums[(b * p.heads + h) * p.tq + i]) * (A)p.scale;
+    prob = m_exp(score(p, q, k, b, h, i, j, slope) - lse);
+    ds = prob * (dot<DV>(g, v) - p.sums[(b * p.heads + h) * p.tq + i]) * slope * (A)p.scale;
 }
 KERNEL(grad_queries, P) {
     DYNAMIC_SHARED(A, shared);
@@ -120,8 +129,8 @@ KERNEL(grad_queries, P) {
     rows_in<DV>(g, p.d_o, b, i0, p.tq, p.heads, h);
     A sum[OWN(D)];
     for (int c = 0; c < OWN(D); c++) sum[c] = (A)0;
-    i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, last);
-    for (i64 j0 = 0; j0 < seen; j0 += ROWS) {
+    i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, (int)last);
+    for (i64 j0 = (i64)first_block(p, b, (int)i0, ROWS, ROWS) * ROWS; j0 < seen; j0 += ROWS) {
         __syncthreads();
         rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
         rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
@@ -157,10 +166,11 @@ KERNEL(grad_keys, P) {
     A dk[OWN(D)], dv[OWN(DV)];
     for (int c = 0; c < OWN(D); c++) dk[c] = (A)0;
     for (int c = 0; c < OWN(DV); c++) dv[c] = (A)0;
+    i64 end = behind_last(p, b, 0, (int)j0 + ROWS);
     for (i64 h = hk * group; h < (hk + 1) * group; h++)
-        for (i64 i0 = 0; i0 < p.tq; i0 += ROWS) {
+        for (i64 i0 = 0; i0 < end; i0 += ROWS) {
             i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1;
-            if (visible(p, last) <= j0) continue;
+            if (visible(p, (int)last) <= j0) continue;
             __syncthreads();
             rows_in<D>(q, p.q, b, i0, p.tq, p.heads, h);
             rows_in<DV>(g, p.d_o, b, i0, p.tq, p.heads, h);

@@ -1,7 +1,7 @@
 //! Scaled-dot-product attention, forward and backward, by tiles: no matrix of scores is stored.
 //!
-//! 16-bit heads run on tensor cores, by cuDNN where it is faster or by `flash.cu`, which all gradients do; other types, masks and
-//! odd sizes run on plain arithmetic (`attention.cu`).
+//! 16-bit heads run on tensor cores, by cuDNN where it is faster or by `flash.cu`, which all gradients do, and documents, windows and caps;
+//! other types, masks and odd sizes run on plain arithmetic (`attention.cu`). Blocks of keys that no query of a block sees are passed over.
 
 use std::ptr::null_mut;
 
@@ -31,6 +31,7 @@ enum Which {
 
 /// The sizes of a call and how it is cut into tiles.
 struct Tiles {
+    op: Attention,
     dims: AttentionDims,
     /// Rows of a tile of plain arithmetic; none on tensor cores.
     rows: Option<usize>,
@@ -49,10 +50,10 @@ impl Tiles {
             && dims.tq.max(dims.tk) < 1 << 24
             && cuda.has_tensor_cores();
         if flash {
-            return Ok(Tiles { dims, rows: None });
+            return Ok(Tiles { op: *op, dims, rows: None });
         }
         let bytes = types[0].dtype.accumulator().bytes();
-        let tiles = [32, 16, 8].map(|rows| Tiles { dims, rows: Some(rows) });
+        let tiles = [32, 16, 8].map(|rows| Tiles { op: *op, dims, rows: Some(rows) });
         let fits = |tiles: &Tiles| bytes * tiles.numbers(Which::Forward) <= cuda.shared_limit();
         tiles.into_iter().find(fits).ok_or_else(|| {
             refused(format!("heads of {} and {} features do not fit into shared memory", dims.d, dims.dv))
@@ -80,8 +81,11 @@ impl Tiles {
         match which {
             Which::Forward => self.block(which) * d + 2 * FLASH_ROWS * (d + dv),
             Which::GradQueries => 3 * FLASH_ROWS * (d + dv),
-            // Two statistics of each query, of four bytes.
-            Which::GradKeys => 3 * FLASH_ROWS * (d + dv) + 8 * FLASH_ROWS,
+            // Two statistics of each query, of four bytes, and its first key where early ones are hidden.
+            Which::GradKeys => {
+                let statistics = if self.op.hides_early() { 3 } else { 2 };
+                3 * FLASH_ROWS * (d + dv) + 4 * statistics * FLASH_ROWS
+            }
         }
     }
 
@@ -95,7 +99,10 @@ impl Tiles {
                 code
             }
         };
-        code.with("D", self.dims.d).with("DV", self.dims.dv)
+        code.with("D", self.dims.d)
+            .with("DV", self.dims.dv)
+            .with("EARLY", usize::from(self.op.hides_early()))
+            .with("CAPPED", usize::from(self.op.cap.is_some()))
     }
 
     fn grid(&self, which: Which, q: &Type) -> Grid {
@@ -119,8 +126,9 @@ impl Tiles {
         }
     }
 
-    fn args(&self, op: &Attention, inputs: &[Operand<'_>], at: [*mut u8; 6]) -> Args {
-        let d = &self.dims;
+    fn args(&self, inputs: &[Operand<'_>], at: [*mut u8; 6]) -> Args {
+        let (op, d) = (&self.op, &self.dims);
+        let starts = op.starts_at().map_or(null_mut(), |at| inputs[at].ptr);
         let mask = op.mask.then(|| inputs[3]);
         let step = |axis: usize| match mask {
             Some(mask) if mask.ty.shape[axis] > 1 => mask.ty.shape.strides()[axis],
@@ -129,10 +137,14 @@ impl Tiles {
         let args = Args::new().at(inputs[0].ptr).at(inputs[1].ptr).at(inputs[2].ptr);
         at.into_iter()
             .fold(args.at(mask.map_or(null_mut(), |m| m.ptr)), Args::at)
+            .at(starts)
             .ints([d.batch, d.tq, d.tk, d.heads, d.kv_heads], 5, 1)
             .int(usize::from(op.causal))
             .ints([step(0), step(1), step(2)], 3, 0)
+            // A window of all keys hides nothing, nor does one that is larger.
+            .int(op.window.unwrap_or(usize::MAX).min(d.tq.max(d.tk)))
             .float(op.scale.0)
+            .float(op.cap.map_or(1.0, |cap| cap.0))
     }
 }
 
@@ -148,7 +160,8 @@ fn library(
     q: &Type,
 ) -> Result<Option<(Case, usize)>, Error> {
     let heads = Heads { dims, causal: op.causal, dtype: q.dtype };
-    if op.mask || !heads.may_be_known() || !cuda.has_tensor_cores() {
+    let is_plain = !op.mask && !op.hides_early() && op.cap.is_none();
+    if !is_plain || !heads.may_be_known() || !cuda.has_tensor_cores() {
         return Ok(None);
     }
     let case = Case::Attention(heads);
@@ -168,7 +181,7 @@ impl Kernel for Attention {
             return Ok(());
         }
         let none = null_mut();
-        let args = tiles.args(self, call.inputs, [none, none, none, o.ptr, none, lse.ptr]);
+        let args = tiles.args(call.inputs, [none, none, none, o.ptr, none, lse.ptr]);
         let grid = tiles.grid(Which::Forward, call.inputs[0].ty);
         // SAFETY: the caller's promise.
         let own = || unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) };
@@ -195,12 +208,11 @@ impl Kernel for AttentionGrad {
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let tiles = Tiles::new(cuda, &self.0, &types(call.inputs))?;
-        let first = 3 + usize::from(self.0.mask);
+        let first = self.0.n_inputs();
         let [o, lse, d_o] = [0, 1, 2].map(|i| call.inputs[first + i].ptr);
         let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].ptr);
         let dims = tiles.dims;
-        let args =
-            |a: *mut u8, b: *mut u8| tiles.args(&self.0, call.inputs, [o, lse, d_o, a, b, call.scratch]);
+        let args = |a: *mut u8, b: *mut u8| tiles.args(call.inputs, [o, lse, d_o, a, b, call.scratch]);
         let q = call.inputs[0].ty;
         let code = tiles.code(q);
         // SAFETY: the caller's promise; the scratch holds a number for every query.

@@ -9,11 +9,21 @@
 #define SV PITCH(DV)
 #define LOG2E 1.4426950408889634f
 
-// Keys that query i sees.
-DEV int visible(const P &p, int i) {
-    int all = (int)p.tk, n = i + 1 + all - (int)p.tq;
-    return !p.causal || n > all ? all : n < 0 ? 0 : n;
+// Scores are kept as they come from the products, times UNIT a score of the formula; where they are capped, as scores.
+#if CAPPED
+#define UNIT 1.0f
+// cap · tanh(scale · x / cap). Its error is small beside the cap, though not beside a small result.
+DEV float capped(const P &p, float x) {
+    float cap = (float)p.cap, twice = x * ((float)p.scale / cap * 2.0f * LOG2E);
+    return cap - 2.0f * cap / (1.0f + power_of_two(twice));
 }
+DEV float slope_of(const P &p, float capped) {
+    float t = capped / (float)p.cap;
+    return 1.0f - t * t;
+}
+#else
+#define UNIT ((float)p.scale)
+#endif
 // ROWS rows of a sequence [batch, length, heads, WIDTH] on their way into a tile, rows beyond the end as zeros.
 template <int ROWS, int WIDTH>
 DEV void rows_later(T *to, const T *x, i64 b, int start, int length, i64 heads, i64 h) {
@@ -61,9 +71,16 @@ KERNEL(forward, P) {
     i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
     // The last queries see most keys: they come first.
     int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, mine = i0 + warp * 16 * TALL;
-    float scale = (float)p.scale * LOG2E;
+    float scale = UNIT * LOG2E;
     int last = i0 + QUERIES - 1 < tq - 1 ? i0 + QUERIES - 1 : tq - 1;
-    int blocks = (visible(p, last) + KEYS - 1) / KEYS;
+    int blocks = (visible(p, last) + KEYS - 1) / KEYS, begin = first_block(p, b, i0, QUERIES, KEYS);
+#if EARLY
+    int early[TALL][2];
+#pragma unroll
+    for (int m = 0; m < TALL; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) early[m][half] = first_seen(p, b, mine + m * 16 + lane / 4 + 8 * half);
+#endif
     float o[TALL][DV / 8][4], most[TALL][2], total[TALL][2];
 #pragma unroll
     for (int m = 0; m < TALL; m++) {
@@ -72,12 +89,12 @@ KERNEL(forward, P) {
         total[m][0] = total[m][1] = 0.0f;
     }
     rows_later<QUERIES, D>(q, p.q, b, i0, tq, p.heads, h);
-    if (blocks > 0) {
-        rows_later<KEYS, D>(k, p.k, b, 0, tk, p.kv_heads, hk);
-        rows_later<KEYS, DV>(v, p.v, b, 0, tk, p.kv_heads, hk);
+    if (begin < blocks) {
+        rows_later<KEYS, D>(k + begin % 2 * KEYS * SD, p.k, b, begin * KEYS, tk, p.kv_heads, hk);
+        rows_later<KEYS, DV>(v + begin % 2 * KEYS * SV, p.v, b, begin * KEYS, tk, p.kv_heads, hk);
     }
     end_of_group();
-    for (int n = 0; n < blocks; n++) {
+    for (int n = begin; n < blocks; n++) {
         int j0 = n * KEYS, next = (n + 1) % 2;
         const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
         if (n + 1 < blocks) {
@@ -106,18 +123,32 @@ KERNEL(forward, P) {
                 }
             }
         }
+#if CAPPED
+#pragma unroll
+        for (int m = 0; m < TALL; m++)
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[m][j][e] = capped(p, s[m][j][e]);
+#endif
         bool some_unseen = visible(p, i0) < j0 + KEYS;
 #pragma unroll
         for (int m = 0; m < TALL; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int seen = visible(p, mine + m * 16 + lane / 4 + 8 * half) - j0 - lane % 4 * 2;
+#if EARLY
+                int hidden = early[m][half] - j0 - lane % 4 * 2;
+#endif
                 float top = most[m][half];
 #pragma unroll
                 for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
                     for (int e = 2 * half; e < 2 * half + 2; e++) {
                         if (some_unseen && j * 8 + e % 2 >= seen) s[m][j][e] = -INF_F;
+#if EARLY
+                        if (j * 8 + e % 2 < hidden) s[m][j][e] = -INF_F;
+#endif
                         top = fmaxf(top, s[m][j][e]);
                     }
                 top = over_row(top, true);
@@ -169,7 +200,7 @@ KERNEL(forward, P) {
             int i = mine + m * 16 + lane / 4 + 8 * half;
             f[half] = l == 0.0f ? 0.0f : 1.0f / l;
             if (lane % 4 == 0 && i < tq)
-                p.sums[(b * p.heads + h) * tq + i] = l == 0.0f ? -INF_F : most[m][half] * (float)p.scale + logf(l);
+                p.sums[(b * p.heads + h) * tq + i] = l == 0.0f ? -INF_F : most[m][half] * UNIT + logf(l);
         }
         rows_out<DV>(p.to0, o[m], b, mine + m * 16, tq, p.heads, h, f[0], f[1]);
     }
@@ -199,9 +230,12 @@ KERNEL(grad_queries, P) {
     i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
     int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, mine = i0 + warp * 16 + lane / 4;
     int last = i0 + 63 < tq - 1 ? i0 + 63 : tq - 1;
-    int blocks = (visible(p, last) + KEYS - 1) / KEYS;
-    float scale = (float)p.scale * LOG2E, lse[2], delta[2], dq[D / 8][4];
+    int blocks = (visible(p, last) + KEYS - 1) / KEYS, begin = first_block(p, b, i0, 64, KEYS);
+    float scale = UNIT * LOG2E, lse[2], delta[2], dq[D / 8][4];
     int seen[2];
+#if EARLY
+    int early[2] = {first_seen(p, b, mine), first_seen(p, b, mine + 8)};
+#endif
     clear(dq[0], D / 2);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -215,12 +249,12 @@ KERNEL(grad_queries, P) {
     }
     rows_later<64, D>(q, p.q, b, i0, tq, p.heads, h);
     rows_later<64, DV>(g, p.d_o, b, i0, tq, p.heads, h);
-    if (blocks > 0) {
-        rows_later<KEYS, D>(k, p.k, b, 0, tk, p.kv_heads, hk);
-        rows_later<KEYS, DV>(v, p.v, b, 0, tk, p.kv_heads, hk);
+    if (begin < blocks) {
+        rows_later<KEYS, D>(k + begin % 2 * KEYS * SD, p.k, b, begin * KEYS, tk, p.kv_heads, hk);
+        rows_later<KEYS, DV>(v + begin % 2 * KEYS * SV, p.v, b, begin * KEYS, tk, p.kv_heads, hk);
     }
     end_of_group();
-    for (int n = 0; n < blocks; n++) {
+    for (int n = begin; n < blocks; n++) {
         int j0 = n * KEYS, next = (n + 1) % 2;
         const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
         if (n + 1 < blocks) {
@@ -259,9 +293,19 @@ KERNEL(grad_queries, P) {
         for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                bool sees = j0 + j * 8 + lane % 4 * 2 + e % 2 < seen[e / 2];
+                int key = j0 + j * 8 + lane % 4 * 2 + e % 2;
+                bool sees = key < seen[e / 2];
+#if EARLY
+                sees = sees && key >= early[e / 2];
+#endif
+#if CAPPED
+                s[j][e] = capped(p, s[j][e]);
+#endif
                 float prob = sees ? power_of_two(s[j][e] * scale - lse[e / 2]) : 0.0f;
                 ds[j][e] = prob * (ds[j][e] - delta[e / 2]);
+#if CAPPED
+                ds[j][e] *= slope_of(p, s[j][e]);
+#endif
             }
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
@@ -286,16 +330,20 @@ KERNEL(grad_keys, P) {
     DYNAMIC_SHARED(T, shared);
     T *k = shared, *v = k + 64 * SD, *q = v + 64 * SV, *g = q + 2 * QUERY_ROWS * SD;
     float *lse = (float *)(g + 2 * QUERY_ROWS * SV), *delta = lse + 2 * QUERY_ROWS;
+#if EARLY
+    int *early = (int *)(delta + 2 * QUERY_ROWS);
+#endif
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     i64 hk = blockIdx.y, b = blockIdx.z, group = p.heads / p.kv_heads;
     int tq = (int)p.tq, tk = (int)p.tk, j0 = (int)blockIdx.x * 64, mine = j0 + warp * 16 + lane / 4;
-    float scale = (float)p.scale * LOG2E, dk[D / 8][4], dv[DV / 8][4];
+    float scale = UNIT * LOG2E, dk[D / 8][4], dv[DV / 8][4];
     clear(dk[0], D / 2);
     clear(dv[0], DV / 2);
     // The first query that sees any of these keys, in whole blocks of queries.
     int first = p.causal ? j0 - (tk - tq) : 0;
     first = first < 0 ? 0 : first / QUERY_ROWS * QUERY_ROWS;
-    int blocks = first < tq ? (tq - first + QUERY_ROWS - 1) / QUERY_ROWS : 0, rounds = blocks * (int)group;
+    int end = behind_last(p, b, first, j0 + 64);
+    int blocks = first < end ? (end - first + QUERY_ROWS - 1) / QUERY_ROWS : 0, rounds = blocks * (int)group;
     rows_later<64, D>(k, p.k, b, j0, tk, p.kv_heads, hk);
     rows_later<64, DV>(v, p.v, b, j0, tk, p.kv_heads, hk);
     for (int n = -1; n < rounds; n++) {
@@ -312,6 +360,9 @@ KERNEL(grad_keys, P) {
                 float x = row < tq ? p.lse[at] : -INF_F;
                 lse[to] = x == -INF_F ? INF_F : x * LOG2E;
                 delta[to] = row < tq ? p.sums[at] : 0.0f;
+#if EARLY
+                early[to] = first_seen(p, b, row);
+#endif
             }
         }
         end_of_group();
@@ -351,9 +402,18 @@ KERNEL(grad_keys, P) {
             for (int e = 0; e < 4; e++) {
                 int column = i * 8 + lane % 4 * 2 + e % 2;
                 bool sees = mine + e / 2 * 8 < visible(p, i0 + column);
+#if EARLY
+                sees = sees && mine + e / 2 * 8 >= early[half + column];
+#endif
+#if CAPPED
+                s[i][e] = capped(p, s[i][e]);
+                ds[i][e] = (ds[i][e] - delta[half + column]) * slope_of(p, s[i][e]);
+#else
+                ds[i][e] = ds[i][e] - delta[half + column];
+#endif
                 float prob = sees ? power_of_two(s[i][e] * scale - lse[half + column]) : 0.0f;
                 s[i][e] = prob;
-                ds[i][e] = prob * (ds[i][e] - delta[half + column]);
+                ds[i][e] *= prob;
             }
 #pragma unroll
         for (int i = 0; i < QUERY_ROWS / 8; i += 2) {

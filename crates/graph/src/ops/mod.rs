@@ -40,7 +40,7 @@ mod unique;
 mod volume;
 mod window;
 
-pub use attention::{Attention, AttentionDims, AttentionGrad, AttentionOps};
+pub use attention::{Attention, AttentionArgs, AttentionDims, AttentionGrad, AttentionOps};
 pub use avg_pool::AvgPool;
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;

@@ -1,6 +1,6 @@
 //! The layers of a block: attention, the two or three linear layers behind it, and adapters beside any of them.
 
-use plimsoll_graph::{AttentionOps, SoftmaxOps, TensorOps};
+use plimsoll_graph::{SoftmaxOps, TensorOps};
 use plimsoll_nn::{Init, Net};
 use plimsoll_run::{Result, Tensor};
 
@@ -145,27 +145,22 @@ impl Decoder {
         let (q, k) = (sight.turned(&q, own.rope)?, sight.turned(&k, own.rope)?);
         let (k, v) = memory.extended(layer, k, v)?;
         let [b, t] = [x.shape()[0], x.shape()[1]];
-        let (hidden, is_causal) = sight.mask(own.window)?;
-        let drops = config.dropout.attention > 0.0 && net.is_training();
-        let y = if config.attention_cap.is_some() || drops {
-            let hidden = if is_causal { sight.whole_mask(own.window)? } else { hidden };
-            self.weighed(net, [&q, &k, &v], hidden.as_ref(), own.scale, drops)?
-        } else {
-            q.attention(&k, &v, hidden.as_ref(), is_causal, Some(own.scale))?
+        let y = match config.dropout.attention > 0.0 && net.is_training() {
+            true => self.dropped_attention(net, [&q, &k, &v], &sight.mask(own.window)?, own.scale)?,
+            false => sight.attended([&q, &k, &v], own.window, own.scale, config.attention_cap)?,
         };
         let y = y.reshape([b, t, config.heads * config.head])?;
         let name = if config.family == Family::Gpt2 { "c_proj" } else { "o_proj" };
         self.linear(net, name, &y, config.width, config.out_bias)
     }
 
-    /// Attention by its parts, for scores that are capped and weights that are dropped.
-    fn weighed(
+    /// Attention by its parts, for weights that are dropped.
+    fn dropped_attention(
         &self,
         net: &mut Net,
         [q, k, v]: [&Tensor; 3],
-        hidden: Option<&Tensor>,
+        hidden: &Tensor,
         scale: f64,
-        drops: bool,
     ) -> Result<Tensor> {
         let config = &self.config;
         let (heads, kv, d) = (config.heads, config.kv_heads, config.head);
@@ -176,14 +171,9 @@ impl Decoder {
             q.reshape([b, t, kv, group, d])?.transpose(&[0, 2, 3, 1, 4])?.reshape([b, kv, group * t, d])?;
         let (k, v) = (k.transpose(&[0, 2, 1, 3])?, v.transpose(&[0, 2, 1, 3])?);
         let scores = q.matmul_with(&k, None, false, true)?.mul_scalar(scale)?;
-        let mut scores = capped(&scores, config.attention_cap)?.reshape([b, kv * group, t, s])?;
-        if let Some(hidden) = hidden {
-            scores = scores.add(hidden)?;
-        }
-        let mut weights = scores.softmax(-1)?;
-        if drops {
-            weights = net.dropout("attention_weights", &weights, config.dropout.attention)?;
-        }
+        let scores = capped(&scores, config.attention_cap)?.reshape([b, kv * group, t, s])?;
+        let weights = scores.add(hidden)?.softmax(-1)?;
+        let weights = net.dropout("attention_weights", &weights, config.dropout.attention)?;
         let y = weights.reshape([b, kv, group * t, s])?.matmul(&v)?;
         y.reshape([b, kv, group, t, d])?.transpose(&[0, 3, 1, 2, 4])?.reshape([b, t, heads, d])
     }

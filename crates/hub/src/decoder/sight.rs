@@ -1,6 +1,6 @@
 //! Which keys a query sees, where each token stands, and how that turns queries and keys.
 
-use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_graph::{AttentionArgs, AttentionOps, DType, TensorOps, Type};
 use plimsoll_nn::blocks::refuse;
 use plimsoll_run::{Result, Tensor};
 
@@ -29,8 +29,8 @@ pub(crate) struct Sight {
     places: Tensor,
     /// Keys there are.
     keys: usize,
-    /// Whether texts begin within a sequence.
-    is_packed: bool,
+    /// The first key that each token sees, i32 `[B, T]`, where texts begin within a sequence.
+    starts: Option<Tensor>,
     /// Whether queries are the last of the keys, all of them filled.
     is_whole: bool,
     /// Sines and cosines for each of the config's ropes, `[B or 1, T, 1, pairs]`.
@@ -68,8 +68,8 @@ impl Sight {
             None => places.clone(),
         };
         let turns = turns(config, &own, length, dtype)?;
-        let is_packed = positions.is_some();
-        Ok(Sight { positions: own, places, keys: length, is_packed, is_whole: true, turns, dtype })
+        let starts = positions.map(|_| places.sub(&own)?.cast(DType::I32)).transpose()?;
+        Ok(Sight { positions: own, places, keys: length, starts, is_whole: true, turns, dtype })
     }
 
     /// Tokens `[B, T]` that follow `before` (a number, f32 `[]`) others, whose keys are kept among `keys` places.
@@ -83,7 +83,7 @@ impl Sight {
         let length = tokens.shape()[1];
         let places = tokens.iota_like(Type::new(DType::F32, [1, length]), 1)?.add(before)?;
         let turns = turns(config, &places, keys, dtype)?;
-        Ok(Sight { positions: places.clone(), places, keys, is_packed: false, is_whole: false, turns, dtype })
+        Ok(Sight { positions: places.clone(), places, keys, starts: None, is_whole: false, turns, dtype })
     }
 
     /// The positions as rows of a table.
@@ -104,17 +104,26 @@ impl Sight {
         }
     }
 
-    /// What is added to scores, `[B or 1, 1, T, keys]`, and whether later keys are hidden beside that.
-    pub(super) fn mask(&self, window: Option<usize>) -> Result<(Option<Tensor>, bool)> {
-        let is_narrow = window.is_some_and(|window| window < self.keys);
-        match self.is_whole && !self.is_packed && !is_narrow {
-            true => Ok((None, true)),
-            false => Ok((self.whole_mask(window)?, false)),
+    /// What queries see of keys and values, as weighed means. Whole sequences need no mask: what is hidden follows from places alone.
+    pub(super) fn attended(
+        &self,
+        [q, k, v]: [&Tensor; 3],
+        window: Option<usize>,
+        scale: f64,
+        cap: Option<f64>,
+    ) -> Result<Tensor> {
+        let (scale, window) = (Some(scale), window.filter(|window| *window < self.keys));
+        if self.is_whole {
+            let starts = self.starts.as_ref();
+            let args = AttentionArgs { causal: true, scale, starts, window, cap, ..AttentionArgs::default() };
+            return q.attention_with(k, v, &args);
         }
+        let hidden = self.mask(window)?;
+        q.attention_with(k, v, &AttentionArgs { scale, mask: Some(&hidden), cap, ..AttentionArgs::default() })
     }
 
-    /// What is added to scores so that later keys are hidden too.
-    pub(super) fn whole_mask(&self, window: Option<usize>) -> Result<Option<Tensor>> {
+    /// What is added to scores so that all is hidden that is not to be seen, `[B or 1, 1, T, keys]`.
+    pub(super) fn mask(&self, window: Option<usize>) -> Result<Tensor> {
         let (rows, columns) = (self.places.shape()[1], self.keys);
         let keys = self.places.iota_like(Type::new(DType::F32, [1, 1, 1, columns]), 3)?;
         let column = |x: &Tensor| {
@@ -123,14 +132,14 @@ impl Sight {
         };
         let places = column(&self.places)?;
         let mut seen = keys.less_equal(&places)?;
-        if self.is_packed {
+        if self.starts.is_some() {
             seen = seen.and(&keys.greater_equal(&places.sub(&column(&self.positions)?)?)?)?;
         }
         if let Some(window) = window.filter(|window| *window < columns) {
             seen = seen.and(&keys.greater(&places.add_scalar(-(window as f64))?)?)?;
         }
         let of = |value: f64| seen.full_like(Type::new(self.dtype, []), value);
-        Ok(Some(seen.select(&of(0.0)?, &of(f64::NEG_INFINITY)?)?))
+        seen.select(&of(0.0)?, &of(f64::NEG_INFINITY)?)
     }
 }
 

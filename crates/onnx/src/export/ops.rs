@@ -544,6 +544,9 @@ impl Emitter<'_> {
         if heads != groups {
             return refuse("heads share keys");
         }
+        if attention.hides_early() || attention.cap.is_some() {
+            return refuse("attention has documents, a window or a cap");
+        }
         let (q_name, k_name, v_name) = self.three(node)?;
         let front = ints("perm", &[0, 2, 1, 3]);
         let q_name = self.node("Transpose", &[&q_name], vec![front.clone()]);

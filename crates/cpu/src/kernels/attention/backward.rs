@@ -139,13 +139,13 @@ unsafe fn query_tile<T: Stored>(
             *work.lse.add(q) = if lse == -T::Wide::INFINITY { T::Wide::INFINITY } else { lse };
         }
         work.dq.write_bytes(0, n * dp);
-        let seen = p.keys_seen(first + n - 1);
-        for j in (0..seen).step_by(KEYS) {
-            let keys = KEYS.min(seen - j);
+        let seen = p.keys_seen(b, first, n);
+        for j in seen.clone().step_by(KEYS) {
+            let keys = KEYS.min(seen.end - j);
             p.fetch_keys(isa, (b, hk), j..j + keys, (work.k, work.v));
             let multiply = |product: Product<T::Wide>| T::Wide::product(isa, &product);
             let add = |product: Product<T::Wide>| multiply(Product { accumulate: true, ..product });
-            let (scale, bias) = (T::Wide::of(p.scale), p.bias(b, h, first, j));
+            let (scale, bias) = (p.scale(), p.bias(b, h, first, j));
             let skip = bias.first_query();
             let seeing = n - skip;
             let ([p, ds], [q_t, d_o_t]) =

@@ -90,9 +90,9 @@ unsafe fn query_tile<T: Stored>(
         tile::transpose(isa, work.rows, dp, n, d.d, work.q, n);
         tile::begin(isa, work.state, n);
         work.results.write_bytes(0, n * dvp);
-        let seen = p.keys_seen(first + n - 1);
-        for j in (0..seen).step_by(KEYS) {
-            let keys = KEYS.min(seen - j);
+        let seen = p.keys_seen(b, first, n);
+        for j in seen.clone().step_by(KEYS) {
+            let keys = KEYS.min(seen.end - j);
             p.fetch_keys(isa, (b, hk), j..j + keys, (work.k, work.v));
             let bias = p.bias(b, h, first, j);
             let skip = bias.first_query();
@@ -100,8 +100,8 @@ unsafe fn query_tile<T: Stored>(
             let (q, scores) = (work.q.add(skip), work.scores.add(skip));
             let product_1 = product((keys, n - skip, d.d), (work.k, dp), (q, QUERIES), (scores, QUERIES));
             T::Wide::product(isa, &product_1);
-            tile::softmax::<T>(isa, work.scores, keys, n, T::Wide::of(p.scale), &bias, work.state);
-            if j > 0 {
+            tile::softmax::<T>(isa, work.scores, keys, n, p.scale(), &bias, work.state);
+            if j > seen.start {
                 tile::rescale(isa, work.results, dvp, skip..n, work.state.rescale);
             }
             // results[query] += Σ p[key][query] v[key]

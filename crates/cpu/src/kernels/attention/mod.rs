@@ -32,12 +32,13 @@ const KEYS: usize = 32;
 #[derive(Clone, Copy)]
 struct Problem<T> {
     dims: AttentionDims,
-    causal: bool,
-    scale: f64,
+    op: ops::Attention,
     q: Shared<T>,
     k: Shared<T>,
     v: Shared<T>,
     mask: Mask<T>,
+    /// The first key of each query, or null.
+    starts: Shared<i32>,
 }
 
 /// An additive mask and its distances; a distance is 0 along an axis of length 1.
@@ -60,8 +61,13 @@ impl<T: Stored> Problem<T> {
             let stride = |axis: usize| if shape[axis] == 1 { 0 } else { shape[axis + 1..].iter().product() };
             mask = Mask { data: pointer(3), batch: stride(0), head: stride(1), query: stride(2) };
         }
-        let Scalar(scale) = op.scale;
-        Ok(Problem { dims, causal: op.causal, scale, q: pointer(0), k: pointer(1), v: pointer(2), mask })
+        let starts = op.starts_at().map_or(std::ptr::null_mut(), |at| call.inputs[at].ptr.cast());
+        let starts = Shared(starts);
+        Ok(Problem { dims, op: *op, q: pointer(0), k: pointer(1), v: pointer(2), mask, starts })
+    }
+
+    fn scale(&self) -> T::Wide {
+        T::Wide::of(self.op.scale.0)
     }
 
     /// The place of query (or result) `i` of a head, for rows of `width` features.
@@ -81,8 +87,16 @@ impl<T: Stored> Problem<T> {
         let limit = (i + 1 + d.tk) as isize - (d.tq + j) as isize;
         let m = &self.mask;
         let place = b * m.batch + h * m.head + i * m.query + j;
+        let starts = self.starts.get();
         tile::Bias {
-            limit: if self.causal { limit } else { isize::MAX / 2 },
+            limit: if self.op.causal { limit } else { isize::MAX / 2 },
+            first: match self.op.window {
+                Some(window) => limit.saturating_sub_unsigned(window).max(isize::MIN / 2),
+                None => isize::MIN / 2,
+            },
+            starts: if starts.is_null() { starts } else { starts.wrapping_add(b * d.tq + i) },
+            key: j,
+            cap: self.op.cap.map(|Scalar(cap)| T::Wide::of(cap)),
             mask: if m.data.get().is_null() { std::ptr::null() } else { m.data.get().wrapping_add(place) },
             mask_stride: m.query,
         }
@@ -106,9 +120,24 @@ impl<T: Stored> Problem<T> {
         }
     }
 
-    /// Keys that any of the queries up to `last` sees.
-    fn keys_seen(&self, last: usize) -> usize {
-        self.dims.visible(last, self.causal)
+    /// The keys that any of `n` queries from `i` on sees, from the beginning of a tile on.
+    ///
+    /// # Safety
+    /// The queries are there.
+    unsafe fn keys_seen(&self, b: usize, i: usize, n: usize) -> Range<usize> {
+        let mut all = usize::MAX..0;
+        for i in i..i + n {
+            let start = match self.starts.get() {
+                starts if starts.is_null() => 0,
+                // SAFETY: the caller's promise; there is a number for every query.
+                starts => unsafe { *starts.add(b * self.dims.tq + i) },
+            };
+            let seen = self.op.seen(&self.dims, i, i64::from(start));
+            if !seen.is_empty() {
+                all = all.start.min(seen.start)..all.end.max(seen.end);
+            }
+        }
+        all.start / KEYS * KEYS..all.end
     }
 }
 

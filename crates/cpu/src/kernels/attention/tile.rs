@@ -12,16 +12,24 @@ use crate::simd::{Level, multiversion};
 
 /// What changes the scores of a tile before the softmax.
 #[derive(Clone, Copy)]
-pub(super) struct Bias<T> {
+pub(super) struct Bias<T: Stored> {
     /// Query q of the tile sees the keys below `limit + q`.
     pub limit: isize,
+    /// And of those the keys from `first + q` on.
+    pub first: isize,
+    /// The first key of each of the tile's queries, counted from the first key of all; or null.
+    pub starts: *const i32,
+    /// The tile's first key.
+    pub key: usize,
+    /// c, where scores are c · tanh(x / c).
+    pub cap: Option<T::Wide>,
     /// The mask's element of the tile's first query and key, or null.
     pub mask: *const T,
     /// Elements from one query's row of the mask to the next; 0 where all queries share one.
     pub mask_stride: usize,
 }
 
-impl<T> Bias<T> {
+impl<T: Stored> Bias<T> {
     /// The first query, in whole vectors, that may see a key of the tile.
     pub(super) fn first_query(&self) -> usize {
         let first = usize::try_from(1 - self.limit).unwrap_or(0);
@@ -55,16 +63,25 @@ unsafe fn lanes<'a, E>(p: *mut E, at: usize) -> &'a mut [E; LANES] {
     unsafe { &mut *p.add(at).cast::<[E; LANES]>() }
 }
 
-/// Sixteen scores of key `j`, from query `first` on: scaled, with the mask, and -∞ where the key is hidden.
+/// Sixteen scores of key `j`, from query `first` on: scaled, capped, with the mask, and -∞ where the key is hidden. Where there is a cap,
+/// `slopes` get the derivatives of the capped scores.
 #[inline(always)]
 unsafe fn biased<L: Level, T: Stored>(
     scores: &[T::Wide; LANES],
     scale: T::Wide,
     bias: &Bias<T>,
     (j, first, queries): (usize, usize, usize),
+    slopes: &mut [T::Wide; LANES],
 ) -> [T::Wide; LANES] {
     let mut out = *scores;
     out.iter_mut().for_each(|s| *s *= scale);
+    if let Some(cap) = bias.cap {
+        for (s, slope) in out.iter_mut().zip(slopes) {
+            let t = (*s / cap).tanh::<L>();
+            *s = cap * t;
+            *slope = T::Wide::ONE - t * t;
+        }
+    }
     if !bias.mask.is_null() {
         for (q, s) in out.iter_mut().enumerate().take(queries.saturating_sub(first)) {
             // SAFETY: the mask has a row for every query of the tile, or one for all.
@@ -74,6 +91,16 @@ unsafe fn biased<L: Level, T: Stored>(
     let hidden = j as isize - bias.limit - first as isize + 1;
     if hidden > 0 {
         out.iter_mut().take(hidden as usize).for_each(|s| *s = -T::Wide::INFINITY);
+    }
+    // Queries behind the window of this key.
+    let behind = (j as isize - bias.first - first as isize + 1).clamp(0, LANES as isize) as usize;
+    out[behind..].fill(-T::Wide::INFINITY);
+    if !bias.starts.is_null() {
+        for (q, s) in out.iter_mut().enumerate().take(queries.saturating_sub(first)) {
+            // SAFETY: there is a number for every query of the tile.
+            let start = unsafe { *bias.starts.add(first + q) };
+            *s = if i64::from(start) > (bias.key + j) as i64 { -T::Wide::INFINITY } else { *s };
+        }
     }
     out
 }
@@ -143,10 +170,10 @@ multiversion! {
             // SAFETY: the caller has `keys` rows of whole vectors, and the state of every query.
             unsafe {
                 let before = *lanes(state.most, first);
-                let mut most = before;
+                let (mut most, mut slopes) = (before, [T::Wide::ONE; LANES]);
                 for j in 0..keys {
                     let row = lanes(scores, j * QUERIES + first);
-                    let s = biased::<L, T>(row, scale, bias, (j, first, queries));
+                    let s = biased::<L, T>(row, scale, bias, (j, first, queries), &mut slopes);
                     for q in 0..LANES {
                         most[q] = if s[q] > most[q] { s[q] } else { most[q] };
                     }
@@ -255,13 +282,17 @@ multiversion! {
             unsafe {
                 let lse = *saved.lse.add(first).cast::<[T::Wide; LANES]>();
                 let delta = *saved.delta.add(first).cast::<[T::Wide; LANES]>();
+                let mut slopes = [T::Wide::ONE; LANES];
                 for j in 0..keys {
                     let (row, grad) = (lanes(scores, j * QUERIES + first), lanes(grads, j * QUERIES + first));
-                    let s = biased::<L, T>(row, scale, bias, (j, first, queries));
+                    let s = biased::<L, T>(row, scale, bias, (j, first, queries), &mut slopes);
                     for q in 0..LANES {
                         let p = (s[q] - lse[q]).exp::<L>();
                         row[q] = p;
                         grad[q] = p * (grad[q] - delta[q]) * scale;
+                    }
+                    if bias.cap.is_some() {
+                        grad.iter_mut().zip(&slopes).for_each(|(grad, slope)| *grad *= *slope);
                     }
                 }
             }

@@ -12,10 +12,10 @@ use crate::reference::Array;
 use crate::trace::Sym;
 use crate::{Scalar, Type, ops};
 
-/// The gradients of q, k and v. Inputs: q, k, v, the mask where there is one, o, lse, do.
+/// The gradients of q, k and v. Inputs: those of the attention, o, lse, do.
 ///
-/// With P = exp(scale · q kᵀ + mask - lse), computed again, and δ = Σ o ∘ do over the features:
-/// dv = Pᵀ do, dS = P ∘ (do vᵀ - δ), dq = scale · dS k, dk = scale · dSᵀ q.
+/// With P = exp(S + mask - lse), computed again from the capped scores S, and δ = Σ o ∘ do over the features: dv = Pᵀ do,
+/// dS = P ∘ (do vᵀ - δ) ∘ (1 - (S / cap)²), dq = scale · dS k, dk = scale · dSᵀ q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad(
     /// The attention whose gradient it is.
@@ -45,7 +45,7 @@ impl Rule for AttentionGrad {
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         let flops = AttentionDims::new(inputs[0], inputs[1], inputs[2])
-            .map_or(0.0, |d| d.pairs(self.0.causal) * (2 * (3 * d.d + 2 * d.dv) + 8) as f64);
+            .map_or(0.0, |d| self.0.pairs(&d) * (2 * (3 * d.d + 2 * d.dv) + 8) as f64);
         Cost { flops, bytes: traffic(inputs, outputs) }
     }
 
@@ -69,11 +69,12 @@ impl Rule for AttentionGrad {
                 let hk = h / d.group();
                 for i in 0..d.tq {
                     let delta: f64 = (0..d.dv).map(|f| o.at(&[b, i, h, f]) * d_o.at(&[b, i, h, f])).sum();
-                    for (j, score) in self.0.scores(&d, inputs, b, h, i).into_iter().enumerate() {
-                        let p = probability(score, lse.at(&[b, h, i]));
+                    for score in self.0.scores(&d, inputs, b, h, i) {
+                        let j = score.key;
+                        let p = probability(score.value, lse.at(&[b, h, i]));
                         let dp: f64 =
                             (0..d.dv).map(|f| d_o.at(&[b, i, h, f]) * inputs[2].at(&[b, j, hk, f])).sum();
-                        let ds = p * (dp - delta) * self.0.scale.0;
+                        let ds = p * (dp - delta) * score.slope * self.0.scale.0;
                         (0..d.dv).for_each(|f| add(2, [b, j, hk, f], p * d_o.at(&[b, i, h, f])));
                         for f in 0..d.d {
                             add(0, [b, i, h, f], ds * inputs[1].at(&[b, j, hk, f]));
