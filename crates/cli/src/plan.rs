@@ -72,7 +72,7 @@ pub struct Args {
 const FRONTIER_LIMITS: usize = 17;
 const FRONTIER_TIME: Duration = Duration::from_secs(3);
 /// For so long kernels are timed that nobody has timed before: who asks in passing does not wait for all of a large model's.
-const TIMING_TIME: Duration = Duration::from_millis(150);
+const TIMING_TIME: Duration = Duration::from_millis(100);
 
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<(), Stop> {

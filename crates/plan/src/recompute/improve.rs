@@ -126,7 +126,7 @@ fn give_back_near(state: &mut State, repair: &Repair) {
             fresh.push((state.ns(what), stage, what));
         }
     }
-    fresh.sort_by(|a, b| b.cmp(a));
+    fresh.sort_unstable_by(|a, b| b.cmp(a));
     fresh.dedup();
     for (_, stage, what) in fresh {
         repair.try_without(state, stage, what);

@@ -208,7 +208,7 @@ impl Repair {
                 candidates.push((price, t, next));
             }
         }
-        candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        candidates.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut lowered = false;
         for k in 0..candidates.len() {
             let now = state.peak_in(stage, stage);
@@ -254,7 +254,13 @@ impl Repair {
         let last = state.uses.last_use_before(t, made, stage + 1);
         let gap = f64::from(next - last);
         let bytes = (state.indexed.size[t as usize] as i64).min(over.max(1)) as f64;
-        let price = ns as f64 / (bytes * gap.powf(score.gap));
+        // The same numbers as those of the power, which takes far longer.
+        let length = match score.gap {
+            0.0 => 1.0,
+            1.0 => gap,
+            exponent => gap.powf(exponent),
+        };
+        let price = ns as f64 / (bytes * length);
         Some(price * (1.0 + score.noise * (self.rng.unit() - 0.5)))
     }
 
@@ -263,7 +269,7 @@ impl Repair {
         let end = self.work + state.work + work;
         let mut pairs: Vec<(u64, u32, Remake)> =
             state.all_remakes().map(|(stage, what)| (state.ns(what), stage, what)).collect();
-        pairs.sort_by(|a, b| b.cmp(a));
+        pairs.sort_unstable_by(|a, b| b.cmp(a));
         for (_, stage, what) in pairs {
             if self.work + state.work > end {
                 return;

@@ -9,6 +9,7 @@ use plimsoll_record::Kind;
 
 use super::StepToPlan;
 use super::placement::StatePlacement;
+use super::subject::MANY_OPS;
 use crate::device::{Device, padded};
 use crate::error::{Error, Result};
 use crate::lower::{Extent, PlannableGraph, PlannedGraph, Roles};
@@ -227,7 +228,8 @@ impl StepToPlan {
             kinds.resize(first_sum, Kind::Input);
             kinds.resize(graph.inputs().len(), Kind::Gradient);
         }
-        let roles = Roles { kinds: &kinds, hosted: &placement.hosted, ..roles };
+        let in_haste = roles.in_haste || (self.in_haste && graph.nodes().len() > MANY_OPS);
+        let roles = Roles { kinds: &kinds, hosted: &placement.hosted, in_haste, ..roles };
         PlannableGraph::untimed(graph, &roles, &self.step.device, placement.host_free)
     }
 }

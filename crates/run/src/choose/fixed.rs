@@ -60,9 +60,11 @@ impl FixedMemory {
         device.memory().release_unused();
         let (staged, tensors) = (blocks(device, staged), device.memory_info().current);
         if let Some(own) = own(device) {
-            let program = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
-            let inputs = staged;
-            return FixedMemory { program, tensors, inputs, ..FixedMemory::NOTHING };
+            let all = Bytes((own + DEVICE_RESERVE).get().next_multiple_of(DEVICE_GRAIN));
+            // The device counts what connects ranks there with all else that is no tensor: it has a row of its own.
+            let ranks = ranks_on(device).min(own);
+            let (program, inputs) = (all.saturating_sub(ranks), staged);
+            return FixedMemory { program, tensors, inputs, ranks, ..FixedMemory::NOTHING };
         }
         process::release_unused_heap();
         // Ranks are connected before anything is planned.
@@ -82,13 +84,19 @@ impl FixedMemory {
         device.memory().release_unused();
         if let Some(own) = own(device) {
             // Half of the reserve is for what is loaded while plans are made, half for what the first steps load.
-            return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.program;
+            return own + Bytes(DEVICE_RESERVE.get() / 2) <= self.for_no_tensor();
         }
         let started = if started { self.reserved } else { Bytes::ZERO };
         let known = device.memory_info().current + self.ranks + started;
         let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
         own + RESERVE <= self.program
     }
+}
+
+/// What connecting ranks took of a device with memory of its own: nothing where they exchange values in the host's.
+fn ranks_on(device: &Device) -> Bytes {
+    let on_device = device.ranks().filter(|peers| !peers.is_on_host());
+    on_device.map_or(Bytes::ZERO, |peers| peers.own_bytes())
 }
 
 /// Room for what a device's libraries load after the process is measured.
@@ -151,9 +159,9 @@ fn declared(own: Bytes, before: Bytes) -> (Bytes, Option<Bytes>) {
 }
 
 /// What eager ops must leave for all but tensors, where the process takes `own` for that now and was declared to take
-/// `program`: room for what the next steps load, as far as it was declared.
-pub(crate) fn left_for_libraries(own: Bytes, program: Bytes) -> Bytes {
-    (own + Bytes(DEVICE_RESERVE.get() / 2)).min(program).max(own)
+/// so much: room for what the next steps load, as far as it was declared.
+pub(crate) fn left_for_libraries(own: Bytes, declared: Bytes) -> Bytes {
+    (own + Bytes(DEVICE_RESERVE.get() / 2)).min(declared).max(own)
 }
 
 #[cfg(test)]

@@ -226,9 +226,13 @@ impl StepToPlan {
         let needed = exactness_of(&self.step.splits(&whole)?);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
-        let ops = self.whole(&whole, &placement)?.ops();
-        let floor = self.smallest(allowed, &placement)?.floor();
-        Ok(elsewhere + whole_pages(device, floor.max(planning(device, ops))))
+        let passing = self.in_passing();
+        let mut candidate = passing.whole(&whole, &placement)?;
+        let ops = candidate.ops();
+        if allowed && self.step.batch.is_some() {
+            candidate = passing.smallest(allowed, &placement)?;
+        }
+        Ok(elsewhere + whole_pages(device, candidate.floor().max(planning(device, ops))))
     }
 
     /// What the process takes beside the arena.

@@ -9,6 +9,7 @@ use super::StepToPlan;
 use super::candidate::Candidate;
 use super::limits::{StepLimits, micro_batch_sizes};
 use super::placement::StatePlacement;
+use super::subject::MANY_OPS;
 use crate::device::{padded, whole_pages};
 use crate::error::{Error, Result};
 use crate::memory::Remedy;
@@ -22,9 +23,6 @@ type Way<'a> = Job<'a, Result<Option<Remedy>>>;
 
 /// So many of the heaviest tensors are named.
 const HEAVIEST: usize = 5;
-
-/// Who is refused does not wait long for advice: of a step of more ops than this, fewer smaller batches are looked at.
-const MANY_OPS: usize = 400;
 
 impl StepToPlan {
     /// Why a memory limit cannot be kept, and what would help. `smallest` is the candidate that takes least, where it is at hand; with it
@@ -50,8 +48,9 @@ impl StepToPlan {
                 &mut made
             }
         };
+        // Of a long step fewer smaller batches are looked at.
         let (refusal, is_long) = (smallest.refusal()?, smallest.ops() > MANY_OPS);
-        let ways = self.ways(limits, &placement, allowed, is_long)?;
+        let ways = self.in_passing().ways(limits, &placement, allowed, is_long)?;
         let state = self.step.state.iter().map(|part| (part.name.clone(), part.ty.bytes().into()));
         let largest = refusal.iter().flat_map(|refusal| &refusal.largest);
         let mut heaviest: Vec<(String, Bytes)> =

@@ -18,7 +18,12 @@ pub(crate) struct StepToPlan {
     /// Whether the first output must be finite, or nothing is changed.
     pub(crate) guarded: bool,
     pub(crate) present: Present,
+    /// Whether the least of a long step is looked for in haste, because it is asked for in passing: what is found is enough.
+    pub(crate) in_haste: bool,
 }
+
+/// Who is refused does not wait long for advice: a step of more ops than this is long.
+pub(super) const MANY_OPS: usize = 400;
 
 /// What of a step is there when it is planned: it is counted where it lies, and what is not there is added.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +54,12 @@ impl StepToPlan {
         let batch = options.batch_of(inputs, site)?;
         let (device, inputs) = (device.clone(), inputs.to_vec());
         let step = Traceable { device, body, state, inputs, batch, site };
-        Ok(StepToPlan { step, options: options.clone(), guarded: options.guarded, present })
+        Ok(StepToPlan { step, options: options.clone(), guarded: options.guarded, present, in_haste: false })
+    }
+
+    /// The same step, whose least is looked for in haste if it is long.
+    pub(super) fn in_passing(&self) -> StepToPlan {
+        StepToPlan { in_haste: true, ..self.clone() }
     }
 
     /// That f64 tensors enter a step whose other floats are narrower, which is rarely meant: their names, and what to do. Single numbers

@@ -251,7 +251,7 @@ impl Step {
     /// when they first need something, and plans anew if so.
     pub(super) fn look_again(&mut self, site: Site) -> Result<()> {
         let (Some(limit), Some(own)) = (self.options.request.limit, own(&self.device)) else { return Ok(()) };
-        let declared = self.info().account.program;
+        let declared = self.info().account.for_no_tensor();
         if own <= declared {
             self.workspace.hold_others(&self.variants, Some(limit));
             return Ok(());

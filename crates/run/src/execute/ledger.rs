@@ -50,6 +50,7 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     }
     let reserved = reserved.saturating_sub(profile_row(step, reserved, &mut rows));
     let own = own(&step.device)
+        .map(|own| own.saturating_sub(ranks))
         .or_else(|| process::own_resident().map(|resident| resident.saturating_sub(rows.measured)));
     program_rows(&step.device, program, reserved, own, &mut rows);
     let rest = variant.info.planned.saturating_sub(rows.planned);

@@ -1,8 +1,11 @@
 //! Steps on a fake card, whose memory libraries and other processes take while they are planned and run.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use plimsoll_device::{Bytes, Verdict};
+use plimsoll_device::backend::{Fault, Operand};
+use plimsoll_device::{Bytes, Peers, RankTraffic, Verdict};
+use plimsoll_graph::ops::{Exchange, Rank};
 use plimsoll_graph::{DType, Type};
 
 use crate::device::fake_card::FakeCard;
@@ -183,4 +186,80 @@ fn each_library_has_a_row_of_what_it_was_measured_to_take() {
     let ledger = step.ledger();
     assert_eq!(ledger.planned(), step.info().planned, "\n{ledger}");
     assert_eq!(ledger.row(Kind::Library, "context").unwrap().measured, Some(Bytes::mib(200)));
+}
+
+/// A rank by itself whose library has taken so much of the card, or of the host.
+#[derive(Debug)]
+struct OneRank {
+    own: Bytes,
+    is_on_host: bool,
+}
+
+impl Peers for OneRank {
+    fn rank(&self) -> Rank {
+        Rank::ONLY
+    }
+
+    fn by(&self) -> &str {
+        "a library"
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.is_on_host
+    }
+
+    fn scratch(&self, _: &Exchange, _: &Type) -> usize {
+        0
+    }
+
+    fn seconds(&self, _: &Exchange, _: &Type) -> f64 {
+        0.0
+    }
+
+    unsafe fn exchange(
+        &self,
+        _: &Exchange,
+        _: Operand<'_>,
+        _: Operand<'_>,
+        _: &mut [u8],
+    ) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn agree(&self, _: &[(&str, &str)]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn stop(&self, _: &str) {}
+
+    fn own_bytes(&self) -> Bytes {
+        self.own
+    }
+
+    fn traffic(&self) -> RankTraffic {
+        RankTraffic::default()
+    }
+}
+
+#[test]
+fn what_connects_ranks_on_a_card_is_a_row_of_its_own_and_counts_once() {
+    let (alone, _) = FakeCard::device(Bytes::gib(1), OWN);
+    let before = step(&alone, None).unwrap();
+    let (planned, program) = (before.info().planned, before.info().account.program);
+    assert!(!before.ledger().to_string().contains("ranks"));
+    for (is_on_host, ranks) in [(false, Bytes::mib(40)), (true, Bytes::ZERO)] {
+        let (card, _) = FakeCard::device(Bytes::gib(1), OWN);
+        let card = card.with_ranks(Arc::new(OneRank { own: Bytes::mib(40), is_on_host }));
+        // The card says of all that is no tensor that it is taken, so that the sum is the same.
+        let mut limited = step(&card, Some(planned)).unwrap();
+        let account = limited.info().account;
+        assert_eq!((account.ranks, account.program), (ranks, program.saturating_sub(ranks)));
+        run(&mut limited, &card).unwrap();
+        assert_eq!(limited.info().planned, planned, "it was not planned anew");
+        let ledger = limited.ledger().to_string();
+        let row = ledger.lines().find(|line| line.contains("ranks"));
+        let figure = Bytes::mib(40).to_string();
+        let is_whole = row.map(|row| row.matches(&figure).count() >= 2);
+        assert_eq!(is_whole, (!is_on_host).then_some(true), "planned and measured are {figure}: {ledger}");
+    }
 }

@@ -79,9 +79,9 @@ impl Workspace {
     pub(super) fn hold_others(&mut self, variants: &[Variant], limit: Option<Bytes>) {
         // The old one goes first: it may be of another limit.
         self.hold = None;
-        let program = variants.iter().map(|variant| variant.info.account.program).max();
-        if let (Some(limit), Some(own), Some(program)) = (limit, own(&self.device), program) {
-            let most = limit.saturating_sub(left_for_libraries(own, program));
+        let declared = variants.iter().map(|variant| variant.info.account.for_no_tensor()).max();
+        if let (Some(limit), Some(own), Some(declared)) = (limit, own(&self.device), declared) {
+            let most = limit.saturating_sub(left_for_libraries(own, declared));
             self.hold = Some(Hold::new(&self.device, most));
         }
     }

@@ -27,6 +27,11 @@ impl FixedMemory {
         ranks: Bytes::ZERO,
     };
 
+    /// What a device with memory of its own holds for no tensor: the context, libraries, and what connects ranks there.
+    pub(crate) fn for_no_tensor(&self) -> Bytes {
+        self.program + self.ranks
+    }
+
     /// Everything but the arena.
     pub fn total(&self) -> Bytes {
         self.program + self.tensors + self.inputs + self.reserved + self.ranks

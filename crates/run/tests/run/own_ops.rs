@@ -2,7 +2,8 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::custom::{CudaKernel, CustomOp, CustomOps, HostCall};
-use plimsoll_graph::{Along, Backward, DType, Keep, Sym, Type, Types};
+use plimsoll_graph::ops::ResizeMode;
+use plimsoll_graph::{Along, Backward, CumulativeOps, DType, GridSampleOps, Keep, Sym, Type, Types};
 use plimsoll_run::{
     Device, Exactness, Kind, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape, Tensor,
     TensorOps,
@@ -206,6 +207,43 @@ fn a_gradient_penalty_is_the_same_eagerly_whole_and_split() {
             let (loss, new) = penalised(&state, &x).unwrap();
             assert_eq!(loss.item().unwrap(), *expected);
             state = new;
+        }
+    });
+}
+
+/// The slope of the slope of the sum of what `f` makes of `x`.
+fn twice(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let outer = Tape::new();
+    outer.watch(x)?;
+    let inner = Tape::new();
+    inner.watch(x)?;
+    let slope = inner.gradient(&f(x)?.sum(&[], false)?, &[x])?.remove(0);
+    Ok(outer.gradient(&slope.sum(&[], false)?, &[x])?.remove(0))
+}
+
+#[test]
+fn a_second_derivative_that_is_not_defined_is_an_error_by_name_and_others_are_right() {
+    Device::cpu().unwrap().scope(|| {
+        let x = noise(&[3, 4], 1).unwrap();
+        let product = twice(&x, |x| x.cumprod(1)).unwrap_err().to_string();
+        assert!(product.contains("cumprod_grad") && product.contains("exp, cumsum and log"), "{product}");
+        let images = noise(&[1, 4, 4, 2], 2).unwrap();
+        let grid = noise(&[1, 3, 3, 2], 3).unwrap();
+        let sampled = twice(&grid, |grid| images.grid_sample(grid, ResizeMode::Bilinear, false, false));
+        let sampled = sampled.unwrap_err().to_string();
+        assert!(sampled.contains("second derivative of a grid sample"), "{sampled}");
+        // The same product as the error says to write it.
+        let positive = x.square().unwrap().add_scalar(0.5).unwrap();
+        let slope = twice(&positive, |x| x.log()?.cumsum(1)?.exp()).unwrap().to_f64().unwrap();
+        let values = positive.to_f64().unwrap();
+        // Of Σ x0, x0 x1, x0 x1 x2, …: the mixed derivatives with respect to the first element of a row.
+        for (row, slope) in values.chunks(4).zip(slope.chunks(4)) {
+            let partial = |without: usize| -> f64 {
+                let among = |k: usize| (1..=k).filter(|&i| i != without).map(|i| row[i]).product::<f64>();
+                (without..4).map(among).sum()
+            };
+            let expected: f64 = (1..4).map(partial).sum();
+            assert!((slope[0] - expected).abs() <= 1e-4 * expected.abs(), "{} and {expected}", slope[0]);
         }
     });
 }
