@@ -35,6 +35,8 @@ def rate(name: str) -> float:
     ends four of them 1e-3 apart, and five steps of 1e-5 3e-7; ResNet101 five of 1e-6 3e-2."""
     if name in ("ResNet101", "ResNet152"):
         return 3e-7
+    if name in ("EfficientNetV2S", "EfficientNetV2M", "EfficientNetV2L", "InceptionResNetV2"):
+        return 1e-6
     return 1e-5 if name.startswith(("ResNet", "Inception", "EfficientNetV2")) else 1e-4
 
 

@@ -277,6 +277,33 @@ def whole(value: Any, name: str, least: int) -> int:
     return number
 
 
+def limit(memory: str | int | None, name: str = "memory") -> str | None:
+    """A memory limit as the engine reads it."""
+    if memory is None:
+        return None
+    if isinstance(memory, str):
+        if memory.strip().startswith("-"):
+            raise ValueError(f"{name} is {memory!r}; a limit is more than nothing")
+        return memory
+    try:
+        return str(whole(memory, name, 1))
+    except TypeError:
+        raise TypeError(f"{name} is {memory!r}; a text as in '2GiB' or a whole number of bytes belongs there") from None
+
+
+def texts(**given: Any) -> None:
+    """Refuses arguments that are no texts."""
+    for name, word in given.items():
+        if not isinstance(word, str):
+            raise TypeError(f"{name} is {word!r}; a text belongs there")
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Refuses an argument that is neither true nor false."""
+    if value not in (True, False):
+        raise ValueError(f"{name} is {value!r}; True or False belongs there")
+
+
 def _batch_size(batch_size: int | None) -> int:
     return 32 if batch_size is None else whole(batch_size, "batch_size", 1)
 

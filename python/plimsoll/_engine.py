@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from plimsoll import _native
-from plimsoll._data import Dataset, Turns, as_array, is_batches, passes_of
+from plimsoll._data import Dataset, Turns, as_array, check_flag, is_batches, limit, passes_of, texts, whole
 from plimsoll._native import Net, Tensor
 from plimsoll._plan import Plan
 from plimsoll._progress import Progress, notice_words
@@ -203,7 +204,7 @@ class EarlyStopping(Callback):
         if mode not in (None, "min", "max"):
             raise ValueError(f"mode is {mode!r}; min or max belong there")
         falls = monitor.removeprefix("val_") in ("loss", "cross_entropy", "perplexity", "mae", "mse", "rmse")
-        self.monitor, self.patience, self.min_delta = monitor, _count(patience, "patience", 1), abs(min_delta)
+        self.monitor, self.patience, self.min_delta = monitor, whole(patience, "patience", 1), abs(min_delta)
         self.sign = -1.0 if (mode or ("min" if falls else "max")) == "min" else 1.0
         self.best, self.waited = -math.inf, 0
 
@@ -251,12 +252,6 @@ class _Told:
         words = notice_words(text)
         if words is not None:
             warnings.warn(words, RuntimeWarning, stacklevel=2)
-
-
-def _count(value: int, name: str, least: int) -> int:
-    if int(value) < least:
-        raise ValueError(f"{name} is {value}; {least} is the least")
-    return int(value)
 
 
 class Trainer:
@@ -324,6 +319,11 @@ class Trainer:
             name, rate, more = optimizer, 1e-3 if learning_rate is None else float(learning_rate), {}
         if state not in (None, "8bit"):
             raise ValueError(f"state is {state!r}; 8bit belongs there, or nothing")
+        texts(device=device, precision=precision, exact=exact)
+        labels, seed = whole(labels, "labels", 0), whole(seed, "seed", 0)
+        for name_of, bound in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            if bound is not None and not isinstance(bound, (int, float, np.number)):
+                raise TypeError(f"{name_of} is {bound!r}; a number belongs there")
         self.stop = False
         is_constant = schedule is None or isinstance(schedule, Schedule) and (schedule.shape, schedule.settings) == ("constant", {})
         self.learning_rate: float | None = rate if is_constant else None
@@ -332,8 +332,8 @@ class Trainer:
             "name": getattr(model, "__name__", type(model).__name__),
             "optimizer": (name, more),
             "learning_rate": rate,
-            "memory": None if memory is None else str(memory),
-            "host_memory": None if host_memory is None else str(host_memory),
+            "memory": limit(memory),
+            "host_memory": limit(host_memory, "host_memory"),
             "device": device,
             "precision": precision,
             "exact": exact,
@@ -345,7 +345,7 @@ class Trainer:
             "micro_batch": micro_batch,
             "seed": seed,
             "labels": labels,
-            "checkpoints": None if checkpoints is None else str(checkpoints),
+            "checkpoints": None if checkpoints is None else os.fspath(checkpoints),
         }
         self._native = _native.Trainer(model, loss, settings)
 
@@ -374,9 +374,10 @@ class Trainer:
     ) -> tuple[_native.Data, int, int | None]:
         """Arrays, files by their path, or batches that come one after the other, as data of the engine; how many samples a batch has, and how
         many batches there are, where that is known."""
-        size = 32 if batch_size is None else _count(batch_size, "batch_size", 1)
+        size = 32 if batch_size is None else whole(batch_size, "batch_size", 1)
         if isinstance(x, (str, Path)):
             x = Dataset(x)
+        steps = None if steps is None else whole(steps, "steps", 1)
         if not is_batches(x) and steps is not None:
             raise ValueError("steps_per_epoch is for data that comes in batches; slice the arrays instead")
         if isinstance(x, Dataset):
@@ -386,7 +387,11 @@ class Trainer:
             samples = data.samples()
             return data, size, None if samples is None else math.ceil(samples / size)
         if not is_batches(x):
+            if labels and self._labels and y is None:
+                raise ValueError("there are no labels; give y" if what == "x" else f"{what} has no labels; (x, y) belongs there")
             fields = self._fields(x, y, what)
+            # A batch is never larger than the data.
+            size = min(size, len(fields[0][2]))
             return _native.arrays(fields), size, math.ceil(len(fields[0][2]) / size)
         for name, value in (("y", y), ("batch_size", batch_size)):
             if value is not None:
@@ -439,7 +444,8 @@ class Trainer:
             shuffle: whether arrays and files come in another order in every epoch. Batches come as they are given.
             validation_data: ``(x, y)``, or any other such data, to evaluate the model on after every epoch.
         """
-        epochs, (before, _) = _count(epochs, "epochs", 0), self._native.progress()
+        check_flag(shuffle, "shuffle")
+        epochs, (before, _) = whole(epochs, "epochs", 0), self._native.progress()
         data, size, steps = self._data(x, y, batch_size, steps=steps_per_epoch, passes=before + epochs)
         checked, checked_size = None, None
         if validation_data is not None:

@@ -16,20 +16,6 @@ from plimsoll.errors import PlimsollError
 __all__ = ["plan", "fit", "evaluate", "predict", "report"]
 
 
-def _memory(memory: str | int | None) -> str | None:
-    if memory is None:
-        return None
-    if isinstance(memory, str):
-        if memory.strip().startswith("-"):
-            raise ValueError(f"memory is {memory!r}; a limit is more than nothing")
-        return memory
-    try:
-        limit = _data.whole(memory, "memory", 1)
-    except TypeError:
-        raise TypeError(f"memory is {memory!r}; a text as in '2GiB' or a whole number of bytes belongs there") from None
-    return str(limit)
-
-
 def _build(model: Any, x: Any) -> None:
     """Gives a Sequential model without an Input its weights, by the shape of the data, as Keras does when it first meets it."""
     import keras
@@ -55,8 +41,8 @@ class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
     def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
-        if precision is not None and not isinstance(precision, str):
-            raise TypeError(f"precision is {precision!r}; a text as in 'f32' belongs there")
+        if precision is not None:
+            _data.texts(precision=precision)
         _build(model, x)
         _store.check(model)
         if labels and not getattr(model, "compiled", False):
@@ -113,13 +99,11 @@ def _asked(
     source: _data.Source | None, *, batch_size: int, memory: str | int | None, device: str, weighted: bool,
     shuffle: bool = False, seed: int = 0, exact: str = "reassociated", validation: _data.Source | None = None,
 ) -> dict[str, Any]:
-    for name, word in (("device", device), ("exact", exact)):
-        if not isinstance(word, str):
-            raise TypeError(f"{name} is {word!r}; a text belongs there")
+    _data.texts(device=device, exact=exact)
     return {
         "exact": exact,
         "validation_batch_size": None if validation is None else validation.batch_size,
-        "memory": _memory(memory),
+        "memory": _data.limit(memory),
         "device": device,
         "batch_size": source.batch_size if source else batch_size,
         "weighted": weighted,
@@ -270,8 +254,7 @@ def fit(
     if steps_per_epoch is not None:
         steps_per_epoch = _data.whole(steps_per_epoch, "steps_per_epoch", 1)
     epochs, initial_epoch = _data.whole(epochs, "epochs", 0), _data.whole(initial_epoch, "initial_epoch", 0)
-    if shuffle not in (True, False):
-        raise ValueError(f"shuffle is {shuffle!r}; True or False belongs there")
+    _data.check_flag(shuffle, "shuffle")
     if class_weight is not None and sample_weight is not None:
         raise ValueError("class_weight and sample_weight cannot both be given")
     every = _callbacks.validated_every(validation_freq)

@@ -610,7 +610,7 @@ class TestTrainer:
             Trainer(Sequential().dense(2), "msee")
         with pytest.raises(TypeError, match="plimsoll.fit"):
             Trainer(3, "mse")
-        with pytest.raises(ValueError, match="batch_size is -1; 1 is the least"):
+        with pytest.raises(ValueError, match="batch_size is -1; it must be at least 1"):
             small().fit(x, y, batch_size=-1)
         with pytest.raises(plimsoll.PlimsollError, match=r"test_engine\.py:\d+"):
             small().fit(x[:, 0], y)
@@ -670,3 +670,28 @@ def test_examples_in_docstrings_run():
     assert runner.summarize().failed == 0 and runner.tries >= 10
     for module in (_plan, _progress):
         assert doctest.testmod(module).failed == 0
+
+
+def test_arguments_of_other_kinds_are_refused_by_name():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 3)).astype(np.float32), rng.integers(0, 2, 12)
+    made = lambda **more: plimsoll.Trainer(plimsoll.Sequential().dense(2), "softmax_cross_entropy", **more)
+    for more, error, why in (
+        (dict(memory=-5), ValueError, "memory is -5"), (dict(memory=2.5), TypeError, "memory is 2.5"), (dict(host_memory=True), TypeError, "host_memory is True"),
+        (dict(device=3), TypeError, "device is 3"), (dict(precision=32), TypeError, "precision is 32"), (dict(exact=True), TypeError, "exact is True"),
+        (dict(seed=-1), ValueError, "seed is -1"), (dict(clip_norm="a"), TypeError, "clip_norm is 'a'"), (dict(checkpoints=5), TypeError, "PathLike"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            made(**more)
+    for more, error, why in (
+        (dict(epochs=1.5), TypeError, "epochs is 1.5"), (dict(batch_size=2.5), TypeError, "batch_size is 2.5"), (dict(batch_size=0), ValueError, "batch_size is 0"),
+        (dict(shuffle="batch"), ValueError, "shuffle is 'batch'"), (dict(validation_data=x), ValueError, "validation_data has no labels"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            made().fit(x, y, verbose=0, **more)
+    with pytest.raises(ValueError, match="no labels"):
+        made().fit(x, verbose=0)
+    # A batch is never larger than the data.
+    trainer = made()
+    trainer.fit(x, y, batch_size=10**9, verbose=0)
+    assert trainer.predict(x, batch_size=10**9).shape == (12, 2)
