@@ -1,0 +1,190 @@
+//! Functions of one number that `core` does not have. They compute in f64 and round once, so that every processor gives the same bits.
+
+/// `e^x`.
+pub fn exp(x: f32) -> f32 {
+    exp64(f64::from(x)) as f32
+}
+
+/// `e^x` by `2^n e^r`, with `|r| <= ln 2 / 2`.
+fn exp64(x: f64) -> f64 {
+    if x.is_nan() {
+        return x;
+    }
+    let x = x.clamp(-745.0, 709.0);
+    let n = round(x * core::f64::consts::LOG2_E);
+    let r = x - n * core::f64::consts::LN_2;
+    // Taylor's series; the first term left out is below 2e-15.
+    let mut sum = 1.0;
+    for k in (1..=12).rev() {
+        sum = 1.0 + r / f64::from(k) * sum;
+    }
+    scale(sum, n as i32)
+}
+
+/// `x 2^n`, in two steps where one would leave the range.
+fn scale(x: f64, n: i32) -> f64 {
+    let power = |n: i32| f64::from_bits(((n + 1023) as u64) << 52);
+    if n < -1000 { x * power(n + 500) * power(-500) } else { x * power(n) }
+}
+
+/// The nearest whole number, halves away from zero.
+pub fn round(x: f64) -> f64 {
+    const WHOLE: f64 = 4_503_599_627_370_496.0;
+    if !(-WHOLE..=WHOLE).contains(&x) {
+        return x;
+    }
+    let cut = x as i64 as f64;
+    let rest = x - cut;
+    if rest >= 0.5 {
+        cut + 1.0
+    } else if rest <= -0.5 {
+        cut - 1.0
+    } else {
+        cut
+    }
+}
+
+/// The largest whole number that is not above `x`.
+pub fn floor(x: f32) -> f32 {
+    if !(-8_388_608.0..=8_388_608.0).contains(&x) {
+        return x;
+    }
+    let cut = x as i32 as f32;
+    if cut > x { cut - 1.0 } else { cut }
+}
+
+/// The natural logarithm.
+pub fn ln(x: f32) -> f32 {
+    ln64(f64::from(x)) as f32
+}
+
+fn ln64(x: f64) -> f64 {
+    if x.is_nan() || x < 0.0 {
+        return f64::NAN;
+    }
+    if x == 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    if x == f64::INFINITY {
+        return x;
+    }
+    // Numbers of f32 are normal in f64.
+    let bits = x.to_bits();
+    let mut exponent = ((bits >> 52) & 0x7ff) as i32 - 1023;
+    let mut m = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
+    if m > core::f64::consts::SQRT_2 {
+        m /= 2.0;
+        exponent += 1;
+    }
+    // ln m = 2 atanh((m-1)/(m+1)), whose argument is at most 0.172.
+    let t = (m - 1.0) / (m + 1.0);
+    let t2 = t * t;
+    let mut sum = 0.0;
+    for k in (0..=9).rev() {
+        sum = sum * t2 + 1.0 / f64::from(2 * k + 1);
+    }
+    2.0 * t * sum + f64::from(exponent) * core::f64::consts::LN_2
+}
+
+/// The square root.
+pub fn sqrt(x: f32) -> f32 {
+    #[cfg(feature = "std")]
+    return x.sqrt();
+    #[cfg(not(feature = "std"))]
+    return sqrt64(f64::from(x)) as f32;
+}
+
+/// By Newton's steps from half the exponent.
+#[cfg(any(test, not(feature = "std")))]
+fn sqrt64(x: f64) -> f64 {
+    if x.is_nan() || x < 0.0 {
+        return f64::NAN;
+    }
+    if x == 0.0 || x == f64::INFINITY {
+        return x;
+    }
+    let mut root = f64::from_bits((x.to_bits() >> 1) + (511 << 52));
+    for _ in 0..5 {
+        root = 0.5 * (root + x / root);
+    }
+    root
+}
+
+/// The hyperbolic tangent.
+pub fn tanh(x: f32) -> f32 {
+    let x = f64::from(x);
+    if x.abs() < 1e-4 {
+        return (x - x * x * x / 3.0) as f32;
+    }
+    let e = exp64(2.0 * x.abs());
+    let t = 1.0 - 2.0 / (e + 1.0);
+    (if x < 0.0 { -t } else { t }) as f32
+}
+
+/// `1 / (1 + e^-x)`.
+pub fn logistic(x: f32) -> f32 {
+    (1.0 / (1.0 + exp64(-f64::from(x)))) as f32
+}
+
+/// The error function: its series near zero, Lentz's continued fraction of the complement beyond.
+pub fn erf(x: f32) -> f32 {
+    let x = f64::from(x);
+    let a = x.abs();
+    if x.is_nan() {
+        return x as f32;
+    }
+    let value = if a < 2.5 {
+        let (mut term, mut sum) = (a, a);
+        for k in 1..60 {
+            term *= -a * a / f64::from(k);
+            sum += term / f64::from(2 * k + 1);
+        }
+        sum * core::f64::consts::FRAC_2_SQRT_PI
+    } else if a > 6.0 {
+        1.0
+    } else {
+        let mut fraction = 0.0;
+        for k in (1..=40).rev() {
+            fraction = f64::from(k) / 2.0 / (a + fraction);
+        }
+        1.0 - exp64(-a * a) / (a + fraction) * core::f64::consts::FRAC_2_SQRT_PI / 2.0
+    };
+    (if x < 0.0 { -value } else { value }) as f32
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_agree_with_the_standard_library() {
+        let close = |ours: f32, theirs: f64, name: &str, x: f32| {
+            let error = (f64::from(ours) - theirs).abs();
+            assert!(
+                error <= 1e-7 * theirs.abs() + 1e-44 || (theirs as f32) == ours,
+                "{name}({x}): {ours} {theirs}"
+            );
+        };
+        for step in -4000..4000 {
+            let x = step as f32 * 0.0217;
+            let wide = f64::from(x);
+            close(exp(x), wide.exp(), "exp", x);
+            close(tanh(x), wide.tanh(), "tanh", x);
+            close(logistic(x), 1.0 / (1.0 + (-wide).exp()), "logistic", x);
+            if x > 0.0 {
+                close(ln(x), wide.ln(), "ln", x);
+                close(sqrt64(wide) as f32, wide.sqrt(), "sqrt", x);
+            }
+            assert_eq!(round(wide), wide.round());
+            assert_eq!(floor(x), x.floor());
+        }
+        for (x, theirs) in
+            [(0.5, 0.520_499_877_8), (1.5, 0.966_105_146_5), (-3.0, -0.999_977_909_5), (2.6, 0.999_763_965_6)]
+        {
+            assert!((f64::from(erf(x)) - theirs).abs() < 1e-7, "erf({x})");
+        }
+        assert_eq!(exp(-200.0), 0.0);
+        assert_eq!(exp(200.0), f32::INFINITY);
+        assert_eq!(round(0.499_999_999_999_999_94), 0.0);
+    }
+}

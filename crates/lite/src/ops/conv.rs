@@ -1,0 +1,281 @@
+//! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
+
+use super::window::Span;
+use super::{Call, Store, byte_range};
+use crate::bytes::{b, chunks, chunks_mut, f, half, i, s};
+use crate::error::Result;
+use crate::quant::Scale;
+use crate::schema::Type;
+use crate::tensor::Tensor;
+
+/// A convolution.
+#[derive(Debug)]
+pub struct Conv {
+    pub y: Span,
+    pub x: Span,
+    pub in_channels: usize,
+    pub out_channels: usize,
+    /// How many channels of the operand one of the result reads; for a depthwise one, how many of the result one of the operand makes.
+    pub deep: usize,
+    pub numbers: Numbers,
+}
+
+/// What operands, weights and results are.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers {
+    Floats(Floats),
+    Bytes(Bytes),
+}
+
+/// Floats by weights that are floats, half floats or bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Floats {
+    pub weights: Type,
+    pub bias: Type,
+    /// Where in the store the scales of weights are that are bytes.
+    pub scales: usize,
+    pub low: f32,
+    pub high: f32,
+}
+
+/// Bytes by bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes {
+    pub in_zero: i32,
+    pub out_zero: i32,
+    /// Where in the store the channels' scales are.
+    pub scales: usize,
+    pub low: i32,
+    pub high: i32,
+}
+
+/// Checks types, weights and bias of something that multiplies with weights. `channels` of the result lie along `axis` of the weights.
+pub fn numbers(
+    call: &Call<'_, '_>,
+    store: &mut Store,
+    [x, weights, out]: [&Tensor<'_>; 3],
+    bias: Option<&Tensor<'_>>,
+    (axis, channels): (usize, usize),
+    range: (f32, f32),
+) -> Result<Numbers> {
+    call.same_type(x, out)?;
+    if let Some(bias) = bias {
+        call.ensure(bias.shape.count() == channels, "its bias has another length than its channels")?;
+    }
+    if weights.kind == Type::I8 {
+        call.ensure(!weights.scales.is_empty(), "its weights have no scale")?;
+        call.ensure(
+            weights.scales.len() == 1 || weights.axis == axis,
+            "its weights' scales lie along another dimension",
+        )?;
+        call.ensure(
+            (0..weights.zeros.len()).all(|index| weights.zero(index) == 0),
+            "its weights' zero points are not zero",
+        )?;
+    }
+    match x.kind {
+        Type::F32 => {
+            let fits = matches!(weights.kind, Type::F32 | Type::F16 | Type::I8);
+            call.ensure(fits, "its weights are none of float32, float16 and int8")?;
+            let bias = bias.map_or(Type::F32, |bias| bias.kind);
+            call.ensure(matches!(bias, Type::F32 | Type::F16), "its bias is neither float32 nor float16")?;
+            let scales = if weights.kind == Type::I8 {
+                store.add_floats(channels, |channel| weights.scale(channel))?
+            } else {
+                0
+            };
+            let (low, high) = range;
+            Ok(Numbers::Floats(Floats { weights: weights.kind, bias, scales, low, high }))
+        }
+        Type::I8 => {
+            call.ensure(weights.kind == Type::I8, "its weights are not int8")?;
+            call.ensure(bias.is_none_or(|bias| bias.kind == Type::I32), "its bias is not int32")?;
+            let (from, to) = (call.affine(x)?, call.affine(out)?);
+            let scales = store.add_scales(call, channels, |channel| {
+                Some(f64::from(from.scale) * f64::from(weights.scale(channel)?) / f64::from(to.scale))
+            })?;
+            let (low, high) = byte_range(range, to);
+            Ok(Numbers::Bytes(Bytes {
+                in_zero: from.zero,
+                out_zero: to.zero,
+                scales,
+                low,
+                high: high.max(low),
+            }))
+        }
+        _ => call.refuse("its type is neither float32 nor int8"),
+    }
+}
+
+/// Checks a CONV_2D.
+pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
+    let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let four =
+        |tensor: &Tensor<'_>| call.some(tensor.shape.four(), "its tensors do not have four dimensions");
+    let [batch, height, width, in_channels] = four(x)?;
+    let [channels, k_height, k_width, deep] = four(weights)?;
+    let [out_batch, out_height, out_width, out_channels] = four(out)?;
+    call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
+    call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
+    call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
+    let padding = call.option_byte(0)?;
+    let y = Span::new(call, padding, height, out_height, k_height, call.option(2, 0)?, call.option(5, 1)?)?;
+    let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
+    let range = call.activation(3)?;
+    let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
+    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers })
+}
+
+/// Computes a CONV_2D.
+pub fn run(
+    conv: &Conv,
+    store: &Store,
+    out: &mut [u8],
+    x: &[u8],
+    weights: &[u8],
+    bias: Option<&[u8]>,
+) -> Result<()> {
+    match &conv.numbers {
+        Numbers::Floats(floats) => {
+            let x = chunks::<4>(x);
+            match floats.weights {
+                Type::F32 => run_floats(conv, floats, store, out, x, chunks::<4>(weights), f, bias),
+                Type::F16 => run_floats(conv, floats, store, out, x, chunks::<2>(weights), half, bias),
+                _ => run_floats(conv, floats, store, out, x, chunks::<1>(weights), |w| s(w[0]) as f32, bias),
+            }
+        }
+        Numbers::Bytes(bytes) => run_bytes(conv, bytes, store, out, x, weights, bias),
+    }
+    Ok(())
+}
+
+impl Floats {
+    /// The bias of a channel.
+    #[inline(always)]
+    pub fn bias(&self, bias: Option<&[u8]>, channel: usize) -> f32 {
+        match (bias, self.bias) {
+            (Some(bias), Type::F32) => f(chunks::<4>(bias)[channel]),
+            (Some(bias), _) => half(chunks::<2>(bias)[channel]),
+            (None, _) => 0.0,
+        }
+    }
+
+    /// A sum of products as a result: scaled where weights are bytes, with the bias, within the activation's range.
+    #[inline(always)]
+    pub fn finish(&self, store: &Store, sum: f32, bias: Option<&[u8]>, channel: usize) -> [u8; 4] {
+        let sum = if self.weights == Type::I8 { sum * store.reals[self.scales + channel] } else { sum };
+        (sum + self.bias(bias, channel)).max(self.low).min(self.high).to_le_bytes()
+    }
+}
+
+impl Bytes {
+    /// A sum of products as a byte.
+    #[inline(always)]
+    pub fn finish(&self, store: &Store, sum: i32, bias: Option<&[u8]>, channel: usize) -> u8 {
+        let bias = bias.map_or(0, |bias| i(chunks::<4>(bias)[channel]));
+        scaled(store.scales[self.scales + channel], sum.wrapping_add(bias), self)
+    }
+}
+
+/// A sum with its bias as a byte.
+#[inline(always)]
+fn scaled(scale: Scale, sum: i32, bytes: &Bytes) -> u8 {
+    b(scale.apply(sum).saturating_add(bytes.out_zero).clamp(bytes.low, bytes.high))
+}
+
+/// The sum of products of floats with weights of `N` bytes, in eight sums that a processor adds at once.
+#[inline(always)]
+pub fn dot<const N: usize>(x: &[[u8; 4]], weights: &[[u8; N]], get: impl Fn([u8; N]) -> f32) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (x_eights, x_rest) = x.as_chunks::<8>();
+    let (w_eights, w_rest) = weights.as_chunks::<8>();
+    for (x, w) in x_eights.iter().zip(w_eights) {
+        for lane in 0..8 {
+            sums[lane] += f(x[lane]) * get(w[lane]);
+        }
+    }
+    for (lane, (x, w)) in x_rest.iter().zip(w_rest).enumerate() {
+        sums[lane] += f(*x) * get(*w);
+    }
+    (sums[0] + sums[4]) + (sums[1] + sums[5]) + ((sums[2] + sums[6]) + (sums[3] + sums[7]))
+}
+
+/// The sum of products of bytes, each less the operand's zero point.
+#[inline(always)]
+pub fn dot_bytes(x: &[u8], weights: &[u8], zero: i32) -> i32 {
+    let zero = zero as i16;
+    x.iter().zip(weights).fold(0i32, |sum, (x, w)| {
+        // A byte less a zero point is within 16 bits, of which processors multiply and add pairs.
+        let x = i16::from(*x as i8) - zero;
+        sum.wrapping_add(i32::from(x) * i32::from(i16::from(*w as i8)))
+    })
+}
+
+#[inline(always)]
+fn run_floats<const N: usize>(
+    conv: &Conv,
+    floats: &Floats,
+    store: &Store,
+    out: &mut [u8],
+    x: &[[u8; 4]],
+    weights: &[[u8; N]],
+    get: impl Fn([u8; N]) -> f32 + Copy,
+    bias: Option<&[u8]>,
+) {
+    let deep = conv.deep;
+    for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
+        for (channel, out) in out.iter_mut().enumerate() {
+            let mut sum = 0.0;
+            conv.each_tap(pixel, channel, |from, tap| {
+                sum += dot(&x[from..from + deep], &weights[tap..tap + deep], get);
+            });
+            *out = floats.finish(store, sum, bias, channel);
+        }
+    }
+}
+
+#[inline(always)]
+fn run_bytes(
+    conv: &Conv,
+    bytes: &Bytes,
+    store: &Store,
+    out: &mut [u8],
+    x: &[u8],
+    weights: &[u8],
+    bias: Option<&[u8]>,
+) {
+    let deep = conv.deep;
+    for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
+        for (channel, out) in out.iter_mut().enumerate() {
+            let mut sum = 0i32;
+            conv.each_tap(pixel, channel, |from, tap| {
+                sum = sum.wrapping_add(dot_bytes(
+                    &x[from..from + deep],
+                    &weights[tap..tap + deep],
+                    bytes.in_zero,
+                ));
+            });
+            *out = bytes.finish(store, sum, bias, channel);
+        }
+    }
+}
+
+impl Conv {
+    /// Calls with where operand and weights of each element of the window begin, for a channel of a pixel of the result.
+    #[inline(always)]
+    fn each_tap(&self, pixel: usize, channel: usize, mut call: impl FnMut(usize, usize)) {
+        let (place_x, rest) = (pixel % self.x.places, pixel / self.x.places);
+        let (place_y, batch) = (rest % self.y.places, rest / self.y.places);
+        let group = channel / (self.out_channels / (self.in_channels / self.deep));
+        for ky in 0..self.y.size {
+            let Some(y) = self.y.at(place_y, ky) else { continue };
+            for kx in 0..self.x.size {
+                let Some(x) = self.x.at(place_x, kx) else { continue };
+                let from =
+                    ((batch * self.y.length + y) * self.x.length + x) * self.in_channels + group * self.deep;
+                let tap = ((channel * self.y.size + ky) * self.x.size + kx) * self.deep;
+                call(from, tap);
+            }
+        }
+    }
+}

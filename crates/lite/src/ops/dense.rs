@@ -1,0 +1,155 @@
+//! FULLY_CONNECTED and BATCH_MATMUL: rows times rows.
+
+use super::conv::{Numbers, dot, dot_bytes, numbers};
+use super::moves::Places;
+use super::{Call, Store};
+use crate::bytes::{b, chunks, chunks_mut, f, half, s};
+use crate::error::Result;
+use crate::quant::Scale;
+use crate::schema::Type;
+use crate::tensor::{MAX_RANK, strides};
+
+/// A FULLY_CONNECTED.
+#[derive(Debug)]
+pub struct Dense {
+    deep: usize,
+    channels: usize,
+    numbers: Numbers,
+}
+
+/// Checks a FULLY_CONNECTED.
+pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
+    let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let &[channels, deep] = weights.shape.dims() else { return call.refuse("its weights are no matrix") };
+    call.ensure(call.option_byte(1)? == 0, "its weights are stored in an order of their own")?;
+    let rows = x.shape.count() / deep;
+    call.ensure(rows * deep == x.shape.count(), "its weights do not fit its operand")?;
+    let fits = out.shape.dims().last() == Some(&channels) && out.shape.count() == rows * channels;
+    call.ensure(fits, "its result has another shape")?;
+    let range = call.activation(0)?;
+    let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, channels), range)?;
+    Ok(Dense { deep, channels, numbers })
+}
+
+/// Computes a FULLY_CONNECTED.
+pub fn run(
+    dense: &Dense,
+    store: &Store,
+    out: &mut [u8],
+    x: &[u8],
+    weights: &[u8],
+    bias: Option<&[u8]>,
+) -> Result<()> {
+    let (deep, channels) = (dense.deep, dense.channels);
+    match &dense.numbers {
+        Numbers::Floats(floats) => {
+            let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            for (x, out) in x.chunks_exact(deep).zip(out.chunks_exact_mut(channels)) {
+                for (channel, out) in out.iter_mut().enumerate() {
+                    let row = channel * deep..(channel + 1) * deep;
+                    let sum = match floats.weights {
+                        Type::F32 => dot(x, &chunks::<4>(weights)[row], f),
+                        Type::F16 => dot(x, &chunks::<2>(weights)[row], half),
+                        _ => dot(x, &chunks::<1>(weights)[row], |w| s(w[0]) as f32),
+                    };
+                    *out = floats.finish(store, sum, bias, channel);
+                }
+            }
+        }
+        Numbers::Bytes(bytes) => {
+            for (x, out) in x.chunks_exact(deep).zip(out.chunks_exact_mut(channels)) {
+                for (channel, out) in out.iter_mut().enumerate() {
+                    let sum = dot_bytes(x, &weights[channel * deep..(channel + 1) * deep], bytes.in_zero);
+                    *out = bytes.finish(store, sum, bias, channel);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A BATCH_MATMUL: the strides of both operands along the result's dimensions, and along what is summed.
+#[derive(Debug)]
+pub struct Matmul {
+    dims: [usize; MAX_RANK],
+    strides: [[isize; MAX_RANK]; 2],
+    deep: usize,
+    steps: [usize; 2],
+    bytes: Option<MatmulBytes>,
+}
+
+#[derive(Debug)]
+struct MatmulBytes {
+    zeros: [i32; 3],
+    scale: Scale,
+}
+
+/// Checks a BATCH_MATMUL.
+pub fn prepare_matmul(call: &Call<'_, '_>) -> Result<Matmul> {
+    let (x, y, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    call.same_type(x, out)?;
+    call.same_type(y, out)?;
+    let ranks = [x, y, out].map(|tensor| tensor.shape.dims().len());
+    call.ensure(ranks.iter().all(|rank| *rank >= 2), "its operands are no matrices")?;
+    const ROW: usize = MAX_RANK - 2;
+    const COLUMN: usize = MAX_RANK - 1;
+    let (dims_x, dims_y, dims) = (x.shape.padded(), y.shape.padded(), out.shape.padded());
+    let (of_x, of_y) = (strides(&dims_x), strides(&dims_y));
+    let turned = [call.option_byte(0)? != 0, call.option_byte(1)? != 0];
+    let (row_x, deep_x) = if turned[0] { (COLUMN, ROW) } else { (ROW, COLUMN) };
+    let (deep_y, column_y) = if turned[1] { (COLUMN, ROW) } else { (ROW, COLUMN) };
+    let deep = dims_x[deep_x];
+    let fits = dims_y[deep_y] == deep && dims_x[row_x] == dims[ROW] && dims_y[column_y] == dims[COLUMN];
+    call.ensure(fits, "its matrices do not fit together")?;
+    let mut all = [[0; MAX_RANK]; 2];
+    (all[0][ROW], all[1][COLUMN]) = (of_x[row_x], of_y[column_y]);
+    for axis in 0..ROW {
+        for (which, (from, strides)) in [(dims_x, of_x), (dims_y, of_y)].into_iter().enumerate() {
+            call.ensure(from[axis] == dims[axis] || from[axis] == 1, "its batches do not fit together")?;
+            all[which][axis] = if from[axis] == 1 { 0 } else { strides[axis] };
+        }
+    }
+    let bytes = match x.kind {
+        Type::F32 => None,
+        Type::I8 => {
+            let (a, c, to) = (call.affine(x)?, call.affine(y)?, call.affine(out)?);
+            let real = f64::from(a.scale) * f64::from(c.scale) / f64::from(to.scale);
+            let scale = call.some(Scale::new(real), "its scales are too far apart")?;
+            Some(MatmulBytes { zeros: [a.zero, c.zero, to.zero], scale })
+        }
+        _ => return call.refuse("its type is neither float32 nor int8"),
+    };
+    let steps = [of_x[deep_x] as usize, of_y[deep_y] as usize];
+    Ok(Matmul { dims, strides: all, deep, steps, bytes })
+}
+
+/// Computes a BATCH_MATMUL.
+pub fn run_matmul(matmul: &Matmul, out: &mut [u8], x: &[u8], y: &[u8]) -> Result<()> {
+    let mut places = Places::new(&matmul.dims, [&matmul.strides[0], &matmul.strides[1]]);
+    let [step_x, step_y] = matmul.steps;
+    match &matmul.bytes {
+        None => {
+            let (x, y) = (chunks::<4>(x), chunks::<4>(y));
+            for out in chunks_mut::<4>(out) {
+                let [at_x, at_y] = places.next();
+                let sum = if step_x == 1 && step_y == 1 {
+                    dot(&x[at_x..at_x + matmul.deep], &y[at_y..at_y + matmul.deep], f)
+                } else {
+                    (0..matmul.deep).map(|k| f(x[at_x + k * step_x]) * f(y[at_y + k * step_y])).sum()
+                };
+                *out = sum.to_le_bytes();
+            }
+        }
+        Some(MatmulBytes { zeros, scale }) => {
+            for out in out {
+                let [at_x, at_y] = places.next();
+                let sum = (0..matmul.deep).fold(0i32, |sum, k| {
+                    let (x, y) = (s(x[at_x + k * step_x]) - zeros[0], s(y[at_y + k * step_y]) - zeros[1]);
+                    sum.wrapping_add(x * y)
+                });
+                *out = b(scale.apply(sum).saturating_add(zeros[2]).clamp(-128, 127));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! DEPTHWISE_CONV_2D: every channel with a window of its own.
+
+use super::conv::{Bytes, Conv, Floats, Numbers, numbers};
+use super::window::Span;
+use super::{Call, Store};
+use crate::bytes::{chunks, chunks_mut, f, half, s};
+use crate::error::Result;
+use crate::schema::Type;
+
+/// How many channels are summed at once.
+const BLOCK: usize = 16;
+
+/// Checks a DEPTHWISE_CONV_2D.
+pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
+    let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let shapes = [x, weights, out].map(|tensor| tensor.shape.four());
+    let [Some(of_x), Some(of_weights), Some(of_out)] = shapes else {
+        return call.refuse("its tensors do not have four dimensions");
+    };
+    let [batch, height, width, in_channels] = of_x;
+    let [one, k_height, k_width, channels] = of_weights;
+    let [out_batch, out_height, out_width, out_channels] = of_out;
+    call.ensure(batch == out_batch && channels == out_channels && one == 1, "its result has another shape")?;
+    call.ensure(out_channels % in_channels == 0, "its weights do not fit the channels of its operand")?;
+    let padding = call.option_byte(0)?;
+    let y = Span::new(call, padding, height, out_height, k_height, call.option(2, 0)?, call.option(6, 1)?)?;
+    let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
+    let range = call.activation(4)?;
+    let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
+    Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers })
+}
+
+/// Computes a DEPTHWISE_CONV_2D.
+pub fn run(
+    conv: &Conv,
+    store: &Store,
+    out: &mut [u8],
+    x: &[u8],
+    weights: &[u8],
+    bias: Option<&[u8]>,
+) -> Result<()> {
+    match &conv.numbers {
+        Numbers::Floats(floats) => {
+            let x = chunks::<4>(x);
+            match floats.weights {
+                Type::F32 => run_floats(conv, floats, store, out, x, chunks::<4>(weights), f, bias),
+                Type::F16 => run_floats(conv, floats, store, out, x, chunks::<2>(weights), half, bias),
+                _ => run_floats(conv, floats, store, out, x, chunks::<1>(weights), |w| s(w[0]) as f32, bias),
+            }
+        }
+        Numbers::Bytes(bytes) => run_bytes(conv, bytes, store, out, x, weights, bias),
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn run_floats<const N: usize>(
+    conv: &Conv,
+    floats: &Floats,
+    store: &Store,
+    out: &mut [u8],
+    x: &[[u8; 4]],
+    weights: &[[u8; N]],
+    get: impl Fn([u8; N]) -> f32,
+    bias: Option<&[u8]>,
+) {
+    for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let first = block * BLOCK;
+            let mut sums = [0.0f32; BLOCK];
+            each_tap(conv, pixel, |from, tap| {
+                if conv.deep == 1 {
+                    let x = &x[from + first..from + first + out.len()];
+                    let weights = &weights[tap + first..tap + first + out.len()];
+                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
+                        *sum += f(*x) * get(*w);
+                    }
+                } else {
+                    for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
+                        let channel = first + lane;
+                        *sum += f(x[from + channel / conv.deep]) * get(weights[tap + channel]);
+                    }
+                }
+            });
+            for (lane, out) in out.iter_mut().enumerate() {
+                *out = floats.finish(store, sums[lane], bias, first + lane);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn run_bytes(
+    conv: &Conv,
+    bytes: &Bytes,
+    store: &Store,
+    out: &mut [u8],
+    x: &[u8],
+    weights: &[u8],
+    bias: Option<&[u8]>,
+) {
+    for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let first = block * BLOCK;
+            let mut sums = [0i32; BLOCK];
+            each_tap(conv, pixel, |from, tap| {
+                if conv.deep == 1 {
+                    let x = &x[from + first..from + first + out.len()];
+                    let weights = &weights[tap + first..tap + first + out.len()];
+                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
+                        *sum = sum.wrapping_add((s(*x) - bytes.in_zero) * s(*w));
+                    }
+                } else {
+                    for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
+                        let channel = first + lane;
+                        let x = s(x[from + channel / conv.deep]) - bytes.in_zero;
+                        *sum = sum.wrapping_add(x * s(weights[tap + channel]));
+                    }
+                }
+            });
+            for (lane, out) in out.iter_mut().enumerate() {
+                *out = bytes.finish(store, sums[lane], bias, first + lane);
+            }
+        }
+    }
+}
+
+/// Calls with where operand and weights of each element of the window begin, for a pixel of the result.
+#[inline(always)]
+fn each_tap(conv: &Conv, pixel: usize, mut call: impl FnMut(usize, usize)) {
+    let (place_x, rest) = (pixel % conv.x.places, pixel / conv.x.places);
+    let (place_y, batch) = (rest % conv.y.places, rest / conv.y.places);
+    for ky in 0..conv.y.size {
+        let Some(y) = conv.y.at(place_y, ky) else { continue };
+        for kx in 0..conv.x.size {
+            let Some(x) = conv.x.at(place_x, kx) else { continue };
+            let from = ((batch * conv.y.length + y) * conv.x.length + x) * conv.in_channels;
+            call(from, (ky * conv.x.size + kx) * conv.out_channels);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! MEAN, SUM and REDUCE_MAX over any axes, and ARG_MAX over one.
+
+use super::Call;
+use super::moves::Places;
+use crate::bytes::{b, chunks, chunks_mut, f, i, s};
+use crate::error::Result;
+use crate::quant::Scale;
+use crate::schema::{Code, Type};
+use crate::tensor::{MAX_RANK, strides};
+
+/// A reduction: a walk over the axes that stay, and for each of its places one over those that go.
+#[derive(Debug)]
+pub struct Reduce {
+    kept: [usize; MAX_RANK],
+    gone: [usize; MAX_RANK],
+    strides: [isize; MAX_RANK],
+    count: usize,
+    code: Code,
+    numbers: Numbers,
+}
+
+#[derive(Debug)]
+enum Numbers {
+    Floats,
+    Whole,
+    Bytes { in_zero: i32, out_zero: i32, scale: Scale },
+}
+
+/// Checks a reduction.
+pub fn prepare(call: &Call<'_, '_>) -> Result<Reduce> {
+    let (x, out) = (call.input(0)?, call.output(0)?);
+    call.same_type(x, out)?;
+    let code = call.info.code;
+    let (axes, count) = call.numbers::<MAX_RANK>(1)?;
+    let dims = x.shape.padded();
+    let front = MAX_RANK - x.shape.dims().len();
+    let (mut kept, mut gone) = (dims, [1; MAX_RANK]);
+    for axis in &axes[..count] {
+        let axis = call.some(x.shape.axis(*axis), "an axis is not there")?;
+        (kept[front + axis], gone[front + axis]) = (1, dims[front + axis]);
+    }
+    let count = gone.iter().product::<usize>();
+    call.ensure(out.shape.count() == kept.iter().product::<usize>(), "its result has another shape")?;
+    let numbers = match x.kind {
+        Type::F32 => Numbers::Floats,
+        Type::I32 if code != Code::Mean => Numbers::Whole,
+        Type::I8 => {
+            let (from, to) = (call.affine(x)?, call.affine(out)?);
+            if code == Code::ReduceMax {
+                call.same_quantization(x, out)?;
+            }
+            let by = if code == Code::Mean { count as f64 } else { 1.0 };
+            let scale = Scale::new(f64::from(from.scale) / f64::from(to.scale) / by);
+            let scale = call.some(scale, "its scales are too far apart")?;
+            Numbers::Bytes { in_zero: from.zero, out_zero: to.zero, scale }
+        }
+        _ => return call.refuse("its type is not supported here"),
+    };
+    Ok(Reduce { kept, gone, strides: strides(&dims), count, code, numbers })
+}
+
+/// Computes a reduction.
+pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
+    let mut kept = Places::new(&reduce.kept, [&reduce.strides]);
+    let largest = reduce.code == Code::ReduceMax;
+    match &reduce.numbers {
+        Numbers::Floats => {
+            let x = chunks::<4>(x);
+            for out in chunks_mut::<4>(out) {
+                let start = if largest { f32::NEG_INFINITY } else { 0.0 };
+                let value = fold(reduce, kept.next(), start, |value, at| {
+                    if largest { f(x[at]).max(value) } else { value + f(x[at]) }
+                });
+                let value = if reduce.code == Code::Mean { value / reduce.count as f32 } else { value };
+                *out = value.to_le_bytes();
+            }
+        }
+        Numbers::Whole => {
+            let x = chunks::<4>(x);
+            for out in chunks_mut::<4>(out) {
+                let start = if largest { i32::MIN } else { 0 };
+                let value = fold(reduce, kept.next(), start, |value, at| {
+                    if largest { i(x[at]).max(value) } else { value.wrapping_add(i(x[at])) }
+                });
+                *out = value.to_le_bytes();
+            }
+        }
+        Numbers::Bytes { in_zero, out_zero, scale } => {
+            for out in out {
+                let start = if largest { -128 } else { 0 };
+                let value = fold(reduce, kept.next(), start, |value, at| {
+                    if largest { s(x[at]).max(value) } else { value.wrapping_add(s(x[at]) - in_zero) }
+                });
+                *out = b(if largest {
+                    value
+                } else {
+                    scale.apply(value).saturating_add(*out_zero).clamp(-128, 127)
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn fold<T>(reduce: &Reduce, [base]: [usize; 1], start: T, add: impl Fn(T, usize) -> T) -> T {
+    let mut places = Places::new(&reduce.gone, [&reduce.strides]);
+    (0..reduce.count).fold(start, |value, _| add(value, base + places.next()[0]))
+}
+
+/// The place of the largest element along an axis; of equal ones, the first.
+#[derive(Debug)]
+pub struct ArgMax {
+    length: usize,
+    inner: usize,
+    kind: Type,
+    wide: bool,
+}
+
+/// Checks an ARG_MAX.
+pub fn prepare_arg_max(call: &Call<'_, '_>) -> Result<ArgMax> {
+    let (x, out) = (call.input(0)?, call.output(0)?);
+    let (axis, count) = call.numbers::<1>(1)?;
+    call.ensure(count == 1, "its axis is not one number")?;
+    let axis = call.some(x.shape.axis(axis[0]), "its axis is not there")?;
+    call.ensure(matches!(x.kind, Type::F32 | Type::I8), "its type is neither float32 nor int8")?;
+    call.ensure(matches!(out.kind, Type::I32 | Type::I64), "its result is neither int32 nor int64")?;
+    let dims = x.shape.dims();
+    call.ensure(out.shape.count() * dims[axis] == x.shape.count(), "its result has another shape")?;
+    let inner = dims[axis + 1..].iter().product();
+    Ok(ArgMax { length: dims[axis], inner, kind: x.kind, wide: out.kind == Type::I64 })
+}
+
+/// Computes an ARG_MAX.
+pub fn run_arg_max(arg_max: &ArgMax, out: &mut [u8], x: &[u8]) -> Result<()> {
+    let value = |at: usize| match arg_max.kind {
+        Type::F32 => f(chunks::<4>(x)[at]),
+        _ => s(x[at]) as f32,
+    };
+    let width = if arg_max.wide { 8 } else { 4 };
+    for (number, out) in out.chunks_exact_mut(width).enumerate() {
+        let base = number / arg_max.inner * arg_max.inner * arg_max.length + number % arg_max.inner;
+        let mut best = 0;
+        for at in 1..arg_max.length {
+            if value(base + at * arg_max.inner) > value(base + best * arg_max.inner) {
+                best = at;
+            }
+        }
+        out.copy_from_slice(&(best as i64).to_le_bytes()[..width]);
+    }
+    Ok(())
+}

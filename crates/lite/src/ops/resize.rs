@@ -1,0 +1,128 @@
+//! RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR, in the reference's arithmetic: floats for floats, parts of 1024 for bytes.
+
+use super::Call;
+use crate::bytes::{b, chunks, chunks_mut, f, s};
+use crate::error::Result;
+use crate::math;
+use crate::schema::{Code, Type};
+
+/// A change of a picture's size.
+#[derive(Debug)]
+pub struct Resize {
+    y: Axis,
+    x: Axis,
+    channels: usize,
+    kind: Type,
+    nearest: bool,
+}
+
+#[derive(Debug)]
+struct Axis {
+    from: usize,
+    to: usize,
+    align: bool,
+    centers: bool,
+}
+
+/// Checks a change of size.
+pub fn prepare(call: &Call<'_, '_>) -> Result<Resize> {
+    let (x, out) = (call.input(0)?, call.output(0)?);
+    call.same_type(x, out)?;
+    call.same_quantization(x, out)?;
+    let (of_x, of_out) =
+        call.some(x.shape.four().zip(out.shape.four()), "its tensors do not have four dimensions")?;
+    let (size, count) = call.numbers::<2>(1)?;
+    let same = count == 2 && size[0] == of_out[1] as i64 && size[1] == of_out[2] as i64;
+    call.ensure(same && of_x[0] == of_out[0] && of_x[3] == of_out[3], "its result has another shape")?;
+    let most = of_x[1].max(of_x[2]).max(of_out[1]).max(of_out[2]);
+    call.ensure(most < 1 << 20, "a side is longer than a million")?;
+    let nearest = call.info.code == Code::ResizeNearest;
+    let field = if nearest { 0 } else { 2 };
+    let (align, centers) = (call.option_byte(field)? != 0, call.option_byte(field + 1)? != 0);
+    call.ensure(!(align && centers), "aligned corners and centers of pixels exclude each other")?;
+    call.ensure(nearest || matches!(x.kind, Type::F32 | Type::I8), "its type is neither float32 nor int8")?;
+    let axis = |index: usize| Axis { from: of_x[index], to: of_out[index], align, centers };
+    Ok(Resize { y: axis(1), x: axis(2), channels: of_x[3], kind: x.kind, nearest })
+}
+
+impl Axis {
+    fn factor(&self) -> f32 {
+        if self.align && self.to > 1 {
+            (self.from - 1) as f32 / (self.to - 1) as f32
+        } else {
+            self.from as f32 / self.to as f32
+        }
+    }
+
+    fn nearest(&self, at: usize) -> usize {
+        let place = (at as f32 + if self.centers { 0.5 } else { 0.0 }) * self.factor();
+        let place = if self.align { math::round(f64::from(place)) as f32 } else { math::floor(place) };
+        (place.max(0.0) as usize).min(self.from - 1)
+    }
+
+    /// The neighbours of a place, and how far it is from the first.
+    fn between(&self, at: usize) -> (usize, usize, f32) {
+        let factor = self.factor();
+        let place = if self.centers { (at as f32 + 0.5) * factor - 0.5 } else { at as f32 * factor };
+        let below = math::floor(place);
+        let low = below.max(0.0);
+        let above = if below == place { below } else { below + 1.0 };
+        let high = (above.max(0.0) as usize).min(self.from - 1);
+        ((low as usize).min(self.from - 1), high, place - low)
+    }
+
+    /// The same in parts of 1024.
+    fn between_parts(&self, at: usize) -> (usize, usize, i64) {
+        let (from, to, at) = (self.from as i64, self.to as i64, at as i64);
+        let factor = if self.align && to > 1 {
+            (1024 * (from - 1) + (to - 1) / 2) / (to - 1)
+        } else {
+            (1024 * from + to / 2) / to
+        };
+        let place = if self.centers { at * factor + factor / 2 - 512 } else { at * factor };
+        let low = (place / 1024).clamp(0, from - 1);
+        let high = ((place + 1023) / 1024).clamp(0, from - 1);
+        (low as usize, high as usize, place - 1024 * low)
+    }
+}
+
+/// Changes the size.
+pub fn run(resize: &Resize, out: &mut [u8], x: &[u8]) -> Result<()> {
+    let Resize { y: down, x: across, channels, kind, nearest } = resize;
+    let pixel_bytes = channels * kind.bytes();
+    let picture = down.from * across.from;
+    for (number, out) in out.chunks_exact_mut(pixel_bytes).enumerate() {
+        let (at_x, rest) = (number % across.to, number / across.to);
+        let (at_y, batch) = (rest % down.to, rest / down.to);
+        let pixel = |y: usize, x_at: usize| {
+            let start = (batch * picture + y * across.from + x_at) * pixel_bytes;
+            &x[start..start + pixel_bytes]
+        };
+        if *nearest {
+            out.copy_from_slice(pixel(down.nearest(at_y), across.nearest(at_x)));
+        } else if *kind == Type::F32 {
+            let ((y0, y1, dy), (x0, x1, dx)) = (down.between(at_y), across.between(at_x));
+            let corners = [pixel(y0, x0), pixel(y0, x1), pixel(y1, x0), pixel(y1, x1)].map(chunks::<4>);
+            let parts = [(1.0 - dy) * (1.0 - dx), (1.0 - dy) * dx, dy * (1.0 - dx), dy * dx];
+            for (channel, out) in chunks_mut::<4>(out).iter_mut().enumerate() {
+                let value: f32 =
+                    corners.iter().zip(parts).map(|(corner, part)| f(corner[channel]) * part).sum();
+                *out = value.to_le_bytes();
+            }
+        } else {
+            let ((y0, y1, dy), (x0, x1, dx)) = (down.between_parts(at_y), across.between_parts(at_x));
+            let corners = [pixel(y0, x0), pixel(y0, x1), pixel(y1, x0), pixel(y1, x1)];
+            let parts = [(1024 - dy) * (1024 - dx), (1024 - dy) * dx, dy * (1024 - dx), dy * dx];
+            for (channel, out) in out.iter_mut().enumerate() {
+                let sum: i64 = corners
+                    .iter()
+                    .zip(parts)
+                    .map(|(corner, part)| i64::from(s(corner[channel])) * part)
+                    .sum();
+                let half = if sum > 0 { 1 << 19 } else { -(1 << 19) };
+                *out = b(((sum + half) / (1 << 20)) as i32);
+            }
+        }
+    }
+    Ok(())
+}

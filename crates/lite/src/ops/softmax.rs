@@ -1,0 +1,74 @@
+//! SOFTMAX and LOG_SOFTMAX over the last dimension.
+
+use super::Call;
+use super::element::bring;
+use crate::bytes::{b, chunks_mut, f, s};
+use crate::error::Result;
+use crate::math;
+use crate::model::Operand;
+use crate::quant::Affine;
+use crate::schema::{Code, Type};
+
+/// A softmax.
+#[derive(Debug)]
+pub struct Softmax {
+    length: usize,
+    log: bool,
+    beta: f32,
+    bytes: Option<(Affine, Affine)>,
+}
+
+/// Checks a softmax.
+pub fn prepare(call: &Call<'_, '_>) -> Result<Softmax> {
+    let (x, out) = (call.input(0)?, call.output(0)?);
+    call.same_type(x, out)?;
+    call.ensure(x.shape == out.shape, "its result has another shape than its operand")?;
+    let length = *call.some(x.shape.dims().last(), "its operand is a single number")?;
+    let log = call.info.code == Code::LogSoftmax;
+    let beta = if log { 1.0 } else { call.option_float(0)? };
+    call.ensure(beta.is_finite(), "its factor is not a number")?;
+    let bytes = match x.kind {
+        Type::F32 => None,
+        Type::I8 => Some((call.affine(x)?, call.affine(out)?)),
+        _ => return call.refuse("its type is neither float32 nor int8"),
+    };
+    Ok(Softmax { length, log, beta, bytes })
+}
+
+/// Computes a softmax, row by row where the result lies.
+pub fn run(softmax: &Softmax, out: &mut [u8], x: Operand<'_>) -> Result<()> {
+    bring(out, x)?;
+    match softmax.bytes {
+        None => {
+            for row in chunks_mut::<4>(out).chunks_exact_mut(softmax.length) {
+                let most = row.iter().fold(f32::NEG_INFINITY, |most, x| f(*x).max(most));
+                if softmax.log {
+                    let sum: f32 = row.iter().map(|x| math::exp(f(*x) - most)).sum();
+                    let sum = math::ln(sum);
+                    row.iter_mut().for_each(|x| *x = (f(*x) - most - sum).to_le_bytes());
+                    continue;
+                }
+                let mut sum = 0.0;
+                for x in row.iter_mut() {
+                    let e = math::exp((f(*x) - most) * softmax.beta);
+                    sum += e;
+                    *x = e.to_le_bytes();
+                }
+                row.iter_mut().for_each(|x| *x = (f(*x) / sum).to_le_bytes());
+            }
+        }
+        Some((from, to)) => {
+            for row in out.chunks_exact_mut(softmax.length) {
+                let most = row.iter().map(|x| s(*x)).max().unwrap_or(0);
+                let steps = |x: u8| (s(x) - most) as f32 * from.scale * softmax.beta;
+                let sum: f32 = row.iter().map(|x| math::exp(steps(*x))).sum();
+                let log = math::ln(sum);
+                for x in row {
+                    let value = if softmax.log { steps(*x) - log } else { math::exp(steps(*x)) / sum };
+                    *x = b(to.quantize(value, -128, 127));
+                }
+            }
+        }
+    }
+    Ok(())
+}

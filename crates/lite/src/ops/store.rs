@@ -1,0 +1,108 @@
+//! What operators compute with beside tensors: scales of channels, tables of bytes, packed weights. Taken when a model is loaded, bounded by
+//! the size of its file.
+
+use alloc::vec::Vec;
+
+use super::Call;
+use crate::error::{Error, Result};
+use crate::load::Options;
+use crate::quant::Scale;
+
+/// Memory of operators.
+#[derive(Debug)]
+pub struct Store {
+    /// How many scales there may be: a file has a byte at least of every channel's weights.
+    most_scales: usize,
+    /// How many bytes of packed weights there may be.
+    most_packed: usize,
+    /// Whether weights are packed.
+    pub pack: bool,
+    /// How the channels of quantized results are scaled.
+    pub scales: Vec<Scale>,
+    /// Scales of weights that are stored as bytes and used with floats.
+    pub reals: Vec<f32>,
+    /// Functions of bytes.
+    pub tables: Vec<[u8; 256]>,
+    /// Weights in the order in which vector instructions read them, with a bias a channel before.
+    pub floats: Vec<f32>,
+    /// The same of bytes.
+    pub bytes: Vec<i8>,
+    /// What is added to sums of products of bytes, a number a channel.
+    pub sums: Vec<i32>,
+}
+
+impl Store {
+    /// An empty one for a file of that many bytes.
+    pub fn new(file_bytes: usize, options: Options) -> Self {
+        Self {
+            most_scales: file_bytes.saturating_add(1024),
+            most_packed: file_bytes.saturating_mul(6).saturating_add(1 << 20),
+            pack: options.pack_weights,
+            scales: Vec::new(),
+            reals: Vec::new(),
+            tables: Vec::new(),
+            floats: Vec::new(),
+            bytes: Vec::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Takes scales of channels; answers where the first is.
+    pub fn add_scales(
+        &mut self,
+        call: &Call<'_, '_>,
+        count: usize,
+        real: impl Fn(usize) -> Option<f64>,
+    ) -> Result<usize> {
+        let start = self.scales.len();
+        if count > self.most_scales - start {
+            return Err(Error::Limit {
+                what: "channels",
+                found: start.saturating_add(count),
+                most: self.most_scales,
+            });
+        }
+        for channel in 0..count {
+            let scale = real(channel).and_then(Scale::new);
+            self.scales.push(call.some(scale, "its scales are missing or too far apart")?);
+        }
+        Ok(start)
+    }
+
+    /// Takes floats, a number a channel; answers where the first is.
+    pub fn add_floats(&mut self, count: usize, value: impl Fn(usize) -> Option<f32>) -> Result<usize> {
+        let start = self.reals.len();
+        if count > self.most_scales - start {
+            return Err(Error::Limit {
+                what: "channels",
+                found: start.saturating_add(count),
+                most: self.most_scales,
+            });
+        }
+        for channel in 0..count {
+            self.reals.push(value(channel).ok_or(Error::Bug("a scale is missing"))?);
+        }
+        Ok(start)
+    }
+
+    /// Takes a function of bytes; answers where it is. The argument is the byte as a signed number.
+    pub fn add_table(&mut self, function: impl Fn(i32) -> i32) -> usize {
+        self.tables.push(core::array::from_fn(|byte| function(i32::from(byte as u8 as i8)) as u8));
+        self.tables.len() - 1
+    }
+
+    /// Whether so many bytes more may be packed.
+    pub fn may_pack(&self, bytes: usize) -> bool {
+        self.pack && self.packed_bytes().saturating_add(bytes) <= self.most_packed
+    }
+
+    /// How many bytes of packed weights there are.
+    pub fn packed_bytes(&self) -> usize {
+        self.floats.capacity() * 4 + self.bytes.capacity() + self.sums.capacity() * 4
+    }
+
+    /// How many bytes of tables there are.
+    pub fn table_bytes(&self) -> usize {
+        self.scales.capacity() * size_of::<Scale>() + self.reals.capacity() * 4 + self.tables.capacity() * 256
+    }
+}

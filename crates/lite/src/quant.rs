@@ -1,0 +1,119 @@
+//! Turns real multipliers into whole numbers, and whole numbers into quantized ones, rounded as TensorFlow Lite's reference kernels round.
+
+use crate::math;
+
+/// A positive real number as `multiplier * 2^(shift - 31)`, with 31 bits of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scale {
+    /// Between 2^30 and 2^31, or zero.
+    pub multiplier: i32,
+    /// To the left; to the right if negative.
+    pub shift: i32,
+}
+
+impl Scale {
+    /// The nearest such number; nothing for what is not finite, negative or too large to shift.
+    pub fn new(real: f64) -> Option<Self> {
+        if !real.is_finite() || real < 0.0 {
+            return None;
+        }
+        if real == 0.0 || real < 1e-300 {
+            return Some(Self::default());
+        }
+        let mut shift = ((real.to_bits() >> 52) & 0x7ff) as i32 - 1022;
+        let fraction = f64::from_bits((real.to_bits() & ((1 << 52) - 1)) | (1022 << 52));
+        let mut fixed = math::round(fraction * 2_147_483_648.0) as i64;
+        if fixed == 1 << 31 {
+            fixed /= 2;
+            shift += 1;
+        }
+        if shift < -31 {
+            return Some(Self::default());
+        }
+        if shift > 30 {
+            return None;
+        }
+        Some(Self { multiplier: fixed as i32, shift })
+    }
+
+    /// `value` times the number: the product's high half rounded, halves up, then the shift to the right rounded
+    /// once more, halves away from zero.
+    #[inline(always)]
+    pub fn apply(self, value: i32) -> i32 {
+        let (left, right) = if self.shift > 0 { (self.shift, 0) } else { (0, -self.shift) };
+        let product = i64::from(value.wrapping_shl(left as u32)) * i64::from(self.multiplier);
+        // Dividing by 2^31 after adding a half that has the product's sign is this shift.
+        let high = ((product + (1 << 30)) >> 31) as i32;
+        let mask = ((1i64 << right) - 1) as i32;
+        let threshold = (mask >> 1) + i32::from(high < 0);
+        (high >> right) + i32::from((high & mask) > threshold)
+    }
+}
+
+/// How a tensor's bytes are numbers: `scale * (byte - zero)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Affine {
+    /// The size of a quantum.
+    pub scale: f32,
+    /// The byte that means zero.
+    pub zero: i32,
+}
+
+impl Affine {
+    /// The nearest byte, halves away from zero, within `low..=high`.
+    pub fn quantize(&self, value: f32, low: i32, high: i32) -> i32 {
+        let steps = math::round(f64::from(value / self.scale));
+        // Of a number that is none, zero: the cast says so.
+        (steps as i64).saturating_add(i64::from(self.zero)).clamp(i64::from(low), i64::from(high)) as i32
+    }
+
+    /// The number that a byte means.
+    pub fn real(&self, byte: i32) -> f32 {
+        self.scale * (byte - self.zero) as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounding as the published kernels define it, in their steps.
+    fn by_definition(value: i32, scale: Scale) -> i32 {
+        let left = scale.shift.max(0);
+        let right = (-scale.shift).max(0);
+        let ab = i64::from(value.wrapping_shl(left as u32)) * i64::from(scale.multiplier);
+        let nudge = if ab >= 0 { 1i64 << 30 } else { 1 - (1i64 << 30) };
+        let high = ((ab + nudge) / (1i64 << 31)) as i32;
+        // To the nearest, halves away from zero.
+        let exact = i64::from(high);
+        let half = if right == 0 { 0 } else { 1i64 << (right - 1) };
+        if exact >= 0 { ((exact + half) >> right) as i32 } else { -(((-exact + half) >> right) as i32) }
+    }
+
+    #[test]
+    fn products_are_rounded_as_defined() {
+        let mut state = 1u64;
+        let mut dice = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as i32
+        };
+        for _ in 0..20_000 {
+            let real = f64::from(dice() % 100_000 + 1) / f64::from(1u32 << (dice() % 24));
+            let scale = Scale::new(real).unwrap();
+            let value = (dice() % 2_000_001 - 1_000_000) >> scale.shift.clamp(0, 20);
+            assert_eq!(scale.apply(value), by_definition(value, scale), "{value} {scale:?}");
+        }
+    }
+
+    #[test]
+    fn scales_are_the_numbers_they_stand_for() {
+        assert_eq!(Scale::new(1.0), Some(Scale { multiplier: 1 << 30, shift: 1 }));
+        assert_eq!(Scale::new(0.25), Some(Scale { multiplier: 1 << 30, shift: -1 }));
+        assert_eq!(Scale::new(1e-20), Some(Scale::default()));
+        assert_eq!(Scale::new(f64::NAN), None);
+        assert_eq!(Scale::new(1e20), None);
+        // The high half of a product is rounded up where it is a half.
+        assert_eq!(Scale::new(0.5).unwrap().apply(-3), -1);
+        assert_eq!(Scale::new(0.5).unwrap().apply(3), 2);
+    }
+}

@@ -1,0 +1,98 @@
+//! What is promised: an arena of exactly the bytes that are named, no allocation while running, refusals by name.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::fixtures;
+use plimsoll_lite::{Error, Model, Options};
+
+/// The system's allocator, which counts what this thread takes.
+struct Counting;
+
+thread_local! {
+    static TAKEN: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        TAKEN.set(TAKEN.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn running_takes_no_memory_but_the_arena() {
+    for fixture in fixtures() {
+        for pack_weights in [false, true] {
+            let model = Model::load_with(&fixture.model, Options { pack_weights }).unwrap();
+            let mut arena = vec![0; model.arena_bytes()];
+            let before = TAKEN.get();
+            for (index, input) in fixture.inputs.iter().enumerate() {
+                model.input(index, &mut arena).unwrap().copy_from_slice(input);
+            }
+            model.run(&mut arena).unwrap();
+            let first = model.output(0, &arena).unwrap()[0];
+            assert_eq!(TAKEN.get(), before, "{} ({first})", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn an_arena_one_byte_too_small_is_refused() {
+    for fixture in fixtures() {
+        let model = Model::load(&fixture.model).unwrap();
+        let need = model.arena_bytes();
+        assert!(need >= model.live_bytes(), "{}", fixture.name);
+        let mut arena = vec![0; need - 1];
+        assert_eq!(model.run(&mut arena), Err(Error::Arena { need, have: need - 1 }), "{}", fixture.name);
+    }
+}
+
+#[test]
+fn a_run_twice_gives_the_same() {
+    for fixture in fixtures() {
+        let model = Model::load(&fixture.model).unwrap();
+        let mut results = Vec::new();
+        let mut arena = vec![0xff; model.arena_bytes() + 7];
+        for _ in 0..2 {
+            for (index, input) in fixture.inputs.iter().enumerate() {
+                model.input(index, &mut arena).unwrap().copy_from_slice(input);
+            }
+            model.run(&mut arena).unwrap();
+            results.push(model.output(0, &arena).unwrap().to_vec());
+        }
+        assert_eq!(results[0], results[1], "{}", fixture.name);
+    }
+}
+
+#[test]
+fn what_is_asked_wrongly_is_said() {
+    let all = fixtures();
+    let net = all.iter().find(|fixture| fixture.name == "net.f32").unwrap();
+    let model = Model::load(&net.model).unwrap();
+    let mut arena = vec![0; model.arena_bytes()];
+    assert_eq!(
+        model.set_input(1, &[], &mut arena).unwrap_err().to_string(),
+        "there is no input 1; the model has 1, counted from 0"
+    );
+    assert_eq!(
+        model.set_input(0, &[0.0], &mut arena).unwrap_err().to_string(),
+        "the values of an input must be 768 and are 1"
+    );
+    assert_eq!(
+        Model::load(&net.model[..100]).unwrap_err().to_string().split(':').next(),
+        Some("not a whole .tflite file")
+    );
+}
