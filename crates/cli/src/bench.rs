@@ -23,7 +23,7 @@ use crate::{Failure, Stop, batch_auto, device_args, profile, random, records, re
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What to measure, as of `plimsoll train`: a model by name, a `.keras`, `.h5` or `.onnx` file, a file of settings (`run.toml`), or the folder
+    /// What to measure, as of `plimsoll train`: a model by name, a `.keras`, `.h5`, `.onnx` or `.pt2` file, a file of settings (`run.toml`), or the folder
     /// of a run, which means its settings. All flags of `train` are taken, and mean the same; the step is the one that `train` would run. No data is read while it is
     /// measured: all steps are on one batch of random numbers of the data's shapes.
     #[arg(value_name = "CONFIG.toml | MODEL | RUN")]

@@ -63,10 +63,10 @@ impl Folder {
         let shown = path.display();
         Err(Failure(match path.exists() {
             true => format!(
-                "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras, .h5 or .onnx file"
+                "{shown} is no run: there is no config.toml in it; name the folder that plimsoll train wrote, or a .keras, .h5, .onnx or .pt2 file"
             ),
             false => format!(
-                "there is no {shown}; name the folder that plimsoll train wrote, or a .keras, .h5 or .onnx file"
+                "there is no {shown}; name the folder that plimsoll train wrote, or a .keras, .h5, .onnx or .pt2 file"
             ),
         }))
     }

@@ -1,4 +1,4 @@
-//! `plimsoll inspect`: what a model is made of, be it of the zoo or in a Keras or ONNX file.
+//! `plimsoll inspect`: what a model is made of, be it of the zoo or in a Keras, ONNX or PyTorch file.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use plimsoll::prelude::*;
 
 use crate::config::{BatchSize, Config};
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, layers, model_setup, onnx_file, request};
+use crate::{Failure, Stop, device_args, layers, model_setup, onnx_file, request, torch_file};
 
 /// Arguments of `plimsoll inspect`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A model by name, a `.keras`, `.h5`, `.weights.h5` or `.onnx` file, a file of settings (`run.toml`), or the folder of a run. A model
+    /// A model by name, a `.keras`, `.h5`, `.weights.h5`, `.onnx` or `.pt2` file, a file of settings (`run.toml`), or the folder of a run. A model
     /// by name is that which `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
     #[arg(value_name = "CONFIG.toml | MODEL | FILE | RUN")]
     what: String,
@@ -47,6 +47,15 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             match args.json {
                 true => say!("{}", serde_json::json!(found)),
                 false => onnx_file::print(name, &found),
+            }
+            return Ok(());
+        }
+        false if request::is_torch(name) => {
+            let file = written.model_copy.clone().unwrap_or_else(|| name.into());
+            let found = torch_file::inspect(&file)?;
+            match args.json {
+                true => say!("{found}"),
+                false => torch_file::print(name, &found),
             }
             return Ok(());
         }

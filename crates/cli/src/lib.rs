@@ -61,6 +61,7 @@ pub mod shared;
 mod sizes;
 mod source;
 mod task;
+mod torch_file;
 mod train;
 mod trained;
 mod tui;

@@ -9,6 +9,7 @@ use plimsoll::nn::zoo::{Entry, Kind};
 use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, dice, zoo};
 use plimsoll::onnx::OnnxModel;
 use plimsoll::prelude::*;
+use plimsoll::torch::TorchModel;
 
 use crate::Failure;
 use crate::config::Config;
@@ -16,15 +17,15 @@ use crate::form::Form;
 use crate::keras_file::{
     Named, advised, fits, follows_file, keep_metrics, name_metrics, named_loss, not_counted, not_followed,
 };
-use crate::request::is_onnx;
+use crate::request::{is_onnx, is_torch};
 use crate::task::Task;
-use crate::{names, onnx_file, sizes};
+use crate::{names, onnx_file, sizes, torch_file};
 
 /// The models, for the help.
 pub fn help() -> String {
     let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
     format!(
-        "Models: demo, {} (plimsoll models has their sizes and data), or a .keras, .h5 or .onnx file.",
+        "Models: demo, {} (plimsoll models has their sizes and data), or a .keras, .h5, .onnx or .pt2 file.",
         names.join(", ")
     )
 }
@@ -51,6 +52,8 @@ pub struct ModelSetup {
     pub keras: Option<Compiled>,
     /// The model of an ONNX file, whose weights are the file's.
     pub onnx: Option<OnnxModel>,
+    /// The model of an exported PyTorch program, whose weights are the file's.
+    pub torch: Option<TorchModel>,
 }
 
 /// The demo's model, for small images.
@@ -91,6 +94,9 @@ impl ModelSetup {
         if is_onnx(name) {
             return onnx_file::setup(config, name, form, purpose);
         }
+        if is_torch(name) {
+            return torch_file::setup(config, name, form, purpose);
+        }
         let entry = find(name)?;
         let task = Task::new(config, entry.as_ref(), name, form)?;
         let model: Arc<dyn Model> = match entry {
@@ -115,6 +121,7 @@ impl ModelSetup {
             is_classifier,
             keras: None,
             onnx: None,
+            torch: None,
         })
     }
 
@@ -175,7 +182,17 @@ impl ModelSetup {
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or("keras").to_string();
         let precision = compiled.precision;
         let keras = Some(compiled);
-        Ok(ModelSetup { name, model, loss, metrics, precision, is_classifier: false, keras, onnx: None })
+        Ok(ModelSetup {
+            name,
+            model,
+            loss,
+            metrics,
+            precision,
+            is_classifier: false,
+            keras,
+            onnx: None,
+            torch: None,
+        })
     }
 
     /// The optimizer: the one that is named, or else the Keras file's, at the rate that is named, or else Adam; with its state as is said.
@@ -218,21 +235,29 @@ impl ModelSetup {
         }
     }
 
-    /// The names of the outputs, of a Keras or ONNX file.
+    /// The names of the outputs, of a Keras, ONNX or PyTorch file.
     pub fn output_names(&self) -> Vec<String> {
-        match (&self.keras, &self.onnx) {
-            (Some(compiled), _) => compiled.model.output_names().to_vec(),
-            (None, Some(model)) => model.output_names(),
-            (None, None) => Vec::new(),
+        match (&self.keras, &self.onnx, &self.torch) {
+            (Some(compiled), ..) => compiled.model.output_names().to_vec(),
+            (None, Some(model), _) => model.output_names(),
+            (None, None, Some(model)) => {
+                model.program().outputs().iter().map(|output| output.name.clone()).collect()
+            }
+            (None, None, None) => Vec::new(),
         }
     }
 
     /// A trainer for it over such data on a device, with everything that the settings say but who follows it.
     pub fn trainer(&self, config: &Config, data: &Dataset, device: Device) -> Result<Trainer, Failure> {
-        let labels = match (&self.keras, &self.onnx) {
-            (Some(compiled), _) => data.spec()?.len().saturating_sub(compiled.model.n_inputs()),
-            (None, Some(model)) => data.spec()?.len().saturating_sub(model.n_inputs()),
-            (None, None) => 1,
+        let inputs = match (&self.keras, &self.onnx, &self.torch) {
+            (Some(compiled), ..) => Some(compiled.model.n_inputs()),
+            (None, Some(model), _) => Some(model.n_inputs()),
+            (None, None, Some(model)) => Some(model.program().inputs().len()),
+            (None, None, None) => None,
+        };
+        let labels = match inputs {
+            Some(inputs) => data.spec()?.len().saturating_sub(inputs),
+            None => 1,
         };
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
@@ -252,7 +277,7 @@ pub fn find(name: &str) -> Result<Option<Entry>, Failure> {
     }
     zoo::find(name).map(Some).ok_or_else(|| {
         let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();
-        let files = "or a .keras, .h5, .onnx or .toml file";
+        let files = "or a .keras, .h5, .onnx, .pt2 or .toml file";
         Failure(format!("there is no model {name}; there are demo, {}, {files}", names.join(", ")))
     })
 }

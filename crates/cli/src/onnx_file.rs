@@ -66,13 +66,13 @@ pub fn fields(model: &OnnxModel, purpose: Purpose) -> Fields {
 }
 
 /// A model of which the first output is learned, with classes last.
-struct FirstOutput {
-    model: OnnxModel,
+pub struct FirstOutput<M> {
+    pub model: M,
     /// Whether classes of every place stand along axis 1.
-    classes_first: bool,
+    pub classes_first: bool,
 }
 
-impl Model for FirstOutput {
+impl<M: Model> Model for FirstOutput<M> {
     fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::internals::run::Result<Outputs> {
         let outputs = self.model.forward(net, x)?;
         if net.is_predicting() {
@@ -88,7 +88,7 @@ impl Model for FirstOutput {
 }
 
 /// A loss that leaves out what leads to other outputs than the first.
-struct OfFirst(Arc<dyn Loss>, bool);
+pub struct OfFirst(pub Arc<dyn Loss>, pub bool);
 
 impl Loss for OfFirst {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> plimsoll::internals::run::Result<Tensor> {
@@ -98,6 +98,18 @@ impl Loss for OfFirst {
     fn leaves_out(&self) -> bool {
         self.1
     }
+}
+
+/// A loss by its name, and how it sees the output.
+pub fn loss(named: &str) -> Result<(Arc<dyn Loss>, View), Failure> {
+    Ok(match named {
+        "cross-entropy" => (Arc::new(softmax_cross_entropy), View::Softmax),
+        "binary-cross-entropy" => (Arc::new(binary_cross_entropy), View::Sigmoid),
+        "dice" => (Arc::new(dice), View::Sigmoid),
+        "mse" => (Arc::new(mse), View::Plain),
+        "mae" => (Arc::new(mae), View::Plain),
+        other => return Err(no_loss(other)),
+    })
 }
 
 /// The model of an ONNX file for data of a form: to predict what the file gives, or with a loss over its first output.
@@ -144,19 +156,13 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
             is_classifier: false,
             keras: None,
             onnx: Some(model),
+            torch: None,
         });
     }
     let label = &spec[n_inputs];
     let named =
         config.loss.as_deref().unwrap_or(if label.dtype.is_float() { "mse" } else { "cross-entropy" });
-    let (loss, view): (Arc<dyn Loss>, View) = match named {
-        "cross-entropy" => (Arc::new(softmax_cross_entropy), View::Softmax),
-        "binary-cross-entropy" => (Arc::new(binary_cross_entropy), View::Sigmoid),
-        "dice" => (Arc::new(dice), View::Sigmoid),
-        "mse" => (Arc::new(mse), View::Plain),
-        "mae" => (Arc::new(mae), View::Plain),
-        other => return Err(no_loss(other)),
-    };
+    let (loss, view) = loss(named)?;
     if config.class_weights.is_some() {
         return Err(Failure(
             "--class-weights is for models of the zoo; an ONNX file's loss counts all classes the same"
@@ -191,6 +197,7 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
         is_classifier,
         keras: None,
         onnx: Some(model),
+        torch: None,
     })
 }
 

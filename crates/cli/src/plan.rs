@@ -24,7 +24,7 @@ use crate::{
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5` or `.onnx` file, a file of settings (`run.toml`), or the folder
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5`, `.onnx` or `.pt2` file, a file of settings (`run.toml`), or the folder
     /// of a run, which means its settings. All flags of `train` are taken, and mean the same. A model that is asked about without `--data` is planned at the sizes of its
     /// table (`plimsoll models`) where `train` has no data for it either.
     #[arg(

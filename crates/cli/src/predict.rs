@@ -13,7 +13,7 @@ use crate::{Failure, Stop, check};
 /// What `predict` and `evaluate` share.
 #[derive(clap::Args)]
 pub struct Common {
-    /// The folder of a run, or a model: a `.keras`, `.h5` or `.onnx` file.
+    /// The folder of a run, or a model: a `.keras`, `.h5`, `.onnx` or `.pt2` file.
     #[arg(value_name = "RUN | MODEL")]
     what: PathBuf,
     /// The data; by default the held-back part of what a run was trained on.

@@ -3,6 +3,7 @@
 use plimsoll::data::{Draw, FieldSpec, Random};
 use plimsoll::keras::KerasModel;
 use plimsoll::prelude::*;
+use plimsoll::torch::TorchModel;
 
 use crate::Failure;
 use crate::batch_auto;
@@ -11,7 +12,7 @@ use crate::keras_file;
 use crate::model_setup::{self, Purpose};
 use crate::onnx_file;
 use crate::request::is_onnx;
-use crate::sizes;
+use crate::{sizes, torch_file};
 
 /// Steps of an epoch: enough to see how fast they are.
 const STEPS: u64 = 100;
@@ -25,7 +26,10 @@ pub fn open(
     let (fields, classes) = match file {
         Some(file) => (of_file(config, file, purpose)?, None),
         None if config.model.as_deref().is_some_and(is_onnx) => (of_onnx(config, purpose)?, None),
-        None => of_zoo(config)?,
+        None => match torch_file::opened(config)? {
+            Some(model) => (of_torch(config, &model, purpose)?, None),
+            None => of_zoo(config)?,
+        },
     };
     let batch = match config.batch {
         // A size that is yet to be found may be any.
@@ -128,6 +132,28 @@ fn of_onnx(config: &Config, purpose: Purpose) -> Result<Fields, Failure> {
                 (field(name, &Type::new(DType::I64, outer)), Draw::Below(classes))
             }
             _ => (field(name, &ty.with_dtype(DType::F32)), Draw::Unit),
+        });
+    }
+    Ok(fields)
+}
+
+/// What an exported PyTorch program takes, and labels for its first output where its loss is named.
+fn of_torch(config: &Config, model: &TorchModel, purpose: Purpose) -> Result<Fields, Failure> {
+    let mut fields: Fields = Vec::new();
+    for (input, ty) in model.program().inputs().iter().zip(model.input_types(torch_file::batch(model))?) {
+        if ty.shape.rank() == 0 {
+            let name = &input.name;
+            return Err(Failure(format!("{name} is one number for a whole batch, and data has samples")));
+        }
+        let ty = if ty.dtype.is_float() { ty.with_dtype(DType::F32) } else { ty.with_dtype(DType::I64) };
+        fields.push((field(&input.name, &ty), if ty.dtype.is_float() { Draw::Centered } else { Draw::One }));
+    }
+    if let (Some(output), false) = (torch_file::learned(config, model), purpose == Purpose::Predict) {
+        fields.push(match (config.loss.as_deref(), output.shape.split_last()) {
+            (None | Some("cross-entropy"), Some((&classes, outer))) if !outer.is_empty() => {
+                (field(&output.name, &Type::new(DType::I64, outer)), Draw::Below(classes))
+            }
+            _ => (field(&output.name, &Type::new(DType::F32, output.shape.clone())), Draw::Unit),
         });
     }
     Ok(fields)

@@ -19,15 +19,20 @@ pub fn is_onnx(name: &str) -> bool {
     name.ends_with(".onnx")
 }
 
+/// Whether a name is that of an exported PyTorch program.
+pub fn is_torch(name: &str) -> bool {
+    name.ends_with(".pt2")
+}
+
 /// Whether a name is that of a file with a model in it.
 pub fn is_model_file(name: &str) -> bool {
-    is_keras(name) || is_onnx(name)
+    is_keras(name) || is_onnx(name) || is_torch(name)
 }
 
 /// A model and its settings, for a command that looks at a training and runs none.
 #[derive(clap::Args)]
 pub struct Looked {
-    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5` or `.onnx` file, a file of settings (`run.toml`), or
+    /// What would be trained, as of `plimsoll train`: a model by name, a `.keras`, `.h5`, `.onnx` or `.pt2` file, a file of settings (`run.toml`), or
     /// the folder of a run, which means its settings.
     /// All flags of `train` are taken, and mean the same. No run is written.
     #[arg(value_name = "CONFIG.toml | MODEL | RUN")]

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::{ModelSetup, Purpose};
 use crate::source::Source;
-use crate::ways_out;
+use crate::{torch_file, ways_out};
 
 /// Everything but the run itself.
 pub struct Setup {
@@ -40,7 +40,9 @@ impl Setup {
         // Where labels are classes, all of them are looked at once. Random ones are what they were made to be.
         let is_random = source.is_random;
         let is_classes = config.loss.as_deref().is_none_or(|loss| loss == "cross-entropy");
-        let form = Form::of(&source, config.classes, is_classes && source.model.is_none() && !is_random)?;
+        let is_counted =
+            is_classes && source.model.is_none() && !is_random && !torch_file::has_own_loss(config)?;
+        let form = Form::of(&source, config.classes, is_counted)?;
         if !is_random || source.model.is_some() {
             form.check_flags(config)?;
         }
@@ -59,13 +61,16 @@ impl Setup {
         Setup::of(config, device, model_setup, form, train, held_back)
     }
 
-    /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras or ONNX file are the file's.
+    /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras, ONNX or PyTorch file are the file's.
     pub fn compile(&mut self) -> Result<PlanFigures, Failure> {
         let info = self.trainer.compile(&self.train).map_err(|error| self.advised(error))?;
         if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
             compiled.model.restore(training)?;
         }
         if let (Some(model), Some(training)) = (&self.model_setup.onnx, self.trainer.training_mut()) {
+            model.restore(training)?;
+        }
+        if let (Some(model), Some(training)) = (&self.model_setup.torch, self.trainer.training_mut()) {
             model.restore(training)?;
         }
         Ok(info)
@@ -119,6 +124,9 @@ impl Setup {
         }
         if let Some(model) = &model_setup.onnx {
             trainer = trainer.reserve(model.restoring_bytes());
+        }
+        if let Some(model) = &model_setup.torch {
+            trainer = trainer.reserve(Bytes::from(model.restoring_bytes()));
         }
         let (mut name, mut unbatched_validation) = (None, None);
         if let Some((data, own)) = held_back {

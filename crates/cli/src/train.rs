@@ -23,13 +23,15 @@ use crate::ranks::World;
 use crate::request::{self, is_model_file};
 use crate::session::Session;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, check, device_args, ending, onnx_file, records, resume, setup, tui};
+use crate::{
+    Failure, Stop, batch_auto, check, device_args, ending, onnx_file, records, resume, setup, torch_file, tui,
+};
 
 /// Arguments of `plimsoll train`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A model by name, a `.keras`, `.h5` or `.onnx` file, or a file of settings (`run.toml`, every flag is a key of it). Without it, the
+    /// A model by name, a `.keras`, `.h5`, `.onnx` or `.pt2` file, or a file of settings (`run.toml`, every flag is a key of it). Without it, the
     /// built-in demo: handwritten digits under a memory limit.
     #[arg(value_name = "CONFIG.toml | MODEL")]
     what: Option<String>,
@@ -361,6 +363,10 @@ impl Run<'_> {
         if let (Some(model), Some(training)) = (&model_setup.onnx, trainer.training()) {
             written = folder.path().join(format!("{}.onnx", model_setup.name));
             model.save(&written, training)?;
+        }
+        if let (Some(model), Some(training)) = (&model_setup.torch, trainer.training()) {
+            written = folder.path().join(format!("{}.safetensors", model_setup.name));
+            torch_file::save(model, training, &written)?;
         }
         if let Some(ledger) = trainer.ledger() {
             folder.write(&folder.ledger(), &ledger.to_string())?;

@@ -34,7 +34,7 @@ impl Trained {
         }
     }
 
-    /// The model of a Keras or ONNX file with its weights.
+    /// The model of a Keras, ONNX or PyTorch file with its weights.
     fn file(path: &str, said: Config, purpose: Purpose) -> Result<Trained, Failure> {
         if said.data.is_none() {
             return Err(Failure(format!("{path} does not say what data is for it; name some with --data")));
@@ -56,6 +56,13 @@ impl Trained {
         }
         if let Some(model) = &model_setup.onnx {
             trainer = trainer.reserve(model.restoring_bytes());
+            trainer.prepare_blank(&data)?;
+            if let Some(training) = trainer.training_mut() {
+                model.restore(training)?;
+            }
+        }
+        if let Some(model) = &model_setup.torch {
+            trainer = trainer.reserve(Bytes::from(model.restoring_bytes()));
             trainer.prepare_blank(&data)?;
             if let Some(training) = trainer.training_mut() {
                 model.restore(training)?;

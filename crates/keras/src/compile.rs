@@ -397,6 +397,7 @@ impl Compiled {
             host_beside: plimsoll_device::Bytes::ZERO,
             ahead: false,
             lengths: 1,
+            accumulate: 1,
             rank: plimsoll_graph::ops::Rank::ONLY,
         }
     }

@@ -46,8 +46,8 @@ pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
-    Adafactor, Adagrad, Adam, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, Optimizer, RmsProp, Sgd,
-    Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
+    Adafactor, Adagrad, Adam, Adamax, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, NAdam, Optimizer,
+    RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
 };
 pub use pass::Pass;
 pub use plateau::Plateau;

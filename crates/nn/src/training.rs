@@ -1,6 +1,7 @@
 //! Turns a model, a loss and an optimizer into one compiled step.
 
 mod computation;
+mod due;
 mod layout;
 mod ranks;
 mod recipe;
@@ -63,6 +64,8 @@ pub struct Training {
     params: Vec<Param>,
     /// Where the learning rate is in the state.
     rate: usize,
+    /// How many learning rates there are, one behind the other.
+    rates: usize,
     n_metrics: usize,
     scaled: bool,
     /// Whether steps give the norm of their gradients.
@@ -186,13 +189,14 @@ impl Training {
 
     /// A training over a step, with an evaluation and a prediction beside it.
     fn over<M: Model + 'static>(mut step: Step, model: Arc<Computation<M>>, starts: Vec<Start>) -> Training {
-        let (rate, scaled, share) = (model.layout.rate, model.layout.scale.is_some(), model.layout.share);
+        let (rate, rates, share) = (model.layout.rate, model.layout.rates, model.layout.share);
+        let scaled = model.layout.scale.is_some();
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, n_metrics, scaled, normed, starts, share }
+        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -234,14 +238,14 @@ impl Training {
         }
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
-        let share = layout.share;
+        let (share, rates) = (layout.share, layout.rates);
         let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
         let more = || beside(&kept, &for_state, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
-        self.share = share;
+        (self.share, self.rates) = (share, rates);
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -311,6 +315,25 @@ impl Training {
             return Err(refuse(format!("sets a learning rate of {rate}; it must be a number of at least 0")));
         }
         self.step.set_state(self.rate, &rate.to_ne_bytes())
+    }
+
+    /// Sets the learning rates of the steps that follow, of an optimizer that has several ([`Optimizer::rates`](crate::Optimizer::rates)).
+    ///
+    /// # Errors
+    /// They are fewer or more than it has; one is no number, or less than zero.
+    #[track_caller]
+    pub fn set_rates(&mut self, rates: &[f64]) -> Result<()> {
+        if rates.len() != self.rates {
+            let (given, own) = (rates.len(), self.rates);
+            return Err(refuse(format!("sets {given} learning rates of an optimizer that has {own}")));
+        }
+        if let Some(rate) = rates.iter().find(|rate| !rate.is_finite() || **rate < 0.0) {
+            return Err(refuse(format!("sets a learning rate of {rate}; it must be a number of at least 0")));
+        }
+        for (i, rate) in rates.iter().enumerate() {
+            self.step.set_state(self.rate + i, &rate.to_ne_bytes())?;
+        }
+        Ok(())
     }
 
     /// Says which samples of the whole batch the steps that follow are given, where several ranks share one ([`Recipe::rank`]): those from

@@ -105,6 +105,15 @@ pub fn run_beside<T: Send>(
     beside: impl FnOnce(Bytes) -> Bytes + Send,
     body: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
+    run_again(py, || {
+        release_unused_heap();
+        set_held_before(beside(process::resident().unwrap_or(Bytes::ZERO)));
+        body()
+    })
+}
+
+/// As [`run`], for a step of a training that is planned already: nothing is counted anew.
+pub fn run_again<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
     caught(py, || {
         OWNER.store(std::process::id(), Ordering::Relaxed);
         let _running = match RUNNING.try_lock() {
@@ -116,8 +125,6 @@ pub fn run_beside<T: Send>(
                 ));
             }
         };
-        release_unused_heap();
-        set_held_before(beside(process::resident().unwrap_or(Bytes::ZERO)));
         body()
     })
 }

@@ -17,6 +17,8 @@ mod source;
 mod stream;
 mod tape;
 mod tensor;
+mod torch;
+mod torch_optim;
 mod trainer;
 
 use pyo3::prelude::*;
@@ -39,6 +41,8 @@ mod native {
     use super::tape::Tape;
     #[pymodule_export]
     use super::tensor::{Tensor, concat, einsum, from_dlpack};
+    #[pymodule_export]
+    use super::torch::TorchTraining;
     #[pymodule_export]
     use super::trainer::Trainer;
 

@@ -10,13 +10,17 @@ mod defaults;
 mod error;
 mod model;
 mod ops;
+mod optim;
+mod orders;
 mod place;
 mod program;
 mod schema;
+mod stored;
 mod value;
 
 pub use archive::Limits;
 pub use error::{Error, Result};
 pub use model::{ProgramLoss, TorchModel};
 pub use ops::known_ops;
+pub use optim::{Rule, TorchOptimizer};
 pub use program::{Held, Input, Kind, Length, Level, Output, Program, Values};

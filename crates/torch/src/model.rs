@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use plimsoll_graph::{DType, GradientOps, TensorOps, Type};
 use plimsoll_nn::blocks::Laid;
-use plimsoll_nn::{Init, Loss, Model, Net, Outputs, Param};
+use plimsoll_nn::{Init, Loss, Model, Net, Outputs, Param, Training};
 use plimsoll_run::{Result as RunResult, Tensor, asked_at, named};
 use rustc_hash::FxHashMap;
 
 use crate::call::Call;
 use crate::error::{Error, Result, refuse};
 use crate::ops;
+use crate::orders::{inverse, reordered, stored_orders, stored_type};
 use crate::place;
 use crate::program::{Held, Kind, Length, Level, Program, dtype, short};
 use crate::schema::{Argument, Graph, Node, OptionalTensor, SymBool, SymFloat, SymInt};
@@ -44,6 +45,16 @@ pub struct TorchModel {
     orders: Arc<Vec<Vec<usize>>>,
     /// Whether only the loss is given.
     gives_loss: bool,
+    /// What is run in the place of this where the model is not trained: the module as it is in eval mode. All clones share them.
+    others: Arc<OtherModes>,
+    /// Whether this stands in for another, which keeps the state.
+    is_other_mode: bool,
+}
+
+#[derive(Default)]
+struct OtherModes {
+    evaluated: OnceLock<TorchModel>,
+    predicted: OnceLock<TorchModel>,
 }
 
 impl TorchModel {
@@ -74,7 +85,76 @@ impl TorchModel {
         };
         let kept = program.held().iter().zip(&orders).filter(|(held, _)| held.ty.elements() > 0);
         let params = kept.map(param).collect();
-        Ok(TorchModel { program: Arc::new(program), params, orders: Arc::new(orders), gives_loss: false })
+        Ok(TorchModel {
+            program: Arc::new(program),
+            params,
+            orders: Arc::new(orders),
+            gives_loss: false,
+            others: Arc::default(),
+            is_other_mode: false,
+        })
+    }
+
+    /// Gives this model and its clones another program for where its loss is only measured, one with a loss: the module as it is in eval
+    /// mode. It is given once.
+    ///
+    /// # Errors
+    /// That program has an op that is not known here, or keeps something that this one does not.
+    pub fn set_evaluation(&self, program: Program) -> Result<()> {
+        let model = self.other_mode(program)?.on_loss()?;
+        self.others
+            .evaluated
+            .set(model)
+            .map_err(|model| model.program.wrong("there is an evaluation already"))
+    }
+
+    /// Gives this model and its clones another program for predictions, whose outputs are what is predicted. It is given once.
+    ///
+    /// # Errors
+    /// As for [`TorchModel::set_evaluation`].
+    pub fn set_prediction(&self, program: Program) -> Result<()> {
+        let model = self.other_mode(program)?;
+        self.others.predicted.set(model).map_err(|model| model.program.wrong("there is a prediction already"))
+    }
+
+    /// What predicts in the place of this model, where that was given.
+    pub fn prediction(&self) -> Option<&TorchModel> {
+        self.others.predicted.get()
+    }
+
+    /// A program over this one's state.
+    fn other_mode(&self, program: Program) -> Result<TorchModel> {
+        let mut model = TorchModel::new(program)?;
+        let mut orders = stored_orders(&model.program);
+        for (held, order) in model.program.held().iter().zip(&mut orders) {
+            if held.kind == Kind::Constant || held.ty.elements() == 0 {
+                continue;
+            }
+            let (own, stored) = self.stored(&held.name)?;
+            if own.ty != held.ty {
+                let why = format!("{} is {} in one mode and {} in another", held.name, own.ty, held.ty);
+                return Err(model.program.wrong(why));
+            }
+            order.clone_from(stored);
+        }
+        (model.orders, model.is_other_mode) = (Arc::new(orders), true);
+        Ok(model)
+    }
+
+    /// Gives a training of this model the values of its parameters and buffers.
+    ///
+    /// # Errors
+    /// The training is of another model, or values cannot be read.
+    pub fn restore(&self, training: &mut Training) -> Result<()> {
+        for param in &self.params {
+            training.restore(&param.name, &self.bytes(&param.name)?)?;
+        }
+        Ok(())
+    }
+
+    /// What [`TorchModel::restore`] takes at most while it runs: the largest tensor, read and put in order.
+    pub fn restoring_bytes(&self) -> usize {
+        2 * self.program.held().iter().map(|held| held.ty.bytes()).max().unwrap_or(0)
     }
 
     /// The program itself.
@@ -156,9 +236,7 @@ impl TorchModel {
         let (held, order) = self.stored(name)?;
         let bytes = self.program.value(held)?;
         // Axis i of what is stored is axis `order`⁻¹[i] of what PyTorch has.
-        let mut back = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
-        Ok(reordered(bytes, &held.ty.shape, &back, held.ty.dtype.bytes()))
+        Ok(reordered(bytes, &held.ty.shape, &inverse(order), held.ty.dtype.bytes()))
     }
 
     /// Elements of one parameter or buffer (or of an optimizer's state of its shape) as PyTorch has them, from those stored here.
@@ -171,10 +249,8 @@ impl TorchModel {
     /// Elements as they are stored here, from those that PyTorch has.
     pub fn as_stored(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let (held, order) = self.stored(name)?;
-        let mut back = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
         let unit = bytes.len() / held.ty.elements().max(1);
-        Ok(reordered(bytes, &held.ty.shape, &back, unit))
+        Ok(reordered(bytes, &held.ty.shape, &inverse(order), unit))
     }
 
     fn stored(&self, name: &str) -> Result<(&Held, &Vec<usize>)> {
@@ -202,7 +278,15 @@ impl TorchModel {
                 0 => None,
                 _ => {
                     let ty = stored_type(held, order);
-                    let tensor = net.given(&held.name, ty, Init::Constant(0.0), is_trained)?;
+                    // Constants of two modes are other ones, be their names the same.
+                    let tensor = match self.is_other_mode && held.kind == Kind::Constant {
+                        true => {
+                            let mut tensor = Tensor::zeros(ty)?;
+                            tensor.set_bytes(&self.bytes(&held.name)?)?;
+                            tensor
+                        }
+                        false => net.given(&held.name, ty, Init::Constant(0.0), is_trained)?,
+                    };
                     Some(Laid::ordered(tensor, order))
                 }
             });
@@ -226,9 +310,7 @@ impl TorchModel {
             if held.ty.elements() == 0 {
                 continue;
             }
-            let mut back = vec![0; self.orders[*at].len()];
-            self.orders[*at].iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
-            let value = laid_of(&env, name)?.in_order(&back)?;
+            let value = laid_of(&env, name)?.in_order(&inverse(&self.orders[*at]))?;
             let value = value.cast(held.ty.dtype)?.stop_gradient()?;
             run.net.update(&held.name, value)?;
         }
@@ -243,7 +325,12 @@ impl TorchModel {
 
 impl Model for TorchModel {
     fn forward(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
-        self.run(net, inputs)
+        let other = match (net.is_predicting(), net.is_training()) {
+            (true, _) => self.others.predicted.get(),
+            (_, false) => self.others.evaluated.get(),
+            _ => None,
+        };
+        other.unwrap_or(self).run(net, inputs)
     }
 }
 
@@ -495,91 +582,6 @@ fn check_input(input: &crate::Input, given: &Tensor) -> RunResult<()> {
         input.name,
         wanted.join(", ")
     )))
-}
-
-/// The type in which a kept tensor is stored here.
-fn stored_type(held: &Held, order: &[usize]) -> Type {
-    let mut shape = vec![0; order.len()];
-    order.iter().enumerate().for_each(|(i, &axis)| shape[axis] = held.ty.shape[i]);
-    Type::new(held.ty.dtype, shape)
-}
-
-/// The order of axes in which kept tensors are stored: as they are read by every node that reads them, so that no step has to move
-/// their elements.
-fn stored_orders(program: &Program) -> Vec<Vec<usize>> {
-    let mut wanted: Vec<Option<Vec<usize>>> = vec![None; program.held().len()];
-    let mut other: Vec<bool> = program.held().iter().map(|held| held.is_changed).collect();
-    for node in &program.graph.nodes {
-        let op = short(&node.target);
-        for input in &node.inputs {
-            let mut see = |name: &str, listed: bool| {
-                let Some(&at) = program.bound.get(name) else { return };
-                let rank = program.held()[at].ty.shape.rank();
-                match ops::read_order(op, &input.name, rank, listed) {
-                    Some(order) if wanted[at].as_ref().is_none_or(|known| *known == order) => {
-                        wanted[at] = Some(order);
-                    }
-                    _ => other[at] = true,
-                }
-            };
-            match &input.arg {
-                Argument::AsTensor(named) => see(&named.name, false),
-                Argument::AsTensors(all) => all.iter().for_each(|named| see(&named.name, true)),
-                Argument::AsOptionalTensor(OptionalTensor::AsTensor(named)) => see(&named.name, false),
-                Argument::AsOptionalTensors(all) => all.iter().for_each(|given| {
-                    if let OptionalTensor::AsTensor(named) = given {
-                        see(&named.name, true);
-                    }
-                }),
-                Argument::AsGraph(_) => {
-                    // What a graph inside does with its arguments is not looked at.
-                    for outer in &node.inputs {
-                        if let Argument::AsTensor(named) = &outer.arg
-                            && let Some(&at) = program.bound.get(&named.name)
-                        {
-                            other[at] = true;
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    let plain = |at: usize| (0..program.held()[at].ty.shape.rank()).collect();
-    let order = |(at, wanted): (usize, Option<Vec<usize>>)| match wanted {
-        Some(order) if !other[at] => order,
-        _ => plain(at),
-    };
-    wanted.into_iter().enumerate().map(order).collect()
-}
-
-/// Elements with their axes in another order: axis i of the result is axis `order[i]` of what is given.
-fn reordered(bytes: Vec<u8>, shape: &[usize], order: &[usize], unit: usize) -> Vec<u8> {
-    if order.iter().enumerate().all(|(i, &axis)| i == axis) || bytes.is_empty() {
-        return bytes;
-    }
-    let mut strides = vec![1usize; shape.len()];
-    for axis in (0..shape.len().saturating_sub(1)).rev() {
-        strides[axis] = strides[axis + 1] * shape[axis + 1];
-    }
-    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    let mut result = vec![0; bytes.len()];
-    let mut index = vec![0; lengths.len()];
-    let mut at = 0;
-    for out in result.chunks_exact_mut(unit) {
-        out.copy_from_slice(&bytes[at * unit..(at + 1) * unit]);
-        for axis in (0..lengths.len()).rev() {
-            index[axis] += 1;
-            at += steps[axis];
-            if index[axis] < lengths[axis] {
-                break;
-            }
-            at -= steps[axis] * lengths[axis];
-            index[axis] = 0;
-        }
-    }
-    result
 }
 
 impl From<Error> for plimsoll_run::Error {

@@ -53,6 +53,10 @@ impl Optimizer for Averaged {
         self.inner.rate()
     }
 
+    fn rates(&self) -> Vec<f64> {
+        self.inner.rates()
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let mut slots = self.inner.slots(param);
         slots.push(Slot::zeros(Averaged::SLOT, param));

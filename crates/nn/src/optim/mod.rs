@@ -8,18 +8,22 @@
 mod adafactor;
 mod adagrad;
 mod adam;
+mod adamax;
 mod averaged;
 mod clip;
 mod decay;
 mod eight_bit;
 mod ftrl;
 mod lion;
+mod nadam;
+mod radam;
 mod rmsprop;
 mod sgd;
 
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub use adamax::Adamax;
 pub use averaged::Averaged;
 pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
@@ -27,6 +31,8 @@ pub use decay::{Decay, DecayKind};
 pub use eight_bit::EightBit;
 pub use ftrl::Ftrl;
 pub use lion::Lion;
+pub use nadam::NAdam;
+pub use radam::RAdam;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
 
@@ -96,6 +102,12 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The learning rate before any schedule.
     fn rate(&self) -> f64;
 
+    /// The learning rates before any schedule, where groups of parameters have their own: [`Optimizer::prepare`] is then given all of them,
+    /// one behind the other, in the place of one.
+    fn rates(&self) -> Vec<f64> {
+        vec![self.rate()]
+    }
+
     /// After how many steps with finite gradients a loss scale doubles, where the precision has one.
     fn patience(&self) -> f64 {
         crate::scale::PATIENCE
@@ -135,6 +147,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 
     fn rate(&self) -> f64 {
         (**self).rate()
+    }
+
+    fn rates(&self) -> Vec<f64> {
+        (**self).rates()
     }
 
     fn patience(&self) -> f64 {

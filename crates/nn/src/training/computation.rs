@@ -4,6 +4,7 @@ use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
+use super::due::Due;
 use super::layout::Layout;
 use super::ranks::Shared;
 use super::{Clip, Recipe};
@@ -89,6 +90,10 @@ impl<M: Model + 'static> Computation<M> {
             totals = totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?;
         }
         let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        let due = match &layout.sums {
+            None => None,
+            Some(sums) => Some(Due::new(sums, &moved, &mut grads, layout, state, recipe.accumulate)?),
+        };
         let mut norm = None;
         match recipe.clip {
             None => {}
@@ -102,12 +107,12 @@ impl<M: Model + 'static> Computation<M> {
             }
         }
         let count = state[layout.count].add_scalar(1.0)?;
-        let rate = &state[layout.rate];
+        let rate = &layout.rates_of(state)?;
         let prepared = recipe.optimizer.prepare(&count, rate)?;
         let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
         // What layers set themselves; of a parameter that moves, it is where it moves from.
-        for ((i, slots), grad) in moved.into_iter().zip(&grads) {
+        for (&(i, slots), grad) in moved.iter().zip(&grads) {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
             let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
@@ -121,17 +126,20 @@ impl<M: Model + 'static> Computation<M> {
             new[i] = value;
             new[slots.clone()].clone_from_slice(&updated);
         }
+        new[layout.count] = count;
+        if let Some(due) = due {
+            due.keep_until_then(&moved, layout, state, &mut new)?;
+        }
         for (i, update) in updates.into_iter().enumerate() {
             if let Some(value) = update {
                 new[i] = value;
             }
         }
-        new[layout.count] = count;
         let mut outputs = vec![loss];
         if let (Some(scale), Some(finite)) = (&layout.scale, finite) {
             // A step with a gradient that is not finite changes nothing but the scale.
             for (i, value) in new.iter_mut().enumerate() {
-                if !matches!(i, i if i == layout.key || i == layout.rate || scale.is(i)) {
+                if !matches!(i, i if i == layout.key || layout.is_rate(i) || scale.is(i)) {
                     *value = finite.select(value, &state[i])?;
                 }
             }

@@ -1,6 +1,6 @@
 //! Where everything is in the state of a training, and what it starts with.
 
-use plimsoll_graph::{DType, Type};
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
 use super::Recipe;
@@ -20,9 +20,21 @@ pub(super) struct Layout {
     /// Seed and step of random layers.
     pub(super) key: usize,
     pub(super) rate: usize,
+    /// How many there are, one behind the other: of groups of parameters.
+    pub(super) rates: usize,
+    /// Sums of gradients, where several steps make one update.
+    pub(super) sums: Option<Sums>,
     pub(super) scale: Option<LossScale>,
     /// Where several ranks share a batch: which part of it is this rank's.
     pub(super) share: Option<Share>,
+}
+
+/// Where gradients are added up until an update is due.
+pub(super) struct Sums {
+    /// The number of steps in all.
+    pub(super) steps: usize,
+    /// For each trained parameter.
+    pub(super) gradients: Vec<usize>,
 }
 
 /// Where it stands in the state which samples of a batch a rank has.
@@ -64,7 +76,20 @@ impl Layout {
         let (f32s, f64s) = (Type::new(DType::F32, []), Type::new(DType::F64, []));
         let count = keep("training.updates".into(), f64s.clone(), Start::Value(0.0));
         let key = keep("training.random".into(), Type::new(DType::I64, [2]), Start::Seed);
-        let rate = keep("training.rate".into(), f64s, Start::Value(recipe.optimizer.rate()));
+        let rates = recipe.optimizer.rates();
+        let rate = keep("training.rate".into(), f64s.clone(), Start::Value(recipe.optimizer.rate()));
+        for (i, own) in rates.iter().enumerate().skip(1) {
+            keep(format!("training.rate.{i}"), f64s.clone(), Start::Value(*own));
+        }
+        let sums = (recipe.accumulate > 1).then(|| Sums {
+            steps: keep("training.steps".into(), f64s, Start::Value(0.0)),
+            gradients: trained
+                .iter()
+                .map(|&i| {
+                    keep(format!("{}.gradients", params[i].name), params[i].ty.clone(), Start::Value(0.0))
+                })
+                .collect(),
+        });
         let scale = recipe.request.precision.needs_loss_scale().then(|| LossScale {
             scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
             good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
@@ -79,7 +104,24 @@ impl Layout {
             ),
             first: keep(format!("{OF_RANKS}first"), first, Start::Value(0.0)),
         });
-        (Layout { trained, slots, count, key, rate, scale, share }, kept)
+        (Layout { trained, slots, count, key, rate, rates: rates.len().max(1), sums, scale, share }, kept)
+    }
+}
+
+impl Layout {
+    /// Whether a part of the state is a learning rate.
+    pub(super) fn is_rate(&self, i: usize) -> bool {
+        (self.rate..self.rate + self.rates).contains(&i)
+    }
+
+    /// The learning rate, or all of them in one tensor.
+    pub(super) fn rates_of(&self, state: &[Tensor]) -> Result<Tensor> {
+        if self.rates == 1 {
+            return Ok(state[self.rate].clone());
+        }
+        let rates = state[self.rate..self.rate + self.rates].iter().map(|rate| rate.reshape([1]));
+        let rates = rates.collect::<Result<Vec<Tensor>>>()?;
+        Tensor::concat(&rates.iter().collect::<Vec<&Tensor>>(), 0)
     }
 }
 

@@ -31,6 +31,9 @@ pub struct Recipe {
     pub request: MemoryRequest,
     /// A bound on gradients.
     pub clip: Option<Clip>,
+    /// How many steps make one update: their gradients are added up, and the update is made with their mean. A norm is clipped of that mean.
+    /// Statistics that layers keep by themselves change at every step.
+    pub accumulate: usize,
     /// What is counted beside the loss.
     pub metrics: Vec<Measure>,
     /// The types of the model's inputs.
@@ -69,6 +72,7 @@ impl Recipe {
             optimizer: Arc::new(optimizer),
             request: MemoryRequest::default(),
             clip: None,
+            accumulate: 1,
             metrics: Vec::new(),
             inputs: vec![input],
             labels: vec![labels],

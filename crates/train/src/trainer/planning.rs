@@ -200,6 +200,7 @@ impl Trainer {
             optimizer: self.optimizer.clone(),
             request: self.request.clone(),
             clip: self.clip,
+            accumulate: 1,
             metrics: self.metrics.clone(),
             inputs: inputs.to_vec(),
             labels: labels.to_vec(),

@@ -1,0 +1,99 @@
+//! In which order of axes kept tensors are stored: as they are read at every step.
+
+use plimsoll_graph::Type;
+
+use crate::ops;
+use crate::program::{Held, Program, short};
+use crate::schema::{Argument, OptionalTensor};
+
+/// The type in which a kept tensor is stored here.
+pub fn stored_type(held: &Held, order: &[usize]) -> Type {
+    let mut shape = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(i, &axis)| shape[axis] = held.ty.shape[i]);
+    Type::new(held.ty.dtype, shape)
+}
+
+/// The order of axes in which kept tensors are stored: as they are read by every node that reads them, so that no step has to move
+/// their elements.
+pub fn stored_orders(program: &Program) -> Vec<Vec<usize>> {
+    let mut wanted: Vec<Option<Vec<usize>>> = vec![None; program.held().len()];
+    let mut other: Vec<bool> = program.held().iter().map(|held| held.is_changed).collect();
+    for node in &program.graph.nodes {
+        let op = short(&node.target);
+        for input in &node.inputs {
+            let mut see = |name: &str, listed: bool| {
+                let Some(&at) = program.bound.get(name) else { return };
+                let rank = program.held()[at].ty.shape.rank();
+                match ops::read_order(op, &input.name, rank, listed) {
+                    Some(order) if wanted[at].as_ref().is_none_or(|known| *known == order) => {
+                        wanted[at] = Some(order);
+                    }
+                    _ => other[at] = true,
+                }
+            };
+            match &input.arg {
+                Argument::AsTensor(named) => see(&named.name, false),
+                Argument::AsTensors(all) => all.iter().for_each(|named| see(&named.name, true)),
+                Argument::AsOptionalTensor(OptionalTensor::AsTensor(named)) => see(&named.name, false),
+                Argument::AsOptionalTensors(all) => all.iter().for_each(|given| {
+                    if let OptionalTensor::AsTensor(named) = given {
+                        see(&named.name, true);
+                    }
+                }),
+                Argument::AsGraph(_) => {
+                    // What a graph inside does with its arguments is not looked at.
+                    for outer in &node.inputs {
+                        if let Argument::AsTensor(named) = &outer.arg
+                            && let Some(&at) = program.bound.get(&named.name)
+                        {
+                            other[at] = true;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let plain = |at: usize| (0..program.held()[at].ty.shape.rank()).collect();
+    let order = |(at, wanted): (usize, Option<Vec<usize>>)| match wanted {
+        Some(order) if !other[at] => order,
+        _ => plain(at),
+    };
+    wanted.into_iter().enumerate().map(order).collect()
+}
+
+/// Elements with their axes in another order: axis i of the result is axis `order[i]` of what is given.
+pub fn reordered(bytes: Vec<u8>, shape: &[usize], order: &[usize], unit: usize) -> Vec<u8> {
+    if order.iter().enumerate().all(|(i, &axis)| i == axis) || bytes.is_empty() {
+        return bytes;
+    }
+    let mut strides = vec![1usize; shape.len()];
+    for axis in (0..shape.len().saturating_sub(1)).rev() {
+        strides[axis] = strides[axis + 1] * shape[axis + 1];
+    }
+    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
+    let mut result = vec![0; bytes.len()];
+    let mut index = vec![0; lengths.len()];
+    let mut at = 0;
+    for out in result.chunks_exact_mut(unit) {
+        out.copy_from_slice(&bytes[at * unit..(at + 1) * unit]);
+        for axis in (0..lengths.len()).rev() {
+            index[axis] += 1;
+            at += steps[axis];
+            if index[axis] < lengths[axis] {
+                break;
+            }
+            at -= steps[axis] * lengths[axis];
+            index[axis] = 0;
+        }
+    }
+    result
+}
+
+/// The order that undoes another.
+pub fn inverse(order: &[usize]) -> Vec<usize> {
+    let mut back = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
+    back
+}

@@ -1,0 +1,226 @@
+"""A module of a running PyTorch as the engine reads it: the text of its exported program, and where its tensors are."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import json
+import re
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from plimsoll.errors import PlimsollError
+from plimsoll.torch._export import export
+from plimsoll.torch._planned import loss_of
+
+__all__ = ["Batch", "Program", "array", "loss_program", "output_program", "own_name"]
+
+
+class Batch:
+    """A batch as a list of tensors, and what stands around them."""
+
+    def __init__(self, batch: Any) -> None:
+        if isinstance(batch, collections.abc.Mapping):
+            batch = dict(batch)
+        leaves, self.spec = pytree.tree_flatten(batch)
+        leaves = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not self.tensors:
+            raise TypeError(f"a batch is tensors, or a tuple, list or dict of them; {type(batch).__name__} has none in it")
+        #: What is no tensor, with its place.
+        self.others = [(place, leaf) for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+        self.samples = next((len(tensor) for tensor in self.tensors if tensor.dim()), 1)
+
+    def around(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The batch with other tensors in the place of its own."""
+        leaves = list(tensors)
+        for place, leaf in self.others:
+            leaves.insert(place, leaf)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def first(self, samples: int) -> list[torch.Tensor]:
+        """So many samples of each tensor that has as many as the batch."""
+        return [tensor[:samples] if tensor.dim() and len(tensor) == self.samples else tensor for tensor in self.tensors]
+
+    @property
+    def shapes(self) -> list[list[int]]:
+        return [list(tensor.shape) for tensor in self.tensors]
+
+    def arrays(self) -> list[np.ndarray]:
+        """The tensors as NumPy sees them: without a copy where they are on the host and in order."""
+        return [array(tensor) for tensor in self.tensors]
+
+    def form(self) -> Any:
+        """What batches of one program have in common."""
+        return (self.spec, [str(tensor.dtype) for tensor in self.tensors], self.others)
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    """The bytes of a tensor as an array; of element types that NumPy lacks, as numbers of the same size."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)
+
+
+class _Loss(torch.nn.Module):
+    """A module with its loss, over the tensors of a batch."""
+
+    def __init__(self, model: torch.nn.Module, loss_fn: Callable[..., torch.Tensor] | None, batch: Batch) -> None:
+        super().__init__()
+        self.model, self.loss_fn = model, loss_fn
+        self._batch = batch
+        self.training = model.training
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.model, self.loss_fn, self._batch.around(tensors))
+
+
+class _Outputs(torch.nn.Module):
+    """A module over the tensors of its inputs."""
+
+    def __init__(self, model: torch.nn.Module, inputs: Batch) -> None:
+        super().__init__()
+        self.model = model
+        self._inputs = inputs
+        self.training = model.training
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        inputs = self._inputs.around(tensors)
+        if isinstance(inputs, dict):
+            return self.model(**inputs)
+        return self.model(*inputs) if isinstance(inputs, (tuple, list)) else self.model(inputs)
+
+
+def loss_program(model: torch.nn.Module, loss_fn: Callable[..., torch.Tensor] | None, batch: Batch, dynamic_shapes: Any = None) -> Program:
+    """The program of a module with its loss, in the mode in which the module is."""
+    return Program(_Loss(model, loss_fn, batch), batch, dynamic_shapes)
+
+
+def output_program(model: torch.nn.Module, inputs: Batch, dynamic_shapes: Any = None) -> Program:
+    """The program of a module without its loss, in the mode in which the module is."""
+    return Program(_Outputs(model, inputs), inputs, dynamic_shapes)
+
+
+class Program:
+    """An exported program with its tensors by the names that they have in the user's module."""
+
+    def __init__(self, module: torch.nn.Module, batch: Batch, dynamic_shapes: Any) -> None:
+        self.module = module
+        self.exported = _exported(module, batch, dynamic_shapes)
+        document = json.loads(_text(self.exported))
+        graph = document["graph_module"]
+        own = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+        self.tensors: dict[str, torch.Tensor] = {}
+        for spec in graph["signature"]["input_specs"]:
+            (part,) = spec.values()
+            for key in ("parameter_name", "buffer_name", "tensor_constant_name"):
+                if key in part:
+                    name = part[key]
+                    held = own.get(name)
+                    held = self.exported.state_dict.get(name) if held is None else held
+                    held = self.exported.constants[name] if held is None else held
+                    part[key] = own_name(name)
+                    self.tensors[part[key]] = held
+        for spec in graph["signature"]["output_specs"]:
+            (part,) = spec.values()
+            for key in ("parameter_name", "buffer_name"):
+                if key in part:
+                    part[key] = own_name(part[key])
+        for node in graph["graph"]["nodes"]:
+            stack = node["metadata"].get("nn_module_stack")
+            if stack:
+                node["metadata"]["nn_module_stack"] = re.sub(r",model\.", ",", stack).replace(",model,", ",,")
+        self.text = json.dumps(document)
+        self.tied = _tied(self.tensors)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        tag = torch.Tag.nondeterministic_seeded
+        return any(tag in getattr(node.target, "tags", ()) for node in self.exported.graph.nodes if not _is_still(node))
+
+    def handed(self) -> dict[str, Any]:
+        """What the engine is given of it."""
+        return {"json": self.text, "tied": self.tied, "store": self}
+
+    def read(self, name: str) -> np.ndarray:
+        """The elements of a tensor: asked by the engine."""
+        return array(self.tensors[name])
+
+    def unflattened(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What the module would have returned, of the tensors in it."""
+        rest, leaves = iter(tensors), []
+        for spec in self.exported.graph_signature.output_specs:
+            if spec.kind.name == "USER_OUTPUT":
+                leaves.append(next(rest) if hasattr(spec.arg, "name") and not hasattr(spec.arg, "value") else spec.arg.value)
+        return pytree.tree_unflatten(leaves, self.exported.call_spec.out_spec)
+
+
+def _is_still(node: torch.fx.Node) -> bool:
+    """Whether an op that could draw random numbers draws none: dropout at a rate of 0."""
+    if node.op != "call_function":
+        return True
+    name = str(node.target)
+    if "dropout_p" in str(getattr(node.target, "_schema", "")) or "dropout" in name:
+        rate = node.kwargs.get("dropout_p", next((a for a in node.args if isinstance(a, float)), 0.0))
+        return rate == 0.0
+    return False
+
+
+def own_name(name: str) -> str:
+    """The name of a tensor in the user's module."""
+    return name.removeprefix("model.")
+
+
+def _exported(module: torch.nn.Module, batch: Batch, dynamic_shapes: Any) -> Any:
+    """The program, for batches of any size where that can be had."""
+    tensors = tuple(tensor.detach() for tensor in batch.tensors)
+    if dynamic_shapes is not None:
+        return export(module, tensors, dynamic_shapes=(tuple(dynamic_shapes),))
+    if batch.samples > 1:
+        is_batch = [tensor.dim() > 0 and len(tensor) == batch.samples for tensor in tensors]
+        axes = tuple({0: torch.export.Dim.AUTO} if own else None for own in is_batch)
+        try:
+            return export(module, tensors, dynamic_shapes=(axes,))
+        except Exception:  # Whatever the exporter says of an open batch, it may still take the batch as it is.
+            pass
+    try:
+        return export(module, tensors)
+    except Exception as error:
+        why = str(error).strip().split("\n")[0]
+        raise PlimsollError(f"torch.export cannot export this module: {type(error).__name__}: {why}") from error
+
+
+def _text(program: Any) -> str:
+    """The program as the archive of ``torch.export.save`` has it, without its tensors."""
+    from torch._export.serde.serialize import serialize
+
+    known = inspect.signature(serialize).parameters
+    flags = {name: False for name in ("serialize_state_dict", "serialize_constants", "serialize_example_inputs") if name in known}
+    return serialize(program, **flags).exported_program.decode()
+
+
+def _tied(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Second names of tensors, with the first."""
+    first: dict[Any, str] = {}
+    tied, ranges = {}, []
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0:
+            continue
+        start = tensor.data_ptr()
+        key = (start, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if key in first:
+            tied[name] = first[key]
+            continue
+        first[key] = name
+        last = start + (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.element_size()
+        ranges.append((start, last, name))
+    ranges.sort()
+    for (_, end, one), (start, _, other) in zip(ranges, ranges[1:]):
+        if start < end:
+            raise PlimsollError(f"{one} and {other} share some of their elements, which is not taken; clone one of them")
+    return tied

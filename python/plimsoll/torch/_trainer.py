@@ -1,0 +1,278 @@
+"""Turns a PyTorch module, its loss and its optimizer into a training of the engine inside a memory limit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Callable, Iterable
+
+import numpy as np
+import torch
+
+from plimsoll import _native
+from plimsoll._plan import Plan
+from plimsoll.errors import PlimsollError
+from plimsoll.torch._check import Checked, check
+from plimsoll.torch._optim import Optimizer
+from plimsoll.torch._program import Batch, Program, loss_program, output_program
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains a PyTorch module, unchanged, inside a memory limit.
+
+    The module and its loss are exported once (``torch.export``), checked against eager PyTorch on a few samples of the first batch, and handed to the
+    engine, which has its own kernels and keeps weights, buffers and the optimizer's state until :meth:`sync` gives them back. The
+    module is trained in training mode; submodules that you put into ``eval()`` stay there.
+
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    >>> optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    >>> trainer = Trainer(model, torch.nn.functional.cross_entropy, optimizer, memory="200MiB")
+    >>> x = torch.randn(32, 2)
+    >>> batch = (x, (x[:, 1] > x[:, 0]).long())
+    >>> first = trainer.step(batch)
+    >>> for _ in range(50):
+    ...     last = trainer.step(batch)
+    >>> last < first
+    True
+    >>> trainer.sync()
+
+    Args:
+        model: the module.
+        loss_fn: of the module's output and the last part of a batch; ``None`` where the module returns its loss.
+        optimizer: SGD, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop or Adagrad of ``torch.optim``, or a Lion, with its parameter groups. Learning rates that
+            change between steps are followed, so schedulers work as they do.
+        memory: the most that the run may take, beside what Python and PyTorch held before: ``"6GiB"`` or a number of bytes.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; without a word, where the module is.
+        host_memory: the most of the host's memory that a run on a card may take.
+        clip_norm: gradients longer than this, all together, are shortened to it, as by ``torch.nn.utils.clip_grad_norm_``.
+        clip_value: every element of a gradient is held between minus and plus this.
+        accumulate: so many steps make one update, with the mean of their gradients.
+        micro_batch: so many samples run at a time; without a word, the plan says.
+        exact: how far plans may depart from the bits of a run without a limit: ``bitwise``, ``reassociated`` or ``approximate``.
+        dynamic_shapes: for each tensor of a batch the axes that change, as for ``torch.export.export``; without a word, the first axis.
+        seed: of dropout and other random ops; without a word, ``torch.initial_seed()``.
+        check: whether gradients are compared with eager PyTorch before the first step, and a difference refused.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        optimizer: torch.optim.Optimizer,
+        memory: str | int | None = None,
+        device: str | None = None,
+        *,
+        host_memory: str | int | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        accumulate: int = 1,
+        micro_batch: int | None = None,
+        exact: str = "reassociated",
+        dynamic_shapes: Any = None,
+        seed: int | None = None,
+        check: bool = True,
+    ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"a torch.nn.Module belongs here, not {type(model).__name__}")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"an optimizer of torch.optim belongs here, not {type(optimizer).__name__}")
+        if accumulate < 1:
+            raise ValueError(f"accumulate is a number of steps from 1 on, not {accumulate}")
+        if device is None:
+            first = next(model.parameters(), None)
+            device = "cpu" if first is None else str(first.device)
+        self._model, self._loss_fn = model, loss_fn
+        text = lambda size: None if size is None else str(size)
+        self._settings = {
+            "name": type(model).__name__,
+            "memory": text(memory),
+            "host_memory": text(host_memory),
+            "device": device,
+            "exact": exact,
+            "micro_batch": micro_batch,
+            "clip_norm": clip_norm,
+            "clip_value": clip_value,
+            "accumulate": accumulate,
+            "seed": (torch.initial_seed() if seed is None else seed) & (2**63 - 1),
+        }
+        self._dynamic_shapes, self._check = dynamic_shapes, check
+        named = [*_named(model, "")]
+        if isinstance(loss_fn, torch.nn.Module):
+            named += _named(loss_fn, "loss_fn.")
+        names: dict[torch.Tensor, str] = {}
+        for name, parameter in named:
+            names.setdefault(parameter, name)
+        self._optimizer = Optimizer(optimizer, names)
+        self._program: Program | None = None
+        self._native: Any = None
+        self._form: Any = None
+        self._checked: Checked | None = None
+        self._trained: set[str] = set()
+        self._begun = False
+        self._prediction: tuple[Program, Any] | None = None
+        self._evaluates = False
+        #: The norm of the last step's gradients before they were clipped, where they are clipped by it.
+        self.gradient_norm: float | None = None
+
+    def plan(self, batch: Any) -> Plan:
+        """What a step on such a batch takes, before it runs: ``print`` it. Raises :class:`plimsoll.MemoryLimitError` where there is no plan."""
+        batch = self._ready(batch)
+        return Plan(self._native.plan(self._optimizer.groups(self._trained), batch.shapes))
+
+    def step(self, batch: Any) -> float:
+        """One step on a batch; its loss."""
+        batch = self._ready(batch)
+        self._begin(batch)
+        loss, self.gradient_norm = self._native.step(batch.arrays(), self._optimizer.rates())
+        self._optimizer.stepped()
+        for notice in self._native.notices():
+            warnings.warn(notice, stacklevel=2)
+        return loss
+
+    def fit(
+        self,
+        loader: Iterable[Any],
+        epochs: int = 1,
+        *,
+        validation: Iterable[Any] | None = None,
+        on_step: Callable[[int, float], None] | None = None,
+        on_epoch: Callable[[int, dict[str, float]], None] | None = None,
+        verbose: int = 1,
+    ) -> list[dict[str, float]]:
+        """Trains on all batches of a loader, so many times. Of each epoch the mean loss, and that over ``validation`` where there is one.
+
+        ``on_step(step, loss)`` and ``on_epoch(epoch, losses)`` are called after each, with numbers from 0 on: a scheduler's ``step()``
+        belongs in one of them.
+        """
+        history: list[dict[str, float]] = []
+        steps = 0
+        for epoch in range(epochs):
+            total = samples = 0.0
+            for batch in loader:
+                loss = self.step(batch)
+                count = Batch(batch).samples
+                total, samples = total + loss * count, samples + count
+                if on_step is not None:
+                    on_step(steps, loss)
+                steps += 1
+            if not samples:
+                raise PlimsollError("the loader gave no batch" + (" in its second pass: a generator gives its batches once" if epoch else ""))
+            losses = {"loss": total / samples}
+            if validation is not None:
+                losses["val_loss"] = self.evaluate(validation)
+            history.append(losses)
+            if verbose:
+                print(f"epoch {epoch + 1}/{epochs}  " + "  ".join(f"{name} {value:.4f}" for name, value in losses.items()), flush=True)
+            if on_epoch is not None:
+                on_epoch(epoch, losses)
+        return history
+
+    def evaluate(self, loader: Iterable[Any]) -> float:
+        """The mean loss over the batches of a loader, with the module as it is in ``eval()``. Nothing is changed."""
+        total = samples = 0.0
+        for given in loader:
+            batch = self._ready(given)
+            self._begin(batch)
+            if not self._evaluates:
+                self._native.set_evaluation(self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)).handed())
+                self._evaluates = True
+            total += self._native.evaluate(batch.arrays()) * batch.samples
+            samples += batch.samples
+        if not samples:
+            raise PlimsollError("the loader gave no batch")
+        return total / samples
+
+    def predict(self, inputs: Any) -> Any:
+        """What the module, as it is in ``eval()``, returns for inputs: a tensor, or a tuple or dict of all that it takes."""
+        if not self._begun:
+            raise PlimsollError("nothing is trained yet: call the module itself, or do a step first")
+        given = Batch(inputs)
+        if self._prediction is None:
+            program = self._in_eval(lambda: output_program(self._model, given))
+            self._native.set_prediction(program.handed())
+            self._prediction = (program, given.form())
+        program, form = self._prediction
+        if given.form() != form:
+            raise PlimsollError(f"predictions were begun with {form}; these inputs are {given.form()}")
+        metas = [node.meta["val"] for node in _outputs(program.exported)]
+        made = []
+        for (dtype, shape, data), meta in zip(self._native.predict(given.arrays()), metas):
+            value = torch.from_numpy(np.frombuffer(bytearray(data), dtype).reshape(shape))
+            made.append(value.to(meta.dtype))
+        return program.unflattened(made)
+
+    def sync(self) -> None:
+        """Gives weights and buffers back to the module, and the optimizer's state to the optimizer. Training can go on, here or there."""
+        if not self._begun:
+            return
+        program = self._program
+        assert program is not None
+        trained, kept, changed = self._native.names()
+        with torch.no_grad():
+            for name in [*trained, *(name for name in kept if name in set(changed))]:
+                tensor = program.tensors[name]
+                data = bytearray(self._native.read(name))
+                tensor.copy_(torch.frombuffer(data, dtype=tensor.dtype).reshape(tensor.shape))
+        self._optimizer.store(self._native.read, self._trained, self._unused)
+
+    @property
+    def _unused(self) -> set[str]:
+        return set() if self._checked is None else self._checked.unused
+
+    def _ready(self, given: Any) -> Batch:
+        """A batch, and the program for it."""
+        batch = given if isinstance(given, Batch) else Batch(given)
+        if self._native is None:
+            self._export(batch)
+        elif batch.form() != self._form:
+            raise PlimsollError(f"the module was exported for batches of {self._form}; this one is {batch.form()}: make a new Trainer for it")
+        return batch
+
+    def _export(self, batch: Batch) -> None:
+        if not self._model.training:
+            self._model.train()
+        program = loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)
+        moved = {name for names in self._optimizer.names for name in names}
+        # Tied weights go by their first name in the program, and by any in the optimizer.
+        first = {name: program.tied.get(name, name) for name in program.tensors}
+        moved = {first.get(name, name) for name in moved}
+        is_trained = lambda name: isinstance(program.tensors[name], torch.nn.Parameter) and program.tensors[name].requires_grad
+        own = [name for name in program.tensors if name not in program.tied and is_trained(name)]
+        frozen = [name for name in own if name not in moved]
+        self._trained = {name for name in own if name in moved}
+        if not self._trained:
+            raise PlimsollError("no parameter of the module is trained: each has requires_grad=False, or is in no group of the optimizer")
+        native = _native.TorchTraining(program.handed(), {**self._settings, "frozen": frozen})
+        if self._check:
+            self._checked = check(program, native, batch, self._trained)
+        self._program, self._native, self._form = program, native, batch.form()
+
+    def _begin(self, batch: Batch) -> None:
+        if self._begun:
+            return
+        self._native.begin(self._optimizer.groups(self._trained), batch.shapes)
+        self._optimizer.load(self._native.write, self._trained, self._unused)
+        self._begun = True
+
+    def _in_eval(self, make: Callable[[], Program]) -> Program:
+        """Makes a program of the module in eval mode, and puts every part of it back into the mode that it had."""
+        modes = {part: part.training for part in self._model.modules()}
+        try:
+            self._model.eval()
+            return make()
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+
+
+def _named(module: torch.nn.Module, before: str) -> list[tuple[str, torch.nn.Parameter]]:
+    return [(before + name, parameter) for name, parameter in module.named_parameters(remove_duplicate=False)]
+
+
+def _outputs(exported: Any) -> list[torch.fx.Node]:
+    """The nodes that give the tensors that a program returns."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    specs = exported.graph_signature.output_specs
+    return [nodes[spec.arg.name] for spec in specs if spec.kind.name == "USER_OUTPUT" and not hasattr(spec.arg, "value")]
