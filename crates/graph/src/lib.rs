@@ -10,6 +10,7 @@
 mod counted;
 mod dtype;
 pub mod eight_bit;
+pub mod quant;
 mod scalar;
 mod shape;
 mod shard;
@@ -39,7 +40,7 @@ pub use graph::{Graph, Node, NodeId, Phase, ValueId, ValueInfo};
 pub use methods::TensorOps;
 pub use op::{Along, Cost, Keep, OPS, Op, OpDef, Rule, Types, traffic};
 pub use ops::custom;
-pub use ops::{AttentionArgs, AttentionOps, GradientOps, RandomOps, RecurrentOps};
+pub use ops::{AttentionArgs, AttentionOps, GradientOps, QuantOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
     CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, GatherOps, GridSampleOps, IndexPutOps,

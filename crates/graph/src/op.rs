@@ -274,6 +274,8 @@ macro_rules! with_ops {
             "matmul" {
                 /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
                 MatMul,
+                /// y = x Wᵀ or x W of a weight that is kept in a byte or half a byte a number.
+                QuantMatMul,
             }
             "spatial" {
                 /// y = act(x ∗ w + bias) over images, channels last: strided, padded, dilated, grouped.
@@ -356,7 +358,7 @@ macro_rules! with_ops {
                 IndexPut,
             }
             "sequence" {
-                /// o = softmax(scale · q kᵀ + mask) v, and the log of each softmax's sum.
+                /// o = softmax(cap(scale · q kᵀ) + mask) v, with documents and windows, and the log of each softmax's sum.
                 Attention,
                 /// dq, dk, dv of attention, from o and the log-sums.
                 AttentionGrad,

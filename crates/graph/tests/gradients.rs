@@ -34,7 +34,14 @@ const SAVED_OUTPUTS: &[(&str, usize)] =
     &[("Attention", 1), ("LinearCrossEntropy", 1), ("Lstm", 3), ("Gru", 2)];
 
 /// Inputs that an op's gradient takes as constant and says so.
-const CONSTANT_INPUTS: &[(&str, usize)] = &[("Attention", 3), ("StopGradient", 0), ("OwnGradient", 0)];
+const CONSTANT_INPUTS: &[(&str, usize)] = &[
+    ("Attention", 3),
+    ("QuantMatMul", 2),
+    ("QuantMatMul", 3),
+    ("QuantMatMul", 4),
+    ("StopGradient", 0),
+    ("OwnGradient", 0),
+];
 
 /// A weighted sum of all float outputs, so that every output's gradient is different and none is hidden.
 fn traced(example: &Example) -> (Trace, Vec<Sym>, Vec<Sym>, Vec<Sym>) {

@@ -24,7 +24,7 @@ const PIECE: usize = 1 << 22;
 const TASK: usize = 8192;
 
 /// Products of a stored type: into its wide type, or into itself.
-trait Multiply: Stored {
+pub(super) trait Multiply: Stored {
     fn scratch(cpu: &Cpu, shape: Shape) -> usize;
     /// c = a b, or c + a b, in the wide type.
     fn wide(

@@ -23,6 +23,7 @@ mod custom;
 mod element;
 mod layout;
 mod matmul;
+mod quant_matmul;
 mod reduce;
 mod relu;
 mod strided;

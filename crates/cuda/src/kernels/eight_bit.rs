@@ -10,7 +10,7 @@ use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid, THREADS};
 
-const TEXT: &str = include_str!("eight_bit.cu");
+const TEXT: &str = concat!(include_str!("eight_bit_values.cu"), include_str!("eight_bit.cu"));
 /// Blocks of threads at most: each makes its tables first, and has several blocks of numbers.
 const MOST: usize = 2048;
 // A thread has a number of a block.

@@ -25,6 +25,7 @@ mod loss;
 mod matmul;
 mod norm;
 mod pool;
+mod quant_matmul;
 mod random;
 mod recurrent;
 mod reduce;
@@ -38,7 +39,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 33] = [
+pub(crate) const SOURCES: [&str; 35] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -47,6 +48,7 @@ pub(crate) const SOURCES: [&str; 33] = [
     include_str!("conv.cu"),
     include_str!("cumulative.cu"),
     include_str!("eight_bit.cu"),
+    include_str!("eight_bit_values.cu"),
     include_str!("element.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),
@@ -62,6 +64,7 @@ pub(crate) const SOURCES: [&str; 33] = [
     include_str!("pool.cu"),
     include_str!("prelude.cu"),
     include_str!("prod_grad.cu"),
+    include_str!("quant_matmul.cu"),
     include_str!("random.cu"),
     include_str!("recurrent.cu"),
     include_str!("reduce.cu"),

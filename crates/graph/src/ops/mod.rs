@@ -26,6 +26,7 @@ mod max_pool;
 mod norm;
 mod own_gradient;
 mod pool;
+mod quant_matmul;
 mod random;
 mod recurrent;
 mod reduce;
@@ -69,6 +70,7 @@ pub use norm::{
 };
 pub use own_gradient::{GradientOps, OwnGradient, StopGradient};
 pub use pool::{AvgPoolGrad, MaxPoolGrad, PoolGrad, PoolOps};
+pub use quant_matmul::{QuantMatMul, QuantOps};
 pub use random::{Dropout, Normal, RandomOps, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};

@@ -129,8 +129,10 @@ fn emitted() -> Vec<Op> {
 }
 
 /// Ops that give their input as it is, or what a user says: PyTorch has nothing to say of them. (Nor of steps over bytes, which
-/// `crates/nn/tests/nn/eight_bit.rs` holds against their definition, and of exchanges between ranks, for which `tests/run/ranks.rs` does.)
-const OF_USERS: [&str; 5] = ["StopGradient", "OwnGradient", "Custom", "EightBitUpdate", "Exchange"];
+/// `crates/nn/tests/nn/eight_bit.rs` holds against their definition, of exchanges between ranks, for which `tests/run/ranks.rs` does, and of
+/// weights of few bits, for which `crates/hub/tests/base.rs` has bitsandbytes' own.)
+const OF_USERS: [&str; 6] =
+    ["StopGradient", "OwnGradient", "Custom", "EightBitUpdate", "Exchange", "QuantMatMul"];
 
 #[test]
 fn every_op_of_the_table_is_in_a_golden_case() {
