@@ -139,18 +139,18 @@ def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: 
     yield ""
     yield "*Refused* is what the engine's own errors refuse by name; any other exception, and a process that ended, is an *error*."
     yield ""
-    yield "| Part | Classes | Equal | Partly (some configurations refused) | Refused | Wrong | Errors | Not applicable | Equal of the applicable | Cases equal |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| Part | Classes | Equal | Partly (some configurations refused) | Refused | Wrong | Errors | Not run | Not applicable | Equal of the applicable | Cases equal |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
     groups = sorted({group for group, _ in by_class}, key=lambda g: (list(GROUPS) + [g]).index(g))
     for group in groups:
         own = [results for (g, _), results in by_class.items() if g == group]
         count = Counter(summed(results) for results in own)
         cases = [result for results in own for _, result, _ in results if result != "not applicable"]
         applicable = len(own) - count["not applicable"]
-        errors = count["ERROR"] + count["not tried"]
         share = f"{100 * count['equal'] / applicable:.0f} %" if applicable else "-"
         yield (
-            f"| {group} | {len(own)} | {count['equal']} | {count['partly']} | {count['refused']} | {count['WRONG']} | {errors} | "
+            f"| {group} | {len(own)} | {count['equal']} | {count['partly']} | {count['refused']} | {count['WRONG']} | {count['ERROR']} | "
+            f"{count['not tried']} | "
             f"{count['not applicable']} | {share} | {cases.count('equal')} of {len(cases)} |"
         )
     for group in groups:

@@ -155,7 +155,7 @@ def plan(
         asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
         return Plan(_native.plan(bound.native, asked))
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
-    validation = _validation(bound, validation_data, source.batch_size, weighted, None)
+    validation = _validation(bound, validation_data, source.batch_size if _data.is_batches(x) else batch_size, weighted, None)
     asked = _asked(
         source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted, exact=exact, validation=validation
     )
@@ -280,7 +280,10 @@ def fit(
         raise ValueError("validation_batch_size is for validation data in arrays or files")
     if validation_steps is not None and validation_data is None:
         raise ValueError("validation_steps is given, and there is no validation_data")
-    validation = _validation(bound, validation_data, validation_batch_size or source.batch_size, weighted, validation_steps)
+    if validation_batch_size is not None:
+        validation_batch_size = _data.whole(validation_batch_size, "validation_batch_size", 1)
+    size = validation_batch_size or (source.batch_size if _data.is_batches(x) else batch_size)
+    validation = _validation(bound, validation_data, size, weighted, validation_steps)
     verbose = _callbacks.shown(verbose)
     told_to = keras.callbacks.CallbackList(
         listed, add_history=True, add_progbar=verbose != 0, verbose=verbose, epochs=epochs, steps=source.steps, model=model
@@ -312,9 +315,8 @@ def fit(
     if stopped_in is not None and stopped_in[1] and validation is not None and told.validates(stopped_in[0] - initial_epoch):
         # An epoch that was stopped in its middle is validated too.
         vx, vy, weight = (validation_data, None, None) if parts is None else parts
-        size = None if _data.is_batches(vx) else validation.batch_size
         found = evaluate(
-            model, vx, vy, size, 0, weight, validation_steps, return_dict=True, memory=memory, device=device, precision=precision,
+            model, vx, vy, None if _data.is_batches(vx) else size, 0, weight, validation_steps, return_dict=True, memory=memory, device=device, precision=precision,
         )
         stopped_in[1].update({f"val_{name}": value for name, value in found.items()})
     told.end()

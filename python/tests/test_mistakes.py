@@ -50,7 +50,7 @@ def test_limits_as_people_write_them(memory):
         (dict(validation_data=(np.ones((4, 2)), np.zeros(4))), ValueError, "validation_data: x has samples of shape \\(2,\\)"),
         (dict(validation_data=(np.ones((4, 5)), np.zeros(3))), ValueError, "validation_data: .* 3, 4 samples"),
         (dict(validation_data=(np.ones((0, 5)), np.zeros(0))), ValueError, "validation_data: .* no samples"),
-        (dict(callbacks=[None]), TypeError, "NoneType"),
+        (dict(callbacks=[None]), TypeError, "NoneType"), (dict(validation_split=0.5, validation_batch_size=0), ValueError, "validation_batch_size is 0"),
     ],
 )  # fmt: skip
 def test_arguments_of_other_kinds(more, error, why):
