@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use plimsoll::hub::Weights;
 use plimsoll::internals::graph::counted;
-use plimsoll::nn::{Param, Training};
+use plimsoll::nn::Param;
 use plimsoll::prelude::*;
 use serde_json::json;
 
@@ -80,12 +80,20 @@ impl FromFile {
         Ok(Some(file))
     }
 
-    /// Gives the parameters their values, and says which.
-    pub fn load(mut self, trainer: &mut Trainer, session: &Session) -> Result<(), Failure> {
+    /// Gives the parameters their values.
+    pub fn load(mut self, trainer: &mut Trainer) -> Result<FromFile, Failure> {
         if let Some(training) = trainer.training_mut() {
-            self.give(training)?;
+            for (param, name) in &self.matched {
+                let bytes = self.weights.read(name, &param.ty)?;
+                training.restore(&param.name, &bytes)?;
+            }
         }
-        if session.json && !session.quiet {
+        Ok(self)
+    }
+
+    /// Says what matched and what did not.
+    pub fn say(&self, session: &Session) {
+        if session.json {
             let matched: Vec<&str> = self.matched.iter().map(|(param, _)| param.name.as_str()).collect();
             say!(
                 "{}",
@@ -105,15 +113,6 @@ impl FromFile {
             listed("of another shape", &self.other_shape);
             listed("in the file and not in the model", &self.unused);
         }
-        Ok(())
-    }
-
-    fn give(&mut self, training: &mut Training) -> Result<(), Failure> {
-        for (param, name) in &self.matched {
-            let bytes = self.weights.read(name, &param.ty)?;
-            training.restore(&param.name, &bytes)?;
-        }
-        Ok(())
     }
 }
 

@@ -119,7 +119,7 @@ fn follow(
         resumed = setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(named)?;
     }
     if let Some(begun) = FromFile::of(&config, &setup.trainer)?.filter(|_| !resumed) {
-        begun.load(&mut setup.trainer, &Session { quiet: true, ..session.clone() })?;
+        begun.load(&mut setup.trainer)?;
     }
     let Setup { mut trainer, train, .. } = setup;
     // The first signal is a wish that all ranks hear of, and no end of this one alone.
@@ -180,7 +180,7 @@ impl Run<'_> {
             (_, lock) => folder.begin(config, lock)?,
         };
         if let Some(begun) = begun.filter(|_| !resumed) {
-            begun.load(&mut setup.trainer, session)?;
+            begun.load(&mut setup.trainer)?.say(session);
         }
         self.record(&setup, &info)?;
         self.announce(&setup)?;
