@@ -7,6 +7,7 @@ pub use batch::{BatchSize, USUAL_BATCH};
 
 use std::path::{Path, PathBuf};
 
+use plimsoll::nn::Patterns;
 use plimsoll::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -238,6 +239,16 @@ pub struct Config {
     #[arg(long, help_heading = "Data", value_name = "AXIS=LENGTH,…")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<String>,
+    /// The weights that are trained, by name, with commas: `head`, `layers.3[01].*`; `*` stands for any letters, `[01]` for one of some, and
+    /// parts of a name may be left out at both ends. All others stay as they are, without gradient and state. [default: all]
+    #[arg(long, help_heading = "Training", value_name = "PATTERN,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<String>,
+    /// Begin with the weights of this safetensors file, as far as their names and shapes are the model's; what matched and what did not is
+    /// listed. [default: drawn, or a file's own]
+    #[arg(long, help_heading = "Training", value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// Stop when this metric (`val_loss`, `accuracy` …) has not become better for `--patience` epochs. [default: never]
     #[arg(long, help_heading = "Run")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,6 +316,12 @@ impl Config {
         self.batch.and_then(BatchSize::samples)
     }
 
+    /// The weights that are trained, where not all are.
+    pub fn patterns(&self) -> Result<Option<Patterns>, Failure> {
+        let parse = |text: &String| Patterns::parse(text).map_err(|why| Failure(format!("--train: {why}")));
+        self.train.as_ref().map(parse).transpose()
+    }
+
     /// The metric whose best epoch is kept.
     pub fn best_metric(&self) -> Option<&str> {
         let stopping = self.early_stopping.as_deref().filter(|_| self.restore_best == Some(true));
@@ -315,7 +332,7 @@ impl Config {
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
             memory host_memory allocator state exact micro_batch device place soft_placement parallel threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
-            patch image sequence bind early_stopping patience min_delta best restore_best)
+            patch image sequence bind train from early_stopping patience min_delta best restore_best)
     }
 
     /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.
@@ -328,6 +345,7 @@ impl Config {
             Ok(())
         };
         anchored(&mut self.data, is_path)?;
+        anchored(&mut self.from, |_| true)?;
         anchored(&mut self.validation, is_path)?;
         anchored(&mut self.model, is_model_file)?;
         Ok(self)

@@ -1,10 +1,13 @@
 //! Turns settings and a Hugging Face folder's config into a decoder and a trainer over packed rows: for `tune` and `plan` alike.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use plimsoll::data::{Draw, FieldSpec, Random};
 use plimsoll::hub::{self, Decoder, TokenLoss, Tuning};
+use plimsoll::internals::graph::quant::QuantForm;
 use plimsoll::internals::hub::FIELDS;
+use plimsoll::nn::{Model, TrainOnly};
 use plimsoll::prelude::*;
 
 use crate::config::{BatchSize, Config};
@@ -43,6 +46,7 @@ const KNOWN: &[&str] = &[
     "keep",
     "on-error",
     "sequence",
+    "train",
     "soft-placement",
     "place",
 ];
@@ -92,14 +96,24 @@ impl DecoderSetup {
             }
         };
         let tuned = match &decoder.tuning {
-            Tuning::Lora(lora) => format!("adapters of rank {}", lora.rank),
-            _ => "all weights".into(),
+            Tuning::Lora(lora) => {
+                let beside = match decoder.base {
+                    None => "",
+                    Some(QuantForm::Int8) => " beside weights in int8",
+                    Some(QuantForm::Nf4) => " beside weights in NF4",
+                };
+                format!("adapters of rank {}{beside}", lora.rank)
+            }
+            _ => match &config.train {
+                Some(named) => format!("the weights {named}"),
+                None => "all weights".into(),
+            },
         };
         Ok(DecoderSetup { decoder, batch, sequence, tuned })
     }
 
     /// The optimizer: adamw without decay where nothing is said, at a rate that is usual for what is tuned.
-    fn optimizer(&self, config: &Config) -> Result<std::sync::Arc<dyn plimsoll::nn::Optimizer>, Failure> {
+    fn optimizer(&self, config: &Config) -> Result<Arc<dyn plimsoll::nn::Optimizer>, Failure> {
         let usual = if self.decoder.tuning == Tuning::Full { 2e-5 } else { 2e-4 };
         let name = config.optimizer.as_deref().unwrap_or("adamw");
         let decay = config.weight_decay.or((name == "adamw").then_some(0.0));
@@ -115,7 +129,17 @@ impl DecoderSetup {
             ));
         }
         let loss = TokenLoss { logit_cap: self.decoder.config.logit_cap };
-        Ok(Trainer::new(self.decoder.clone(), loss, self.optimizer(config)?)
+        let patterns = config.patterns()?;
+        if patterns.is_some() && self.decoder.tuning != Tuning::Full {
+            return Err(Failure(
+                "--train names weights, and --lora tunes adapters alone; leave one out".into(),
+            ));
+        }
+        let model: Arc<dyn Model> = match patterns {
+            Some(patterns) => Arc::new(TrainOnly::new(self.decoder.clone(), patterns)),
+            None => Arc::new(self.decoder.clone()),
+        };
+        Ok(Trainer::new(model, loss, self.optimizer(config)?)
             .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
             .labels(2)
             .clip(config.clip())
@@ -124,12 +148,13 @@ impl DecoderSetup {
             .reading_back())
     }
 
-    /// Rows as a training reads them: in batches whose weights make the loss the mean over the tokens that count.
-    pub fn batches(&self, rows: Dataset, config: &Config) -> Dataset {
+    /// Rows as a training reads them: in batches whose weights, the field of that number, make the loss the mean over the tokens that
+    /// count.
+    pub fn batches(&self, rows: Dataset, weights: usize, config: &Config) -> Dataset {
         let shuffled = rows.shuffle(1 << 14, config.seed.unwrap_or(42));
-        shuffled.batch(self.batch).map_batch(|batch| {
+        shuffled.batch(self.batch).map_batch(move |batch| {
             let samples = batch.samples() as f32;
-            let weights = batch.get_mut::<f32>(3)?;
+            let weights = batch.get_mut::<f32>(weights)?;
             let counted: f32 = weights.iter().sum();
             if counted > 0.0 {
                 weights.iter_mut().for_each(|weight| *weight *= samples / counted);
@@ -148,6 +173,7 @@ impl DecoderSetup {
         let count = 2 * self.batch as u64;
         self.batches(
             Dataset::random(Random { spec: (0..4).map(field).collect(), draws, count, seed: 1 }),
+            3,
             config,
         )
     }

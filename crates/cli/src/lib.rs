@@ -22,6 +22,7 @@ mod explain;
 mod export;
 mod folder;
 mod form;
+mod from_file;
 mod generate;
 mod inspect;
 mod interrupt;

@@ -1,6 +1,7 @@
 //! The flags of adapters, as `plimsoll tune` and `plimsoll plan` take them.
 
-use plimsoll::hub::{Lora, Targets, Tuning};
+use plimsoll::hub::{Decoder, Lora, Targets, Tuning};
+use plimsoll::internals::graph::quant::QuantForm;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
@@ -25,11 +26,43 @@ pub struct LoraArgs {
     /// Divide alpha by the root of the rank (rsLoRA).
     #[arg(long, requires = "lora", help_heading = "Adapters")]
     pub rslora: bool,
+    /// Keep the weights of linear layers, which adapters stand beside, in fewer bits: int8 (a scale a row) or nf4 (blocks of 64, double
+    /// quantisation, as bitsandbytes has it). What is computed from them is rounded accordingly. [default: as they are stored]
+    #[arg(long, value_enum, help_heading = "Adapters")]
+    pub base: Option<Base>,
+}
+
+/// How frozen weights are kept.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// A byte a number.
+    Int8,
+    /// Half a byte a number.
+    Nf4,
+}
+
+impl Base {
+    fn form(self) -> QuantForm {
+        match self {
+            Base::Int8 => QuantForm::Int8,
+            Base::Nf4 => QuantForm::Nf4,
+        }
+    }
 }
 
 impl LoraArgs {
     pub fn is_asked(&self) -> bool {
         *self != LoraArgs::default()
+    }
+
+    /// A decoder whose base is kept as it was asked for.
+    pub fn based(&self, decoder: Decoder) -> Result<Decoder, Failure> {
+        if self.base.is_some() && decoder.tuning == Tuning::Full {
+            let why = "--base keeps weights that are not trained in few bits, and all are; tune adapters with --lora";
+            return Err(Failure(why.into()));
+        }
+        Ok(Decoder { base: self.base.map(Base::form), ..decoder })
     }
 
     /// What is tuned.

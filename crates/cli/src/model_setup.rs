@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, dice, zoo};
+use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, TrainOnly, dice, zoo};
 use plimsoll::onnx::OnnxModel;
 use plimsoll::prelude::*;
 use plimsoll::torch::TorchModel;
@@ -261,7 +261,11 @@ impl ModelSetup {
         };
         let optimizer = self.optimizer(config)?;
         let kept = self.keras.as_ref();
-        Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
+        let model: Arc<dyn Model> = match config.patterns()? {
+            Some(patterns) => Arc::new(TrainOnly::new(self.model.clone(), patterns)),
+            None => self.model.clone(),
+        };
+        Ok(Trainer::new(model, self.loss.clone(), optimizer)
             .memory_request(&config.memory_request(self.precision, &device)?)
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())

@@ -129,6 +129,7 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     let (device, _) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
     let described = decoder_setup::described(folder, args.lora.tuning().map_err(Stop::usage)?)?;
+    let described = args.lora.based(described).map_err(Stop::usage)?;
     let setup = DecoderSetup::new(&config, described).map_err(Stop::usage)?;
     let name = decoder_setup::short_name(folder);
     let about = format!("{} tuned, rows of {} tokens", setup.tuned, setup.sequence);

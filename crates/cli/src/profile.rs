@@ -8,6 +8,8 @@ use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::folder::Folder;
+use crate::session::Session;
 
 /// So many rows are printed; the files have all of them.
 const ROWS: usize = 25;
@@ -24,6 +26,35 @@ pub fn check(steps: Option<usize>) -> Result<(), Failure> {
         Some(0) => Err(Failure("--profile 0 measures nothing; ask for one step or more".into())),
         _ => Ok(()),
     }
+}
+
+/// Writes and says what was measured of a run's steps, where that was asked for.
+pub fn keep(session: &Session, folder: &Folder, trainer: &mut Trainer) -> Result<(), Failure> {
+    let Some(steps) = session.profile else { return Ok(()) };
+    let Some(profiled) = trainer.take_profile().map(Profiled::new) else {
+        let why = format!("--profile {steps} measured nothing: no step of a whole batch was run");
+        if session.json {
+            say!("{}", serde_json::json!({ "event": "profile", "profiled": 0, "why": why }));
+        } else {
+            eprintln!("plimsoll: {why}");
+        }
+        return Ok(());
+    };
+    // The step may have been planned anew since the run began; the profile is of this one.
+    folder.record(&folder.step(), &profiled.step)?;
+    folder.record(&folder.profile(), &profiled.profile)?;
+    let trace = folder.profile_trace();
+    profiled.write_trace(&trace)?;
+    if session.json {
+        let mut line = profiled.json(Some(&trace));
+        line["event"] = "profile".into();
+        say!("{line}");
+    }
+    if session.is_text() {
+        profiled.text().iter().for_each(|line| say!("{line}"));
+        say!("{} opens in ui.perfetto.dev; {} has every figure", trace.display(), folder.profile().display());
+    }
+    Ok(())
 }
 
 impl Profiled {

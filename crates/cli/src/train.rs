@@ -16,15 +16,16 @@ use plimsoll::train::{
 
 use crate::config::{BatchSize, Config};
 use crate::folder::{Folder, Lock};
+use crate::from_file::FromFile;
 use crate::interrupt::Signals;
 use crate::model_setup::{self, ModelSetup};
-use crate::profile::Profiled;
 use crate::ranks::World;
 use crate::request::{self, is_model_file};
 use crate::session::Session;
 use crate::setup::Setup;
 use crate::{
-    Failure, Stop, batch_auto, check, device_args, ending, onnx_file, records, resume, setup, torch_file, tui,
+    Failure, Stop, batch_auto, check, device_args, ending, onnx_file, profile, records, resume, setup,
+    torch_file, tui,
 };
 
 /// Arguments of `plimsoll train`.
@@ -114,8 +115,12 @@ fn follow(
     let mut setup = Setup::new(&config, device)?;
     setup.trainer = setup.trainer.fault(fault);
     setup.compile().map_err(|Failure(why)| Stop::Failed(format!("rank {rank}: {why}")))?;
+    let mut resumed = false;
     if let Some(out) = session.out.as_deref().filter(|_| session.resume) {
-        setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(named)?;
+        resumed = setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(named)?;
+    }
+    if let Some(begun) = FromFile::of(&config, &setup.trainer)?.filter(|_| !resumed) {
+        begun.load(&mut setup.trainer)?;
     }
     let Setup { mut trainer, train, .. } = setup;
     // The first signal is a wish that all ranks hear of, and no end of this one alone.
@@ -164,6 +169,7 @@ impl Run<'_> {
         let mut setup = Setup::new(config, device)?;
         setup.trainer = self.followed(setup.trainer).fault(fault);
         let info = setup.compile()?;
+        let begun = FromFile::of(config, &setup.trainer)?;
         // What can be refused has been: from here on the folder is this run's.
         let mut resumed = false;
         let _lock = match (session.resume, lock) {
@@ -174,6 +180,9 @@ impl Run<'_> {
             }
             (_, lock) => folder.begin(config, lock)?,
         };
+        if let Some(begun) = begun.filter(|_| !resumed) {
+            begun.load(&mut setup.trainer)?.say(session);
+        }
         self.record(&setup, &info)?;
         self.announce(&setup)?;
         if session.resume && !resumed && session.is_text() {
@@ -300,7 +309,7 @@ impl Run<'_> {
         signal: Option<u8>,
     ) -> Result<(), Stop> {
         let Run { session, folder, .. } = self;
-        self.keep_profile(trainer)?;
+        profile::keep(session, folder, trainer)?;
         // Another rank may have had the signal.
         let signal = signal.or((self.world.rank().ranks > 1).then_some(SIGTERM));
         ending::interrupted(trainer, folder, signal, "train", session.json)?;
@@ -310,40 +319,6 @@ impl Run<'_> {
         }
         if session.is_text() {
             say!("the trained model is {}", written.display());
-        }
-        Ok(())
-    }
-
-    /// Writes and says what was measured of steps, where that was asked for.
-    fn keep_profile(&self, trainer: &mut Trainer) -> Result<(), Failure> {
-        let Run { session, folder, .. } = self;
-        let Some(steps) = session.profile else { return Ok(()) };
-        let Some(profiled) = trainer.take_profile().map(Profiled::new) else {
-            let why = format!("--profile {steps} measured nothing: no step of a whole batch was run");
-            if session.json {
-                say!("{}", serde_json::json!({ "event": "profile", "profiled": 0, "why": why }));
-            } else {
-                eprintln!("plimsoll: {why}");
-            }
-            return Ok(());
-        };
-        // The step may have been planned anew since the run began; the profile is of this one.
-        folder.record(&folder.step(), &profiled.step)?;
-        folder.record(&folder.profile(), &profiled.profile)?;
-        let trace = folder.profile_trace();
-        profiled.write_trace(&trace)?;
-        if session.json {
-            let mut line = profiled.json(Some(&trace));
-            line["event"] = "profile".into();
-            say!("{line}");
-        }
-        if session.is_text() {
-            profiled.text().iter().for_each(|line| say!("{line}"));
-            say!(
-                "{} opens in ui.perfetto.dev; {} has every figure",
-                trace.display(),
-                folder.profile().display()
-            );
         }
         Ok(())
     }

@@ -35,8 +35,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Stop> {
     let session = args.session.clone();
     session.check().map_err(Stop::usage)?;
-    if session.tui || session.profile.is_some() {
-        return Err(Stop::Usage("--tui and --profile are not for plimsoll tune; leave them out".into()));
+    if session.tui {
+        return Err(Stop::Usage("--tui is not for plimsoll tune; leave it out".into()));
     }
     let mut asked = args.config.clone();
     asked.data = asked.data.as_deref().map(absolute).transpose()?;
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         return Err(Stop::Usage("there is nothing to learn from; name a .jsonl file with --data".into()));
     }
     let device = device_args::device(&config)?;
-    let decoder = decoder_setup::described(&model, kept.tuning()?)?;
+    let decoder = kept.lora.based(decoder_setup::described(&model, kept.tuning()?)?).map_err(Stop::usage)?;
     let setup = DecoderSetup::new(&config, decoder).map_err(Stop::usage)?;
     let (folder, lock) = match &session.out {
         Some(out) if session.resume => {

@@ -20,7 +20,7 @@ use crate::interrupt::Signals;
 use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
 use crate::session::Session;
-use crate::{Failure, Stop, ending, records};
+use crate::{Failure, Stop, ending, profile, records};
 
 /// What a run keeps of its tuning beside its settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub fn tune(
     let TuneRun { session, config, folder, model, device } = run;
     // What cannot be done is said before anything is read.
     let mut source = hub::Folder::open(model)?;
-    setup.decoder = source.decoder(kept.tuning()?);
+    setup.decoder = kept.lora.based(source.decoder(kept.tuning()?))?;
     let data = setup.random(config);
     setup.trainer(config, device, 1)?.plan(&data)?;
     drop(data);
@@ -98,9 +98,13 @@ pub fn tune(
         }
     };
     process::release_unused_heap();
-    let paths = Rows::paths(&rows);
+    // Where no row has several texts, positions are places: causal attention needs to be told nothing.
+    let paths: Vec<_> = Rows::paths(&rows)
+        .into_iter()
+        .filter(|(name, _)| packed.shared > 0 || *name != "positions")
+        .collect();
     let rows = Dataset::npy(paths.iter().map(|(name, path)| (*name, path.as_path())))?.stored();
-    let data = setup.batches(rows, config);
+    let data = setup.batches(rows, paths.len() - 1, config);
     let epochs = config.epochs.unwrap_or(1);
     let steps = packed.rows.div_ceil(setup.batch as u64).saturating_mul(epochs);
     let mut trainer = run.followed(setup.trainer(config, device, steps)?);
@@ -124,6 +128,7 @@ pub fn tune(
         NoticeLog::add(&folder.notices(), &fault)?;
         return Err(error.into());
     }
+    profile::keep(session, folder, &mut trainer)?;
     run.finish(&trainer, &setup, &source, signals.received())
 }
 
@@ -192,6 +197,10 @@ impl TuneRun<'_> {
             (_, true) => trainer,
             _ => trainer.callback(ProgressBar::new()),
         };
+        let trainer = match session.profile {
+            Some(steps) => trainer.profile(steps),
+            None => trainer,
+        };
         trainer
             .checkpoints(checkpoints)
             .callback(CsvLog::new(folder.metrics()))
@@ -219,9 +228,6 @@ impl TuneRun<'_> {
                     "sequence": setup.sequence, "tuned": setup.tuned, "trained_parameters": trained, "packed": packed,
                 })
             );
-            let mut line = about.plan_json(trainer.request().limit, info, None);
-            line["event"] = "plan".into();
-            say!("{line}");
         }
         if session.is_text() {
             say!(

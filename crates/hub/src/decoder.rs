@@ -8,6 +8,7 @@ mod sight;
 
 pub(crate) use sight::{Memory, Sight};
 
+use plimsoll_graph::quant::QuantForm;
 use plimsoll_graph::{DType, GatherOps, NormOps, TensorOps, Type};
 use plimsoll_nn::blocks::refuse;
 use plimsoll_nn::{Init, Model, Net, Outputs};
@@ -32,13 +33,15 @@ pub struct Decoder {
     pub tuning: Tuning,
     /// The type in which weights are kept that are not trained.
     pub kept: DType,
+    /// How the weights of linear layers are kept in fewer bits than that, where none is trained.
+    pub base: Option<QuantForm>,
 }
 
 impl Decoder {
     /// A decoder whose frozen weights are kept as the config says that they are stored, or else in f32.
     pub fn new(config: Config, tuning: Tuning) -> Decoder {
         let kept = config.stored.and_then(|element| element.dtype()).unwrap_or(DType::F32);
-        Decoder { config, tuning, kept }
+        Decoder { config, tuning, kept, base: None }
     }
 
     /// The name of the tensor of a folder that a parameter is; none for an adapter's.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_nn::Param;
 
+use crate::base;
 use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::error::{Error, Result};
@@ -57,7 +58,8 @@ impl Folder {
 
     /// The tensor that a parameter is, under the name that the files have.
     fn tensor_of(&self, param: &Param) -> Result<Option<String>> {
-        let Some(name) = Decoder::tensor_name(&param.name) else { return Ok(None) };
+        let whole = base::whole_of(&param.name).unwrap_or(&param.name);
+        let Some(name) = Decoder::tensor_name(whole) else { return Ok(None) };
         // The first files of GPT-2 leave the model's own name out.
         let short = name.split_once('.').map(|(_, rest)| rest.to_string());
         let found =
@@ -84,7 +86,7 @@ impl Folder {
                 all.push((name, param));
             }
         }
-        let known: BTreeSet<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        let known: BTreeSet<String> = all.iter().map(|(name, _)| name.clone()).collect();
         let is_tied = self.config.is_tied;
         let is_known = |name: &str| {
             known.contains(name)
@@ -99,11 +101,19 @@ impl Folder {
                 format!("the tensor {name:?} is no weight of the model that the config describes"),
             ));
         }
-        for (name, param) in &all {
+        // The parts of a weight are made of one tensor, at once.
+        all.retain(|(_, param)| base::whole_of(&param.name).is_none() || param.name.ends_with("/codes"));
+        for (name, param) in all.iter().filter(|(_, param)| base::whole_of(&param.name).is_none()) {
             self.weights.check(name, &param.ty)?;
         }
         all.sort_by_key(|(name, _)| self.weights.place(name));
         for (name, param) in all {
+            if let Some(whole) = base::whole_of(&param.name) {
+                for (part, bytes) in base::packed(&mut self.weights, &name, whole, params)? {
+                    give(part, &bytes)?;
+                }
+                continue;
+            }
             let bytes = self.weights.read(&name, &param.ty)?;
             give(param, &bytes)?;
         }

@@ -5,6 +5,7 @@
 //! `rows` samples of a file of them. `adapter` and `save` write what was trained; `generate` uses it.
 
 mod adapter;
+mod base;
 mod chat;
 mod config;
 mod decoder;

@@ -14,6 +14,7 @@ mod layers;
 mod model;
 mod net;
 mod sequential;
+mod train_only;
 
 mod confusion;
 mod description;
@@ -54,5 +55,6 @@ pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
+pub use train_only::{Patterns, TrainOnly};
 pub use training::{Clip, Outcome, Recipe, Training};
 pub use weighting::{class_weighted_cross_entropy, sample_weighted};

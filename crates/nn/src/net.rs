@@ -2,6 +2,8 @@
 //!
 //! Layers are methods of `Net`, so that a model reads as a list of calls; each family stands in a file of its own under `layers/`.
 
+use std::sync::Arc;
+
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
@@ -10,7 +12,7 @@ use crate::description::{LayerKind, Noted};
 use crate::error::refuse;
 use crate::init::stream;
 use crate::precision::names_layer;
-use crate::{Init, Model, Outputs, Precision, Precisions, Start};
+use crate::{Init, Model, Outputs, Patterns, Precision, Precisions, Start};
 
 /// A parameter that a model asked for.
 #[derive(Clone, Debug)]
@@ -68,6 +70,8 @@ pub struct Net {
     noted: Option<Vec<Noted>>,
     /// Which places of sequences are filled, where some are padding.
     filled: Option<Tensor>,
+    /// The weights that are trained, where not all are.
+    trains: Option<Arc<Patterns>>,
 }
 
 /// A model's outputs, its parameters with their tensors, its layers.
@@ -161,6 +165,7 @@ impl Net {
             draws: FxHashMap::default(),
             noted: None,
             filled: None,
+            trains: None,
         }
     }
 
@@ -384,6 +389,16 @@ impl Net {
         self.updates
     }
 
+    /// From here on the optimizer moves only weights of these names.
+    pub(crate) fn train_only(&mut self, patterns: &Arc<Patterns>) {
+        self.trains = Some(patterns.clone());
+    }
+
+    /// The names of all parameters, while they are being found.
+    pub(crate) fn found(&self) -> Option<Vec<String>> {
+        self.sketch.as_ref().map(|_| self.params.iter().map(|param| param.name.clone()).collect())
+    }
+
     #[track_caller]
     fn get(&mut self, name: &str, ty: Type, init: Init, trained: bool) -> Result<Tensor> {
         let path = self.path_of(name);
@@ -405,6 +420,7 @@ impl Net {
                 "makes parameter {path} as {ty}, which no machine can hold: give it a smaller size"
             )));
         }
+        let trained = trained && self.trains.as_ref().is_none_or(|patterns| patterns.have(&path));
         let Some(sketch) = &self.sketch else { return Err(unknown(&path)) };
         let value = sketch.tensor(&path, ty.clone());
         self.index.insert(path.clone(), self.params.len());

@@ -5,6 +5,7 @@ use plimsoll_nn::{Init, Net};
 use plimsoll_run::{Result, Tensor};
 
 use super::{Decoder, Memory, Sight, capped};
+use crate::base;
 use crate::config::{Activation, Family};
 use crate::tuning::Tuning;
 
@@ -16,12 +17,18 @@ impl Decoder {
         let shape = if is_turned { [width, units] } else { [units, width] };
         let (dtype, path) = (net.dtype(), net.path_of(name).replace('/', "."));
         net.scope(name, |net| {
-            let w = self.weight(net, "weight", shape)?;
             let bias = match bias {
                 true => Some(self.kept_weight(net, "bias", &[units], Init::Constant(0.0))?.cast(dtype)?),
                 false => None,
             };
-            let y = x.matmul_with(&w, bias.as_ref(), false, !is_turned)?;
+            let y = match (self.base.filter(|_| self.is_frozen()), bias) {
+                (Some(form), None) => base::product(net, x, form, shape, is_turned)?,
+                (Some(form), Some(bias)) => base::product(net, x, form, shape, is_turned)?.add(&bias)?,
+                (None, bias) => {
+                    let w = self.weight(net, "weight", shape)?;
+                    x.matmul_with(&w, bias.as_ref(), false, !is_turned)?
+                }
+            };
             let Tuning::Lora(lora) = &self.tuning else { return Ok(y) };
             if !lora.targets.has(&path) {
                 return Ok(y);

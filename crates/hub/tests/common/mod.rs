@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use plimsoll_graph::quant::QuantForm;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_hub::{Decoder, Folder, Tuning};
 use plimsoll_nn::{Net, Param};
@@ -49,7 +50,12 @@ impl Loaded {
     }
 
     pub fn of(path: &Path, tuning: Tuning) -> Loaded {
-        Loaded::with(path, tuning, |_| Vec::new())
+        Loaded::with(path, tuning, None, |_| Vec::new())
+    }
+
+    /// With the weights of linear layers in few bits.
+    pub fn based(name: &str, tuning: Tuning, form: QuantForm) -> Loaded {
+        Loaded::with(&fixture(name), tuning, Some(form), |_| Vec::new())
     }
 
     /// With the values of some more parameters.
@@ -58,12 +64,17 @@ impl Loaded {
         tuning: Tuning,
         more: impl FnOnce(&[Param]) -> Vec<(String, Vec<u8>)>,
     ) -> Loaded {
-        Loaded::with(&fixture(name), tuning, more)
+        Loaded::with(&fixture(name), tuning, None, more)
     }
 
-    fn with(path: &Path, tuning: Tuning, more: impl FnOnce(&[Param]) -> Vec<(String, Vec<u8>)>) -> Loaded {
+    fn with(
+        path: &Path,
+        tuning: Tuning,
+        base: Option<QuantForm>,
+        more: impl FnOnce(&[Param]) -> Vec<(String, Vec<u8>)>,
+    ) -> Loaded {
         let mut folder = Folder::open(path).unwrap();
-        let model = folder.decoder(tuning);
+        let model = Decoder { base, ..folder.decoder(tuning) };
         let params = Net::discover(&[Type::new(DType::I64, [2, 8])], &model).unwrap();
         let mut values: Vec<Tensor> = params.iter().map(|p| Tensor::zeros(p.ty.clone()).unwrap()).collect();
         let at = |name: &str| params.iter().position(|p| p.name == name).unwrap();

@@ -1,0 +1,129 @@
+//! Weights of few bits: the bits of bitsandbytes, and models that compute from them.
+
+mod common;
+
+use common::{Loaded, MODELS, fixture, furthest, golden, json, numbers, tokens};
+use plimsoll_graph::quant::{QuantForm, QuantParts};
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_hub::{Lora, Tuning};
+use plimsoll_nn::Model;
+use plimsoll_run::Tensor;
+use serde_json::Value;
+
+fn bytes(hex: &Value) -> Vec<u8> {
+    let hex = hex.as_str().unwrap();
+    (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+}
+
+fn singles(value: &Value) -> Vec<f32> {
+    numbers(value).into_iter().map(|x| x as f32).collect()
+}
+
+/// The numbers that the script made its weights of.
+fn weight(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
+    let drawn = |i: usize| {
+        let x = ((i as u64 * 2_654_435_761 + seed * 40503) % (1 << 32)) >> 8;
+        let x = (x as f64 / f64::from(1 << 24) - 0.5) as f32;
+        let x = x * x * x;
+        if i < 64 {
+            0.0
+        } else if i / columns % 3 == 1 {
+            x * 10.0
+        } else {
+            x
+        }
+    };
+    (0..rows * columns).map(drawn).collect()
+}
+
+/// A weight in few bits and back.
+fn there_and_back(form: QuantForm, weight: &[f32], columns: usize) -> Vec<f32> {
+    let parts = form.pack(weight, columns);
+    let (blocks, scales, mean): (&[u8], _, _) = match form {
+        QuantForm::Int8 => (&[], floats(&parts[1]), 0.0),
+        QuantForm::Nf4 => (&parts[1], floats(&parts[2]), floats(&parts[3])[0]),
+    };
+    let mut out = vec![0.0; weight.len()];
+    form.unpack(&QuantParts { codes: &parts[0], blocks, scales: &scales, mean }, columns, 0, &mut out);
+    out
+}
+
+#[test]
+fn bits_are_those_of_bitsandbytes() {
+    for case in json(fixture("base.json"))["cases"].as_array().unwrap() {
+        let of = |name: &str| case[name].as_u64().unwrap() as usize;
+        let (rows, columns) = (of("rows"), of("columns"));
+        let w = weight(rows, columns, of("seed") as u64);
+        let some: Vec<f32> = w.iter().step_by(53).copied().collect();
+        assert_eq!(some, singles(&case["some"]), "the script's weights are others");
+        let (nf4, int8) = (&case["nf4"], &case["int8"]);
+        let parts = QuantForm::Nf4.pack(&w, columns);
+        assert!(parts[0] == bytes(&nf4["codes"]), "{rows} by {columns}: codes");
+        assert_eq!(parts[1], bytes(&nf4["blocks"]), "{rows} by {columns}");
+        let near = |a: &[f32], b: &[f32]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * (b.abs() + 0.1))
+        };
+        assert!(near(&floats(&parts[2]), &singles(&nf4["scales"])), "{:?}", floats(&parts[2]));
+        assert!(near(&floats(&parts[3]), &[nf4["mean"].as_f64().unwrap() as f32]));
+        let back: Vec<f32> = there_and_back(QuantForm::Nf4, &w, columns).into_iter().step_by(53).collect();
+        assert!(near(&back, &singles(&nf4["back"])), "{back:?}");
+        let half: Vec<f32> = w.iter().map(|x| half::f16::from_f32(*x).to_f32()).collect();
+        let parts = QuantForm::Int8.pack(&half, columns);
+        assert!(parts[0] == bytes(&int8["codes"]), "{rows} by {columns}: int8");
+        assert_eq!(floats(&parts[1]), singles(&int8["scales"]));
+    }
+}
+
+#[test]
+fn a_model_over_few_bits_is_the_model_over_what_they_stand_for() {
+    for name in MODELS {
+        let x = tokens(&golden(name)["tokens"]);
+        let logits = |loaded: &Loaded| {
+            let mut net = loaded.net(false).predicting();
+            loaded.model.forward(&mut net, std::slice::from_ref(&x)).unwrap().one().unwrap().to_f64().unwrap()
+        };
+        let plain = Loaded::new(name, Tuning::Frozen);
+        for form in [QuantForm::Int8, QuantForm::Nf4] {
+            let small = Loaded::based(name, Tuning::Frozen, form);
+            let mut same = Loaded::new(name, Tuning::Frozen);
+            let mut replaced = 0;
+            for (param, value) in same.params.iter().zip(&mut same.values) {
+                if !small.params.iter().any(|own| own.name == format!("{}/codes", param.name)) {
+                    continue;
+                }
+                assert_eq!(param.ty.dtype, DType::F32, "{name}");
+                let numbers: Vec<f32> = value.to_f64().unwrap().into_iter().map(|x| x as f32).collect();
+                let numbers = there_and_back(form, &numbers, param.ty.shape[1]);
+                *value = Tensor::from_slice(&numbers, [param.ty.shape[0], param.ty.shape[1]]).unwrap();
+                replaced += 1;
+            }
+            assert!(replaced >= 8, "{name}: only {replaced} weights are kept in few bits");
+            let (found, expected) = (logits(&small), logits(&same));
+            let (gap, at) = furthest(&found, &expected);
+            assert!(gap < 1e-4, "{name} {form:?}: logit {at} is off by {gap}");
+            assert!(furthest(&found, &logits(&plain)).0 > 1e-5, "{name} {form:?}: few bits change nothing");
+        }
+    }
+}
+
+#[test]
+fn few_bits_take_few_bytes_and_trained_weights_are_never_kept_so() {
+    let bytes = |loaded: &Loaded| -> usize {
+        loaded.params.iter().filter(|param| param.name.contains("_proj/")).map(|param| param.ty.bytes()).sum()
+    };
+    let plain = bytes(&Loaded::new("llama", Tuning::Frozen));
+    let int8 = bytes(&Loaded::based("llama", Tuning::Frozen, QuantForm::Int8));
+    let nf4 = bytes(&Loaded::based("llama", Tuning::Frozen, QuantForm::Nf4));
+    assert!(4 * nf4 < plain && 2 * int8 < plain && nf4 < int8, "{plain} {int8} {nf4}");
+    let full = Loaded::based("llama", Tuning::Full, QuantForm::Nf4);
+    assert!(full.params.iter().all(|param| param.trained && param.ty.dtype == DType::F32));
+    let lora = Lora::new(2);
+    let net = plimsoll_hub::Decoder { tuning: Tuning::Lora(lora), ..full.model.clone() };
+    let params = plimsoll_nn::Net::discover(&[plimsoll_graph::Type::new(DType::I64, [2, 8])], &net).unwrap();
+    assert!(params.iter().filter(|param| param.trained).all(|param| param.name.contains("lora_")));
+    assert!(params.iter().any(|param| param.name.ends_with("weight/blocks") && !param.trained));
+}
