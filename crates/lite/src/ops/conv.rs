@@ -1,7 +1,7 @@
 //! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
 
 use super::window::Span;
-use super::{Call, Store, byte_range};
+use super::{Call, Store, byte_range, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, half, i, s};
 use crate::error::Result;
 use crate::quant::Scale;
@@ -18,6 +18,7 @@ pub struct Conv {
     /// How many channels of the operand one of the result reads; for a depthwise one, how many of the result one of the operand makes.
     pub deep: usize,
     pub numbers: Numbers,
+    pub packed: Option<fast::Packed>,
 }
 
 /// What operands, weights and results are.
@@ -123,7 +124,13 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
     let range = call.activation(3)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
-    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers })
+    let taps = k_height * k_width;
+    let packed = if deep == in_channels {
+        fast::pack(store, &numbers, weights, call.optional(2), [taps, deep, out_channels])
+    } else {
+        None
+    };
+    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers, packed })
 }
 
 /// Computes a CONV_2D.
@@ -135,6 +142,10 @@ pub fn run(
     weights: &[u8],
     bias: Option<&[u8]>,
 ) -> Result<()> {
+    if let Some(packed) = &conv.packed {
+        fast::run(packed, store, &conv.numbers, out, x, |pixel, taps| conv.locate(pixel, taps));
+        return Ok(());
+    }
     match &conv.numbers {
         Numbers::Floats(floats) => {
             let x = chunks::<4>(x);
@@ -261,6 +272,16 @@ fn run_bytes(
 }
 
 impl Conv {
+    /// Where the operand of each element of the window begins, for a pixel of the result.
+    fn locate(&self, pixel: usize, taps: &mut [fast::Tap]) {
+        let (place_x, rest) = (pixel % self.x.places, pixel / self.x.places);
+        let (place_y, batch) = (rest % self.y.places, rest / self.y.places);
+        for (tap, to) in taps.iter_mut().enumerate() {
+            let (y, x) = (self.y.at(place_y, tap / self.x.size), self.x.at(place_x, tap % self.x.size));
+            *to = y.zip(x).map(|(y, x)| ((batch * self.y.length + y) * self.x.length + x) * self.in_channels);
+        }
+    }
+
     /// Calls with where operand and weights of each element of the window begin, for a channel of a pixel of the result.
     #[inline(always)]
     fn each_tap(&self, pixel: usize, channel: usize, mut call: impl FnMut(usize, usize)) {

@@ -27,7 +27,15 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
     let range = call.activation(4)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
-    Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers })
+    Ok(Conv {
+        y,
+        x: across,
+        in_channels,
+        out_channels,
+        deep: out_channels / in_channels,
+        numbers,
+        packed: None,
+    })
 }
 
 /// Computes a DEPTHWISE_CONV_2D.

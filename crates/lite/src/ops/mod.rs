@@ -9,6 +9,11 @@ mod convert;
 mod dense;
 mod depthwise;
 mod element;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod fast;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "plain.rs"]
+mod fast;
 mod gather;
 mod moves;
 mod pool;
