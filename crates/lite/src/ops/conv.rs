@@ -273,7 +273,7 @@ fn run_bytes(
 
 impl Conv {
     /// Where the operand of each element of the window begins, for a pixel of the result.
-    fn locate(&self, pixel: usize, taps: &mut [fast::Tap]) {
+    pub fn locate(&self, pixel: usize, taps: &mut [fast::Tap]) {
         let (place_x, rest) = (pixel % self.x.places, pixel / self.x.places);
         let (place_y, batch) = (rest % self.y.places, rest / self.y.places);
         for (tap, to) in taps.iter_mut().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::conv::{Bytes, Conv, Floats, Numbers, numbers};
 use super::window::Span;
-use super::{Call, Store};
+use super::{Call, Store, fast};
 use crate::bytes::{chunks, chunks_mut, f, half, s};
 use crate::error::Result;
 use crate::schema::Type;
@@ -47,6 +47,11 @@ pub fn run(
     weights: &[u8],
     bias: Option<&[u8]>,
 ) -> Result<()> {
+    let sizes = [conv.y.size * conv.x.size, conv.out_channels];
+    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, taps);
+    if conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate) {
+        return Ok(());
+    }
     match &conv.numbers {
         Numbers::Floats(floats) => {
             let x = chunks::<4>(x);

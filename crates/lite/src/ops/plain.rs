@@ -27,3 +27,16 @@ pub type Tap = Option<usize>;
 pub fn run(packed: &Packed, _: &Store, _: &Numbers, _: &mut [u8], _: &[u8], _: impl Fn(usize, &mut [Tap])) {
     match *packed {}
 }
+
+/// Computes nothing, and says so.
+pub fn run_depthwise(
+    _: &Store,
+    _: &Numbers,
+    _: [usize; 2],
+    _: &mut [u8],
+    _: [&[u8]; 2],
+    _: Option<&[u8]>,
+    _: impl Fn(usize, &mut [Tap]),
+) -> bool {
+    false
+}
