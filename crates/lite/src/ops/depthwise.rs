@@ -48,7 +48,7 @@ pub fn run(
     bias: Option<&[u8]>,
 ) -> Result<()> {
     let sizes = [conv.y.size * conv.x.size, conv.out_channels];
-    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, taps);
+    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
     if conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate) {
         return Ok(());
     }
