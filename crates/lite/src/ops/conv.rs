@@ -1,7 +1,7 @@
 //! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
 
 use super::window::Span;
-use super::{Call, Store, byte_range};
+use super::{Call, Store, byte_range, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, half, i, s};
 use crate::error::Result;
 use crate::quant::Scale;
@@ -18,6 +18,7 @@ pub struct Conv {
     /// How many channels of the operand one of the result reads; for a depthwise one, how many of the result one of the operand makes.
     pub deep: usize,
     pub numbers: Numbers,
+    pub packed: Option<fast::Packed>,
 }
 
 /// What operands, weights and results are.
@@ -123,7 +124,13 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
     let range = call.activation(3)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
-    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers })
+    let taps = k_height * k_width;
+    let packed = if deep == in_channels {
+        fast::pack(store, &numbers, weights, call.optional(2), [taps, deep, out_channels])
+    } else {
+        None
+    };
+    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers, packed })
 }
 
 /// Computes a CONV_2D.
@@ -135,6 +142,10 @@ pub fn run(
     weights: &[u8],
     bias: Option<&[u8]>,
 ) -> Result<()> {
+    if let Some(packed) = &conv.packed {
+        fast::run(packed, store, &conv.numbers, out, x, |pixel, taps| conv.locate(pixel, 0, taps));
+        return Ok(());
+    }
     match &conv.numbers {
         Numbers::Floats(floats) => {
             let x = chunks::<4>(x);
@@ -224,17 +235,21 @@ fn run_floats<const N: usize>(
 ) {
     let deep = conv.deep;
     for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
+        conv.each_piece(pixel, |first, places| {
+            for (channel, out) in out.iter_mut().enumerate() {
+                let mut sum = if first == 0 { 0.0 } else { f(*out) };
+                conv.each_tap(channel, first, places, |from, tap| {
+                    sum += dot(&x[from..from + deep], &weights[tap..tap + deep], get);
+                });
+                *out = sum.to_le_bytes();
+            }
+        });
         for (channel, out) in out.iter_mut().enumerate() {
-            let mut sum = 0.0;
-            conv.each_tap(pixel, channel, |from, tap| {
-                sum += dot(&x[from..from + deep], &weights[tap..tap + deep], get);
-            });
-            *out = floats.finish(store, sum, bias, channel);
+            *out = floats.finish(store, f(*out), bias, channel);
         }
     }
 }
 
-#[inline(always)]
 fn run_bytes(
     conv: &Conv,
     bytes: &Bytes,
@@ -245,36 +260,72 @@ fn run_bytes(
     bias: Option<&[u8]>,
 ) {
     let deep = conv.deep;
+    let dot =
+        |from: usize, tap: usize| dot_bytes(&x[from..from + deep], &weights[tap..tap + deep], bytes.in_zero);
     for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
+        let one_piece = conv.y.size * conv.x.size <= TAPS;
+        let mut places = [None; TAPS];
+        if one_piece {
+            conv.locate(pixel, 0, &mut places[..conv.y.size * conv.x.size]);
+        }
         for (channel, out) in out.iter_mut().enumerate() {
             let mut sum = 0i32;
-            conv.each_tap(pixel, channel, |from, tap| {
-                sum = sum.wrapping_add(dot_bytes(
-                    &x[from..from + deep],
-                    &weights[tap..tap + deep],
-                    bytes.in_zero,
-                ));
-            });
+            if one_piece {
+                conv.each_tap(channel, 0, &places[..conv.y.size * conv.x.size], |from, tap| {
+                    sum = sum.wrapping_add(dot(from, tap));
+                });
+            } else {
+                conv.each_piece(pixel, |first, places| {
+                    conv.each_tap(channel, first, places, |from, tap| sum = sum.wrapping_add(dot(from, tap)));
+                });
+            }
             *out = bytes.finish(store, sum, bias, channel);
         }
     }
 }
 
+/// How many elements of a window are located at once.
+const TAPS: usize = 64;
+
 impl Conv {
-    /// Calls with where operand and weights of each element of the window begin, for a channel of a pixel of the result.
-    #[inline(always)]
-    fn each_tap(&self, pixel: usize, channel: usize, mut call: impl FnMut(usize, usize)) {
+    /// Where the operand of some elements of the window begins, from the one of that number on, for a pixel of the result.
+    pub fn locate(&self, pixel: usize, first: usize, taps: &mut [fast::Tap]) {
         let (place_x, rest) = (pixel % self.x.places, pixel / self.x.places);
         let (place_y, batch) = (rest % self.y.places, rest / self.y.places);
-        let group = channel / (self.out_channels / (self.in_channels / self.deep));
-        for ky in 0..self.y.size {
-            let Some(y) = self.y.at(place_y, ky) else { continue };
-            for kx in 0..self.x.size {
-                let Some(x) = self.x.at(place_x, kx) else { continue };
-                let from =
-                    ((batch * self.y.length + y) * self.x.length + x) * self.in_channels + group * self.deep;
-                let tap = ((channel * self.y.size + ky) * self.x.size + kx) * self.deep;
-                call(from, tap);
+        for (tap, to) in taps.iter_mut().enumerate() {
+            let tap = first + tap;
+            let (y, x) = (self.y.at(place_y, tap / self.x.size), self.x.at(place_x, tap % self.x.size));
+            *to = y.zip(x).map(|(y, x)| ((batch * self.y.length + y) * self.x.length + x) * self.in_channels);
+        }
+    }
+
+    /// Goes through the window in pieces of at most [`TAPS`] elements: calls with the number of the first and where they are.
+    #[inline(always)]
+    fn each_piece(&self, pixel: usize, mut call: impl FnMut(usize, &[fast::Tap])) {
+        let taps = self.y.size * self.x.size;
+        let mut places = [None; TAPS];
+        for first in (0..taps).step_by(TAPS) {
+            let places = &mut places[..TAPS.min(taps - first)];
+            self.locate(pixel, first, places);
+            call(first, places);
+        }
+    }
+
+    /// Calls with where operand and weights of each element begin, for a channel of the result.
+    #[inline(always)]
+    fn each_tap(
+        &self,
+        channel: usize,
+        first: usize,
+        places: &[fast::Tap],
+        mut call: impl FnMut(usize, usize),
+    ) {
+        let groups = self.in_channels / self.deep;
+        let group = if groups == 1 { 0 } else { channel / (self.out_channels / groups) };
+        let row = channel * self.y.size * self.x.size + first;
+        for (tap, from) in places.iter().enumerate() {
+            if let Some(from) = from {
+                call(from + group * self.deep, (row + tap) * self.deep);
             }
         }
     }

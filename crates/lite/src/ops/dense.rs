@@ -2,7 +2,7 @@
 
 use super::conv::{Numbers, dot, dot_bytes, numbers};
 use super::moves::Places;
-use super::{Call, Store};
+use super::{Call, Store, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, half, s};
 use crate::error::Result;
 use crate::quant::Scale;
@@ -15,6 +15,7 @@ pub struct Dense {
     deep: usize,
     channels: usize,
     numbers: Numbers,
+    packed: Option<fast::Packed>,
 }
 
 /// Checks a FULLY_CONNECTED.
@@ -28,7 +29,8 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
     call.ensure(fits, "its result has another shape")?;
     let range = call.activation(0)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, channels), range)?;
-    Ok(Dense { deep, channels, numbers })
+    let packed = fast::pack(store, &numbers, weights, call.optional(2), [1, deep, channels]);
+    Ok(Dense { deep, channels, numbers, packed })
 }
 
 /// Computes a FULLY_CONNECTED.
@@ -41,6 +43,10 @@ pub fn run(
     bias: Option<&[u8]>,
 ) -> Result<()> {
     let (deep, channels) = (dense.deep, dense.channels);
+    if let Some(packed) = &dense.packed {
+        fast::run(packed, store, &dense.numbers, out, x, |row, taps| taps[0] = Some(row * deep));
+        return Ok(());
+    }
     match &dense.numbers {
         Numbers::Floats(floats) => {
             let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));

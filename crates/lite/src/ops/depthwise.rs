@@ -2,7 +2,7 @@
 
 use super::conv::{Bytes, Conv, Floats, Numbers, numbers};
 use super::window::Span;
-use super::{Call, Store};
+use super::{Call, Store, fast};
 use crate::bytes::{chunks, chunks_mut, f, half, s};
 use crate::error::Result;
 use crate::schema::Type;
@@ -27,7 +27,15 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
     let range = call.activation(4)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
-    Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers })
+    Ok(Conv {
+        y,
+        x: across,
+        in_channels,
+        out_channels,
+        deep: out_channels / in_channels,
+        numbers,
+        packed: None,
+    })
 }
 
 /// Computes a DEPTHWISE_CONV_2D.
@@ -39,6 +47,11 @@ pub fn run(
     weights: &[u8],
     bias: Option<&[u8]>,
 ) -> Result<()> {
+    let sizes = [conv.y.size * conv.x.size, conv.out_channels];
+    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
+    if conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate) {
+        return Ok(());
+    }
     match &conv.numbers {
         Numbers::Floats(floats) => {
             let x = chunks::<4>(x);

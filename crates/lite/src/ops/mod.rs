@@ -9,8 +9,15 @@ mod convert;
 mod dense;
 mod depthwise;
 mod element;
+#[cfg(all(feature = "std", target_arch = "x86_64"))]
+mod fast;
+#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[path = "plain.rs"]
+mod fast;
 mod gather;
+mod join;
 mod moves;
+mod pad;
 mod pool;
 mod reduce;
 mod resize;
@@ -53,10 +60,10 @@ pub enum Kind {
     /// Elements that change their places, from one operand to one result.
     Move(moves::Move),
     /// Operands one after the other along an axis.
-    Join(moves::Join),
+    Join(join::Join),
     /// Results one after the other along an axis.
-    Cut(moves::Cut),
-    MirrorPad(moves::Mirror),
+    Cut(join::Cut),
+    MirrorPad(pad::Mirror),
     Gather(gather::Gather),
     Resize(resize::Resize),
     Quantize(Affine, Type),
@@ -250,10 +257,10 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Kind> {
         Code::Transpose | Code::Slice | Code::StridedSlice | Code::SpaceToDepth | Code::DepthToSpace => {
             moves::prepare(call).map(Kind::Move)
         }
-        Code::Pad | Code::PadV2 => moves::prepare_pad(call).map(Kind::Move),
-        Code::MirrorPad => moves::prepare_mirror(call).map(Kind::MirrorPad),
-        Code::Concatenation | Code::Pack => moves::prepare_join(call).map(Kind::Join),
-        Code::Split | Code::Unpack => moves::prepare_cut(call).map(Kind::Cut),
+        Code::Pad | Code::PadV2 => pad::prepare_pad(call).map(Kind::Move),
+        Code::MirrorPad => pad::prepare_mirror(call).map(Kind::MirrorPad),
+        Code::Concatenation | Code::Pack => join::prepare_join(call).map(Kind::Join),
+        Code::Split | Code::Unpack => join::prepare_cut(call).map(Kind::Cut),
         Code::Gather => gather::prepare(call).map(Kind::Gather),
         Code::ResizeBilinear | Code::ResizeNearest => resize::prepare(call).map(Kind::Resize),
         Code::Quantize => convert::prepare_quantize(call, store),
@@ -280,8 +287,8 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
     match &node.kind {
         Kind::Same => Ok(()),
         Kind::SameIfShapeIs => moves::check_shape(model, node, arena),
-        Kind::Join(join) => moves::run_join(join, model, node, arena),
-        Kind::Cut(cut) => moves::run_cut(cut, model, node, arena),
+        Kind::Join(join) => join::run_join(join, model, node, arena),
+        Kind::Cut(cut) => join::run_cut(cut, model, node, arena),
         kind => {
             let (out, operands) = views::<4>(model, node, arena)?;
             let [x, y, z, bias] = operands;
@@ -304,7 +311,7 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                 Kind::ArgMax(arg_max) => reduce::run_arg_max(arg_max, out, x.bytes()?),
                 Kind::Softmax(softmax) => softmax::run(softmax, out, x),
                 Kind::Move(moved) => moves::run(moved, out, x.bytes()?),
-                Kind::MirrorPad(mirror) => moves::run_mirror(mirror, out, x.bytes()?),
+                Kind::MirrorPad(mirror) => pad::run_mirror(mirror, out, x.bytes()?),
                 Kind::Gather(gather) => gather::run(gather, node, out, x.bytes()?, y.bytes()?),
                 Kind::Resize(resize) => resize::run(resize, out, x.bytes()?),
                 Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),

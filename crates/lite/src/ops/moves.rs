@@ -7,7 +7,8 @@ use crate::model::{Model, Node};
 use crate::schema::{Code, Type};
 use crate::tensor::{MAX_RANK, Shape, strides};
 
-type Six<T> = [T; MAX_RANK];
+/// One of each of six dimensions.
+pub type Six<T> = [T; MAX_RANK];
 
 /// Walks all elements of six dimensions, the last fastest, and says where each lies under other strides.
 pub struct Places<const K: usize> {
@@ -46,17 +47,17 @@ impl<const K: usize> Places<K> {
 /// A copy of elements from one arrangement to another.
 #[derive(Debug)]
 pub struct Move {
-    dims: Six<usize>,
-    from: (isize, Six<isize>),
-    to: (isize, Six<isize>),
-    width: usize,
+    pub dims: Six<usize>,
+    pub from: (isize, Six<isize>),
+    pub to: (isize, Six<isize>),
+    pub width: usize,
     /// What is written everywhere before.
-    fill: Option<[u8; 8]>,
+    pub fill: Option<[u8; 8]>,
 }
 
 impl Move {
     /// Whether no element is read or written outside of so many.
-    fn fits(&self, read: usize, written: usize) -> bool {
+    pub fn fits(&self, read: usize, written: usize) -> bool {
         let inside = |(base, strides): &(isize, Six<isize>), count: usize| {
             let (mut low, mut high) = (*base as i128, *base as i128);
             for (dim, stride) in self.dims.iter().zip(strides) {
@@ -247,50 +248,6 @@ fn strided_slice(call: &Call<'_, '_>, moved: &mut Move) -> Result<()> {
     Ok(())
 }
 
-/// Checks a PAD.
-pub fn prepare_pad(call: &Call<'_, '_>) -> Result<Move> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
-    let before = paddings(call)?;
-    let mut fill = [0; 8];
-    if call.info.code == Code::PadV2 {
-        let value = call.input(2)?;
-        call.same_type(x, value)?;
-        call.same_quantization(x, value)?;
-        let bytes = call.some(value.constant(), "the value that it fills with must be in the file")?;
-        call.ensure(bytes.len() == x.kind.bytes(), "the value that it fills with is not one value")?;
-        fill[..bytes.len()].copy_from_slice(bytes);
-    } else if matches!(x.kind, Type::I8 | Type::U8) {
-        fill[0] = x.affine().map_or(0, |affine| affine.zero) as u8;
-    }
-    let to = strides(&out.shape.padded());
-    let base = before.iter().zip(&to).map(|(before, stride)| *before as isize * stride).sum();
-    let dims = x.shape.padded();
-    let moved =
-        Move { dims, from: (0, strides(&dims)), to: (base, to), width: x.kind.bytes(), fill: Some(fill) };
-    call.ensure(moved.fits(x.shape.count(), out.shape.count()), "it writes outside its result")?;
-    Ok(moved)
-}
-
-/// How much is added before each of six dimensions; what is added behind must make up the result's shape.
-fn paddings(call: &Call<'_, '_>) -> Result<Six<usize>> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    let (numbers, count) = call.numbers::<{ 2 * MAX_RANK }>(1)?;
-    let rank = x.shape.dims().len();
-    call.ensure(count == 2 * rank && out.shape.dims().len() == rank, "its paddings are of the wrong length")?;
-    let mut before = [0; MAX_RANK];
-    for axis in 0..rank {
-        let (front, back) = (numbers[2 * axis], numbers[2 * axis + 1]);
-        let range = 0..=i64::from(i32::MAX);
-        call.ensure(range.contains(&front) && range.contains(&back), "a padding is negative")?;
-        let length = x.shape.dims()[axis] as i64 + front + back;
-        call.ensure(length == out.shape.dims()[axis] as i64, "its result has another shape")?;
-        before[MAX_RANK - rank + axis] = front as usize;
-    }
-    Ok(before)
-}
-
 /// Moves elements.
 pub fn run(moved: &Move, out: &mut [u8], x: &[u8]) -> Result<()> {
     let width = moved.width;
@@ -312,173 +269,6 @@ pub fn run(moved: &Move, out: &mut [u8], x: &[u8]) -> Result<()> {
         let from = from.wrapping_add_signed(moved.from.0) * width;
         let to = to.wrapping_add_signed(moved.to.0) * width;
         out[to..to + run].copy_from_slice(&x[from..from + run]);
-    }
-    Ok(())
-}
-
-/// A MIRROR_PAD.
-#[derive(Debug)]
-pub struct Mirror {
-    from: Six<usize>,
-    to: Six<usize>,
-    before: Six<usize>,
-    /// One where the border itself is repeated.
-    symmetric: usize,
-    width: usize,
-}
-
-/// Checks a MIRROR_PAD.
-pub fn prepare_mirror(call: &Call<'_, '_>) -> Result<Mirror> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
-    let before = paddings(call)?;
-    let mode = call.option_byte(0)?;
-    call.ensure(mode <= 1, "its mode is neither reflect nor symmetric")?;
-    let (from, to) = (x.shape.padded(), out.shape.padded());
-    for axis in 0..MAX_RANK {
-        let most = from[axis] - 1 + usize::from(mode);
-        let after = to[axis] - from[axis] - before[axis];
-        call.ensure(before[axis] <= most && after <= most, "a padding is longer than what it mirrors")?;
-    }
-    Ok(Mirror { from, to, before, symmetric: usize::from(mode), width: x.kind.bytes() })
-}
-
-/// Computes a MIRROR_PAD.
-pub fn run_mirror(mirror: &Mirror, out: &mut [u8], x: &[u8]) -> Result<()> {
-    let strides = strides(&mirror.from);
-    let width = mirror.width;
-    for (number, element) in out.chunks_exact_mut(width).enumerate() {
-        let (mut rest, mut from) = (number, 0);
-        for axis in (0..MAX_RANK).rev() {
-            let at = rest % mirror.to[axis];
-            rest /= mirror.to[axis];
-            let (before, length) = (mirror.before[axis], mirror.from[axis]);
-            let inside = if at < before {
-                before - at - mirror.symmetric
-            } else if at - before < length {
-                at - before
-            } else {
-                2 * length - 2 + mirror.symmetric - (at - before)
-            };
-            from += inside * strides[axis] as usize;
-        }
-        element.copy_from_slice(&x[from * width..(from + 1) * width]);
-    }
-    Ok(())
-}
-
-/// Operands side by side along an axis: each gives some bytes to every row of the result.
-#[derive(Debug)]
-pub struct Join {
-    rows: usize,
-}
-
-/// Checks a CONCATENATION or a PACK.
-pub fn prepare_join(call: &Call<'_, '_>) -> Result<Join> {
-    let out = call.output(0)?;
-    let packs = call.info.code == Code::Pack;
-    if packs {
-        call.ensure(
-            call.option(0, 0)? as usize == call.inputs.len(),
-            "it has another number of inputs than it says",
-        )?;
-    } else {
-        call.ensure(call.option_byte(1)? == 0, "a fused activation is not supported here")?;
-    }
-    let axis = call.some(out.shape.axis(call.option(usize::from(packs), 0)?), "its axis is not there")?;
-    let mut length = 0usize;
-    for position in 0..call.inputs.len() {
-        let x = call.input(position)?;
-        call.same_type(x, out)?;
-        call.same_quantization(x, out)?;
-        length = length.saturating_add(piece_length(call, x.shape, out.shape, axis, packs)?);
-    }
-    call.ensure(length == out.shape.dims()[axis], "its operands do not make up its result")?;
-    Ok(Join { rows: out.shape.dims()[..axis].iter().product() })
-}
-
-/// How much of an axis a piece takes; its other dimensions must be those of the whole.
-fn piece_length(call: &Call<'_, '_>, piece: Shape, whole: Shape, axis: usize, single: bool) -> Result<usize> {
-    let (piece, whole) = (piece.dims(), whole.dims());
-    let rest = axis + usize::from(!single);
-    let fits = piece.len() + usize::from(single) == whole.len()
-        && piece.len() >= rest
-        && piece[..axis] == whole[..axis]
-        && piece[rest..] == whole[axis + 1..];
-    call.ensure(fits, "the shapes of its tensors do not fit together")?;
-    Ok(if single { 1 } else { piece[axis] })
-}
-
-/// Puts operands side by side.
-pub fn run_join(join: &Join, model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
-    let mut start = 0;
-    for position in 0..node.inputs.len() {
-        let input = model.operand(node, position);
-        let (out, [x]) = model.views(arena, model.result(node, 0)?, [input])?;
-        let x = x.bytes()?;
-        if join.rows == 0 || x.is_empty() {
-            continue;
-        }
-        let (piece, whole) = (x.len() / join.rows, out.len() / join.rows);
-        for (row, from) in out.chunks_exact_mut(whole).zip(x.chunks_exact(piece)) {
-            row[start..start + piece].copy_from_slice(from);
-        }
-        start += piece;
-    }
-    Ok(())
-}
-
-/// Results side by side along an axis of the operand.
-#[derive(Debug)]
-pub struct Cut {
-    rows: usize,
-    operand: usize,
-}
-
-/// Checks a SPLIT or an UNPACK.
-pub fn prepare_cut(call: &Call<'_, '_>) -> Result<Cut> {
-    let unpacks = call.info.code == Code::Unpack;
-    let operand = usize::from(!unpacks);
-    let x = call.input(operand)?;
-    let number = if unpacks {
-        i64::from(call.option(1, 0)?)
-    } else {
-        let (axis, count) = call.numbers::<1>(0)?;
-        call.ensure(count == 1, "its axis is not one number")?;
-        axis[0]
-    };
-    let axis = call.some(x.shape.axis(number), "its axis is not there")?;
-    call.ensure(
-        call.option(0, 0)? as usize == call.outputs.len(),
-        "it has another number of outputs than it says",
-    )?;
-    let mut length = 0usize;
-    for position in 0..call.outputs.len() {
-        let out = call.output(position)?;
-        call.same_type(x, out)?;
-        call.same_quantization(x, out)?;
-        length = length.saturating_add(piece_length(call, out.shape, x.shape, axis, unpacks)?);
-    }
-    call.ensure(length == x.shape.dims()[axis], "its results do not make up its operand")?;
-    Ok(Cut { rows: x.shape.dims()[..axis].iter().product(), operand })
-}
-
-/// Cuts an operand.
-pub fn run_cut(cut: &Cut, model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
-    let mut start = 0;
-    for position in 0..node.outputs.len() {
-        let input = model.operand(node, cut.operand);
-        let (out, [x]) = model.views(arena, model.result(node, position)?, [input])?;
-        let x = x.bytes()?;
-        if cut.rows == 0 || out.is_empty() {
-            continue;
-        }
-        let (piece, whole) = (out.len() / cut.rows, x.len() / cut.rows);
-        for (to, row) in out.chunks_exact_mut(piece).zip(x.chunks_exact(whole)) {
-            to.copy_from_slice(&row[start..start + piece]);
-        }
-        start += piece;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, out_width, width, k_width, call.option(1, 0)?, 1)?;
     let range = call.activation(3)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(3), (0, out_channels), range)?;
-    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers })
+    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers, packed: None })
 }
 
 /// Computes a TRANSPOSE_CONV.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A model with inputs and results.
+/// A model with inputs and results. Not every test reads all of it.
+#[allow(dead_code)]
 pub struct Fixture {
     pub name: String,
     pub model: Vec<u8>,
