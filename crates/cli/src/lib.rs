@@ -60,6 +60,7 @@ mod setup;
 pub mod shared;
 mod sizes;
 mod source;
+mod strategies;
 mod task;
 mod train;
 mod trained;

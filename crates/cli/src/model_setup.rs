@@ -238,6 +238,7 @@ impl ModelSetup {
         let kept = self.keras.as_ref();
         Ok(Trainer::new(self.model.clone(), self.loss.clone(), optimizer)
             .memory_request(&config.memory_request(self.precision, &device)?)
+            .parallel(crate::ranks::parallel(config))
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
             .labels(labels)
