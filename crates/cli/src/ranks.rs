@@ -153,7 +153,7 @@ impl World {
         // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on average.
         let mut numbers: Vec<f64> = found
             .iter()
-            .flat_map(|(_, plan)| {
+            .flat_map(|plan| {
                 [f64::from(u8::from(plan.is_ok())), plan.as_ref().map_or(0.0, |p| p.predicted_seconds)]
             })
             .collect();

@@ -35,26 +35,26 @@ pub struct Refused {
     least: Option<u64>,
 }
 
+/// What planning a way came to.
+type Answer = Result<Planned, Refused>;
+
 /// Plans the two ways that are built: data, then shard.
-pub fn plan_each(
-    config: &Config,
-    device: &Device,
-) -> Result<[(&'static str, Result<Planned, Refused>); 2], Failure> {
-    let plan = |name: &'static str| -> Result<_, Failure> {
+pub fn plan_each(config: &Config, device: &Device) -> Result<[Answer; 2], Failure> {
+    let plan = |name: &str| -> Result<Answer, Failure> {
         let config = Config { parallel: Some(name.into()), ..config.clone() };
         let setup = Setup::new(&config, device)?;
         match setup.trainer.plan(&setup.train) {
             Ok(plan) => {
                 let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
-                Ok((name, Ok(Planned::of(bytes, seconds, &plan.timeline()?))))
+                Ok(Ok(Planned::of(bytes, seconds, &plan.timeline()?)))
             }
             Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
                 let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
                 let why = format!("needs {least:#}");
-                Ok((name, Err(Refused { why, least: Some(least.get()) })))
+                Ok(Err(Refused { why, least: Some(least.get()) }))
             }
             // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
-            Err(error) if name == "shard" => Ok((name, Err(Refused { why: error.to_string(), least: None }))),
+            Err(error) if name == "shard" => Ok(Err(Refused { why: error.to_string(), least: None })),
             Err(error) => Err(error.into()),
         }
     };
@@ -105,7 +105,7 @@ struct Row {
     name: &'static str,
     what: &'static str,
     is_estimated: bool,
-    planned: Result<Planned, Refused>,
+    planned: Answer,
     /// Bytes that a rank sends in a step, to others of its machine and to other machines.
     sent: (f64, f64),
 }
@@ -123,7 +123,7 @@ const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
 impl Compared {
     /// Plans each way for a rank that is only planned for.
     pub fn new(config: &Config, device: &Device, imagined: &Imagined) -> Result<Compared, Failure> {
-        let [(_, data), (_, shard)] = plan_each(config, device)?;
+        let [data, shard] = plan_each(config, device)?;
         let topology = imagined.topology();
         let known = data.as_ref().ok().or(shard.as_ref().ok());
         let parameters = known.map_or(0, |planned| planned.parameters);
@@ -150,7 +150,7 @@ impl Compared {
                 ..shard
             }
         });
-        let seconds = |planned: &Result<Planned, Refused>| planned.as_ref().ok().map(|p| p.predicted_seconds);
+        let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
         let (name, why) = match config.parallel.as_deref() {
             Some("data") => ("data", "data is asked for".into()),
             // As `train` does here, where nothing is asked for.
