@@ -173,9 +173,10 @@ pub struct Config {
     #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft_placement: Option<bool>,
-    /// How several ranks share a training: data (all of the model on each, and its share of every batch); auto is the same today. Others (shard,
-    /// pipeline, tensor) are refused. [default: auto]
-    #[arg(long, help_heading = "Ranks", value_name = "auto | data")]
+    /// How several ranks share a training, each with its share of every batch: data (all of the model on each), shard (each has all parameters, and its
+    /// shard of gradients and of the optimizer's state), auto (the one that fits, and of two the faster). Others (pipeline, tensor) are refused.
+    /// [default: data]
+    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel: Option<String>,
     /// Threads. [default: as many as this process may use]

@@ -61,6 +61,7 @@ mod setup;
 pub mod shared;
 mod sizes;
 mod source;
+mod strategies;
 mod task;
 mod torch_file;
 mod train;

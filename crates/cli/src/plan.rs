@@ -15,6 +15,7 @@ use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
 use crate::plan_trace::{self, Asked};
 use crate::setup::Setup;
+use crate::strategies::Compared;
 use crate::{
     Failure, Stop, batch_auto, check, device_args, model_setup, placement_log, plan_text, ranks, records,
     request,
@@ -56,10 +57,14 @@ pub struct Args {
     /// Also say where every op runs, and why there.
     #[arg(long, conflicts_with_all = ["trace", "compare"], help_heading = "Plan")]
     log_placement: bool,
-    /// Plan the step of one of so many ranks on this machine, the first, which has as many samples as any: its memory, and its time with
-    /// exchanges over a link as it is measured between two threads.
+    /// Plan the step of one of so many ranks, the first, which has as many samples as any, and put the ways to share a training side by side
+    /// (`--parallel`). On this machine, exchanges go over a link as it is measured between two threads; with the record of a card (`--device h200`), over
+    /// those of its record.
     #[arg(long, value_name = "N", conflicts_with = "trace", help_heading = "Plan")]
     ranks: Option<usize>,
+    /// On how many machines the ranks of a record lie. [default: as few as hold them]
+    #[arg(long, value_name = "M", requires = "ranks", help_heading = "Plan")]
+    nodes: Option<usize>,
     /// Do not look for the plans at other limits.
     #[arg(long, help_heading = "Plan")]
     no_frontier: bool,
@@ -95,7 +100,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
-    let (device, imagined) = ranks::imagined(device, args.ranks)?;
+    let (device, imagined) = ranks::imagined(device, &config, args.ranks, args.nodes)?;
     let (config, sizes) = match batch_auto::look(&config, &device)? {
         // Not even one sample fits: that is what there is to say, and it is said of one sample.
         Some(Err(plimsoll::train::Error::Run(Error::Infeasible { .. }))) => {
@@ -112,7 +117,16 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             if let Some(imagined) = imagined.filter(|_| !args.json) {
                 say!("{}", ranks::text(&imagined, config.samples().unwrap_or(1)));
             }
-            model(args, &config, Setup::new(&config, &device)?, profile.as_deref(), sizes.as_ref())
+            let compared = match &imagined {
+                Some(imagined) if args.compare.is_empty() => Some(Compared::new(&config, &device, imagined)?),
+                _ => None,
+            };
+            if let Some(compared) = compared.as_ref().filter(|_| !args.json) {
+                say!("{}", compared.text());
+            }
+            let config = compared.as_ref().map_or(config.clone(), |compared| compared.chosen(&config));
+            let setup = Setup::new(&config, &device)?;
+            model(args, &config, setup, profile.as_deref(), sizes.as_ref(), compared.as_ref())
         })
     })?)
 }
@@ -176,6 +190,7 @@ fn model(
     mut setup: Setup,
     profile: Option<&Profile>,
     sizes: Option<&BatchSizes>,
+    compared: Option<&Compared>,
 ) -> Result<(), Failure> {
     let start = Instant::now();
     let asked = match args.compare.is_empty() {
@@ -248,6 +263,9 @@ fn model(
     }
     if let Some(ranks) = args.ranks {
         (line["rank"], line["ranks"]) = (0.into(), ranks.into());
+    }
+    if let Some(compared) = compared {
+        (line["parallel"], line["strategies"]) = (compared.name().into(), compared.json());
     }
     match args.json {
         true => say!("{line}"),

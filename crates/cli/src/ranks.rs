@@ -5,13 +5,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use plimsoll::internals::graph::counted;
 use plimsoll::internals::graph::ops::Rank;
+use plimsoll::nn::Parallel;
 use plimsoll::prelude::*;
-use plimsoll::ranks::{Connected, Imagined, Launch, Peers, RANK_TIMEOUT, Ranks, connect_as};
+use plimsoll::ranks::{Connected, Imagined, Launch, Machine, Peers, RANK_TIMEOUT, Ranks, connect_as};
 
 use crate::config::Config;
 use crate::session::Session;
-use crate::{Failure, device_args};
+use crate::{Failure, device_args, strategies};
 
 /// How long ranks wait for each other to be started.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,7 +24,7 @@ const MOST: usize = 256;
 
 /// Ways for ranks to share a training, and what of them there is.
 const WAYS: [(&str, bool); 5] =
-    [("auto", true), ("data", true), ("shard", false), ("pipeline", false), ("tensor", false)];
+    [("auto", true), ("data", true), ("shard", true), ("pipeline", false), ("tensor", false)];
 
 /// Whether a way to share a training is known, and is there.
 pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
@@ -30,8 +32,8 @@ pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
     match WAYS.iter().find(|(name, _)| *name == asked) {
         Some((_, true)) => Ok(()),
         Some((_, false)) => Err(Failure(format!(
-            "--parallel {asked} is not built yet; there is data (all of the model on every rank, each with its share of every batch), \
-             which auto means too"
+            "--parallel {asked} is not built yet; there are data (all of the model on every rank), shard (of gradients and of the optimizer's \
+             state, each rank has its shard) and auto (the one of these that fits and is faster)"
         ))),
         None => {
             let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
@@ -40,9 +42,33 @@ pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
     }
 }
 
-/// A device as the first of so many ranks that are only planned for.
-pub fn imagined(device: Device, ranks: Option<usize>) -> Result<(Device, Option<Imagined>), Failure> {
+/// What ranks have of each other's by a request that was checked. What is not settled yet is data.
+pub fn parallel(config: &Config) -> Parallel {
+    match config.parallel.as_deref() {
+        Some("shard") => Parallel::Shard,
+        _ => Parallel::Data,
+    }
+}
+
+/// A device as the first of so many ranks that are only planned for: on this machine, or on so many of the record of one.
+pub fn imagined(
+    device: Device,
+    config: &Config,
+    ranks: Option<usize>,
+    nodes: Option<usize>,
+) -> Result<(Device, Option<Imagined>), Failure> {
+    let machine = config.device.as_deref().and_then(Machine::known);
+    if nodes.is_some() && machine.is_none() {
+        return Err(Failure(
+            "--nodes is of machines that are not here; name the record of one (--device h200)".into(),
+        ));
+    }
     match ranks {
+        Some(ranks @ 2..) if machine.is_some() => {
+            let Some(machine) = machine else { return Ok((device, None)) };
+            let imagined = Imagined::on(&machine, Rank { rank: 0, ranks }, nodes).map_err(Failure)?;
+            Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
+        }
         None | Some(1) => Ok((device, None)),
         Some(0) => Err(Failure("--ranks 0 means nothing; 1 is the least".into())),
         Some(ranks) => {
@@ -61,6 +87,18 @@ pub fn imagined(device: Device, ranks: Option<usize>) -> Result<(Device, Option<
 /// What is planned of ranks, in words.
 pub fn text(imagined: &Imagined, batch: usize) -> String {
     let (Rank { ranks, .. }, link) = (imagined.rank(), imagined.link());
+    let topology = imagined.topology();
+    if !imagined.is_on_host() {
+        return format!(
+            "as rank 0 of {ranks}, {} on each of {}, with {} of a batch of {batch}; by the record a card sends {:.0} GB/s to others of its machine, \
+             {:.1} GB/s to other machines",
+            topology.per_machine,
+            counted(topology.machines, "machine"),
+            imagined.rank().shard(batch).len(),
+            topology.inside.bandwidth / 1e9,
+            topology.between.bandwidth / 1e9
+        );
+    }
     format!(
         "as rank 0 of {ranks}, with {} of a batch of {batch}; between two threads here a message takes {:.1} us and goes at {:.1} GB/s",
         imagined.rank().shard(batch).len(),
@@ -103,6 +141,29 @@ impl World {
         Ok(world)
     }
 
+    /// The settings with the way to share the training that fits on all ranks and is the fastest, where that is asked for; and why it is this one.
+    pub fn settled(&self, config: Config, device: &Device) -> Result<(Config, Option<String>), Failure> {
+        let Some(peers) = self.peers.as_ref().filter(|peers| peers.rank().ranks > 1) else {
+            return Ok((config, None));
+        };
+        if config.parallel.as_deref() != Some("auto") {
+            return Ok((config, None));
+        }
+        let found = strategies::plan_each(&config, device)?;
+        // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on average.
+        let mut numbers: Vec<f64> = found
+            .iter()
+            .flat_map(|plan| {
+                [f64::from(u8::from(plan.is_ok())), plan.as_ref().map_or(0.0, |p| p.predicted_seconds)]
+            })
+            .collect();
+        peers.sum(&mut numbers).map_err(|fault| Failure(fault.why))?;
+        let n = peers.rank().ranks as f64;
+        let seconds = |i: usize| (numbers[2 * i] == n).then_some(numbers[2 * i + 1] / n);
+        let (name, why) = strategies::choose(seconds(0), seconds(1));
+        Ok((Config { parallel: Some(name.into()), ..config }, Some(why)))
+    }
+
     /// Which rank this is, and of how many.
     pub fn rank(&self) -> Rank {
         self.peers.as_ref().map_or(Rank::ONLY, |peers| peers.rank())
@@ -128,10 +189,14 @@ impl World {
     }
 
     /// What connects them, in words; nothing where there is one.
-    pub fn text(&self) -> Option<String> {
+    pub fn text(&self, config: &Config) -> Option<String> {
         let peers = self.peers.as_ref().filter(|peers| peers.rank().ranks > 1)?;
         let n = peers.rank().ranks;
-        Some(format!("{n} ranks by {}, each with all of the model and its share of every batch", peers.by()))
+        let each = match parallel(config) {
+            Parallel::Data => "all of the model",
+            Parallel::Shard => "all parameters, its shard of gradients and of the optimizer's state",
+        };
+        Some(format!("{n} ranks by {}, each with {each} and its share of every batch", peers.by()))
     }
 
     /// Tells the others that this rank ends, and why.

@@ -69,6 +69,10 @@ fn joined(config: Config, session: &Session, fault: Option<Fault>, world: &World
         (device, _) => device,
     };
     let device = world.on(device);
+    let (config, why) = device.scope(|| world.settled(config, &device))?;
+    if let Some(why) = why.filter(|_| world.is_first() && session.is_text()) {
+        say!("{why}");
+    }
     if world.rank().ranks > 1 && config.batch == Some(BatchSize::Auto) {
         let why = "--batch auto looks for a size by the times of one process, and several ranks would find several; name a number";
         return Err(Stop::Usage(why.into()));
@@ -273,8 +277,9 @@ impl Run<'_> {
             if let Some(sizes) = sizes {
                 line["batch_auto"] = batch_auto::json(sizes);
             }
-            if world.text().is_some() {
+            if world.text(self.config).is_some() {
                 line["ranks"] = world.rank().ranks.into();
+                line["parallel"] = format!("{:?}", crate::ranks::parallel(self.config)).to_lowercase().into();
             }
             say!("{line}");
         }
@@ -288,7 +293,7 @@ impl Run<'_> {
             say!("the fastest is taken; the learning rate is not changed with it");
         }
         say!("{model} on {data}: {samples}, batch {batch}; the run is in {}", folder.path().display());
-        if let Some(text) = world.text() {
+        if let Some(text) = world.text(self.config) {
             say!("{text}; memory and plan are the first one's");
         }
         notes.iter().for_each(|note| say!("{note}"));

@@ -11,6 +11,7 @@ use crate::cost::Topology;
 use crate::error::{CommError, Result};
 use crate::link::{Link, measure};
 use crate::local;
+use crate::machine::Machine;
 use crate::peers::{PER_RANK, call};
 use crate::schedule::Schedule;
 
@@ -28,13 +29,48 @@ use crate::schedule::Schedule;
 #[derive(Clone, Copy, Debug)]
 pub struct Imagined {
     rank: Rank,
-    link: Link,
+    topology: Topology,
+    /// What connecting it takes of its memory.
+    own_bytes: Bytes,
+    /// Whether it has values in the host's memory, and not in a card's.
+    is_on_host: bool,
 }
 
 impl Imagined {
     /// A rank among others behind such a link.
     pub fn new(rank: Rank, link: Link) -> Imagined {
-        Imagined { rank, link }
+        let own_bytes = Bytes(PER_RANK.get() * (rank.ranks as u64 - 1));
+        Imagined { rank, topology: Topology::flat(rank.ranks, link), own_bytes, is_on_host: true }
+    }
+
+    /// A rank on a card among others, on machines of a record: so many, or as few as hold all ranks.
+    ///
+    /// ```
+    /// use plimsoll_comm::{Imagined, Machine};
+    /// use plimsoll_graph::ops::Rank;
+    /// let h200 = Machine::known("h200").unwrap();
+    /// let rank = Imagined::on(&h200, Rank { rank: 0, ranks: 64 }, Some(16)).unwrap();
+    /// assert_eq!(rank.topology().per_machine, 4);
+    /// assert!(Imagined::on(&h200, Rank { rank: 0, ranks: 64 }, Some(4)).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// The ranks do not lie evenly on the machines, or a machine has not so many cards.
+    pub fn on(machine: &Machine, rank: Rank, machines: Option<usize>) -> Result<Imagined, String> {
+        let (ranks, name) = (rank.ranks, &machine.name);
+        let machines = machines.unwrap_or(ranks.div_ceil(machine.devices));
+        if machines == 0 || ranks % machines != 0 {
+            return Err(format!("{ranks} ranks do not lie evenly on {machines} machines"));
+        }
+        if ranks / machines > machine.devices {
+            return Err(format!(
+                "{ranks} ranks on {machines} machines are {} on each, and a machine of the record {name} has {} cards",
+                ranks / machines,
+                machine.devices
+            ));
+        }
+        let topology = Topology { per_machine: ranks / machines, machines, ..Topology::of(machine, ranks) };
+        Ok(Imagined { rank, topology, own_bytes: Bytes(machine.library), is_on_host: false })
     }
 
     /// A rank among others on this machine, by what is measured between two threads.
@@ -54,12 +90,17 @@ impl Imagined {
             Ok::<_, CommError>(own)
         })?;
         let nobody = Link { latency: 0.0, bandwidth: f64::INFINITY };
-        Ok(Imagined { rank, link: link.unwrap_or(nobody) })
+        Ok(Imagined::new(rank, link.unwrap_or(nobody)))
     }
 
-    /// The link that its exchanges are reckoned by.
+    /// The link to its neighbours that its exchanges are reckoned by.
     pub fn link(&self) -> Link {
-        self.link
+        self.topology.inside
+    }
+
+    /// Where the ranks lie, and the links between them.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 }
 
@@ -77,16 +118,20 @@ impl Peers for Imagined {
     }
 
     fn is_on_host(&self) -> bool {
-        true
+        self.is_on_host
     }
 
     fn scratch(&self, exchange: &Exchange, x: &Type) -> usize {
+        // The library of a card has its own, which is counted with it.
+        if !self.is_on_host {
+            return 0;
+        }
         Schedule::new(call(exchange, x), self.rank.rank, self.rank.ranks).scratch_bytes()
     }
 
     fn seconds(&self, exchange: &Exchange, x: &Type) -> f64 {
         let call = call(exchange, x);
-        Topology::flat(self.rank.ranks, self.link).seconds(call.kind, call.bytes() as u64)
+        self.topology.seconds(call.kind, call.bytes() as u64)
     }
 
     unsafe fn exchange(
@@ -106,7 +151,7 @@ impl Peers for Imagined {
     fn stop(&self, _: &str) {}
 
     fn own_bytes(&self) -> Bytes {
-        Bytes(PER_RANK.get() * (self.rank.ranks as u64 - 1))
+        self.own_bytes
     }
 
     fn traffic(&self) -> RankTraffic {

@@ -399,6 +399,7 @@ impl Compiled {
             lengths: 1,
             accumulate: 1,
             rank: plimsoll_graph::ops::Rank::ONLY,
+            parallel: plimsoll_nn::Parallel::Data,
         }
     }
 

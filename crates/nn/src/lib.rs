@@ -56,5 +56,5 @@ pub use precision::{Precision, Precisions};
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use train_only::{Patterns, TrainOnly};
-pub use training::{Clip, Outcome, Recipe, Training};
+pub use training::{Clip, Outcome, Parallel, Recipe, Training};
 pub use weighting::{class_weighted_cross_entropy, sample_weighted};

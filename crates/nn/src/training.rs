@@ -5,12 +5,14 @@ mod due;
 mod layout;
 mod ranks;
 mod recipe;
+mod shards;
 
-pub use recipe::{Clip, Recipe};
+pub use recipe::{Clip, Parallel, Recipe};
 
 use std::sync::Arc;
 
 use plimsoll_device::{Bytes, Ledger};
+use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
     Device, Kind, MeasuredStep, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor,
@@ -74,6 +76,10 @@ pub struct Training {
     starts: Vec<Start>,
     /// Where it stands which samples of a batch are this rank's, where ranks share one.
     share: Option<Share>,
+    /// Which rank it is.
+    rank: Rank,
+    /// Which parts of the state are this rank's shards, and of what.
+    wholes: Vec<(usize, Type)>,
 }
 
 impl Training {
@@ -192,11 +198,12 @@ impl Training {
         let (rate, rates, share) = (model.layout.rate, model.layout.rates, model.layout.share);
         let scaled = model.layout.scale.is_some();
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
+        let (rank, wholes) = (model.recipe.rank, model.layout.wholes.clone());
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share }
+        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share, rank, wholes }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -238,14 +245,14 @@ impl Training {
         }
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
-        let (share, rates) = (layout.share, layout.rates);
+        let (share, rates, rank, wholes) = (layout.share, layout.rates, recipe.rank, layout.wholes.clone());
         let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
         let more = || beside(&kept, &for_state, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
-        (self.share, self.rates) = (share, rates);
+        (self.share, self.rates, self.rank, self.wholes) = (share, rates, rank, wholes);
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -382,7 +389,7 @@ impl Training {
     }
 
     /// Everything that is kept from step to step, by name: parameters, statistics, the optimizer's state, counters and the
-    /// random state. With [`Training::restore`], what a checkpoint holds: the same on every number of ranks.
+    /// random state. Where ranks share the optimizer's state, this rank's shards of it ([`Training::whole_state`]).
     pub fn state(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         let all = self.step.names().iter().map(|(name, _)| name.as_str()).zip(self.step.state());
         all.filter(|(name, _)| !name.starts_with(OF_RANKS))
@@ -394,6 +401,39 @@ impl Training {
         let at = self.step.names().iter().position(|(known, _)| known == name);
         let at = at.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
         self.step.set_state(at, bytes)
+    }
+
+    /// As [`Training::state`], with the type that each part has on all ranks together: it differs where this rank has a shard of it.
+    pub fn whole_state(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
+        let whole = |at: usize| self.wholes.iter().find(|(own, _)| *own == at).map(|(_, whole)| whole);
+        let all = self.step.names().iter().zip(self.step.state()).enumerate();
+        all.map(move |(at, ((name, _), own))| (name.as_str(), own, whole(at).unwrap_or(own.ty())))
+            .filter(|(name, ..)| !name.starts_with(OF_RANKS))
+    }
+
+    /// Whether this rank has only its shard of some of the state.
+    pub fn is_sharded(&self) -> bool {
+        !self.wholes.is_empty()
+    }
+
+    /// Which bytes of a part of the state that ranks have shards of are a rank's, the first ones of its shard.
+    pub fn bytes_of_rank(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
+        shards::own_bytes(whole, rank)
+    }
+
+    /// Sets one part of the state from the bytes of all of it, of which this rank may have a shard.
+    #[track_caller]
+    pub fn restore_whole(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = self.step.names().iter().position(|(known, _)| known == name);
+        let Some((at, whole)) = self.wholes.iter().find(|(own, _)| Some(*own) == at) else {
+            return self.restore(name, bytes);
+        };
+        if bytes.len() != whole.bytes() {
+            return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
+        }
+        let mut own = bytes[shards::own_bytes(whole, self.rank)].to_vec();
+        own.resize(self.step.state()[*at].ty().bytes(), 0);
+        self.step.set_state(*at, &own)
     }
 
     /// What a step exchanges with other ranks, in order: see [`Step::exchanges`].

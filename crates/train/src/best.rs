@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::callback::{EpochEvent, Notice};
-use crate::checkpoint::{Checkpoint, Checkpoints, number};
+use crate::checkpoint::{Checkpoint, Checkpoints, hand_shards, number};
 use crate::error::{Error, Result};
 use crate::trainer::Trainer;
 use crate::watched::Watched;
@@ -88,12 +88,12 @@ impl Trainer {
         }
         let (epoch, step) = (event.epoch, event.step);
         self.progress.best = Some(BestEpoch { metric: metric.clone(), value, epoch, step });
+        let (ranks, Some(training)) = (self.ranks()?, &self.training) else { return Ok(()) };
         if !self.is_first()? {
-            return Ok(());
+            return hand_shards(training, ranks.as_ref());
         }
         let checkpoint = Checkpoint::new(self.progress.clone(), self.terms.clone(), &self.callbacks);
-        let Some(training) = &self.training else { return Ok(()) };
-        let path = Checkpoints::new(&best.folder).keep(1).save(&checkpoint, training)?;
+        let path = Checkpoints::new(&best.folder).keep(1).save(&checkpoint, training, ranks.as_ref())?;
         self.tell(&Notice::Best { step, epoch, metric: metric.clone(), value, path })
     }
 

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use plimsoll_data::Position;
+use plimsoll_device::Peers;
 use plimsoll_formats::Element;
 use plimsoll_formats::durable::{self, ChecksumError, Checksummed, FileSum};
 use plimsoll_formats::safetensors::{self, Reader, Spec, Tensor as Stored, Writer};
-use plimsoll_graph::TensorOps;
+use plimsoll_graph::ops::Rank;
+use plimsoll_graph::{TensorOps, Type};
 use plimsoll_nn::Training;
 use serde::{Deserialize, Serialize};
 
@@ -64,9 +67,14 @@ impl Checkpoints {
         self.every.is_some_and(|every| step.is_multiple_of(every))
     }
 
-    pub(crate) fn save(&self, checkpoint: &Checkpoint, training: &Training) -> Result<PathBuf> {
+    pub(crate) fn save(
+        &self,
+        checkpoint: &Checkpoint,
+        training: &Training,
+        ranks: Option<&Arc<dyn Peers>>,
+    ) -> Result<PathBuf> {
         std::fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
-        let path = checkpoint.save(&self.folder, training)?;
+        let path = checkpoint.save(&self.folder, training, ranks)?;
         // What is newer than this one, of a training that went further, is not for this one to count or to remove.
         let step = checkpoint.progress.step;
         durable::keep_last_until(&self.folder, self.keep, step).map_err(Error::file(&self.folder))?;
@@ -217,13 +225,13 @@ impl Checkpoint {
     }
 
     /// Writes a checkpoint into a folder of checkpoints; returns its own folder.
-    fn save(&self, folder: &Path, training: &Training) -> Result<PathBuf> {
+    fn save(&self, folder: &Path, training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<PathBuf> {
         let path = durable::step_path(folder, self.progress.step);
         durable::write_dir(&path, |unfinished| -> Result<(), Error> {
             let state = unfinished.join(STATE);
             let file = std::fs::File::create(&state).map_err(Error::file(&state))?;
             let mut out = Checksummed::new(std::io::BufWriter::with_capacity(1 << 16, file));
-            save_tensors(&mut out, kept(training), &state)?;
+            save_tensors(&mut out, kept(training), ranks, &state)?;
             let json = unfinished.join(JSON);
             let checkpoint = Checkpoint { files: vec![out.sum(STATE)], ..self.clone() };
             let text = serde_json::to_vec_pretty(&checkpoint).map_err(|e| unwritten(&json, e))?;
@@ -310,18 +318,31 @@ struct Versioned {
 /// Tensors of a device are read through a buffer of this size.
 const STAGED_BYTES: usize = 1 << 16;
 
-/// Writes named tensors as safetensors, without a copy of them.
+/// A named tensor, and its type on all ranks together: another one where each has a shard.
+type Part<'a> = (&'a str, &'a plimsoll_run::Tensor, &'a Type);
+
+/// Hands this rank's shards of the state to the first rank, which writes them; all ranks are at the same place.
+pub(crate) fn hand_shards(training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<()> {
+    match training.is_sharded() {
+        // The same as the first rank does, to nowhere: so all exchange the same in the same order.
+        true => save_tensors(&mut std::io::sink(), kept(training), ranks, Path::new("nowhere")),
+        false => Ok(()),
+    }
+}
+
+/// Writes named tensors as safetensors, without a copy of them. Where ranks have shards of them, all ranks call it, and pieces go from each to all.
 pub(crate) fn save_tensors<'a>(
     out: &mut impl std::io::Write,
-    tensors: impl Iterator<Item = (&'a str, &'a plimsoll_run::Tensor)>,
+    tensors: impl Iterator<Item = Part<'a>>,
+    ranks: Option<&Arc<dyn Peers>>,
     path: &Path,
 ) -> Result<()> {
-    let tensors: Vec<(&str, &plimsoll_run::Tensor)> = tensors.collect();
-    let by_name: BTreeMap<&str, &plimsoll_run::Tensor> = tensors.iter().copied().collect();
-    let spec = |(name, tensor): &(&str, &plimsoll_run::Tensor)| Spec {
+    let tensors: Vec<Part<'_>> = tensors.collect();
+    let by_name: BTreeMap<&str, &Part<'_>> = tensors.iter().map(|part| (part.0, part)).collect();
+    let spec = |(name, _, whole): &Part<'_>| Spec {
         name: name.to_string(),
-        element: Element::from(tensor.dtype()),
-        shape: tensor.shape()[..].to_vec(),
+        element: Element::from(whole.dtype),
+        shape: whole.shape[..].to_vec(),
     };
     let version = env!("CARGO_PKG_VERSION");
     let metadata = BTreeMap::from([
@@ -332,12 +353,21 @@ pub(crate) fn save_tensors<'a>(
     let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| unwritten(path, e))?;
     let mut buffer = Vec::new();
     while let Some(next) = writer.next_tensor() {
-        let tensor = by_name[next.name.as_str()];
-        let bytes = tensor.ty().bytes();
-        for start in (0..bytes).step_by(STAGED_BYTES) {
-            buffer.resize(STAGED_BYTES.min(bytes - start), 0);
-            tensor.read_bytes(start, &mut buffer)?;
-            writer.write(&buffer).map_err(|e| unwritten(path, e))?;
+        let (_, tensor, whole) = by_name[next.name.as_str()];
+        let sharers = ranks.filter(|_| tensor.ty() != *whole);
+        let own = sharers.map_or(Rank::ONLY, |ranks| ranks.rank());
+        for rank in 0..own.ranks {
+            let bytes = Training::bytes_of_rank(whole, Rank { rank, ..own }).len();
+            for start in (0..bytes).step_by(STAGED_BYTES) {
+                buffer.resize(STAGED_BYTES.min(bytes - start), 0);
+                if rank == own.rank {
+                    tensor.read_bytes(start, &mut buffer)?;
+                }
+                if let Some(ranks) = sharers {
+                    ranks.of_rank(rank, &mut buffer).map_err(crate::ranks::failed)?;
+                }
+                writer.write(&buffer).map_err(|e| unwritten(path, e))?;
+            }
         }
     }
     writer.finish().map_err(|e| unwritten(path, e))?;
@@ -345,9 +375,9 @@ pub(crate) fn save_tensors<'a>(
 }
 
 /// The state of a training but for parameters whose values are those of a file and stay so.
-fn kept(training: &Training) -> impl Iterator<Item = (&str, &plimsoll_run::Tensor)> {
+fn kept(training: &Training) -> impl Iterator<Item = Part<'_>> {
     let is_given = |i: usize| training.params().get(i).is_some_and(plimsoll_nn::Param::is_given);
-    training.state().enumerate().filter(move |(i, _)| !is_given(*i)).map(|(_, part)| part)
+    training.whole_state().enumerate().filter(move |(i, _)| !is_given(*i)).map(|(_, part)| part)
 }
 
 /// Reads tensors of a safetensors file into a training. With `all`, the file must hold exactly its state; else the
@@ -364,7 +394,7 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
     let given = training.params().iter().filter(|param| param.is_given()).count();
     let n = if all { usize::MAX } else { training.params().len() - given };
     let wanted: Vec<(String, plimsoll_graph::Type)> =
-        kept(training).take(n).map(|(name, tensor)| (name.to_string(), tensor.ty().clone())).collect();
+        kept(training).take(n).map(|(name, _, whole)| (name.to_string(), whole.clone())).collect();
     for (name, ty) in &wanted {
         let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;
         if tensor.element != Element::from(ty.dtype) || tensor.shape[..] != ty.shape[..] {
@@ -380,7 +410,7 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
     for (name, ty) in &wanted {
         buffer.resize(ty.bytes(), 0);
         reader.read_into(name, &mut buffer).map_err(|e| unfit(path, e))?;
-        training.restore(name, &buffer)?;
+        training.restore_whole(name, &buffer)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
+use plimsoll_nn::Training;
 
 use crate::error::{Error, Result};
 use crate::terms::Terms;
@@ -44,6 +45,14 @@ impl Trainer {
         Ok(said)
     }
 
+    /// What the first rank says, where ranks have to do it together because each has its shard of the state; else what this one does.
+    pub(crate) fn of_first_if_sharded(&self, own: bool) -> Result<bool> {
+        match self.training.as_ref().is_some_and(Training::is_sharded) {
+            true => Ok(self.as_first([f64::from(u8::from(own))])?[0] > 0.0),
+            false => Ok(own),
+        }
+    }
+
     /// Adds up numbers of all ranks.
     pub(crate) fn over_ranks(&self, numbers: &mut [f64]) -> Result<()> {
         match self.ranks()? {
@@ -58,9 +67,10 @@ impl Trainer {
         let limit = self.request.limit.map_or("none".into(), |limit| limit.to_string());
         let parameters = training.params().iter().map(|p| format!("{} {}", p.name, p.ty));
         let data = &terms.data;
-        let fields: [(&str, String); 11] = [
+        let fields: [(&str, String); 12] = [
             ("the version", env!("CARGO_PKG_VERSION").into()),
             ("the memory limit", limit),
+            ("the way to share the training (--parallel)", format!("{:?}", self.parallel).to_lowercase()),
             ("the optimizer", terms.optimizer.clone()),
             ("the seed", terms.seed.to_string()),
             ("the batch size", data.batch.map_or("none".into(), |n| n.to_string())),

@@ -270,9 +270,10 @@ impl Trainer {
     /// Writes a checkpoint, unless the last one is of this very place.
     fn keep(&mut self, run: &mut Run) -> Result<Option<PathBuf>> {
         let at = (self.progress.step, self.progress.epoch);
-        match &run.saved {
-            Some((step, epoch, path)) if (*step, *epoch) == at => Ok(Some(path.clone())),
-            _ => {
+        let known = run.saved.as_ref().filter(|(step, epoch, _)| (*step, *epoch) == at);
+        match self.of_first_if_sharded(known.is_some())? {
+            true => Ok(known.map(|(_, _, path)| path.clone())),
+            false => {
                 let path = self.save_checkpoint()?;
                 run.saved = path.clone().map(|path| (at.0, at.1, path));
                 Ok(path)
@@ -296,6 +297,8 @@ impl Trainer {
         let step = self.progress.step;
         // Where ranks failed in the middle of a step, some of its state is new and some is old.
         self.is_device_lost |= is_of_ranks(&error);
+        // Of a state that ranks have shards of, one alone can write nothing.
+        self.is_device_lost |= self.training.as_ref().is_some_and(plimsoll_nn::Training::is_sharded);
         if let Ok(Some(checkpoint)) = self.save_checkpoint() {
             return Error::Stopped { step, cause: Box::new(error), checkpoint };
         }

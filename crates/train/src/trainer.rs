@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Param, Schedule, Training};
+use plimsoll_nn::{Clip, Loss, Measure, Model, Optimizer, Parallel, Param, Schedule, Training};
 use plimsoll_run::{Device, HostAccount, MemoryRequest, Tensor, record};
 
 use crate::best::BestCheckpoint;
@@ -84,6 +84,8 @@ pub struct Trainer {
     pub(crate) optimizer: Arc<dyn Optimizer>,
     pub(crate) request: MemoryRequest,
     pub(crate) clip: Option<Clip>,
+    /// What ranks have of each other's.
+    pub(crate) parallel: Parallel,
     pub(crate) metrics: Vec<Measure>,
     pub(crate) schedule: Schedule,
     pub(crate) seed: u64,
@@ -131,6 +133,7 @@ impl Trainer {
             optimizer: Arc::new(optimizer),
             request: MemoryRequest::default(),
             clip: None,
+            parallel: Parallel::Data,
             metrics: Vec::new(),
             schedule: Schedule::constant(),
             seed: 42,

@@ -34,6 +34,19 @@ fn losses(name: &str, scratch: &Scratch, more: &[&str]) -> (Vec<f64>, String) {
     (epochs.map(|line| line["loss"].as_f64().unwrap()).collect(), said)
 }
 
+#[test]
+fn a_keras_file_trains_on_ranks_as_on_one() {
+    let scratch = Scratch::new("keras-ranks");
+    let (one, _) = losses("mlp", &scratch, &["--threads", "1"]);
+    for ranks in ["2", "3"] {
+        let (found, _) = losses("mlp", &scratch, &["--threads", "1", "--ranks", ranks]);
+        assert_eq!(found.len(), one.len());
+        for (a, b) in found.iter().zip(&one) {
+            assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{ranks} ranks: {found:?} and {one:?}");
+        }
+    }
+}
+
 fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-4 * b.abs()
 }

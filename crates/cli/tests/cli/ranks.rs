@@ -78,6 +78,62 @@ fn ranks_of_the_command_train_as_one_and_only_the_first_prints_and_writes() {
 }
 
 #[test]
+fn shards_of_the_command_train_as_one_and_go_on_on_another_number_of_ranks() {
+    let scratch = Scratch::new("shards");
+    let settings = |epochs: u64| format!("train {SMALL} --epochs {epochs} --precision f64 --clip-norm 1");
+    let said = |words: String| lines(&words.split(' ').collect::<Vec<_>>()).unwrap();
+    let one = said(format!("{} --out {}", settings(3), scratch.path("one")));
+    let out = scratch.path("shards");
+    let two = said(format!("{} --ranks 2 --parallel shard --out {out}", settings(2)));
+    assert!(two.iter().any(|line| line["event"] == "run" && line["parallel"] == "shard"), "{two:?}");
+    // By a launcher, on three; then it is as if all had been done by one.
+    let found = run(ranks(3, &format!("train --resume --out {out} --epochs 3 --json")));
+    let last: Vec<Said> = found.into_iter().map(|rank| rank.unwrap()).collect();
+    let all: Vec<Value> = two.iter().chain(&last[0].lines).cloned().collect();
+    same_epochs(&all, &one, 1e-9, "in shards on two and three ranks");
+    // What fits is chosen, and said.
+    let auto = said(format!("{} --ranks 2 --parallel auto --out {}", settings(1), scratch.path("auto")));
+    assert!(auto.iter().any(|line| line["parallel"] == "data" || line["parallel"] == "shard"), "{auto:?}");
+}
+
+#[test]
+fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
+    let gpt = "plan gpt --width 256 --depth 2 --heads 4 --sequence 64 --data random --device h200 --memory 80GiB --no-frontier";
+    let said = |more: &str| lines(&format!("{gpt} {more}").split(' ').collect::<Vec<_>>());
+    let start = Instant::now();
+    let line = said("--batch 2048 --ranks 1024 --nodes 128 --json").unwrap().remove(0);
+    // A development build, on whatever else the machine does.
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    let rows = line["strategies"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["parallel"].as_str().unwrap()).collect();
+    assert_eq!(names, ["data", "state", "shard", "parameters"]);
+    let of = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
+    let share = of(2, "optimizer_bytes") / of(0, "optimizer_bytes");
+    assert!(share < 0.02, "{share} of the state on each of 1024 ranks: {rows:?}");
+    assert!(
+        of(2, "planned_bytes") < of(1, "planned_bytes") && of(3, "planned_bytes") < of(2, "planned_bytes")
+    );
+    let parameters = of(0, "parameter_bytes");
+    let sent = |row: usize| of(row, "sent_inside_bytes") + of(row, "sent_between_bytes");
+    assert!((sent(0) / (2.0 * parameters * 1023.0 / 1024.0) - 1.0).abs() < 1e-3);
+    assert!((sent(2) / sent(0) - 1.0).abs() < 1e-3 && (sent(3) / sent(0) - 1.5).abs() < 1e-3);
+    assert!(of(0, "exchange_seconds") > 0.0 && of(0, "exchange_seconds") < of(0, "predicted_seconds"));
+    // More machines for as many ranks: more goes between machines.
+    let near = said("--batch 64 --ranks 16 --nodes 2 --json").unwrap().remove(0);
+    let far = said("--batch 64 --ranks 16 --nodes 16 --json").unwrap().remove(0);
+    let time = |line: &Value| line["strategies"][0]["exchange_seconds"].as_f64().unwrap();
+    assert!(time(&far) > time(&near), "{near} {far}");
+    for (more, why) in [
+        ("--batch 64 --ranks 16 --nodes 1", "has 8 cards"),
+        ("--batch 64 --ranks 16 --nodes 3", "do not lie evenly"),
+        ("--batch 8 --ranks 16", "a batch of 8 is shared by 16 ranks"),
+    ] {
+        let said = said(more).unwrap_err();
+        assert!(said.contains(why), "{more}: {said}");
+    }
+}
+
+#[test]
 fn every_rank_keeps_its_memory_limit_from_the_least_on() {
     let scratch = Scratch::new("ranks-memory");
     let settings = |name: &str, memory: u64| {
@@ -119,7 +175,7 @@ fn every_rank_keeps_its_memory_limit_from_the_least_on() {
 #[test]
 fn what_is_not_built_and_what_differs_is_refused_by_name() {
     let refused = |words: &str| lines(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
-    for way in ["shard", "pipeline", "tensor"] {
+    for way in ["pipeline", "tensor"] {
         let why = refused(&format!("train {SMALL} --parallel {way}"));
         assert!(why.contains(&format!("--parallel {way} is not built yet")) && why.contains("data"), "{why}");
     }

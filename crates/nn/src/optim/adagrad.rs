@@ -33,6 +33,10 @@ impl Adagrad {
 impl Optimizer for Adagrad {
     name_and_rate!("adagrad");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot { init: self.start, ..Slot::zeros("sum", param) }]
     }

@@ -44,6 +44,10 @@ impl Adam {
 impl Optimizer for Adam {
     name_and_rate!("adam");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot::zeros("m", param), Slot::zeros("v", param)]
     }

@@ -24,17 +24,35 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
 /// ```
 #[track_caller]
 pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
-    scaled(grads, |norm| norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0))
+    clip_by_norm_over(grads, limit, Ok)
 }
 
-/// As [`clip_by_global_norm`], with the scale limit / max(norm, limit), as Keras's.
+/// As [`clip_by_global_norm`], of gradients that are only a part of all: `over` makes the sum of all parts' squares of this part's.
 #[track_caller]
-pub(crate) fn clip_by_plain_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
-    scaled(grads, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))
+pub(crate) fn clip_by_norm_over(
+    grads: &[Tensor],
+    limit: f64,
+    over: impl Fn(Tensor) -> Result<Tensor>,
+) -> Result<(Vec<Tensor>, Tensor)> {
+    scaled(grads, over, |norm| norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0))
+}
+
+/// As [`clip_by_norm_over`], with the scale limit / max(norm, limit), as Keras's.
+#[track_caller]
+pub(crate) fn clip_by_plain_norm(
+    grads: &[Tensor],
+    limit: f64,
+    over: impl Fn(Tensor) -> Result<Tensor>,
+) -> Result<(Vec<Tensor>, Tensor)> {
+    scaled(grads, over, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))
 }
 
 /// Gradients multiplied by a function of their common norm, and that norm.
-fn scaled(grads: &[Tensor], scale: impl Fn(&Tensor) -> Result<Tensor>) -> Result<(Vec<Tensor>, Tensor)> {
+fn scaled(
+    grads: &[Tensor],
+    over: impl Fn(Tensor) -> Result<Tensor>,
+    scale: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<(Vec<Tensor>, Tensor)> {
     let mut total: Option<Tensor> = None;
     // In f32, or f64 where any gradient is.
     let wide = if grads.iter().any(|g| g.dtype() == DType::F64) { DType::F64 } else { DType::F32 };
@@ -46,7 +64,7 @@ fn scaled(grads: &[Tensor], scale: impl Fn(&Tensor) -> Result<Tensor>) -> Result
         });
     }
     let Some(total) = total else { return Ok((Vec::new(), Tensor::zeros(Type::new(DType::F32, []))?)) };
-    let norm = total.sqrt()?;
+    let norm = over(total)?.sqrt()?;
     let scale = scale(&norm)?;
     let clipped = grads.iter().map(|g| g.mul(&scale.cast(g.dtype())?)).collect::<Result<Vec<Tensor>>>()?;
     Ok((clipped, norm))

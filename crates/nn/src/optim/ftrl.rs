@@ -46,6 +46,10 @@ impl Ftrl {
 impl Optimizer for Ftrl {
     name_and_rate!("ftrl");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot { init: self.start, ..Slot::zeros("sum", param) }, Slot::zeros("linear", param)]
     }

@@ -34,6 +34,10 @@ impl Lion {
 impl Optimizer for Lion {
     name_and_rate!("lion");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         vec![Slot::zeros("m", param)]
     }

@@ -25,8 +25,8 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamax::Adamax;
 pub use averaged::Averaged;
-pub(crate) use clip::clip_by_plain_norm;
 pub use clip::{clip_by_global_norm, clip_by_value};
+pub(crate) use clip::{clip_by_norm_over, clip_by_plain_norm};
 pub use decay::{Decay, DecayKind};
 pub use eight_bit::EightBit;
 pub use ftrl::Ftrl;
@@ -123,6 +123,12 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// The new value of a parameter and its slots.
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated;
 
+    /// Whether the update of an element reads nothing of other elements, but for what is one number for the whole parameter: then ranks can
+    /// have shards of a parameter's state. Whoever does not say so is not asked to.
+    fn keeps_elements_apart(&self) -> bool {
+        false
+    }
+
     /// The same step of a parameter over slots that are kept as bytes ([`EightBit`]), where there is one: it takes the scalars of
     /// [`Optimizer::prepare`], and slots in the order of [`Optimizer::slots`].
     fn eight_bit_rule(&self, _param: &Param) -> Option<EightBitUpdate> {
@@ -167,6 +173,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         (**self).update(at, value, grad, slots)
+    }
+
+    fn keeps_elements_apart(&self) -> bool {
+        (**self).keeps_elements_apart()
     }
 
     fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {

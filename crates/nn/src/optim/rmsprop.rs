@@ -35,6 +35,10 @@ impl RmsProp {
 impl Optimizer for RmsProp {
     name_and_rate!("rmsprop");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let mut slots = vec![Slot::zeros("square", param)];
         if self.is_centered {

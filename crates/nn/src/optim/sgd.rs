@@ -44,6 +44,10 @@ impl Sgd {
 impl Optimizer for Sgd {
     name_and_rate!("sgd");
 
+    fn keeps_elements_apart(&self) -> bool {
+        true
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         if self.momentum == 0.0 { Vec::new() } else { vec![Slot::zeros("momentum", param)] }
     }

@@ -1,17 +1,17 @@
 //! What is traced of a training: forward, loss, backward, update; and what of that an evaluation and a prediction are.
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
 use super::due::Due;
 use super::layout::Layout;
 use super::ranks::Shared;
-use super::{Clip, Recipe};
+use super::{Clip, Parallel, Recipe, shards};
 use crate::error::refuse;
-use crate::optim::clip_by_plain_norm;
+use crate::optim::{clip_by_norm_over, clip_by_plain_norm};
 use crate::scale::LossScale;
-use crate::{Model, Net, Param, UpdateAt, clip_by_global_norm, clip_by_value};
+use crate::{Model, Net, Param, UpdateAt, clip_by_value};
 
 /// What is traced: forward, loss, backward, update.
 pub(super) struct Computation<M> {
@@ -81,27 +81,41 @@ impl<M: Model + 'static> Computation<M> {
                 None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
             }
         }
-        // From here on everything is of all ranks' samples, and the same on all of them.
-        let (mut loss, mut totals, mut updates) = (loss, totals, net.updates());
+        let sharded = shared.as_ref().filter(|_| recipe.is_sharded());
+        if sharded.is_none() && shared.is_some() && recipe.parallel == Parallel::Shard {
+            return Err(refuse(format!(
+                "shares the state of {} among ranks, which as it is used here cannot be cut into shards: 8-bit state, averages of weights, \
+                 gradients added up over steps, Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
+                recipe.optimizer.name()
+            )));
+        }
+        // From here on everything is of all ranks' samples, and the same on all of them, but for shards of gradients.
+        let (mut loss, mut updates) = (loss, net.updates());
         if let Some(shared) = &shared {
             loss = shared.mean(&loss)?;
-            grads = shared.gradients(&grads)?;
+            grads = match sharded {
+                Some(_) => shared.shards_of_gradients(&grads)?,
+                None => shared.gradients(&grads)?,
+            };
             updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
-            totals = totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?;
         }
-        let finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        let mut finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
+        if let (Some(sharded), Some(own)) = (sharded, &finite) {
+            finite = Some(sharded.all(own)?);
+        }
         let due = match &layout.sums {
             None => None,
             Some(sums) => Some(Due::new(sums, &moved, &mut grads, layout, state, recipe.accumulate)?),
         };
+        let over_ranks = |own: Tensor| sharded.map_or(Ok(own.clone()), |sharded| sharded.sum(&own));
         let mut norm = None;
         match recipe.clip {
             None => {}
             Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
             Some(clip @ (Clip::Norm(most) | Clip::PlainNorm(most))) => {
                 let (clipped, found) = match clip {
-                    Clip::PlainNorm(_) => clip_by_plain_norm(&grads, most)?,
-                    _ => clip_by_global_norm(&grads, most)?,
+                    Clip::PlainNorm(_) => clip_by_plain_norm(&grads, most, over_ranks)?,
+                    _ => clip_by_norm_over(&grads, most, over_ranks)?,
                 };
                 (grads, norm) = (clipped, Some(found));
             }
@@ -112,19 +126,35 @@ impl<M: Model + 'static> Computation<M> {
         let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
         let mut new: Vec<Tensor> = state.to_vec();
         // What layers set themselves; of a parameter that moves, it is where it moves from.
+        let (mut whose, mut own_values) = (Vec::new(), Vec::new());
         for (&(i, slots), grad) in moved.iter().zip(&grads) {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
-            let at = UpdateAt { count: &count, rate, scalars, param: &params[i] };
+            let own = sharded.map(|_| shards::of_param(&params[i], recipe.rank));
+            let at = UpdateAt { count: &count, rate, scalars, param: own.as_ref().unwrap_or(&params[i]) };
             let start = updates.get_mut(i).and_then(Option::take);
             let start = start.as_ref().unwrap_or(&state[i]);
+            let own_start = sharded.map(|sharded| sharded.shard(start)).transpose()?;
+            let start = own_start.as_ref().unwrap_or(start);
             let (value, updated) = recipe.optimizer.update(&at, start, grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
                 let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
                 return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
             }
-            new[i] = value;
+            match sharded {
+                Some(_) => {
+                    whose.push(i);
+                    own_values.push(value);
+                }
+                None => new[i] = value,
+            }
             new[slots.clone()].clone_from_slice(&updated);
+        }
+        if let Some(sharded) = sharded {
+            let wholes: Vec<&Type> = whose.iter().map(|&i| &params[i].ty).collect();
+            for (i, value) in whose.iter().zip(sharded.gathered(&own_values, &wholes)?) {
+                new[*i] = value;
+            }
         }
         new[layout.count] = count;
         if let Some(due) = due {
@@ -148,6 +178,11 @@ impl<M: Model + 'static> Computation<M> {
         }
         // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
         outputs.extend(norm);
+        // Last: an exchange reads the token of the one before it, and nothing that is no total is to depend on totals.
+        let totals = match &shared {
+            Some(shared) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
+            None => totals,
+        };
         let next = Tensor::from_slice(&[0i64, 1], [2])?;
         new[layout.key] = state[layout.key].add(&next)?;
         Ok(StepResult { state: new, outputs, totals })

@@ -3,7 +3,7 @@
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use super::Recipe;
+use super::{Recipe, shards};
 use crate::Param;
 use crate::scale::LossScale;
 
@@ -27,6 +27,8 @@ pub(super) struct Layout {
     pub(super) scale: Option<LossScale>,
     /// Where several ranks share a batch: which part of it is this rank's.
     pub(super) share: Option<Share>,
+    /// Which parts of the state are a rank's shards, and of what.
+    pub(super) wholes: Vec<(usize, Type)>,
 }
 
 /// Where gradients are added up until an update is due.
@@ -63,11 +65,16 @@ impl Layout {
             n + kept.len() - 1
         };
         let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
-        let (mut slots, mut first) = (Vec::new(), n);
+        let (mut slots, mut first, mut wholes) = (Vec::new(), n, Vec::new());
         for &i in &trained {
             let mut end = first;
-            for slot in recipe.optimizer.slots(&params[i]) {
+            let own = recipe.is_sharded().then(|| shards::of_param(&params[i], recipe.rank));
+            for slot in recipe.optimizer.slots(own.as_ref().unwrap_or(&params[i])) {
                 let name = format!("{}.{}", params[i].name, slot.name);
+                // What is one number for a parameter is the same on all ranks.
+                if own.as_ref().is_some_and(|own| own.ty.shape == slot.ty.shape) {
+                    wholes.push((end, params[i].ty.with_dtype(slot.ty.dtype)));
+                }
                 end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
             }
             slots.push(first..end);
@@ -104,7 +111,21 @@ impl Layout {
             ),
             first: keep(format!("{OF_RANKS}first"), first, Start::Value(0.0)),
         });
-        (Layout { trained, slots, count, key, rate, rates: rates.len().max(1), sums, scale, share }, kept)
+        (
+            Layout {
+                trained,
+                slots,
+                count,
+                key,
+                rate,
+                rates: rates.len().max(1),
+                sums,
+                scale,
+                share,
+                wholes,
+            },
+            kept,
+        )
     }
 }
 

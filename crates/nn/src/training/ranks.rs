@@ -1,11 +1,11 @@
 //! What several ranks that share a batch make of what each found on its own samples.
 
 use plimsoll_graph::ops::Rank;
-use plimsoll_graph::{ExchangeOps, TensorOps};
+use plimsoll_graph::{ExchangeOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use super::Recipe;
 use super::layout::Layout;
+use super::{Recipe, shards};
 
 /// A rank's share of a batch, while a step is traced.
 pub(super) struct Shared<'a> {
@@ -35,9 +35,57 @@ impl<'a> Shared<'a> {
     /// The gradients of the mean loss, the last first: so they are complete on the way back through the model, and are exchanged while it
     /// goes on.
     pub(super) fn gradients(&self, own: &[Tensor]) -> Result<Vec<Tensor>> {
-        let mut all = own.iter().rev().map(|grad| self.mean(grad)).collect::<Result<Vec<Tensor>>>()?;
-        all.reverse();
+        self.in_buckets(own, |bucket| {
+            let [_, _, ..] = bucket else { return bucket.iter().map(|grad| self.mean(grad)).collect() };
+            let flat = bucket.iter().map(|grad| grad.flatten(0)).collect::<Result<Vec<Tensor>>>()?;
+            let mean = self.mean(&Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0)?)?;
+            shards::pieces(&mean, bucket.iter().map(Tensor::ty))
+        })
+    }
+
+    /// As [`Shared::gradients`], this rank's shards of them alone.
+    pub(super) fn shards_of_gradients(&self, own: &[Tensor]) -> Result<Vec<Tensor>> {
+        let counted = |all: &Tensor| all.mul(&self.share.cast(all.dtype())?);
+        self.in_buckets(own, |bucket| shards::scattered(bucket, self.rank, counted))
+    }
+
+    /// What is made of values, bucket by bucket, the last first.
+    fn in_buckets(
+        &self,
+        own: &[Tensor],
+        exchange: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
+        let buckets = shards::buckets(own.iter().map(Tensor::ty), self.rank.ranks);
+        let mut all = Vec::with_capacity(buckets.len());
+        for bucket in buckets.into_iter().rev() {
+            all.push(exchange(&own[bucket])?);
+        }
+        Ok(all.into_iter().rev().flatten().collect())
+    }
+
+    /// This rank's shard of a value that all have.
+    pub(super) fn shard(&self, value: &Tensor) -> Result<Tensor> {
+        shards::own(value, self.rank)
+    }
+
+    /// Values of which all ranks have shards.
+    pub(super) fn gathered(&self, own: &[Tensor], wholes: &[&Type]) -> Result<Vec<Tensor>> {
+        let mut all = Vec::with_capacity(own.len());
+        for bucket in shards::buckets(wholes.iter().copied(), self.rank.ranks) {
+            all.extend(shards::gathered(&own[bucket.clone()], &wholes[bucket], self.rank)?);
+        }
         Ok(all)
+    }
+
+    /// The sum over all ranks of what was made of shards.
+    pub(super) fn sum(&self, own: &Tensor) -> Result<Tensor> {
+        own.all_reduce(self.rank)
+    }
+
+    /// Whether something holds on all ranks.
+    pub(super) fn all(&self, own: &Tensor) -> Result<Tensor> {
+        let said = self.sum(&own.cast(plimsoll_graph::DType::F32)?)?;
+        said.equal(&said.full_like(said.ty().clone(), self.rank.ranks as f64)?)
     }
 
     /// What a layer sets itself, statistics of the rank's samples say, becomes the mean over all. What is counted in whole numbers is the

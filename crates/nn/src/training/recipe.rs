@@ -20,6 +20,16 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
+/// How ranks share a training. Each has its share of every batch either way, and all parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Parallel {
+    /// Every rank has all gradients and all of the optimizer's state.
+    #[default]
+    Data,
+    /// Every rank has its shard of the gradients' sums and of the optimizer's state, updates that, and gets the others' parameters.
+    Shard,
+}
+
 /// How a model is trained.
 #[derive(Clone)]
 pub struct Recipe {
@@ -50,6 +60,8 @@ pub struct Recipe {
     pub lengths: usize,
     /// Which rank trains, and how many train together: each on its share of every batch, all with the same state.
     pub rank: Rank,
+    /// What those have of each other's.
+    pub parallel: Parallel,
 }
 
 impl Clip {
@@ -81,12 +93,21 @@ impl Recipe {
             ahead: false,
             lengths: 1,
             rank: Rank::ONLY,
+            parallel: Parallel::Data,
         }
     }
 
     /// An optimizer on the mean cross-entropy, one input, f32, without a memory limit.
     pub fn cross_entropy(optimizer: impl Optimizer + 'static, input: Type, labels: Type) -> Recipe {
         Recipe::new(softmax_cross_entropy, optimizer, input, labels)
+    }
+
+    /// Whether ranks have shards of the optimizer's state.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.rank.ranks > 1
+            && self.parallel == Parallel::Shard
+            && self.accumulate <= 1
+            && self.optimizer.keeps_elements_apart()
     }
 
     /// The types of inputs and labels, as a step is given them.

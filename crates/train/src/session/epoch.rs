@@ -62,6 +62,7 @@ impl Trainer {
             }
             let step = self.progress.step;
             let is_due = self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.is_due(step));
+            let is_due = self.of_first_if_sharded(is_due)?;
             if is_due && !self.progress.is_epoch_over {
                 self.keep(run)?;
             }

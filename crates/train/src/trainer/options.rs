@@ -2,7 +2,7 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Clip, Measure, Precision, Schedule};
+use plimsoll_nn::{Clip, Measure, Parallel, Precision, Schedule};
 use plimsoll_run::{Device, Exactness, MemoryRequest, profile_room};
 
 use super::Trainer;
@@ -144,6 +144,14 @@ impl Trainer {
     #[must_use]
     pub fn micro_batch(mut self, samples: Option<usize>) -> Trainer {
         self.request.micro_batch = samples;
+        self
+    }
+
+    /// What ranks that train together have of each other's: with [`Parallel::Shard`], shards of gradients and of the optimizer's state. On one
+    /// rank it changes nothing.
+    #[must_use]
+    pub fn parallel(mut self, parallel: Parallel) -> Trainer {
+        self.parallel = parallel;
         self
     }
 

@@ -210,6 +210,7 @@ impl Trainer {
             ahead: labelled && self.on()?.has_own_memory() && !data.is_random()?,
             lengths: data.padded_lengths()?.len(),
             rank: self.on()?.rank(),
+            parallel: self.parallel,
         };
         self.with_host(recipe, data, share)
     }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_data::Dataset;
+use plimsoll_graph::TensorOps;
 
 use super::Trainer;
 use super::planning::Values;
 use crate::callback::Notice;
-use crate::checkpoint::{Checkpoint, Progress, load_tensors, save_tensors};
+use crate::checkpoint::{Checkpoint, Progress, hand_shards, load_tensors, save_tensors};
 use crate::error::{Error, Result};
 use crate::terms::{DataTerms, Terms};
 
@@ -86,19 +87,22 @@ impl Trainer {
         })
     }
 
-    /// Writes a checkpoint of where the training stands, where there is a place for one.
+    /// Writes a checkpoint of where the training stands, where there is a place for one. Where ranks share the optimizer's state, all of them
+    /// call it.
     pub fn save_checkpoint(&mut self) -> Result<Option<PathBuf>> {
         if self.is_device_lost {
             return Err(crate::fault::lost_device());
         }
+        let is_asked = self.of_first_if_sharded(self.checkpoints.is_some())?;
+        let Some(training) = self.training.as_ref().filter(|_| is_asked) else { return Ok(None) };
+        let ranks = self.ranks()?;
         if !self.is_first()? {
+            hand_shards(training, ranks.as_ref())?;
             return Ok(None);
         }
-        let (Some(checkpoints), Some(training)) = (&self.checkpoints, &self.training) else {
-            return Ok(None);
-        };
+        let Some(checkpoints) = &self.checkpoints else { return Ok(None) };
         let checkpoint = Checkpoint::new(self.progress.clone(), self.terms.clone(), &self.callbacks);
-        let path = checkpoints.save(&checkpoint, training)?;
+        let path = checkpoints.save(&checkpoint, training, ranks.as_ref())?;
         self.tell(&Notice::Saved { step: self.progress.step, path: path.clone() })?;
         Ok(Some(path))
     }
@@ -112,7 +116,12 @@ impl Trainer {
         };
         let names = training.params().iter().map(|p| p.name.as_str());
         plimsoll_formats::durable::write_file(path, |out| {
-            save_tensors(out, names.zip(training.values()), path)
+            save_tensors(
+                out,
+                names.zip(training.values()).map(|(name, own)| (name, own, own.ty())),
+                None,
+                path,
+            )
         })
         .map_err(|error| error.at(path))
     }

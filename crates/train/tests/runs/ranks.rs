@@ -9,7 +9,9 @@ use plimsoll_device::{Bytes, Peers, RankTraffic};
 use plimsoll_graph::example::Dice;
 use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{DType, LossOps, TensorOps};
-use plimsoll_nn::{Adam, Clip, Metric, Precision, Sequential, softmax_cross_entropy, zoo};
+use plimsoll_nn::{
+    Adafactor, Adam, Clip, Metric, Parallel, Precision, Sequential, softmax_cross_entropy, zoo,
+};
 use plimsoll_run::{Device, Tensor};
 use plimsoll_train::{Callback, Checkpoints, Epochs, StepEvent, Trainer};
 
@@ -106,9 +108,20 @@ fn train(
     data: &Dataset,
     precision: Precision,
 ) -> Seen {
+    train_by(Parallel::Data, device, model, data, precision)
+}
+
+fn train_by(
+    parallel: Parallel,
+    device: Device,
+    model: impl plimsoll_nn::Model + 'static,
+    data: &Dataset,
+    precision: Precision,
+) -> Seen {
     let losses = Losses::default();
     let mut trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
         .device(device.clone())
+        .parallel(parallel)
         .precision(precision)
         .metrics([Metric::Accuracy])
         .clip(Some(Clip::Norm(0.5)))
@@ -217,6 +230,139 @@ fn ranks_send_what_their_gradients_are() {
             assert!((1.0..1.05).contains(&more), "{ranks} ranks sent {sent} bytes, {theory} in theory");
         }
     }
+}
+
+#[test]
+fn shards_of_state_and_gradients_lose_as_much_as_one_rank() {
+    for name in ["mlp", "cnn", "gpt", "lstm"] {
+        let entry = entry(name);
+        let data = samples(&entry, SAMPLES);
+        for (precision, within, ranks) in [(Precision::F64, 1e-9, 4), (Precision::F32, 1e-5, 3)] {
+            let one = on_ranks(1, |device| train(device, entry, &data, precision)).remove(0);
+            let sharded = |device| train_by(Parallel::Shard, device, entry, &data, precision);
+            let found = on_ranks(ranks, sharded);
+            compare(&found, &one, within, &format!("{name} in {precision:?}, in shards"));
+            if name == "mlp" {
+                assert_eq!(found, on_ranks(ranks, sharded), "the same bits in every run");
+            }
+        }
+    }
+}
+
+#[test]
+fn u_net_trains_on_ranks_in_either_way_with_one_state() {
+    let entry = entry("unet").sized(|size| (size.width, size.image) = (4, 16));
+    let input = entry.input(1);
+    let (shape, pixels) = (input.shape[1..].to_vec(), input.shape[1..3].to_vec());
+    let spec = [FieldSpec::new("x", DType::F32, &shape[..]), FieldSpec::new("y", DType::I64, &pixels[..])];
+    let (n, m) = (shape.iter().product::<usize>(), pixels.iter().product::<usize>());
+    let data = Dataset::from_fn(spec, 12, move |i, out| {
+        let mut dice = Dice::new(i + 1);
+        let x: Vec<f32> = (0..n).map(|_| dice.normal() as f32).collect();
+        out.set(1, &(0..m).map(|_| dice.range(0, CLASSES) as i64).collect::<Vec<i64>>())?;
+        out.set(0, &x)
+    });
+    let ways = [Parallel::Data, Parallel::Shard].map(|parallel| {
+        let found = on_ranks(2, |device| {
+            let mut trainer =
+                Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-3)).device(device).parallel(parallel);
+            let history = trainer.fit(data.clone().batch(4), Epochs(3)).unwrap();
+            let weights: Vec<Vec<u8>> = trainer.parameters().map(|(_, w)| w.to_bytes().unwrap()).collect();
+            (history.iter().map(|epoch| epoch.loss).collect::<Vec<f64>>(), weights)
+        });
+        assert_eq!(found[0], found[1], "{parallel:?}");
+        found.into_iter().next().unwrap().0
+    });
+    // Statistics of batch norm are each rank's own in both.
+    for (a, b) in ways[0].iter().zip(&ways[1]) {
+        close(*a, *b, 1e-5, "in shards or not");
+    }
+    assert!(ways[0][2] < ways[0][0], "{ways:?}");
+}
+
+#[test]
+fn shards_hold_and_send_what_they_should() {
+    let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
+    let data = samples(&entry, SAMPLES);
+    let train = |device: Device| {
+        let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+            .device(device.clone())
+            .parallel(Parallel::Shard);
+        let data = data.clone().batch(13);
+        trainer.fit(&data, Epochs(1)).unwrap();
+        let before = device.rank_traffic();
+        trainer.fit(&data, Epochs(11)).unwrap();
+        let elements: usize = trainer.parameters().map(|(_, value)| value.ty().elements()).sum();
+        let slots = trainer
+            .training()
+            .unwrap()
+            .state()
+            .filter(|(name, _)| name.ends_with(".m") || name.ends_with(".v"));
+        let state: usize = slots.map(|(_, slot)| slot.ty().bytes()).sum();
+        (device.rank_traffic().sent - before.sent, elements, state)
+    };
+    for ranks in [2usize, 4] {
+        for (sent, elements, state) in on_ranks(ranks, train) {
+            let share = (2 * 4 * elements) as f64 / ranks as f64;
+            let more = state as f64 / share;
+            assert!(
+                (1.0..1.02).contains(&more),
+                "{state} bytes of state on each of {ranks} ranks, {share} in theory"
+            );
+            // Each gradient leaves a rank once to be added, and each parameter once as new, but for what stays where it is.
+            let theory = 20 * 2 * (ranks as u64 - 1) * (4 * elements as u64) / ranks as u64;
+            let more = sent as f64 / theory as f64;
+            assert!((1.0..1.05).contains(&more), "{ranks} ranks sent {sent} bytes, {theory} in theory");
+        }
+    }
+}
+
+#[test]
+fn state_in_shards_goes_on_on_another_number_of_ranks() {
+    let entry = entry("mlp");
+    let data = samples(&entry, SAMPLES).shuffle(100, 3).batch(BATCH);
+    let folder = Scratch::new("shards");
+    // Only the first rank has a folder, as with the command.
+    let trainer = |device: Device, folder: &std::path::Path| {
+        let is_first = device.rank().rank == 0;
+        let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+            .device(device)
+            .parallel(Parallel::Shard)
+            .precision(Precision::F64);
+        if is_first { trainer.checkpoints(Checkpoints::new(folder).every(4)) } else { trainer }
+    };
+    let losses = |history: Vec<plimsoll_train::EpochEvent>| -> Vec<f64> {
+        history.iter().map(|epoch| epoch.loss).collect()
+    };
+    let whole =
+        on_ranks(1, |device| losses(trainer(device, &folder.join("whole")).fit(&data, Epochs(6)).unwrap()));
+    let mut parts = Vec::new();
+    for (ranks, epochs) in [(3, 2), (1, 4), (2, 6)] {
+        let found = on_ranks(ranks, |device| {
+            let mut trainer = trainer(device, &folder.join("parts"));
+            trainer.resume(&folder.join("parts"), &data).unwrap();
+            losses(trainer.fit(&data, Epochs(epochs)).unwrap())
+        });
+        assert!(found.iter().all(|losses| *losses == found[0]));
+        parts.extend_from_slice(&found[0]);
+    }
+    assert_eq!(parts.len(), 6);
+    for (a, b) in parts.iter().zip(&whole[0]) {
+        close(*a, *b, 1e-9, "in shards on 3, 1 and 2 ranks");
+    }
+}
+
+#[test]
+fn an_optimizer_that_cannot_be_cut_into_shards_is_refused_by_name() {
+    let entry = entry("mlp");
+    let data = samples(&entry, SAMPLES).batch(BATCH);
+    let why = refused(2, |device| {
+        let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adafactor::new(1e-2))
+            .device(device)
+            .parallel(Parallel::Shard);
+        trainer.fit(&data, Epochs(1)).map(drop)
+    });
+    assert!(why.iter().all(|why| why.contains("adafactor") && why.contains("--parallel data")), "{why:?}");
 }
 
 #[test]

@@ -1,0 +1,272 @@
+//! Turns a model and ranks that need not be here into the ways to share its training, side by side, and the one to take.
+
+use std::fmt::Write;
+
+use plimsoll::internals::comm::{Kind, Reduce, Way};
+use plimsoll::internals::run::Error;
+use plimsoll::internals::run::record;
+use plimsoll::prelude::*;
+use plimsoll::ranks::{Imagined, Peers};
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::config::Config;
+use crate::plot::duration;
+use crate::setup::Setup;
+
+/// A way is worth having shards only where it saves so much of a step: with all of it everywhere, any rank can write a checkpoint.
+const WORTH: f64 = 0.95;
+
+/// What a rank takes by one way.
+#[derive(Clone, Debug, Default)]
+pub struct Planned {
+    pub bytes: u64,
+    pub predicted_seconds: f64,
+    exchange_seconds: f64,
+    parameters: u64,
+    largest_parameter: u64,
+    optimizer: u64,
+}
+
+/// Why a way cannot be taken.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    why: String,
+    least: Option<u64>,
+}
+
+/// What planning a way came to.
+type Answer = Result<Planned, Refused>;
+
+/// Plans the two ways that are built: data, then shard.
+pub fn plan_each(config: &Config, device: &Device) -> Result<[Answer; 2], Failure> {
+    let plan = |name: &str| -> Result<Answer, Failure> {
+        let config = Config { parallel: Some(name.into()), ..config.clone() };
+        let setup = Setup::new(&config, device)?;
+        match setup.trainer.plan(&setup.train) {
+            Ok(plan) => {
+                let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
+                Ok(Ok(Planned::of(bytes, seconds, &plan.timeline()?)))
+            }
+            Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
+                let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
+                let why = format!("needs {least:#}");
+                Ok(Err(Refused { why, least: Some(least.get()) }))
+            }
+            // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
+            Err(error) if name == "shard" => Ok(Err(Refused { why: error.to_string(), least: None })),
+            Err(error) => Err(error.into()),
+        }
+    };
+    Ok([plan("data")?, plan("shard")?])
+}
+
+/// Which way to take by the seconds of a step with each, where it fits; and why.
+pub fn choose(data: Option<f64>, shard: Option<f64>) -> (&'static str, String) {
+    match (data, shard) {
+        (Some(data), Some(shard)) if shard < WORTH * data => (
+            "shard",
+            format!(
+                "shard is taken: {} a step, {} with all of the state on every rank",
+                duration(shard),
+                duration(data)
+            ),
+        ),
+        (Some(data), Some(shard)) => {
+            ("data", format!("data is taken: {} a step fits, {} in shards", duration(data), duration(shard)))
+        }
+        (Some(_), None) => ("data", "data is taken: the other way does not fit or cannot be taken".into()),
+        (None, Some(_)) => {
+            ("shard", "shard is taken: all of the optimizer's state does not fit on every rank".into())
+        }
+        (None, None) => ("shard", "neither way fits; shard takes the least".into()),
+    }
+}
+
+impl Planned {
+    fn of(bytes: Bytes, seconds: f64, step: &record::Step) -> Planned {
+        let is_exchange = |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather");
+        let us: f64 = step.instructions.iter().filter(|i| is_exchange(&i.op)).map(|i| i.us).sum();
+        let of_kind =
+            |kind: record::Kind| step.residents.iter().filter(move |r| r.kind == kind).map(|r| r.bytes);
+        Planned {
+            bytes: bytes.get(),
+            predicted_seconds: seconds,
+            exchange_seconds: us * 1e-6,
+            parameters: of_kind(record::Kind::Parameter).sum(),
+            largest_parameter: of_kind(record::Kind::Parameter).max().unwrap_or(0),
+            optimizer: of_kind(record::Kind::Optimizer).sum(),
+        }
+    }
+}
+
+/// A way to share a training, with what it comes to.
+struct Row {
+    name: &'static str,
+    what: &'static str,
+    is_estimated: bool,
+    planned: Answer,
+    /// Bytes that a rank sends in a step, to others of its machine and to other machines.
+    sent: (f64, f64),
+}
+
+/// All ways side by side, and the one that is taken.
+pub struct Compared {
+    rows: Vec<Row>,
+    name: &'static str,
+    why: String,
+}
+
+const ALL_REDUCE: Kind = Kind::AllReduce(Reduce::Sum);
+const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
+
+impl Compared {
+    /// Plans each way for a rank that is only planned for.
+    pub fn new(config: &Config, device: &Device, imagined: &Imagined) -> Result<Compared, Failure> {
+        let [data, shard] = plan_each(config, device)?;
+        let topology = imagined.topology();
+        let known = data.as_ref().ok().or(shard.as_ref().ok());
+        let parameters = known.map_or(0, |planned| planned.parameters);
+        let sent = |kinds: &[Kind]| {
+            let each = kinds.iter().map(|kind| topology.traffic(Way::Ring, *kind, parameters));
+            each.fold((0.0, 0.0), |(a, b), (inside, between)| (a + inside, b + between))
+        };
+        let saved = |bytes: u64| bytes - bytes / imagined.rank().ranks as u64;
+        // A gradient is whole until the backward pass is over, and no longer than its update otherwise.
+        let state_only = shard.clone().map(|shard| {
+            let most = data.as_ref().map_or(u64::MAX, |data| data.bytes);
+            Planned { bytes: (shard.bytes + saved(shard.parameters)).min(most), ..shard }
+        });
+        // Two of the largest are there at a time; all are gathered once more, for the way back.
+        let parameters_too = shard.clone().map(|shard| {
+            let again = topology.seconds(Kind::AllGather, shard.parameters);
+            let there = (shard.parameters / imagined.rank().ranks as u64 + 2 * shard.largest_parameter)
+                .min(shard.parameters);
+            Planned {
+                bytes: shard.bytes - shard.parameters + there,
+                predicted_seconds: shard.predicted_seconds + again,
+                exchange_seconds: shard.exchange_seconds + again,
+                parameters: there,
+                ..shard
+            }
+        });
+        let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
+        let (name, why) = match config.parallel.as_deref() {
+            Some("data") => ("data", "data is asked for".into()),
+            // As `train` does here, where nothing is asked for.
+            None if imagined.is_on_host() => {
+                ("data", "data is what train does unless it is asked (--parallel)".into())
+            }
+            Some("shard") => ("shard", "shard is asked for".into()),
+            _ => choose(seconds(&data), seconds(&shard)),
+        };
+        let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
+        let rows = vec![
+            Row {
+                name: "data",
+                what: "all on every rank",
+                is_estimated: false,
+                planned: data,
+                sent: sent(&[ALL_REDUCE]),
+            },
+            Row {
+                name: "state",
+                what: "optimizer state in shards",
+                is_estimated: true,
+                planned: state_only,
+                sent: halves,
+            },
+            Row {
+                name: "shard",
+                what: "state and gradients",
+                is_estimated: false,
+                planned: shard,
+                sent: halves,
+            },
+            Row {
+                name: "parameters",
+                what: "parameters too",
+                is_estimated: true,
+                planned: parameters_too,
+                sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
+            },
+        ];
+        Ok(Compared { rows, name, why })
+    }
+
+    /// The way that is taken.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The settings with that way.
+    pub fn chosen(&self, config: &Config) -> Config {
+        Config { parallel: Some(self.name.into()), ..config.clone() }
+    }
+
+    /// A table for people.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{:<12}{:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
+            "--parallel",
+            "in shards",
+            "a rank",
+            "parameters",
+            "optimizer",
+            "a step",
+            "exchanges",
+            "sent inside",
+            "to others"
+        );
+        for Row { name, what, is_estimated, planned, sent } in &self.rows {
+            let what = format!("{what}{}", if *is_estimated { " *" } else { "" });
+            let what = if *name == "data" { "nothing".to_string() } else { what };
+            match planned {
+                Ok(p) => writeln!(
+                    text,
+                    "{name:<12}{what:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
+                    Bytes(p.bytes).to_string(),
+                    Bytes(p.parameters).to_string(),
+                    Bytes(p.optimizer).to_string(),
+                    duration(p.predicted_seconds),
+                    duration(p.exchange_seconds),
+                    Bytes(sent.0 as u64).to_string(),
+                    Bytes(sent.1 as u64).to_string(),
+                )
+                .ok(),
+                Err(Refused { why, .. }) => writeln!(text, "{name:<12}{what:<27}  {why}").ok(),
+            };
+        }
+        text += "* not built: reckoned from the plan of shard\n";
+        text + &self.why
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let row = |Row { name, what, is_estimated, planned, sent }: &Row| match planned {
+            Ok(p) => json!({
+                "parallel": name, "what": what, "estimated": is_estimated, "fits": true, "planned_bytes": p.bytes,
+                "parameter_bytes": p.parameters, "optimizer_bytes": p.optimizer, "predicted_seconds": p.predicted_seconds,
+                "exchange_seconds": p.exchange_seconds, "sent_inside_bytes": sent.0, "sent_between_bytes": sent.1,
+            }),
+            Err(Refused { why, least }) => {
+                json!({ "parallel": name, "what": what, "estimated": is_estimated, "fits": false, "why": why, "floor_bytes": least })
+            }
+        };
+        self.rows.iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+
+    #[test]
+    fn shards_are_taken_where_they_must_be_or_are_worth_it() {
+        assert_eq!(choose(Some(1.0), Some(1.0)).0, "data");
+        assert_eq!(choose(Some(1.0), Some(0.9)).0, "shard");
+        assert_eq!(choose(None, Some(2.0)).0, "shard");
+        assert_eq!(choose(Some(1.0), None).0, "data");
+        assert!(choose(None, None).1.contains("neither"));
+    }
+}
