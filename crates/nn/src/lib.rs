@@ -17,6 +17,7 @@ mod sequential;
 
 mod confusion;
 mod description;
+mod predicting;
 
 mod loss;
 mod measure;
@@ -52,6 +53,7 @@ pub use optim::{
 pub use pass::Pass;
 pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
+pub use predicting::Predicting;
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use training::{Clip, Outcome, Recipe, Training};

@@ -64,6 +64,7 @@ pub mod prelude;
 pub mod ranks;
 pub mod step;
 pub mod tensor;
+pub mod tflite;
 pub mod train;
 
 #[doc(inline)]
@@ -85,5 +86,6 @@ pub mod internals {
     pub use plimsoll_onnx as onnx;
     pub use plimsoll_plan as plan;
     pub use plimsoll_run as run;
+    pub use plimsoll_tflite as tflite;
     pub use plimsoll_train as train;
 }

@@ -11,9 +11,9 @@ mod recurrent;
 
 use std::path::Path;
 
-use plimsoll_graph::{Graph, RandomOps, Shape, TensorOps, Type, ValueId};
-use plimsoll_nn::{Model, Net, Param, Precision};
-use plimsoll_run::{Sketch, Tensor};
+use plimsoll_graph::Type;
+use plimsoll_nn::{Model, Net, Param, Predicting};
+use plimsoll_run::Tensor;
 use prost::Message;
 
 use crate::bind::Lengths;
@@ -33,14 +33,6 @@ const TOLERANCE: f64 = 1e-4;
 /// Samples of the batches by which a model is traced, and of that by which what was made is checked.
 const BATCHES: [usize; 2] = [3, 5];
 const CHECKED: usize = 2;
-
-/// A model as it predicts, for one size of batches.
-struct Traced {
-    graph: Graph,
-    inputs: Vec<ValueId>,
-    params: Vec<ValueId>,
-    captured: Vec<(ValueId, Tensor)>,
-}
 
 /// Writes a model with values of its parameters as an ONNX file (opset 21), for inputs of these names and types; their first axis is the
 /// batch, which stays open. Values come in the order of [`Net::discover`]. Whole or not at all.
@@ -68,9 +60,10 @@ pub fn write_model(
     params: &[Param],
     values: &[Tensor],
 ) -> Result<()> {
-    let batched = |n: usize| -> Vec<Type> { inputs.iter().map(|(_, ty)| of_batch(ty, n)).collect() };
-    let [few, many] =
-        [traced(model, &batched(BATCHES[0]), params)?, traced(model, &batched(BATCHES[1]), params)?];
+    let batched =
+        |n: usize| -> Vec<Type> { inputs.iter().map(|(_, ty)| Predicting::of_batch(ty, n)).collect() };
+    let [few, many] = BATCHES.map(|n| Predicting::new(model, &batched(n), params));
+    let (few, many) = (few?, many?);
     let mut emitter = Emitter::new(&few, &many.graph, BATCHES)?;
     for ((input, ty), &id) in inputs.iter().zip(&few.inputs) {
         emitter.input(input, ty, id);
@@ -87,36 +80,6 @@ pub fn write_model(
     write::whole(path.as_ref(), &written)
 }
 
-fn of_batch(ty: &Type, n: usize) -> Type {
-    ty.with_shape(std::iter::once(n).chain(ty.shape.iter().skip(1).copied()).collect::<Shape>())
-}
-
-fn precision(params: &[Param]) -> Precision {
-    let is_double = params.iter().any(|param| param.ty.dtype == plimsoll_graph::DType::F64);
-    if is_double { Precision::F64 } else { Precision::F32 }
-}
-
-fn traced(model: &(impl Model + ?Sized), inputs: &[Type], params: &[Param]) -> Result<Traced> {
-    let sketch = Sketch::new();
-    let given: Vec<Tensor> = inputs.iter().map(|ty| sketch.tensor("input", ty.clone())).collect();
-    let values: Vec<Tensor> =
-        params.iter().map(|param| sketch.tensor(&param.name, param.ty.clone())).collect();
-    let mut net = Net::bound(params, &values, false).precision(precision(params)).predicting();
-    let outputs = model.forward(&mut net, &given)?;
-    let graph = sketch.graph(&outputs.iter().collect::<Vec<_>>())?;
-    let id = |tensor: &Tensor| {
-        let why =
-            || Error::Export { place: "the model".into(), why: "a tensor of it is of another place".into() };
-        sketch.value(tensor).ok_or_else(why)
-    };
-    Ok(Traced {
-        graph,
-        inputs: given.iter().map(id).collect::<Result<_>>()?,
-        params: values.iter().map(id).collect::<Result<_>>()?,
-        captured: sketch.captured(),
-    })
-}
-
 /// Reads back what was made and compares what it computes.
 fn check(
     bytes: Vec<u8>,
@@ -131,39 +94,14 @@ fn check(
     let back =
         OnnxModel::unbound(OnnxFile::from_bytes(bytes, name, &Limits::default())?, &lengths)?.bound(types)?;
     debug_assert_eq!(back.n_inputs(), inputs.len());
-    let key = Tensor::from_slice(&[7i64, 0, 0], [3])?;
-    let draw = |(i, ty): (usize, &Type)| match ty.dtype.is_float() {
-        true => key.random_normal(ty.clone(), i as u32, 0.0, 1.0),
-        // Indices that any table has, and not only the first.
-        false => {
-            let alternating: Vec<f64> = (0..ty.elements()).map(|i| (i % 2) as f64).collect();
-            Tensor::from_f64(&alternating, ty.clone())
-        }
-    };
-    let given = types.iter().enumerate().map(draw).collect::<Result<Vec<Tensor>, _>>()?;
-    let mut net = Net::bound(params, values, false).precision(precision(params)).predicting();
-    let ours = model.forward(&mut net, &given)?;
+    let given = Predicting::probe(types)?;
+    let ours = Predicting::forward(model, &given, params, values)?;
     let mut net = Net::bound(back.params(), &back.values()?, false).predicting();
-    let theirs = back.forward(&mut net, &given)?;
+    let theirs: Vec<Tensor> = back.forward(&mut net, &given)?.iter().cloned().collect();
     let differs = |why: String| Err(Error::Export { place: name.to_string(), why });
-    if ours.len() != theirs.len() {
-        return differs(format!("the model gives {} outputs, what was made {}", ours.len(), theirs.len()));
+    match Predicting::distance(&ours, &theirs)? {
+        Ok(far) if far <= TOLERANCE => Ok(()),
+        Ok(far) => differs(format!("what was made computes something else: outputs differ by {far}")),
+        Err(why) => differs(why),
     }
-    for (ours, theirs) in ours.iter().zip(theirs.iter()) {
-        if ours.ty() != theirs.ty() {
-            return differs(format!(
-                "the model gives {}, but what was made gives {}",
-                ours.ty(),
-                theirs.ty()
-            ));
-        }
-        let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
-        let size = a.iter().fold(1.0f64, |most, x| most.max(x.abs()));
-        let apart = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() };
-        let far = a.iter().zip(&b).map(apart).fold(0.0, |m: f64, d| if d.is_nan() { d } else { m.max(d) });
-        if far.is_nan() || far > TOLERANCE * size {
-            return differs(format!("what was made computes something else: outputs differ by {far}"));
-        }
-    }
-    Ok(())
 }
