@@ -105,7 +105,7 @@ enum Command {
     Predict(predict::PredictArgs),
     /// Writes a trained model as a Keras file.
     Convert(convert::Args),
-    /// Writes the model of a run or of a Keras file as an ONNX file.
+    /// Writes the model of a run, a file or the zoo as an ONNX or TensorFlow Lite file.
     Export(export::Args),
     /// Measures the training steps of a model.
     Bench(Box<bench::Args>),

@@ -18,6 +18,7 @@ mod train_only;
 
 mod confusion;
 mod description;
+mod predicting;
 
 mod loss;
 mod measure;
@@ -53,6 +54,7 @@ pub use optim::{
 pub use pass::Pass;
 pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
+pub use predicting::Predicting;
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use train_only::{Patterns, TrainOnly};

@@ -64,6 +64,7 @@ pub mod prelude;
 pub mod ranks;
 pub mod step;
 pub mod tensor;
+pub mod tflite;
 pub mod torch;
 pub mod train;
 
@@ -86,6 +87,7 @@ pub mod internals {
     pub use plimsoll_onnx as onnx;
     pub use plimsoll_plan as plan;
     pub use plimsoll_run as run;
+    pub use plimsoll_tflite as tflite;
     pub use plimsoll_torch as torch;
     pub use plimsoll_train as train;
 }

@@ -30,13 +30,26 @@ pub fn drawn(inputs: &[Type]) -> Result<Vec<Tensor>> {
 
 /// What is different about what was written, in words; none where it gives what the model does.
 pub fn difference(model: &[Tensor], written: &[Tensor], alike: Alike) -> Result<Option<String>> {
+    Ok(match distance(model, written, alike)? {
+        Ok(far) if far <= TOLERANCE => None,
+        Ok(far) => Some(format!("what was written computes something else: outputs differ by {far}")),
+        Err(why) => Some(why),
+    })
+}
+
+/// How far outputs are from the model's, as a part of the largest of them (and of 1 at least), not a number where they give none; the
+/// reason where they cannot be compared.
+pub fn distance(
+    model: &[Tensor],
+    written: &[Tensor],
+    alike: Alike,
+) -> Result<std::result::Result<f64, String>> {
     if model.len() != written.len() {
-        return Ok(Some(format!(
-            "the model gives {} outputs, what was written {}",
-            model.len(),
-            written.len()
-        )));
+        let (ours, theirs) = (model.len(), written.len());
+        return Ok(Err(format!("the model gives {ours} outputs, what was written {theirs}")));
     }
+    let larger = |most: f64, far: f64| if far.is_nan() || far > most { far } else { most };
+    let mut most = 0.0;
     for (ours, theirs) in model.iter().zip(written) {
         let is_alike = match alike {
             Alike::Shapes => ours.shape() == theirs.shape(),
@@ -44,18 +57,18 @@ pub fn difference(model: &[Tensor], written: &[Tensor], alike: Alike) -> Result<
         };
         if !is_alike {
             let (ours, theirs) = (ours.ty(), theirs.ty());
-            return Ok(Some(format!("the model gives {ours}, but what was written gives {theirs}")));
+            return Ok(Err(format!("the model gives {ours}, but what was written gives {theirs}")));
         }
         let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
-        let size = a.iter().fold(1.0f64, |most, x| most.max(x.abs()));
+        let size = a.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
         // Infinities that are the same are not apart.
         let apart = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() };
-        let far = a.iter().zip(&b).map(apart).fold(0.0, |m: f64, d| if d.is_nan() { d } else { m.max(d) });
-        if far.is_nan() || far > TOLERANCE * size {
-            return Ok(Some(format!("what was written computes something else: outputs differ by {far}")));
+        most = a.iter().zip(&b).map(apart).map(|far| far / size).fold(most, larger);
+        if most.is_nan() {
+            break;
         }
     }
-    Ok(None)
+    Ok(Ok(most))
 }
 
 #[cfg(test)]

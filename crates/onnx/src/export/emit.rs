@@ -1,10 +1,11 @@
 //! Collects the nodes and stored tensors of a graph that is being written, with names for its values.
 
 use plimsoll_graph::{DType, Graph, Node, TensorOps, Type, ValueId};
+use plimsoll_nn::Predicting;
 use plimsoll_run::Tensor;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Traced, batch_norm};
+use super::batch_norm;
 use crate::constant::{Constant, data_type_of};
 use crate::error::{Error, Result};
 use crate::messages::attribute_proto::AttributeType;
@@ -77,7 +78,7 @@ pub(super) fn text(name: &str, value: &str) -> AttributeProto {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(few: &'a Traced, other: &'a Graph, batches: [usize; 2]) -> Result<Emitter<'a>> {
+    pub(super) fn new(few: &'a Predicting, other: &'a Graph, batches: [usize; 2]) -> Result<Emitter<'a>> {
         let graph = &few.graph;
         let same = |(a, b): (&Node, &Node)| a.op.variant() == b.op.variant() && a.inputs == b.inputs;
         if graph.nodes().len() != other.nodes().len() || !graph.nodes().iter().zip(other.nodes()).all(same) {

@@ -11,10 +11,10 @@ mod recurrent;
 
 use std::path::Path;
 
-use plimsoll_graph::{Graph, Shape, Type, ValueId};
+use plimsoll_graph::Type;
 use plimsoll_nn::blocks::read_back::{self, Alike};
-use plimsoll_nn::{Model, Net, Param, Precision};
-use plimsoll_run::{Sketch, Tensor};
+use plimsoll_nn::{Model, Net, Param, Predicting};
+use plimsoll_run::Tensor;
 use prost::Message;
 
 use crate::bind::Lengths;
@@ -32,14 +32,6 @@ const IR_VERSION: i64 = 10;
 /// Samples of the batches by which a model is traced, and of that by which what was made is checked.
 const BATCHES: [usize; 2] = [3, 5];
 const CHECKED: usize = 2;
-
-/// A model as it predicts, for one size of batches.
-struct Traced {
-    graph: Graph,
-    inputs: Vec<ValueId>,
-    params: Vec<ValueId>,
-    captured: Vec<(ValueId, Tensor)>,
-}
 
 /// Writes a model with values of its parameters as an ONNX file (opset 21), for inputs of these names and types; their first axis is the
 /// batch, which stays open. Values come in the order of [`Net::discover`]. Whole or not at all.
@@ -67,9 +59,10 @@ pub fn write_model(
     params: &[Param],
     values: &[Tensor],
 ) -> Result<()> {
-    let batched = |n: usize| -> Vec<Type> { inputs.iter().map(|(_, ty)| of_batch(ty, n)).collect() };
-    let [few, many] =
-        [traced(model, &batched(BATCHES[0]), params)?, traced(model, &batched(BATCHES[1]), params)?];
+    let batched =
+        |n: usize| -> Vec<Type> { inputs.iter().map(|(_, ty)| Predicting::of_batch(ty, n)).collect() };
+    let [few, many] = BATCHES.map(|n| Predicting::new(model, &batched(n), params));
+    let (few, many) = (few?, many?);
     let mut emitter = Emitter::new(&few, &many.graph, BATCHES)?;
     for ((input, ty), &id) in inputs.iter().zip(&few.inputs) {
         emitter.input(input, ty, id);
@@ -84,36 +77,6 @@ pub fn write_model(
     let bytes = written.encode_to_vec();
     check(bytes, name, model, inputs, &batched(CHECKED), params, values)?;
     write::whole(path.as_ref(), &written)
-}
-
-fn of_batch(ty: &Type, n: usize) -> Type {
-    ty.with_shape(std::iter::once(n).chain(ty.shape.iter().skip(1).copied()).collect::<Shape>())
-}
-
-fn precision(params: &[Param]) -> Precision {
-    let is_double = params.iter().any(|param| param.ty.dtype == plimsoll_graph::DType::F64);
-    if is_double { Precision::F64 } else { Precision::F32 }
-}
-
-fn traced(model: &(impl Model + ?Sized), inputs: &[Type], params: &[Param]) -> Result<Traced> {
-    let sketch = Sketch::new();
-    let given: Vec<Tensor> = inputs.iter().map(|ty| sketch.tensor("input", ty.clone())).collect();
-    let values: Vec<Tensor> =
-        params.iter().map(|param| sketch.tensor(&param.name, param.ty.clone())).collect();
-    let mut net = Net::bound(params, &values, false).precision(precision(params)).predicting();
-    let outputs = model.forward(&mut net, &given)?;
-    let graph = sketch.graph(&outputs.iter().collect::<Vec<_>>())?;
-    let id = |tensor: &Tensor| {
-        let why =
-            || Error::Export { place: "the model".into(), why: "a tensor of it is of another place".into() };
-        sketch.value(tensor).ok_or_else(why)
-    };
-    Ok(Traced {
-        graph,
-        inputs: given.iter().map(id).collect::<Result<_>>()?,
-        params: values.iter().map(id).collect::<Result<_>>()?,
-        captured: sketch.captured(),
-    })
 }
 
 /// Reads back what was made and compares what it computes.
@@ -131,8 +94,7 @@ fn check(
         OnnxModel::unbound(OnnxFile::from_bytes(bytes, name, &Limits::default())?, &lengths)?.bound(types)?;
     debug_assert_eq!(back.n_inputs(), inputs.len());
     let given = read_back::drawn(types)?;
-    let mut net = Net::bound(params, values, false).precision(precision(params)).predicting();
-    let ours = model.forward(&mut net, &given)?;
+    let ours = Predicting::forward(model, &given, params, values)?;
     let mut net = Net::bound(back.params(), &back.values()?, false).predicting();
     let theirs = back.forward(&mut net, &given)?;
     match read_back::difference(&ours, &theirs, Alike::Types)? {

@@ -118,6 +118,12 @@ pub const CRATES: &[Crate] = &[
         ],
     ),
     row(
+        "tflite",
+        &["formats", "graph", "nn", "run"],
+        "Keras, ONNX, devices",
+        &["plimsoll_keras", "plimsoll_onnx", "plimsoll_cpu", "plimsoll_cuda", "plimsoll_device"],
+    ),
+    row(
         "torch",
         &["graph", "nn", "run"],
         "files' other formats, devices",
@@ -128,7 +134,10 @@ pub const CRATES: &[Crate] = &[
     row("report", &["record"], "the engine", &["plimsoll_run"]),
     row(
         "plimsoll",
-        &["comm", "data", "device", "formats", "graph", "hub", "keras", "nn", "onnx", "plan", "run", "train"],
+        &[
+            "comm", "data", "device", "formats", "graph", "hub", "keras", "nn", "onnx", "plan", "run",
+            "tflite", "train",
+        ],
         "",
         &[],
     ),

@@ -1,0 +1,132 @@
+//! Folds what follows a layer of weights into it: scales and shifts of norms into weights and bias, activations into options.
+
+use crate::lite_model::{ElementType, LiteModel, LiteTensor};
+use crate::ops::OpCode;
+use crate::options::{Fused, Options};
+use crate::values::{bytes_of, reals};
+
+/// A layer with weights: where they stand among its operands, and along which of their axes the results lie.
+fn layer(code: OpCode) -> Option<(usize, usize)> {
+    match code {
+        OpCode::Conv2d | OpCode::FullyConnected => Some((1, 0)),
+        OpCode::DepthwiseConv2d => Some((1, 3)),
+        OpCode::TransposeConv => Some((1, 0)),
+        _ => None,
+    }
+}
+
+/// Where the bias stands among the operands.
+fn bias_place(code: OpCode) -> usize {
+    if code == OpCode::TransposeConv { 3 } else { 2 }
+}
+
+/// Folds until nothing is left to fold.
+pub(super) fn fold(mut model: LiteModel) -> LiteModel {
+    let mut makers: Vec<Option<usize>> = vec![None; model.tensors.len()];
+    let uses = model.uses();
+    let mut gone = vec![false; model.ops.len()];
+    for i in 0..model.ops.len() {
+        let op = model.ops[i].clone();
+        let before = |at: Option<usize>| at.filter(|&at| uses[at] == 1).and_then(|at| makers[at]);
+        let folded = match op.code {
+            OpCode::Mul | OpCode::Add | OpCode::Sub
+                if op.options == (Options::Arithmetic { fused: Fused::None }) =>
+            {
+                let (a, b) = (op.inputs[0], op.inputs[1]);
+                let pairs = if op.code == OpCode::Sub { vec![(a, b)] } else { vec![(a, b), (b, a)] };
+                let found = pairs.into_iter().find_map(|(x, by)| {
+                    let (maker, by) = (before(x)?, by?);
+                    (model.tensors[op.outputs[0]].shape == model.tensors[x?].shape).then_some((maker, by))
+                });
+                match found {
+                    Some((maker, by)) => (shift_or_scale(&mut model, maker, i, by)).then_some(maker),
+                    None => None,
+                }
+            }
+            _ => Fused::of(op.code).and_then(|fused| {
+                let maker = before(op.inputs[0])?;
+                let is_free = model.ops[maker].options.fused() == Some(Fused::None);
+                is_free.then(|| {
+                    model.ops[maker].options.set_fused(fused);
+                    maker
+                })
+            }),
+        };
+        match folded {
+            // What the op gave is given by the one before it, in its place: what lies between reads neither.
+            Some(maker) => {
+                let outputs = std::mem::take(&mut model.ops[i].outputs);
+                makers[outputs[0]] = Some(maker);
+                model.ops[maker].outputs = outputs;
+                gone[i] = true;
+            }
+            None => {
+                if let &[only] = &model.ops[i].outputs[..] {
+                    makers[only] = Some(i);
+                }
+            }
+        }
+    }
+    let mut kept = gone.iter().map(|gone| !gone);
+    model.ops.retain(|_| kept.next().unwrap_or(true));
+    model
+}
+
+/// Folds a product or sum with a constant into a layer of weights. Whether it could be.
+fn shift_or_scale(model: &mut LiteModel, maker: usize, op: usize, by: usize) -> bool {
+    let (code, layer_op) = (model.ops[op].code, model.ops[maker].clone());
+    let Some((place, axis)) = layer(layer_op.code) else { return false };
+    if layer_op.options.fused().unwrap_or(Fused::None) != Fused::None {
+        return false;
+    }
+    let by = &model.tensors[by];
+    let (Some(w_at), Some(factors)) = (layer_op.inputs[place], reals(by)) else { return false };
+    let w = model.tensors[w_at].clone();
+    let Some(mut weights) = reals(&w).filter(|_| w.ty == ElementType::F32 && by.ty == ElementType::F32)
+    else {
+        return false;
+    };
+    let channels = w.shape[axis];
+    // One number, or one for each channel, along the last axis.
+    let is_last = by.shape.last() == Some(&channels) && factors.len() == channels;
+    if !is_last && factors.len() != 1 {
+        return false;
+    }
+    let factor = |c: usize| f64::from(if factors.len() == 1 { factors[0] } else { factors[c] });
+    let bias_at = layer_op.inputs.get(bias_place(layer_op.code)).copied().flatten();
+    let mut bias = match bias_at {
+        None => vec![0.0; channels],
+        Some(at) => match reals(&model.tensors[at]) {
+            Some(bias) => bias,
+            None => return false,
+        },
+    };
+    let name = bias_at.map_or_else(|| format!("{}/bias", w.name), |at| model.tensors[at].name.clone());
+    match code {
+        OpCode::Mul => {
+            let inner: usize = w.shape[axis + 1..].iter().product();
+            for (i, x) in weights.iter_mut().enumerate() {
+                *x = (f64::from(*x) * factor(i / inner % channels)) as f32;
+            }
+            bias.iter_mut().enumerate().for_each(|(c, x)| *x = (f64::from(*x) * factor(c)) as f32);
+            let folded = model.push(LiteTensor { data: Some(bytes_of(&weights)), ..w });
+            model.ops[maker].inputs[place] = Some(folded);
+        }
+        _ => {
+            let sign = if code == OpCode::Sub { -1.0 } else { 1.0 };
+            bias.iter_mut().enumerate().for_each(|(c, x)| *x = (f64::from(*x) + sign * factor(c)) as f32);
+        }
+    }
+    let folded = model.push(LiteTensor {
+        name,
+        shape: vec![channels],
+        ty: ElementType::F32,
+        data: Some(bytes_of(&bias)),
+        quantization: None,
+    });
+    let at = bias_place(layer_op.code);
+    let inputs = &mut model.ops[maker].inputs;
+    inputs.resize(inputs.len().max(at + 1), None);
+    inputs[at] = Some(folded);
+    true
+}

@@ -1,0 +1,114 @@
+//! Turns a model of ours, however it was built, into a `.tflite` file.
+//!
+//! The model is traced as it predicts, for one size of batches. Every op becomes one or several of TensorFlow Lite's; what is known
+//! beforehand is computed. What was made is not trusted: it is read back and refused if it computes something else, before
+//! anything is written.
+
+mod emit;
+mod fold;
+mod ops;
+mod sequence;
+mod spatial;
+
+use std::io::Write;
+use std::path::Path;
+
+use plimsoll_formats::durable;
+use plimsoll_graph::Type;
+use plimsoll_nn::blocks::read_back::{self, Alike};
+use plimsoll_nn::{Model, Param, Predicting};
+use plimsoll_run::Tensor;
+
+use crate::error::{Error, Result};
+use crate::quantize::{Quantize, quantize};
+use crate::read::read;
+use crate::run::run;
+use crate::write::write;
+use emit::Emitter;
+
+pub(crate) use spatial::same;
+
+/// How far outputs of a file in floating point may be from the model's.
+const TOLERANCE: f64 = 1e-4;
+/// How far they may be with weights of 16 bits.
+const HALF_TOLERANCE: f64 = 2e-2;
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Bytes of the file.
+    pub bytes: usize,
+    /// Ops in it.
+    pub ops: usize,
+    /// How far its outputs are from the model's on random inputs, as a share of the largest (or of 1).
+    pub distance: f64,
+    /// Ops that stay in floating point though the rest is quantized, by name and how often.
+    pub floats: Vec<(String, usize)>,
+}
+
+/// Writes a model with values of its parameters as a `.tflite` file, for inputs of these names and types, batch and all. Values come in the
+/// order of [`plimsoll_nn::Net::discover`]. Whole or not at all.
+///
+/// ```
+/// use plimsoll_nn::{Net, zoo};
+/// use plimsoll_tflite::{Quantize, read, write_model};
+/// let model = zoo::find("cnn").ok_or("there is a cnn")?.sized(|size| size.image = 16);
+/// let params = Net::discover(&[model.input(1)], &model)?;
+/// let values = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 1)).collect::<Result<Vec<_>, _>>()?;
+/// # let path = std::env::temp_dir().join(format!("plimsoll-tflite-export-{}.tflite", std::process::id()));
+/// write_model(&path, "cnn", &model, &[("image".into(), model.input(1))], &params, &values, &Quantize::No)?;
+/// assert_eq!(read(&std::fs::read(&path)?)?.inputs[0].0, "image");
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A part of the model has no counterpart among TensorFlow Lite's ops: it is named, with the reason.
+pub fn write_model(
+    path: impl AsRef<Path>,
+    name: &str,
+    model: &(impl Model + ?Sized),
+    inputs: &[(String, Type)],
+    params: &[Param],
+    values: &[Tensor],
+    how: &Quantize,
+) -> Result<Written> {
+    let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
+    let traced = Predicting::new(model, &types, params)?;
+    let mut emitter = Emitter::new(&traced.graph, name);
+    for ((input, _), &id) in inputs.iter().zip(&traced.inputs) {
+        emitter.input(input, id)?;
+    }
+    for ((param, value), &id) in params.iter().zip(values).zip(&traced.params) {
+        emitter.stored(&param.name, value, id)?;
+    }
+    for (i, (id, value)) in traced.captured.iter().enumerate() {
+        emitter.stored(&format!("constant_{i}"), value, *id)?;
+    }
+    let made = fold::fold(emitter.finish()?).compact();
+    let quantized = quantize(made, how)?;
+    let bytes = write(&quantized.model)?;
+    // What the reader sees is what counts.
+    let back = read(&bytes)?;
+    let probe = read_back::drawn(&types)?;
+    let ours = Predicting::forward(model, &probe, params, values)?;
+    let theirs = run(&back, &probe)?;
+    let refused = |why: String| Err(Error::Export { place: name.to_string(), why });
+    let distance = match read_back::distance(&ours, &theirs, Alike::Types)? {
+        Ok(far) => far,
+        Err(why) => return refused(why),
+    };
+    let allowed = match how {
+        Quantize::No => TOLERANCE,
+        Quantize::HalfWeights => HALF_TOLERANCE,
+        // Numbers of eight bits are as far as the model lets them be: it is said, not judged.
+        _ => f64::INFINITY,
+    };
+    if distance.is_nan() || distance > allowed {
+        return refused(format!("what was made computes something else: outputs differ by {distance}"));
+    }
+    let file = path.as_ref();
+    durable::write_file(file, |out| out.write_all(&bytes))
+        .map_err(|why| Error::Io { file: file.display().to_string(), why })?;
+    Ok(Written { bytes: bytes.len(), ops: back.ops.len(), distance, floats: quantized.floats })
+}

@@ -1,0 +1,77 @@
+//! Files that are damaged: errors, never a panic, and no more memory than what the file itself takes.
+
+use plimsoll_graph::{DType, Type};
+use plimsoll_nn::{Net, zoo};
+use plimsoll_run::Tensor;
+use plimsoll_testing::{Counting, Dice, Scratch};
+use plimsoll_tflite::{Quantize, read, write_model};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn file(scratch: &Scratch, name: &str, how: &Quantize) -> Vec<u8> {
+    let entry = zoo::find(name).unwrap().sized(|size| {
+        (size.image, size.width, size.depth) = (size.image.min(8), 4, 2);
+        (size.heads, size.sequence, size.classes) = (2, 4, 5);
+    });
+    let input = entry.input(1);
+    let params = Net::discover(std::slice::from_ref(&input), &entry).unwrap();
+    let values: Vec<Tensor> = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 3).unwrap()).collect();
+    let path = scratch.folder().join(name);
+    write_model(&path, name, &entry, &[("x".into(), input)], &params, &values, how).unwrap();
+    std::fs::read(&path).unwrap()
+}
+
+fn damaged(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
+    let mut bad = bytes.to_vec();
+    match dice.roll(4) {
+        0 => bad.truncate(dice.roll(bytes.len())),
+        1 => {
+            for _ in 0..=dice.roll(8) {
+                let at = dice.roll(bad.len());
+                bad[at] ^= 1 << dice.roll(8);
+            }
+        }
+        2 => {
+            let (at, n) = (dice.roll(bad.len()), dice.roll(64));
+            let end = (at + n).min(bad.len());
+            bad.drain(at..end);
+        }
+        _ => {
+            let (at, n) = (dice.roll(bad.len()), dice.roll(12));
+            let end = (at + n).min(bad.len());
+            bad[at..end].iter_mut().for_each(|byte| *byte = [0, 0x7f, 0x80, 0xff][dice.roll(4)]);
+        }
+    }
+    bad
+}
+
+#[test]
+fn ten_thousand_damaged_files_are_refused_or_read_within_bounds() {
+    let scratch = Scratch::new("tflite-damaged");
+    let files = [
+        file(&scratch, "cnn", &Quantize::No),
+        file(&scratch, "gpt", &Quantize::HalfWeights),
+        file(&scratch, "lstm", &Quantize::No),
+    ];
+    Tensor::zeros(Type::new(DType::F32, [1])).unwrap();
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let (mut refused, mut most) = (0, 0);
+    for i in 0..10_000 {
+        let bad = damaged(&files[i % 3], &mut dice);
+        let before = Counting::forget_most();
+        refused += usize::from(read(&bad).is_err());
+        let taken = Counting::held().1 - before;
+        // Tables become structures, a few times as large as what is written of them.
+        most = most.max(taken as usize * 100 / bad.len().max(4096));
+    }
+    assert!(refused > 2_000, "{refused}");
+    assert!(most < 2_000, "{most} % of the file");
+}
+
+#[test]
+fn other_files_are_named_as_such() {
+    let error = read(b"not a model at all").unwrap_err().to_string();
+    assert!(error.contains("TFL3"), "{error}");
+    assert!(read(&[]).is_err());
+}
