@@ -124,35 +124,3 @@ fn a_plan_offloads_no_more_than_the_limit_leaves_and_trains_within_it() {
     let helped = trainer(&device, Some(Bytes::mib(mib))).memory_limit_bytes(limit).plan(&data);
     assert!(helped.is_ok(), "{named}: {:?}", helped.map(drop));
 }
-
-#[test]
-fn state_of_bytes_lives_on_the_host_too_with_the_same_losses() {
-    let Some(device) = group("emulator", Device::cuda_emulated(Bytes::mib(256))) else { return };
-    let data = data(64);
-    let eight_bit = |host: Option<Bytes>| {
-        // The codes of the second layer are large enough for pages of their own.
-        let model = Sequential::new([64]).dense(1024).relu().dense(1100).relu().dense(3);
-        let trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3)).device(device.clone());
-        trainer.host_limit(host).eight_bit_state().unwrap()
-    };
-    let free = eight_bit(None).plan(&data).unwrap().figures;
-    let ample = free.host.unwrap().beside() + Bytes::gib(1);
-    let least = eight_bit(Some(ample)).plan(&data).unwrap().figures.floor;
-    assert!(least < free.floor, "{least} and {}", free.floor);
-    let mut hosted = eight_bit(Some(ample)).memory_limit_bytes(Some(least));
-    let figures = hosted.compile(&data).unwrap();
-    assert!(figures.hosted_bytes >= Bytes(2 * 1024 * 1100), "{} of codes", figures.hosted_bytes);
-    let history = hosted.fit(&data, Epochs(2)).unwrap();
-    let codes = hosted.ledger().unwrap();
-    let rows: Vec<&str> = codes.rows_of(Kind::Host).map(|(name, _)| name).collect();
-    assert!(rows.iter().any(|name| name.ends_with(".codes")), "{rows:?}");
-    let alone = eight_bit(None).fit(&data, Epochs(2)).unwrap();
-    for (hosted, alone) in history.iter().zip(&alone) {
-        assert!(
-            (hosted.loss - alone.loss).abs() <= 1e-6 * alone.loss.abs(),
-            "{} and {}",
-            hosted.loss,
-            alone.loss
-        );
-    }
-}
