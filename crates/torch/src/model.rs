@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_graph::{DType, GradientOps, TensorOps, Type};
-use plimsoll_nn::blocks::Laid;
+use plimsoll_nn::blocks::{Laid, reordered};
 use plimsoll_nn::{Init, Loss, Model, Net, Outputs, Param};
 use plimsoll_run::{Result as RunResult, Tensor, asked_at, named};
 use rustc_hash::FxHashMap;
@@ -158,14 +158,14 @@ impl TorchModel {
         // Axis i of what is stored is axis `order`⁻¹[i] of what PyTorch has.
         let mut back = vec![0; order.len()];
         order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
-        Ok(reordered(bytes, &held.ty.shape, &back, held.ty.dtype.bytes()))
+        Ok(reordered(bytes, held.ty.dtype.bytes(), &held.ty.shape, &back).into_owned())
     }
 
     /// Elements of one parameter or buffer (or of an optimizer's state of its shape) as PyTorch has them, from those stored here.
     pub fn in_order(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let (held, order) = self.stored(name)?;
         let unit = bytes.len() / held.ty.elements().max(1);
-        Ok(reordered(bytes, &stored_type(held, order).shape, order, unit))
+        Ok(reordered(bytes, unit, &stored_type(held, order).shape, order).into_owned())
     }
 
     /// Elements as they are stored here, from those that PyTorch has.
@@ -174,7 +174,7 @@ impl TorchModel {
         let mut back = vec![0; order.len()];
         order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
         let unit = bytes.len() / held.ty.elements().max(1);
-        Ok(reordered(bytes, &held.ty.shape, &back, unit))
+        Ok(reordered(bytes, unit, &held.ty.shape, &back).into_owned())
     }
 
     fn stored(&self, name: &str) -> Result<(&Held, &Vec<usize>)> {
@@ -551,35 +551,6 @@ fn stored_orders(program: &Program) -> Vec<Vec<usize>> {
         _ => plain(at),
     };
     wanted.into_iter().enumerate().map(order).collect()
-}
-
-/// Elements with their axes in another order: axis i of the result is axis `order[i]` of what is given.
-fn reordered(bytes: Vec<u8>, shape: &[usize], order: &[usize], unit: usize) -> Vec<u8> {
-    if order.iter().enumerate().all(|(i, &axis)| i == axis) || bytes.is_empty() {
-        return bytes;
-    }
-    let mut strides = vec![1usize; shape.len()];
-    for axis in (0..shape.len().saturating_sub(1)).rev() {
-        strides[axis] = strides[axis + 1] * shape[axis + 1];
-    }
-    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    let mut result = vec![0; bytes.len()];
-    let mut index = vec![0; lengths.len()];
-    let mut at = 0;
-    for out in result.chunks_exact_mut(unit) {
-        out.copy_from_slice(&bytes[at * unit..(at + 1) * unit]);
-        for axis in (0..lengths.len()).rev() {
-            index[axis] += 1;
-            at += steps[axis];
-            if index[axis] < lengths[axis] {
-                break;
-            }
-            at -= steps[axis] * lengths[axis];
-            index[axis] = 0;
-        }
-    }
-    result
 }
 
 impl From<Error> for plimsoll_run::Error {

@@ -1,4 +1,6 @@
 //! Collects the nodes and stored tensors of a graph that is being written, with names for its values.
+//!
+//! What becomes of each op of ours is in `ops`; those that become several nodes have files of their own (`batch_norm`, `recurrent`).
 
 use plimsoll_graph::{DType, Graph, Node, TensorOps, Type, ValueId};
 use plimsoll_run::Tensor;
@@ -14,7 +16,6 @@ use crate::messages::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };
-use crate::model::reordered;
 
 /// A length of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,11 +268,11 @@ impl<'a> Emitter<'a> {
             return Ok(self.node("Transpose", &[&plain], vec![ints("perm", &perm)]));
         };
         let shape = &constant.ty.shape;
-        let bytes = reordered(&constant.bytes, constant.ty.dtype.bytes(), shape, order);
+        let bytes = reordered(&constant.bytes[..], constant.ty.dtype.bytes(), shape, order);
         let shape: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
         Ok(self.initializer(
             &name,
-            &Constant { ty: Type::new(constant.ty.dtype, &shape[..]), bytes: bytes.into() },
+            &Constant { ty: Type::new(constant.ty.dtype, &shape[..]), bytes: bytes.into_owned().into() },
         ))
     }
 
