@@ -316,7 +316,7 @@ impl OnnxModel {
                     })
                     .collect()
                 }
-                _ => plain,
+                _ => plain.into_owned(),
             };
             let shape: plimsoll_graph::Shape = tensor.dims.iter().map(|&n| n as usize).collect();
             let constant = Constant { ty: Type::new(dtype, shape), bytes: bytes.into() };

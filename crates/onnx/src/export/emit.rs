@@ -3,6 +3,7 @@
 //! What becomes of each op of ours is in `ops`; those that become several nodes have files of their own (`batch_norm`, `recurrent`).
 
 use plimsoll_graph::{DType, Graph, Node, TensorOps, Type, ValueId};
+use plimsoll_nn::blocks::reordered;
 use plimsoll_run::Tensor;
 use rustc_hash::{FxHashMap, FxHashSet};
 
