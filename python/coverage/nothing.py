@@ -10,25 +10,22 @@ CASES: dict[tuple[str, str, str], str] = {
     ("layers", "UpSampling2D", "interpolation=bicubic"): _BICUBIC,
     ("layers", "Resizing", "interpolation=bicubic"): _BICUBIC,
 }
-APPLICABLE: dict[tuple[str, str], str] = {
-    ("layers", "Layer"): _BASE,
-    ("layers", "Wrapper"): _BASE,
-    ("layers", "InputSpec"): "no layer: it describes what one takes",
-    ("layers", "Lambda"): _CODE,
-    ("layers", "TFSMLayer"): _CODE,
-    ("layers", "TorchModuleWrapper"): _CODE,
-    ("layers", "JaxLayer"): _CODE,
-    ("layers", "FlaxLayer"): _CODE,
-    ("layers", "MaxNumBoundingBoxes"): "it takes dictionaries of boxes, not tensors, and is for data pipelines",
-    ("layers", "TextVectorization"): _TEXT,
-    ("layers", "StringLookup"): _TEXT,
-    ("losses", "Loss"): _BASE,
-    ("metrics", "Metric"): _BASE,
-    ("metrics", "Mean"): "it counts values, not outputs and labels; compile() has no use for it",
-    ("metrics", "Sum"): "it counts values, not outputs and labels; compile() has no use for it",
-    ("metrics", "MeanMetricWrapper"): "around a Python function, which is the user's own code",
-    ("activations", "threshold"): "it takes two more numbers, which no layer gives it",
-    ("optimizers", "Optimizer"): _BASE,
-    ("optimizers", "OptimizerMap"): "no optimizer: a part of MultiOptimizer",
-    ("optimizers.schedules", "LearningRateSchedule"): _BASE,
+# All of a name: by reason.
+_NAMES: dict[str, list[tuple[str, str]]] = {
+    _BASE: [
+        *[("layers", name) for name in ("Layer", "Wrapper")],
+        ("losses", "Loss"),
+        ("metrics", "Metric"),
+        ("optimizers", "Optimizer"),
+        ("optimizers.schedules", "LearningRateSchedule"),
+    ],
+    _CODE: [("layers", name) for name in ("Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer")],
+    _TEXT: [("layers", name) for name in ("TextVectorization", "StringLookup")],
+    "no layer: it describes what one takes": [("layers", "InputSpec")],
+    "it takes dictionaries of boxes, not tensors, and is for data pipelines": [("layers", "MaxNumBoundingBoxes")],
+    "it counts values, not outputs and labels; compile() has no use for it": [("metrics", name) for name in ("Mean", "Sum")],
+    "around a Python function, which is the user's own code": [("metrics", "MeanMetricWrapper")],
+    "it takes two more numbers, which no layer gives it": [("activations", "threshold")],
+    "no optimizer: a part of MultiOptimizer": [("optimizers", "OptimizerMap")],
 }
+APPLICABLE: dict[tuple[str, str], str] = {name: why for why, names in _NAMES.items() for name in names}

@@ -244,36 +244,30 @@ def test_batches_of_other_forms_are_refused():
         plimsoll.fit(classifier(), other(), steps_per_epoch=2, verbose=0)
 
 
-def test_callbacks_are_told_what_keras_tells_them_and_in_its_order():
+def follower(**told):
+    """A callback that notes what the functions given for its methods say, and the list of that."""
     import keras
 
-    def follower():
-        seen = []
+    seen = []
 
-        class Follower(keras.callbacks.Callback):
-            def on_train_begin(self, logs=None):
-                seen.append("begin")
+    def noting(say):
+        return lambda self, *args, **named: seen.append(say(*args, **named))
 
-            def on_epoch_begin(self, epoch, logs=None):
-                seen.append(f"epoch {epoch}")
+    return type("Follower", (keras.callbacks.Callback,), {name: noting(say) for name, say in told.items()})(), seen
 
-            def on_train_batch_begin(self, batch, logs=None):
-                seen.append(f"batch {batch}")
 
-            def on_train_batch_end(self, batch, logs=None):
-                seen.append(f"{batch}: {sorted(logs)}")
-
-            def on_epoch_end(self, epoch, logs=None):
-                seen.append(f"end of {epoch}: {sorted(logs)}")
-
-            def on_train_end(self, logs=None):
-                seen.append("end")
-
-        return Follower(), seen
-
+def test_callbacks_are_told_what_keras_tells_them_and_in_its_order():
+    told = dict(
+        on_train_begin=lambda logs=None: "begin",
+        on_epoch_begin=lambda epoch, logs=None: f"epoch {epoch}",
+        on_train_batch_begin=lambda batch, logs=None: f"batch {batch}",
+        on_train_batch_end=lambda batch, logs=None: f"{batch}: {sorted(logs)}",
+        on_epoch_end=lambda epoch, logs=None: f"end of {epoch}: {sorted(logs)}",
+        on_train_end=lambda logs=None: "end",
+    )
     x, y = data(24)
     how = dict(epochs=2, validation_data=data(8, 1), **QUIET)
-    (one, expected), (two, found) = follower(), follower()
+    (one, expected), (two, found) = follower(**told), follower(**told)
     classifier().fit(x, y, callbacks=[one], **how)
     plimsoll.fit(classifier(), x, y, callbacks=[two], **how)
     assert found == expected
@@ -476,39 +470,19 @@ def test_steps_of_evaluations_and_predictions():
 
 
 def test_callbacks_of_evaluations_validations_and_predictions():
-    import keras
-
-    def follower():
-        seen = []
-
-        class Follower(keras.callbacks.Callback):
-            def on_test_begin(self, logs=None):
-                seen.append("test")
-
-            def on_test_batch_begin(self, batch, logs=None):
-                seen.append(f"batch {batch}")
-
-            def on_test_batch_end(self, batch, logs=None):
-                seen.append((batch, sorted(logs), round(float(logs["loss"]), 3)))
-
-            def on_test_end(self, logs=None):
-                seen.append(sorted(logs))
-
-            def on_predict_batch_begin(self, batch, logs=None):
-                seen.append(f"predicts {batch}")
-
-            def on_predict_batch_end(self, batch, logs=None):
-                seen.append((batch, np.asarray(logs["outputs"]).shape))
-
-            def on_predict_end(self, logs=None):
-                seen.append("predicted")
-
-        return Follower(), seen
-
+    told = dict(
+        on_test_begin=lambda logs=None: "test",
+        on_test_batch_begin=lambda batch, logs=None: f"batch {batch}",
+        on_test_batch_end=lambda batch, logs=None: (batch, sorted(logs), round(float(logs["loss"]), 3)),
+        on_test_end=lambda logs=None: sorted(logs),
+        on_predict_batch_begin=lambda batch, logs=None: f"predicts {batch}",
+        on_predict_batch_end=lambda batch, logs=None: (batch, np.asarray(logs["outputs"]).shape),
+        on_predict_end=lambda logs=None: "predicted",
+    )
     x, y = data(20)
 
     def run(fit, evaluate, predict):
-        callback, seen = follower()
+        callback, seen = follower(**told)
         model = classifier()
         fit(model, x, y, validation_data=(x, y), callbacks=[callback], **QUIET)
         evaluate(model, x, y, batch_size=BATCH, verbose=0, callbacks=[callback])

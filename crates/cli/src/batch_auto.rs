@@ -37,8 +37,8 @@ pub fn look(config: &Config, device: &Device) -> Result<Option<train::Result<Bat
         return Ok(None);
     }
     let sizes = device.scope(|| {
-        let Setup { mut trainer, unbatched, unbatched_validation, .. } = Setup::new(config, device)?;
-        Ok::<_, Failure>(trainer.batch_sizes(&unbatched, unbatched_validation.as_ref(), MOST))
+        let Setup { mut trainer, unbatched, .. } = Setup::new(config, device)?;
+        Ok::<_, Failure>(trainer.batch_sizes(&unbatched.train, unbatched.validation.as_ref(), MOST))
     })?;
     // What looking took is not there any more when the step that was chosen is planned.
     process::release_unused_heap();

@@ -168,7 +168,7 @@ fn prompt(args: &Args, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
 /// The tokens that end a text: those of generation_config.json, or else the config's, or else the tokenizer's.
 fn ends(folder: &std::path::Path, config: &ModelConfig, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
     let own = plimsoll::internals::hub::end_tokens(folder)?;
-    Ok([own, config.eos.clone(), tokenizer.eos.into_iter().collect()]
+    Ok([own, config.tokens.eos.clone(), tokenizer.eos.into_iter().collect()]
         .into_iter()
         .find(|ends| !ends.is_empty())
         .unwrap_or_default())

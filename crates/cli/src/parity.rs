@@ -98,7 +98,7 @@ impl Seen {
         let losses = Losses::default();
         if steps > 0 {
             let Setup { trainer, unbatched, batch, .. } = setup;
-            let few = unbatched.take(steps.saturating_mul(batch as u64)).batch(batch);
+            let few = unbatched.train.take(steps.saturating_mul(batch as u64)).batch(batch);
             trainer.callback(losses.clone()).fit(&few, Epochs(1))?;
         }
         Ok(Seen { pass, losses: losses.take() })

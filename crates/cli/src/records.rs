@@ -16,12 +16,11 @@ pub const FRONTIER_TIME: Duration = Duration::from_secs(20);
 /// What was planned for a run.
 pub fn plan(model: &str, batch: usize, info: &PlanFigures, trainer: &Trainer) -> record::Plan {
     let training = trainer.training();
-    record::Plan {
-        memory_limit_bytes: trainer.request().limit.map(Bytes::get),
-        arena_bytes: training.map_or(0, |t| t.arena_bytes().get()),
-        state_bytes: training.map_or(0, |t| t.state_bytes().get()),
-        ..figures(model, batch, info)
-    }
+    let mut plan = figures(model, batch, info);
+    plan.memory_limit_bytes = trainer.request().limit.map(Bytes::get);
+    plan.parts.arena_bytes = training.map_or(0, |t| t.arena_bytes().get());
+    plan.parts.state_bytes = training.map_or(0, |t| t.state_bytes().get());
+    plan
 }
 
 /// A plan with its step and other plans beside it, as one document.
@@ -50,11 +49,10 @@ pub fn write_document(path: &Path, document: &impl serde::Serialize) -> Result<(
 
 /// What was planned for a step that is not run.
 pub fn of_plan(model: &str, batch: usize, info: &PlanFigures, step: &record::Step) -> record::Plan {
-    record::Plan {
-        memory_limit_bytes: step.memory_limit_bytes,
-        arena_bytes: step.arena_bytes,
-        ..figures(model, batch, info)
-    }
+    let mut plan = figures(model, batch, info);
+    plan.memory_limit_bytes = step.memory_limit_bytes;
+    plan.parts.arena_bytes = step.bytes.arena_bytes;
+    plan
 }
 
 /// Other plans for the step of a run, and its own among them. `least` is the least memory that the run could have been given:

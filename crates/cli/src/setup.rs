@@ -23,14 +23,19 @@ pub struct Setup {
     pub train: Dataset,
     pub form: Form,
     pub batch: usize,
-    /// The same data before it is made into batches, and that which is held back, for whoever looks for a batch size.
-    pub unbatched: Dataset,
-    pub unbatched_validation: Option<Dataset>,
+    pub unbatched: Unbatched,
     /// What the model is evaluated on after every epoch, in words.
     pub held_back: Option<String>,
     /// What it was made from and for.
     config: Config,
     device: Device,
+}
+
+/// The data before it is made into batches, for whoever looks for a batch size.
+pub struct Unbatched {
+    pub train: Dataset,
+    /// What is held back of it.
+    pub validation: Option<Dataset>,
 }
 
 impl Setup {
@@ -139,8 +144,7 @@ impl Setup {
             train,
             form,
             batch,
-            unbatched,
-            unbatched_validation,
+            unbatched: Unbatched { train: unbatched, validation: unbatched_validation },
             held_back: name,
             config: config.clone(),
             device: device.clone(),

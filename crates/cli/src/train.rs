@@ -111,8 +111,8 @@ fn follow(
     let rank = world.rank().rank;
     let named = |error: TrainError| match &error {
         // Whoever fails says why, and the first rank what all hear of. Of the first itself, once it is gone, others must.
-        TrainError::Run(RunError::Ranks(heard)) if !heard.why.starts_with("rank 0 has ") => Stop::Heard,
-        TrainError::Mismatch(why) if why.starts_with("ranks were not started alike") => Stop::Heard,
+        TrainError::Run(RunError::Ranks(heard)) if heard.lost_rank != Some(0) => Stop::Heard,
+        TrainError::RanksDiffer(_) => Stop::Heard,
         _ => Stop::Failed(format!("rank {rank}: {error}")),
     };
     let (config, _) = batch_auto::settled(config, device)?;

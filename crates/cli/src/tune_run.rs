@@ -160,7 +160,7 @@ impl TuneRun<'_> {
         let config = self.config;
         let tokenizer = Tokenizer::open(self.model)?;
         tokenizer.fits(&setup.decoder.config)?;
-        let eos = tokenizer.eos.or(setup.decoder.config.eos.first().copied());
+        let eos = tokenizer.eos.or(setup.decoder.config.tokens.eos.first().copied());
         let path = PathBuf::from(config.data.clone().unwrap_or_default());
         let mut texts = Texts::open(&path, &tokenizer, eos, setup.decoder.config.vocabulary)?;
         let skips = config.on_error()? == OnError::Skip;

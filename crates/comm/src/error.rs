@@ -92,5 +92,15 @@ pub enum CommError {
     Start(String),
 }
 
+impl CommError {
+    /// The rank that has ended or does not answer, where that is what failed.
+    pub fn lost_rank(&self) -> Option<usize> {
+        match self {
+            CommError::Silent { peer, .. } | CommError::Gone { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+}
+
 /// A result of this crate.
 pub type Result<T, E = CommError> = std::result::Result<T, E>;

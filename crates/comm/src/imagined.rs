@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use plimsoll_device::backend::{Fault, Operand};
-use plimsoll_device::{Bytes, Peers, RankTraffic};
+use plimsoll_device::backend::Fault;
+use plimsoll_device::{Bytes, Exchanged, Peers, RankTraffic};
 use plimsoll_graph::ops::{Exchange, Rank};
 use plimsoll_graph::{Rule, Type};
 
@@ -105,7 +105,7 @@ impl Imagined {
 }
 
 fn unconnected(op: &'static str) -> Fault {
-    Fault { op, why: "these ranks are only planned for; start them to train".into() }
+    Fault::new(op, "these ranks are only planned for; start them to train")
 }
 
 impl Peers for Imagined {
@@ -134,17 +134,11 @@ impl Peers for Imagined {
         self.topology.seconds(call.kind, call.bytes() as u64)
     }
 
-    unsafe fn exchange(
-        &self,
-        exchange: &Exchange,
-        _: Operand<'_>,
-        _: Operand<'_>,
-        _: &mut [u8],
-    ) -> Result<(), Fault> {
+    unsafe fn exchange(&self, exchange: &Exchange, _: Exchanged<'_>) -> Result<(), Fault> {
         Err(unconnected(Rule::name(exchange)))
     }
 
-    fn agree(&self, _: &[(&str, &str)]) -> Result<(), Fault> {
+    fn differ(&self, _: &[(&str, &str)]) -> Result<Option<String>, Fault> {
         Err(unconnected("start"))
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use plimsoll_device::backend::{Fault, Operand};
-use plimsoll_device::{Bytes, Peers, RankTraffic};
+use plimsoll_device::backend::Fault;
+use plimsoll_device::{Bytes, Exchanged, Peers, RankTraffic};
 use plimsoll_graph::ops::{Exchange, ExchangeKind, Rank};
 use plimsoll_graph::{Rule, Type};
 
@@ -75,8 +75,9 @@ pub(crate) fn call(exchange: &Exchange, x: &Type) -> Call {
     Call { kind, dtype: x.dtype, len: exchange.len(x) }
 }
 
-fn fault(exchange: &Exchange, why: CommError) -> Fault {
-    Fault { op: Rule::name(exchange), why: why.to_string() }
+/// An error between ranks as the fault of an op.
+fn fault(op: &'static str, why: &CommError) -> Fault {
+    Fault { lost_rank: why.lost_rank(), ..Fault::new(op, why.to_string()) }
 }
 
 impl<C: Communicator> Peers for Connected<C> {
@@ -101,13 +102,8 @@ impl<C: Communicator> Peers for Connected<C> {
         Topology::flat(self.ranks.ranks(), self.link).seconds(call.kind, call.bytes() as u64)
     }
 
-    unsafe fn exchange(
-        &self,
-        exchange: &Exchange,
-        x: Operand<'_>,
-        y: Operand<'_>,
-        scratch: &mut [u8],
-    ) -> Result<(), Fault> {
+    unsafe fn exchange(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<(), Fault> {
+        let Exchanged { x, y, scratch } = on;
         let call = call(exchange, x.ty);
         if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr {
             // SAFETY: the caller's promise: both are live, of one type, and apart.
@@ -120,12 +116,17 @@ impl<C: Communicator> Peers for Connected<C> {
             scratch_bytes: scratch.len(),
         };
         // SAFETY: the caller's promise; the call is over when `wait` is, with an error or without.
-        let ticket = unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(exchange, why))?;
-        self.ranks.wait(ticket).map_err(|why| fault(exchange, why))
+        let ticket =
+            unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(Rule::name(exchange), &why))?;
+        self.ranks.wait(ticket).map_err(|why| fault(Rule::name(exchange), &why))
     }
 
-    fn agree(&self, fields: &[(&str, &str)]) -> Result<(), Fault> {
-        agree(&self.ranks, fields).map_err(|why| Fault { op: "start", why: why.to_string() })
+    fn differ(&self, fields: &[(&str, &str)]) -> Result<Option<String>, Fault> {
+        match agree(&self.ranks, fields) {
+            Ok(()) => Ok(None),
+            Err(why @ CommError::Disagree(_)) => Ok(Some(why.to_string())),
+            Err(why) => Err(fault("start", &why)),
+        }
     }
 
     fn stop(&self, why: &str) {

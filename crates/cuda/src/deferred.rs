@@ -117,7 +117,7 @@ impl DeferredCopies {
 }
 
 fn refused(why: String) -> Fault {
-    Fault { op: "copy", why }
+    Fault::new("copy", why)
 }
 
 impl HostArena for DeferredCopies {

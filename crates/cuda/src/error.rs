@@ -115,7 +115,7 @@ impl Error {
     pub(crate) fn into_fault(self) -> Fault {
         match self {
             Error::Fault(fault) => fault,
-            other => Fault { op: "cuda", why: other.to_string() },
+            other => Fault::new("cuda", other.to_string()),
         }
     }
 }

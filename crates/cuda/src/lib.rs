@@ -8,7 +8,8 @@
 //!
 //! Results are the same bits in every run: no sum depends on the order in which blocks happen to finish.
 //!
-//! What a backend must offer is long; a subject of it has a file (`graph`: recordings, `link`, `memory`, `stream`).
+//! What a backend must offer is long; a subject of it has a file (`graph`: recordings, `link`, `memory`, `stream`, and what is known of
+//! cards before one is used: `survey`).
 
 mod arena;
 mod blas;
@@ -397,7 +398,7 @@ impl Backend for Cuda {
         // SAFETY: the caller's promise, passed on.
         unsafe { kernels::kernel(call.op).run(self, call) }.map_err(|error| match error {
             Error::Fault(fault) => fault,
-            other => Fault { op: call.op.name(), why: other.to_string() },
+            other => Fault::new(call.op.name(), other.to_string()),
         })
     }
 

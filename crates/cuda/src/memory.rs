@@ -159,7 +159,7 @@ impl Cuda {
         unsafe { self.zero(self.0.flag, FLAG_BYTES) }?;
         let op = REFUSING.get(code as usize - 1).copied().unwrap_or("a kernel");
         let why = format!("index {value} at place {place} is not in 0..{limit}; check the labels or indices");
-        Err(Fault { op, why }.into())
+        Err(Fault::new(op, why).into())
     }
 }
 
@@ -195,9 +195,11 @@ impl Pinned {
 
     /// The same, with a refusal that says what to do.
     pub(crate) fn or_refuse(cuda: &Cuda, bytes: usize) -> Result<Pinned, Fault> {
-        let refused = |why: Error| Fault {
-            op: "host memory",
-            why: format!("the host does not give {bytes} bytes that stay in place ({why}); allow less of it"),
+        let refused = |why: Error| {
+            Fault::new(
+                "host memory",
+                format!("the host does not give {bytes} bytes that stay in place ({why}); allow less of it"),
+            )
         };
         Pinned::new(cuda, bytes).map_err(refused)
     }

@@ -61,7 +61,7 @@ impl backend::Uploads for Uploads {
             Uploads::Host { bytes, begun } => {
                 if bytes.get(from.clone()).is_none() {
                     let why = format!("bytes {from:?} are not within {} of the host's side", bytes.len());
-                    return Err(Fault { op: "upload", why });
+                    return Err(Fault::new("upload", why));
                 }
                 begun.push((to.expose_provenance(), from));
                 Ok(())

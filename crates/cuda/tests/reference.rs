@@ -59,6 +59,14 @@ fn attention(causal: bool, sizes: [usize; 7], dtype: DType) -> (Attention, Vec<(
     (Attention::new(causal, 1.0 / (d as f64).sqrt()), inputs)
 }
 
+/// Attentions in both types of 16 bits: whether it is causal, its sizes, its type.
+fn in_halves<const N: usize>(
+    cases: [(bool, [usize; 7]); N],
+) -> impl Iterator<Item = (bool, [usize; 7], DType)> {
+    let both = |(causal, sizes)| [DType::BF16, DType::F16].map(|dtype| (causal, sizes, dtype));
+    cases.into_iter().flat_map(both)
+}
+
 /// Attention over heads that tensor cores take: one tile and several, keys before the queries, shared keys, other widths.
 fn attention_on_tensor_cores(cuda: &Cuda) {
     let mut dice = Dice::new(5);
@@ -118,28 +126,26 @@ fn attention_by_a_library_means_what_our_own_means() {
     let Some(cuda) = card() else { return };
     let own = Cuda::with(0, Options { cudnn: false, ..Options::default() }).expect("there is a card");
     let mut dice = Dice::new(7);
-    for (causal, sizes) in [
+    for (causal, sizes, dtype) in in_halves([
         (true, [2, 1024, 1024, 6, 6, 64, 64]),
         (true, [1, 1030, 1030, 6, 2, 64, 64]),
         (false, [2, 1024, 1100, 3, 3, 128, 64]),
         (false, [64, 197, 197, 12, 12, 64, 64]),
         (true, [1, 2100, 2100, 2, 2, 128, 128]),
-    ] {
-        for dtype in [DType::BF16, DType::F16] {
-            let (op, inputs) = attention(causal, sizes, dtype);
-            let [_, tq, tk, ..] = sizes;
-            let example = Example::new(op, inputs);
-            let values = example.fill(&mut dice);
-            let one = run(&bench(&cuda), &example, &values, false);
-            let wanted = run(&bench(&own), &example, &values, false);
-            for (o, (got, want)) in one.iter().zip(&wanted).enumerate() {
-                check_values(&got.ty, dtype, 3.0, &got.values, &want.values, &|| {
-                    format!("{op:?} of {tq} by {tk}, output {o}")
-                });
-            }
-            let again = run(&bench(&cuda), &example, &values, false);
-            check_bits(&example, &one, &again, &format!("for {tq} by {tk}"));
+    ]) {
+        let (op, inputs) = attention(causal, sizes, dtype);
+        let [_, tq, tk, ..] = sizes;
+        let example = Example::new(op, inputs);
+        let values = example.fill(&mut dice);
+        let one = run(&bench(&cuda), &example, &values, false);
+        let wanted = run(&bench(&own), &example, &values, false);
+        for (o, (got, want)) in one.iter().zip(&wanted).enumerate() {
+            check_values(&got.ty, dtype, 3.0, &got.values, &want.values, &|| {
+                format!("{op:?} of {tq} by {tk}, output {o}")
+            });
         }
+        let again = run(&bench(&cuda), &example, &values, false);
+        check_bits(&example, &one, &again, &format!("for {tq} by {tk}"));
     }
 }
 

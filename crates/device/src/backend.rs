@@ -123,6 +123,15 @@ pub struct Fault {
     pub op: &'static str,
     /// What was wrong, where, and what to do.
     pub why: String,
+    /// The rank that has ended or does not answer, where an exchange failed for that.
+    pub lost_rank: Option<usize>,
+}
+
+impl Fault {
+    /// A fault of an op: what was wrong, where, and what to do.
+    pub fn new(op: &'static str, why: impl Into<String>) -> Fault {
+        Fault { op, why: why.into(), lost_rank: None }
+    }
 }
 
 /// A backend has no kernel for an op on these types.

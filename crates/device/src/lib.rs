@@ -23,6 +23,6 @@ pub use ledger::{Ledger, LedgerError, Row};
 pub use marks::{HostMarks, Marks, no_point};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};
 pub use owner::{Owner, Site};
-pub use peers::{Peers, RankTraffic};
+pub use peers::{Exchanged, Peers, RankTraffic};
 pub use plimsoll_record::Kind;
 pub use properties::{LibraryBytes, Properties};

@@ -52,7 +52,7 @@ impl HostMarks {
 
 /// What is said of a point that was not made.
 pub fn no_point(point: usize, points: usize) -> Fault {
-    Fault { op: "profile", why: format!("point {point} is set and there are {points}") }
+    Fault::new("profile", format!("point {point} is set and there are {points}"))
 }
 
 impl Marks for HostMarks {

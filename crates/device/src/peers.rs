@@ -17,6 +17,16 @@ pub struct RankTraffic {
     pub received: u64,
 }
 
+/// What one exchange reads and writes.
+pub struct Exchanged<'a> {
+    /// This rank's values.
+    pub x: Operand<'a>,
+    /// What becomes of them.
+    pub y: Operand<'a>,
+    /// Scratch of the bytes that were declared.
+    pub scratch: &'a mut [u8],
+}
+
 /// The ranks that train together, seen from one of them.
 ///
 /// All ranks make the same exchanges in the same order. Every wait ends: with the values, or with an error that names a rank.
@@ -44,19 +54,14 @@ pub trait Peers: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// A rank has ended, stopped, does not answer, or makes another exchange. From then on every exchange fails.
-    unsafe fn exchange(
-        &self,
-        exchange: &Exchange,
-        x: Operand<'_>,
-        y: Operand<'_>,
-        scratch: &mut [u8],
-    ) -> Result<(), Fault>;
+    /// [`Fault::lost_rank`] names one that has ended or does not answer.
+    unsafe fn exchange(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<(), Fault>;
 
-    /// Compares named texts of all ranks; every rank learns which differs in what.
+    /// Compares named texts of all ranks: which rank differs in what, the same sentence on all; none where they are alike.
     ///
     /// # Errors
-    /// Ranks differ, or one fails.
-    fn agree(&self, fields: &[(&str, &str)]) -> Result<(), Fault>;
+    /// A rank fails.
+    fn differ(&self, fields: &[(&str, &str)]) -> Result<Option<String>, Fault>;
 
     /// Tells all ranks that this one stops, and why, so that none waits for it.
     fn stop(&self, why: &str);
@@ -104,7 +109,7 @@ impl dyn Peers {
         // SAFETY: values and scratch are borrowed until this returns, and of the sizes that are said.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast(), scratch.len() * 8);
-            self.exchange(&exchange, x, x, bytes)
+            self.exchange(&exchange, Exchanged { x, y: x, scratch: bytes })
         }
     }
 }

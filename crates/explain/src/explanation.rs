@@ -130,15 +130,23 @@ pub struct Column {
     pub free_bytes: u64,
 }
 
-/// A pool, aggregated.
-#[derive(Clone, Debug, Serialize)]
-pub struct PoolSummary {
+/// How many pieces a pool is in.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PoolCounts {
     /// How many chunks there are.
     pub chunks: u64,
     /// How many of them are in use.
     pub chunks_in_use: u64,
     /// How many regions (or segments) there are.
     pub regions_total: u64,
+}
+
+/// A pool, aggregated.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolSummary {
+    /// How many pieces it is in.
+    #[serde(flatten)]
+    pub counts: PoolCounts,
     /// The largest regions, in the order of their addresses; at most 32.
     pub regions: Vec<RegionSummary>,
     /// The pool by address in at most 96 equal stretches; regions follow one another without the gaps between them.
@@ -172,9 +180,11 @@ impl PoolSummary {
         let free = pool.free_classes.iter();
         let held = pool.heaviest(12).into_iter();
         Some(PoolSummary {
-            chunks: pool.chunks,
-            chunks_in_use: pool.used_chunks,
-            regions_total: pool.regions.len() as u64,
+            counts: PoolCounts {
+                chunks: pool.chunks,
+                chunks_in_use: pool.used_chunks,
+                regions_total: pool.regions.len() as u64,
+            },
             regions: regions.collect(),
             columns: columns.map(|(used, free)| Column { in_use_bytes: used, free_bytes: free }).collect(),
             free_sizes: free
@@ -288,21 +298,31 @@ impl Explanation {
 
     /// Puts the most effective advice first: what suffices by itself in the order it was given (cheapest first), then by
     /// bytes, then what cannot be computed. Also names the plain facts that the report does not hold.
-    pub(crate) fn finish(mut self) -> Explanation {
+    pub(crate) fn finish(self) -> Explanation {
+        let figures = [
+            (self.request.asked_bytes.is_none(), "how much was asked for"),
+            (self.figures.in_use_bytes.is_none(), "how much was in use"),
+            (self.figures.free_bytes.is_none(), "how much was free"),
+            (self.figures.largest_free_bytes.is_none(), "how large the largest free piece was"),
+        ];
+        self.finished(figures)
+    }
+
+    /// The same for a report of something that held no memory yet.
+    pub(crate) fn finish_without_figures(self) -> Explanation {
+        self.finished([(false, ""); 4])
+    }
+
+    fn finished(mut self, [asked, in_use, free, largest]: [(bool, &str); 4]) -> Explanation {
         let need = self.shortfall().max(1);
         self.advice.sort_by_key(|advice| match advice.saves_bytes {
             Some(bytes) if bytes >= need => (0, 0),
             Some(bytes) => (1, u64::MAX - bytes),
             None => (2, 0),
         });
-        let missing = [
-            (self.request.asked_bytes.is_none(), "how much was asked for"),
-            (self.request.op.is_none(), "which op asked"),
-            (self.figures.in_use_bytes.is_none(), "how much was in use"),
-            (self.figures.free_bytes.is_none(), "how much was free"),
-            (self.figures.largest_free_bytes.is_none(), "how large the largest free piece was"),
-            (self.pool.is_none(), "who held the memory"),
-        ];
+        let (op, holders) =
+            ((self.request.op.is_none(), "which op asked"), (self.pool.is_none(), "who held the memory"));
+        let missing = [asked, op, in_use, free, largest, holders];
         let missing =
             missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_string());
         self.cannot_tell.splice(0..0, missing);

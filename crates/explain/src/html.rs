@@ -90,8 +90,8 @@ fn picture(pool: &PoolSummary, page: &mut String) -> std::fmt::Result {
             "The pool by address: {} in use, {} free, in {} chunks and {} regions",
             Size(used),
             Size(free),
-            pool.chunks,
-            pool.regions_total
+            pool.counts.chunks,
+            pool.counts.regions_total
         );
         let width = pool.columns.len() * 10;
         write!(

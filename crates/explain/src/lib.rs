@@ -39,8 +39,8 @@ mod xla;
 
 pub use error::Error;
 pub use explanation::{
-    Advice, Column, Explanation, Figures, FreeClass, Held, Kind, PoolSummary, RegionSummary, Request, Source,
-    Verdict,
+    Advice, Column, Explanation, Figures, FreeClass, Held, Kind, PoolCounts, PoolSummary, RegionSummary,
+    Request, Source, Verdict,
 };
 
 use std::io::{BufReader, Cursor, Read};

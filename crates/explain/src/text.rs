@@ -55,9 +55,9 @@ fn picture(f: &mut fmt::Formatter<'_>, pool: &PoolSummary) -> fmt::Result {
         writeln!(
             f,
             "\nThe pool by address, {} chunks in {} {}, {} a column (█ in use, ░▒▓ partly, · free):",
-            pool.chunks,
-            pool.regions_total,
-            if pool.regions_total == 1 { "region" } else { "regions" },
+            pool.counts.chunks,
+            pool.counts.regions_total,
+            if pool.counts.regions_total == 1 { "region" } else { "regions" },
             Size(total / pool.columns.len() as u64)
         )?;
         let bar: String = pool.columns.iter().map(|c| shade(c.in_use_bytes, c.free_bytes)).collect();

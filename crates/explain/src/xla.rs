@@ -6,7 +6,7 @@
 use crate::advice::for_batch;
 use crate::bfc::element_bytes;
 use crate::bytes::{Figure, Size, after, between, parse, percent, rest_after, short, word};
-use crate::explanation::{Explanation, Held, Kind, PoolSummary, Source, Verdict};
+use crate::explanation::{Explanation, Held, Kind, PoolCounts, PoolSummary, Source, Verdict};
 use crate::lines::noted;
 use crate::progress::Progress;
 
@@ -228,12 +228,11 @@ pub(crate) fn explain(log: &Log, progress: &Progress) -> Explanation {
         to.cannot_tell
             .push(format!("what changed: the run had come to {}, so a step had fitted", progress.words()));
     }
-    let mut to = to.finish();
-    if log.used.is_some() {
-        // A program that does not compile has held nothing yet; these questions have no answer to miss.
-        to.cannot_tell.retain(|what| !what.starts_with("how "));
+    // A program that does not compile has held nothing yet; questions for figures have no answer to miss.
+    match log.used {
+        Some(_) => to.finish_without_figures(),
+        None => to.finish(),
     }
-    to
 }
 
 /// What the list of a program's buffers tells, and what follows from it; also for reports with a dump.
@@ -271,9 +270,11 @@ pub(crate) fn add_program(to: &mut Explanation, log: &Log) {
             by: Some(owner(buffer)),
         });
         to.pool = Some(PoolSummary {
-            chunks: log.buffers.len() as u64,
-            chunks_in_use: log.buffers.len() as u64,
-            regions_total: 0,
+            counts: PoolCounts {
+                chunks: log.buffers.len() as u64,
+                chunks_in_use: log.buffers.len() as u64,
+                regions_total: 0,
+            },
             regions: Vec::new(),
             columns: Vec::new(),
             free_sizes: Vec::new(),

@@ -1,4 +1,6 @@
 //! The element types that files hold: those of the engine, and one integer that it has to convert.
+//!
+//! How a format spells them stands with the format (`safetensors`, `stored`).
 
 use plimsoll_graph::DType;
 use std::fmt;

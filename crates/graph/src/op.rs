@@ -100,7 +100,7 @@ pub trait Rule {
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String>;
 
     /// Whether every place along an axis of an operand is kept apart from the others: what an output says of it is made from it
-    /// alone. A batch is split into micro-batches only where every op keeps its samples apart. When in doubt, `false`, as by default.
+    /// alone, whichever place it is. A batch is split into micro-batches only where every op keeps its samples apart. When in doubt, `false`, as by default.
     fn keeps_apart(&self, _: &Along<'_>) -> bool {
         false
     }

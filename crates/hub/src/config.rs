@@ -68,6 +68,28 @@ pub struct Dropout {
     pub residual: f64,
 }
 
+/// Tokens that are no words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// The token before a text, where there is one.
+    pub bos: Vec<u32>,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// The token that fills.
+    pub pad: Vec<u32>,
+}
+
+/// Which layers of a block have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Biases {
+    /// Whether queries, keys and values have them.
+    pub qkv: bool,
+    /// Whether the layer after attention has one.
+    pub out: bool,
+    /// Whether the layers behind that have them.
+    pub mlp: bool,
+}
+
 /// A decoder, as `config.json` describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -93,12 +115,8 @@ pub struct Config {
     pub eps: f64,
     /// The activation of its blocks.
     pub activation: Activation,
-    /// Whether queries, keys and values have biases.
-    pub qkv_bias: bool,
-    /// Whether the layer after attention has one.
-    pub out_bias: bool,
-    /// Whether the layers of a block have them.
-    pub mlp_bias: bool,
+    /// Which of its layers have biases.
+    pub biases: Biases,
     /// Whether queries and keys are normed, a head each.
     pub qk_norm: bool,
     /// How positions turn queries and keys, as [`Layer::rope`] names them.
@@ -113,12 +131,8 @@ pub struct Config {
     pub dropout: Dropout,
     /// The element type that its weights say they have.
     pub stored: Option<Element>,
-    /// The token before a text, where there is one.
-    pub bos: Vec<u32>,
-    /// Tokens that end a text.
-    pub eos: Vec<u32>,
-    /// The token that fills.
-    pub pad: Vec<u32>,
+    /// Tokens that are no words.
+    pub tokens: SpecialTokens,
 }
 
 /// Fields that change nothing of what a model computes: where it came from, how it is run elsewhere, how it started.
@@ -276,11 +290,11 @@ impl Config {
         if self.layers.iter().any(|layer| layer.window == Some(0)) {
             return Err("a sliding_window of 0 sees nothing".into());
         }
-        let token =
-            self.bos.iter().chain(&self.eos).chain(&self.pad).find(|t| **t as usize >= self.vocabulary);
+        let SpecialTokens { bos, eos, pad } = &self.tokens;
+        let token = bos.iter().chain(eos).chain(pad).find(|t| **t as usize >= self.vocabulary);
         match token {
             // Some published files name a padding token of -1 or one behind the vocabulary; only those that are used matter.
-            Some(token) if !self.pad.contains(token) => {
+            Some(token) if !pad.contains(token) => {
                 Err(format!("token {token} is outside the vocabulary of {}", self.vocabulary))
             }
             _ => Ok(()),
@@ -461,9 +475,11 @@ fn llama_like(fields: &mut Fields, family: Family) -> Result<Config, String> {
         context,
         eps: fields.number("rms_norm_eps")?.unwrap_or(usual.eps),
         activation: activation(act, usual.activation)?,
-        qkv_bias: attention_bias || family == Family::Qwen2,
-        out_bias: attention_bias,
-        mlp_bias: family == Family::Llama && fields.flag("mlp_bias")?.unwrap_or(false),
+        biases: Biases {
+            qkv: attention_bias || family == Family::Qwen2,
+            out: attention_bias,
+            mlp: family == Family::Llama && fields.flag("mlp_bias")?.unwrap_or(false),
+        },
         qk_norm: matches!(family, Family::Qwen3 | Family::Gemma3),
         ropes,
         attention_cap,
@@ -471,18 +487,17 @@ fn llama_like(fields: &mut Fields, family: Family) -> Result<Config, String> {
         is_tied: fields.flag("tie_word_embeddings")?.unwrap_or(usual.is_tied),
         dropout,
         stored: stored(fields)?,
-        bos: fields.tokens("bos_token_id")?,
-        eos: fields.tokens("eos_token_id")?,
-        pad: pad(fields)?,
+        tokens: special_tokens(fields)?,
     })
 }
 
-/// The padding token; -1 is written for none.
-fn pad(fields: &mut Fields) -> Result<Vec<u32>, String> {
+/// Tokens that are no words; for padding, -1 is written for none.
+fn special_tokens(fields: &mut Fields) -> Result<SpecialTokens, String> {
+    let (bos, eos) = (fields.tokens("bos_token_id")?, fields.tokens("eos_token_id")?);
     if fields.peek("pad_token_id").and_then(Value::as_i64) == Some(-1) {
         fields.ignore(&["pad_token_id"]);
     }
-    fields.tokens("pad_token_id")
+    Ok(SpecialTokens { bos, eos, pad: fields.tokens("pad_token_id")? })
 }
 
 /// How positions turn queries and keys: of layers that see everything, and the number of that for layers with a window.
@@ -602,9 +617,7 @@ fn gpt2(fields: &mut Fields) -> Result<Config, String> {
         context: fields.positive("n_positions")?,
         eps: fields.number("layer_norm_epsilon")?.unwrap_or(1e-5),
         activation: activation(fields.text("activation_function")?, Activation::GeluTanh)?,
-        qkv_bias: true,
-        out_bias: true,
-        mlp_bias: true,
+        biases: Biases { qkv: true, out: true, mlp: true },
         qk_norm: false,
         ropes: Vec::new(),
         attention_cap: None,
@@ -616,9 +629,7 @@ fn gpt2(fields: &mut Fields) -> Result<Config, String> {
             residual: fields.number("resid_pdrop")?.unwrap_or(0.1),
         },
         stored: stored(fields)?,
-        bos: fields.tokens("bos_token_id")?,
-        eos: fields.tokens("eos_token_id")?,
-        pad: pad(fields)?,
+        tokens: special_tokens(fields)?,
     })
 }
 
@@ -643,8 +654,8 @@ mod tests {
     fn what_a_config_says_is_what_is_read() {
         let config = Config::read(llama()).unwrap();
         assert_eq!((config.head, config.kv_heads, config.layers.len()), (16, 2, 2));
-        assert_eq!((config.stored, config.eos), (Some(Element::BF16), vec![2, 3]));
-        assert!(!config.is_tied && !config.qkv_bias && config.layers[0].window.is_none());
+        assert_eq!((config.stored, config.tokens.eos), (Some(Element::BF16), vec![2, 3]));
+        assert!(!config.is_tied && !config.biases.qkv && config.layers[0].window.is_none());
     }
 
     #[test]

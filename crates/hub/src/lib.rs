@@ -24,7 +24,7 @@ mod weights;
 
 pub use adapter::{Adapter, save_adapter};
 pub use chat::{Message, Rendered, Template};
-pub use config::{Activation, Config, Dropout, Family, Layer, end_tokens};
+pub use config::{Activation, Biases, Config, Dropout, Family, Layer, SpecialTokens, end_tokens};
 pub use decoder::Decoder;
 pub use error::{Error, Result};
 pub use folder::Folder;

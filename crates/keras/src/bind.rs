@@ -7,9 +7,8 @@ use plimsoll_formats::keras::{KerasFile, Kind, Layer, Variable};
 use plimsoll_graph::DType;
 
 use crate::block::{Block, Body};
-use crate::constraint::Constraint;
 use crate::error::{Error, Result};
-use crate::layer::{Penalty, Weight, WeightKind};
+use crate::layer::{Weight, WeightKind};
 
 /// A weight of a model: its name here, and its place in the file.
 #[derive(Clone, Debug)]
@@ -18,13 +17,12 @@ pub(crate) struct Binding {
     pub name: String,
     /// The layer's place alone.
     pub layer: String,
-    pub kind: WeightKind,
+    /// The weight of that layer.
+    pub weight: Weight,
     /// Where it is in the file.
     pub path: String,
     /// Whether the optimizer moves it.
     pub trained: bool,
-    pub penalty: Option<Penalty>,
-    pub constraint: Option<Constraint>,
 }
 
 /// All weights in Keras's order. Every variable of the file is one of them, but for the optimizer's and random states.
@@ -60,10 +58,8 @@ pub(crate) fn bind(file: &KerasFile, root: &Layer, block: &Block, trains: bool) 
                 name: format!("{}/{}", node.place, weight.name),
                 layer: node.place.clone(),
                 path,
-                kind: weight.kind,
+                weight: weight.clone(),
                 trained: trains && moves(weight),
-                penalty: weight.penalty,
-                constraint: weight.constraint.clone(),
             });
         }
     }

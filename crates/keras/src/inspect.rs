@@ -136,7 +136,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Inspection> {
                 model.bindings.iter().map(|b| (b.name.as_str(), b.path.as_str())).collect();
             names.extend(model.bindings.iter().map(|b| {
                 let is_copy = own.get(b.name.as_str()) != Some(&b.path.as_str());
-                let kind = if is_copy { WeightKind::Idle } else { b.kind };
+                let kind = if is_copy { WeightKind::Idle } else { b.weight.kind };
                 (b.path.as_str(), (b.name.as_str(), kind, b.trained))
             }));
             shapes = model.layer_outputs()?;

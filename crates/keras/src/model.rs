@@ -142,7 +142,8 @@ impl KerasModel {
             };
             (block, bindings, specs)
         };
-        let penalties = bindings.iter().filter_map(|b| b.penalty.map(|p| (b.name.clone(), p))).collect();
+        let penalties =
+            bindings.iter().filter_map(|b| b.weight.penalty.map(|p| (b.name.clone(), p))).collect();
         let bound = bindings.iter().map(|b| b.name.clone()).collect();
         let n_outputs = block.n_outputs();
         let mut model = KerasModel {
@@ -186,7 +187,7 @@ impl KerasModel {
         }
         let known: HashSet<&str> = self.params.iter().map(|p| p.name.as_str()).collect();
         // A weight may stand in the file twice: a wrapper lists one of the layer inside it again.
-        let is_missing = |b: &&Binding| b.kind != WeightKind::Idle && !known.contains(b.name.as_str());
+        let is_missing = |b: &&Binding| b.weight.kind != WeightKind::Idle && !known.contains(b.name.as_str());
         match self.bindings.iter().find(is_missing) {
             Some(Binding { name, .. }) => {
                 Err(Error::variables(name, "the file holds this weight, but its layer is never called"))
@@ -381,14 +382,15 @@ impl KerasModel {
 
     /// What holds weights after every update, by parameter.
     pub(crate) fn constraints(&self) -> HashMap<String, Constraint> {
-        let held = |b: &Binding| b.constraint.clone().filter(|_| b.trained).map(|own| (b.name.clone(), own));
+        let held =
+            |b: &Binding| b.weight.constraint.clone().filter(|_| b.trained).map(|own| (b.name.clone(), own));
         self.bindings.iter().filter_map(held).collect()
     }
 
     /// Whether regularizers add to the loss.
     pub fn has_penalty(&self) -> bool {
         let has_activity = |node: &&Node| matches!(&node.body, Body::Layer(made) if made.activity.is_some());
-        self.bindings.iter().any(|b| b.trained && b.penalty.is_some())
+        self.bindings.iter().any(|b| b.trained && b.weight.penalty.is_some())
             || self.block.all().iter().any(has_activity)
     }
 

@@ -8,7 +8,7 @@ use plimsoll_nn::{Ftrl, Optimizer, Param, Slot, UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
-use crate::optimizer_more::{self, Adafactor, Muon, ScheduleFree};
+use crate::optimizer_more::{self, Adafactor, Given, Muon, ScheduleFree};
 
 /// After so many steps with finite gradients a loss scale doubles, where nothing else is said.
 pub(crate) const GROWTH: u64 = 2000;
@@ -514,11 +514,11 @@ impl KerasOptimizer {
                 ftrl.update(&at, &value, &grad, slots)
             }
             Rule::Lamb { beta1, beta2, eps } => {
-                optimizer_more::lamb([beta1, beta2, eps], at, &value, &grad, slots)
+                optimizer_more::lamb([beta1, beta2, eps], Given { at, value: &value, grad: &grad, slots })
             }
-            Rule::Muon(muon) => muon.update(at, &value, &grad, slots),
-            Rule::Adafactor(own) => own.update(at, &value, &grad, slots),
-            Rule::ScheduleFree(own) => own.update(at, &value, &grad, slots),
+            Rule::Muon(muon) => muon.update(Given { at, value: &value, grad: &grad, slots }),
+            Rule::Adafactor(own) => own.update(Given { at, value: &value, grad: &grad, slots }),
+            Rule::ScheduleFree(own) => own.update(Given { at, value: &value, grad: &grad, slots }),
             Rule::Lion { beta1, beta2 } => {
                 let (beta1, beta2) = (rounded(beta1), rounded(beta2));
                 let step = mix(slot(0)?, &grad, beta1)?.sign()?.mul(size)?;

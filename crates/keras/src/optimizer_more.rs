@@ -7,6 +7,15 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use crate::error::refuse;
 use crate::optimizer::{follow, one_minus_power, rounded};
 
+/// What an update is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'a> {
+    pub at: &'a UpdateAt<'a>,
+    pub value: &'a Tensor,
+    pub grad: &'a Tensor,
+    pub slots: &'a [Tensor],
+}
+
 /// The settings of Muon.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Muon {
@@ -40,13 +49,8 @@ impl Muon {
         shape.len() != 2 || (self.spares_embeddings && name.to_lowercase().contains("embedding"))
     }
 
-    pub(crate) fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Updated {
+    pub(crate) fn update(&self, given: Given<'_>) -> Updated {
+        let Given { at, value, grad, slots } = given;
         match slots {
             [m, v] => {
                 let m = follow(m, grad, 1.0 - self.beta1)?;
@@ -89,13 +93,8 @@ impl Muon {
 }
 
 /// Lamb: Adam whose step has the size of the parameter.
-pub(crate) fn lamb(
-    [beta1, beta2, eps]: [f64; 3],
-    at: &UpdateAt<'_>,
-    value: &Tensor,
-    grad: &Tensor,
-    slots: &[Tensor],
-) -> Updated {
+pub(crate) fn lamb([beta1, beta2, eps]: [f64; 3], given: Given<'_>) -> Updated {
+    let Given { at, value, grad, slots } = given;
     let [m, v] = slots else { return Err(refuse("gives an optimizer fewer slots than it has")) };
     let m = follow(m, grad, 1.0 - beta1)?;
     let v = follow(v, &grad.square()?, 1.0 - beta2)?;
@@ -130,13 +129,8 @@ fn root_mean_square(x: &Tensor) -> RunResult<Tensor> {
 }
 
 impl Adafactor {
-    pub(crate) fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Updated {
+    pub(crate) fn update(&self, given: Given<'_>) -> Updated {
+        let Given { at, value, grad, slots } = given;
         let dtype = value.dtype();
         let count = at.count.cast(DType::F64)?;
         let rate = at.rate.cast(DType::F64)?.minimum(&count.rsqrt()?)?.cast(dtype)?;
@@ -188,13 +182,8 @@ impl ScheduleFree {
         momentum.is_finite()?.select(momentum, value)
     }
 
-    pub(crate) fn update(
-        &self,
-        at: &UpdateAt<'_>,
-        value: &Tensor,
-        grad: &Tensor,
-        slots: &[Tensor],
-    ) -> Updated {
+    pub(crate) fn update(&self, given: Given<'_>) -> Updated {
+        let Given { at, value, grad, slots } = given;
         let [old, v] = slots else { return Err(refuse("gives an optimizer fewer slots than it has")) };
         let (dtype, beta1) = (value.dtype(), rounded(self.beta1));
         let count = at.count.cast(DType::F64)?;

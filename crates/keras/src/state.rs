@@ -253,7 +253,7 @@ impl KerasModel {
             let stored = || self.file.variable(&variable.path).ok();
             // What is not trained here, and seeds, are as they were.
             let is_weight =
-                || self.bindings.iter().any(|b| b.path == variable.path && b.kind != WeightKind::Idle);
+                || self.bindings.iter().any(|b| b.path == variable.path && b.weight.kind != WeightKind::Idle);
             if !slots.contains_key(&variable.path) && !is_weight() {
                 continue;
             }
@@ -341,7 +341,11 @@ impl KerasModel {
                 bytes
             }
             None => {
-                match self.bindings.iter().find(|b| b.path == variable.path && b.kind != WeightKind::Idle) {
+                match self
+                    .bindings
+                    .iter()
+                    .find(|b| b.path == variable.path && b.weight.kind != WeightKind::Idle)
+                {
                     Some(binding) => of_state(&binding.name)?,
                     None => {
                         let mut bytes = vec![0; variable.bytes];

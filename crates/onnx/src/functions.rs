@@ -110,63 +110,68 @@ impl Inliner<'_> {
             .chain(&call.attribute)
             .filter_map(|attribute| Some((attribute.name.as_deref()?, attribute)))
             .collect();
-        Ok(function.node.iter().map(|node| renamed(node, &names, &prefix, &given)).collect())
+        let inlined = Inlined { names, prefix, given };
+        Ok(function.node.iter().map(|node| inlined.node(node)).collect())
     }
 }
 
-fn renamed(
-    node: &NodeProto,
-    names: &HashMap<String, String>,
-    prefix: &str,
-    given: &HashMap<&str, &AttributeProto>,
-) -> NodeProto {
-    let new = |name: &String| match (name.is_empty(), names.get(name)) {
-        (true, _) => String::new(),
-        (_, Some(known)) => known.clone(),
-        (_, None) => format!("{prefix}{name}"),
-    };
-    let mut attributes = Vec::new();
-    for attribute in &node.attribute {
-        let referred = attribute.ref_attr_name.as_deref().filter(|name| !name.is_empty());
-        let mut own = match referred {
-            None => attribute.clone(),
-            // One that the call leaves out is left out in the body.
-            Some(referred) => match given.get(referred) {
-                Some(value) => AttributeProto { name: attribute.name.clone(), ..(*value).clone() },
-                None => continue,
-            },
+/// A body that takes the place of a call.
+struct Inlined<'a> {
+    /// What names of the function's inputs and outputs are at the call.
+    names: HashMap<String, String>,
+    /// Stands before all others.
+    prefix: String,
+    /// The call's attributes, and the function's where the call has none.
+    given: HashMap<&'a str, &'a AttributeProto>,
+}
+
+impl Inlined<'_> {
+    fn node(&self, node: &NodeProto) -> NodeProto {
+        let Inlined { names, prefix, given } = self;
+        let new = |name: &String| match (name.is_empty(), names.get(name)) {
+            (true, _) => String::new(),
+            (_, Some(known)) => known.clone(),
+            (_, None) => format!("{prefix}{name}"),
         };
-        if let (Some(graph), None) = (&mut own.g, referred) {
-            *graph = renamed_graph(graph, names, prefix, given);
+        let mut attributes = Vec::new();
+        for attribute in &node.attribute {
+            let referred = attribute.ref_attr_name.as_deref().filter(|name| !name.is_empty());
+            let mut own = match referred {
+                None => attribute.clone(),
+                // One that the call leaves out is left out in the body.
+                Some(referred) => match given.get(referred) {
+                    Some(value) => AttributeProto { name: attribute.name.clone(), ..(*value).clone() },
+                    None => continue,
+                },
+            };
+            if let (Some(graph), None) = (&mut own.g, referred) {
+                *graph = self.graph(graph);
+            }
+            attributes.push(own);
         }
-        attributes.push(own);
+        let name = node.name.as_ref().map(|name| format!("{prefix}{name}"));
+        NodeProto {
+            input: node.input.iter().map(new).collect(),
+            output: node.output.iter().map(new).collect(),
+            name,
+            attribute: attributes,
+            ..node.clone()
+        }
     }
-    let name = node.name.as_ref().map(|name| format!("{prefix}{name}"));
-    NodeProto {
-        input: node.input.iter().map(new).collect(),
-        output: node.output.iter().map(new).collect(),
-        name,
-        attribute: attributes,
-        ..node.clone()
-    }
-}
 
-fn renamed_graph(
-    graph: &GraphProto,
-    names: &HashMap<String, String>,
-    prefix: &str,
-    given: &HashMap<&str, &AttributeProto>,
-) -> GraphProto {
-    let mut made = graph.clone();
-    let new = |name: &mut Option<String>| {
-        if let Some(name) = name.as_mut().filter(|name| !name.is_empty()) {
-            *name = names.get(name).cloned().unwrap_or_else(|| format!("{prefix}{name}"));
-        }
-    };
-    made.input.iter_mut().chain(&mut made.output).for_each(|info| new(&mut info.name));
-    made.initializer.iter_mut().for_each(|tensor| new(&mut tensor.name));
-    made.node = graph.node.iter().map(|node| renamed(node, names, prefix, given)).collect();
-    made
+    fn graph(&self, graph: &GraphProto) -> GraphProto {
+        let Inlined { names, prefix, .. } = self;
+        let mut made = graph.clone();
+        let new = |name: &mut Option<String>| {
+            if let Some(name) = name.as_mut().filter(|name| !name.is_empty()) {
+                *name = names.get(name).cloned().unwrap_or_else(|| format!("{prefix}{name}"));
+            }
+        };
+        made.input.iter_mut().chain(&mut made.output).for_each(|info| new(&mut info.name));
+        made.initializer.iter_mut().for_each(|tensor| new(&mut tensor.name));
+        made.node = graph.node.iter().map(|node| self.node(node)).collect();
+        made
+    }
 }
 
 /// Exporters store equal tensors once and pass them on by `Identity`, though they are weights of different layers. Each becomes a stored tensor

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::blocks::Laid;
+use plimsoll_nn::blocks::{Laid, reordered};
 use plimsoll_nn::{Init, Model, Net, Outputs, Param, Precision, Training, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use rustc_hash::FxHashMap;
@@ -271,7 +271,8 @@ impl OnnxModel {
         let constant = self.file.read(stored)?;
         let wide = widened(&constant);
         // From the order of the file to that in which it is kept.
-        Ok(reordered(&wide, weight.ty.dtype.bytes(), &constant.ty.shape, &inverse(&weight.order)))
+        Ok(reordered(&wide, weight.ty.dtype.bytes(), &constant.ty.shape, &inverse(&weight.order))
+            .into_owned())
     }
 
     /// Sets the weights of a training of this model to what the file holds, one after the other.
@@ -315,7 +316,7 @@ impl OnnxModel {
                     })
                     .collect()
                 }
-                _ => plain,
+                _ => plain.into_owned(),
             };
             let shape: plimsoll_graph::Shape = tensor.dims.iter().map(|&n| n as usize).collect();
             let constant = Constant { ty: Type::new(dtype, shape), bytes: bytes.into() };
@@ -455,30 +456,4 @@ pub(crate) fn inverse(order: &[usize]) -> Vec<usize> {
     let mut back = vec![0; order.len()];
     order.iter().enumerate().for_each(|(i, &axis)| back[axis] = i);
     back
-}
-
-/// Elements of so many bytes with their axes in another order: axis i of the result is axis `order[i]`.
-pub(crate) fn reordered(bytes: &[u8], width: usize, shape: &[usize], order: &[usize]) -> Vec<u8> {
-    if order.is_sorted() {
-        return bytes.to_vec();
-    }
-    let strides = plimsoll_graph::Shape::from(shape).strides();
-    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = vec![0; order.len()];
-    let (mut place, n) = (0usize, bytes.len() / width.max(1));
-    for _ in 0..n {
-        out.extend_from_slice(&bytes[place * width..(place + 1) * width]);
-        for axis in (0..at.len()).rev() {
-            at[axis] += 1;
-            place += steps[axis];
-            if at[axis] < lengths[axis] {
-                break;
-            }
-            place -= steps[axis] * lengths[axis];
-            at[axis] = 0;
-        }
-    }
-    out
 }

@@ -52,34 +52,39 @@ impl Record {
         #[serde(default)]
         struct Parts {
             planned_bytes: Option<u64>,
+            #[serde(flatten)]
+            plan: Plan,
             step: Option<Step>,
             frontier: Option<Frontier>,
             profile: Option<Profile>,
         }
         let parts: Parts = parse(text, file, true)?;
-        if parts.planned_bytes.is_none() {
+        let Some(planned_bytes) = parts.planned_bytes else {
             let why =
                 "it says no planned_bytes, so it is no plan; name a file that plimsoll plan --out wrote";
             return Err(Error::Broken { file: file.into(), why: why.into() });
-        }
+        };
         parts.step.iter().try_for_each(|step| step.check(file))?;
         if let (Some(step), Some(profile)) = (&parts.step, &parts.profile) {
             profile.check(step, file)?;
         }
-        let plan: Plan = parse(text, file, true)?;
-        let Parts { step, frontier, profile, .. } = parts;
-        Ok(Record { plan, step, frontier, profile, ..Record::default() })
+        let Parts { plan, step, frontier, profile, .. } = parts;
+        Ok(Record { plan: Plan { planned_bytes, ..plan }, step, frontier, profile, ..Record::default() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StepBytes;
 
     #[test]
     fn what_is_written_is_read_back_equal_and_says_its_version() {
         let plan = Plan { model: "cnn".into(), planned_bytes: 900, ..Plan::default() };
-        let (step, frontier) = (Step { arena_bytes: 5, ..Step::default() }, Frontier::default());
+        let (step, frontier) = (
+            Step { bytes: StepBytes { arena_bytes: 5, ..StepBytes::default() }, ..Step::default() },
+            Frontier::default(),
+        );
         let file = PlanFile { plan: &plan, step: &step, frontier: Some(&frontier), profile: None };
         let text = serde_json::to_string(&file).unwrap();
         assert!(text.starts_with("{\"schema\":2,"), "{text}");

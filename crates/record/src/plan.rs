@@ -33,20 +33,9 @@ pub struct Plan {
     pub unshared_bytes: Option<u64>,
     /// What every plan of this step takes beside its workspace.
     pub outside_bytes: Option<u64>,
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-    /// The most bytes of the arena that are needed at once.
-    pub live_bytes: u64,
-    /// Parameters and optimizer state.
-    pub state_bytes: u64,
-    /// The program's own pages.
-    pub program_bytes: u64,
-    /// Input pipelines.
-    pub pipeline_bytes: u64,
-    /// The connection to other ranks.
-    pub rank_bytes: u64,
-    /// A batch, and what a step gives back.
-    pub input_bytes: u64,
+    /// What that is made up of.
+    #[serde(flatten)]
+    pub parts: PlanParts,
     /// Predicted milliseconds a step.
     pub predicted_ms: f64,
     /// Predicted milliseconds a step without a memory limit.
@@ -63,6 +52,39 @@ pub struct Plan {
     pub host_bytes: u64,
     /// What of that is state that lives there.
     pub hosted_bytes: u64,
+    /// All that is taken of the host's memory beside a card's.
+    #[serde(flatten)]
+    pub host: HostPlan,
+    /// What a step copies to the host.
+    pub offloaded_bytes: u64,
+    /// Copies there and back.
+    pub offloaded_copies: u64,
+}
+
+/// The bytes of a plan by what they are for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanParts {
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// The most bytes of the arena that are needed at once.
+    pub live_bytes: u64,
+    /// Parameters and optimizer state.
+    pub state_bytes: u64,
+    /// The program's own pages.
+    pub program_bytes: u64,
+    /// Input pipelines.
+    pub pipeline_bytes: u64,
+    /// The connection to other ranks.
+    pub rank_bytes: u64,
+    /// A batch, and what a step gives back.
+    pub input_bytes: u64,
+}
+
+/// What is planned of the host's memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostPlan {
     /// On a card, the limit of the host's memory: the caller's, or what the machine or its control group has.
     pub host_limit_bytes: Option<u64>,
     /// Whether the caller named it.
@@ -75,10 +97,6 @@ pub struct Plan {
     pub host_pipeline_bytes: u64,
     /// Of that: buffers through which batches and weights go.
     pub host_staging_bytes: u64,
-    /// What a step copies there.
-    pub offloaded_bytes: u64,
-    /// Copies there and back.
-    pub offloaded_copies: u64,
 }
 
 impl Plan {

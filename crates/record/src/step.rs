@@ -16,19 +16,9 @@ pub struct Step {
     /// The memory limit, if there is one.
     #[serde(alias = "line_bytes")]
     pub memory_limit_bytes: Option<u64>,
-    /// What the whole process will take.
-    pub planned_bytes: u64,
-    /// The program's own pages, as they are declared.
-    pub program_bytes: u64,
-    /// Input pipelines.
-    pub pipeline_bytes: u64,
-    /// Tensors that are neither of the step's state nor staged.
-    pub other_bytes: u64,
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-    /// What is planned and held by nothing: room that only planning needs, ends of pages. With it, program, pipelines, others,
-    /// residents and arena add up to what is planned.
-    pub unused_bytes: u64,
+    /// What is planned, and what it is made up of beside residents.
+    #[serde(flatten)]
+    pub bytes: StepBytes,
     /// Names of layers and tensors.
     pub names: Vec<String>,
     /// Source lines.
@@ -42,6 +32,25 @@ pub struct Step {
     pub instructions: Vec<Instruction>,
     /// Everything that lies in the arena.
     pub tensors: Vec<Interval>,
+}
+
+/// The bytes of a step: of the whole process, and by what they are for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepBytes {
+    /// What the whole process will take.
+    pub planned_bytes: u64,
+    /// The program's own pages, as they are declared.
+    pub program_bytes: u64,
+    /// Input pipelines.
+    pub pipeline_bytes: u64,
+    /// Tensors that are neither of the step's state nor staged.
+    pub other_bytes: u64,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// What is planned and held by nothing: room that only planning needs, ends of pages. With it, program, pipelines, others,
+    /// residents and arena add up to what is planned.
+    pub unused_bytes: u64,
 }
 
 /// A program of the step: all of it, or where the batch is split, a pass or the update.

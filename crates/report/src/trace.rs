@@ -39,7 +39,7 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
     for r in &step.residents {
         *resident.entry(r.kind).or_insert(0u64) += r.bytes;
     }
-    let elsewhere = step.program_bytes + step.pipeline_bytes + step.other_bytes;
+    let elsewhere = step.bytes.program_bytes + step.bytes.pipeline_bytes + step.bytes.other_bytes;
     let mut at = 0.0;
     for (i, instruction) in step.instructions.iter().enumerate() {
         let layer = &step.names[instruction.layer as usize];
@@ -80,7 +80,7 @@ fn slices(step: &Step, events: &mut Vec<Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_record::{Action, Instruction, Interval};
+    use plimsoll_record::{Action, Instruction, Interval, StepBytes};
 
     fn record() -> Record {
         let instruction = |op: &'static str, phase: Phase, us: f64| Instruction {
@@ -106,7 +106,7 @@ mod tests {
         };
         let step = Step {
             memory_limit_bytes: Some(5000),
-            program_bytes: 1000,
+            bytes: StepBytes { program_bytes: 1000, ..StepBytes::default() },
             names: vec!["dense".into(), "dense/matmul".into()],
             sites: vec!["model.rs:7".into()],
             instructions: vec![

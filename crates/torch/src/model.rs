@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_graph::{DType, GradientOps, TensorOps, Type};
-use plimsoll_nn::blocks::Laid;
+use plimsoll_nn::blocks::{Laid, reordered};
 use plimsoll_nn::{Init, Loss, Model, Net, Outputs, Param, Training};
 use plimsoll_run::{Result as RunResult, Tensor, asked_at, named};
 use rustc_hash::FxHashMap;
@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::call::Call;
 use crate::error::{Error, Result, refuse};
 use crate::ops;
-use crate::orders::{inverse, reordered, stored_orders, stored_type};
+use crate::orders::{inverse, stored_orders, stored_type};
 use crate::place;
 use crate::program::{Held, Kind, Length, Level, Program, dtype, short};
 use crate::schema::{Argument, Graph, Node, OptionalTensor, SymBool, SymFloat, SymInt};
@@ -236,21 +236,21 @@ impl TorchModel {
         let (held, order) = self.stored(name)?;
         let bytes = self.program.value(held)?;
         // Axis i of what is stored is axis `order`⁻¹[i] of what PyTorch has.
-        Ok(reordered(bytes, &held.ty.shape, &inverse(order), held.ty.dtype.bytes()))
+        Ok(reordered(bytes, held.ty.dtype.bytes(), &held.ty.shape, &inverse(order)).into_owned())
     }
 
     /// Elements of one parameter or buffer (or of an optimizer's state of its shape) as PyTorch has them, from those stored here.
     pub fn in_order(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let (held, order) = self.stored(name)?;
         let unit = bytes.len() / held.ty.elements().max(1);
-        Ok(reordered(bytes, &stored_type(held, order).shape, order, unit))
+        Ok(reordered(bytes, unit, &stored_type(held, order).shape, order).into_owned())
     }
 
     /// Elements as they are stored here, from those that PyTorch has.
     pub fn as_stored(&self, name: &str, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let (held, order) = self.stored(name)?;
         let unit = bytes.len() / held.ty.elements().max(1);
-        Ok(reordered(bytes, &held.ty.shape, &inverse(order), unit))
+        Ok(reordered(bytes, unit, &held.ty.shape, &inverse(order)).into_owned())
     }
 
     fn stored(&self, name: &str) -> Result<(&Held, &Vec<usize>)> {

@@ -62,35 +62,6 @@ pub fn stored_orders(program: &Program) -> Vec<Vec<usize>> {
     wanted.into_iter().enumerate().map(order).collect()
 }
 
-/// Elements with their axes in another order: axis i of the result is axis `order[i]` of what is given.
-pub fn reordered(bytes: Vec<u8>, shape: &[usize], order: &[usize], unit: usize) -> Vec<u8> {
-    if order.iter().enumerate().all(|(i, &axis)| i == axis) || bytes.is_empty() {
-        return bytes;
-    }
-    let mut strides = vec![1usize; shape.len()];
-    for axis in (0..shape.len().saturating_sub(1)).rev() {
-        strides[axis] = strides[axis + 1] * shape[axis + 1];
-    }
-    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
-    let mut result = vec![0; bytes.len()];
-    let mut index = vec![0; lengths.len()];
-    let mut at = 0;
-    for out in result.chunks_exact_mut(unit) {
-        out.copy_from_slice(&bytes[at * unit..(at + 1) * unit]);
-        for axis in (0..lengths.len()).rev() {
-            index[axis] += 1;
-            at += steps[axis];
-            if index[axis] < lengths[axis] {
-                break;
-            }
-            at -= steps[axis] * lengths[axis];
-            index[axis] = 0;
-        }
-    }
-    result
-}
-
 /// The order that undoes another.
 pub fn inverse(order: &[usize]) -> Vec<usize> {
     let mut back = vec![0; order.len()];

@@ -19,6 +19,9 @@ pub enum Error {
     /// The model and the data do not go together.
     #[error("{0}")]
     Mismatch(String),
+    /// Ranks were started with different programs, plans, limits or data: which differs in what.
+    #[error("{0}")]
+    RanksDiffer(String),
     /// A number that was set is none, or none that makes sense.
     #[error("{what} is {value}; it must be a number {must}")]
     Setting {

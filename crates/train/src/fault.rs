@@ -53,8 +53,8 @@ impl FromStr for Fault {
 
 /// What a device says that failed for good, as far as a rehearsal needs it.
 pub(crate) fn lost_device() -> Error {
-    let why = "the device failed, as was asked for, and nothing can be read from it any more".into();
-    let fault = plimsoll_device::backend::Fault { op: "device", why };
+    let why = "the device failed, as was asked for, and nothing can be read from it any more";
+    let fault = plimsoll_device::backend::Fault::new("device", why);
     Error::Run(plimsoll_run::Error::Fault { fault, site: plimsoll_graph::Site::here() })
 }
 

@@ -82,7 +82,10 @@ impl Trainer {
             ("the digest of what the plan exchanges", digest(training.exchanges().into_iter())),
         ];
         let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        ranks.agree(&fields).map_err(|Fault { why, .. }| Error::Mismatch(why))
+        match ranks.differ(&fields).map_err(failed)? {
+            Some(why) => Err(Error::RanksDiffer(why)),
+            None => Ok(()),
+        }
     }
 
     /// Lets all ranks have the first one's parameters: after it read them from a file that the others may not see.

@@ -51,7 +51,7 @@ pub fn cards(survey: &Survey) -> Vec<Check> {
     let mut checks = Vec::new();
     if let Some(why) = &survey.no_card {
         // Without a card everything works; a card that is there and cannot be used is another matter.
-        checks.push(match why.contains("the PCI bus has") || why.contains("hides") {
+        checks.push(match survey.has_unusable_card {
             true => Check::warning("cards", why, "plimsoll devices says what there is"),
             false => Check::ok("cards", why),
         });

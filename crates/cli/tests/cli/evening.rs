@@ -39,11 +39,17 @@ pub fn contents(folder: &str) -> BTreeMap<String, Vec<u8>> {
 
 const SMALL: &str = "--take 64 --batch 16 --threads 1 -q";
 
+/// The folder of a run that is over.
+fn trained(scratch: &Scratch) -> String {
+    let out = scratch.path("run");
+    assert!(run(&format!("train cnn --width 4 --epochs 1 {SMALL} --out {out}")).status.success());
+    out
+}
+
 #[test]
 fn a_run_can_be_planned_and_inspected_by_its_folder() {
     let scratch = Scratch::new("folder-as-model");
-    let out = scratch.path("run");
-    assert!(run(&format!("train cnn --width 4 --epochs 1 {SMALL} --out {out}")).status.success());
+    let out = trained(&scratch);
     let before = contents(&out);
     let asked = |words: &str| {
         let answer = lines(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
@@ -62,8 +68,7 @@ fn a_run_can_be_planned_and_inspected_by_its_folder() {
 #[test]
 fn a_refused_resume_changes_nothing() {
     let scratch = Scratch::new("refused-resume");
-    let out = scratch.path("run");
-    assert!(run(&format!("train cnn --width 4 --epochs 1 {SMALL} --out {out}")).status.success());
+    let out = trained(&scratch);
     let before = contents(&out);
     for other in [
         "mlp",

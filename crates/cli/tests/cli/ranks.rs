@@ -218,15 +218,22 @@ fn failed(child: Child) -> (String, Duration) {
     (String::from_utf8_lossy(&output.stderr).into_owned(), began.elapsed())
 }
 
+/// Takes the second of two ranks away, by a signal: the first one names it and the last checkpoint. How long that took.
+fn without_the_second(scratch: &Scratch, more: &str, name: &str) -> Duration {
+    let mut children = begun(scratch, more);
+    signal(&children[1], name);
+    let mut second = children.pop().unwrap();
+    let (why, took) = failed(children.pop().unwrap());
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(why.contains("rank 1") && why.contains("the last checkpoint is"), "{why}");
+    took
+}
+
 #[test]
 fn a_rank_that_is_killed_ends_the_other_with_its_number_and_the_run_goes_on() {
     let scratch = Scratch::new("ranks-killed");
-    let mut children = begun(&scratch, "");
-    signal(&children[1], "-KILL");
-    let mut second = children.pop().unwrap();
-    let (why, took) = failed(children.pop().unwrap());
-    second.wait().unwrap();
-    assert!(why.contains("rank 1") && why.contains("the last checkpoint is"), "{why}");
+    let took = without_the_second(&scratch, "", "-KILL");
     assert!(took < Duration::from_secs(10), "{took:?}");
     // By one rank, from the checkpoint, to an end that is near.
     let step = |name: &str| name.rsplit('-').next().and_then(|n| n.parse::<u64>().ok());
@@ -242,13 +249,7 @@ fn a_rank_that_is_killed_ends_the_other_with_its_number_and_the_run_goes_on() {
 #[test]
 fn a_rank_that_hangs_ends_the_other_within_the_rank_timeout() {
     let scratch = Scratch::new("ranks-stopped");
-    let mut children = begun(&scratch, " --rank-timeout 2");
-    signal(&children[1], "-STOP");
-    let mut second = children.pop().unwrap();
-    let (why, took) = failed(children.pop().unwrap());
-    second.kill().unwrap();
-    second.wait().unwrap();
-    assert!(why.contains("rank 1") && why.contains("the last checkpoint is"), "{why}");
+    let took = without_the_second(&scratch, " --rank-timeout 2", "-STOP");
     assert!(took < Duration::from_secs(15), "{took:?}");
 }
 

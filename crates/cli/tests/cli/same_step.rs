@@ -52,12 +52,17 @@ fn compare(words: &[&str], scratch: &Scratch, name: &str) -> [u64; 3] {
     let to_train: &[&str] = if is_untrained { &["--data", "random"] } else { &[] };
     let [planned, measured, folder] =
         ["plan", "bench", "run"].map(|kind| scratch.path(&format!("{name}-{kind}")));
-    run(&[&["plan"], words, &["--no-frontier", "--out", &planned]].concat());
+    let said = run(&[&["plan"], words, &["--no-frontier", "--json", "--out", &planned]].concat());
     let line = run(&[&["bench"], words, &["--steps", "1", "--json", "--out", &measured]].concat());
     run(&[&["train"], words, to_train, &["--epochs", "1", "-q", "--out", &folder]].concat());
     let (planned, measured) = (read(&planned), read(&measured));
     let trained = read(&format!("{folder}/plan.json"));
     let wanted = figures(&planned);
+    assert_eq!(
+        figures(&serde_json::from_str(&said).unwrap()),
+        wanted,
+        "{name}: plan --json against plan --out"
+    );
     assert_eq!(figures(&measured), wanted, "{name}: bench --out against plan --out");
     assert_eq!(
         figures(&serde_json::from_str(&line).unwrap()),

@@ -118,36 +118,18 @@ impl<H: Handle> PointToPoint for Mpi<H> {
     unsafe fn send(&self, to: usize, tag: Tag, bytes: *const u8, len: usize) -> Result<TransferId, Fault> {
         self.post("MPI_Isend", false, len, |count, request| {
             let (byte, peer) = (self.library.fixed.byte, to as c_int);
+            let (tag, among, isend) = (c_int::from(tag), self.communicator, self.library.call.isend);
             // SAFETY: the caller promises the bytes until the transfer ends.
-            unsafe {
-                (self.library.call.isend)(
-                    bytes.cast(),
-                    count,
-                    byte,
-                    peer,
-                    c_int::from(tag),
-                    self.communicator,
-                    request,
-                )
-            }
+            unsafe { isend(bytes.cast(), count, byte, peer, tag, among, request) }
         })
     }
 
     unsafe fn receive(&self, from: usize, tag: Tag, bytes: *mut u8, len: usize) -> Result<TransferId, Fault> {
         self.post("MPI_Irecv", true, len, |count, request| {
             let (byte, peer) = (self.library.fixed.byte, from as c_int);
+            let (tag, among, irecv) = (c_int::from(tag), self.communicator, self.library.call.irecv);
             // SAFETY: as above.
-            unsafe {
-                (self.library.call.irecv)(
-                    bytes.cast(),
-                    count,
-                    byte,
-                    peer,
-                    c_int::from(tag),
-                    self.communicator,
-                    request,
-                )
-            }
+            unsafe { irecv(bytes.cast(), count, byte, peer, tag, among, request) }
         })
     }
 

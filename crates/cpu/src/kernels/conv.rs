@@ -71,7 +71,7 @@ unsafe fn widened<'s, T: Scalar + Element>(
 }
 
 fn refused(op: &'static str, dtype: DType) -> Fault {
-    Fault { op, why: format!("it does not take {dtype}") }
+    Fault::new(op, format!("it does not take {dtype}"))
 }
 
 /// A product that makes images of images and a filter, in f32 and below.

@@ -61,11 +61,11 @@ impl Kernel for ops::Custom {
         let name = self.op().name();
         // A user's mistake must not take the run with it: the step is refused and nothing of it is kept.
         match catch_unwind(AssertUnwindSafe(|| self.op().run(&mut host))) {
-            Ok(done) => done.map_err(|why| Fault { op: name, why }),
+            Ok(done) => done.map_err(|why| Fault::new(name, why)),
             Err(panic) => {
                 let said = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
                 let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                Err(Fault { op: name, why: format!("its kernel panicked: {said}") })
+                Err(Fault::new(name, format!("its kernel panicked: {said}")))
             }
         }
     }

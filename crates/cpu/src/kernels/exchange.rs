@@ -19,6 +19,6 @@ impl Kernel for Exchange {
 }
 
 fn unconnected(call: &Call<'_>) -> Fault {
-    let why = "this device is connected to no other ranks; run it on Device::with_ranks".into();
-    Fault { op: call.op.name(), why }
+    let why = "this device is connected to no other ranks; run it on Device::with_ranks";
+    Fault::new(call.op.name(), why)
 }

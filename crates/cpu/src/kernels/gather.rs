@@ -47,7 +47,7 @@ impl Indices {
         match found {
             Some((position, index)) => {
                 let why = format!("{what} {index} at position {position} is out of range 0..{limit}");
-                Err(Fault { op: call.op.name(), why })
+                Err(Fault::new(call.op.name(), why))
             }
             None => Ok(Indices { at: Place::new(operand.ptr), wide }),
         }

@@ -155,10 +155,7 @@ macro_rules! for_float {
     ($dtype:expr, $op:expr, $t:ident => $body:expr) => {
         $crate::kernels::lanes::by_dtype!(
             $dtype, $t in F32 = f32, F64 = f64, BF16 = half::bf16, F16 = half::f16 => $body,
-            other => Err(plimsoll_device::backend::Fault {
-                op: $op.name(),
-                why: format!("there is no kernel for {other} elements; cast them first"),
-            })
+            other => Err(plimsoll_device::backend::Fault::new($op.name(), format!("there is no kernel for {other} elements; cast them first")))
         )
     };
 }

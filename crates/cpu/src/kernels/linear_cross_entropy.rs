@@ -227,7 +227,7 @@ fn over_samples(cpu: &Cpu, samples: usize, classes: usize, body: impl Fn(usize, 
 
 fn dims_of(call: &Call<'_>) -> Result<LinearCrossEntropyDims, Fault> {
     let [x, w, labels] = [0, 1, 2].map(|i| call.inputs[i].ty);
-    LinearCrossEntropyDims::new(x, w, labels).map_err(|why| Fault { op: call.op.name(), why })
+    LinearCrossEntropyDims::new(x, w, labels).map_err(|why| Fault::new(call.op.name(), why))
 }
 
 /// The logits of a piece: all samples with the rows of the layer from `start` on.

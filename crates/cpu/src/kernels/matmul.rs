@@ -43,7 +43,7 @@ impl Kernel for ops::MatMul {
 
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         let (a, b) = (call.inputs[0].ty, call.inputs[1].ty);
-        let (shape, batch) = arrange(self, a, b).map_err(|why| Fault { op: call.op.name(), why })?;
+        let (shape, batch) = arrange(self, a, b).map_err(|why| Fault::new(call.op.name(), why))?;
         // SAFETY: the caller's promise, passed on; each type is the operands'.
         unsafe {
             match a.dtype {

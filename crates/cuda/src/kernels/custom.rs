@@ -15,7 +15,7 @@ use crate::launch::{Args, Code, Grid};
 fn kernel_of(op: &ops::Custom, inputs: &[&Type], outputs: &[&Type]) -> Result<CudaKernel, Error> {
     let why =
         || "its CustomOp has no kernel for a card; write CustomOp::cuda, or run it on the CPU".to_string();
-    op.op().cuda(inputs, outputs).ok_or_else(|| Fault { op: op.op().name(), why: why() }.into())
+    op.op().cuda(inputs, outputs).ok_or_else(|| Fault::new(op.op().name(), why()).into())
 }
 
 impl Kernel for ops::Custom {

@@ -13,8 +13,8 @@ impl Kernel for Exchange {
         match self.of.ranks {
             1 => Ok(0),
             _ => {
-                let why = "this device is connected to no other ranks; run it on Device::with_ranks".into();
-                Err(Fault { op: plimsoll_graph::Rule::name(self), why }.into())
+                let why = "this device is connected to no other ranks; run it on Device::with_ranks";
+                Err(Fault::new(plimsoll_graph::Rule::name(self), why).into())
             }
         }
     }

@@ -128,6 +128,11 @@ impl Pieces {
         self.used + self.starts().map(of).max().unwrap_or(0)
     }
 
+    /// Bytes of a call's scratch that its products have.
+    fn rest(&self, call: &Call<'_>) -> usize {
+        call.scratch_bytes.saturating_sub(self.used)
+    }
+
     fn code(&self, labels: DType) -> Code<'static> {
         let labels = if labels == DType::I32 { DType::I32 } else { DType::I64 };
         Code::of("linear_cross_entropy", TEXT, self.dtype).with_type("I", labels)
@@ -170,6 +175,27 @@ impl Told {
             .at(cuda.0.flag)
             .int(refusal_code(call.op.name()))
     }
+
+    /// Makes the logits of one piece of the classes after another, and does something with each: its arguments, where it starts, how
+    /// many classes it has.
+    ///
+    /// # Safety
+    /// As of [`Kernel::run`], for the call that `pieces` are of.
+    unsafe fn each_piece(
+        &self,
+        cuda: &Cuda,
+        call: &Call<'_>,
+        pieces: &Pieces,
+        mut body: impl FnMut(&Args, usize, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        for (start, n) in pieces.starts() {
+            let args = self.args(cuda, call, pieces, start, n);
+            // SAFETY: the caller's promise.
+            unsafe { pieces.forward(start, n).run(cuda, pieces.products, pieces.rest(call))? };
+            body(&args, start, n)?;
+        }
+        Ok(())
+    }
 }
 
 /// An address that only alignment is read of.
@@ -190,16 +216,12 @@ impl Kernel for LinearCrossEntropy {
         let (loss, lse) = (call.outputs[0].ptr, call.outputs[1].ptr);
         let told = Told { labels: call.inputs[2].ptr, loss, lse, dloss: none, dx: none, cap: self.cap };
         let code = pieces.code(call.inputs[2].ty.dtype);
-        let rest = call.scratch_bytes.saturating_sub(pieces.used);
-        for (start, n) in pieces.starts() {
-            let args = told.args(cuda, call, &pieces, start, n);
+        let add = |args: &Args, _, n| {
             // SAFETY: the caller's promise.
-            unsafe {
-                pieces.forward(start, n).run(cuda, pieces.products, rest)?;
-                cuda.launch(&code, "add_piece", Grid::rows(pieces.dims.rows, n), &args)?;
-            }
-        }
-        Ok(())
+            unsafe { cuda.launch(&code, "add_piece", Grid::rows(pieces.dims.rows, n), args) }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { told.each_piece(cuda, call, &pieces, add) }
     }
 }
 
@@ -226,20 +248,21 @@ impl Kernel for LinearCrossEntropyGrad {
             cap: self.cap,
         };
         let code = pieces.code(call.inputs[2].ty.dtype);
-        let rest = call.scratch_bytes.saturating_sub(pieces.used);
-        for (start, n) in pieces.starts() {
-            let args = told.args(cuda, call, &pieces, start, n);
+        let rest = pieces.rest(call);
+        let differentiate = |args: &Args, start, n| {
             // SAFETY: the caller's promise.
             unsafe {
-                pieces.forward(start, n).run(cuda, pieces.products, rest)?;
                 if rows > 0 {
-                    cuda.launch(&code, "differentiate", Grid::rows(rows, n), &args)?;
+                    cuda.launch(&code, "differentiate", Grid::rows(rows, n), args)?;
                 }
                 for product in pieces.backward(start, n) {
                     product.run(cuda, pieces.products, rest)?;
                 }
             }
-        }
+            Ok(())
+        };
+        // SAFETY: the caller's promise.
+        unsafe { told.each_piece(cuda, call, &pieces, differentiate)? };
         if let (Some(_), true) = (dx, pieces.dtype != pieces.dtype.accumulator()) {
             let args = told.args(cuda, call, &pieces, 0, 1);
             // SAFETY: the caller's promise.

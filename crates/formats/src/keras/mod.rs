@@ -4,7 +4,8 @@
 //! `.weights.h5` files, which hold no configuration. Variables stay on disk until they are asked for. All three are
 //! written again with new values, the optimizer's state included, for `keras.models.load_model` to open.
 //!
-//! A model that is in the memory of a running Keras is read the same way ([`KerasFile::live`]).
+//! A model that is in the memory of a running Keras is read the same way ([`KerasFile::live`]). That is in `live`, and how files are written
+//! in `write`, since neither is needed to read one.
 //!
 //! What is not here: the meaning of layers. A layer unknown to the importer, or one that carries Python code, is data
 //! with a class name and a place.

@@ -103,10 +103,10 @@ impl Decoder {
             let parts = self.linear(net, "gate_up_proj", x, 2 * inner, false)?.split(2, &[inner, inner])?;
             (parts[0].clone(), parts[1].clone())
         } else {
-            let gate = self.linear(net, "gate_proj", x, inner, config.mlp_bias)?;
-            (gate, self.linear(net, "up_proj", x, inner, config.mlp_bias)?)
+            let gate = self.linear(net, "gate_proj", x, inner, config.biases.mlp)?;
+            (gate, self.linear(net, "up_proj", x, inner, config.biases.mlp)?)
         };
-        self.linear(net, "down_proj", &self.activated(&gate)?.mul(&up)?, config.width, config.mlp_bias)
+        self.linear(net, "down_proj", &self.activated(&gate)?.mul(&up)?, config.width, config.biases.mlp)
     }
 
     /// Queries, keys and values `[B, T, heads, features]`, before positions turn them.
@@ -122,13 +122,13 @@ impl Decoder {
         let heads = |x: &Tensor, n: usize| x.reshape([b, t, n, config.head]);
         let parts: Vec<Tensor> = match fused {
             Some(name) => self
-                .linear(net, name, x, q + 2 * kv, config.qkv_bias)?
+                .linear(net, name, x, q + 2 * kv, config.biases.qkv)?
                 .split(2, &[q, kv, kv])?
                 .into_iter()
                 .collect(),
             None => [("q_proj", q), ("k_proj", kv), ("v_proj", kv)]
                 .into_iter()
-                .map(|(name, units)| self.linear(net, name, x, units, config.qkv_bias))
+                .map(|(name, units)| self.linear(net, name, x, units, config.biases.qkv))
                 .collect::<Result<_>>()?,
         };
         let (mut q, mut k) = (heads(&parts[0], config.heads)?, heads(&parts[1], config.kv_heads)?);
@@ -158,7 +158,7 @@ impl Decoder {
         };
         let y = y.reshape([b, t, config.heads * config.head])?;
         let name = if config.family == Family::Gpt2 { "c_proj" } else { "o_proj" };
-        self.linear(net, name, &y, config.width, config.out_bias)
+        self.linear(net, name, &y, config.width, config.biases.out)
     }
 
     /// Attention by its parts, for weights that are dropped.

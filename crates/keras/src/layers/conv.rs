@@ -120,7 +120,7 @@ fn conv<const AXES: usize>(s: &Settings<'_>) -> Result<Made> {
             return Err(refuse(format!("cuts {channels} channels and {filters} filters in {groups} groups")));
         }
         let shape = sliding.filter([channels / groups, filters]);
-        let w = lora::param(lora, cx, "kernel", &shape[..], init)?;
+        let w = lora::master(lora, cx, "kernel", &shape[..], init)?.cast(cx.dtype())?;
         let b = cx.optional(sliding.bias, "bias", [filters], sliding.bias_init)?;
         let y = x.conv2d(&sliding.widened(&w)?, b.as_ref(), sliding.geometry(groups))?;
         sliding.result(cx, &y)

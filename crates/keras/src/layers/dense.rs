@@ -20,7 +20,7 @@ pub(crate) const TABLE: Table = &[
             let Some(&width) = x.shape().last().filter(|_| x.shape().rank() > 1) else {
                 return Err(refuse(format!("gives {} to a dense layer", x.ty())));
             };
-            let w = lora::param(lora, cx, "kernel", [width, units], init)?;
+            let w = lora::master(lora, cx, "kernel", [width, units], init)?.cast(cx.dtype())?;
             let b = cx.optional(bias, "bias", [units], bias_init)?;
             let y = x.matmul_with(&w, b.as_ref(), false, false)?;
             cx.finish(&activation, &y)

@@ -51,7 +51,7 @@ pub(crate) fn make(s: &Settings<'_>) -> Result<Made> {
             known.ok_or_else(|| refuse(format!("does not say how long axis {c} of an equation is")))
         };
         let kernel = equation.kernel.iter().map(|&c| length(c)).collect::<RunResult<Vec<_>>>()?;
-        let w = lora::param(lora, cx, "kernel", &kernel[..], init)?;
+        let w = lora::master(lora, cx, "kernel", &kernel[..], init)?.cast(cx.dtype())?;
         let mut y = equation.apply(x, &w, free)?;
         if !bias_axes.is_empty() {
             let first = equation.output.iter().position(|c| bias_axes.contains(c)).unwrap_or(0);

@@ -39,20 +39,7 @@ impl Lora {
     }
 }
 
-/// A weight in the type the layer computes in, with what is added to it.
-#[track_caller]
-pub(super) fn param(
-    lora: Option<Lora>,
-    cx: &mut Cx<'_>,
-    name: &str,
-    shape: impl Into<Shape>,
-    init: Init,
-) -> RunResult<Tensor> {
-    let dtype = cx.dtype();
-    master(lora, cx, name, shape, init)?.cast(dtype)
-}
-
-/// The same in the type in which it is kept.
+/// A weight in the type in which it is kept, with what is added to it.
 #[track_caller]
 pub(super) fn master(
     lora: Option<Lora>,

@@ -54,7 +54,8 @@ fn conv(s: &Settings<'_>) -> Result<Made> {
             return Err(refuse(format!("cuts {channels} channels and {filters} filters in {groups} groups")));
         }
         let [d, h, w] = own.window;
-        let kernel = lora::param(lora, cx, "kernel", [d, h, w, channels / groups, filters], init)?;
+        let kernel = lora::master(lora, cx, "kernel", [d, h, w, channels / groups, filters], init)?
+            .cast(cx.dtype())?;
         let bias = cx.optional(own.bias, "bias", [filters], own.bias_init)?;
         let y = x.conv3d(&kernel, bias.as_ref(), own.geometry)?;
         cx.finish(&own.activation, &y)

@@ -4,6 +4,8 @@
 //! with the value: element by element nothing depends on it, a convolution takes what lies channels last as it is, and two transposes
 //! that cancel leave nothing behind.
 
+use std::borrow::Cow;
+
 use plimsoll_graph::{Shape, TensorOps};
 use plimsoll_run::{Result, Tensor};
 use smallvec::SmallVec;
@@ -239,6 +241,38 @@ pub fn transposed(x: &Tensor, order: &[usize]) -> Result<Tensor> {
         return x.reshape(shape);
     }
     x.transpose(order)
+}
+
+/// Elements of so many bytes with their axes in another order: axis i of the result is axis `order[i]`. Those that are in it are not copied.
+pub fn reordered<'a>(
+    bytes: impl Into<Cow<'a, [u8]>>,
+    width: usize,
+    shape: &[usize],
+    order: &[usize],
+) -> Cow<'a, [u8]> {
+    let bytes = bytes.into();
+    if order.is_sorted() || bytes.is_empty() {
+        return bytes;
+    }
+    let strides = Shape::from(shape).strides();
+    let lengths: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
+    let steps: Vec<usize> = order.iter().map(|&axis| strides[axis]).collect();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = vec![0; order.len()];
+    let mut place = 0usize;
+    for _ in 0..bytes.len() / width.max(1) {
+        out.extend_from_slice(&bytes[place * width..(place + 1) * width]);
+        for axis in (0..at.len()).rev() {
+            at[axis] += 1;
+            place += steps[axis];
+            if at[axis] < lengths[axis] {
+                break;
+            }
+            place -= steps[axis] * lengths[axis];
+            at[axis] = 0;
+        }
+    }
+    out.into()
 }
 
 #[cfg(test)]

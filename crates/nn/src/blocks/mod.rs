@@ -5,6 +5,7 @@
 
 pub mod attention;
 pub mod conv;
+pub mod einsum;
 pub mod element;
 pub mod index;
 pub mod integer;
@@ -18,6 +19,6 @@ pub mod reduce;
 pub mod resize;
 pub mod slice;
 
-pub use laid::Laid;
+pub use laid::{Laid, reordered};
 
 pub use crate::error::refuse;

@@ -1,6 +1,6 @@
 //! Whether a model that was written to a file of another system computes what it did: what its writer asks before it is done.
 
-use plimsoll_graph::{RandomOps, Type};
+use plimsoll_graph::{RandomOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
 /// How far outputs of a file may be from the model's, as a part of the largest of them (and of 1 at least).

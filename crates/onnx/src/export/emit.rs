@@ -1,7 +1,10 @@
 //! Collects the nodes and stored tensors of a graph that is being written, with names for its values.
+//!
+//! What becomes of each op of ours is in `ops`; those that become several nodes have files of their own (`batch_norm`, `recurrent`).
 
 use plimsoll_graph::{DType, Graph, Node, TensorOps, Type, ValueId};
 use plimsoll_nn::Predicting;
+use plimsoll_nn::blocks::reordered;
 use plimsoll_run::Tensor;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,7 +18,6 @@ use crate::messages::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };
-use crate::model::reordered;
 
 /// A length of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,11 +270,11 @@ impl<'a> Emitter<'a> {
             return Ok(self.node("Transpose", &[&plain], vec![ints("perm", &perm)]));
         };
         let shape = &constant.ty.shape;
-        let bytes = reordered(&constant.bytes, constant.ty.dtype.bytes(), shape, order);
+        let bytes = reordered(&constant.bytes[..], constant.ty.dtype.bytes(), shape, order);
         let shape: Vec<usize> = order.iter().map(|&axis| shape[axis]).collect();
         Ok(self.initializer(
             &name,
-            &Constant { ty: Type::new(constant.ty.dtype, &shape[..]), bytes: bytes.into() },
+            &Constant { ty: Type::new(constant.ty.dtype, &shape[..]), bytes: bytes.into_owned().into() },
         ))
     }
 

@@ -55,14 +55,25 @@ impl Emitter<'_> {
         }
     }
 
-    /// Gates i, f, g, o become i, o, f, g.
-    pub(super) fn lstm(&mut self, node: &Node, wanted: &FxHashSet<ValueId>) -> Result<()> {
-        if node.outputs[3..].iter().any(|id| wanted.contains(id)) {
+    /// The sequence with its steps first, and the units of the first state (the input `state`). Only the first `n` outputs may be used.
+    fn sequence(
+        &mut self,
+        node: &Node,
+        wanted: &FxHashSet<ValueId>,
+        n: usize,
+        state: usize,
+    ) -> Result<(String, usize)> {
+        if node.outputs[n..].iter().any(|id| wanted.contains(id)) {
             return refuse("what it keeps for a gradient is used");
         }
-        let units = self.graph.ty(node.inputs[4]).shape[1];
+        let units = self.graph.ty(node.inputs[state]).shape[1];
         let x = self.plain(node.inputs[0])?;
-        let x = self.node("Transpose", &[&x], vec![ints("perm", &[1, 0, 2])]);
+        Ok((self.node("Transpose", &[&x], vec![ints("perm", &[1, 0, 2])]), units))
+    }
+
+    /// Gates i, f, g, o become i, o, f, g.
+    pub(super) fn lstm(&mut self, node: &Node, wanted: &FxHashSet<ValueId>) -> Result<()> {
+        let (x, units) = self.sequence(node, wanted, 3, 4)?;
         let order = [0, 3, 1, 2];
         let w = self.gates(&[Some(node.inputs[1])], &order, units)?;
         let r = self.gates(&[Some(node.inputs[2])], &order, units)?;
@@ -76,12 +87,7 @@ impl Emitter<'_> {
 
     /// Gates r, z, n become z, r, n.
     pub(super) fn gru(&mut self, node: &Node, wanted: &FxHashSet<ValueId>) -> Result<()> {
-        if node.outputs[2..].iter().any(|id| wanted.contains(id)) {
-            return refuse("what it keeps for a gradient is used");
-        }
-        let units = self.graph.ty(node.inputs[5]).shape[1];
-        let x = self.plain(node.inputs[0])?;
-        let x = self.node("Transpose", &[&x], vec![ints("perm", &[1, 0, 2])]);
+        let (x, units) = self.sequence(node, wanted, 2, 5)?;
         let order = [1, 0, 2];
         let w = self.gates(&[Some(node.inputs[1])], &order, units)?;
         let r = self.gates(&[Some(node.inputs[2])], &order, units)?;

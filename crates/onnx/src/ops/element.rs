@@ -37,31 +37,19 @@ pub(super) const TABLE: Table = &[
     ("Softsign", |c| one(c, |x| Activation::Softsign.apply(x))),
     ("Mish", |c| one(c, |x| Activation::Mish.apply(x))),
     ("HardSwish", |c| one(c, |x| Activation::HardSwish.apply(x))),
-    ("LeakyRelu", |c| {
-        let alpha = c.float("alpha", 0.01)?;
-        one(c, |x| x.leaky_relu(alpha))
-    }),
-    ("Elu", |c| {
-        let alpha = c.float("alpha", 1.0)?;
-        one(c, |x| Activation::Elu(alpha).apply(x))
-    }),
+    ("LeakyRelu", |c| by_alpha(c, 0.01, |x, alpha| x.leaky_relu(alpha))),
+    ("Elu", |c| by_alpha(c, 1.0, |x, alpha| Activation::Elu(alpha).apply(x))),
     ("Selu", |c| {
         let (alpha, gamma) =
             (c.float("alpha", 1.673_263_192_176_818_8)?, c.float("gamma", 1.050_701_022_148_132_3)?);
         one(c, |x| element::selu(x, alpha, gamma))
     }),
-    ("Celu", |c| {
-        let alpha = c.float("alpha", 1.0)?;
-        one(c, |x| element::celu(x, alpha))
-    }),
+    ("Celu", |c| by_alpha(c, 1.0, element::celu)),
     ("HardSigmoid", |c| {
         let (alpha, beta) = (c.float("alpha", 0.2)?, c.float("beta", 0.5)?);
         one(c, |x| element::hard_sigmoid(x, alpha, beta))
     }),
-    ("ThresholdedRelu", |c| {
-        let alpha = c.float("alpha", 1.0)?;
-        one(c, |x| element::thresholded_relu(x, alpha))
-    }),
+    ("ThresholdedRelu", |c| by_alpha(c, 1.0, element::thresholded_relu)),
     ("Shrink", |c| {
         let (bias, lambd) = (c.float("bias", 0.0)?, c.float("lambd", 0.5)?);
         one(c, |x| integer::arithmetic_one(x, |x| element::shrink(x, lambd, bias)))
@@ -71,8 +59,10 @@ pub(super) const TABLE: Table = &[
         one(c, |x| if is_tanh { x.gelu_tanh() } else { x.gelu() })
     }),
     ("Swish", |c| {
-        let alpha = c.float("alpha", 1.0)?;
-        one(c, |x| if alpha == 1.0 { x.silu() } else { x.mul(&x.mul_scalar(alpha)?.sigmoid()?) })
+        by_alpha(c, 1.0, |x, alpha| match alpha == 1.0 {
+            true => x.silu(),
+            false => x.mul(&x.mul_scalar(alpha)?.sigmoid()?),
+        })
     }),
     ("PRelu", |c| {
         let (x, slope) = (c.x(0)?, c.x(1)?);
@@ -152,6 +142,16 @@ pub(super) const TABLE: Table = &[
 
 fn one(c: &mut Call<'_>, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Vec<Value>> {
     Ok(vec![c.x(0)?.map(f)?.into()])
+}
+
+/// A function with one number, ONNX's `alpha`.
+fn by_alpha(
+    c: &mut Call<'_>,
+    usual: f64,
+    f: impl FnOnce(&Tensor, f64) -> Result<Tensor>,
+) -> Result<Vec<Value>> {
+    let alpha = c.float("alpha", usual)?;
+    one(c, |x| f(x, alpha))
 }
 
 fn zip(c: &mut Call<'_>, f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>) -> Result<Vec<Value>> {

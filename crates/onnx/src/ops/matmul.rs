@@ -1,6 +1,7 @@
 //! Products of matrices.
 
 use plimsoll_graph::{EinsumOps, Shape, TensorOps};
+use plimsoll_nn::blocks::einsum::without_dots;
 use plimsoll_run::{Result, Tensor};
 
 use super::Table;
@@ -14,7 +15,8 @@ pub(super) const TABLE: Table = &[
     ("Einsum", |c| {
         let equation = c.text("equation", "")?;
         let operands = (0..c.n_inputs()).map(|i| c.plain(i)).collect::<Result<Vec<Tensor>>>()?;
-        let equation = without_dots(equation, &operands)?;
+        let ranks: Vec<usize> = operands.iter().map(|x| x.shape().rank()).collect();
+        let equation = without_dots(equation, &ranks)?;
         Ok(vec![Tensor::einsum(&equation, &operands.iter().collect::<Vec<_>>())?.into()])
     }),
 ];
@@ -93,51 +95,4 @@ fn gemm(c: &mut Call<'_>) -> Result<Vec<Value>> {
         y = sum;
     }
     Ok(vec![y.into()])
-}
-
-/// An equation with letters in the place of `...`.
-fn without_dots(equation: &str, operands: &[Tensor]) -> Result<String> {
-    let plain: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-    if !plain.contains("...") {
-        return Ok(plain);
-    }
-    let (inputs, output) = match plain.split_once("->") {
-        Some((inputs, output)) => (inputs, Some(output.to_string())),
-        None => (&plain[..], None),
-    };
-    let terms: Vec<&str> = inputs.split(',').collect();
-    if terms.len() != operands.len() {
-        return Err(refuse(format!("has {} operands for {equation:?}", operands.len())));
-    }
-    let free: Vec<char> = ('A'..='Z').filter(|c| !plain.contains(*c)).collect();
-    let mut most = 0;
-    let mut dotted = Vec::new();
-    for (term, x) in terms.iter().zip(operands) {
-        let letters = term.replace("...", "").chars().count();
-        let n = match term.contains("...") {
-            true => x.shape().rank().checked_sub(letters),
-            false => Some(0),
-        };
-        let n = n.ok_or_else(|| refuse(format!("names more axes in {term:?} than {} has", x.shape())))?;
-        most = most.max(n);
-        dotted.push(n);
-    }
-    if most > free.len() {
-        return Err(refuse("has more axes than letters"));
-    }
-    // Those of the dots that are there are the last.
-    let named = |n: usize| free[most - n..most].iter().collect::<String>();
-    let made: Vec<String> =
-        terms.iter().zip(&dotted).map(|(term, &n)| term.replace("...", &named(n))).collect();
-    let output = match output {
-        Some(output) => output.replace("...", &named(most)),
-        None => {
-            let all: String = terms.concat().replace("...", "");
-            let mut once: Vec<char> =
-                all.chars().filter(|c| all.chars().filter(|other| other == c).count() == 1).collect();
-            once.sort_unstable();
-            named(most) + &once.into_iter().collect::<String>()
-        }
-    };
-    Ok(format!("{}->{output}", made.join(",")))
 }

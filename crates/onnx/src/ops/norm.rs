@@ -128,12 +128,27 @@ fn dropout(c: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![y.into()])
 }
 
+/// What a norm over the last axes is given.
+struct Normed {
+    x: Tensor,
+    /// The first of the axes.
+    axis: usize,
+    scale: Tensor,
+    eps: f64,
+}
+
+impl Normed {
+    fn read(c: &mut Call<'_>) -> Result<Normed> {
+        let eps = c.float("epsilon", 1e-5)?;
+        stash(c)?;
+        let x = c.plain(0)?;
+        let axis = axis_of(c.int("axis", -1)?, x.shape().rank())?;
+        Ok(Normed { x, axis, scale: c.master(1)?, eps })
+    }
+}
+
 fn layer_norm(c: &mut Call<'_>) -> Result<Vec<Value>> {
-    let eps = c.float("epsilon", 1e-5)?;
-    stash(c)?;
-    let x = c.plain(0)?;
-    let axis = axis_of(c.int("axis", -1)?, x.shape().rank())?;
-    let scale = c.master(1)?;
+    let Normed { x, axis, scale, eps } = Normed::read(c)?;
     let shift = if c.given(2).is_some() { Some(c.master(2)?) } else { None };
     let normed: Shape = x.shape()[axis..].into();
     let fits = |t: &Tensor| t.ty().elements() == normed.elements();
@@ -157,11 +172,7 @@ fn layer_norm(c: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn rms_norm(c: &mut Call<'_>) -> Result<Vec<Value>> {
-    let eps = c.float("epsilon", 1e-5)?;
-    stash(c)?;
-    let x = c.plain(0)?;
-    let axis = axis_of(c.int("axis", -1)?, x.shape().rank())?;
-    let scale = c.master(1)?;
+    let Normed { x, axis, scale, eps } = Normed::read(c)?;
     let shape = x.shape().clone();
     let (rows, row) = (shape[..axis].iter().product::<usize>(), shape[axis..].iter().product::<usize>());
     let flat = x.reshape([rows, row])?;

@@ -173,15 +173,32 @@ fn check_kernel(c: &Call<'_>, window: &[usize]) -> Result<()> {
     }
 }
 
-fn convolve(c: &mut Call<'_>) -> Result<Vec<Value>> {
-    let (x, w) = (c.x(0)?, c.x(1)?);
-    let bias = c.maybe_plain(2)?;
-    let lengths = spatial(&x)?;
-    if w.rank() != x.rank() {
-        return Err(refuse(format!("convolves {} with a filter {}", x.shape(), w.shape())));
+/// What a convolution is given.
+struct Convolved {
+    x: Laid,
+    w: Laid,
+    bias: Option<Tensor>,
+    /// Of the axes that it goes along.
+    lengths: Vec<usize>,
+    window: Vec<usize>,
+}
+
+impl Convolved {
+    fn read(c: &mut Call<'_>) -> Result<Convolved> {
+        let (x, w) = (c.x(0)?, c.x(1)?);
+        let bias = c.maybe_plain(2)?;
+        let lengths = spatial(&x)?;
+        if w.rank() != x.rank() {
+            return Err(refuse(format!("convolves {} with a filter {}", x.shape(), w.shape())));
+        }
+        let window = w.shape()[2..].to_vec();
+        check_kernel(c, &window)?;
+        Ok(Convolved { x, w, bias, lengths, window })
     }
-    let window = w.shape()[2..].to_vec();
-    check_kernel(c, &window)?;
+}
+
+fn convolve(c: &mut Call<'_>) -> Result<Vec<Value>> {
+    let Convolved { x, w, bias, lengths, window } = Convolved::read(c)?;
     let (stride, dilation) =
         (per_axis(c, "strides", lengths.len())?, per_axis(c, "dilations", lengths.len())?);
     let pad = padding(c, &lengths, &window, &stride, &dilation)?;
@@ -192,15 +209,8 @@ fn convolve(c: &mut Call<'_>) -> Result<Vec<Value>> {
 }
 
 fn convolve_transposed(c: &mut Call<'_>) -> Result<Vec<Value>> {
-    let (x, w) = (c.x(0)?, c.x(1)?);
-    let bias = c.maybe_plain(2)?;
-    let lengths = spatial(&x)?;
-    if w.rank() != x.rank() {
-        return Err(refuse(format!("convolves {} with a filter {}", x.shape(), w.shape())));
-    }
+    let Convolved { x, w, bias, lengths, window } = Convolved::read(c)?;
     let axes = lengths.len();
-    let window = w.shape()[2..].to_vec();
-    check_kernel(c, &window)?;
     let (stride, dilation) = (per_axis(c, "strides", axes)?, per_axis(c, "dilations", axes)?);
     let mut more = c.lengths("output_padding")?.unwrap_or_else(|| vec![0; axes]);
     let groups = c.int("group", 1)?.max(0) as usize;

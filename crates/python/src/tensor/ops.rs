@@ -18,7 +18,7 @@ macro_rules! methods {
         binary { $($(#[$on:meta])* $binary:ident)* }
         reduce { $($(#[$of:meta])* $reduce:ident)* }
         along { $($(#[$over:meta])* $along:ident)* }
-        pool { $($(#[$in:meta])* $pool:ident($($set:literal)?))* }
+        pool { $($(#[$within:meta])* $pool:ident($($set:literal)?))* }
     ) => {
         #[pymethods]
         impl Tensor {
@@ -47,7 +47,7 @@ macro_rules! methods {
             fn $along(&self, py: Python<'_>, axis: isize) -> PyResult<Tensor> {
                 one(py, || self.0.$along(axis))
             })*
-            $($(#[$in])*
+            $($(#[$within])*
             #[pyo3(signature = (window, stride=None, padding="valid"))]
             fn $pool(
                 &self,

@@ -85,7 +85,7 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
         ("figure-most-measured", record.plan.planned_bytes - 500),
         ("run-peak", record.plan.planned_bytes - 500),
         ("peak-arena", held),
-        ("peak-bytes", held + resident + step.program_bytes),
+        ("peak-bytes", held + resident + step.bytes.program_bytes),
     ];
     for (id, bytes) in expected {
         assert_eq!(browser.number(&of(id)), bytes as f64, "{id}");

@@ -1,15 +1,16 @@
 //! Records to draw: a made-up step of any length, with a run around it.
 
 use plimsoll_report::record::{
-    Action, Epoch, Event, Frontier, Instruction, Interval, Kind, LedgerRow, Phase, Plan, Point, Record,
-    Resident, Run, Section, Step, Steps,
+    Action, Epoch, Event, Frontier, Instruction, Interval, Kind, LedgerRow, Phase, Plan, PlanParts, Point,
+    Record, Resident, Run, Section, Step, Steps,
 };
 
 /// A step of `n` instructions: a forward pass whose activations are kept, and a backward pass that lets go of them, the
 /// last first.
 pub fn record(n: u32) -> Record {
     let half = n / 2;
-    let mut step = Step { program_bytes: 15 << 20, ..Step::default() };
+    let mut step = Step::default();
+    step.bytes.program_bytes = 15 << 20;
     step.names = vec!["scratch".into(), "weights".into()];
     step.sites = (0..40).map(|line| format!("src/model.rs:{line}")).collect();
     let mut top = 0;
@@ -46,18 +47,21 @@ pub fn record(n: u32) -> Record {
         site: Some(3),
     });
     step.sections.push(Section { name: "step".into(), first: 0, samples: 32, runs: 1 });
-    step.arena_bytes = step.tensors.iter().map(|t| t.offset + t.bytes).max().unwrap_or(1);
-    step.planned_bytes = (19 << 20) + step.arena_bytes;
-    step.memory_limit_bytes = Some(step.planned_bytes + (1 << 20));
+    step.bytes.arena_bytes = step.tensors.iter().map(|t| t.offset + t.bytes).max().unwrap_or(1);
+    step.bytes.planned_bytes = (19 << 20) + step.bytes.arena_bytes;
+    step.memory_limit_bytes = Some(step.bytes.planned_bytes + (1 << 20));
     let plan = Plan {
         model: "sample".into(),
         batch: 32,
         memory_limit_bytes: step.memory_limit_bytes,
-        planned_bytes: step.planned_bytes,
-        floor_bytes: step.planned_bytes / 2,
-        unlimited_bytes: step.planned_bytes + (9 << 20),
-        arena_bytes: step.arena_bytes,
-        live_bytes: step.peak().1,
+        planned_bytes: step.bytes.planned_bytes,
+        floor_bytes: step.bytes.planned_bytes / 2,
+        unlimited_bytes: step.bytes.planned_bytes + (9 << 20),
+        parts: PlanParts {
+            arena_bytes: step.bytes.arena_bytes,
+            live_bytes: step.peak().1,
+            ..PlanParts::default()
+        },
         predicted_ms: 12.5,
         unlimited_ms: 11.25,
         micro_batches: 1,
@@ -121,7 +125,7 @@ fn run(plan: &Plan) -> Run {
         events: vec![event("started", 0), event("skipped", 17), event("saved", 100)],
         ledger: vec![
             row(Kind::Parameter, 4 << 20),
-            row(Kind::Activation, plan.arena_bytes),
+            row(Kind::Activation, plan.parts.arena_bytes),
             row(Kind::Program, 15 << 20),
         ],
         peak_bytes: Some(plan.planned_bytes - 500),

@@ -1,6 +1,6 @@
 //! What is planned: a step, its options, and what of it is there already.
 //!
-//! What can be asked of it stands with the answer: its limits (`limits`), candidates (`candidate`), places for its state (`placement`),
+//! What can be asked of it stands with the answer: its limits (`limits`), candidates (`candidate`) and what they take (`candidate_bytes`), places for its state (`placement`),
 //! a refusal (`refuse`).
 
 use plimsoll_device::Bytes;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::backend::{Backend, Call, Fault, Recording, Speed, Unsupported};
-use plimsoll_device::{Peers, RankTraffic};
+use plimsoll_device::{Exchanged, Peers, RankTraffic};
 use plimsoll_graph::ops::{Exchange, Rank};
 use plimsoll_graph::{Op, Type};
 
@@ -119,12 +119,12 @@ impl Backend for Exchanges {
 
     unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
         let (Op::Exchange(exchange), [x, ..], [y, ..]) = (call.op, call.inputs, call.outputs) else {
-            return Err(Fault { op: call.op.name(), why: "it exchanges nothing".into() });
+            return Err(Fault::new(call.op.name(), "it exchanges nothing"));
         };
         // Whatever was queued before has made the values.
         self.device.synchronize()?;
         // SAFETY: the caller's promise.
-        unsafe { self.peers.exchange(exchange, *x, *y, call.scratch()) }
+        unsafe { self.peers.exchange(exchange, Exchanged { x: *x, y: *y, scratch: call.scratch() }) }
     }
 
     fn is_host(&self) -> bool {

@@ -92,7 +92,7 @@ impl Backend for FakeBackend {
 
     fn synchronize(&self) -> Result<(), Fault> {
         match self.card.is_lost.load(Ordering::SeqCst) {
-            true => Err(Fault { op: "fake card", why: "it has failed".into() }),
+            true => Err(Fault::new("fake card", "it has failed")),
             false => Ok(()),
         }
     }

@@ -96,7 +96,7 @@ impl Backend for HostOps {
     }
 
     fn prepare(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<(), Fault> {
-        let refused = |why: Unsupported| Fault { op: op.name(), why: why.to_string() };
+        let refused = |why: Unsupported| Fault::new(op.name(), why.to_string());
         let bytes = self.needs(op, inputs, outputs).map_err(refused)?;
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         HostOps::fit(&mut staging, bytes.get() as usize);
@@ -108,7 +108,7 @@ impl Backend for HostOps {
             |operands: &[Operand<'_>]| -> usize { operands.iter().map(|x| padded(x.ty.bytes())).sum() };
         let inputs: SmallVec<[&Type; 8]> = call.inputs.iter().map(|x| x.ty).collect();
         let outputs: SmallVec<[&Type; 8]> = call.outputs.iter().map(|x| x.ty).collect();
-        let refused = |why: Unsupported| Fault { op: call.op.name(), why: why.to_string() };
+        let refused = |why: Unsupported| Fault::new(call.op.name(), why.to_string());
         let scratch_bytes = self.host.scratch(call.op, &inputs, &outputs).map_err(refused)?;
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         HostOps::fit(&mut staging, types(call.inputs) + types(call.outputs) + padded(scratch_bytes));

@@ -97,7 +97,7 @@ impl Profile {
 
     fn absent(&self) -> Fault {
         let why = format!("{} is a record of a device; nothing can be run on it", self.facts.signature);
-        Fault { op: "profile", why }
+        Fault::new("profile", why)
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Survey {
     pub devices: Vec<Properties>,
     /// Why there is no card, where there is none: a library that was not found, a driver that is too old.
     pub no_card: Option<String>,
+    /// Whether there is a card that cannot be used: the PCI bus has one, or the environment hides it.
+    pub has_unusable_card: bool,
 }
 
 impl Device {
@@ -52,17 +54,19 @@ impl Device {
     /// The CPU cannot be used: the system gives no thread.
     pub fn survey(cache: Option<&Path>) -> Result<Survey> {
         let mut devices = vec![Device::cpu_threads(1)?.backend().properties()];
-        let no_card = match Cuda::survey() {
+        let (no_card, has_unusable_card) = match Cuda::survey() {
             Ok(cards) => {
                 devices.extend(cards);
-                None
+                (None, false)
             }
             Err(why) => {
-                let on_bus = match Cuda::cards_on_bus() {
+                let is_hidden = matches!(why, plimsoll_cuda::Error::NoCard { is_hidden: true });
+                let on_bus = Cuda::cards_on_bus();
+                let bus = match on_bus {
                     0 => String::new(),
                     n => format!(" (the PCI bus has {} of NVIDIA's)", plimsoll_graph::counted(n, "card")),
                 };
-                Some(Error::from(why).to_string() + &on_bus)
+                (Some(Error::from(why).to_string() + &bus), is_hidden || on_bus > 0)
             }
         };
         if let Some(folder) = cache {
@@ -73,6 +77,6 @@ impl Device {
                 }
             }
         }
-        Ok(Survey { devices, no_card })
+        Ok(Survey { devices, no_card, has_unusable_card })
     }
 }

@@ -52,7 +52,7 @@ impl Program {
                 match unsafe { self.run_some(first, body, device, memory, clock) } {
                     Ok(()) => Ok(()),
                     Err(Error::Fault { fault, .. }) => Err(fault),
-                    Err(other) => Err(Fault { op: "record", why: other.to_string() }),
+                    Err(other) => Err(Fault::new("record", other.to_string())),
                 }
             };
             match device.backend().record(&mut run).map_err(|fault| self.fault(fault))? {

@@ -1,6 +1,6 @@
 //! A tensor: eager, with its bytes on a device, or traced, a value of a function being recorded.
 //!
-//! How its elements come from the host and go there is in `host` and `uploader`.
+//! How its elements come from the host and go there is in `host` and `uploader`, how they are lent to other libraries in `lent`.
 
 mod flow;
 mod host;

@@ -9,18 +9,15 @@ use crate::choose::{FrontierPoint, PlanFigures};
 impl From<&PlanFigures> for record::Plan {
     fn from(info: &PlanFigures) -> record::Plan {
         let host = info.host.unwrap_or_default();
-        record::Plan {
+        let host = record::HostPlan {
             host_limit_bytes: host.limit.map(Bytes::get),
             host_limit_given: host.is_given,
             host_planned_bytes: info.host.map(|host| host.planned().get()),
             host_program_bytes: host.program.get(),
             host_pipeline_bytes: host.pipeline.get(),
             host_staging_bytes: host.staging.get(),
-            planned_bytes: info.planned.get(),
-            floor_bytes: info.floor.get(),
-            unlimited_bytes: info.unlimited.get(),
-            unshared_bytes: Some(info.unshared.get()),
-            outside_bytes: Some(info.outside.get()),
+        };
+        let parts = record::PlanParts {
             arena_bytes: info.arena.get(),
             live_bytes: info.live.get(),
             state_bytes: info.account.tensors.get(),
@@ -28,6 +25,15 @@ impl From<&PlanFigures> for record::Plan {
             pipeline_bytes: info.account.reserved.get(),
             rank_bytes: info.account.ranks.get(),
             input_bytes: info.account.inputs.get(),
+        };
+        record::Plan {
+            parts,
+            host,
+            planned_bytes: info.planned.get(),
+            floor_bytes: info.floor.get(),
+            unlimited_bytes: info.unlimited.get(),
+            unshared_bytes: Some(info.unshared.get()),
+            outside_bytes: Some(info.outside.get()),
             predicted_ms: info.predicted_seconds * 1e3,
             unlimited_ms: info.unlimited_seconds * 1e3,
             micro_batches: info.micro_batches as u64,

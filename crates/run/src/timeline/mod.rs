@@ -65,16 +65,16 @@ impl Recorded<'_> {
             ((account.program + account.ranks).get(), account.reserved.get());
         let other_bytes = (account.tensors + account.inputs).get().saturating_sub(outside);
         let held = program_bytes + pipeline_bytes + other_bytes + residents + arena_bytes;
-        record::Step {
-            memory_limit_bytes: self.memory_limit,
-            planned_bytes: self.info.planned.get(),
+        let planned_bytes = self.info.planned.get();
+        let bytes = record::StepBytes {
+            planned_bytes,
             program_bytes,
             pipeline_bytes,
             other_bytes,
             arena_bytes,
-            unused_bytes: self.info.planned.get().saturating_sub(held),
-            ..to.step
-        }
+            unused_bytes: planned_bytes.saturating_sub(held),
+        };
+        record::Step { memory_limit_bytes: self.memory_limit, bytes, ..to.step }
     }
 }
 

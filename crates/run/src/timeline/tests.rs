@@ -39,17 +39,18 @@ fn options(exactness: Exactness) -> StepOptions {
 fn consistent(step: &Step) -> record::Step {
     let timeline = step.timeline().unwrap();
     assert_eq!(timeline.peak().1, step.info().live.get());
-    assert_eq!(timeline.arena_bytes, step.info().arena.get());
+    assert_eq!(timeline.bytes.arena_bytes, step.info().arena.get());
     let residents: u64 = timeline.residents.iter().map(|r| r.bytes).sum();
-    let held = timeline.program_bytes + timeline.pipeline_bytes + timeline.other_bytes + residents;
-    assert_eq!(held + timeline.arena_bytes + timeline.unused_bytes, step.info().planned.get());
+    let bytes = &timeline.bytes;
+    let held = bytes.program_bytes + bytes.pipeline_bytes + bytes.other_bytes + residents;
+    assert_eq!(held + bytes.arena_bytes + bytes.unused_bytes, step.info().planned.get());
     let us: f64 = timeline.instructions.iter().map(|i| i.us).sum();
     if timeline.sections.len() == 1 {
         assert!((us / 1e6 - step.info().predicted_seconds).abs() < 1e-6, "{us} µs");
     }
     for (i, a) in timeline.tensors.iter().enumerate() {
         assert!(a.from < a.to && a.to as usize <= timeline.instructions.len(), "{a:?}");
-        assert!(a.offset + a.bytes <= timeline.arena_bytes, "{a:?}");
+        assert!(a.offset + a.bytes <= timeline.bytes.arena_bytes, "{a:?}");
         for b in &timeline.tensors[..i] {
             let at_once = a.from < b.to && b.from < a.to;
             let apart = a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;

@@ -5,6 +5,7 @@
 
 mod modules;
 mod source;
+mod subjects;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +130,18 @@ fn modules_import_in_one_direction() {
         }
         assert!(wrong.is_empty(), "{folder}:\n{}", wrong.join("\n"));
     }
+}
+
+#[test]
+fn a_type_with_methods_in_more_than_two_files_says_why() {
+    let wrong: Vec<String> = CRATES
+        .iter()
+        .flat_map(|row| {
+            let found = subjects::unnamed(&root().join("crates").join(row.folder).join("src"));
+            found.into_iter().map(|what| format!("crates/{}/src: {what}", row.folder))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Who knows whom, a line each.

@@ -2,6 +2,7 @@
 
 use plimsoll_graph::{EinsumOps, TensorOps};
 use plimsoll_nn::blocks::Laid;
+use plimsoll_nn::blocks::einsum::without_dots;
 use plimsoll_run::{Result, Tensor};
 
 use super::{Table, one};
@@ -73,7 +74,7 @@ pub(super) const OPS: Table = &[
         let _ = c.value("path");
         let tensors = all.iter().map(Laid::plain).collect::<Result<Vec<Tensor>>>()?;
         let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().rank()).collect();
-        one(Tensor::einsum(&spelled(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
+        one(Tensor::einsum(&without_dots(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
     }),
     ("aten.cosine_similarity.default", |c| {
         let (a, b, eps) = (c.laid("x1")?, c.laid("x2")?, c.float("eps")?);
@@ -137,55 +138,4 @@ fn as_matrix(x: &Laid) -> Result<(Tensor, bool)> {
     swapped.swap(rank - 1, rank - 2);
     let other = x.permute(&swapped);
     if !x.is_plain() && other.is_plain() { Ok((other.plain()?, true)) } else { Ok((x.plain()?, false)) }
-}
-
-/// An equation without dots: the axes that they stand for get letters that are not in use. Blanks are left out.
-fn spelled(equation: &str, ranks: &[usize]) -> Result<String> {
-    let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
-    if !equation.contains("...") {
-        return Ok(equation);
-    }
-    let (inputs, output) = match equation.split_once("->") {
-        Some((inputs, output)) => (inputs, Some(output.to_string())),
-        None => (&equation[..], None),
-    };
-    let Some(output) = output else { return Err(refuse("leaves out the result of an equation with dots")) };
-    let letters = ('a'..='z').chain('A'..='Z').filter(|c| !equation.contains(*c)).collect::<Vec<char>>();
-    let parts: Vec<&str> = inputs.split(',').collect();
-    if parts.len() != ranks.len() {
-        return Err(refuse(format!(
-            "has {} operands in its equation and {} tensors",
-            parts.len(),
-            ranks.len()
-        )));
-    }
-    let dots = |part: &str, rank: usize| rank.checked_sub(part.replace("...", "").len());
-    let most = parts
-        .iter()
-        .zip(ranks)
-        .filter(|(part, _)| part.contains("..."))
-        .map(|(part, &rank)| dots(part, rank));
-    let most = most.collect::<Option<Vec<usize>>>().and_then(|all| all.into_iter().max()).unwrap_or(0);
-    if most > letters.len() {
-        return Err(refuse("has too many axes"));
-    }
-    let named = |n: usize| letters[most - n..most].iter().collect::<String>();
-    let mut spelled = Vec::new();
-    for (part, &rank) in parts.iter().zip(ranks) {
-        let n = if part.contains("...") { dots(part, rank).unwrap_or(0) } else { 0 };
-        spelled.push(part.replace("...", &named(n)));
-    }
-    Ok(format!("{}->{}", spelled.join(","), output.replace("...", &named(most))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dots_become_letters_that_are_counted_from_the_last() {
-        assert_eq!(spelled("... i d, j d -> ... i j", &[4, 2]).unwrap(), "abid,jd->abij");
-        assert_eq!(spelled("...i,...i->...", &[3, 2]).unwrap(), "abi,bi->ab");
-        assert_eq!(spelled("ij->ji", &[2]).unwrap(), "ij->ji");
-    }
 }

@@ -53,7 +53,7 @@ struct Mask<T> {
 impl<T: Stored> Problem<T> {
     fn new(op: &ops::Attention, call: &Call<'_>) -> Result<Problem<T>, Fault> {
         let ty = |i: usize| call.inputs[i].ty;
-        let dims = AttentionDims::new(ty(0), ty(1), ty(2)).map_err(|why| Fault { op: "attention", why })?;
+        let dims = AttentionDims::new(ty(0), ty(1), ty(2)).map_err(|why| Fault::new("attention", why))?;
         let pointer = |i: usize| Shared(call.inputs[i].ptr.cast::<T>());
         let mut mask = Mask { data: Shared(std::ptr::null_mut()), batch: 0, head: 0, query: 0 };
         if op.mask {

@@ -177,7 +177,7 @@ impl<'a> Plan<'a> {
         let longest = (room / n_registers.max(1)).min(TILE) / BLOCK * BLOCK;
         if longest == 0 {
             let why = format!("its chain holds {n_registers} values at once, more than fit; split it");
-            return Err(Fault { op: call.op.name(), why });
+            return Err(Fault::new(call.op.name(), why));
         }
         let longest = if is_straight { LONG_TILE } else { longest };
         let readings = inputs

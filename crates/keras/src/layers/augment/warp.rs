@@ -158,9 +158,13 @@ pub(super) fn rotated((low, high): (f64, f64), reading: Reading) -> Change {
     )
 }
 
+/// Shares along both axes, between -1 and 1.
+fn factors(s: &Settings<'_>, [one, other]: [&str; 2]) -> Result<[(f64, f64); 2]> {
+    Ok([factor(s, one, (-1.0, 1.0))?, factor(s, other, (-1.0, 1.0))?])
+}
+
 pub(super) fn translation(s: &Settings<'_>) -> Result<Change> {
-    let high = factor(s, "height_factor", (-1.0, 1.0))?;
-    let wide = factor(s, "width_factor", (-1.0, 1.0))?;
+    let [high, wide] = factors(s, ["height_factor", "width_factor"])?;
     Ok(translated(high, wide, Reading::of(s)?))
 }
 
@@ -207,8 +211,7 @@ pub(super) fn zoom(s: &Settings<'_>) -> Result<Change> {
 }
 
 pub(super) fn shear(s: &Settings<'_>) -> Result<Change> {
-    let across = factor(s, "x_factor", (-1.0, 1.0))?;
-    let down = factor(s, "y_factor", (-1.0, 1.0))?;
+    let [across, down] = factors(s, ["x_factor", "y_factor"])?;
     Ok(sheared(across, down, Reading::of(s)?))
 }
 

@@ -137,10 +137,10 @@ fn without_time_kernels_are_estimated_alike_by_everybody_until_somebody_has_more
 
 #[test]
 fn a_kernel_without_room_is_not_timed() {
-    let (folder, device) = place("room");
     let trace = Trace::new();
     let x = trace.input("x", Type::new(DType::F32, [64, 64]));
     let graph = trace.finish(&[&x.exp().unwrap()]).unwrap();
+    let (folder, device) = place("room");
     let mut costs = Costs::kept_in(&folder, "a cpu");
     costs.time(&graph, &device, Some(Bytes::kib(31))).unwrap();
     assert!(costs.known.is_empty());
