@@ -107,6 +107,9 @@ def _made(case: Case) -> tuple[Any, Any, Any]:
 
 def _names(text: str, case: Case) -> bool:
     """Whether a refusal says what is refused: the class, a function of it, or a setting of the case."""
+    if case.group == "applications":
+        # What is refused is a layer of it, which the error names.
+        return re.search(r"is an? \w+, which is not known here", text) is not None
     words = [case.name, *re.findall(r"[A-Za-z_]\w+", case.label)]
     return any(word.lower() in text.lower() for word in words)
 
