@@ -110,10 +110,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (false, None) => say!("{shown} is {name} as ONNX"),
         (false, Some(found)) => {
             say!("{shown} is {name} as TensorFlow Lite: {} bytes, {} ops", found.bytes, found.ops);
-            say!(
-                "on random inputs its outputs differ from the model's by {:.1e} of the largest",
-                found.distance
-            );
+            say!("its outputs differ from the model's by {:.1e} of the largest", found.distance);
             if !found.floats.is_empty() {
                 let list: Vec<String> = found.floats.iter().map(|(op, n)| format!("{n} {op}")).collect();
                 say!(

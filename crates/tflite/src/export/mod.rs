@@ -40,7 +40,7 @@ pub struct Written {
     pub bytes: usize,
     /// Ops in it.
     pub ops: usize,
-    /// How far its outputs are from the model's on random inputs, as a share of the largest (or of 1).
+    /// How far its outputs are from the model's, as a share of the largest (or of 1): on random inputs, or on the first of the calibration.
     pub distance: f64,
     /// Ops that stay in floating point though the rest is quantized, by name and how often.
     pub floats: Vec<(String, usize)>,
@@ -90,7 +90,11 @@ pub fn write_model(
     let bytes = write(&quantized.model)?;
     // What the reader sees is what counts.
     let back = read(&bytes)?;
-    let probe = read_back::drawn(&types)?;
+    let probe = match how {
+        // Ranges that were found on data say nothing of other inputs.
+        Quantize::Int8(calibration) if !calibration.samples.is_empty() => calibration.samples[0].clone(),
+        _ => read_back::drawn(&types)?,
+    };
     let ours = Predicting::forward(model, &probe, params, values)?;
     let theirs = run(&back, &probe)?;
     let refused = |why: String| Err(Error::Export { place: name.to_string(), why });

@@ -166,11 +166,13 @@ fn decide(model: &LiteModel, ranges: &Ranges) -> (Vec<bool>, Vec<Option<Params>>
                         None => groups.join(out, at),
                     }
                 }
-                // What is put around images for a maximum has no range.
-                if op.code != OpCode::PadV2 {
-                    for (_, at) in reads.iter().filter(|(_, at)| is_const(*at)) {
-                        widen(&mut ranges, out, range_of(&model.tensors[*at]));
-                    }
+                if op.code == OpCode::PadV2 {
+                    // What is put around images for a maximum is the least there is, whatever the range.
+                    ranges[out] = ranges[reads[0].1];
+                }
+                for (_, at) in reads.iter().filter(|(_, at)| is_const(*at)) {
+                    let own = range_of(&model.tensors[*at]).filter(|(low, _)| *low > f32::MIN);
+                    widen(&mut ranges, out, own);
                 }
             }
             _ => {}
