@@ -6,7 +6,7 @@
 //!
 //! Groups: `emulator` (a C++ compiler for the CUDA kernels), `card` (an NVIDIA card), `browser` (Chromium), `terminal` (the command
 //! `script`), `release` (a release build of the command), `mpi` (the launcher of Open MPI or of MPICH), `nccl` (that library), `keras` and `torch` (those packages for Python),
-//! `c` (a C compiler), `litert` (TensorFlow for Python), `onnx` (onnx's own node tests, in the folder that `PLIMSOLL_ONNX_NODE_TESTS` names).
+//! `c` (a C compiler), `litert` (TensorFlow for the Python that `PLIMSOLL_LITERT_PYTHON` names), `onnx` (onnx's own node tests, in the folder that `PLIMSOLL_ONNX_NODE_TESTS` names).
 
 use std::fmt::Display;
 use std::fs::File;
