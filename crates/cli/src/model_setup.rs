@@ -241,7 +241,7 @@ impl ModelSetup {
             (Some(compiled), ..) => compiled.model.output_names().to_vec(),
             (None, Some(model), _) => model.output_names(),
             (None, None, Some(model)) => {
-                model.program().outputs().iter().map(|output| output.name.clone()).collect()
+                torch_file::predicted(model).map(|output| output.name.clone()).collect()
             }
             (None, None, None) => Vec::new(),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll::internals::data::{FieldKind, Fields, Wanted};
 use plimsoll::internals::formats::{Element, durable, safetensors};
-use plimsoll::nn::{Loss, Measure, Metric, Training};
+use plimsoll::nn::{Loss, Measure, Metric, Outputs, Training};
 use plimsoll::prelude::*;
 use plimsoll::torch::{Kind, Length, Level, Output, Program, ProgramLoss, TorchModel};
 use serde_json::{Value, json};
@@ -69,6 +69,22 @@ pub fn fields(config: &Config, model: &TorchModel, purpose: Purpose) -> Fields {
     }
 }
 
+/// The outputs that have samples: a loss is one number for a whole batch.
+pub fn predicted(model: &TorchModel) -> impl Iterator<Item = &Output> {
+    model.program().outputs().iter().filter(|output| output.shape.rank() > 0)
+}
+
+/// A program of which only outputs that have samples are wanted.
+struct Predicted(TorchModel);
+
+impl Model for Predicted {
+    fn forward(&self, net: &mut Net, x: &[Tensor]) -> plimsoll::internals::run::Result<Outputs> {
+        let outputs = self.0.forward(net, x)?;
+        let samples: Vec<Tensor> = outputs.iter().filter(|y| y.shape().rank() > 0).cloned().collect();
+        Ok(samples.into())
+    }
+}
+
 /// The model of an exported program for data of a form: to predict what it gives, or with its loss.
 pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Result<ModelSetup, Failure> {
     let model = opened(config)?.ok_or_else(|| Failure(format!("{path} is no exported program")))?;
@@ -108,7 +124,11 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
             torch: Some(model.clone()),
         };
     if purpose == Purpose::Predict {
-        return Ok(made(Arc::new(model.clone()), Arc::new(mse), Vec::new(), false));
+        if predicted(&model).next().is_none() {
+            let why = "gives one number for a whole batch, so that there is nothing to predict; export the module without its loss";
+            return Err(Failure(format!("{path} {why}")));
+        }
+        return Ok(made(Arc::new(Predicted(model.clone())), Arc::new(mse), Vec::new(), false));
     }
     model.check_gradients()?;
     let Some(output) = output else {
@@ -170,7 +190,8 @@ pub fn inspect(file: &Path) -> Result<Value, Failure> {
     let lengths = |shape: &[Length]| -> Vec<Value> {
         let length = |length: &Length| match length {
             Length::Fixed(n) => json!(n),
-            Length::Open(symbol, _) => json!(symbol),
+            // `Symbol('s17', positive=True, integer=True)`
+            Length::Open(symbol, _) => json!(symbol.split('\'').nth(1).unwrap_or(symbol)),
         };
         shape.iter().map(length).collect()
     };

@@ -29,5 +29,6 @@ mod ranks;
 mod report;
 mod resume;
 mod same_step;
+mod torch_file;
 mod ways_out;
 mod wrong;
