@@ -89,7 +89,7 @@ fn a_model_over_few_bits_is_the_model_over_what_they_stand_for() {
         let plain = Loaded::new(name, Tuning::Frozen);
         for form in [QuantForm::Int8, QuantForm::Nf4] {
             let small = Loaded::based(name, Tuning::Frozen, form);
-            let mut same = Loaded::new(name, Tuning::Frozen);
+            let mut same = Loaded::in_f32(name, Tuning::Frozen);
             let mut replaced = 0;
             for (param, value) in same.params.iter().zip(&mut same.values) {
                 if !small.params.iter().any(|own| own.name == format!("{}/codes", param.name)) {
@@ -118,7 +118,8 @@ fn few_bits_take_few_bytes_and_trained_weights_are_never_kept_so() {
     let plain = bytes(&Loaded::new("llama", Tuning::Frozen));
     let int8 = bytes(&Loaded::based("llama", Tuning::Frozen, QuantForm::Int8));
     let nf4 = bytes(&Loaded::based("llama", Tuning::Frozen, QuantForm::Nf4));
-    assert!(4 * nf4 < plain && 2 * int8 < plain && nf4 < int8, "{plain} {int8} {nf4}");
+    // Stored in bf16; the rows are short, so that scales count.
+    assert!(3 * nf4 < plain && int8 < plain && nf4 < int8, "{plain} {int8} {nf4}");
     let full = Loaded::based("llama", Tuning::Full, QuantForm::Nf4);
     assert!(full.params.iter().all(|param| param.trained && param.ty.dtype == DType::F32));
     let lora = Lora::new(2);

@@ -50,12 +50,17 @@ impl Loaded {
     }
 
     pub fn of(path: &Path, tuning: Tuning) -> Loaded {
-        Loaded::with(path, tuning, None, |_| Vec::new())
+        Loaded::with(path, tuning, |model| model, |_| Vec::new())
     }
 
     /// With the weights of linear layers in few bits.
     pub fn based(name: &str, tuning: Tuning, form: QuantForm) -> Loaded {
-        Loaded::with(&fixture(name), tuning, Some(form), |_| Vec::new())
+        Loaded::with(&fixture(name), tuning, |model| Decoder { base: Some(form), ..model }, |_| Vec::new())
+    }
+
+    /// With weights in f32, however they are stored.
+    pub fn in_f32(name: &str, tuning: Tuning) -> Loaded {
+        Loaded::with(&fixture(name), tuning, |model| Decoder { kept: DType::F32, ..model }, |_| Vec::new())
     }
 
     /// With the values of some more parameters.
@@ -64,17 +69,17 @@ impl Loaded {
         tuning: Tuning,
         more: impl FnOnce(&[Param]) -> Vec<(String, Vec<u8>)>,
     ) -> Loaded {
-        Loaded::with(&fixture(name), tuning, None, more)
+        Loaded::with(&fixture(name), tuning, |model| model, more)
     }
 
     fn with(
         path: &Path,
         tuning: Tuning,
-        base: Option<QuantForm>,
+        change: impl FnOnce(Decoder) -> Decoder,
         more: impl FnOnce(&[Param]) -> Vec<(String, Vec<u8>)>,
     ) -> Loaded {
         let mut folder = Folder::open(path).unwrap();
-        let model = Decoder { base, ..folder.decoder(tuning) };
+        let model = change(folder.decoder(tuning));
         let params = Net::discover(&[Type::new(DType::I64, [2, 8])], &model).unwrap();
         let mut values: Vec<Tensor> = params.iter().map(|p| Tensor::zeros(p.ty.clone()).unwrap()).collect();
         let at = |name: &str| params.iter().position(|p| p.name == name).unwrap();
