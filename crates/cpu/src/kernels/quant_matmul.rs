@@ -38,7 +38,7 @@ struct Tiles<T> {
 impl<T: Multiply> Tiles<T> {
     fn new(cpu: &Cpu, op: &QuantMatMul, x: &Type, start: *mut u8) -> Tiles<T> {
         let [from, to] = op.widths();
-        let samples = if from == 0 { 0 } else { x.elements() / from };
+        let samples = x.elements().checked_div(from).unwrap_or(0);
         let step = (TILE / from.max(1) / 64 * 64).max(64).min(to.max(1));
         let rest = if to.is_multiple_of(step) { step } else { to % step };
         let shape = |n: usize| Shape { m: samples, n, k: from };

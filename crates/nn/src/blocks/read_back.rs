@@ -60,6 +60,7 @@ pub fn distance(
             return Ok(Err(format!("the model gives {ours}, but what was written gives {theirs}")));
         }
         let (a, b) = (ours.to_f64()?, theirs.to_f64()?);
+        // Of the finite ones: beside an infinity every difference would be small.
         let size = a.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
         // Infinities that are the same are not apart.
         let apart = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() };

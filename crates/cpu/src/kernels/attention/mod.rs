@@ -125,7 +125,7 @@ impl<T: Stored> Problem<T> {
     /// # Safety
     /// The queries are there.
     unsafe fn keys_seen(&self, b: usize, i: usize, n: usize) -> Range<usize> {
-        let mut all = usize::MAX..0;
+        let (mut first, mut end) = (usize::MAX, 0);
         for i in i..i + n {
             let start = match self.starts.get() {
                 starts if starts.is_null() => 0,
@@ -134,10 +134,10 @@ impl<T: Stored> Problem<T> {
             };
             let seen = self.op.seen(&self.dims, i, i64::from(start));
             if !seen.is_empty() {
-                all = all.start.min(seen.start)..all.end.max(seen.end);
+                (first, end) = (first.min(seen.start), end.max(seen.end));
             }
         }
-        all.start / KEYS * KEYS..all.end
+        first / KEYS * KEYS..end
     }
 }
 
