@@ -32,7 +32,7 @@ struct Tiles {
 impl Tiles {
     fn new(op: &QuantMatMul, x: &Type) -> Tiles {
         let [from, to] = op.widths();
-        let samples = if from == 0 { 0 } else { x.elements() / from };
+        let samples = x.elements().checked_div(from).unwrap_or(0);
         Tiles { samples, from, to, step: (TILE / from.max(1) / 128 * 128).max(128).min(to.max(1)) }
     }
 
