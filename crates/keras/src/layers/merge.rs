@@ -32,6 +32,14 @@ pub(crate) const TABLE: Table = &[
         .masks(Masks::Read))
     }),
     ("Dot", dot),
+    // Of `keras.applications.InceptionResNetV2`: the first input and a part of the second.
+    ("CustomScaleLayer", |s| {
+        let scale = s.number("scale")?;
+        Ok(Made::with(Vec::new(), move |_, args| match args.all()[..] {
+            [whole, part] => Ok(vec![whole.add(&part.mul_scalar(scale)?)?]),
+            ref all => Err(refuse(format!("gives a CustomScaleLayer {} inputs; it takes two", all.len()))),
+        }))
+    }),
 ];
 
 /// Tensors one after the other, a few at a time: an op of hundreds of inputs is more than a tape can follow.

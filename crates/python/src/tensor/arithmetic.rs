@@ -41,6 +41,38 @@ impl Tensor {
         one(py, || self.0.abs())
     }
 
+    fn __add__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::add)
+    }
+
+    fn __radd__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::add)
+    }
+
+    fn __sub__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::sub)
+    }
+
+    fn __rsub__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, |x, other| other.sub(x))
+    }
+
+    fn __mul__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::mul)
+    }
+
+    fn __rmul__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::mul)
+    }
+
+    fn __truediv__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::div)
+    }
+
+    fn __rtruediv__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, |x, other| other.div(x))
+    }
+
     fn __pow__(&self, py: Python<'_>, other: Other<'_>, modulo: Option<i64>) -> PyResult<Tensor> {
         if modulo.is_some() {
             return Err(PyTypeError::new_err("a power of a tensor has no modulus"));
@@ -56,39 +88,34 @@ impl Tensor {
         one(py, || self.0.matmul(other))
     }
 
+    /// Element by element, as in NumPy; a tensor is still a key of a dictionary by itself.
+    fn __eq__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::equal)
+    }
+
+    fn __ne__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::not_equal)
+    }
+
     fn __hash__(slf: &Bound<'_, Self>) -> isize {
         slf.as_ptr() as isize
     }
-}
 
-/// Operators with another tensor or a number on one of their sides.
-macro_rules! operators {
-    ($($(#[$about:meta])* $operator:ident => $op:expr,)*) => {
-        #[pymethods]
-        impl Tensor {
-            $($(#[$about])* fn $operator(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
-                self.with(py, &other, $op)
-            })*
-        }
-    };
-}
+    fn __lt__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::less)
+    }
 
-operators! {
-    __add__ => Engine::add,
-    __radd__ => Engine::add,
-    __sub__ => Engine::sub,
-    __rsub__ => |x, other| other.sub(x),
-    __mul__ => Engine::mul,
-    __rmul__ => Engine::mul,
-    __truediv__ => Engine::div,
-    __rtruediv__ => |x, other| other.div(x),
-    /// Element by element, as in NumPy; a tensor is still a key of a dictionary by itself.
-    __eq__ => Engine::equal,
-    __ne__ => Engine::not_equal,
-    __lt__ => Engine::less,
-    __le__ => Engine::less_equal,
-    __gt__ => Engine::greater,
-    __ge__ => Engine::greater_equal,
+    fn __le__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::less_equal)
+    }
+
+    fn __gt__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::greater)
+    }
+
+    fn __ge__(&self, py: Python<'_>, other: Other<'_>) -> PyResult<Tensor> {
+        self.with(py, &other, Engine::greater_equal)
+    }
 }
 
 impl Tensor {
