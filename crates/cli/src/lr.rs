@@ -15,10 +15,10 @@ pub struct Args {
     looked: Looked,
     /// The first learning rate.
     #[arg(long, default_value_t = 1e-6, help_heading = "Learning rates")]
-    from: f64,
+    lowest: f64,
     /// The last learning rate.
     #[arg(long, default_value_t = 1.0, help_heading = "Learning rates")]
-    to: f64,
+    highest: f64,
     /// How many rates are tried, each on a batch of its own.
     #[arg(long, default_value_t = 100, help_heading = "Learning rates")]
     steps: usize,
@@ -33,7 +33,7 @@ const BAR: f64 = 40.0;
 
 /// Tries rates and prints what the loss made of them.
 pub fn run(args: &Args) -> Result<(), Stop> {
-    let sweep = RateSweep { from: args.from, to: args.to, steps: args.steps };
+    let sweep = RateSweep { from: args.lowest, to: args.highest, steps: args.steps };
     let config = args.looked.settings()?;
     let device = device_args::device(&config)?;
     let (config, _) = batch_auto::settled(&config, &device)?;
@@ -55,14 +55,14 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         );
         return Ok(());
     }
-    say!("{about}: learning rates from {} to {}", args.from, args.to);
+    say!("{about}: learning rates from {} to {}", args.lowest, args.highest);
     lines(points).iter().for_each(|line| say!("{line}"));
     if let Some(rate) = diverged_at {
         say!("at {rate:.1e} the loss ran away");
     }
     match suggestion {
         Some(rate) => say!("the loss fell fastest at about {rate:.1e}: try --lr {rate:.1e}"),
-        None => say!("the loss never fell; try other rates with --from and --to, or look at the data"),
+        None => say!("the loss never fell; try other rates with --lowest and --highest, or look at the data"),
     }
     Ok(())
 }

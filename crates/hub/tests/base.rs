@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Loaded, MODELS, fixture, furthest, golden, json, numbers, tokens};
+use plimsoll_graph::DType;
 use plimsoll_graph::quant::{QuantForm, QuantParts};
-use plimsoll_graph::{DType, TensorOps};
 use plimsoll_hub::{Lora, Tuning};
 use plimsoll_nn::Model;
 use plimsoll_run::Tensor;

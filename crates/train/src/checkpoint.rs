@@ -393,7 +393,7 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
     })?;
     let given = training.params().iter().filter(|param| param.is_given()).count();
     let n = if all { usize::MAX } else { training.params().len() - given };
-    let wanted: Vec<(String, plimsoll_graph::Type)> =
+    let wanted: Vec<(String, Type)> =
         kept(training).take(n).map(|(name, _, whole)| (name.to_string(), whole.clone())).collect();
     for (name, ty) in &wanted {
         let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;

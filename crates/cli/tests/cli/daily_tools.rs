@@ -151,7 +151,7 @@ fn a_learning_rate_is_suggested_and_nothing_is_written() {
         points.len() > 20 && points.windows(2).all(|pair| value(&pair[0], "rate") < value(&pair[1], "rate"))
     );
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "no run is begun");
-    let why = lines(&["lr", "mlp", "--from", "1", "--to", "0.1"]).unwrap_err();
+    let why = lines(&["lr", "mlp", "--lowest", "1", "--highest", "0.1"]).unwrap_err();
     assert!(why.contains("from 1 to 0.1"), "{why}");
 }
 

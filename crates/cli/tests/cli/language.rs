@@ -57,7 +57,9 @@ fn adapters_are_tuned_within_the_limit_used_and_merged() {
         (Some("adapters of rank 4"), Some(24))
     );
     let plan = &of("plan")[0];
-    assert!(plan["fits"] == true && plan["memory_limit_bytes"] == 100 << 20, "{plan}");
+    assert_eq!(plan["memory_limit_bytes"], 100 << 20, "{plan}");
+    assert!(plan["planned_bytes"].as_u64().is_some_and(|planned| planned <= 100 << 20), "{plan}");
+    assert_eq!(of("plan").len(), 1, "a plan is said once");
     let losses: Vec<f64> = of("epoch").iter().map(|line| line["loss"].as_f64().unwrap()).collect();
     assert!(losses.len() == 6 && losses[5] < losses[0] - 1.0, "{losses:?}");
     let written = said.last().unwrap()["model"].as_str().unwrap().to_string();

@@ -283,7 +283,14 @@ mod tests {
             });
         }
         // All classes that are known are among them, but for models and what only Keras's applications have.
-        seen.extend(["InputLayer", "Sequential", "Functional", "LayerScale", "StochasticDepth"]);
+        seen.extend([
+            "InputLayer",
+            "Sequential",
+            "Functional",
+            "LayerScale",
+            "StochasticDepth",
+            "CustomScaleLayer",
+        ]);
         seen.sort_unstable();
         assert_eq!(seen, known_classes());
     }

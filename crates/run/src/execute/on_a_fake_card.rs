@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use plimsoll_device::backend::{Fault, Operand};
-use plimsoll_device::{Bytes, Peers, RankTraffic, Verdict};
+use plimsoll_device::backend::Fault;
+use plimsoll_device::{Bytes, Exchanged, Peers, RankTraffic, Verdict};
 use plimsoll_graph::ops::{Exchange, Rank};
 use plimsoll_graph::{DType, Type};
 
@@ -216,18 +216,12 @@ impl Peers for OneRank {
         0.0
     }
 
-    unsafe fn exchange(
-        &self,
-        _: &Exchange,
-        _: Operand<'_>,
-        _: Operand<'_>,
-        _: &mut [u8],
-    ) -> Result<(), Fault> {
+    unsafe fn exchange(&self, _: &Exchange, _: Exchanged<'_>) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn agree(&self, _: &[(&str, &str)]) -> Result<(), Fault> {
-        Ok(())
+    fn differ(&self, _: &[(&str, &str)]) -> Result<Option<String>, Fault> {
+        Ok(None)
     }
 
     fn stop(&self, _: &str) {}

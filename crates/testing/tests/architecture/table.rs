@@ -136,7 +136,7 @@ pub const CRATES: &[Crate] = &[
         "plimsoll",
         &[
             "comm", "data", "device", "formats", "graph", "hub", "keras", "nn", "onnx", "plan", "run",
-            "tflite", "train",
+            "tflite", "torch", "train",
         ],
         "",
         &[],

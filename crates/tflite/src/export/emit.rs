@@ -1,4 +1,6 @@
 //! Collects the tensors and ops of a model that is being written, with the constants that are known beforehand.
+//!
+//! What becomes of each op of ours is in `ops`; windows over images (`spatial`) and ops over sequences (`sequence`) have files of their own.
 
 use std::sync::Arc;
 
