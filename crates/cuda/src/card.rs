@@ -305,8 +305,13 @@ impl Card {
         unsafe {
             cu!(cuModuleGetFunction(&mut function, module.module, name.as_ptr()))?;
             if shared > 48 * 1024 {
-                let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                cu!(cuFuncSetAttribute(function, which, self.shared_limit as i32))?;
+                use sys::CUfunction_attribute as Attribute;
+                // What a kernel declares for itself counts too: a limit for both together is refused.
+                let mut declared = 0;
+                let which = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+                cu!(cuFuncGetAttribute(&mut declared, which, function))?;
+                let which = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                cu!(cuFuncSetAttribute(function, which, self.shared_limit as i32 - declared))?;
             }
         }
         module.functions.insert(kernel.into(), function);

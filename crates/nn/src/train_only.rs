@@ -61,7 +61,7 @@ fn fits_part(pattern: &str, name: &str) -> bool {
     let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
     starts.into_iter().any(|start| {
         let mut ends = dots().filter(|&end| end > start).chain([name.len()]);
-        ends.any(|end| fits(pattern.as_bytes(), name[start..end].as_bytes()))
+        ends.any(|end| fits(pattern.as_bytes(), &name.as_bytes()[start..end]))
     })
 }
 

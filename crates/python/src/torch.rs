@@ -21,6 +21,9 @@ use crate::errors::{Failure, plain};
 use crate::plan::Shown;
 use crate::torch_optim::{Group, optimizer};
 
+/// A parameter's name and the bytes of its gradient, if it has one.
+type NamedBytes<'py> = (String, Option<Bound<'py, PyBytes>>);
+
 /// What Python gives of a module's tensors: `read(name)` an array of their bytes.
 struct Tensors(Py<PyAny>);
 
@@ -251,7 +254,7 @@ impl TorchTraining {
         &self,
         py: Python<'py>,
         batch: Vec<Bound<'py, PyAny>>,
-    ) -> PyResult<(f64, Vec<(String, Option<Bound<'py, PyBytes>>)>)> {
+    ) -> PyResult<(f64, Vec<NamedBytes<'py>>)> {
         let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
         let (loss, found) = call::run(py, || {
             self.device.scope(|| {

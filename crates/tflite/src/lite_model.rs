@@ -192,7 +192,9 @@ impl LiteModel {
         self.inputs.iter().for_each(|(_, id)| wanted[*id] = true);
         let mut place = vec![0; self.tensors.len()];
         let mut tensors: Vec<LiteTensor> = Vec::new();
-        let mut same: FxHashMap<(Arc<[u8]>, Vec<usize>, ElementType), Vec<usize>> = FxHashMap::default();
+        // Where constants of the same bytes, shape and type are: they differ in how they are quantized.
+        type Constant = (Arc<[u8]>, Vec<usize>, ElementType);
+        let mut same: FxHashMap<Constant, Vec<usize>> = FxHashMap::default();
         for (i, tensor) in
             std::mem::take(&mut self.tensors).into_iter().enumerate().filter(|(i, _)| wanted[*i])
         {

@@ -141,7 +141,7 @@ fn a_learning_rate_is_suggested_and_nothing_is_written() {
     let scratch = Scratch::new("lr");
     let here = scratch.path("here");
     std::fs::create_dir_all(&here).unwrap();
-    let words = ["lr", "mlp", "--batch", "32", "--to", "10", "--steps", "60", "--json"];
+    let words = ["lr", "mlp", "--batch", "32", "--highest", "10", "--steps", "60", "--json"];
     let out = plimsoll().args(words).current_dir(&here).output().unwrap();
     let found: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
     let rate = value(&found, "suggestion");

@@ -29,6 +29,9 @@ enum Which {
     GradKeys,
 }
 
+/// What `in_block` declares of shared memory, beside the tiles.
+const SHARED_BY_BLOCKS: usize = 256;
+
 /// The sizes of a call and how it is cut into tiles.
 struct Tiles {
     op: Attention,
@@ -54,7 +57,8 @@ impl Tiles {
         }
         let bytes = types[0].dtype.accumulator().bytes();
         let tiles = [32, 16, 8].map(|rows| Tiles { op: *op, dims, rows: Some(rows) });
-        let fits = |tiles: &Tiles| bytes * tiles.numbers(Which::Forward) <= cuda.shared_limit();
+        let fits =
+            |tiles: &Tiles| bytes * tiles.numbers(Which::Forward) + SHARED_BY_BLOCKS <= cuda.shared_limit();
         tiles.into_iter().find(fits).ok_or_else(|| {
             refused(format!("heads of {} and {} features do not fit into shared memory", dims.d, dims.dv))
         })

@@ -50,7 +50,9 @@ pub(super) const OPS: Table = &[
         one(x.map(|t| t.cast(dtype)?.mul_scalar(base.ln())?.exp())?)
     }),
     ("aten.maximum.default", |c| binary(c, "self", "other", |a, b| a.maximum(b))),
+    ("aten.max.other", |c| binary(c, "self", "other", |a, b| a.maximum(b))),
     ("aten.minimum.default", |c| binary(c, "self", "other", |a, b| a.minimum(b))),
+    ("aten.min.other", |c| binary(c, "self", "other", |a, b| a.minimum(b))),
     ("aten.addcmul.default", |c| fused(c, false)),
     ("aten.addcdiv.default", |c| fused(c, true)),
     ("aten.lerp.Scalar", |c| {
