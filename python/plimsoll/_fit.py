@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll import _callbacks, _data, _native, _store
+from plimsoll import _callbacks, _data, _native, _store, _traced
 from plimsoll._plan import Plan, Report
 from plimsoll.errors import PlimsollError
 
@@ -47,10 +47,10 @@ class _Bound:
         _store.check(model)
         if labels and not getattr(model, "compiled", False):
             raise PlimsollError(f"the model {model.name} was not compiled; call model.compile() with a loss and an optimizer first")
-        shapes = _shapes(model)
-        lengths = self._lengths(model, shapes, x) if any(None in shape for shape in shapes) else None
-        self.model = model
-        self.native = _store.live(model, trained=trained, inputs=lengths, precision=precision)
+        with _traced.following(model, x) as read:
+            shapes = _shapes(read)
+            lengths = self._lengths(read, shapes, x) if any(None in shape for shape in shapes) else None
+            self.native = _store.live(model, read, trained=trained, inputs=lengths, precision=precision)
         labelled = self.native.labelled() if labels else []
         self.wanted = _data.Wanted(self.native.inputs(), shapes, self.native.outputs(), labelled)
 

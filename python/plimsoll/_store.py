@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from plimsoll import _native
+from plimsoll import _native, _traced
 from plimsoll.errors import PlimsollError
 
 
@@ -123,11 +123,12 @@ def _assigned(model: Any, store: Store) -> list[dict[str, Any]]:
 class Store:
     """The variables of a Keras model, read and written one at a time through NumPy: of any backend."""
 
-    def __init__(self, model: Any, *, optimizer: bool) -> None:
+    def __init__(self, model: Any, read: Any, *, optimizer: bool) -> None:
+        """``read`` is the model whose layers name the variables, which are those of ``model``."""
         import keras
 
         self._keras = keras
-        self.variables = _found(model)
+        self.variables = _found(read)
         if optimizer:
             for own, folder in zip(_optimizers(model), ("optimizer", "optimizer/inner_optimizer")):
                 for i, variable in enumerate(own.variables):
@@ -219,33 +220,36 @@ def check(model: Any) -> None:
 
     if not isinstance(model, keras.Model):
         raise TypeError(f"a Keras model belongs here, not {type(model).__name__}")
-    for method in ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics", "call"):
+    for method in ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics"):
         of = next(kind for kind in type(model).__mro__ if method in vars(kind))
         if not of.__module__.startswith("keras."):
             raise PlimsollError(f"the class {of.__name__} of the model {model.name} has its own {method}, which is not followed here")
-    if not model.built:
+    if not model.built and not _traced.is_own(model):
         raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
 
 
-def live(model: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
-    """A Keras model for the engine; where it is to be trained, with its optimizer's state."""
+def live(model: Any, read: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
+    """A Keras model for the engine; where it is to be trained, with its optimizer's state. ``read`` is the same model in layers of Keras's own."""
     import keras
 
     check(model)
-    _build_activations(model)
+    _build_activations(read)
     if trained:
         if getattr(model, "optimizer", None) is None:
             raise PlimsollError(f"the model {model.name} was compiled without an optimizer; call model.compile() with one first")
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    store = Store(model, optimizer=trained)
+    store = Store(model, read, optimizer=trained)
     # What an adapted layer has found is not in its configuration.
     adapted = [
-        layer for layer in model._flatten_layers()
+        layer for layer in read._flatten_layers()
         if isinstance(layer, keras.layers.IntegerLookup) and layer.input_vocabulary is None and layer.vocabulary_size() > 0
     ]
     with _said(adapted, "input_vocabulary", lambda layer: [int(word) for word in layer.get_vocabulary(include_special_tokens=False)]):
-        whole = _whole(model, keras.saving.serialize_keras_object(model))
+        whole = keras.saving.serialize_keras_object(read)
+    if read is not model and getattr(model, "compiled", False):
+        whole["compile_config"] = model.get_compile_config()
+    whole = _whole(model, whole)
     if trained and _parts(model):
         whole["compile_config"]["optimizer"]["config"]["assigned"] = _assigned(model, store)
     config = json.dumps(whole)

@@ -145,10 +145,10 @@ def test_models_that_are_not_ready():
     assert plimsoll.predict(plain, x, verbose=0).shape == (N, 3)
 
     class Own(keras.Model):
-        def call(self, x):
-            return x
+        def train_step(self, data):
+            return {}
 
-    for wrong, error, why in ((Own(), plimsoll.PlimsollError, "its own call"), ("model.keras", TypeError, "not str"), (keras.Sequential, TypeError, "not type")):
+    for wrong, error, why in ((Own(), plimsoll.PlimsollError, "its own train_step"), ("model.keras", TypeError, "not str"), (keras.Sequential, TypeError, "not type")):
         with pytest.raises(error, match=why):
             plimsoll.fit(wrong, x, y, verbose=0)
 
