@@ -40,7 +40,7 @@ def _shapes(model: Any) -> list[tuple[int | None, ...]]:
 class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
-    def __init__(self, model: Any, x: Any, *, trained: bool, labels: bool, precision: str | None) -> None:
+    def __init__(self, model: Any, x: Any, y: Any = None, *, trained: bool, labels: bool, precision: str | None) -> None:
         if precision is not None:
             _data.texts(precision=precision)
         _build(model, x)
@@ -50,7 +50,7 @@ class _Bound:
         with _traced.following(model, x) as read:
             shapes = _shapes(read)
             lengths = self._lengths(read, shapes, x) if any(None in shape for shape in shapes) else None
-            self.native = _store.live(model, read, trained=trained, inputs=lengths, precision=precision)
+            self.native = _store.live(model, read, y=x if hasattr(x, "element_spec") else y, trained=trained, inputs=lengths, precision=precision)
         labelled = self.native.labelled() if labels else []
         self.wanted = _data.Wanted(self.native.inputs(), shapes, self.native.outputs(), labelled)
 
@@ -146,7 +146,7 @@ def plan(
     Raises:
         MemoryLimitError: no plan keeps to the limit; ``least`` says what would do.
     """
-    bound = _Bound(model, x, trained=True, labels=True, precision=precision)
+    bound = _Bound(model, x, y, trained=True, labels=True, precision=precision)
     if x is None:
         for name, value in (("y", y), ("sample_weight", sample_weight), ("validation_data", validation_data)):
             if value is not None:
@@ -263,7 +263,7 @@ def fit(
         if _data.is_batches(x) or isinstance(x, _data.Dataset):
             raise ValueError("validation_split is for arrays; give validation_data")
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
-    bound = _Bound(model, x, trained=True, labels=True, precision=precision)
+    bound = _Bound(model, x, y, trained=True, labels=True, precision=precision)
     seed = int(np.random.randint(2**31)) if seed is None else _data.whole(seed, "seed", 0)
     parts = _parts_of(validation_data)
     # Where samples for validation bring weights, those of the training count once each.
@@ -348,7 +348,7 @@ def evaluate(
     Returns:
         The loss, or a list of it and the metrics; with ``return_dict`` all of them by name.
     """
-    bound = _Bound(model, x, trained=False, labels=True, precision=precision)
+    bound = _Bound(model, x, y, trained=False, labels=True, precision=precision)
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     _warn(bound, weighted, trained=False)
     asked = _asked(source, batch_size=source.batch_size, memory=memory, device=device, weighted=weighted)

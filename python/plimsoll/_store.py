@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import warnings
 from typing import Any, Callable, Iterator
 
 import numpy as np
 
-from plimsoll import _native, _traced
+from plimsoll import _native, _own_losses, _traced
 from plimsoll.errors import PlimsollError
 
 
@@ -228,8 +229,11 @@ def check(model: Any) -> None:
         raise PlimsollError(f"the model {model.name} has no weights yet; give it an Input, or call build() or the model itself once")
 
 
-def live(model: Any, read: Any, *, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None) -> _native.LiveModel:
-    """A Keras model for the engine; where it is to be trained, with its optimizer's state. ``read`` is the same model in layers of Keras's own."""
+def live(
+    model: Any, read: Any, *, y: Any, trained: bool, inputs: list[tuple[int, ...]] | None, precision: str | None
+) -> _native.LiveModel:
+    """A Keras model for the engine; where it is to be trained, with its optimizer's state. ``read`` is the same model in layers of Keras's own; ``y`` are labels,
+    whose shape a loss of the user's own may ask for."""
     import keras
 
     check(model)
@@ -245,10 +249,15 @@ def live(model: Any, read: Any, *, trained: bool, inputs: list[tuple[int, ...]] 
         layer for layer in read._flatten_layers()
         if isinstance(layer, keras.layers.IntegerLookup) and layer.input_vocabulary is None and layer.vocabulary_size() > 0
     ]
-    with _said(adapted, "input_vocabulary", lambda layer: [int(word) for word in layer.get_vocabulary(include_special_tokens=False)]):
+    words = _said(adapted, "input_vocabulary", lambda layer: [int(word) for word in layer.get_vocabulary(include_special_tokens=False)])
+    with words, warnings.catch_warnings():
+        # That a function could not be read from a file again: no file is written.
+        warnings.simplefilter("ignore", UserWarning)
         whole = keras.saving.serialize_keras_object(read)
-    if read is not model and getattr(model, "compiled", False):
-        whole["compile_config"] = model.get_compile_config()
+        if getattr(model, "compiled", False):
+            whole["compile_config"] = model.get_compile_config()
+    if isinstance(whole.get("compile_config"), dict):
+        _own_losses.follow(model, read, whole["compile_config"], y)
     whole = _whole(model, whole)
     if trained and _parts(model):
         whole["compile_config"]["optimizer"]["config"]["assigned"] = _assigned(model, store)

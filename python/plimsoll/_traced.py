@@ -19,7 +19,7 @@ from plimsoll.errors import PlimsollError
 # Where a layer keeps lists of its variables, which stay as they are.
 _LISTS = ("_trainable_variables", "_non_trainable_variables", "_tracker", "_layers", "_metrics", "_seed_generators", "_losses", "_loss_ids")
 # Layers are called through one method of Keras, which is another one for as long as a model is followed.
-_FOLLOWING = threading.RLock()
+FOLLOWING = threading.RLock()
 
 
 def is_own(layer: Any) -> bool:
@@ -313,7 +313,7 @@ def following(model: Any, x: Any) -> Iterator[Any]:
     if not is_needed(model):
         yield model
         return
-    with _FOLLOWING:
+    with FOLLOWING:
         if not model.built:
             inputs = _inputs(model, x)
             model(inputs)

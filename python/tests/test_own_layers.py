@@ -179,3 +179,93 @@ def test_what_cannot_be_followed_is_refused_by_name():
     type(model.layers[1]).call = looks
     with pytest.raises(plimsoll.PlimsollError, match="mine, a Own, is not followed here"):
         plimsoll.fit(model, x, y, verbose=0)
+
+
+def losses():
+    """Losses as people write them: by elements, by samples, of classes, one number for the batch, with settings, as a class."""
+    import keras
+    from keras import ops
+
+    def by_elements(y_true, y_pred):
+        return ops.square(y_true - y_pred) * ops.where(y_true > 0.5, 3.0, 1.0)
+
+    def by_samples(y_true, y_pred):
+        return ops.mean(ops.abs(y_true - y_pred), axis=-1) + 0.1 * ops.max(y_pred, axis=-1)
+
+    def of_classes(y_true, y_pred):
+        hot = ops.one_hot(ops.cast(y_true, "int32"), 3)
+        return -ops.sum(hot * ops.log(y_pred + 1e-7), axis=-1) * (1.0 - ops.sum(hot * y_pred, axis=-1)) ** 2
+
+    def one_number(y_true, y_pred):
+        return ops.mean(ops.square(y_true - y_pred)) + keras.losses.CategoricalCrossentropy()(y_true, y_pred)
+
+    def focal(power):
+        def loss(y_true, y_pred):
+            return keras.losses.categorical_crossentropy(y_true, y_pred) * power
+
+        return loss
+
+    def dice_and_binary(y_true, y_pred):
+        both = ops.sum(y_true * y_pred, axis=-1)
+        dice = 1.0 - (2.0 * both + 1.0) / (ops.sum(y_true, axis=-1) + ops.sum(y_pred, axis=-1) + 1.0)
+        return keras.losses.BinaryCrossentropy()(y_true, y_pred) + ops.mean(dice)
+
+    class Tilted(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            off = y_true - y_pred
+            return ops.mean(ops.maximum(0.7 * off, -0.3 * off), axis=-1)
+
+    hot = [by_elements, by_samples, one_number, focal(2.0), dice_and_binary, lambda t, p: ops.mean(ops.log(ops.cosh(p - t)), -1), Tilted(), Tilted(reduction="sum")]
+    return [(loss, True) for loss in hot] + [(of_classes, False)]
+
+
+def test_losses_of_ones_own_train_as_in_keras():
+    import keras
+    from keras import layers
+
+    for loss, is_hot in losses():
+        # On TensorFlow Keras takes a softmax's logits for a sigmoid's where a binary loss follows it.
+        end = "sigmoid" if getattr(loss, "__name__", "") == "dice_and_binary" else "softmax"
+
+        def make(n):
+            model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(5, activation="tanh"), layers.Dense(3, activation=end)])
+            model.compile("sgd", loss, metrics=["accuracy"])
+            x, y = data()
+            return model, x, np.eye(3, dtype="float32")[y] if is_hot else y
+
+        trains_as_in_keras(make)
+
+
+def test_own_losses_by_output_and_with_weights():
+    import keras
+    from keras import layers, ops
+
+    def make(n):
+        x = keras.Input((WIDTH,))
+        model = keras.Model(x, [layers.Dense(2, name="a")(x), layers.Dense(1, name="b")(x)])
+        model.compile("sgd", [lambda t, p: ops.mean((t - p) ** 4, axis=-1), "mae"], loss_weights=[0.3, 2.0])
+        xs, y = data()
+        return model, xs, [np.stack([y, -y], -1).astype("float32"), y[:, None].astype("float32")]
+
+    trains_as_in_keras(make)
+    first, x, y = make(N)
+    second, _, _ = make(N)
+    second.set_weights(first.get_weights())
+    weight = np.random.default_rng(3).uniform(0, 2, N).astype("float32")
+    how = dict(sample_weight=weight, batch_size=BATCH, shuffle=False, verbose=0)
+    expected = first.fit(x, y, **how).history["loss"]
+    found = plimsoll.fit(second, x, y, **how).history["loss"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_loss_that_looks_at_values_is_refused_by_name():
+    import keras
+
+    def looks(y_true, y_pred):
+        return y_pred if float(keras.ops.sum(y_pred)) > 0 else y_true
+
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(1)])
+    model.compile("sgd", looks)
+    x, y = data()
+    with pytest.raises(plimsoll.PlimsollError, match="loss looks is not followed here"):
+        plimsoll.fit(model, x, y[:, None].astype("float32"), verbose=0)

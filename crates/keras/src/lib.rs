@@ -30,6 +30,7 @@ mod other_loss;
 mod schedule;
 mod slots;
 mod state;
+mod traced_loss;
 
 mod export;
 mod inspect;
@@ -45,3 +46,4 @@ pub use model_loss::KerasLoss;
 pub use optimizer::{KerasOptimizer, Rule};
 pub use optimizer_more::Muon;
 pub use other_loss::OtherLoss;
+pub use traced_loss::TracedLoss;

@@ -9,6 +9,7 @@ use crate::error::{Result, refuse};
 use crate::named::Named;
 use crate::other_loss::OtherLoss;
 use crate::settings::Settings;
+use crate::traced_loss::TracedLoss;
 
 const PLACE: &str = "the loss";
 
@@ -64,6 +65,8 @@ pub enum OutputLoss {
     CosineSimilarity,
     /// One of those that are made of several ops: see [`OtherLoss`].
     Other(OtherLoss),
+    /// One of the user's own, followed into operations: of live models.
+    Traced(TracedLoss),
     /// A loss over another axis than the last, counted from the last where it is negative.
     Along(isize, Box<OutputLoss>),
     /// The sum over samples in place of the mean: a batch cannot be run in pieces then.
@@ -74,9 +77,16 @@ pub enum OutputLoss {
 
 impl OutputLoss {
     pub(crate) fn read(value: &Value) -> Result<OutputLoss> {
+        if TracedLoss::is_stored(value) {
+            let loss = OutputLoss::Traced(TracedLoss::read(value)?);
+            return Ok(match value.pointer("/config/reduction").and_then(Value::as_str) {
+                Some("sum") => OutputLoss::Sum(Box::new(loss)),
+                Some("mean_with_sample_weight") => OutputLoss::ByWeight(Box::new(loss)),
+                _ => loss,
+            });
+        }
         let named = Named::read(value, PLACE)?;
-        let loss = OutputLoss::of(&named.settings(PLACE), &named.folded())?;
-        Ok(loss)
+        OutputLoss::of(&named.settings(PLACE), &named.folded())
     }
 
     /// A loss by its name, from its settings, every one of which is read or refused.
@@ -151,6 +161,7 @@ impl OutputLoss {
     pub(crate) fn takes_classes(&self) -> bool {
         match self {
             OutputLoss::SparseCategorical { .. } | OutputLoss::Ignoring { .. } => true,
+            OutputLoss::Traced(own) => own.takes_classes,
             OutputLoss::Other(OtherLoss::Generalized { .. } | OtherLoss::Circle { .. } | OtherLoss::Ctc) => {
                 true
             }
@@ -351,12 +362,13 @@ impl OutputLoss {
                 inner.each(&x, &if is_sparse { labels.clone() } else { last(labels, *axis)? })
             }
             OutputLoss::Other(other) => other.each(x, labels),
+            OutputLoss::Traced(own) => Ok((own.each(x, labels)?, None)),
             _ => Ok((self.all(x, labels)?, None)),
         }
     }
 
     /// The losses whose mean is taken: one for each sample, or for each element of it. `x` is in f32 or f64.
-    fn all(&self, x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
+    pub(crate) fn all(&self, x: &Tensor, labels: &Tensor) -> RunResult<Tensor> {
         if let OutputLoss::SparseCategorical { from_logits } = self {
             let logits = if *from_logits { x.clone() } else { log_shares(x)? };
             let labels = indices(&logits, labels)?;
@@ -368,6 +380,7 @@ impl OutputLoss {
             OutputLoss::SparseCategorical { .. }
             | OutputLoss::Ignoring { .. }
             | OutputLoss::Other(_)
+            | OutputLoss::Traced(_)
             | OutputLoss::Along(..)
             | OutputLoss::Sum(_)
             | OutputLoss::ByWeight(_) => Err(refuse("computes one loss as another")),

@@ -5,5 +5,5 @@
 #[doc(inline)]
 pub use plimsoll_keras::{
     Amounts, Compiled, CompiledInfo, Error, Inspection, KerasLoss, KerasModel, KerasOptimizer, LayerInfo,
-    ModelInfo, OutputLoss, Result, Rule, VariableInfo, inspect, known_classes, write_model,
+    ModelInfo, OutputLoss, Result, Rule, TracedLoss, VariableInfo, inspect, known_classes, write_model,
 };

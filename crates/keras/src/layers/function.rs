@@ -12,14 +12,15 @@ use super::operation::{axes_of, first, of_one, place_of, promoted};
 use super::{Activation, merge};
 use crate::error::{Result, refuse};
 use crate::layer::{Args, Made};
+use crate::loss::OutputLoss;
 use crate::settings::Settings;
 
 type Function = fn(&Settings<'_>) -> Result<Made>;
 
 /// The functions by the class that Keras stores.
-pub(crate) const TABLE: [(&str, Function); 70] = [
+pub(crate) const TABLE: [(&str, Function); 73] = [
     ("Where", |_| {
-        Ok(Made::with(Vec::new(), |_, args| Ok(vec![choose(args)?])).kwargs(&["condition", "x1", "x2"]))
+        Ok(Made::with(Vec::new(), |cx, args| Ok(vec![choose(cx, args)?])).kwargs(&["condition", "x1", "x2"]))
     }),
     ("Split", split),
     ("Stack", |s| {
@@ -297,7 +298,33 @@ pub(crate) const TABLE: [(&str, Function); 70] = [
         }
         by_name(Activation::Glu)
     }),
+    ("CategoricalCrossentropy", |s| {
+        let from_logits = s.flag("from_logits", false)?;
+        compared(s, OutputLoss::Categorical { from_logits, smoothing: 0.0 })
+    }),
+    ("SparseCategoricalCrossentropy", |s| {
+        let from_logits = s.flag("from_logits", false)?;
+        compared(s, OutputLoss::SparseCategorical { from_logits })
+    }),
+    ("BinaryCrossentropy", |s| {
+        let from_logits = s.flag("from_logits", false)?;
+        compared(s, OutputLoss::Binary { from_logits, smoothing: 0.0 })
+    }),
 ];
+
+/// A loss as a function: of targets and outputs, one number for each row or element.
+fn compared(s: &Settings<'_>, loss: OutputLoss) -> Result<Made> {
+    if axis_or(s, -1)? != -1 {
+        return Err(s.wrong("axis", "only the last axis is taken"));
+    }
+    Ok(Made::with(Vec::new(), move |_, args| {
+        let missing = || refuse("compares without targets and outputs");
+        let targets = args.tensor(0, "target")?.ok_or_else(missing)?;
+        let outputs = args.tensor(1, "output")?.ok_or_else(missing)?;
+        Ok(vec![loss.all(outputs, targets)?])
+    })
+    .kwargs(&["target", "output"]))
+}
 
 fn by_name(activation: Activation) -> Result<Made> {
     Ok(of_one(move |x| activation.apply(x)))

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::function::{axis_or, expanded, one_of, squeezed};
 use super::operation::{first, of_one, place_of, promoted};
 use crate::error::{Result, refuse};
-use crate::layer::{Arg, Args, Made};
+use crate::layer::{Arg, Args, Cx, Made};
 use crate::settings::Settings;
 
-/// `condition ? a : b`, where the last two may be numbers.
-pub(super) fn choose(args: &Args) -> RunResult<Tensor> {
+/// `condition ? a : b`, where the last two may be numbers: of both, Keras makes whole ones where they are whole, and else the type of activations.
+pub(super) fn choose(cx: &Cx<'_>, args: &Args) -> RunResult<Tensor> {
     let missing = || refuse("chooses without a condition and two values");
     let shown = args.tensor(0, "condition")?.ok_or_else(missing)?;
     let (a, b) = (args.get(1, "x1").ok_or_else(missing)?, args.get(2, "x2").ok_or_else(missing)?);
@@ -26,6 +26,11 @@ pub(super) fn choose(args: &Args) -> RunResult<Tensor> {
         },
         (Arg::Tensor(a, _), Arg::Value(b)) => (a.clone(), number(b, a)?),
         (Arg::Value(a), Arg::Tensor(b, _)) => (number(a, b)?, b.clone()),
+        (Arg::Value(a), Arg::Value(b)) => {
+            let dtype = if a.is_i64() && b.is_i64() { DType::I32 } else { cx.dtype() };
+            let like = shown.full_like(Type::new(dtype, []), 0.0)?;
+            (number(a, &like)?, number(b, &like)?)
+        }
         _ => return Err(missing()),
     };
     let shown = match shown.dtype() {

@@ -1,0 +1,126 @@
+"""Losses of the user's own, followed into the operations of Keras that they call on labels and outputs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import numpy as np
+
+from plimsoll._traced import FOLLOWING as _FOLLOWING
+from plimsoll.errors import PlimsollError
+
+
+def _own(loss: Any) -> Any:
+    """What computes a loss of the user's own, as a function of labels and outputs; nothing where the loss is Keras's."""
+    import keras
+    from keras.src.losses.loss import squeeze_or_expand_to_same_rank
+    from keras.src.losses.losses import LossFunctionWrapper
+
+    if isinstance(loss, LossFunctionWrapper) and type(loss).__module__.startswith("keras."):
+        return None if _is_kerass(loss.fn) else loss.call
+    if isinstance(loss, keras.losses.Loss):
+        return None if _is_kerass(type(loss)) else loss.call
+    if not callable(loss) or isinstance(loss, type) or _is_kerass(loss):
+        return None
+    # As Keras calls a function.
+    return lambda labels, outputs: loss(*squeeze_or_expand_to_same_rank(labels, outputs))
+
+
+def _is_kerass(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).split(".")[0] == "keras"
+
+
+def _labels(y: Any, names: list[str]) -> list[tuple[int, ...] | None]:
+    """The shape of each output's labels, where the data says it."""
+    spec = getattr(y, "element_spec", None)
+    if spec is not None:
+        y = spec[1] if isinstance(spec, tuple) and len(spec) > 1 else None
+    if y is None or hasattr(y, "__next__"):
+        return [None] * len(names)
+    parts = [y.get(name) for name in names] if isinstance(y, dict) else list(y) if isinstance(y, (list, tuple)) and len(names) > 1 else [y]
+    if len(parts) != len(names):
+        return [None] * len(names)
+    return [None if part is None else tuple(np.shape(part) if spec is None else part.shape)[1:] for part in parts]
+
+
+@contextlib.contextmanager
+def _means() -> Iterator[None]:
+    """Has losses of Keras's own take the mean of symbolic tensors without asking how many samples there are, which nobody knows yet."""
+    import keras
+
+    kind = keras.losses.Loss
+    original = kind.__call__
+
+    def called(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        if not isinstance(y_pred, keras.KerasTensor) or sample_weight is not None:
+            return original(loss, y_true, y_pred, sample_weight)
+        each = loss.call(y_true, y_pred)
+        if loss.reduction in (None, "none"):
+            return each
+        return keras.ops.sum(each) if loss.reduction == "sum" else keras.ops.mean(each)
+
+    with _FOLLOWING:
+        kind.__call__ = called
+        try:
+            yield
+        finally:
+            kind.__call__ = original
+
+
+def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None) -> dict[str, Any]:
+    """A loss of the user's own as a model of labels and outputs."""
+    import keras
+
+    name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
+    width = tuple(output.shape[1:])
+    if labels is None:
+        labels = width
+    # Labels have what an output has, or the number of a class in the place of the last axis.
+    is_class = labels != width and len(width) > 0 and width[-1] != 1 and (labels == width[:-1] or labels == (*width[:-1], 1))
+    kind = keras.config.floatx() if keras.backend.standardize_dtype(output.dtype) != "float64" else "float64"
+    inputs = [keras.Input(shape=labels, dtype=kind, name="labels"), keras.Input(shape=width, dtype=kind, name="outputs")]
+    try:
+        with _means():
+            result = call(*inputs)
+        graph = keras.Model(inputs, result, name="loss")
+        whole = keras.saving.serialize_keras_object(graph)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        raise PlimsollError(
+            f"the loss {name} is not followed here: {lines[0].strip()} (it is called on symbolic tensors, and may use keras.ops and Keras's own losses, and no values)"
+        ) from error
+    if any(size is None for size in labels):
+        raise PlimsollError(f"the loss {name} is of labels with an axis of unknown length; give arrays, whose shape says it")
+    config = {"name": name, "graph": whole, "labels": list(labels), "classes": is_class, "reduction": getattr(loss, "reduction", None) or "sum_over_batch_size"}
+    return {"module": "plimsoll", "class_name": "PlimsollLoss", "config": config, "registered_name": "PlimsollLoss"}
+
+
+def follow(model: Any, read: Any, compiled: dict[str, Any], y: Any) -> None:
+    """Puts what losses of the user's own compute into the compile configuration, in the place of their names.
+
+    Raises:
+        PlimsollError: one computes in a way that cannot be followed.
+    """
+    given = getattr(getattr(model, "_compile_config", None), "config", None)
+    loss = given.get("loss") if isinstance(given, dict) else None
+    if loss is None:
+        return
+    outputs = list(read.outputs)
+    names = [str(name) for name in (getattr(read, "output_names", None) or [f"output_{i}" for i in range(len(outputs))])]
+    every = list(loss.values()) if isinstance(loss, dict) else list(loss) if isinstance(loss, (list, tuple)) else [loss]
+    if not any(_own(one) for one in every):
+        return
+    shapes = _labels(y, names)
+
+    def put(one: Any, stored: Any, i: int) -> Any:
+        call = _own(one)
+        return stored if call is None else _followed(one, call, outputs[i], shapes[i])
+
+    stored = compiled.get("loss")
+    if isinstance(loss, dict):
+        compiled["loss"] = {name: put(one, stored.get(name), names.index(name)) if name in names else stored.get(name) for name, one in loss.items()}
+    elif isinstance(loss, (list, tuple)):
+        compiled["loss"] = [put(one, old, i) if i < len(outputs) else old for i, (one, old) in enumerate(zip(loss, stored))]
+    else:
+        compiled["loss"] = [put(loss, stored, i) for i in range(len(outputs))]
