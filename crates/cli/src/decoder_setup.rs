@@ -57,6 +57,15 @@ pub fn is_folder(name: &str) -> bool {
     path.is_dir() && path.join("config.json").is_file() && !path.join("config.toml").is_file()
 }
 
+/// Opens a folder with a model of Hugging Face's form.
+pub fn open(folder: &Path) -> Result<hub::Folder, Failure> {
+    if !folder.join("config.json").is_file() {
+        let why = "is no folder of a language model: it has no config.json; name one with config.json, model.safetensors and tokenizer.json";
+        return Err(Failure(format!("{} {why}", folder.display())));
+    }
+    Ok(hub::Folder::open(folder)?)
+}
+
 /// Refuses settings that mean nothing for a language model of a folder.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let table = toml::Table::try_from(config).map_err(|e| Failure(e.to_string()))?;

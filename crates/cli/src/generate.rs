@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use plimsoll::hub::{Adapter, Config as ModelConfig, Folder, Generator, Message, Sampling, Tokenizer};
+use plimsoll::hub::{Adapter, Config as ModelConfig, Generator, Message, Sampling, Tokenizer};
 use plimsoll::prelude::*;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::{Failure, Stop, device_args, merge};
+use crate::{Failure, Stop, decoder_setup, device_args, merge};
 
 /// Arguments of `plimsoll generate`.
 #[derive(clap::Args)]
@@ -91,7 +91,7 @@ fn say_on(args: &Args, config: &Config, device: &Device) -> Result<(), Failure> 
         ));
     }
     let request = config.memory_request(all.unwrap_or_default(), device)?;
-    let mut folder = Folder::open(&args.folder)?;
+    let mut folder = decoder_setup::open(&args.folder)?;
     let mut adapter = args.adapter.as_deref().map(merge::adapter_of).map(Adapter::open).transpose()?;
     let tokenizer = Tokenizer::open(&args.folder)?;
     tokenizer.fits(&folder.config)?;

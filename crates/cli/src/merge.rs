@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use plimsoll::hub::{Adapter, Folder, merge};
+use plimsoll::hub::{Adapter, merge};
 
-use crate::Failure;
+use crate::{Failure, decoder_setup};
 
 /// Arguments of `plimsoll merge`.
 #[derive(clap::Args)]
@@ -31,7 +31,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if std::fs::read_dir(&args.out).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Failure(format!("{} is not empty; name another folder with --out", args.out.display())));
     }
-    let (mut folder, mut adapter) = (Folder::open(&args.folder)?, Adapter::open(adapter_of(&args.adapter))?);
+    let (mut folder, mut adapter) =
+        (decoder_setup::open(&args.folder)?, Adapter::open(adapter_of(&args.adapter))?);
     merge(&mut folder, &mut adapter, &args.out)?;
     match args.json {
         true => say!("{}", serde_json::json!({ "model": args.out.to_string_lossy() })),

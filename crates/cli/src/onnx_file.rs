@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll::data::FieldSpec;
 use plimsoll::internals::data::{FieldKind, Fields, Wanted};
 use plimsoll::nn::{Loss, Measure, Metric, Outputs, View, dice, mae};
 use plimsoll::onnx::{Inspection, Lengths, OnnxFile, OnnxModel};
@@ -112,6 +113,33 @@ pub fn loss(named: &str) -> Result<(Arc<dyn Loss>, View), Failure> {
     })
 }
 
+/// Whether a file's first output has a class for every place, with classes before places: `[N, C, H, W]`. Refused where labels have classes
+/// that it does not say.
+pub fn classes_first(
+    path: &str,
+    output: &[usize],
+    label: &FieldSpec,
+    is_classifier: bool,
+    form: &Form,
+) -> Result<bool, Failure> {
+    let places = output.iter().skip(2).copied().eq(label.shape.iter().copied());
+    let classes_first = is_classifier && output.len() > 2 && places;
+    let classes = if classes_first { output.get(1) } else { output.last() };
+    match (classes, form.classes) {
+        (Some(&classes), Some(found)) if is_classifier && found > classes => {
+            Err(Failure(format!("{path} says {classes} classes, but the labels have {found}")))
+        }
+        _ => Ok(classes_first),
+    }
+}
+
+/// What is counted beside the loss of a file's first output.
+pub fn metrics(config: &Config, is_classifier: bool) -> Result<Vec<Measure>, Failure> {
+    let usual = if is_classifier { Metric::Accuracy } else { Metric::Mae };
+    let usual = if config.loss.is_none() { vec![usual] } else { Vec::new() };
+    Ok(config.metrics(&usual)?.into_iter().map(Measure::from).collect())
+}
+
 /// The model of an ONNX file for data of a form: to predict what the file gives, or with a loss over its first output.
 pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Result<ModelSetup, Failure> {
     let unbound = unbound(config)?.ok_or_else(|| Failure(format!("{path} is no ONNX file")))?;
@@ -170,22 +198,8 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
         ));
     }
     let is_classifier = named == "cross-entropy";
-    let output = model.outputs()[0].clone();
-    // [N, C, H, W] with a class for every place.
-    let places = output.shape.iter().skip(2).copied().eq(label.shape.iter().copied());
-    let classes_first = is_classifier && output.shape.rank() > 2 && places;
-    let classes = if classes_first { output.shape.get(1) } else { output.shape.last() };
-    if let (true, Some(&classes), Some(found)) = (is_classifier, classes, form.classes)
-        && found > classes
-    {
-        return Err(Failure(format!("{path} says {classes} classes, but the labels have {found}")));
-    }
-    let default = if config.loss.is_none() {
-        [if is_classifier { Metric::Accuracy } else { Metric::Mae }].to_vec()
-    } else {
-        Vec::new()
-    };
-    let metrics = config.metrics(&default)?.into_iter().map(Measure::from).collect();
+    let classes_first = classes_first(path, &model.outputs()[0].shape, label, is_classifier, form)?;
+    let metrics = metrics(config, is_classifier)?;
     let leaves_out = model.n_outputs() > 1;
     let model = model.on_logits(view);
     Ok(ModelSetup {

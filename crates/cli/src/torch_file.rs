@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll::internals::data::{FieldKind, Fields, Wanted};
 use plimsoll::internals::formats::{Element, durable, safetensors};
-use plimsoll::nn::{Loss, Measure, Metric, Outputs, Training};
+use plimsoll::nn::{Loss, Measure, Outputs, Training};
 use plimsoll::prelude::*;
 use plimsoll::torch::{Kind, Length, Level, Output, Program, ProgramLoss, TorchModel};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::Failure;
 use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::{ModelSetup, Purpose};
-use crate::onnx_file::{FirstOutput, OfFirst, loss};
+use crate::onnx_file::{FirstOutput, OfFirst, classes_first, loss, metrics};
 use crate::request::is_torch;
 
 /// The exported program that a run names; none where it names another model.
@@ -144,18 +144,8 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
         config.loss.as_deref().unwrap_or(if label.dtype.is_float() { "mse" } else { "cross-entropy" });
     let (loss, _) = loss(named)?;
     let is_classifier = named == "cross-entropy";
-    // [N, C, H, W] with a class for every place.
-    let places = output.shape.iter().skip(2).copied().eq(label.shape.iter().copied());
-    let classes_first = is_classifier && output.shape.rank() > 2 && places;
-    let classes = if classes_first { output.shape.get(1) } else { output.shape.last() };
-    if let (true, Some(&classes), Some(found)) = (is_classifier, classes, form.classes)
-        && found > classes
-    {
-        return Err(Failure(format!("{path} says {classes} classes, but the labels have {found}")));
-    }
-    let usual = if is_classifier { Metric::Accuracy } else { Metric::Mae };
-    let usual = if config.loss.is_none() { vec![usual] } else { Vec::new() };
-    let metrics = config.metrics(&usual)?.into_iter().map(Measure::from).collect();
+    let classes_first = classes_first(path, &output.shape, label, is_classifier, form)?;
+    let metrics = metrics(config, is_classifier)?;
     let leaves_out = model.program().outputs().len() > 1;
     let own = FirstOutput { model: model.clone(), classes_first };
     Ok(made(Arc::new(own), Arc::new(OfFirst(loss, leaves_out)), metrics, is_classifier))

@@ -36,6 +36,11 @@ impl Trained {
 
     /// The model of a Keras, ONNX or PyTorch file with its weights.
     fn file(path: &str, said: Config, purpose: Purpose) -> Result<Trained, Failure> {
+        if !Path::new(path).exists() {
+            return Err(Failure(format!(
+                "there is no {path}; name a .keras, .h5, .onnx or .pt2 file, or the folder of a run"
+            )));
+        }
         if said.data.is_none() {
             return Err(Failure(format!("{path} does not say what data is for it; name some with --data")));
         }

@@ -72,3 +72,12 @@ pub use scale::Scale;
 pub use share::BatchShare;
 pub use source::{Column, Draw, Images, Memory, Random, Shapes, Tokens};
 pub use step::At;
+
+/// Expects each text to be refused with words that name what is wrong.
+#[cfg(test)]
+fn refused<T: std::str::FromStr<Err: std::fmt::Display>>(cases: &[(&str, &str)]) {
+    for (text, expected) in cases {
+        let said = text.parse::<T>().err().map(|why| why.to_string()).unwrap_or_default();
+        assert!(said.contains(expected), "{text}: {said}");
+    }
+}

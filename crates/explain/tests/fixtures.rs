@@ -142,13 +142,8 @@ fn a_keras_model_is_pointed_to_the_planner_and_others_are_not() {
 #[test]
 fn all_pickle_protocols_and_json_tell_the_same() {
     let expected = told("torch_fragmented.p4.pickle").to_string();
-    for name in [
-        "torch_fragmented.p0.pickle",
-        "torch_fragmented.p2.pickle",
-        "torch_fragmented.p5.pickle",
-        "torch_fragmented.json",
-    ] {
-        assert_eq!(told(name).to_string(), expected, "{name}");
+    for ending in ["p0.pickle", "p2.pickle", "p5.pickle", "json"] {
+        assert_eq!(told(&format!("torch_fragmented.{ending}")).to_string(), expected, "{ending}");
     }
     let told = told("torch_fragmented.p4.pickle");
     assert_eq!((told.request.asked_bytes, told.figures.in_use_bytes), (Some(64 * MIB), Some(200 * MIB)));

@@ -1,6 +1,7 @@
 //! What can be wrong with a Keras model: always the place in it and the reason.
 
 use plimsoll_formats::keras;
+use plimsoll_nn::blocks::Unwritable;
 pub(crate) use plimsoll_nn::blocks::refuse;
 
 /// Why a Keras model cannot be used, trained or written.
@@ -42,13 +43,8 @@ pub enum Error {
         why: String,
     },
     /// A model of ours has a part that Keras has no layer for.
-    #[error("{place} has no counterpart in Keras: {why}")]
-    Export {
-        /// The op or parameter.
-        place: String,
-        /// What stands against it.
-        why: String,
-    },
+    #[error("{} has no counterpart in Keras: {}", .0.place, .0.why)]
+    Export(Unwritable),
     /// The engine refused: shapes that do not fit, memory that is not there.
     #[error(transparent)]
     Run(#[from] plimsoll_run::Error),
@@ -72,5 +68,9 @@ impl Error {
         why: impl Into<String>,
     ) -> Error {
         Error::Unsupported { place: place.into(), class: class.into(), why: why.into() }
+    }
+
+    pub(crate) fn export(place: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Export(Unwritable::new(place, why))
     }
 }

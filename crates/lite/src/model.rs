@@ -162,24 +162,10 @@ impl<'a> Model<'a> {
         same_length("the values of an input", tensor.shape.count(), values.len())?;
         let bytes = self.input(index, arena)?;
         match (tensor.kind, tensor.affine()) {
-            (Type::F32, _) => {
-                chunks_mut::<4>(bytes).iter_mut().zip(values).for_each(|(to, from)| *to = from.to_le_bytes());
-            }
-            (Type::I8, Some(affine)) => {
-                bytes.iter_mut().zip(values).for_each(|(to, from)| *to = b(affine.quantize(*from, -128, 127)))
-            }
-            (Type::U8, Some(affine)) => {
-                bytes
-                    .iter_mut()
-                    .zip(values)
-                    .for_each(|(to, from)| *to = affine.quantize(*from, 0, 255) as u8);
-            }
-            (Type::I32, _) => {
-                chunks_mut::<4>(bytes)
-                    .iter_mut()
-                    .zip(values)
-                    .for_each(|(to, from)| *to = (*from as i32).to_le_bytes());
-            }
+            (Type::F32, _) => write(bytes, values, f32::to_le_bytes),
+            (Type::I8, Some(affine)) => write(bytes, values, |value| [b(affine.quantize(value, -128, 127))]),
+            (Type::U8, Some(affine)) => write(bytes, values, |value| [affine.quantize(value, 0, 255) as u8]),
+            (Type::I32, _) => write(bytes, values, |value| (value as i32).to_le_bytes()),
             _ => return Err(Error::Type { what: "input", index }),
         }
         Ok(())
@@ -191,21 +177,10 @@ impl<'a> Model<'a> {
         same_length("the values of an output", tensor.shape.count(), values.len())?;
         let bytes = self.output(index, arena)?;
         match (tensor.kind, tensor.affine()) {
-            (Type::F32, _) => {
-                chunks::<4>(bytes).iter().zip(values).for_each(|(from, to)| *to = f(*from));
-            }
-            (Type::I8, Some(affine)) => {
-                bytes.iter().zip(values).for_each(|(from, to)| *to = affine.real(s(*from)));
-            }
-            (Type::U8, Some(affine)) => {
-                bytes.iter().zip(values).for_each(|(from, to)| *to = affine.real(i32::from(*from)));
-            }
-            (Type::I32, _) => {
-                chunks::<4>(bytes)
-                    .iter()
-                    .zip(values)
-                    .for_each(|(from, to)| *to = i32::from_le_bytes(*from) as f32);
-            }
+            (Type::F32, _) => read(bytes, values, f),
+            (Type::I8, Some(affine)) => read(bytes, values, |[byte]| affine.real(s(byte))),
+            (Type::U8, Some(affine)) => read(bytes, values, |[byte]| affine.real(i32::from(byte))),
+            (Type::I32, _) => read(bytes, values, |bytes| i32::from_le_bytes(bytes) as f32),
             _ => return Err(Error::Type { what: "output", index }),
         }
         Ok(())
@@ -309,4 +284,14 @@ fn info<'m>(tensor: &'m Tensor<'_>) -> TensorInfo<'m> {
         bytes: tensor.bytes,
         quantization: tensor.affine().map(|affine| (affine.scale, affine.zero)),
     }
+}
+
+/// Writes floats as numbers of `N` bytes.
+fn write<const N: usize>(bytes: &mut [u8], values: &[f32], number: impl Fn(f32) -> [u8; N]) {
+    chunks_mut(bytes).iter_mut().zip(values).for_each(|(to, from)| *to = number(*from));
+}
+
+/// Reads numbers of `N` bytes as floats.
+fn read<const N: usize>(bytes: &[u8], values: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+    chunks(bytes).iter().zip(values).for_each(|(from, to)| *to = number(*from));
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use plimsoll_nn::blocks::Unwritable;
 pub(crate) use plimsoll_nn::blocks::refuse;
 
 /// Why an ONNX model cannot be read, used or written.
@@ -54,13 +55,8 @@ pub enum Error {
         why: String,
     },
     /// A model of ours has a part that cannot be written down in ONNX.
-    #[error("{place} has no counterpart in ONNX: {why}")]
-    Export {
-        /// The op or parameter.
-        place: String,
-        /// What stands against it.
-        why: String,
-    },
+    #[error("{} has no counterpart in ONNX: {}", .0.place, .0.why)]
+    Export(Unwritable),
     /// The engine refused: shapes that do not fit, memory that is not there.
     #[error(transparent)]
     Run(#[from] plimsoll_run::Error),
@@ -72,5 +68,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     pub(crate) fn damaged(file: &str, why: impl Into<String>) -> Error {
         Error::Damaged { file: file.into(), why: why.into() }
+    }
+
+    pub(crate) fn export(place: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Export(Unwritable::new(place, why))
     }
 }

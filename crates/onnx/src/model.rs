@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::blocks::{Laid, reordered};
+use plimsoll_nn::blocks::{Laid, read_back, reordered};
 use plimsoll_nn::{Init, Model, Net, Outputs, Param, Precision, Training, View};
 use plimsoll_run::{Result as RunResult, Tensor};
 use rustc_hash::FxHashMap;
@@ -255,12 +255,7 @@ impl OnnxModel {
 
     /// The parameters' values in the file, in the order of [`OnnxModel::params`].
     pub fn values(&self) -> Result<Vec<Tensor>> {
-        let read = |param: &Param| {
-            let mut value = Tensor::zeros(param.ty.clone())?;
-            value.set_bytes(&self.value_bytes(&param.name)?)?;
-            Ok(value)
-        };
-        self.params.iter().map(read).collect()
+        read_back::values(&self.params, |name| self.value_bytes(name))
     }
 
     /// The elements of one parameter in the file, as bytes of what is kept here.

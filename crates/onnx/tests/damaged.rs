@@ -6,43 +6,13 @@ use std::path::PathBuf;
 use plimsoll_graph::{DType, Type};
 use plimsoll_onnx::{Lengths, Limits, OnnxFile, OnnxModel};
 use plimsoll_run::Tensor;
-use plimsoll_testing::{Counting, Dice, Scratch};
+use plimsoll_testing::{Counting, Dice, Scratch, damaged};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 fn fixture(name: &str) -> Vec<u8> {
     fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).unwrap()
-}
-
-/// One of the ways in which a file goes bad.
-fn damaged(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let mut bad = bytes.to_vec();
-    match dice.roll(5) {
-        0 => bad.truncate(dice.roll(bytes.len())),
-        1 => {
-            for _ in 0..=dice.roll(8) {
-                let at = dice.roll(bad.len());
-                bad[at] ^= 1 << dice.roll(8);
-            }
-        }
-        2 => {
-            let (at, n) = (dice.roll(bad.len()), dice.roll(64));
-            let end = (at + n).min(bad.len());
-            bad.drain(at..end);
-        }
-        3 => {
-            let (from, at, n) = (dice.roll(bad.len()), dice.roll(bad.len()), dice.roll(64));
-            let part = bytes[from..(from + n).min(bytes.len())].to_vec();
-            bad.splice(at..at, part);
-        }
-        _ => {
-            let (at, n) = (dice.roll(bad.len()), dice.roll(12));
-            let end = (at + n).min(bad.len());
-            bad[at..end].iter_mut().for_each(|byte| *byte = [0, 0x7f, 0x80, 0xff][dice.roll(4)]);
-        }
-    }
-    bad
 }
 
 #[test]

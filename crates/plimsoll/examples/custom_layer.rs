@@ -2,9 +2,11 @@
 //!
 //! Run with `cargo run --release -p plimsoll --example custom_layer`.
 
+// ANCHOR: imports
 use plimsoll::nn::Init;
 use plimsoll::prelude::*;
 use plimsoll::tensor::Result;
+// ANCHOR_END: imports
 
 // ANCHOR: layer
 /// A dense layer with a gate: `tanh(x · w) · sigmoid(x · g + b)`.

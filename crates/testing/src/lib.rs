@@ -4,6 +4,7 @@
 //! - [`allocators`]: what every allocator must do, on whatever device.
 //! - [`Counting`]: an allocator that counts.
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
+//! - [`damaged`]: files that have gone bad, in every way there is.
 //! - [`Dice`]: numbers that are the same in every run.
 //! - [`mod@reference`]: every op's kernel against the reference interpreter, for any backend.
 //! - [`Scratch`]: a folder of a test's own.
@@ -11,12 +12,14 @@
 mod allocations;
 pub mod allocators;
 pub mod child;
+mod damage;
 mod dice;
 mod groups;
 pub mod reference;
 mod scratch;
 
 pub use allocations::Counting;
+pub use damage::damaged;
 pub use dice::Dice;
 pub use groups::{alone, group, needs};
 pub use scratch::Scratch;

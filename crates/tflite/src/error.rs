@@ -2,6 +2,8 @@
 
 use std::io;
 
+use plimsoll_nn::blocks::Unwritable;
+
 /// Why a model cannot be read, used or written as TensorFlow Lite's.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,13 +34,8 @@ pub enum Error {
         why: String,
     },
     /// A model of ours has a part that TensorFlow Lite has no ops for.
-    #[error("{place} has no counterpart in TensorFlow Lite: {why}")]
-    Export {
-        /// The layer and op, or the parameter.
-        place: String,
-        /// What stands against it.
-        why: String,
-    },
+    #[error("{} has no counterpart in TensorFlow Lite: {}", .0.place, .0.why)]
+    Export(Unwritable),
     /// Data for a calibration that does not fit, or that is not there.
     #[error("calibration: {0}")]
     Calibration(String),
@@ -54,9 +51,13 @@ impl Error {
     pub(crate) fn damaged(what: impl Into<String>, why: impl Into<String>) -> Error {
         Error::Damaged { what: what.into(), why: why.into() }
     }
+
+    pub(crate) fn export(place: impl Into<String>, why: impl Into<String>) -> Error {
+        Error::Export(Unwritable::new(place, why))
+    }
 }
 
 /// A refusal of the op at hand: whoever walks the graph adds the place.
 pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::Export { place: String::new(), why: why.into() })
+    Err(Error::export("", why))
 }

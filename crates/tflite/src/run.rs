@@ -56,7 +56,7 @@ pub fn run_watched(
         }
         let made = one(model, op, &values).map_err(|error| match error {
             Error::Run(why) => wrong(format!("which does not fit: {why}")),
-            Error::Export { why, .. } => wrong(why),
+            Error::Export(part) => wrong(part.why),
             other => other,
         })?;
         if made.len() != op.outputs.len() {

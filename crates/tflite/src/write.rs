@@ -77,7 +77,7 @@ pub(crate) fn write(model: &LiteModel) -> Result<Vec<u8>> {
     let stored: usize = model.tensors.iter().filter_map(|t| t.data.as_ref()).map(|data| data.len()).sum();
     if stored > MOST {
         let why = format!("its weights have {stored} bytes, and a file of this format ends at {MOST}");
-        return Err(Error::Export { place: model.description.clone(), why });
+        return Err(Error::export(model.description.clone(), why));
     }
     let mut builder = FlatBufferBuilder::with_capacity(stored + (1 << 16));
     let builder = &mut builder;

@@ -3,7 +3,7 @@
 use plimsoll_graph::{DType, Type};
 use plimsoll_nn::{Net, zoo};
 use plimsoll_run::Tensor;
-use plimsoll_testing::{Counting, Dice, Scratch};
+use plimsoll_testing::{Counting, Dice, Scratch, damaged};
 use plimsoll_tflite::{Quantize, read, write_model};
 
 #[global_allocator]
@@ -20,30 +20,6 @@ fn file(scratch: &Scratch, name: &str, how: &Quantize) -> Vec<u8> {
     let path = scratch.folder().join(name);
     write_model(&path, name, &entry, &[("x".into(), input)], &params, &values, how).unwrap();
     std::fs::read(&path).unwrap()
-}
-
-fn damaged(bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let mut bad = bytes.to_vec();
-    match dice.roll(4) {
-        0 => bad.truncate(dice.roll(bytes.len())),
-        1 => {
-            for _ in 0..=dice.roll(8) {
-                let at = dice.roll(bad.len());
-                bad[at] ^= 1 << dice.roll(8);
-            }
-        }
-        2 => {
-            let (at, n) = (dice.roll(bad.len()), dice.roll(64));
-            let end = (at + n).min(bad.len());
-            bad.drain(at..end);
-        }
-        _ => {
-            let (at, n) = (dice.roll(bad.len()), dice.roll(12));
-            let end = (at + n).min(bad.len());
-            bad[at..end].iter_mut().for_each(|byte| *byte = [0, 0x7f, 0x80, 0xff][dice.roll(4)]);
-        }
-    }
-    bad
 }
 
 #[test]

@@ -59,14 +59,7 @@ fn folder(scratch: &Scratch) -> PathBuf {
 }
 
 fn small(entry: &zoo::Entry) -> zoo::Entry {
-    entry.sized(|size| {
-        size.image = size.image.min(32);
-        size.sequence = size.sequence.min(12);
-        size.classes = size.classes.min(20);
-        size.width = size.width.min(16);
-        size.depth = size.depth.min(2);
-        size.heads = size.heads.min(2);
-    })
+    entry.within(zoo::Size { width: 16, depth: 2, heads: 2, image: 32, patch: 16, sequence: 12, classes: 20 })
 }
 
 fn calibration(input: &Type, int8_ports: bool) -> Quantize {

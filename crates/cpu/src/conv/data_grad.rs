@@ -5,7 +5,7 @@
 //! filter taps, so that each phase is a convolution with stride 1 and no product with a zero is formed.
 
 use super::patches::Patches;
-use super::route::{On, Route};
+use super::route::{On, Route, check_bias};
 use super::shape::Taps;
 use super::strip::Strip;
 use super::{ConvShape, depthwise};
@@ -84,13 +84,8 @@ pub fn data_grad<T: Scalar, O: Scalar>(
     epilogue: &Epilogue<'_>,
     scratch: &mut [u8],
 ) {
-    let on = On { pool, isa, shape };
-    shape.check(grad_input.len(), filter.len(), grad_output.len());
-    assert!(isa.is_available(), "this processor does not have {isa}");
-    assert!(
-        epilogue.bias.is_none_or(|bias| bias.len() >= shape.in_c),
-        "the bias is shorter than the channels"
-    );
+    let on = On::checked(pool, isa, shape, [grad_input.len(), filter.len(), grad_output.len()]);
+    check_bias(epilogue.bias, shape.in_c);
     if shape.input_len() == 0 {
         return;
     }

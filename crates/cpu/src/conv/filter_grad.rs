@@ -49,9 +49,7 @@ pub fn filter_grad<T: Scalar, O: Scalar>(
     accumulate: bool,
     scratch: &mut [u8],
 ) {
-    let on = On { pool, isa, shape };
-    shape.check(input.len(), grad_filter.len(), grad_output.len());
-    assert!(isa.is_available(), "this processor does not have {isa}");
+    let on = On::checked(pool, isa, shape, [input.len(), grad_filter.len(), grad_output.len()]);
     if shape.filter_len() == 0 {
         return;
     }

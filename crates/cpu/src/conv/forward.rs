@@ -1,7 +1,7 @@
 //! Turns images and a filter into convolved images: pixels of the output by patches of the input.
 
 use super::patches::Patches;
-use super::route::{On, Route};
+use super::route::{On, Route, check_bias};
 use super::strip::Strip;
 use super::{ConvShape, depthwise};
 use crate::gemm::{Dest, Epilogue, Plain, Plan, RowMap, Scalar, Shared, tile_size};
@@ -46,13 +46,8 @@ pub fn forward<T: Scalar, O: Scalar>(
     epilogue: &Epilogue<'_>,
     scratch: &mut [u8],
 ) {
-    let on = On { pool, isa, shape };
-    shape.check(input.len(), filter.len(), output.len());
-    assert!(isa.is_available(), "this processor does not have {isa}");
-    assert!(
-        epilogue.bias.is_none_or(|bias| bias.len() >= shape.out_c),
-        "the bias is shorter than the channels"
-    );
+    let on = On::checked(pool, isa, shape, [input.len(), filter.len(), output.len()]);
+    check_bias(epilogue.bias, shape.out_c);
     if shape.output_len() == 0 {
         return;
     }

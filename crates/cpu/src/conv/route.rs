@@ -13,6 +13,24 @@ pub(super) struct On<'a> {
     pub shape: &'a ConvShape,
 }
 
+impl<'a> On<'a> {
+    /// Takes what is there if it goes together: `lengths` are those of input, filter and output.
+    ///
+    /// # Panics
+    /// When a slice is shorter than the shape says, or the processor does not have the instructions.
+    pub fn checked(pool: &'a Pool, isa: Isa, shape: &'a ConvShape, lengths: [usize; 3]) -> On<'a> {
+        let [input, filter, output] = lengths;
+        shape.check(input, filter, output);
+        assert!(isa.is_available(), "this processor does not have {isa}");
+        On { pool, isa, shape }
+    }
+}
+
+/// Refuses a bias that is shorter than the channels it is added to.
+pub(super) fn check_bias<T>(bias: Option<&[T]>, channels: usize) {
+    assert!(bias.is_none_or(|bias| bias.len() >= channels), "the bias is shorter than the channels");
+}
+
 /// Two operands and the result.
 pub(super) type Data<'a, T, O> = (&'a [T], &'a [T], &'a mut [O]);
 

@@ -7,7 +7,7 @@
 
 use super::patches::{Patches, made_of_patches};
 use super::route::Channels;
-use crate::gemm::{Left, Lines, Plan, Scalar, Segments, Simd, TileAt, zero};
+use crate::gemm::{Left, Plan, Scalar, Segments, Simd, TileAt, zero};
 use std::ops::Range;
 
 /// Pixels below which a grid line would make tiles too low.
@@ -75,10 +75,37 @@ impl<T: Scalar> Patches<T> {
         before + y * self.y.stride + tap_y * self.y.step
     }
 
-    /// Where a grid pixel's tap begins in the strip.
+    /// Where a tap of a pixel of the grid begins in the strip that begins at grid line `first`.
     #[inline(always)]
-    fn strip_place(&self, line: usize, x: usize, tap_x: usize) -> usize {
-        (line * self.strip_width() + x * self.x.stride + tap_x * self.x.step) * self.channels
+    fn strip_place(&self, first: usize, (grid_line, x): (usize, usize), tap: usize) -> usize {
+        let line = self.strip_line(first, grid_line, tap / self.x.count);
+        let pixel = x * self.x.stride + tap % self.x.count * self.x.step;
+        (line * self.strip_width() + pixel) * self.channels
+    }
+
+    /// Lists where `left` numbers lie in the strip that begins at grid line `first`, from a pixel's number of a tap on: along its taps, or
+    /// along the pixels of its line. Returns how far pixels are apart.
+    #[inline(always)]
+    fn stretches<const ALONG_TAPS: bool>(
+        &self,
+        own: *const f32,
+        first: usize,
+        [mut line, mut x, mut tap, mut from]: [usize; 4],
+        mut left: usize,
+        to: &mut Segments,
+    ) -> usize {
+        to.clear();
+        while left > 0 {
+            let len = if ALONG_TAPS { self.run - from } else { self.grid_w - x }.min(left);
+            to.push(own.wrapping_add(self.strip_place(first, (line, x), tap) + from), len);
+            if ALONG_TAPS {
+                (tap, from) = (tap + 1, 0);
+            } else {
+                (line, x) = (line + 1, 0);
+            }
+            left -= len;
+        }
+        self.x.stride * self.channels
     }
 
     /// Writes the strip for these grid lines.
@@ -143,21 +170,8 @@ impl<T: Scalar> Left for Strip<T> {
     unsafe fn tile<S: Simd>(&self, at: TileAt, _: *mut f32, own: *const f32, to: &mut Segments) -> usize {
         let (p, TileAt { origin, row, k, n_k, .. }) = (&self.0, at);
         let (first, line, x) = (origin / p.grid_w, row / p.grid_w, row % p.grid_w);
-        let (mut tap, mut from, mut left) = (k / p.run, k % p.run, n_k);
-        to.clear();
-        while left > 0 {
-            let len = (p.run - from).min(left);
-            let strip_line = p.strip_line(first, line, tap / p.x.count);
-            let place = p.strip_place(strip_line, x, tap % p.x.count) + from;
-            to.push(own.wrapping_add(place), len);
-            (tap, from, left) = (tap + 1, 0, left - len);
-        }
-        p.x.stride * p.channels
+        p.stretches::<true>(own, first, [line, x, k / p.run, k % p.run], n_k, to)
     }
-
-    /// Strips are written in the order of memory, which needs no help.
-    #[inline(always)]
-    fn lines(&self, _row: usize, _n_rows: usize, _k: usize, _n_k: usize, _lines: &mut Lines) {}
 }
 
 made_of_patches!(StripAcross: "Patches as columns, read in place.");
@@ -184,19 +198,6 @@ impl<T: Scalar> Left for StripAcross<T> {
     unsafe fn tile<S: Simd>(&self, at: TileAt, _: *mut f32, own: *const f32, to: &mut Segments) -> usize {
         let (p, TileAt { origin, row, k, n_k, .. }) = (&self.0, at);
         let (tap, from) = (row / p.run, row % p.run);
-        let (first, mut line, mut x, mut left) = (origin / p.grid_w, k / p.grid_w, k % p.grid_w, n_k);
-        to.clear();
-        while left > 0 {
-            let len = (p.grid_w - x).min(left);
-            let strip_line = p.strip_line(first, line, tap / p.x.count);
-            let place = p.strip_place(strip_line, x, tap % p.x.count) + from;
-            to.push(own.wrapping_add(place), len);
-            (line, x, left) = (line + 1, 0, left - len);
-        }
-        p.x.stride * p.channels
+        p.stretches::<false>(own, origin / p.grid_w, [k / p.grid_w, k % p.grid_w, tap, from], n_k, to)
     }
-
-    /// Strips are written in the order of memory, which needs no help.
-    #[inline(always)]
-    fn lines(&self, _row: usize, _n_rows: usize, _k: usize, _n_k: usize, _lines: &mut Lines) {}
 }

@@ -1,6 +1,7 @@
 //! Convolutions in f64: plain loops, for checks and small models, where exactness counts more than speed.
 
 use super::ConvShape;
+use super::route::check_bias;
 use super::shape::Taps;
 use crate::gemm::Shared;
 use crate::pool::Pool;
@@ -8,6 +9,34 @@ use crate::pool::Pool;
 fn place(taps: &Taps, q: usize, tap: usize, len: usize) -> Option<usize> {
     let place = (q * taps.stride + tap * taps.step) as isize + taps.offset;
     (place >= 0 && place < len as isize).then_some(place as usize)
+}
+
+/// Calls with every pixel of images (image, y, x) and its channels, which are zeros unless they are added to; then adds the bias.
+fn each_pixel(
+    pool: &Pool,
+    images: &mut [f64],
+    [batch, height, width, channels]: [usize; 4],
+    accumulate: bool,
+    bias: Option<&[f64]>,
+    sum: impl Fn([usize; 3], &mut [f64]) + Sync,
+) {
+    check_bias(bias, channels);
+    let len = width * channels;
+    assert!(images.len() >= batch * height * len, "the images are shorter than their shape");
+    let images = Shared(images.as_mut_ptr());
+    pool.run(batch * height, |task| {
+        // SAFETY: the images have all lines, and every task has its own.
+        let line = unsafe { std::slice::from_raw_parts_mut(images.get().wrapping_add(task * len), len) };
+        for (x, pixel) in line.chunks_exact_mut(channels.max(1)).enumerate() {
+            if !accumulate {
+                pixel.fill(0.0);
+            }
+            sum([task / height, task % height, x], pixel);
+            if let Some(bias) = bias {
+                pixel.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b);
+            }
+        }
+    });
 }
 
 /// [`forward`](super::forward()) in f64, `+ bias`, added to the output where `accumulate` says so. No scratch.
@@ -24,35 +53,22 @@ pub fn forward_f64(
     bias: Option<&[f64]>,
 ) {
     shape.check(input.len(), filter.len(), output.len());
-    assert!(bias.is_none_or(|bias| bias.len() >= shape.out_c), "the bias is shorter than the channels");
-    let (out_h, out_w, in_h, in_w) = (shape.out_h(), shape.out_w(), shape.in_h, shape.in_w);
+    let (in_h, in_w) = (shape.in_h, shape.in_w);
     let (group_in, group_out, out_c) = (shape.group_in(), shape.group_out(), shape.out_c);
     let (taps_y, taps_x) = (shape.axis_h().forward(), shape.axis_w().forward());
-    let len = out_w * out_c;
-    let output = Shared(output.as_mut_ptr());
-    pool.run(shape.batch * out_h, |task| {
-        let (image, y) = (task / out_h, task % out_h);
-        // SAFETY: `check` saw that the output has all lines, and every task has its own.
-        let line = unsafe { std::slice::from_raw_parts_mut(output.get().wrapping_add(task * len), len) };
-        for (x, pixel) in line.chunks_exact_mut(out_c.max(1)).enumerate() {
-            if !accumulate {
-                pixel.fill(0.0);
-            }
-            for t_y in 0..taps_y.count {
-                let Some(s_y) = place(&taps_y, y, t_y, in_h) else { continue };
-                for t_x in 0..taps_x.count {
-                    let Some(s_x) = place(&taps_x, x, t_x, in_w) else { continue };
-                    let values = &input[((image * in_h + s_y) * in_w + s_x) * shape.in_c..][..shape.in_c];
-                    for (c, &value) in values.iter().enumerate() {
-                        let (group, c) = (c / group_in, c % group_in);
-                        let row = ((t_y * taps_x.count + t_x) * group_in + c) * out_c + group * group_out;
-                        let sums = &mut pixel[group * group_out..][..group_out];
-                        sums.iter_mut().zip(&filter[row..]).for_each(|(sum, w)| *sum += value * w);
-                    }
+    let size = [shape.batch, shape.out_h(), shape.out_w(), out_c];
+    each_pixel(pool, output, size, accumulate, bias, |[image, y, x], pixel| {
+        for t_y in 0..taps_y.count {
+            let Some(s_y) = place(&taps_y, y, t_y, in_h) else { continue };
+            for t_x in 0..taps_x.count {
+                let Some(s_x) = place(&taps_x, x, t_x, in_w) else { continue };
+                let values = &input[((image * in_h + s_y) * in_w + s_x) * shape.in_c..][..shape.in_c];
+                for (c, &value) in values.iter().enumerate() {
+                    let (group, c) = (c / group_in, c % group_in);
+                    let row = ((t_y * taps_x.count + t_x) * group_in + c) * out_c + group * group_out;
+                    let sums = &mut pixel[group * group_out..][..group_out];
+                    sums.iter_mut().zip(&filter[row..]).for_each(|(sum, w)| *sum += value * w);
                 }
-            }
-            if let Some(bias) = bias {
-                pixel.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b);
             }
         }
     });
@@ -72,39 +88,24 @@ pub fn data_grad_f64(
     bias: Option<&[f64]>,
 ) {
     shape.check(grad_input.len(), filter.len(), grad_output.len());
-    assert!(bias.is_none_or(|bias| bias.len() >= shape.in_c), "the bias is shorter than the channels");
-    let (out_h, out_w, in_h, in_w, in_c) = (shape.out_h(), shape.out_w(), shape.in_h, shape.in_w, shape.in_c);
+    let (out_h, out_w) = (shape.out_h(), shape.out_w());
     let (group_in, group_out, out_c) = (shape.group_in(), shape.group_out(), shape.out_c);
     let (axis_h, axis_w) = (shape.axis_h(), shape.axis_w());
-    let len = in_w * in_c;
-    let grad_input = Shared(grad_input.as_mut_ptr());
-    pool.run(shape.batch * in_h, |task| {
-        let (image, y) = (task / in_h, task % in_h);
-        // SAFETY: `check` saw that the gradient has all lines, and every task has its own.
-        let line = unsafe { std::slice::from_raw_parts_mut(grad_input.get().wrapping_add(task * len), len) };
-        let taps_y = axis_h.backward(y % axis_h.stride);
-        for (x, pixel) in line.chunks_exact_mut(in_c.max(1)).enumerate() {
-            if !accumulate {
-                pixel.fill(0.0);
-            }
-            let taps_x = axis_w.backward(x % axis_w.stride);
-            for t_y in 0..taps_y.count {
-                let Some(s_y) = place(&taps_y, y / axis_h.stride, t_y, out_h) else { continue };
-                for t_x in 0..taps_x.count {
-                    let Some(s_x) = place(&taps_x, x / axis_w.stride, t_x, out_w) else { continue };
-                    let grads = &grad_output[((image * out_h + s_y) * out_w + s_x) * out_c..][..out_c];
-                    let tap = taps_y.kernel(t_y) * shape.kernel_w + taps_x.kernel(t_x);
-                    for (c, sum) in pixel.iter_mut().enumerate() {
-                        let (group, c) = (c / group_in, c % group_in);
-                        let weights =
-                            &filter[(tap * group_in + c) * out_c + group * group_out..][..group_out];
-                        let grads = &grads[group * group_out..][..group_out];
-                        *sum += weights.iter().zip(grads).map(|(w, g)| w * g).sum::<f64>();
-                    }
+    let size = [shape.batch, shape.in_h, shape.in_w, shape.in_c];
+    each_pixel(pool, grad_input, size, accumulate, bias, |[image, y, x], pixel| {
+        let (taps_y, taps_x) = (axis_h.backward(y % axis_h.stride), axis_w.backward(x % axis_w.stride));
+        for t_y in 0..taps_y.count {
+            let Some(s_y) = place(&taps_y, y / axis_h.stride, t_y, out_h) else { continue };
+            for t_x in 0..taps_x.count {
+                let Some(s_x) = place(&taps_x, x / axis_w.stride, t_x, out_w) else { continue };
+                let grads = &grad_output[((image * out_h + s_y) * out_w + s_x) * out_c..][..out_c];
+                let tap = taps_y.kernel(t_y) * shape.kernel_w + taps_x.kernel(t_x);
+                for (c, sum) in pixel.iter_mut().enumerate() {
+                    let (group, c) = (c / group_in, c % group_in);
+                    let weights = &filter[(tap * group_in + c) * out_c + group * group_out..][..group_out];
+                    let grads = &grads[group * group_out..][..group_out];
+                    *sum += weights.iter().zip(grads).map(|(w, g)| w * g).sum::<f64>();
                 }
-            }
-            if let Some(bias) = bias {
-                pixel.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b);
             }
         }
     });

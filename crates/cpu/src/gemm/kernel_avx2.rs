@@ -1,5 +1,6 @@
 //! The micro-kernel in AVX2 with fused multiply-add: up to 6 rows by 16 columns in 12 of the 16 registers.
 
+use super::finish::{finish_tile, kernels};
 use super::scalar::{Kind, Scalar};
 use super::tile::{Simd, Tile, TileFn};
 use std::arch::x86_64::*;
@@ -45,50 +46,21 @@ unsafe fn tile<const H: usize, const V: usize, const BY_ROW: bool>(t: &Tile) {
         }
         let mut masks = [mask(8); V];
         masks[V - 1] = mask(t.cols - 8 * (V - 1));
-        if t.accumulate {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    acc[i][v] = _mm256_add_ps(acc[i][v], _mm256_maskload_ps(c.add(8 * v), masks[v]));
-                }
-            }
-        }
-        if !t.bias.is_null() {
-            for v in 0..V {
-                let bias = _mm256_maskload_ps(t.bias.add(8 * v), masks[v]);
-                for i in 0..H {
-                    acc[i][v] = _mm256_add_ps(acc[i][v], bias);
-                }
-            }
-        }
-        if t.relu {
-            for i in 0..H {
-                for v in 0..V {
-                    // In this order a NaN stays a NaN.
-                    acc[i][v] = _mm256_max_ps(_mm256_setzero_ps(), acc[i][v]);
-                }
-            }
-        }
-        if t.cols == 8 * V {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    _mm256_storeu_ps(c.add(8 * v), acc[i][v]);
-                }
-            }
-        } else {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    _mm256_maskstore_ps(c.add(8 * v), masks[v], acc[i][v]);
-                }
-            }
-        }
+        finish_tile!(
+            t,
+            acc,
+            masks,
+            8,
+            H,
+            V,
+            _mm256_setzero_ps,
+            _mm256_add_ps,
+            _mm256_max_ps,
+            _mm256_maskload_ps,
+            _mm256_maskstore_ps,
+            _mm256_storeu_ps
+        );
     }
-}
-
-macro_rules! kernels {
-    ($by_row:literal: $($h:literal)*) => { [$([tile::<$h, 1, $by_row> as TileFn, tile::<$h, 2, $by_row>]),*] };
 }
 
 static KERNELS: [[[TileFn; 2]; 6]; 2] = [kernels!(false: 1 2 3 4 5 6), kernels!(true: 1 2 3 4 5 6)];

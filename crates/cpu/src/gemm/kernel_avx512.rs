@@ -1,5 +1,6 @@
 //! The micro-kernel in AVX-512: up to 14 rows by 32 columns in 28 of the 32 registers.
 
+use super::finish::{finish_tile, kernels};
 use super::scalar::{Kind, Scalar};
 use super::tile::{Simd, Tile, TileFn};
 use std::arch::x86_64::*;
@@ -9,6 +10,18 @@ use std::arch::x86_64::*;
 pub(crate) struct Avx512;
 
 const GROUP: usize = 16;
+
+#[inline(always)]
+unsafe fn load_masked(from: *const f32, mask: __mmask16) -> __m512 {
+    // SAFETY: the caller gives readable memory wherever the mask is set, on a processor with AVX-512.
+    unsafe { _mm512_maskz_loadu_ps(mask, from) }
+}
+
+#[inline(always)]
+unsafe fn store_masked(to: *mut f32, mask: __mmask16, value: __m512) {
+    // SAFETY: the caller gives writable memory wherever the mask is set, on a processor with AVX-512.
+    unsafe { _mm512_mask_storeu_ps(to, mask, value) }
+}
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn tile<const H: usize, const V: usize, const BY_ROW: bool>(t: &Tile) {
@@ -74,50 +87,21 @@ unsafe fn tile<const H: usize, const V: usize, const BY_ROW: bool>(t: &Tile) {
         }
         let mut masks = [0xffff as __mmask16; V];
         masks[V - 1] = (0xffff_u32 >> (16 * V - t.cols)) as __mmask16;
-        if t.accumulate {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    acc[i][v] = _mm512_add_ps(acc[i][v], _mm512_maskz_loadu_ps(masks[v], c.add(16 * v)));
-                }
-            }
-        }
-        if !t.bias.is_null() {
-            for v in 0..V {
-                let bias = _mm512_maskz_loadu_ps(masks[v], t.bias.add(16 * v));
-                for i in 0..H {
-                    acc[i][v] = _mm512_add_ps(acc[i][v], bias);
-                }
-            }
-        }
-        if t.relu {
-            for i in 0..H {
-                for v in 0..V {
-                    // In this order a NaN stays a NaN.
-                    acc[i][v] = _mm512_max_ps(_mm512_setzero_ps(), acc[i][v]);
-                }
-            }
-        }
-        if t.cols == 16 * V {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    _mm512_storeu_ps(c.add(16 * v), acc[i][v]);
-                }
-            }
-        } else {
-            for i in 0..H {
-                let c = t.c.add(*t.rows.add(i));
-                for v in 0..V {
-                    _mm512_mask_storeu_ps(c.add(16 * v), masks[v], acc[i][v]);
-                }
-            }
-        }
+        finish_tile!(
+            t,
+            acc,
+            masks,
+            16,
+            H,
+            V,
+            _mm512_setzero_ps,
+            _mm512_add_ps,
+            _mm512_max_ps,
+            load_masked,
+            store_masked,
+            _mm512_storeu_ps
+        );
     }
-}
-
-macro_rules! kernels {
-    ($by_row:literal: $($h:literal)*) => { [$([tile::<$h, 1, $by_row> as TileFn, tile::<$h, 2, $by_row>]),*] };
 }
 
 static KERNELS: [[[TileFn; 2]; 14]; 2] =

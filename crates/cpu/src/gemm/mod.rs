@@ -13,6 +13,8 @@ mod block;
 mod dest;
 mod epilogue;
 #[cfg(target_arch = "x86_64")]
+mod finish;
+#[cfg(target_arch = "x86_64")]
 mod kernel_avx2;
 #[cfg(target_arch = "x86_64")]
 mod kernel_avx512;

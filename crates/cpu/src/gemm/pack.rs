@@ -34,17 +34,19 @@ pub(crate) trait Left: Copy + Send + Sync {
     #[inline(always)]
     unsafe fn prepare<S: Simd>(&self, _rows: Range<usize>, _k: Range<usize>, _own: *mut f32) {}
 
+    /// Where a tile begins that the micro-kernel can read where it lies, and the distance of its rows (or columns).
+    #[inline(always)]
+    fn in_place(&self, _row: usize, _k: usize) -> Option<(*const f32, usize)> {
+        None
+    }
+
     /// Says where the micro-kernel finds a tile, as stretches along k and the distance of rows (or columns), and
     /// packs it into `dst` for that unless it lies in memory already.
     #[inline(always)]
     unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.pack_tile::<S>(at, dst, to) }
-    }
-
-    /// Packs a tile into `dst`.
-    #[inline(always)]
-    unsafe fn pack_tile<S: Simd>(&self, at: TileAt, dst: *mut f32, to: &mut Segments) -> usize {
+        if let Some((data, distance)) = self.in_place(at.row, at.k) {
+            return to.only(data, at.n_k, distance);
+        }
         // SAFETY: the caller's promises are passed on.
         unsafe { self.pack::<S>(at.row, at.n_rows, at.k, at.n_k, dst) };
         to.clear();
@@ -52,8 +54,9 @@ pub(crate) trait Left: Copy + Send + Sync {
         if Self::BY_ROW { ROW_STRIDE } else { S::GROUP }
     }
 
-    /// Lists the lines of memory that [`Left::pack`] with these arguments will read.
-    fn lines(&self, row: usize, n_rows: usize, k: usize, n_k: usize, lines: &mut Lines);
+    /// Lists the lines of memory that [`Left::pack`] with these arguments will read, where they are out of order.
+    #[inline(always)]
+    fn lines(&self, _row: usize, _n_rows: usize, _k: usize, _n_k: usize, _lines: &mut Lines) {}
 }
 
 /// The right operand: hands out panels of a stretch of k by some columns.
@@ -109,12 +112,8 @@ impl<T: Scalar> Left for Plain<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
-        if readable_in_place::<T>(self.ld) {
-            return to.only(self.data.wrapping_add(at.row * self.ld + at.k).cast(), at.n_k, self.ld);
-        }
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.pack_tile::<S>(at, dst, to) }
+    fn in_place(&self, row: usize, k: usize) -> Option<(*const f32, usize)> {
+        readable_in_place::<T>(self.ld).then(|| (self.data.wrapping_add(row * self.ld + k).cast(), self.ld))
     }
 
     #[inline(always)]
@@ -135,12 +134,8 @@ impl<T: Scalar> Left for Transposed<T> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd>(&self, at: TileAt, dst: *mut f32, _own: *const f32, to: &mut Segments) -> usize {
-        if readable_in_place::<T>(self.ld) {
-            return to.only(self.data.wrapping_add(at.k * self.ld + at.row).cast(), at.n_k, self.ld);
-        }
-        // SAFETY: the caller's promises are passed on.
-        unsafe { self.pack_tile::<S>(at, dst, to) }
+    fn in_place(&self, row: usize, k: usize) -> Option<(*const f32, usize)> {
+        readable_in_place::<T>(self.ld).then(|| (self.data.wrapping_add(k * self.ld + row).cast(), self.ld))
     }
 
     #[inline(always)]

@@ -138,6 +138,14 @@ impl Scratch {
         Scratch(path)
     }
 
+    /// A folder with one file in it.
+    fn folder_with(&self, name: &str, file: &str, text: &str) -> std::path::PathBuf {
+        let folder = self.0.join(name);
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join(file), text).expect("a file in it");
+        folder
+    }
+
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(&self.0)
             .expect("the test's folder")
@@ -197,9 +205,7 @@ mod tests {
     #[test]
     fn a_file_never_takes_the_place_of_a_folder() {
         let scratch = Scratch::new("file-over-folder");
-        let folder = scratch.0.join("photos");
-        fs::create_dir(&folder).expect("a folder");
-        fs::write(folder.join("one"), "precious").expect("a file in it");
+        let folder = scratch.folder_with("photos", "one", "precious");
         let error = write_file(&folder, |out| out.write_all(b"page")).expect_err("it is a folder");
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
         assert_eq!(fs::read(folder.join("one")).expect("what was there"), b"precious");

@@ -187,9 +187,7 @@ mod tests {
     #[test]
     fn a_folder_moved_aside_by_a_crashed_replacement_comes_back() {
         let scratch = Scratch::new("aside");
-        let aside = scratch.0.join(".step-00000002.999999-0.replaced");
-        fs::create_dir(&aside).expect("the old folder");
-        fs::write(aside.join("w"), "old").expect("its file");
+        let aside = scratch.folder_with(".step-00000002.999999-0.replaced", "w", "old");
         recover(&scratch.0).expect("recovery");
         assert_eq!(scratch.names(), ["step-00000002"]);
         // Once the new one is in place the old one is only a leftover.

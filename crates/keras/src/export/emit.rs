@@ -170,10 +170,7 @@ impl<'a> Emitter<'a> {
         for (place, &id) in from.graph.outputs().iter().enumerate() {
             let at = emitter.tensor(id, "an output")?;
             if emitter.layers[at].input.is_some() || emitter.layers[at].is_output {
-                return Err(Error::Export {
-                    place: "an output".into(),
-                    why: "it is an input, or another output, as it is".into(),
-                });
+                return Err(Error::export("an output", "it is an input, or another output, as it is"));
             }
             (emitter.layers[at].output, emitter.layers[at].is_output) = (Some(place), true);
         }
@@ -202,7 +199,7 @@ impl<'a> Emitter<'a> {
         let graph = &self.from.graph;
         let Some((node, output)) = graph.info(id).producer else {
             let why = "it is a tensor of constants, for which there is no layer; compute it from the inputs";
-            return Err(Error::Export { place: graph.info(id).name.clone(), why: why.into() });
+            return Err(Error::export(graph.info(id).name.clone(), why));
         };
         let node = graph.node(node);
         if let Op::Full(full) = &node.op
@@ -246,7 +243,7 @@ impl<'a> Emitter<'a> {
         let ty = self.from.graph.ty(id);
         if ty.shape.first() != Some(&self.batch) {
             let why = format!("it gives {ty}, which is not a result for each sample");
-            return Err(Error::Export { place: name.into(), why });
+            return Err(Error::export(name, why));
         }
         let dtype = if ty.dtype.is_float() { self.dtype } else { ty.dtype };
         let shape = ty.shape[1..].to_vec();
@@ -254,7 +251,7 @@ impl<'a> Emitter<'a> {
     }
 
     pub(super) fn made(&self, id: ValueId, place: &str) -> Result<&Made> {
-        let missing = || Error::Export { place: place.into(), why: "it reads what is not known here".into() };
+        let missing = || Error::export(place, "it reads what is not known here");
         self.made.get(&id).ok_or_else(missing)
     }
 
@@ -262,11 +259,10 @@ impl<'a> Emitter<'a> {
     pub(super) fn tensor(&self, id: ValueId, place: &str) -> Result<usize> {
         match self.made(id, place)? {
             Made::Layer(at) => Ok(*at),
-            Made::Param(name, _) => Err(Error::Export {
-                place: place.into(),
-                why: format!("it reads the parameter {name} by itself"),
-            }),
-            Made::Number(_) => Err(Error::Export { place: place.into(), why: "it reads a constant".into() }),
+            Made::Param(name, _) => {
+                Err(Error::export(place, format!("it reads the parameter {name} by itself")))
+            }
+            Made::Number(_) => Err(Error::export(place, "it reads a constant")),
         }
     }
 
@@ -286,7 +282,7 @@ impl<'a> Emitter<'a> {
             shape if shape.len() < rank => shape,
             _ => {
                 let why = format!("it reads the parameter {name}, whose first axis would be the batch's");
-                return Err(Error::Export { place: place.into(), why });
+                return Err(Error::export(place, why));
             }
         };
         let full: Vec<usize> =
@@ -307,16 +303,13 @@ impl<'a> Emitter<'a> {
         if let Some(at) = self.zeros {
             return Ok(at);
         }
-        let none = || Error::Export { place: "the model".into(), why: "it has no inputs".into() };
+        let none = || Error::export("the model", "it has no inputs");
         let input = self.layers.iter().position(|layer| layer.input == Some(0)).ok_or_else(none)?;
         let all = json!({"class_name": "__slice__", "config": {"start": null, "stop": null, "step": null}});
         let first = json!({"class_name": "__slice__", "config": {"start": 0, "stop": 1, "step": null}});
         let rank = self.layers[input].shape.len();
         if rank == 0 {
-            return Err(Error::Export {
-                place: "the model".into(),
-                why: "its input has no axis but the batch".into(),
-            });
+            return Err(Error::export("the model", "its input has no axis but the batch"));
         }
         // The first number of every sample: [N, 1].
         let mut key = vec![all];

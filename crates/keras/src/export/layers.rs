@@ -18,12 +18,12 @@ impl Emitter<'_> {
             inputs.push(self.tensor(id, path)?);
         }
         let first = inputs.first().copied();
-        let x = first.ok_or_else(|| Error::Export { place: path.clone(), why: "it reads nothing".into() })?;
+        let x = first.ok_or_else(|| Error::export(path.clone(), "it reads nothing"))?;
         let sample = self.sample(call.inputs[0]);
         let width = sample.last().copied().unwrap_or(1);
         let param = |own: &str| Source::Param(format!("{path}/{own}"));
         let row = |own: &str| Weight::new([width], param(own));
-        let refuse = |why: &str| Err(Error::Export { place: path.clone(), why: why.into() });
+        let refuse = |why: &str| Err(Error::export(path.clone(), why));
         let reads_padding =
             matches!(call.kind, LayerKind::Lstm(_) | LayerKind::Gru(_) | LayerKind::SelfAttention(_));
         if reads_padding && inputs.len() > 1 {

@@ -121,7 +121,7 @@ fn check(
     let ours = model.forward(&mut Net::bound(params, tensors, false).precision(precision), &inputs)?;
     let theirs = keras.forward(&mut Net::bound(keras.params(), &keras.values()?, false), &inputs)?;
     match read_back::difference(&ours, &theirs, Alike::Shapes)? {
-        Some(why) => Err(Error::Export { place: name.to_string(), why }),
+        Some(why) => Err(Error::export(name, why)),
         None => Ok(()),
     }
 }

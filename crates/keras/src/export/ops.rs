@@ -3,6 +3,7 @@
 use plimsoll_graph::ops::{Binary, ReduceKind, ResizeMode, Unary};
 use plimsoll_graph::{Node, Op, ValueId};
 use plimsoll_nn::Activation;
+use plimsoll_nn::blocks::unwritable;
 use serde_json::{Value, json};
 
 use super::config::type_name;
@@ -19,13 +20,8 @@ impl Emitter<'_> {
 
     /// Adds what makes one output of a node.
     pub(super) fn op(&mut self, node: &Node, output: usize, id: ValueId) -> Result<Made> {
-        let place = if node.scope.is_empty() {
-            node.op.name().to_string()
-        } else {
-            format!("{}/{}", node.scope, node.op.name())
-        };
-        let refuse =
-            |why: &str| -> Result<Made> { Err(Error::Export { place: place.clone(), why: why.into() }) };
+        let place = unwritable::place_of(node);
+        let refuse = |why: &str| -> Result<Made> { Err(Error::export(place.clone(), why)) };
         // A slice of everything is what it is a slice of.
         if let Op::Slice(_) = &node.op
             && self.from.graph.ty(node.inputs[0]) == self.from.graph.ty(id)
@@ -77,9 +73,7 @@ impl Emitter<'_> {
         for &input in &node.inputs {
             inputs.push(self.tensor(input, &place)?);
         }
-        let x = *inputs
-            .first()
-            .ok_or_else(|| Error::Export { place: place.clone(), why: "it reads nothing".into() })?;
+        let x = *inputs.first().ok_or_else(|| Error::export(place.clone(), "it reads nothing"))?;
         let sample = self.sample(node.inputs[0]);
         let given = self.sample(id);
         let is_first = |axis: &usize| *axis == 0;

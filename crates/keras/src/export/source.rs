@@ -76,7 +76,7 @@ impl<'a> Values<'a> {
             }
         }
         for param in self.params {
-            let export = |why: &str| Err(Error::Export { place: param.name.clone(), why: why.into() });
+            let export = |why: &str| Err(Error::export(param.name.clone(), why));
             match seen.get(param.name.as_str()).map(Vec::as_slice) {
                 None => return export("the outputs do not depend on this parameter"),
                 Some([_]) | Some([Source::Part(..), ..]) => {}

@@ -48,7 +48,20 @@ pub(crate) type Maker = fn(&Settings<'_>) -> Result<Made>;
 /// A family's classes.
 pub(crate) type Table = &'static [(&'static str, Maker)];
 
-const FAMILIES: [Table; 18] = [
+/// A table of layers that there are for one, two and three axes: `"MaxPooling" => windows(true)` is `MaxPooling1D` as
+/// `windows::<1>(settings, true)`, and so on.
+macro_rules! by_axes {
+    ($($name:literal => $make:ident($how:literal)),+ $(,)?) => {
+        &[$(
+            (concat!($name, "1D"), |s| $make::<1>(s, $how)),
+            (concat!($name, "2D"), |s| $make::<2>(s, $how)),
+            (concat!($name, "3D"), |s| $make::<3>(s, $how)),
+        )+]
+    };
+}
+use by_axes;
+
+const FAMILIES: [Table; 20] = [
     activation::TABLE,
     attention::TABLE,
     augment::TABLE,
@@ -60,9 +73,11 @@ const FAMILIES: [Table; 18] = [
     merge::TABLE,
     noise::TABLE,
     norm::TABLE,
+    pool::BY_AXES,
     pool::TABLE,
     preprocess::TABLE,
     recurrent::TABLE,
+    reshape::BY_AXES,
     reshape::TABLE,
     resize::TABLE,
     spectrogram::TABLE,

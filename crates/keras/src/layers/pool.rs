@@ -3,24 +3,19 @@
 use plimsoll_graph::{DType, Padding, PoolOps, TensorOps, VolumeOps};
 use plimsoll_run::{Result as RunResult, Tensor};
 
-use super::{Table, merge};
+use super::{Table, by_axes, merge};
 use crate::error::{Result, refuse};
 use crate::layer::{Made, Masks};
 use crate::settings::Settings;
 
+pub(crate) const BY_AXES: Table = by_axes![
+    "MaxPooling" => windows(true),
+    "AveragePooling" => windows(false),
+    "AdaptiveMaxPooling" => adaptive(true),
+    "AdaptiveAveragePooling" => adaptive(false),
+];
+
 pub(crate) const TABLE: Table = &[
-    ("MaxPooling1D", |s| windows::<1>(s, true)),
-    ("MaxPooling2D", |s| windows::<2>(s, true)),
-    ("MaxPooling3D", |s| windows::<3>(s, true)),
-    ("AveragePooling3D", |s| windows::<3>(s, false)),
-    ("AdaptiveMaxPooling1D", |s| adaptive::<1>(s, true)),
-    ("AdaptiveMaxPooling2D", |s| adaptive::<2>(s, true)),
-    ("AdaptiveMaxPooling3D", |s| adaptive::<3>(s, true)),
-    ("AdaptiveAveragePooling1D", |s| adaptive::<1>(s, false)),
-    ("AdaptiveAveragePooling2D", |s| adaptive::<2>(s, false)),
-    ("AdaptiveAveragePooling3D", |s| adaptive::<3>(s, false)),
-    ("AveragePooling1D", |s| windows::<1>(s, false)),
-    ("AveragePooling2D", |s| windows::<2>(s, false)),
     ("GlobalMaxPooling1D", |s| whole(s, 3, true)),
     ("GlobalMaxPooling2D", |s| whole(s, 4, true)),
     ("GlobalMaxPooling3D", |s| whole(s, 5, true)),

@@ -4,10 +4,12 @@ use plimsoll_graph::ops::ResizeMode;
 use plimsoll_graph::{ResizeOps, Shape, TensorOps, Type};
 use plimsoll_run::{Result as RunResult, Tensor};
 
-use super::Table;
+use super::{Table, by_axes};
 use crate::error::{Result, refuse};
 use crate::layer::{Made, Masks};
 use crate::settings::Settings;
+
+pub(crate) const BY_AXES: Table = by_axes!["ZeroPadding" => borders(true), "Cropping" => borders(false)];
 
 pub(crate) const TABLE: Table = &[
     ("Flatten", |s| {
@@ -38,12 +40,6 @@ pub(crate) const TABLE: Table = &[
             _ => Err(refuse(format!("repeats {} as a vector", x.ty()))),
         }))
     }),
-    ("ZeroPadding1D", |s| borders::<1>(s, true)),
-    ("ZeroPadding2D", |s| borders::<2>(s, true)),
-    ("ZeroPadding3D", |s| borders::<3>(s, true)),
-    ("Cropping1D", |s| borders::<1>(s, false)),
-    ("Cropping2D", |s| borders::<2>(s, false)),
-    ("Cropping3D", |s| borders::<3>(s, false)),
     ("UpSampling1D", |s| {
         let [size] = s.extents("size", 2)?;
         Ok(Made::plain(move |x| match x.shape()[..] {

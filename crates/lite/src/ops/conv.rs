@@ -1,8 +1,9 @@
 //! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
 
+use super::products::{BLOCK, Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store, byte_range, fast};
-use crate::bytes::{b, chunks, chunks_mut, f, half, i, s};
+use crate::bytes::{b, chunks, f, half, i};
 use crate::error::Result;
 use crate::quant::Scale;
 use crate::schema::Type;
@@ -111,11 +112,10 @@ pub fn numbers(
 /// Checks a CONV_2D.
 pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    let four =
-        |tensor: &Tensor<'_>| call.some(tensor.shape.four(), "its tensors do not have four dimensions");
-    let [batch, height, width, in_channels] = four(x)?;
-    let [channels, k_height, k_width, deep] = four(weights)?;
-    let [out_batch, out_height, out_width, out_channels] = four(out)?;
+    let [of_x, of_weights, of_out] = call.fours([x, weights, out])?;
+    let [batch, height, width, in_channels] = of_x;
+    let [channels, k_height, k_width, deep] = of_weights;
+    let [out_batch, out_height, out_width, out_channels] = of_out;
     call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
     call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
     call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
@@ -134,28 +134,11 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
 }
 
 /// Computes a CONV_2D.
-pub fn run(
-    conv: &Conv,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) -> Result<()> {
-    if let Some(packed) = &conv.packed {
-        fast::run(packed, store, &conv.numbers, out, x, |pixel, taps| conv.locate(pixel, 0, taps));
-        return Ok(());
-    }
-    match &conv.numbers {
-        Numbers::Floats(floats) => {
-            let x = chunks::<4>(x);
-            match floats.weights {
-                Type::F32 => run_floats(conv, floats, store, out, x, chunks::<4>(weights), f, bias),
-                Type::F16 => run_floats(conv, floats, store, out, x, chunks::<2>(weights), half, bias),
-                _ => run_floats(conv, floats, store, out, x, chunks::<1>(weights), |w| s(w[0]) as f32, bias),
-            }
-        }
-        Numbers::Bytes(bytes) => run_bytes(conv, bytes, store, out, x, weights, bias),
+pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
+    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
+    match &conv.packed {
+        Some(packed) => fast::run(packed, operands.store, &conv.numbers, out, operands.x, locate),
+        None => conv.numbers.run(conv, operands, out),
     }
     Ok(())
 }
@@ -222,64 +205,31 @@ pub fn dot_bytes(x: &[u8], weights: &[u8], zero: i32) -> i32 {
     })
 }
 
-#[inline(always)]
-fn run_floats<const N: usize>(
-    conv: &Conv,
-    floats: &Floats,
-    store: &Store,
-    out: &mut [u8],
-    x: &[[u8; 4]],
-    weights: &[[u8; N]],
-    get: impl Fn([u8; N]) -> f32 + Copy,
-    bias: Option<&[u8]>,
-) {
-    let deep = conv.deep;
-    for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
-        conv.each_piece(pixel, |first, places| {
-            for (channel, out) in out.iter_mut().enumerate() {
-                let mut sum = if first == 0 { 0.0 } else { f(*out) };
-                conv.each_tap(channel, first, places, |from, tap| {
-                    sum += dot(&x[from..from + deep], &weights[tap..tap + deep], get);
-                });
-                *out = sum.to_le_bytes();
-            }
-        });
-        for (channel, out) in out.iter_mut().enumerate() {
-            *out = floats.finish(store, f(*out), bias, channel);
-        }
-    }
-}
-
-fn run_bytes(
-    conv: &Conv,
-    bytes: &Bytes,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) {
-    let deep = conv.deep;
-    let dot =
-        |from: usize, tap: usize| dot_bytes(&x[from..from + deep], &weights[tap..tap + deep], bytes.in_zero);
-    for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
-        let one_piece = conv.y.size * conv.x.size <= TAPS;
+impl Kernel for Conv {
+    #[inline(always)]
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+        let (deep, taps) = (self.deep, self.y.size * self.x.size);
         let mut places = [None; TAPS];
-        if one_piece {
-            conv.locate(pixel, 0, &mut places[..conv.y.size * conv.x.size]);
-        }
-        for (channel, out) in out.iter_mut().enumerate() {
-            let mut sum = 0i32;
-            if one_piece {
-                conv.each_tap(channel, 0, &places[..conv.y.size * conv.x.size], |from, tap| {
-                    sum = sum.wrapping_add(dot(from, tap));
-                });
-            } else {
-                conv.each_piece(pixel, |first, places| {
-                    conv.each_tap(channel, first, places, |from, tap| sum = sum.wrapping_add(dot(from, tap)));
-                });
+        for (pixel, out) in out.chunks_exact_mut(self.out_channels).enumerate() {
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let mut sums = [P::Sum::default(); BLOCK];
+                for first in (0..taps).step_by(TAPS) {
+                    let places = &mut places[..TAPS.min(taps - first)];
+                    // A window of one piece stays located for all channels of a pixel.
+                    if taps > TAPS || block == 0 {
+                        self.locate(pixel, first, places);
+                    }
+                    for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
+                        self.each_tap(block * BLOCK + lane, first, places, |from, tap| {
+                            let dot = products.dot(&x[from..from + deep], &weights[tap..tap + deep]);
+                            *sum = P::plus(*sum, dot);
+                        });
+                    }
+                }
+                for (lane, out) in out.iter_mut().enumerate() {
+                    *out = products.finish(sums[lane], block * BLOCK + lane);
+                }
             }
-            *out = bytes.finish(store, sum, bias, channel);
         }
     }
 }
@@ -296,18 +246,6 @@ impl Conv {
             let tap = first + tap;
             let (y, x) = (self.y.at(place_y, tap / self.x.size), self.x.at(place_x, tap % self.x.size));
             *to = y.zip(x).map(|(y, x)| ((batch * self.y.length + y) * self.x.length + x) * self.in_channels);
-        }
-    }
-
-    /// Goes through the window in pieces of at most [`TAPS`] elements: calls with the number of the first and where they are.
-    #[inline(always)]
-    fn each_piece(&self, pixel: usize, mut call: impl FnMut(usize, &[fast::Tap])) {
-        let taps = self.y.size * self.x.size;
-        let mut places = [None; TAPS];
-        for first in (0..taps).step_by(TAPS) {
-            let places = &mut places[..TAPS.min(taps - first)];
-            self.locate(pixel, first, places);
-            call(first, places);
         }
     }
 

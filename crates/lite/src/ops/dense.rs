@@ -1,9 +1,10 @@
 //! FULLY_CONNECTED and BATCH_MATMUL: rows times rows.
 
-use super::conv::{Numbers, dot, dot_bytes, numbers};
+use super::conv::{Numbers, dot, numbers};
 use super::moves::Places;
+use super::products::{Kernel, Operands, Products};
 use super::{Call, Store, fast};
-use crate::bytes::{b, chunks, chunks_mut, f, half, s};
+use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
 use crate::quant::Scale;
 use crate::schema::Type;
@@ -34,44 +35,24 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
 }
 
 /// Computes a FULLY_CONNECTED.
-pub fn run(
-    dense: &Dense,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) -> Result<()> {
-    let (deep, channels) = (dense.deep, dense.channels);
-    if let Some(packed) = &dense.packed {
-        fast::run(packed, store, &dense.numbers, out, x, |row, taps| taps[0] = Some(row * deep));
-        return Ok(());
-    }
-    match &dense.numbers {
-        Numbers::Floats(floats) => {
-            let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
-            for (x, out) in x.chunks_exact(deep).zip(out.chunks_exact_mut(channels)) {
-                for (channel, out) in out.iter_mut().enumerate() {
-                    let row = channel * deep..(channel + 1) * deep;
-                    let sum = match floats.weights {
-                        Type::F32 => dot(x, &chunks::<4>(weights)[row], f),
-                        Type::F16 => dot(x, &chunks::<2>(weights)[row], half),
-                        _ => dot(x, &chunks::<1>(weights)[row], |w| s(w[0]) as f32),
-                    };
-                    *out = floats.finish(store, sum, bias, channel);
-                }
-            }
-        }
-        Numbers::Bytes(bytes) => {
-            for (x, out) in x.chunks_exact(deep).zip(out.chunks_exact_mut(channels)) {
-                for (channel, out) in out.iter_mut().enumerate() {
-                    let sum = dot_bytes(x, &weights[channel * deep..(channel + 1) * deep], bytes.in_zero);
-                    *out = bytes.finish(store, sum, bias, channel);
-                }
-            }
-        }
+pub fn run(dense: &Dense, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
+    let locate = |row: usize, taps: &mut [fast::Tap]| taps[0] = Some(row * dense.deep);
+    match &dense.packed {
+        Some(packed) => fast::run(packed, operands.store, &dense.numbers, out, operands.x, locate),
+        None => dense.numbers.run(dense, operands, out),
     }
     Ok(())
+}
+
+impl Kernel for Dense {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+        for (x, out) in x.chunks_exact(self.deep).zip(out.chunks_exact_mut(self.channels)) {
+            for (channel, out) in out.iter_mut().enumerate() {
+                let row = &weights[channel * self.deep..(channel + 1) * self.deep];
+                *out = products.finish(products.dot(x, row), channel);
+            }
+        }
+    }
 }
 
 /// A BATCH_MATMUL: the strides of both operands along the result's dimensions, and along what is summed.

@@ -1,22 +1,15 @@
 //! DEPTHWISE_CONV_2D: every channel with a window of its own.
 
-use super::conv::{Bytes, Conv, Floats, Numbers, numbers};
+use super::conv::{Conv, numbers};
+use super::products::{BLOCK, Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store, fast};
-use crate::bytes::{chunks, chunks_mut, f, half, s};
 use crate::error::Result;
-use crate::schema::Type;
-
-/// How many channels are summed at once.
-const BLOCK: usize = 16;
 
 /// Checks a DEPTHWISE_CONV_2D.
 pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    let shapes = [x, weights, out].map(|tensor| tensor.shape.four());
-    let [Some(of_x), Some(of_weights), Some(of_out)] = shapes else {
-        return call.refuse("its tensors do not have four dimensions");
-    };
+    let [of_x, of_weights, of_out] = call.fours([x, weights, out])?;
     let [batch, height, width, in_channels] = of_x;
     let [one, k_height, k_width, channels] = of_weights;
     let [out_batch, out_height, out_width, out_channels] = of_out;
@@ -39,100 +32,46 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
 }
 
 /// Computes a DEPTHWISE_CONV_2D.
-pub fn run(
-    conv: &Conv,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) -> Result<()> {
+pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
+    let Operands { store, x, weights, bias } = operands;
     let sizes = [conv.y.size * conv.x.size, conv.out_channels];
     let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
-    if conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate) {
-        return Ok(());
-    }
-    match &conv.numbers {
-        Numbers::Floats(floats) => {
-            let x = chunks::<4>(x);
-            match floats.weights {
-                Type::F32 => run_floats(conv, floats, store, out, x, chunks::<4>(weights), f, bias),
-                Type::F16 => run_floats(conv, floats, store, out, x, chunks::<2>(weights), half, bias),
-                _ => run_floats(conv, floats, store, out, x, chunks::<1>(weights), |w| s(w[0]) as f32, bias),
-            }
-        }
-        Numbers::Bytes(bytes) => run_bytes(conv, bytes, store, out, x, weights, bias),
+    let fast =
+        conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate);
+    if !fast {
+        conv.numbers.run(&Depthwise(conv), operands, out);
     }
     Ok(())
 }
 
-#[inline(always)]
-fn run_floats<const N: usize>(
-    conv: &Conv,
-    floats: &Floats,
-    store: &Store,
-    out: &mut [u8],
-    x: &[[u8; 4]],
-    weights: &[[u8; N]],
-    get: impl Fn([u8; N]) -> f32,
-    bias: Option<&[u8]>,
-) {
-    for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let first = block * BLOCK;
-            let mut sums = [0.0f32; BLOCK];
-            each_tap(conv, pixel, |from, tap| {
-                if conv.deep == 1 {
-                    let x = &x[from + first..from + first + out.len()];
-                    let weights = &weights[tap + first..tap + first + out.len()];
-                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
-                        *sum += f(*x) * get(*w);
-                    }
-                } else {
-                    for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
-                        let channel = first + lane;
-                        *sum += f(x[from + channel / conv.deep]) * get(weights[tap + channel]);
-                    }
-                }
-            });
-            for (lane, out) in out.iter_mut().enumerate() {
-                *out = floats.finish(store, sums[lane], bias, first + lane);
-            }
-        }
-    }
-}
+struct Depthwise<'r>(&'r Conv);
 
-#[inline(always)]
-fn run_bytes(
-    conv: &Conv,
-    bytes: &Bytes,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) {
-    for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let first = block * BLOCK;
-            let mut sums = [0i32; BLOCK];
-            each_tap(conv, pixel, |from, tap| {
-                if conv.deep == 1 {
-                    let x = &x[from + first..from + first + out.len()];
-                    let weights = &weights[tap + first..tap + first + out.len()];
-                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
-                        *sum = sum.wrapping_add((s(*x) - bytes.in_zero) * s(*w));
+impl Kernel for Depthwise<'_> {
+    #[inline(always)]
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+        let conv = self.0;
+        for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let first = block * BLOCK;
+                let mut sums = [P::Sum::default(); BLOCK];
+                each_tap(conv, pixel, |from, tap| {
+                    if conv.deep == 1 {
+                        let x = &x[from + first..from + first + out.len()];
+                        let weights = &weights[tap + first..tap + first + out.len()];
+                        for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
+                            *sum = P::plus(*sum, products.product(*x, *w));
+                        }
+                    } else {
+                        for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
+                            let channel = first + lane;
+                            let x = x[from + channel / conv.deep];
+                            *sum = P::plus(*sum, products.product(x, weights[tap + channel]));
+                        }
                     }
-                } else {
-                    for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
-                        let channel = first + lane;
-                        let x = s(x[from + channel / conv.deep]) - bytes.in_zero;
-                        *sum = sum.wrapping_add(x * s(weights[tap + channel]));
-                    }
+                });
+                for (lane, out) in out.iter_mut().enumerate() {
+                    *out = products.finish(sums[lane], first + lane);
                 }
-            });
-            for (lane, out) in out.iter_mut().enumerate() {
-                *out = bytes.finish(store, sums[lane], bias, first + lane);
             }
         }
     }

@@ -18,9 +18,8 @@ pub struct Gather {
 
 /// Checks a GATHER.
 pub fn prepare(call: &Call<'_, '_>) -> Result<Gather> {
-    let (x, picks, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
+    let (x, out) = call.moved()?;
+    let picks = call.input(1)?;
     call.ensure(matches!(picks.kind, Type::I32 | Type::I64), "its numbers are neither int32 nor int64")?;
     let axis = call.some(x.shape.axis(call.option(0, 0)?), "its axis is not there")?;
     let batches = call.option(1, 0)?;

@@ -4,7 +4,7 @@ use super::Call;
 use crate::error::Result;
 use crate::model::{Model, Node};
 use crate::schema::Code;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, Tensor};
 
 /// Operands side by side along an axis: each gives some bytes to every row of the result.
 #[derive(Debug)]
@@ -25,15 +25,26 @@ pub fn prepare_join(call: &Call<'_, '_>) -> Result<Join> {
         call.ensure(call.option_byte(1)? == 0, "a fused activation is not supported here")?;
     }
     let axis = call.some(out.shape.axis(call.option(usize::from(packs), 0)?), "its axis is not there")?;
-    let mut length = 0usize;
-    for position in 0..call.inputs.len() {
-        let x = call.input(position)?;
-        call.same_type(x, out)?;
-        call.same_quantization(x, out)?;
-        length = length.saturating_add(piece_length(call, x.shape, out.shape, axis, packs)?);
-    }
-    call.ensure(length == out.shape.dims()[axis], "its operands do not make up its result")?;
+    let pieces = (0..call.inputs.len()).map(|position| call.input(position));
+    let whole = make_up(call, pieces, out, axis, packs)?;
+    call.ensure(whole, "its operands do not make up its result")?;
     Ok(Join { rows: out.shape.dims()[..axis].iter().product() })
+}
+
+/// Whether pieces, one after the other along an axis, make up the whole.
+fn make_up<'t, 'a: 't>(
+    call: &Call<'_, '_>,
+    mut pieces: impl Iterator<Item = Result<&'t Tensor<'a>>>,
+    whole: &Tensor<'_>,
+    axis: usize,
+    single: bool,
+) -> Result<bool> {
+    let length = pieces.try_fold(0usize, |length, piece| {
+        let piece = piece?;
+        call.same_elements(piece, whole)?;
+        Ok(length.saturating_add(piece_length(call, piece.shape, whole.shape, axis, single)?))
+    })?;
+    Ok(length == whole.shape.dims()[axis])
 }
 
 /// How much of an axis a piece takes; its other dimensions must be those of the whole.
@@ -91,14 +102,9 @@ pub fn prepare_cut(call: &Call<'_, '_>) -> Result<Cut> {
         call.option(0, 0)? as usize == call.outputs.len(),
         "it has another number of outputs than it says",
     )?;
-    let mut length = 0usize;
-    for position in 0..call.outputs.len() {
-        let out = call.output(position)?;
-        call.same_type(x, out)?;
-        call.same_quantization(x, out)?;
-        length = length.saturating_add(piece_length(call, out.shape, x.shape, axis, unpacks)?);
-    }
-    call.ensure(length == x.shape.dims()[axis], "its results do not make up its operand")?;
+    let pieces = (0..call.outputs.len()).map(|position| call.output(position));
+    let whole = make_up(call, pieces, x, axis, unpacks)?;
+    call.ensure(whole, "its results do not make up its operand")?;
     Ok(Cut { rows: x.shape.dims()[..axis].iter().product(), operand })
 }
 

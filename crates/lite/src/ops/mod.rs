@@ -19,6 +19,7 @@ mod join;
 mod moves;
 mod pad;
 mod pool;
+mod products;
 mod reduce;
 mod resize;
 mod softmax;
@@ -34,6 +35,7 @@ use crate::model::{Model, Node, Operand};
 use crate::quant::Affine;
 use crate::schema::{Code, Info, Type};
 use crate::tensor::Tensor;
+use products::Operands;
 
 /// An operator, ready to run.
 #[derive(Debug)]
@@ -154,6 +156,28 @@ impl<'m, 'a> Call<'m, 'a> {
             one.affine().is_some() && one.affine() == other.affine(),
             "its tensors differ in scale or zero point",
         )
+    }
+
+    /// The operand and the result of an operator that moves elements and leaves each as it is: of one type and one quantization.
+    pub fn moved(&self) -> Result<(&'m Tensor<'a>, &'m Tensor<'a>)> {
+        let (x, out) = (self.input(0)?, self.output(0)?);
+        self.same_elements(x, out)?;
+        Ok((x, out))
+    }
+
+    /// Refuses tensors whose elements are not the same numbers by the same bytes.
+    pub fn same_elements(&self, one: &Tensor<'_>, other: &Tensor<'_>) -> Result<()> {
+        self.same_type(one, other)?;
+        self.same_quantization(one, other)
+    }
+
+    /// The shapes of tensors that must have four dimensions.
+    pub fn fours<const N: usize>(&self, tensors: [&Tensor<'_>; N]) -> Result<[[usize; 4]; N]> {
+        let mut shapes = [[0; 4]; N];
+        for (shape, tensor) in shapes.iter_mut().zip(tensors) {
+            *shape = self.some(tensor.shape.four(), "its tensors do not have four dimensions")?;
+        }
+        Ok(shapes)
     }
 
     /// The whole numbers of a constant input, at most `N`, and how many there are.
@@ -297,14 +321,12 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                 Kind::Table(table) => element::run_table(&store.tables[*table], out, x),
                 Kind::Prelu(prelu) => element::run_prelu(prelu, out, x, y.bytes()?),
                 Kind::Binary(binary) => binary::run(binary, out, x, y),
-                Kind::Conv(conv) => conv::run(conv, store, out, x.bytes()?, y.bytes()?, z.optional()?),
-                Kind::Depthwise(conv) => {
-                    depthwise::run(conv, store, out, x.bytes()?, y.bytes()?, z.optional()?)
-                }
+                Kind::Conv(conv) => conv::run(conv, Operands::new(store, x, y, z)?, out),
+                Kind::Depthwise(conv) => depthwise::run(conv, Operands::new(store, x, y, z)?, out),
                 Kind::TransposeConv(conv) => {
-                    transpose_conv::run(conv, store, out, z.bytes()?, y.bytes()?, bias.optional()?)
+                    transpose_conv::run(conv, Operands::new(store, z, y, bias)?, out)
                 }
-                Kind::Dense(dense) => dense::run(dense, store, out, x.bytes()?, y.bytes()?, z.optional()?),
+                Kind::Dense(dense) => dense::run(dense, Operands::new(store, x, y, z)?, out),
                 Kind::Matmul(matmul) => dense::run_matmul(matmul, out, x.bytes()?, y.bytes()?),
                 Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
                 Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),

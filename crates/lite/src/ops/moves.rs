@@ -73,9 +73,7 @@ impl Move {
 
 /// Checks an operator that gives its operand another shape.
 pub fn prepare_same(call: &Call<'_, '_>) -> Result<Kind> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
+    let (x, out) = call.moved()?;
     call.ensure(
         x.shape.count() == out.shape.count(),
         "its result has another number of elements than its operand",
@@ -113,9 +111,7 @@ pub fn check_shape(model: &Model<'_>, node: &Node, arena: &[u8]) -> Result<()> {
 
 /// Checks an operator that moves elements of one operand.
 pub fn prepare(call: &Call<'_, '_>) -> Result<Move> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
+    let (x, out) = call.moved()?;
     let from = strides(&x.shape.padded());
     let rank = x.shape.dims().len();
     let front = MAX_RANK - rank;

@@ -8,9 +8,7 @@ use crate::tensor::{MAX_RANK, strides};
 
 /// Checks a PAD.
 pub fn prepare_pad(call: &Call<'_, '_>) -> Result<Move> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
+    let (x, out) = call.moved()?;
     let before = paddings(call)?;
     let mut fill = [0; 8];
     if call.info.code == Code::PadV2 {
@@ -63,9 +61,7 @@ pub struct Mirror {
 
 /// Checks a MIRROR_PAD.
 pub fn prepare_mirror(call: &Call<'_, '_>) -> Result<Mirror> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
+    let (x, out) = call.moved()?;
     let before = paddings(call)?;
     let mode = call.option_byte(0)?;
     call.ensure(mode <= 1, "its mode is neither reflect nor symmetric")?;

@@ -26,11 +26,8 @@ struct Axis {
 
 /// Checks a change of size.
 pub fn prepare(call: &Call<'_, '_>) -> Result<Resize> {
-    let (x, out) = (call.input(0)?, call.output(0)?);
-    call.same_type(x, out)?;
-    call.same_quantization(x, out)?;
-    let (of_x, of_out) =
-        call.some(x.shape.four().zip(out.shape.four()), "its tensors do not have four dimensions")?;
+    let (x, out) = call.moved()?;
+    let [of_x, of_out] = call.fours([x, out])?;
     let (size, count) = call.numbers::<2>(1)?;
     let same = count == 2 && size[0] == of_out[1] as i64 && size[1] == of_out[2] as i64;
     call.ensure(same && of_x[0] == of_out[0] && of_x[3] == of_out[3], "its result has another shape")?;

@@ -55,13 +55,7 @@ impl Store {
         real: impl Fn(usize) -> Option<f64>,
     ) -> Result<usize> {
         let start = self.scales.len();
-        if count > self.most_scales - start {
-            return Err(Error::Limit {
-                what: "channels",
-                found: start.saturating_add(count),
-                most: self.most_scales,
-            });
-        }
+        self.check_channels(start, count)?;
         for channel in 0..count {
             let scale = real(channel).and_then(Scale::new);
             self.scales.push(call.some(scale, "its scales are missing or too far apart")?);
@@ -72,17 +66,17 @@ impl Store {
     /// Takes floats, a number a channel; answers where the first is.
     pub fn add_floats(&mut self, count: usize, value: impl Fn(usize) -> Option<f32>) -> Result<usize> {
         let start = self.reals.len();
-        if count > self.most_scales - start {
-            return Err(Error::Limit {
-                what: "channels",
-                found: start.saturating_add(count),
-                most: self.most_scales,
-            });
-        }
+        self.check_channels(start, count)?;
         for channel in 0..count {
             self.reals.push(value(channel).ok_or(Error::Bug("a scale is missing"))?);
         }
         Ok(start)
+    }
+
+    /// Refuses more channels than a file of this size can have.
+    fn check_channels(&self, start: usize, count: usize) -> Result<()> {
+        let (found, most) = (start.saturating_add(count), self.most_scales);
+        if found > most { Err(Error::Limit { what: "channels", found, most }) } else { Ok(()) }
     }
 
     /// Takes a function of bytes; answers where it is. The argument is the byte as a signed number.

@@ -1,19 +1,15 @@
 //! TRANSPOSE_CONV: each element of the result gathers those of the operand whose window it lies in.
 
-use super::conv::{Bytes, Conv, Floats, Numbers, dot, dot_bytes, numbers};
+use super::conv::{Conv, numbers};
+use super::products::{Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store};
-use crate::bytes::{chunks, chunks_mut, f, half, s};
 use crate::error::Result;
-use crate::schema::Type;
 
 /// Checks a TRANSPOSE_CONV. Its spans are those of the convolution that it turns around: from the result to the operand.
 pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let (shape, weights, x, out) = (call.input(0)?, call.input(1)?, call.input(2)?, call.output(0)?);
-    let shapes = [x, weights, out].map(|tensor| tensor.shape.four());
-    let [Some(of_x), Some(of_weights), Some(of_out)] = shapes else {
-        return call.refuse("its tensors do not have four dimensions");
-    };
+    let [of_x, of_weights, of_out] = call.fours([x, weights, out])?;
     let [batch, height, width, in_channels] = of_x;
     let [channels, k_height, k_width, deep] = of_weights;
     let [out_batch, out_height, out_width, out_channels] = of_out;
@@ -36,71 +32,24 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
 }
 
 /// Computes a TRANSPOSE_CONV.
-pub fn run(
-    conv: &Conv,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) -> Result<()> {
-    match &conv.numbers {
-        Numbers::Floats(floats) => {
-            let x = chunks::<4>(x);
-            match floats.weights {
-                Type::F32 => run_floats(conv, floats, store, out, x, chunks::<4>(weights), f, bias),
-                Type::F16 => run_floats(conv, floats, store, out, x, chunks::<2>(weights), half, bias),
-                _ => run_floats(conv, floats, store, out, x, chunks::<1>(weights), |w| s(w[0]) as f32, bias),
-            }
-        }
-        Numbers::Bytes(bytes) => run_bytes(conv, bytes, store, out, x, weights, bias),
-    }
+pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
+    conv.numbers.run(&Transposed(conv), operands, out);
     Ok(())
 }
 
-fn run_floats<const N: usize>(
-    conv: &Conv,
-    floats: &Floats,
-    store: &Store,
-    out: &mut [u8],
-    x: &[[u8; 4]],
-    weights: &[[u8; N]],
-    get: impl Fn([u8; N]) -> f32 + Copy,
-    bias: Option<&[u8]>,
-) {
-    let deep = conv.deep;
-    for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(conv.out_channels).enumerate() {
-        for (channel, out) in out.iter_mut().enumerate() {
-            let mut sum = 0.0;
-            each_tap(conv, pixel, channel, |from, tap| {
-                sum += dot(&x[from..from + deep], &weights[tap..tap + deep], get);
-            });
-            *out = floats.finish(store, sum, bias, channel);
-        }
-    }
-}
+struct Transposed<'r>(&'r Conv);
 
-fn run_bytes(
-    conv: &Conv,
-    bytes: &Bytes,
-    store: &Store,
-    out: &mut [u8],
-    x: &[u8],
-    weights: &[u8],
-    bias: Option<&[u8]>,
-) {
-    let deep = conv.deep;
-    for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
-        for (channel, out) in out.iter_mut().enumerate() {
-            let mut sum = 0i32;
-            each_tap(conv, pixel, channel, |from, tap| {
-                sum = sum.wrapping_add(dot_bytes(
-                    &x[from..from + deep],
-                    &weights[tap..tap + deep],
-                    bytes.in_zero,
-                ));
-            });
-            *out = bytes.finish(store, sum, bias, channel);
+impl Kernel for Transposed<'_> {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+        let (conv, deep) = (self.0, self.0.deep);
+        for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
+            for (channel, out) in out.iter_mut().enumerate() {
+                let mut sum = P::Sum::default();
+                each_tap(conv, pixel, channel, |from, tap| {
+                    sum = P::plus(sum, products.dot(&x[from..from + deep], &weights[tap..tap + deep]));
+                });
+                *out = products.finish(sum, channel);
+            }
         }
     }
 }

@@ -18,7 +18,9 @@ pub mod recurrent;
 pub mod reduce;
 pub mod resize;
 pub mod slice;
+pub mod unwritable;
 
 pub use laid::{Laid, reordered};
+pub use unwritable::Unwritable;
 
 pub use crate::error::refuse;

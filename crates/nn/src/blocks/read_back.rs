@@ -3,6 +3,8 @@
 use plimsoll_graph::{RandomOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use crate::Param;
+
 /// How far outputs of a file may be from the model's, as a part of the largest of them (and of 1 at least).
 const TOLERANCE: f64 = 1e-4;
 
@@ -13,6 +15,19 @@ pub enum Alike {
     Shapes,
     /// Their shapes and element types.
     Types,
+}
+
+/// Values of parameters from the bytes of each in a file.
+pub fn values<E: From<plimsoll_run::Error>>(
+    params: &[Param],
+    bytes: impl Fn(&str) -> Result<Vec<u8>, E>,
+) -> Result<Vec<Tensor>, E> {
+    let value = |param: &Param| {
+        let mut value = Tensor::zeros(param.ty.clone())?;
+        value.set_bytes(&bytes(&param.name)?)?;
+        Ok(value)
+    };
+    params.iter().map(value).collect()
 }
 
 /// Inputs to compare by: numbers drawn at random, and indices that any table has, not only the first.

@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
+use plimsoll_graph::TensorOps;
 use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
-use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
 use super::{
     Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, follow, mix, name_and_rate,
-    one_minus_power, taken,
+    one_minus_power, taken, unbiased,
 };
 use crate::Param;
 
@@ -54,7 +54,7 @@ impl Optimizer for Adam {
 
     /// lr / (1 - β₁ᵗ), √(1 - β₂ᵗ) and the decay.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        let size = rate.cast(DType::F64)?.div(&one_minus_power(self.beta1, count)?)?.cast(rate.dtype())?;
+        let size = unbiased(rate, self.beta1, count)?;
         let root = one_minus_power(self.beta2, count)?.sqrt()?.cast(rate.dtype())?;
         Ok(vec![size, root, self.decay.shrink(rate)?])
     }

@@ -2,10 +2,10 @@
 //!
 //! m ← m + (1 - β₁)(g - m), u ← max(β₂ u, |g| + ε), p ← p - lr / (1 - β₁ᵗ) · m / u
 
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, name_and_rate, one_minus_power, taken};
+use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, name_and_rate, taken, unbiased};
 use crate::Param;
 
 /// Settings of Adamax.
@@ -39,8 +39,7 @@ impl Optimizer for Adamax {
 
     /// lr / (1 - β₁ᵗ) and the decay.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        let size = rate.cast(DType::F64)?.div(&one_minus_power(self.beta1, count)?)?.cast(rate.dtype())?;
-        Ok(vec![size, self.decay.shrink(rate)?])
+        Ok(vec![unbiased(rate, self.beta1, count)?, self.decay.shrink(rate)?])
     }
 
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {

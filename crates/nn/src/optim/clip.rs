@@ -24,7 +24,16 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
 /// ```
 #[track_caller]
 pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
-    clip_by_norm_over(grads, limit, Ok)
+    clip_by_norm_over(grads, limit, NormScale::Padded, Ok)
+}
+
+/// What gradients above a limit are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormScale {
+    /// limit / (norm + 1e-6), at most 1, as PyTorch's.
+    Padded,
+    /// limit / max(norm, limit), as Keras's.
+    Plain,
 }
 
 /// As [`clip_by_global_norm`], of gradients that are only a part of all: `over` makes the sum of all parts' squares of this part's.
@@ -32,19 +41,13 @@ pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>,
 pub(crate) fn clip_by_norm_over(
     grads: &[Tensor],
     limit: f64,
+    scale: NormScale,
     over: impl Fn(Tensor) -> Result<Tensor>,
 ) -> Result<(Vec<Tensor>, Tensor)> {
-    scaled(grads, over, |norm| norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0))
-}
-
-/// As [`clip_by_norm_over`], with the scale limit / max(norm, limit), as Keras's.
-#[track_caller]
-pub(crate) fn clip_by_plain_norm(
-    grads: &[Tensor],
-    limit: f64,
-    over: impl Fn(Tensor) -> Result<Tensor>,
-) -> Result<(Vec<Tensor>, Tensor)> {
-    scaled(grads, over, |norm| norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit))
+    scaled(grads, over, |norm| match scale {
+        NormScale::Padded => norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0),
+        NormScale::Plain => norm.clamp(limit, f64::INFINITY)?.rdiv_scalar(limit),
+    })
 }
 
 /// Gradients multiplied by a function of their common norm, and that norm.

@@ -25,8 +25,8 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamax::Adamax;
 pub use averaged::Averaged;
+pub(crate) use clip::{NormScale, clip_by_norm_over};
 pub use clip::{clip_by_global_norm, clip_by_value};
-pub(crate) use clip::{clip_by_norm_over, clip_by_plain_norm};
 pub use decay::{Decay, DecayKind};
 pub use eight_bit::EightBit;
 pub use ftrl::Ftrl;
@@ -232,6 +232,11 @@ pub fn optimizer(name: &str, lr: f64) -> Option<Arc<dyn Optimizer>> {
 /// 1 - βᵗ. In f64, so that the powers are exact enough over any number of steps.
 fn one_minus_power(beta: f64, count: &Tensor) -> Result<Tensor> {
     count.cast(DType::F64)?.mul_scalar(beta.ln())?.exp()?.rsub_scalar(1.0)
+}
+
+/// rate / (1 - βᵗ): the rate for a mean that starts from zero.
+fn unbiased(rate: &Tensor, beta: f64, count: &Tensor) -> Result<Tensor> {
+    rate.cast(DType::F64)?.div(&one_minus_power(beta, count)?)?.cast(rate.dtype())
 }
 
 /// old + share · (new - old)

@@ -6,7 +6,9 @@
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, one_minus_power, taken};
+use super::{
+    Decay, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, one_minus_power, taken, unbiased,
+};
 use crate::Param;
 
 /// Settings of RAdam.
@@ -40,7 +42,7 @@ impl Optimizer for RAdam {
 
     /// lr / (1 - β₁ᵗ), r √(1 - β₂ᵗ) or 0, 0 or 1, and the decay: the two in the middle choose between the two steps.
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        let size = rate.cast(DType::F64)?.div(&one_minus_power(self.beta1, count)?)?.cast(rate.dtype())?;
+        let size = unbiased(rate, self.beta1, count)?;
         let t = count.cast(DType::F64)?;
         let rest = one_minus_power(self.beta2, count)?;
         let power = rest.rsub_scalar(1.0)?;

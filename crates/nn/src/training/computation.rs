@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::ranks::Shared;
 use super::{Clip, Parallel, Recipe, shards};
 use crate::error::refuse;
-use crate::optim::{clip_by_norm_over, clip_by_plain_norm};
+use crate::optim::{NormScale, clip_by_norm_over};
 use crate::scale::LossScale;
 use crate::{Model, Net, Param, UpdateAt, clip_by_value};
 
@@ -113,10 +113,8 @@ impl<M: Model + 'static> Computation<M> {
             None => {}
             Some(Clip::Value(most)) => grads = clip_by_value(&grads, most)?,
             Some(clip @ (Clip::Norm(most) | Clip::PlainNorm(most))) => {
-                let (clipped, found) = match clip {
-                    Clip::PlainNorm(_) => clip_by_plain_norm(&grads, most, over_ranks)?,
-                    _ => clip_by_norm_over(&grads, most, over_ranks)?,
-                };
+                let scale = if clip == Clip::PlainNorm(most) { NormScale::Plain } else { NormScale::Padded };
+                let (clipped, found) = clip_by_norm_over(&grads, most, scale, over_ranks)?;
                 (grads, norm) = (clipped, Some(found));
             }
         }

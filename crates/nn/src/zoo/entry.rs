@@ -62,6 +62,10 @@ const fn images(name: &'static str, about: &'static str, size: Size, build: Buil
     Entry { name, about, kind: Kind::Images, size, build }
 }
 
+const fn tokens(name: &'static str, about: &'static str, size: Size, build: Build) -> Entry {
+    Entry { name, about, kind: Kind::Tokens, size, build }
+}
+
 /// All models. mlp, cnn, resnet18, unet, gpt and lstm stand at the sizes at which other systems are compared
 /// (`benches/cases.py`), the others at the published ones.
 pub const ALL: &[Entry] = &[
@@ -76,16 +80,15 @@ pub const ALL: &[Entry] = &[
             zoo::mlp(net, x, &widths)
         },
     },
-    Entry {
-        name: "cnn",
-        about: "pairs of 3 × 3 convolutions with pooling between them",
-        kind: Kind::Images,
-        size: Size { width: 32, depth: 2, image: 32, classes: 10, ..NONE },
-        build: |net, x, size| {
+    images(
+        "cnn",
+        "pairs of 3 × 3 convolutions with pooling between them",
+        Size { width: 32, depth: 2, image: 32, classes: 10, ..NONE },
+        |net, x, size| {
             let widths: Vec<usize> = (0..size.depth).map(|i| size.width << i.min(16)).collect();
             zoo::cnn(net, x, &widths, size.classes)
         },
-    },
+    ),
     images(
         "resnet18",
         "ResNet-18 for small images",
@@ -111,37 +114,33 @@ pub const ALL: &[Entry] = &[
         size: Size { width: 32, depth: 4, image: 128, classes: 2, ..NONE },
         build: |net, x, size| zoo::unet(net, x, size.width, size.depth, size.classes),
     },
-    Entry {
-        name: "gpt",
-        about: "a small decoder-only transformer",
-        kind: Kind::Tokens,
-        size: Size { width: 256, depth: 4, heads: 4, sequence: 128, classes: 1000, ..NONE },
-        build: |net, x, size| zoo::gpt(net, x, Gpt::of(size)),
-    },
-    Entry {
-        name: "gpt2",
-        about: "GPT-2 small (124M parameters), embedding and output tied",
-        kind: Kind::Tokens,
-        size: Size { width: 768, depth: 12, heads: 12, sequence: 1024, classes: 50257, ..NONE },
-        build: |net, x, size| zoo::gpt2(net, x, Gpt::of(size), size.sequence),
-    },
-    Entry {
-        name: "vit",
-        about: "ViT-B/16 (86M parameters)",
-        kind: Kind::Images,
-        size: Size { width: 768, depth: 12, heads: 12, image: 224, patch: 16, classes: 1000, ..NONE },
-        build: |net, x, size| {
+    tokens(
+        "gpt",
+        "a small decoder-only transformer",
+        Size { width: 256, depth: 4, heads: 4, sequence: 128, classes: 1000, ..NONE },
+        |net, x, size| zoo::gpt(net, x, Gpt::of(size)),
+    ),
+    tokens(
+        "gpt2",
+        "GPT-2 small (124M parameters), embedding and output tied",
+        Size { width: 768, depth: 12, heads: 12, sequence: 1024, classes: 50257, ..NONE },
+        |net, x, size| zoo::gpt2(net, x, Gpt::of(size), size.sequence),
+    ),
+    images(
+        "vit",
+        "ViT-B/16 (86M parameters)",
+        Size { width: 768, depth: 12, heads: 12, image: 224, patch: 16, classes: 1000, ..NONE },
+        |net, x, size| {
             let Size { width, depth, heads, patch, classes, .. } = *size;
             zoo::vit(net, x, Vit { patch, width, layers: depth, heads, classes })
         },
-    },
-    Entry {
-        name: "lstm",
-        about: "a recurrent language model",
-        kind: Kind::Tokens,
-        size: Size { width: 256, depth: 2, sequence: 64, classes: 1000, ..NONE },
-        build: |net, x, size| zoo::lstm(net, x, size.classes, size.width, size.depth),
-    },
+    ),
+    tokens(
+        "lstm",
+        "a recurrent language model",
+        Size { width: 256, depth: 2, sequence: 64, classes: 1000, ..NONE },
+        |net, x, size| zoo::lstm(net, x, size.classes, size.width, size.depth),
+    ),
 ];
 
 /// The model of a name.
@@ -160,6 +159,19 @@ impl Entry {
     pub fn sized(mut self, change: impl FnOnce(&mut Size)) -> Entry {
         change(&mut self.size);
         self
+    }
+
+    /// The same model with no size above these.
+    pub fn within(self, most: Size) -> Entry {
+        self.sized(|size| {
+            size.width = size.width.min(most.width);
+            size.depth = size.depth.min(most.depth);
+            size.heads = size.heads.min(most.heads);
+            size.image = size.image.min(most.image);
+            size.patch = size.patch.min(most.patch);
+            size.sequence = size.sequence.min(most.sequence);
+            size.classes = size.classes.min(most.classes);
+        })
     }
 
     /// The type of a batch of inputs.

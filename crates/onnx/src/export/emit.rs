@@ -85,7 +85,7 @@ impl<'a> Emitter<'a> {
         let same = |(a, b): (&Node, &Node)| a.op.variant() == b.op.variant() && a.inputs == b.inputs;
         if graph.nodes().len() != other.nodes().len() || !graph.nodes().iter().zip(other.nodes()).all(same) {
             let why = "it computes something else for another size of batches";
-            return Err(Error::Export { place: "the model".into(), why: why.into() });
+            return Err(Error::export("the model", why));
         }
         Ok(Emitter {
             graph,
@@ -123,7 +123,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn stored(&mut self, name: &str, value: &Tensor, id: ValueId) -> Result<()> {
         if *value.ty() != *self.graph.ty(id) {
             let why = format!("its value is {}, where {} belongs", value.ty(), self.graph.ty(id));
-            return Err(Error::Export { place: name.into(), why });
+            return Err(Error::export(name, why));
         }
         self.stored.insert(id, (name.into(), Constant::of(value)?));
         Ok(())
@@ -150,7 +150,10 @@ impl<'a> Emitter<'a> {
                 Some(norm) => self.batch_norm(*norm, node.outputs[0]),
                 None => self.op(node, &wanted),
             };
-            made.map_err(|error| self.placed(node, error))?;
+            made.map_err(|error| match error {
+                Error::Export(part) => Error::Export(part.at(node)),
+                other => other,
+            })?;
         }
         self.scope.clear();
         let mut outputs = Vec::new();
@@ -183,17 +186,6 @@ impl<'a> Emitter<'a> {
             graph: Some(graph),
             ..ModelProto::default()
         })
-    }
-
-    fn placed(&self, node: &Node, error: Error) -> Error {
-        match error {
-            Error::Export { place, why } if place.is_empty() => {
-                let op = node.op.name();
-                let place = if node.scope.is_empty() { op.into() } else { format!("{}/{op}", node.scope) };
-                Error::Export { place, why }
-            }
-            other => other,
-        }
     }
 
     fn unique(&mut self, name: &str) -> String {
@@ -236,7 +228,7 @@ impl<'a> Emitter<'a> {
             self.plain.insert(id, name.clone());
             return Ok(name);
         }
-        Err(Error::Export { place: String::new(), why: "it reads a value that no op makes".into() })
+        Err(Error::export("", "it reads a value that no op makes"))
     }
 
     /// The name of images `[N, H, W, C]` with their channels first.
@@ -347,7 +339,7 @@ impl<'a> Emitter<'a> {
             false if few % a == 0 && few / a * b == many => Ok(Dim::Batch(few / a)),
             false => {
                 let why = format!("a length is {few} for batches of {a} and {many} for batches of {b}");
-                Err(Error::Export { place: String::new(), why })
+                Err(Error::export("", why))
             }
         };
         few.iter().zip(many).map(one).collect()

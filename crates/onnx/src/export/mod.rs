@@ -98,7 +98,7 @@ fn check(
     let mut net = Net::bound(back.params(), &back.values()?, false).predicting();
     let theirs = back.forward(&mut net, &given)?;
     match read_back::difference(&ours, &theirs, Alike::Types)? {
-        Some(why) => Err(Error::Export { place: name.to_string(), why }),
+        Some(why) => Err(Error::export(name, why)),
         None => Ok(()),
     }
 }

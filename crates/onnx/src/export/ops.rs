@@ -12,7 +12,7 @@ use crate::constant::{Constant, data_type_of};
 use crate::error::{Error, Result};
 
 pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::Export { place: String::new(), why: why.into() })
+    Err(Error::export("", why))
 }
 
 fn list(values: &[usize]) -> Vec<i64> {

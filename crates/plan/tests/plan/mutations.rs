@@ -5,7 +5,9 @@
 
 use crate::carried::with_carried_state;
 use crate::common::{Chance, random_step};
-use plimsoll_plan::{Carry, Fault, Home, Link, Op, Plan, Planner, Problem, Request, Step, Tensor, verify};
+use plimsoll_plan::{
+    Carry, Fault, Home, Link, Op, Plan, Planner, Problem, Request, Step, Tensor, TensorId, verify,
+};
 
 /// A step with everything in it, planned tightly, so that the plan has replays, copies, scratch and sharing.
 fn subjects() -> Vec<(Problem, Plan)> {
@@ -44,6 +46,44 @@ macro_rules! picked {
     };
 }
 
+/// A damage done to a random step of a kind, if there is one.
+macro_rules! at {
+    ($kind:pat, $damage:ident) => {
+        |_, plan, chance| {
+            let at = pick(plan, chance, |step| matches!(step, $kind));
+            at.is_some_and(|at| $damage(plan, at))
+        }
+    };
+}
+
+fn removed(plan: &mut Plan, at: usize) -> bool {
+    plan.steps.remove(at);
+    true
+}
+
+fn to_front(plan: &mut Plan, at: usize) -> bool {
+    let step = plan.steps.remove(at);
+    plan.steps.insert(0, step);
+    true
+}
+
+fn to_end(plan: &mut Plan, at: usize) -> bool {
+    let step = plan.steps.remove(at);
+    plan.steps.push(step);
+    true
+}
+
+fn twice(plan: &mut Plan, at: usize) -> bool {
+    plan.steps.insert(at, plan.steps[at].clone());
+    true
+}
+
+/// The tensor after this one in its place.
+fn another(problem: &Problem, tensor: &mut TensorId) -> bool {
+    tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
+    true
+}
+
 fn op_of<'a>(problem: &'a Problem, step: &Step) -> Option<&'a Op> {
     match step {
         Step::Run { op, .. } => Some(&problem.ops[op.index()]),
@@ -51,7 +91,13 @@ fn op_of<'a>(problem: &'a Problem, step: &Step) -> Option<&'a Op> {
     }
 }
 
-fn bytes(problem: &Problem, tensor: plimsoll_plan::TensorId) -> u64 {
+/// The first tensor that is carried in, or out.
+fn carried(problem: &Problem, plan: &Plan, way: Carry) -> Option<TensorId> {
+    let carries = plan.steps.iter().filter_map(|step| op_of(problem, step)).find(|op| op.carry == Some(way));
+    carries.map(|op| if way == Carry::In { op.writes[0] } else { op.reads[0] })
+}
+
+fn bytes(problem: &Problem, tensor: TensorId) -> u64 {
     problem.tensors[problem.root(tensor).0.index()].bytes
 }
 
@@ -280,22 +326,12 @@ const DAMAGES: &[(&str, Damage)] = &[
         plan.figures.host_bytes += 64;
         true
     }),
-    ("a copy out left out", |_, plan, chance| {
-        pick(plan, chance, |s| matches!(s, Step::Offload { .. })).map(|i| plan.steps.remove(i)).is_some()
-    }),
-    ("a copy back left out", |_, plan, chance| {
-        pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })).map(|i| plan.steps.remove(i)).is_some()
-    }),
-    ("a copy back before the copy out", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Prefetch { .. })) else { return false };
-        let step = plan.steps.remove(i);
-        plan.steps.insert(0, step);
-        true
-    }),
+    ("a copy out left out", at!(Step::Offload { .. }, removed)),
+    ("a copy back left out", at!(Step::Prefetch { .. }, removed)),
+    ("a copy back before the copy out", at!(Step::Prefetch { .. }, to_front)),
     ("a copy of another tensor", |problem, plan, chance| {
         let Some(Step::Offload { tensor, .. }) = picked!(plan, chance, Offload) else { return false };
-        tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
-        true
+        another(problem, tensor)
     }),
     ("a copy out of the wrong place", |_, plan, chance| {
         let Some(Step::Offload { from, .. }) = picked!(plan, chance, Offload) else { return false };
@@ -312,51 +348,25 @@ const DAMAGES: &[(&str, Damage)] = &[
         *to = 0;
         true
     }),
-    ("a copy that is never awaited", |_, plan, chance| {
-        pick(plan, chance, |s| matches!(s, Step::Await { .. })).map(|i| plan.steps.remove(i)).is_some()
-    }),
-    ("a copy awaited twice", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
-        plan.steps.insert(i, plan.steps[i].clone());
-        true
-    }),
+    ("a copy that is never awaited", at!(Step::Await { .. }, removed)),
+    ("a copy awaited twice", at!(Step::Await { .. }, twice)),
     ("a copy awaited the wrong way", |_, plan, chance| {
         let Some(Step::Await { offload, .. }) = picked!(plan, chance, Await) else { return false };
         *offload = !*offload;
         true
     }),
-    ("a copy awaited before it starts", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { .. })) else { return false };
-        let step = plan.steps.remove(i);
-        plan.steps.insert(0, step);
-        true
-    }),
-    ("a copy back awaited after it is used", |_, plan, chance| {
-        let Some(i) = pick(plan, chance, |s| matches!(s, Step::Await { offload: false, .. })) else {
-            return false;
-        };
-        let step = plan.steps.remove(i);
-        plan.steps.push(step);
-        true
-    }),
+    ("a copy awaited before it starts", at!(Step::Await { .. }, to_front)),
+    ("a copy back awaited after it is used", at!(Step::Await { offload: false, .. }, to_end)),
     ("a copy out awaited after the copy back", |_, plan, chance| {
         let back = |t| plan.steps.iter().any(|s| matches!(s, Step::Prefetch { tensor, .. } if *tensor == t));
         let out = |s: &Step| matches!(s, Step::Await { offload: true, tensor } if back(*tensor));
         let Some(i) = pick(plan, chance, out) else { return false };
-        let step = plan.steps.remove(i);
-        plan.steps.push(step);
-        true
+        to_end(plan, i)
     }),
-    ("a copy started twice", |_, plan, chance| {
-        let copy = |s: &Step| matches!(s, Step::Offload { .. } | Step::Prefetch { .. });
-        let Some(i) = pick(plan, chance, copy) else { return false };
-        plan.steps.insert(i, plan.steps[i].clone());
-        true
-    }),
+    ("a copy started twice", at!(Step::Offload { .. } | Step::Prefetch { .. }, twice)),
     ("another copy awaited", |problem, plan, chance| {
         let Some(Step::Await { tensor, .. }) = picked!(plan, chance, Await) else { return false };
-        tensor.0 = (tensor.0 + 1) % problem.tensors.len() as u32;
-        true
+        another(problem, tensor)
     }),
     ("a consumer before its producer", |problem, plan, _| {
         let reads = |s: &Step| {
@@ -368,9 +378,7 @@ const DAMAGES: &[(&str, Damage)] = &[
             })
         };
         let Some(i) = plan.steps.iter().position(reads) else { return false };
-        let step = plan.steps.remove(i);
-        plan.steps.insert(0, step);
-        true
+        to_front(plan, i)
     }),
     ("an update before the last read of the old value", |problem, plan, _| {
         // The update of the first weight goes before the backward step that still reads that weight.
@@ -379,9 +387,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         else {
             return false;
         };
-        let step = plan.steps.remove(i);
-        plan.steps.insert(0, step);
-        true
+        to_front(plan, i)
     }),
     ("an update twice", |problem, plan, chance| {
         let Some(i) = pick(plan, chance, |s| op_of(problem, s).is_some_and(|op| op.name.starts_with("sgd")))
@@ -401,11 +407,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("what is brought read before it is awaited", |problem, plan, _| {
-        let fetched = |s: &Step| {
-            let op = op_of(problem, s)?;
-            (op.carry == Some(Carry::In)).then(|| op.writes[0])
-        };
-        let Some(tensor) = plan.steps.iter().find_map(fetched) else { return false };
+        let Some(tensor) = carried(problem, plan, Carry::In) else { return false };
         let wait = Step::Await { tensor, offload: false };
         let Some(at) = plan.steps.iter().position(|s| *s == wait) else { return false };
         let reads = |s: &Step| op_of(problem, s).is_some_and(|op| op.reads.contains(&tensor));
@@ -415,11 +417,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         true
     }),
     ("what is taken away never awaited", |problem, plan, _| {
-        let stored = |s: &Step| {
-            let op = op_of(problem, s)?;
-            (op.carry == Some(Carry::Out)).then(|| op.reads[0])
-        };
-        let Some(tensor) = plan.steps.iter().find_map(stored) else { return false };
+        let Some(tensor) = carried(problem, plan, Carry::Out) else { return false };
         plan.steps.retain(|s| *s != Step::Await { tensor, offload: true });
         true
     }),

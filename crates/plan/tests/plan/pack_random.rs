@@ -140,17 +140,21 @@ fn training(random: &mut Random, layers: u64) -> Vec<Buffer> {
     buffers
 }
 
+/// So many buffers that begin before a time, live for less than a length, and have less than a size.
+fn drawn(random: &mut Random, n: usize, [time, length, size]: [u64; 3]) -> Vec<Buffer> {
+    let draw = |_| {
+        let lower = random.below(time);
+        buffer(lower, lower + random.between(1, length), random.between(1, size))
+    };
+    (0..n).map(draw).collect()
+}
+
 #[test]
 fn small_problems_are_packed_as_low_as_brute_force_packs_them() {
     let mut random = Random(1);
     for round in 0..300 {
         let count = 2 + round % 6;
-        let buffers: Vec<Buffer> = (0..count)
-            .map(|_| {
-                let lower = random.below(8);
-                buffer(lower, lower + random.between(1, 6), random.between(1, 12))
-            })
-            .collect();
+        let buffers = drawn(&mut random, count, [8, 6, 12]);
         let packing = packed(&buffers, &Options::default());
         assert_eq!(packing.height, lowest(&buffers), "{buffers:?}");
         assert!(packing.proved_optimal);
@@ -179,19 +183,11 @@ fn eight_buffers_with_mixed_alignments_are_packed_as_low_as_brute_force_packs_th
     assert!(above_live > 3, "too few problems whose lowest height is above what is live");
 }
 
-/// So many buffers, each drawn anew.
-fn some(n: usize, mut draw: impl FnMut() -> Buffer) -> Vec<Buffer> {
-    (0..n).map(|_| draw()).collect()
-}
-
 #[test]
 fn no_capacity_that_brute_force_can_meet_is_missed() {
     let mut random = Random(3);
     for _ in 0..60 {
-        let buffers = some(7, || {
-            let lower = random.below(9);
-            buffer(lower, lower + random.between(1, 6), random.between(1, 20))
-        });
+        let buffers = drawn(&mut random, 7, [9, 6, 20]);
         let lowest = lowest(&buffers);
         let at = |capacity| packed(&buffers, &Options { capacity: Some(capacity), ..Options::default() });
         assert!(at(lowest).fits(lowest));
@@ -262,11 +258,12 @@ fn a_deadline_of_nothing_still_gives_a_packing() {
 fn random_alignments_are_kept() {
     let mut random = Random(8);
     for round in 0..40 {
-        let buffers = some(60, || {
+        let mut draw = |_| {
             let lower = random.below(40);
             let alignment = if round % 2 == 0 { 64 } else { 1 << random.below(7) };
             Buffer { lower, upper: lower + random.below(12), size: random.below(500), alignment }
-        });
+        };
+        let buffers: Vec<Buffer> = (0..60).map(&mut draw).collect();
         packed(&buffers, &Options { work: 0.02, ..Options::default() });
     }
 }

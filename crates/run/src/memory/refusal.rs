@@ -34,10 +34,7 @@ impl Refusal<'_> {
     pub(crate) fn text(&self) -> String {
         let Refusal { asked, least, account, .. } = *self;
         let unit = Unit::of(least.max(asked));
-        let (mut limit, lowest) = (unit.short(asked), unit.short(least));
-        if limit == lowest {
-            limit += &format!(" ({} bytes)", asked.get());
-        }
+        let (limit, lowest) = (unit.asked(asked, least), unit.short(least));
         let mut lines = vec![format!(
             "a memory limit of {limit} cannot be kept: the least for this step is {lowest} ({} bytes)",
             least.get()
@@ -89,10 +86,7 @@ impl HostRefusal<'_> {
         let HostRefusal { account, least, ways } = *self;
         let asked = account.limit.unwrap_or(Bytes::ZERO);
         let unit = Unit::of(least.max(asked));
-        let (mut limit, lowest) = (unit.short(asked), unit.short(least));
-        if limit == lowest {
-            limit += &format!(" ({} bytes)", asked.get());
-        }
+        let (limit, lowest) = (unit.asked(asked, least), unit.short(least));
         let what = match account.is_given {
             true => format!("a host memory limit of {limit} cannot be kept"),
             false => format!("the host has {limit} for this process, which is not enough"),
@@ -180,6 +174,16 @@ impl Unit {
         format!("{} {}", figure.trim_end_matches('0').trim_end_matches('.'), self.name())
     }
 
+    /// A limit that was asked for: in bytes where its figure would be that of nothing (60, where 60MiB was meant), with them where it
+    /// would be that of the least.
+    fn asked(self, asked: Bytes, least: Bytes) -> String {
+        match self.short(asked) {
+            limit if limit == self.short(Bytes::ZERO) => format!("{} bytes", asked.get()),
+            limit if limit == self.short(least) => format!("{limit} ({} bytes)", asked.get()),
+            limit => limit,
+        }
+    }
+
     /// The size rounded up so that, typed as it stands, it is at least as much.
     fn enough(self, least: Bytes) -> String {
         let parts = 10u64.pow(self.digits() as u32);
@@ -257,11 +261,14 @@ ways out:
     #[test]
     fn sizes_that_look_alike_are_told_apart_to_the_byte() {
         let least = Bytes(75_842_816);
-        let asked = Bytes(least.get() - 1);
         let (account, heaviest, ways) = (account(), [], []);
-        let refusal =
-            Refusal { asked, least, account: &account, fullest: None, heaviest: &heaviest, ways: &ways };
-        let text = refusal.text();
+        let refused = |asked: Bytes| {
+            Refusal { asked, least, account: &account, fullest: None, heaviest: &heaviest, ways: &ways }
+                .text()
+        };
+        // Sixty bytes, where sixty MiB were meant.
+        assert!(refused(Bytes(60)).starts_with("a memory limit of 60 bytes cannot be kept"));
+        let text = refused(Bytes(least.get() - 1));
         assert!(
             text.contains("of 72.3 MiB (75842815 bytes) cannot") && text.contains("(75842816 bytes)"),
             "{text}"

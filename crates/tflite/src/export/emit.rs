@@ -57,7 +57,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn stored(&mut self, name: &str, value: &Tensor, id: ValueId) -> Result<()> {
         if *value.ty() != *self.graph.ty(id) {
             let why = format!("its value is {}, where {} belongs", value.ty(), self.graph.ty(id));
-            return Err(Error::Export { place: name.into(), why });
+            return Err(Error::export(name, why));
         }
         self.known.insert(id, (name.into(), value.clone()));
         Ok(())
@@ -82,7 +82,10 @@ impl<'a> Emitter<'a> {
                 Err(error) => Err(error),
             };
             self.keeps_float = false;
-            made.map_err(|error| placed(node, error))?;
+            made.map_err(|error| match error {
+                Error::Export(part) => Error::Export(part.at(node)),
+                other => other,
+            })?;
         }
         self.scope.clear();
         let mut taken: FxHashSet<usize> = self.model.inputs.iter().map(|(_, at)| *at).collect();
@@ -390,17 +393,5 @@ impl<'a> Emitter<'a> {
         let options = Options::FullyConnected { fused: Fused::None, keeps_axes: rank > 2, asymmetric: false };
         let inputs = vec![Some(x), Some(w), bias];
         self.add_of(OpCode::FullyConnected, inputs, ElementType::F32, &[shape], options)[0]
-    }
-}
-
-/// An error with the layer and the op it is of.
-fn placed(node: &Node, error: Error) -> Error {
-    match error {
-        Error::Export { place, why } if place.is_empty() => {
-            let op = node.op.name();
-            let place = if node.scope.is_empty() { op.into() } else { format!("{}/{op}", node.scope) };
-            Error::Export { place, why }
-        }
-        other => other,
     }
 }

@@ -97,7 +97,7 @@ pub fn write_model(
     };
     let ours = Predicting::forward(model, &probe, params, values)?;
     let theirs = run(&back, &probe)?;
-    let refused = |why: String| Err(Error::Export { place: name.to_string(), why });
+    let refused = |why: String| Err(Error::export(name, why));
     let distance = match read_back::distance(&ours, &theirs, Alike::Types)? {
         Ok(far) => far,
         Err(why) => return refused(why),

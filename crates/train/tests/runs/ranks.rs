@@ -1,5 +1,6 @@
 //! Several ranks that share every batch: the losses, metrics and weights of one, whatever the model and however many there are.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use plimsoll_nn::{
     Adafactor, Adam, Clip, Metric, Parallel, Precision, Sequential, softmax_cross_entropy, zoo,
 };
 use plimsoll_run::{Device, Tensor};
-use plimsoll_train::{Callback, Checkpoints, Epochs, StepEvent, Trainer};
+use plimsoll_train::{Callback, Checkpoints, EpochEvent, Epochs, StepEvent, Trainer};
 
 use super::Scratch;
 
@@ -317,39 +318,47 @@ fn shards_hold_and_send_what_they_should() {
     }
 }
 
+/// Trains six epochs on one rank, and again on 3, 1 and 2 ranks that each go on where the ones before were: the losses are the same.
+fn goes_on_on_other_numbers_of_ranks(
+    what: &str,
+    trainer: impl Fn(Device, &Path) -> Trainer + Sync,
+    fit: impl Fn(&mut Trainer, &Path, &Dataset, Epochs) -> plimsoll_train::Result<Vec<EpochEvent>> + Sync,
+) {
+    let data = samples(&entry("mlp"), SAMPLES).shuffle(100, 3).batch(BATCH);
+    let folder = Scratch::new(what);
+    let losses = |ranks: usize, name: &str, epochs: u64| {
+        let folder = folder.join(name);
+        let found = on_ranks(ranks, |device| {
+            let mut trainer = trainer(device, &folder);
+            let history = fit(&mut trainer, &folder, &data, Epochs(epochs)).unwrap();
+            history.iter().map(|epoch| epoch.loss).collect::<Vec<f64>>()
+        });
+        assert!(found.iter().all(|losses| *losses == found[0]));
+        found[0].clone()
+    };
+    let whole = losses(1, "whole", 6);
+    let parts = [(3, 2), (1, 4), (2, 6)].map(|(ranks, epochs)| losses(ranks, "parts", epochs)).concat();
+    assert_eq!(parts.len(), 6);
+    for (a, b) in parts.iter().zip(&whole) {
+        close(*a, *b, 1e-9, what);
+    }
+}
+
 #[test]
 fn state_in_shards_goes_on_on_another_number_of_ranks() {
-    let entry = entry("mlp");
-    let data = samples(&entry, SAMPLES).shuffle(100, 3).batch(BATCH);
-    let folder = Scratch::new("shards");
     // Only the first rank has a folder, as with the command.
-    let trainer = |device: Device, folder: &std::path::Path| {
+    let trainer = |device: Device, folder: &Path| {
         let is_first = device.rank().rank == 0;
-        let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+        let trainer = Trainer::new(entry("mlp"), softmax_cross_entropy, Adam::new(1e-2))
             .device(device)
             .parallel(Parallel::Shard)
             .precision(Precision::F64);
         if is_first { trainer.checkpoints(Checkpoints::new(folder).every(4)) } else { trainer }
     };
-    let losses = |history: Vec<plimsoll_train::EpochEvent>| -> Vec<f64> {
-        history.iter().map(|epoch| epoch.loss).collect()
-    };
-    let whole =
-        on_ranks(1, |device| losses(trainer(device, &folder.join("whole")).fit(&data, Epochs(6)).unwrap()));
-    let mut parts = Vec::new();
-    for (ranks, epochs) in [(3, 2), (1, 4), (2, 6)] {
-        let found = on_ranks(ranks, |device| {
-            let mut trainer = trainer(device, &folder.join("parts"));
-            trainer.resume(&folder.join("parts"), &data).unwrap();
-            losses(trainer.fit(&data, Epochs(epochs)).unwrap())
-        });
-        assert!(found.iter().all(|losses| *losses == found[0]));
-        parts.extend_from_slice(&found[0]);
-    }
-    assert_eq!(parts.len(), 6);
-    for (a, b) in parts.iter().zip(&whole[0]) {
-        close(*a, *b, 1e-9, "in shards on 3, 1 and 2 ranks");
-    }
+    goes_on_on_other_numbers_of_ranks("shards", trainer, |trainer, folder, data, epochs| {
+        trainer.resume(folder, data)?;
+        trainer.fit(data, epochs)
+    });
 }
 
 #[test]
@@ -367,32 +376,15 @@ fn an_optimizer_that_cannot_be_cut_into_shards_is_refused_by_name() {
 
 #[test]
 fn a_training_goes_on_on_another_number_of_ranks() {
-    let entry = entry("mlp");
-    let data = samples(&entry, SAMPLES).shuffle(100, 3).batch(BATCH);
-    let folder = Scratch::new("ranks");
-    let trainer = |device: Device, folder: &std::path::Path| {
-        Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+    let trainer = |device: Device, folder: &Path| {
+        Trainer::new(entry("mlp"), softmax_cross_entropy, Adam::new(1e-2))
             .device(device)
             .precision(Precision::F64)
             .checkpoints(Checkpoints::new(folder))
     };
-    let losses = |history: Vec<plimsoll_train::EpochEvent>| -> Vec<f64> {
-        history.iter().map(|epoch| epoch.loss).collect()
-    };
-    let whole =
-        on_ranks(1, |device| losses(trainer(device, &folder.join("whole")).fit(&data, Epochs(6)).unwrap()));
-    let mut parts = Vec::new();
-    for (ranks, epochs) in [(3, 2), (1, 4), (2, 6)] {
-        let found = on_ranks(ranks, |device| {
-            losses(trainer(device, &folder.join("parts")).fit_or_resume(&data, Epochs(epochs)).unwrap())
-        });
-        assert!(found.iter().all(|losses| *losses == found[0]));
-        parts.extend_from_slice(&found[0]);
-    }
-    assert_eq!(parts.len(), 6);
-    for (a, b) in parts.iter().zip(&whole[0]) {
-        close(*a, *b, 1e-9, "in parts on 3, 1 and 2 ranks");
-    }
+    goes_on_on_other_numbers_of_ranks("ranks", trainer, |trainer, _, data, epochs| {
+        trainer.fit_or_resume(data, epochs)
+    });
 }
 
 #[test]

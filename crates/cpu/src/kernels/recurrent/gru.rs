@@ -5,11 +5,11 @@ use plimsoll_graph::ops::RecurrentDims;
 use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::Of;
-use super::blocks::{Blocks, Cell};
-use super::large::{Large, Matrix};
-use super::order::{Bound, apart, load, store};
+use super::large::Large;
+use super::order::{Bound, add_to, apart, load, store};
+use super::passes::{Backward, Forward};
 use crate::Cpu;
-use crate::gemm::{Shape, Shared};
+use crate::gemm::Shared;
 use crate::simd::multiversion;
 
 /// Gates: r, z, n.
@@ -74,39 +74,21 @@ pub(super) unsafe fn forward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut Bo
 where
     Of<T>: Large,
 {
-    let (rows, units, wide) = (d.batch * d.steps, d.units, GATES * d.units);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
     unsafe {
-        let x = at.by_time(0, &d, d.inputs, 0);
-        let [w, u, bias, bias_u, h0] = [1, 2, 3, 4, 5].map(|i| at.input(i));
-        let saved = at.result(2);
-        let h: [*mut Of<T>; 2] = [0, 1].map(|_| at.scratch(d.batch * apart(units)));
-        let blocks = at.scratch(Blocks::<Of<T>>::forward_size(units, GATES));
-        let sums = at.scratch::<Of<T>>(cpu.threads() * Blocks::<Of<T>>::sums_size(d.batch, GATES));
-        let shape = Shape { m: rows, n: wide, k: d.inputs };
-        let work = at.scratch::<u8>(Of::<T>::scratch(cpu, shape));
+        let pass = Forward::take(cpu, d, GATES, at);
+        let (bias_u, h0, saved) = (at.input(4), at.input(5), at.result(2));
         if !at.runs() {
             return;
         }
-        let (x, w) = (Matrix::plain(x, d.inputs), Matrix::plain(w, wide));
-        Of::<T>::multiply(cpu, shape, x, w, saved, SAVED * units, Some(bias), work);
-        let blocks = Blocks::forward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
-        for b in 0..d.batch {
-            std::ptr::copy_nonoverlapping(h0.add(b * units), h[0].add(b * apart(units)), units);
-        }
-        for t in 0..d.steps {
-            let before = h[t % 2].cast_const();
-            let saved = saved.add(t * d.batch * SAVED * units);
-            let step = &Step::<T> { d, t, saved, bias_u, before, h: h[(t + 1) % 2], y: at.output(0) };
-            blocks.for_each(cpu, d.batch, Some((before, apart(units))), sums, |first, sums| {
-                forward_units(cpu.isa(), step, first, sums);
-            });
-        }
-        for b in 0..d.batch {
-            for j in 0..units {
-                *at.output(1).add(b * units + j) = T::narrow(*h[d.steps % 2].add(b * apart(units) + j));
-            }
-        }
+        let y = at.output(0);
+        let blocks = pass.begin(cpu, h0, (saved, SAVED * d.units));
+        let step = |t: usize, before, h| {
+            let saved = saved.add(t * d.batch * SAVED * d.units);
+            Step::<T> { d, t, saved, bias_u, before, h, y }
+        };
+        pass.each_step(cpu, &blocks, step, |s, first, sums| forward_units(cpu.isa(), s, first, sums));
+        pass.store_last(at);
         at.finish(2, saved);
     }
 }
@@ -133,17 +115,6 @@ struct GradStep<T: Stored> {
 
 // SAFETY: tasks of a step touch their own units alone.
 unsafe impl<T: Stored> Sync for GradStep<T> {}
-
-/// Adds sixteen sums to a bias' gradient.
-#[inline(always)]
-unsafe fn add_bias<E: Wide>(place: *mut E, n: usize, sums: &[E; LANES]) {
-    // SAFETY: the caller has `n` numbers there.
-    unsafe {
-        let mut total = load(place.cast_const(), n);
-        (0..LANES).for_each(|l| total[l] += sums[l]);
-        store(place, n, &total);
-    }
-}
 
 multiversion! {
     /// Computes thirty-two units from `start` on, for the whole batch; `sums` is what the next step's product hands back.
@@ -190,8 +161,8 @@ multiversion! {
             for gate in 0..GATES {
                 // SAFETY: the biases have these units.
                 unsafe {
-                    add_bias(s.dbias.add(gate * units + first), n, &bias[gate]);
-                    add_bias(s.dbias_u.add(gate * units + first), n, &bias[if gate == 2 { 3 } else { gate }]);
+                    add_to(s.dbias.add(gate * units + first), n, &bias[gate]);
+                    add_to(s.dbias_u.add(gate * units + first), n, &bias[if gate == 2 { 3 } else { gate }]);
                 }
             }
         }
@@ -206,73 +177,43 @@ pub(super) unsafe fn backward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut B
 where
     Of<T>: Large,
 {
-    let (rows, units, wide) = (d.batch * d.steps, d.units, GATES * d.units);
-    let (state, ld) = (d.batch * units, apart(wide));
+    let (state, wide) = (d.batch * d.units, GATES * d.units);
+    let step_len = d.batch * apart(wide);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
     unsafe {
-        let (x, h) = (at.by_time(0, &d, d.inputs, 0), at.by_time(4, &d, units, state));
-        let (w, u, h0) = (at.input(1), at.input(2), at.input(3));
-        let [dw, du, dbias, dbias_u] = [1, 2, 3, 4].map(|i| at.result(i));
-        let dx = at.scratch::<Of<T>>(rows * d.inputs);
+        let pass = Backward::take(cpu, d, GATES, 4, at);
+        let [dbias, dbias_u] = [3, 4].map(|i| at.result(i));
         let dh = at.scratch::<Of<T>>(state);
-        let [to_x, to_h]: [*mut Of<T>; 2] = [0, 1].map(|_| at.scratch(rows * ld));
-        let blocks = at.scratch(Blocks::<Of<T>>::backward_size(units, GATES));
-        let sums = at.scratch::<Of<T>>(cpu.threads() * Blocks::<Of<T>>::sums_size(d.batch, 2));
-        let [dx_shape, dw_shape, du_shape] =
-            [(rows, d.inputs, wide), (d.inputs, wide, rows), (units, wide, rows)].map(|(m, n, k)| Shape {
-                m,
-                n,
-                k,
-            });
-        let most = [dx_shape, dw_shape, du_shape].map(|shape| Of::<T>::scratch(cpu, shape)).into_iter().max();
-        let work = at.scratch::<u8>(most.unwrap_or(0));
+        let [to_x, to_h]: [*mut Of<T>; 2] = [0, 1].map(|_| at.scratch(d.steps * step_len));
         if !at.runs() {
             return;
         }
-        std::ptr::copy_nonoverlapping(h0, h, state);
         dbias.write_bytes(0, wide);
         dbias_u.write_bytes(0, wide);
         for i in 0..state {
             *dh.add(i) = (*at.stored(7).add(i)).widen();
         }
-        let blocks = Blocks::backward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
-        let columns = blocks.columns();
-        let handed_back = |t: usize| (t < d.steps).then(|| (to_h.add(t * d.batch * ld).cast_const(), ld));
-        for t in (0..d.steps).rev() {
-            let step = &GradStep::<T> {
-                d,
-                t,
-                saved: at.stored(5).add(t * d.batch * SAVED * units),
-                before: h.add(t * state),
-                dy: at.stored(6),
-                dh,
-                to_x: to_x.add(t * d.batch * ld),
-                to_h: to_h.add(t * d.batch * ld),
-                dbias,
-                dbias_u,
-                columns,
-            };
-            blocks.for_each(cpu, d.batch, handed_back(t + 1), sums, |first, sums| {
-                backward_units(cpu.isa(), step, first, sums);
-            });
-        }
-        let (dh0, dh) = (Shared(at.output(5)), Shared(dh));
-        blocks.for_each(cpu, d.batch, handed_back(0), sums, |start, sums| {
-            for b in 0..d.batch {
-                for j in start..units.min(start + columns) {
-                    let handed =
-                        if d.steps == 0 { Of::<T>::ZERO } else { *sums.add(b * columns + j - start) };
-                    *dh0.get().add(b * units + j) = T::narrow(*dh.get().add(b * units + j) + handed);
-                }
-            }
+        let blocks = pass.begin(cpu);
+        let (saved, dy, columns) = (at.stored(5), at.stored(6), blocks.columns());
+        let step = |t: usize| GradStep::<T> {
+            d,
+            t,
+            saved: saved.add(t * d.batch * SAVED * d.units),
+            before: pass.before(t),
+            dy,
+            dh,
+            to_x: to_x.add(t * step_len),
+            to_h: to_h.add(t * step_len),
+            dbias,
+            dbias_u,
+            columns,
+        };
+        pass.each_step(cpu, &blocks, to_h, step, |s, first, sums| backward_units(cpu.isa(), s, first, sums));
+        let dh = Shared(dh);
+        pass.store_first(cpu, &blocks, to_h, at.output(5), |i, handed| {
+            *dh.get().add(i) + handed.unwrap_or(Of::<T>::ZERO)
         });
-        let (to_x, to_h) = (Matrix::plain(to_x, ld), Matrix::plain(to_h, ld));
-        Of::<T>::multiply(cpu, dx_shape, to_x, Matrix::transposed(w, wide), dx, d.inputs, None, work);
-        at.store_by_sample(0, &d, d.inputs, dx);
-        Of::<T>::multiply(cpu, dw_shape, Matrix::transposed(x, d.inputs), to_x, dw, wide, None, work);
-        Of::<T>::multiply(cpu, du_shape, Matrix::transposed(h, units), to_h, du, wide, None, work);
-        at.finish(1, dw);
-        at.finish(2, du);
+        pass.multiply(cpu, to_x, to_h, at);
         at.finish(3, dbias);
         at.finish(4, dbias_u);
     }

@@ -43,6 +43,15 @@ pub(super) trait Large: Wide {
     /// Bytes of scratch for a product.
     fn scratch(cpu: &Cpu, shape: Shape) -> usize;
 
+    /// The product of two operands, rows of C `ldc` apart.
+    fn compute(
+        cpu: &Cpu,
+        product: Product<'_, Self>,
+        c: (&mut [Self], usize),
+        bias: Option<&[Self]>,
+        scratch: &mut [u8],
+    );
+
     /// C (rows of `shape.n`) = A B + bias.
     ///
     /// # Safety
@@ -56,15 +65,17 @@ pub(super) trait Large: Wide {
         ldc: usize,
         bias: Option<*const Self>,
         scratch: *mut u8,
-    );
-}
-
-unsafe fn output<'a, E>(shape: Shape, c: *mut E, ldc: usize) -> &'a mut [E] {
-    if shape.m * shape.n == 0 {
-        return &mut [];
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
+            let len = if shape.m * shape.n == 0 { 0 } else { (shape.m - 1) * ldc + shape.n };
+            let c = if len == 0 { <&mut [Self]>::default() } else { std::slice::from_raw_parts_mut(c, len) };
+            let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
+            let scratch = std::slice::from_raw_parts_mut(scratch, Self::scratch(cpu, shape));
+            Self::compute(cpu, Product::one(shape, a, b), (c, ldc), bias, scratch);
+        }
     }
-    // SAFETY: the caller has C of that shape.
-    unsafe { std::slice::from_raw_parts_mut(c, (shape.m - 1) * ldc + shape.n) }
 }
 
 impl Large for f32 {
@@ -72,25 +83,15 @@ impl Large for f32 {
         gemm_scratch_bytes::<f32>(cpu.isa(), shape, 1, cpu.threads())
     }
 
-    unsafe fn multiply(
+    fn compute(
         cpu: &Cpu,
-        shape: Shape,
-        a: Matrix<f32>,
-        b: Matrix<f32>,
-        c: *mut f32,
-        ldc: usize,
-        bias: Option<*const f32>,
-        scratch: *mut u8,
+        product: Product<'_, f32>,
+        (c, ldc): (&mut [f32], usize),
+        bias: Option<&[f32]>,
+        scratch: &mut [u8],
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
-            let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
-            let epilogue = Epilogue { bias, ..Epilogue::NONE };
-            let scratch = std::slice::from_raw_parts_mut(scratch, Self::scratch(cpu, shape));
-            let product = Product::one(shape, a, b);
-            gemm(cpu.pool(), cpu.isa(), product, output(shape, c, ldc), ldc, &epilogue, scratch);
-        }
+        let epilogue = Epilogue { bias, ..Epilogue::NONE };
+        gemm(cpu.pool(), cpu.isa(), product, c, ldc, &epilogue, scratch);
     }
 }
 
@@ -99,21 +100,13 @@ impl Large for f64 {
         0
     }
 
-    unsafe fn multiply(
+    fn compute(
         cpu: &Cpu,
-        shape: Shape,
-        a: Matrix<f64>,
-        b: Matrix<f64>,
-        c: *mut f64,
-        ldc: usize,
-        bias: Option<*const f64>,
-        _: *mut u8,
+        product: Product<'_, f64>,
+        (c, ldc): (&mut [f64], usize),
+        bias: Option<&[f64]>,
+        _: &mut [u8],
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (a, b) = (a.operand(shape.m, shape.k), b.operand(shape.k, shape.n));
-            let bias = bias.map(|bias| std::slice::from_raw_parts(bias, shape.n));
-            gemm_f64(cpu.pool(), Product::one(shape, a, b), output(shape, c, ldc), ldc, false, bias);
-        }
+        gemm_f64(cpu.pool(), product, c, ldc, false, bias);
     }
 }

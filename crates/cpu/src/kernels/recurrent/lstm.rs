@@ -5,11 +5,11 @@ use plimsoll_graph::ops::RecurrentDims;
 use super::super::lanes::{Stored, Wide};
 use super::super::small_matmul::LANES;
 use super::Of;
-use super::blocks::{Blocks, Cell};
-use super::large::{Large, Matrix};
-use super::order::{Bound, apart, load, store};
+use super::large::Large;
+use super::order::{Bound, add_to, apart, load, store};
+use super::passes::{Backward, Forward};
 use crate::Cpu;
-use crate::gemm::{Shape, Shared};
+use crate::gemm::Shared;
 use crate::simd::multiversion;
 
 /// Gates: i, f, g, o.
@@ -74,58 +74,32 @@ pub(super) unsafe fn forward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut Bo
 where
     Of<T>: Large,
 {
-    let (rows, units, wide) = (d.batch * d.steps, d.units, GATES * d.units);
+    let (state, wide) = (d.batch * d.units, GATES * d.units);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
     unsafe {
-        let x = at.by_time(0, &d, d.inputs, 0);
-        let [w, u, bias, h0, c0] = [1, 2, 3, 4, 5].map(|i| at.input(i));
+        let pass = Forward::take(cpu, d, GATES, at);
+        let (h0, c0) = (at.input(4), at.input(5));
         let (gates, cells) = (at.result(3), at.result(4));
-        let h: [*mut Of<T>; 2] = [0, 1].map(|_| at.scratch(d.batch * apart(units)));
-        let blocks = at.scratch(Blocks::<Of<T>>::forward_size(units, GATES));
-        let sums = at.scratch::<Of<T>>(cpu.threads() * Blocks::<Of<T>>::sums_size(d.batch, GATES));
-        let shape = Shape { m: rows, n: wide, k: d.inputs };
-        let work = at.scratch::<u8>(Of::<T>::scratch(cpu, shape));
         if !at.runs() {
             return;
         }
-        Of::<T>::multiply(
-            cpu,
-            shape,
-            Matrix::plain(x, d.inputs),
-            Matrix::plain(w, wide),
-            gates,
-            wide,
-            Some(bias),
-            work,
-        );
-        let blocks = Blocks::forward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
-        for b in 0..d.batch {
-            std::ptr::copy_nonoverlapping(h0.add(b * units), h[0].add(b * apart(units)), units);
-        }
-        for t in 0..d.steps {
-            let state = t * d.batch * units;
-            let step = Step::<T> {
-                d,
-                t,
-                gates: gates.add(t * d.batch * wide),
-                before: if t == 0 { c0 } else { cells.add(state - d.batch * units) },
-                cells: cells.add(state),
-                h: h[(t + 1) % 2],
-                y: at.output(0),
-            };
-            let before = Some((h[t % 2].cast_const(), apart(units)));
-            let step = &step;
-            blocks.for_each(cpu, d.batch, before, sums, |first, sums| {
-                forward_units(cpu.isa(), step, first, sums)
-            });
-        }
-        let last = if d.steps == 0 { c0 } else { cells.add((d.steps - 1) * d.batch * units) };
-        for b in 0..d.batch {
-            for j in 0..units {
-                let h = h[d.steps % 2].add(b * apart(units) + j);
-                *at.output(1).add(b * units + j) = T::narrow(*h);
-                *at.output(2).add(b * units + j) = T::narrow(*last.add(b * units + j));
-            }
+        let y = at.output(0);
+        let blocks = pass.begin(cpu, h0, (gates, wide));
+        // The cells before a step; behind the last, what they are in the end.
+        let before = |t: usize| if t == 0 { c0 } else { cells.add((t - 1) * state).cast_const() };
+        let step = |t: usize, _, h| Step::<T> {
+            d,
+            t,
+            gates: gates.add(t * d.batch * wide),
+            before: before(t),
+            cells: cells.add(t * state),
+            h,
+            y,
+        };
+        pass.each_step(cpu, &blocks, step, |s, first, sums| forward_units(cpu.isa(), s, first, sums));
+        pass.store_last(at);
+        for i in 0..state {
+            *at.output(2).add(i) = T::narrow(*before(d.steps).add(i));
         }
         at.finish(3, gates);
         at.finish(4, cells);
@@ -197,12 +171,7 @@ multiversion! {
             }
             for (gate, sum) in bias.iter().enumerate() {
                 // SAFETY: the bias has these units.
-                unsafe {
-                    let place = s.dbias.add(gate * units + first);
-                    let mut total = load(place.cast_const(), n);
-                    (0..LANES).for_each(|l| total[l] += sum[l]);
-                    store(place, n, &total);
-                }
+                unsafe { add_to(s.dbias.add(gate * units + first), n, sum) };
             }
         }
     }
@@ -216,79 +185,47 @@ pub(super) unsafe fn backward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut B
 where
     Of<T>: Large,
 {
-    let (rows, units, wide) = (d.batch * d.steps, d.units, GATES * d.units);
-    let (state, ld) = (d.batch * units, apart(wide));
+    let (state, wide) = (d.batch * d.units, GATES * d.units);
+    let step_len = d.batch * apart(wide);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
     unsafe {
-        let (x, h) = (at.by_time(0, &d, d.inputs, 0), at.by_time(5, &d, units, state));
-        let (w, u, h0) = (at.input(1), at.input(2), at.input(3));
-        let (dw, du, dbias) = (at.result(1), at.result(2), at.result(3));
-        let dx = at.scratch::<Of<T>>(rows * d.inputs);
+        let pass = Backward::take(cpu, d, GATES, 5, at);
+        let dbias = at.result(3);
         let dc = at.scratch::<Of<T>>(state);
-        let dgates = at.scratch::<Of<T>>(rows * ld);
-        let blocks = at.scratch(Blocks::<Of<T>>::backward_size(units, GATES));
-        let sums = at.scratch::<Of<T>>(cpu.threads() * Blocks::<Of<T>>::sums_size(d.batch, 2));
-        let [dx_shape, dw_shape, du_shape] =
-            [(rows, d.inputs, wide), (d.inputs, wide, rows), (units, wide, rows)].map(|(m, n, k)| Shape {
-                m,
-                n,
-                k,
-            });
-        let most = [dx_shape, dw_shape, du_shape].map(|shape| Of::<T>::scratch(cpu, shape)).into_iter().max();
-        let work = at.scratch::<u8>(most.unwrap_or(0));
+        let dgates = at.scratch::<Of<T>>(d.steps * step_len);
         if !at.runs() {
             return;
         }
-        std::ptr::copy_nonoverlapping(h0, h, state);
         dbias.write_bytes(0, wide);
         for i in 0..state {
             *dc.add(i) = (*at.stored(10).add(i)).widen();
         }
-        let blocks = Blocks::backward(cpu, u, Cell { units, gates: GATES, batch: d.batch }, blocks);
-        let handed_back = |t: usize| (t < d.steps).then(|| (dgates.add(t * d.batch * ld).cast_const(), ld));
-        for t in (0..d.steps).rev() {
-            let step = GradStep::<T> {
-                d,
-                t,
-                gates: at.stored(6).add(t * d.batch * wide),
-                cells: at.stored(7).add(t * state),
-                before: if t == 0 { at.stored(4) } else { at.stored(7).add((t - 1) * state) },
-                dy: at.stored(8),
-                dh_last: at.stored(9),
-                dc,
-                dgates: dgates.add(t * d.batch * ld),
-                dbias,
-                columns: blocks.columns(),
-            };
-            let step = &step;
-            blocks.for_each(cpu, d.batch, handed_back(t + 1), sums, |first, sums| {
-                backward_units(cpu.isa(), step, first, sums);
-            });
-        }
-        let (dh0, dh_last) = (Shared(at.output(4)), Shared(at.stored(9).cast_mut()));
-        let columns = blocks.columns();
-        blocks.for_each(cpu, d.batch, handed_back(0), sums, |start, sums| {
-            for b in 0..d.batch {
-                for j in start..units.min(start + columns) {
-                    let handed = if d.steps == 0 {
-                        (*dh_last.get().add(b * units + j)).widen()
-                    } else {
-                        *sums.add(b * columns + j - start)
-                    };
-                    *dh0.get().add(b * units + j) = T::narrow(handed);
-                }
-            }
+        let blocks = pass.begin(cpu);
+        let [c0, gates, cells, dy, dh_last] = [4, 6, 7, 8, 9].map(|i| at.stored(i));
+        let step = |t: usize| GradStep::<T> {
+            d,
+            t,
+            gates: gates.add(t * d.batch * wide),
+            cells: cells.add(t * state),
+            before: if t == 0 { c0 } else { cells.add((t - 1) * state) },
+            dy,
+            dh_last,
+            dc,
+            dgates: dgates.add(t * step_len),
+            dbias,
+            columns: blocks.columns(),
+        };
+        pass.each_step(cpu, &blocks, dgates, step, |s, first, sums| {
+            backward_units(cpu.isa(), s, first, sums)
+        });
+        let dh_last = Shared(dh_last.cast_mut());
+        pass.store_first(cpu, &blocks, dgates, at.output(4), |i, handed| {
+            handed.unwrap_or_else(|| (*dh_last.get().add(i)).widen())
         });
         for i in 0..state {
             *at.output(5).add(i) = T::narrow(*dc.add(i));
         }
-        let dgates = Matrix::plain(dgates, ld);
-        Of::<T>::multiply(cpu, dx_shape, dgates, Matrix::transposed(w, wide), dx, d.inputs, None, work);
-        at.store_by_sample(0, &d, d.inputs, dx);
-        Of::<T>::multiply(cpu, dw_shape, Matrix::transposed(x, d.inputs), dgates, dw, wide, None, work);
-        Of::<T>::multiply(cpu, du_shape, Matrix::transposed(h, units), dgates, du, wide, None, work);
-        at.finish(1, dw);
-        at.finish(2, du);
+        pass.multiply(cpu, dgates, dgates, at);
         at.finish(3, dbias);
     }
 }

@@ -15,6 +15,7 @@ mod gru;
 mod large;
 mod lstm;
 mod order;
+mod passes;
 
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::ops::{self, RecurrentDims};

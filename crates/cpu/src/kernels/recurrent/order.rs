@@ -281,3 +281,17 @@ pub(super) unsafe fn store<T: Stored>(to: *mut T, n: usize, values: &[T::Wide; L
         }
     }
 }
+
+/// Adds sixteen sums to up to sixteen numbers.
+///
+/// # Safety
+/// `place` has `n` numbers.
+#[inline(always)]
+pub(super) unsafe fn add_to<E: Wide>(place: *mut E, n: usize, sums: &[E; LANES]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut total = load(place.cast_const(), n);
+        (0..LANES).for_each(|l| total[l] += sums[l]);
+        store(place, n, &total);
+    }
+}

@@ -64,6 +64,13 @@ pub struct Packed {
     level: Level,
 }
 
+impl Packed {
+    /// The panels, in order, of so many numbers each.
+    fn panels<'s, T>(&self, store: &'s [T], length: usize) -> impl Iterator<Item = (usize, &'s [T])> {
+        store[self.start..].chunks_exact(length).take(self.channels.div_ceil(LANES)).enumerate()
+    }
+}
+
 /// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
 pub fn pack(
     store: &mut Store,

@@ -22,11 +22,7 @@ pub unsafe fn floats_wide<const P: usize>(
     out: &mut [u8],
 ) {
     let panel_floats = LANES * (packed.taps * packed.deep + 1);
-    for (panel, weights) in store.floats[packed.start..]
-        .chunks_exact(panel_floats)
-        .take(packed.channels.div_ceil(LANES))
-        .enumerate()
-    {
+    for (panel, weights) in packed.panels(&store.floats, panel_floats) {
         // SAFETY: a panel is `panel_floats` long, and rows are as the caller promises.
         unsafe {
             let mut at = weights.as_ptr();
@@ -65,11 +61,7 @@ pub unsafe fn floats_avx2<const P: usize>(
     out: &mut [u8],
 ) {
     let panel_floats = LANES * (packed.taps * packed.deep + 1);
-    for (panel, weights) in store.floats[packed.start..]
-        .chunks_exact(panel_floats)
-        .take(packed.channels.div_ceil(LANES))
-        .enumerate()
-    {
+    for (panel, weights) in packed.panels(&store.floats, panel_floats) {
         // SAFETY: a panel is `panel_floats` long, and rows are as the caller promises.
         unsafe {
             let mut at = weights.as_ptr();
@@ -117,11 +109,7 @@ pub unsafe fn bytes_vnni<const P: usize>(
     let panel_bytes = LANES * 4 * fours * packed.taps;
     let flip = _mm512_set1_epi8(-128);
     let (whole, rest) = (packed.deep / 4, packed.deep % 4);
-    for (panel, weights) in store.bytes[packed.start..]
-        .chunks_exact(panel_bytes)
-        .take(packed.channels.div_ceil(LANES))
-        .enumerate()
-    {
+    for (panel, weights) in packed.panels(&store.bytes, panel_bytes) {
         let left = (packed.channels - panel * LANES).min(LANES);
         let starts = &store.sums[packed.sums + panel * LANES..][..LANES];
         // SAFETY: a panel is `panel_bytes` long, rows are as the caller promises, and only bytes of a row are read.
