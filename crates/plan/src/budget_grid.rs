@@ -37,6 +37,9 @@ const PACKED_PARTS: [f64; 4] = [1.0, 0.99, 0.97, 0.92];
 /// A schedule that takes this part longer than another is not looked for at once: giving back replays saves less than that.
 const SLOWER: u64 = 8;
 
+/// How many schedules of a level are packed beside each other at most.
+const PACKED_AT_ONCE: usize = 4;
+
 /// The schedules of a step that were found so far, by budget.
 pub(crate) struct BudgetGrid {
     pub step: StepSearch,
@@ -133,19 +136,21 @@ impl BudgetGrid {
                 self.search(level);
                 let top = self.unlimited_bytes();
                 let schedules = self.levels[level].as_mut().map_or(&mut [][..], |found| &mut found[..]);
-                for (k, schedule) in schedules.iter_mut().enumerate().rev() {
+                for k in (0..schedules.len()).rev() {
+                    let may_fit = |schedule: &Schedule| {
+                        schedule.ns < best_ns && schedule.budget.max(schedule.live) <= budget
+                    };
                     // Of the step without replays the lowest packing counts, because that is what no budget means.
                     let fits = match level {
-                        _ if schedule.ns >= best_ns => false,
-                        0 => top <= budget,
+                        0 => schedules[k].ns < best_ns && top <= budget,
                         _ => {
-                            schedule.budget.max(schedule.live) <= budget
-                                && schedule.arena(alignment) <= budget
+                            may_fit(&schedules[k])
+                                && pack_last(&mut schedules[..=k], may_fit, alignment) <= budget
                         }
                     };
                     if fits {
                         best = Some((level, k));
-                        best_ns = schedule.ns;
+                        best_ns = schedules[k].ns;
                     }
                 }
             }
@@ -282,6 +287,18 @@ impl BudgetGrid {
         }
         self.levels[level] = Some(schedules);
     }
+}
+
+/// Packs the last of `schedules` and gives its height. The next ones that are `of_use` are packed beside it by cores that have nothing else to
+/// do: they are wanted where it does not fit.
+fn pack_last(schedules: &mut [Schedule], of_use: impl Fn(&Schedule) -> bool, alignment: u64) -> u64 {
+    if schedules.last().is_some_and(|last| last.packed.is_none()) {
+        let next =
+            schedules.iter_mut().rev().filter(|schedule| schedule.packed.is_none() && of_use(schedule));
+        let some = next.take(parallel::worth_guessing(PACKED_AT_ONCE));
+        parallel::each(some.map(|schedule| move || schedule.arena(alignment)).collect());
+    }
+    schedules.last_mut().map_or(u64::MAX, |last| last.arena(alignment))
 }
 
 /// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.

@@ -30,6 +30,7 @@ const PACKED_WITHIN: u64 = 16;
 /// known shapes it gained a seventh of one, and mostly nothing.
 const LOWERED_FURTHER: u64 = 4;
 /// How many schedules are packed beside each other, behind the first: that mostly packs as low as what is live, and then no other can go below.
+/// So they are packed beside it only by cores that have nothing else to do.
 const PACKED_AT_ONCE: usize = 2;
 
 /// Whether the floor may be below `bytes` in a step of which so much is `resident`, by what schedules hold whose peaks have been lowered
@@ -168,7 +169,8 @@ impl Floor {
 fn lowest_packed(low_peaks: &[&LowPeakSchedule], alignment: u64) -> Option<Schedule> {
     let mut lowest: Option<Schedule> = None;
     let mut height = u64::MAX;
-    let (first, others) = low_peaks.split_at(low_peaks.len().min(1));
+    let at_first = parallel::worth_guessing(PACKED_AT_ONCE);
+    let (first, others) = low_peaks.split_at(low_peaks.len().min(at_first));
     for some in [first].into_iter().chain(others.chunks(PACKED_AT_ONCE)) {
         let pack = |low: &&LowPeakSchedule| {
             let mut next = low.schedule();

@@ -26,34 +26,97 @@ const WORTH_DEMAND: f64 = 0.8;
 
 /// The order to plan: another than program order only where it holds clearly less.
 pub(crate) fn best_order(problem: &Problem) -> Vec<OpId> {
-    let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
+    let orders = Orders::new(problem);
     let before = dependencies(problem);
-    let mut best = program.clone();
-    let mut least = peak(problem, &program);
+    let mut best = orders.indexed.op_id.clone();
+    let mut least = orders.peak(&best);
     let first = least;
     let share = |worth: f64| (first as f64 * worth) as u64;
     let (wanted, wanted_scattering) = (share(WORTH), share(WORTH_SCATTERING));
     for (rule, wanted) in [(Rule::FreeAtOnce, wanted), (Rule::AddLeast, wanted_scattering)] {
-        let order = list(problem, &before, rule);
-        let peak = peak(problem, &order);
+        let order = list(&orders.indexed, &before, rule);
+        let peak = orders.peak(&order);
         if peak < least.min(wanted) {
             (least, best) = (peak, order);
         }
     }
     // Polishing looks at whole orders, so its trials are few in long steps.
     let trials = (400_000 / problem.ops.len().max(1)).min(200);
-    let polished = polish(problem, &before, best.clone(), trials);
-    if peak(problem, &polished) < least.min(wanted) {
-        (least, best) = (peak(problem, &polished), polished);
+    let polished = polish(&orders, &before, best.clone(), trials);
+    let peak = orders.peak(&polished);
+    if peak < least.min(wanted) {
+        (least, best) = (peak, polished);
     }
     let demand = by_demand(&before);
-    let no_worse = peak(problem, &demand) <= least + least / 100;
+    let no_worse = orders.peak(&demand) <= least + least / 100;
     if no_worse
-        && (peak_with_drops(problem, &demand) as f64) < WORTH_DEMAND * peak_with_drops(problem, &best) as f64
+        && (orders.peak_with_drops(&demand) as f64) < WORTH_DEMAND * orders.peak_with_drops(&best) as f64
     {
         best = demand;
     }
     best
+}
+
+/// A step whose orders are compared. It is numbered once, in program order: an order is then a sequence of actions on it.
+struct Orders<'a> {
+    problem: &'a Problem,
+    indexed: IndexedProblem,
+}
+
+impl Orders<'_> {
+    fn new(problem: &Problem) -> Orders<'_> {
+        let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
+        Orders { problem, indexed: IndexedProblem::new(problem, &program) }
+    }
+
+    /// The bytes held during each op of an order, without replays.
+    fn held(&self, order: &[OpId]) -> Vec<u64> {
+        let actions: Vec<Action> = order.iter().map(|op| Action::Run(op.0)).collect();
+        let spans = lifespans(&self.indexed, &actions, self.problem.scratch_alignment);
+        profile(&spans.buffers, actions.len())
+    }
+
+    /// The most that an order holds at once, without replays.
+    fn peak(&self, order: &[OpId]) -> u64 {
+        self.held(order).into_iter().max().unwrap_or(0)
+    }
+
+    /// The most that an order would hold at once if whatever crosses its peak were dropped there and made again for nothing:
+    /// a guess at how low replays can bring it.
+    fn peak_with_drops(&self, order: &[OpId]) -> u64 {
+        let indexed = IndexedProblem::new(self.problem, order);
+        let memory = self.held(order);
+        let most = memory.iter().copied().max().unwrap_or(0);
+        let peak = memory.iter().position(|&m| m == most).unwrap_or(0) as u32;
+        let mut uses: Vec<Vec<u32>> = indexed.producer.iter().map(|&p| vec![p]).collect();
+        for op in 0..indexed.ops {
+            indexed.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
+        }
+        let mut change = vec![0i64; order.len() + 1];
+        for (t, uses) in uses.iter().enumerate() {
+            let mut hold = |from: u32, to: u32| {
+                change[from as usize] += indexed.size[t] as i64;
+                change[to as usize + 1] -= indexed.size[t] as i64;
+            };
+            let (first, last) =
+                (uses[0], if indexed.keep[t] { indexed.ops - 1 } else { uses[uses.len() - 1] });
+            let after = uses.partition_point(|&u| u <= peak);
+            let again = uses.get(after).filter(|&&u| u <= indexed.replay_until[first as usize]);
+            match again.filter(|_| after > 0 && !indexed.keep[t]) {
+                Some(&again) => {
+                    hold(first, uses[after - 1]);
+                    hold(again, last);
+                }
+                None => hold(first, last),
+            }
+        }
+        let mut sum = 0;
+        let sums = change.iter().map(|c| {
+            sum += c;
+            sum
+        });
+        sums.max().unwrap_or(0) as u64
+    }
 }
 
 /// Runs each op as late as it can, just before the first op that needs it: depth first, from the ops that nobody needs.
@@ -79,42 +142,6 @@ fn by_demand(before: &[Vec<u32>]) -> Vec<OpId> {
         }
     }
     order
-}
-
-/// The most that an order would hold at once if whatever crosses its peak were dropped there and made again for nothing:
-/// a guess at how low replays can bring it.
-fn peak_with_drops(problem: &Problem, order: &[OpId]) -> u64 {
-    let indexed = IndexedProblem::new(problem, order);
-    let memory = held(problem, order);
-    let most = memory.iter().copied().max().unwrap_or(0);
-    let peak = memory.iter().position(|&m| m == most).unwrap_or(0) as u32;
-    let mut uses: Vec<Vec<u32>> = indexed.producer.iter().map(|&p| vec![p]).collect();
-    for op in 0..indexed.ops {
-        indexed.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
-    }
-    let mut change = vec![0i64; order.len() + 1];
-    for (t, uses) in uses.iter().enumerate() {
-        let mut hold = |from: u32, to: u32| {
-            change[from as usize] += indexed.size[t] as i64;
-            change[to as usize + 1] -= indexed.size[t] as i64;
-        };
-        let (first, last) = (uses[0], if indexed.keep[t] { indexed.ops - 1 } else { uses[uses.len() - 1] });
-        let after = uses.partition_point(|&u| u <= peak);
-        let again = uses.get(after).filter(|&&u| u <= indexed.replay_until[first as usize]);
-        match again.filter(|_| after > 0 && !indexed.keep[t]) {
-            Some(&again) => {
-                hold(first, uses[after - 1]);
-                hold(again, last);
-            }
-            None => hold(first, last),
-        }
-    }
-    let mut sum = 0;
-    let sums = change.iter().map(|c| {
-        sum += c;
-        sum
-    });
-    sums.max().unwrap_or(0) as u64
 }
 
 /// For each op, the ops that must run before it.
@@ -151,9 +178,7 @@ enum Rule {
 }
 
 /// Lists the ops by a rule; equal ops in program order.
-fn list(problem: &Problem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
-    let program: Vec<OpId> = (0..problem.ops.len() as u32).map(OpId).collect();
-    let indexed = IndexedProblem::new(problem, &program);
+fn list(indexed: &IndexedProblem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
     let mut uses = vec![0u32; indexed.tensors() as usize];
     for op in 0..indexed.ops {
         indexed.ins.of(op).iter().for_each(|&t| uses[t as usize] += 1);
@@ -213,21 +238,9 @@ fn list(problem: &Problem, before: &[Vec<u32>], rule: Rule) -> Vec<OpId> {
     order
 }
 
-/// The most that an order holds at once, without replays.
-fn peak(problem: &Problem, order: &[OpId]) -> u64 {
-    held(problem, order).into_iter().max().unwrap_or(0)
-}
-
-fn held(problem: &Problem, order: &[OpId]) -> Vec<u64> {
-    let indexed = IndexedProblem::new(problem, order);
-    let actions: Vec<Action> = (0..indexed.ops).map(Action::Run).collect();
-    let spans = lifespans(&indexed, &actions, problem.scratch_alignment);
-    profile(&spans.buffers, actions.len())
-}
-
 /// Moves ops near the peak out of its way, as long as the peak falls.
-fn polish(problem: &Problem, before: &[Vec<u32>], mut order: Vec<OpId>, trials: usize) -> Vec<OpId> {
-    let mut memory = held(problem, &order);
+fn polish(orders: &Orders<'_>, before: &[Vec<u32>], mut order: Vec<OpId>, trials: usize) -> Vec<OpId> {
+    let mut memory = orders.held(&order);
     let mut least = memory.iter().copied().max().unwrap_or(0);
     let mut left = trials;
     'again: loop {
@@ -243,7 +256,7 @@ fn polish(problem: &Problem, before: &[Vec<u32>], mut order: Vec<OpId>, trials: 
                 let to = if later { at + 1 } else { at };
                 let Some(trial) = moved(before, &order, from, to) else { continue };
                 left -= 1;
-                let held = held(problem, &trial);
+                let held = orders.held(&trial);
                 let peak = held.iter().copied().max().unwrap_or(0);
                 if peak < least {
                     (order, memory, least) = (trial, held, peak);
@@ -296,7 +309,7 @@ mod tests {
     fn an_update_runs_as_soon_as_its_gradient_is_complete() {
         let problem = updates_at_the_end();
         let order = best_order(&problem);
-        assert_eq!(peak(&problem, &order), 1024);
+        assert_eq!(Orders::new(&problem).peak(&order), 1024);
         let names: Vec<&str> = order.iter().map(|op| problem.ops[op.index()].name.as_str()).collect();
         assert_eq!(names[..4], ["backward0", "sgd0", "backward1", "sgd1"]);
     }

@@ -5,6 +5,7 @@
 
 use crate::steps::{count, steps_taken};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
@@ -57,18 +58,51 @@ pub(crate) fn each<T: Send>(jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
 pub type Job<'a, T> = Box<dyn FnOnce() -> T + Send + 'a>;
 
 /// A thread at a job, which gives the steps that it took too.
-type Busy<'scope, T> = ScopedJoinHandle<'scope, (T, u64)>;
+type Started<'scope, T> = ScopedJoinHandle<'scope, (T, u64)>;
 
 /// Starts jobs on threads of their own.
 fn spawned<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     jobs: Vec<impl FnOnce() -> T + Send + 'scope>,
-) -> Vec<Busy<'scope, T>> {
-    jobs.into_iter().map(|job| scope.spawn(move || (job(), steps_taken()))).collect()
+) -> Vec<Started<'scope, T>> {
+    let mut threads = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        threads.push(scope.spawn(move || {
+            let _busy = Busily::new();
+            (job(), steps_taken())
+        }));
+    }
+    threads
+}
+
+/// How many threads are at a job that was started here.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a thread as busy as long as it lives.
+struct Busily;
+
+impl Busily {
+    fn new() -> Busily {
+        BUSY.fetch_add(1, Ordering::Relaxed);
+        Busily
+    }
+}
+
+impl Drop for Busily {
+    fn drop(&mut self) {
+        BUSY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many jobs are worth doing beside each other of which all but the first may turn out to be of no use: as many as there are cores that
+/// would be idle otherwise, and at most `most`. Whoever asks finds the same with one.
+pub(crate) fn worth_guessing(most: usize) -> usize {
+    let idle = at_once().saturating_sub(1 + BUSY.load(Ordering::Relaxed));
+    most.min(1 + idle)
 }
 
 /// What threads have found. Their steps count as this thread's: the bound on planning is on all of it.
-fn joined<T>(threads: Vec<Busy<'_, T>>) -> impl Iterator<Item = T> {
+fn joined<T>(threads: Vec<Started<'_, T>>) -> impl Iterator<Item = T> {
     threads.into_iter().map(|thread| match thread.join() {
         Ok((result, steps)) => {
             count(steps);

@@ -6,36 +6,70 @@
 use super::effort::Effort;
 use super::part::Part;
 
-/// What was placed: kept sorted by offset.
+/// So many of those placed are asked at once whether one of them lives beside an item.
+const BLOCK: usize = 16;
+
+/// What was placed, sorted by offset. Spans lie by themselves and in signed numbers, which a processor compares several at a time.
+#[derive(Default)]
 struct Placed {
-    offset: u64,
-    end: u64,
-    first: u32,
-    last: u32,
+    first: Vec<i32>,
+    last: Vec<i32>,
+    /// Where each begins and ends.
+    place: Vec<(u64, u64)>,
+}
+
+impl Placed {
+    fn insert(&mut self, (first, last): (i32, i32), place: (u64, u64)) -> usize {
+        let at = self.place.partition_point(|other| other.0 < place.0);
+        self.first.insert(at, first);
+        self.last.insert(at, last);
+        self.place.insert(at, place);
+        at
+    }
+
+    /// Whether one of those from `at` on, of a block, lives in `first..last`.
+    fn any_beside(&self, at: usize, (first, last): (i32, i32)) -> bool {
+        let end = (at + BLOCK).min(self.place.len());
+        let spans = self.first[at..end].iter().zip(&self.last[at..end]);
+        spans.fold(false, |any, (other_first, other_last)| {
+            any | ((*other_first < last) & (first < *other_last))
+        })
+    }
+
+    /// The lowest offset where item `b` fits, and how many had to be looked at for it.
+    fn lowest(&self, part: &Part, b: usize, (first, last): (i32, i32)) -> (u64, usize) {
+        let size = part.items[b].size;
+        let mut offset = 0;
+        for at in (0..self.place.len()).step_by(BLOCK) {
+            if !self.any_beside(at, (first, last)) {
+                continue;
+            }
+            for other in at..(at + BLOCK).min(self.place.len()) {
+                if self.first[other] < last && first < self.last[other] {
+                    let (start, end) = self.place[other];
+                    if start >= offset + size {
+                        return (offset, other + 1);
+                    }
+                    offset = offset.max(part.align(b, end));
+                }
+            }
+        }
+        (offset, self.place.len())
+    }
 }
 
 /// The offsets that first fit gives along `order`, or None where the effort ran out before or it would be as high as `limit`.
 pub(super) fn first_fit(part: &Part, order: &[u32], limit: u64, effort: &mut Effort) -> Option<Vec<u64>> {
-    let mut placed: Vec<Placed> = Vec::with_capacity(part.len());
+    let mut placed = Placed::default();
     let mut offsets = vec![0; part.len()];
     for &b in order {
         let b = b as usize;
-        let (first, last, size) = (part.first[b], part.last[b], part.items[b].size);
-        let mut offset = 0;
-        let mut seen = 0;
-        for other in &placed {
-            seen += 1;
-            if other.first < last && first < other.last {
-                if other.offset >= offset + size {
-                    break;
-                }
-                offset = offset.max(part.align(b, other.end));
-            }
-        }
+        // There are no more sections than items, and no more of those than 2^30.
+        let (span, size) = ((part.first[b] as i32, part.last[b] as i32), part.items[b].size);
+        let (offset, seen) = placed.lowest(part, b, span);
         offsets[b] = offset;
-        let at = placed.partition_point(|other| other.offset < offset);
-        placed.insert(at, Placed { offset, end: offset + size, first, last });
-        effort.spend(100 + seen + (placed.len() - at) as u64);
+        let at = placed.insert(span, (offset, offset + size));
+        effort.spend(100 + (seen + placed.place.len() - at) as u64);
         if effort.is_spent() || offset + size >= limit {
             return None;
         }
