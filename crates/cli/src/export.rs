@@ -1,5 +1,7 @@
 //! `plimsoll export`: the model of a run, of a file or of the zoo, as an ONNX or a TensorFlow Lite file.
 
+mod accuracy;
+
 use std::path::PathBuf;
 
 use plimsoll::data::{Dataset, FieldSpec};
@@ -9,12 +11,15 @@ use plimsoll::keras::KerasModel;
 use plimsoll::nn::{Model, Net, Param, zoo};
 use plimsoll::onnx::{self, OnnxModel};
 use plimsoll::tflite::{self, Calibration, Quantize, Range, Written};
+use plimsoll::torch::TorchModel;
 
 use crate::Failure;
 use crate::config::{BatchSize, Config};
 use crate::model_setup::Purpose;
-use crate::request::{is_keras, is_model_file, is_onnx};
+use crate::request::{is_keras, is_model_file, is_onnx, is_tflite, is_torch};
+use crate::tflite_file::{self, Runner};
 use crate::trained::Trained;
+use accuracy::Accuracy;
 
 /// How the weights of a `.tflite` file are made smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,7 +35,7 @@ enum Smaller {
 /// Arguments of `plimsoll export`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The folder of a run, a `.keras`, `.h5` or `.onnx` file, or a model of the zoo by name, which is written with the weights it starts with.
+    /// The folder of a run, a `.keras`, `.h5`, `.onnx` or `.pt2` file, or a model of the zoo by name, which is written with the weights it starts with.
     #[arg(value_name = "RUN | FILE | MODEL")]
     what: PathBuf,
     /// The file to write: its name ends in `.onnx` or `.tflite`.
@@ -70,9 +75,22 @@ struct Exported<'a> {
     inputs: Vec<(String, Type)>,
     params: &'a [Param],
     values: &'a [Tensor],
-    /// Data to find ranges on.
-    data: Option<&'a Dataset>,
+    /// Data to find ranges on and to compare on, and what it is.
+    data: Option<(&'a Dataset, &'a str)>,
 }
+
+/// What was written, and how good it is.
+struct Report {
+    written: Written,
+    /// Bytes of the arena that it runs in here, or why it does not.
+    arena: Result<usize, String>,
+    /// On which data ranges were found, and on how many samples.
+    calibrated: Option<(String, usize)>,
+    accuracy: Option<Accuracy>,
+}
+
+/// So many of the tensors that are furthest off are shown.
+const SHOWN: usize = 8;
 
 /// Writes the model as it predicts. What is written is read back first and compared with the model.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -94,33 +112,83 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "{shown} is there already; name another file, or write over it with --overwrite"
         )));
     }
-    let (name, written) = args.written(is_tflite)?;
+    let (name, report) = args.written(is_tflite)?;
     let to = args.to.display().to_string();
-    match (args.json, &written) {
+    match (args.json, &report) {
         (true, None) => say!("{}", serde_json::json!({ "model": name, "to": to })),
-        (true, Some(found)) => {
-            let floats: serde_json::Map<_, _> =
-                found.floats.iter().map(|(op, n)| (op.clone(), (*n).into())).collect();
-            let (bytes, ops, distance) = (found.bytes, found.ops, found.distance);
-            say!(
-                "{}",
-                serde_json::json!({ "model": name, "to": to, "bytes": bytes, "ops": ops, "distance": distance, "float_ops": floats })
-            )
-        }
+        (true, Some(report)) => say!("{}", report.json(&name, &to)),
         (false, None) => say!("{shown} is {name} as ONNX"),
-        (false, Some(found)) => {
-            say!("{shown} is {name} as TensorFlow Lite: {} bytes, {} ops", found.bytes, found.ops);
-            say!("its outputs differ from the model's by {:.1e} of the largest", found.distance);
-            if !found.floats.is_empty() {
-                let list: Vec<String> = found.floats.iter().map(|(op, n)| format!("{n} {op}")).collect();
+        (false, Some(report)) => report.print(&name, &to, args.calibration_samples),
+    }
+    Ok(())
+}
+
+impl Report {
+    fn json(&self, name: &str, to: &str) -> serde_json::Value {
+        let found = &self.written;
+        let floats: serde_json::Map<_, _> =
+            found.floats.iter().map(|(op, n)| (op.clone(), (*n).into())).collect();
+        let tensors: Vec<_> = found
+            .errors
+            .iter()
+            .map(|e| {
+                serde_json::json!({
+                    "name": e.name, "op": e.op, "signal_to_noise_db": e.signal_to_noise, "mean_error": e.mean_error,
+                    "largest": e.largest,
+                })
+            })
+            .collect();
+        let (arena, problem) = match &self.arena {
+            Ok(bytes) => (Some(bytes), None),
+            Err(why) => (None, Some(why)),
+        };
+        serde_json::json!({
+            "model": name, "to": to, "bytes": found.bytes, "ops": found.ops, "distance": found.distance, "float_ops": floats,
+            "arena_bytes": arena, "not_run_by_lite": problem,
+            "calibrated_on": self.calibrated.as_ref().map(|(data, _)| data),
+            "calibration_samples": self.calibrated.as_ref().map(|(_, samples)| samples),
+            "accuracy": self.accuracy, "tensors": tensors,
+        })
+    }
+
+    fn print(&self, name: &str, to: &str, asked: usize) {
+        let found = &self.written;
+        say!("{to} is {name} as TensorFlow Lite: {} bytes, {} ops", found.bytes, found.ops);
+        match &self.arena {
+            Ok(bytes) => say!("plimsoll-lite runs it in an arena of {bytes} bytes"),
+            Err(why) => say!("plimsoll-lite does not run it: {why}"),
+        }
+        say!("its outputs differ from the model's by {:.1e} of the largest", found.distance);
+        if let Some((data, samples)) = &self.calibrated {
+            let fewer = match *samples < asked {
+                true => format!(", which has no more; {asked} were asked for"),
+                false => String::new(),
+            };
+            say!("ranges were found on {samples} samples of {data}{fewer}");
+        }
+        if let Some(accuracy) = &self.accuracy {
+            accuracy.print();
+        }
+        if !found.errors.is_empty() {
+            say!("furthest off, by signal to noise:");
+            for e in found.errors.iter().take(SHOWN) {
                 say!(
-                    "in floating point, because they have no form in int8 or need more bits: {}",
-                    list.join(", ")
+                    "  {:>6.1} dB  mean error {:<9.2e} of at most {:<9.2e} {}",
+                    e.signal_to_noise,
+                    e.mean_error,
+                    e.largest,
+                    e.name
                 );
             }
         }
+        if !found.floats.is_empty() {
+            let list: Vec<String> = found.floats.iter().map(|(op, n)| format!("{n} {op}")).collect();
+            say!(
+                "in floating point, because they have no form in int8 or need more bits: {}",
+                list.join(", ")
+            );
+        }
     }
-    Ok(())
 }
 
 impl Args {
@@ -164,12 +232,16 @@ impl Args {
         }
     }
 
-    fn written(&self, is_tflite: bool) -> Result<(String, Option<Written>), Failure> {
+    fn written(&self, to_tflite: bool) -> Result<(String, Option<Report>), Failure> {
         let batch = self.batch.unwrap_or(1);
         let path = self.what.to_str().unwrap_or_default();
         let needs_data = self.quantize == Some(Smaller::Int8);
-        if is_onnx(path) && !is_tflite {
+        if is_onnx(path) && !to_tflite {
             return Err(Failure(format!("{path} is an ONNX file already")));
+        }
+        if is_tflite(path) {
+            let why = "is what comes out of an export; name the run or file that it was made from";
+            return Err(Failure(format!("{path} {why}")));
         }
         if let Some(entry) = zoo::find(path).filter(|_| !self.what.exists()) {
             if needs_data {
@@ -183,7 +255,7 @@ impl Args {
             let inputs = vec![("input".to_string(), input)];
             let whole =
                 Exported { name: path, model: &entry, inputs, params: &params, values: &values, data: None };
-            return Ok((path.into(), self.write(&whole, is_tflite)?));
+            return Ok((path.into(), self.write(&whole, to_tflite)?));
         }
         let stem = self.what.file_stem().and_then(|stem| stem.to_str()).unwrap_or("model").to_string();
         if is_model_file(path) && !needs_data {
@@ -194,32 +266,42 @@ impl Args {
                 let (params, values) = (model.params(), model.values()?);
                 let whole =
                     Exported { name: &stem, model: &model, inputs, params, values: &values, data: None };
-                let written = self.write(&whole, is_tflite)?;
+                let written = self.write(&whole, to_tflite)?;
+                return Ok((stem, written));
+            }
+            if is_torch(path) {
+                let model = TorchModel::open(path)?;
+                let names = model.program().inputs().iter().map(|input| input.name.clone());
+                let inputs = names.zip(model.input_types(batch)?).collect();
+                let (params, values) = (model.params(), model.values()?);
+                let whole =
+                    Exported { name: &stem, model: &model, inputs, params, values: &values, data: None };
+                let written = self.write(&whole, to_tflite)?;
                 return Ok((stem, written));
             }
             let model = OnnxModel::open(path)?;
             let inputs = model.input_names().into_iter().zip(model.inputs(batch)?).collect();
             let (params, values) = (model.params(), model.values()?);
             let whole = Exported { name: &stem, model: &model, inputs, params, values: &values, data: None };
-            let written = self.write(&whole, is_tflite)?;
+            let written = self.write(&whole, to_tflite)?;
             return Ok((stem, written));
         }
-        self.of_trained(batch, is_tflite)
+        self.of_trained(batch, to_tflite)
     }
 
     /// The model of a run, or of a file with data.
-    fn of_trained(&self, batch: usize, is_tflite: bool) -> Result<(String, Option<Written>), Failure> {
+    fn of_trained(&self, batch: usize, to_tflite: bool) -> Result<(String, Option<Report>), Failure> {
         let said = Config {
             data: self.calibrate.clone(),
             batch: Some(BatchSize::Samples(batch)),
             ..Config::default()
         };
         let said = if self.quantize == Some(Smaller::Int8) { said } else { Config::default() };
-        let Trained { model_setup, trainer, form, data, .. } =
+        let Trained { model_setup, trainer, form, data, data_name, .. } =
             Trained::open(&self.what, said, Purpose::Predict)?;
         let training = trainer.training().ok_or_else(|| Failure("the run's model is not loaded".into()))?;
         // A model that came as ONNX goes back as it came.
-        if let (Some(model), false) = (&model_setup.onnx, is_tflite) {
+        if let (Some(model), false) = (&model_setup.onnx, to_tflite) {
             model.save(&self.to, training)?;
             return Ok((model_setup.name, None));
         }
@@ -239,49 +321,60 @@ impl Args {
             inputs: names.into_iter().zip(&spec).map(typed).collect(),
             params: training.params(),
             values: training.values(),
-            data: Some(&data),
+            data: Some((&data, &data_name)),
         };
         // What is written is compared where the weights are.
         let written = match whole.values.first().and_then(Tensor::device) {
-            Some(device) => device.scope(|| self.write(&whole, is_tflite))?,
-            None => self.write(&whole, is_tflite)?,
+            Some(device) => device.scope(|| self.write(&whole, to_tflite))?,
+            None => self.write(&whole, to_tflite)?,
         };
         Ok((model_setup.name.clone(), written))
     }
 
-    fn write(&self, whole: &Exported<'_>, is_tflite: bool) -> Result<Option<Written>, Failure> {
+    fn write(&self, whole: &Exported<'_>, to_tflite: bool) -> Result<Option<Report>, Failure> {
         let Exported { name, model, inputs, params, values, .. } = whole;
-        if !is_tflite {
+        if !to_tflite {
             onnx::write_model(&self.to, name, *model, inputs, params, values)?;
             return Ok(None);
         }
+        let mut calibrated = None;
         let how = match self.quantize {
             None => Quantize::No,
             Some(Smaller::F16) => Quantize::HalfWeights,
             Some(Smaller::Dynamic) => Quantize::DynamicRange,
-            Some(Smaller::Int8) => Quantize::Int8(Calibration {
-                samples: self.samples(whole)?,
-                range: self.range()?,
-                int8_ports: self.int8_ports,
-            }),
+            Some(Smaller::Int8) => {
+                let (data, data_name) =
+                    whole.data.ok_or_else(|| Failure("name data with --calibrate".into()))?;
+                let (samples, seen) = self.samples(whole, data)?;
+                calibrated = Some((data_name.to_string(), seen));
+                Quantize::Int8(Calibration { samples, range: self.range()?, int8_ports: self.int8_ports })
+            }
         };
-        Ok(Some(tflite::write_model(&self.to, name, *model, inputs, params, values, &how)?))
+        let written = tflite::write_model(&self.to, name, *model, inputs, params, values, &how)?;
+        let shown = self.to.display().to_string();
+        let file = std::fs::read(&self.to).map_err(|error| Failure(format!("{shown}: {error}")))?;
+        let (arena, accuracy) = match (Runner::new(&shown, &file), &calibrated) {
+            (Ok(mut runner), Some((_, _))) => {
+                let accuracy = Accuracy::of(whole, &mut runner)?;
+                (Ok(runner.arena_bytes()), accuracy)
+            }
+            (Ok(runner), None) => (Ok(runner.arena_bytes()), None),
+            (Err(Failure(why)), _) => (Err(why), None),
+        };
+        Ok(Some(Report { written, arena, calibrated, accuracy }))
     }
 
-    /// Batches of inputs, as the file takes them.
-    fn samples(&self, whole: &Exported<'_>) -> Result<Vec<Vec<Tensor>>, Failure> {
-        let data = whole.data.ok_or_else(|| Failure("name data with --calibrate".into()))?;
+    /// Batches of inputs, as the file takes them, and how many samples they are.
+    fn samples(&self, whole: &Exported<'_>, data: &Dataset) -> Result<(Vec<Vec<Tensor>>, usize), Failure> {
         let mut samples = Vec::new();
         let mut seen = 0;
         for batch in data.batches()? {
             let batch = batch?;
             let mut inputs = Vec::new();
             for (i, (_, ty)) in whole.inputs.iter().enumerate() {
-                let mut tensor = Tensor::zeros(ty.clone())?;
                 match batch.field_type(i) {
                     Some((dtype, shape)) if dtype == ty.dtype && shape[..] == ty.shape[..] => {
-                        tensor.fill_bytes(|bytes| batch.write_field(i, bytes))?;
-                        inputs.push(tensor);
+                        inputs.push(tflite_file::tensor(&batch, i)?);
                     }
                     // The last batch may be smaller than the file's.
                     _ => break,
@@ -299,7 +392,7 @@ impl Args {
             true => {
                 Err(Failure("the data to find ranges on has no batch that fits the model's inputs".into()))
             }
-            false => Ok(samples),
+            false => Ok((samples, seen)),
         }
     }
 }

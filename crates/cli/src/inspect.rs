@@ -1,4 +1,4 @@
-//! `plimsoll inspect`: what a model is made of, be it of the zoo or in a Keras, ONNX or PyTorch file.
+//! `plimsoll inspect`: what a model is made of, be it of the zoo or in a Keras, ONNX, PyTorch or TensorFlow Lite file.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use plimsoll::prelude::*;
 
 use crate::config::{BatchSize, Config};
 use crate::setup::Setup;
-use crate::{Failure, Stop, device_args, layers, model_setup, onnx_file, request, torch_file};
+use crate::{Failure, Stop, device_args, layers, model_setup, onnx_file, request, tflite_file, torch_file};
 
 /// Arguments of `plimsoll inspect`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true, after_help = model_setup::help())]
 pub struct Args {
-    /// A model by name, a `.keras`, `.h5`, `.weights.h5`, `.onnx` or `.pt2` file, a file of settings (`run.toml`), or the folder of a run. A model
-    /// by name is that which `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
+    /// A model by name, a `.keras`, `.h5`, `.weights.h5`, `.onnx`, `.pt2` or `.tflite` file, a file of settings (`run.toml`), or the folder of a run. A
+    /// model by name is that which `train`, `plan` and `bench` mean with the same flags: its sizes are those of its data.
     #[arg(value_name = "CONFIG.toml | MODEL | FILE | RUN")]
     what: String,
     #[command(flatten)]
@@ -56,6 +56,14 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             match args.json {
                 true => say!("{found}"),
                 false => torch_file::print(name, &found),
+            }
+            return Ok(());
+        }
+        false if request::is_tflite(name) => {
+            let found = tflite_file::inspect(Path::new(name))?;
+            match args.json {
+                true => say!("{}", serde_json::json!(found)),
+                false => tflite_file::print(&found),
             }
             return Ok(());
         }

@@ -63,6 +63,7 @@ mod sizes;
 mod source;
 mod strategies;
 mod task;
+mod tflite_file;
 mod torch_file;
 mod train;
 mod trained;

@@ -17,7 +17,7 @@ use crate::form::Form;
 use crate::keras_file::{
     Named, advised, fits, follows_file, keep_metrics, name_metrics, named_loss, not_counted, not_followed,
 };
-use crate::request::{is_onnx, is_torch};
+use crate::request::{is_onnx, is_tflite, is_torch};
 use crate::task::Task;
 use crate::{names, onnx_file, sizes, torch_file};
 
@@ -279,6 +279,10 @@ impl ModelSetup {
 pub fn find(name: &str) -> Result<Option<Entry>, Failure> {
     if name == "demo" {
         return Ok(None);
+    }
+    if is_tflite(name) {
+        let why = "runs and is not trained: plimsoll inspect, predict and evaluate take it";
+        return Err(Failure(format!("{name} {why}")));
     }
     zoo::find(name).map(Some).ok_or_else(|| {
         let names: Vec<&str> = zoo::ALL.iter().map(|entry| entry.name).collect();

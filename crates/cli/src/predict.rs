@@ -6,14 +6,16 @@ use plimsoll::prelude::*;
 
 use crate::config::{BatchSize, Config};
 use crate::model_setup::Purpose;
-use crate::predictions::Writer;
+use crate::predictions::{Meaning, Writer};
+use crate::request::is_tflite;
 use crate::trained::Trained;
-use crate::{Failure, Stop, check};
+use crate::{Failure, Stop, check, tflite_file};
 
 /// What `predict` and `evaluate` share.
 #[derive(clap::Args)]
 pub struct Common {
-    /// The folder of a run, or a model: a `.keras`, `.h5`, `.onnx` or `.pt2` file.
+    /// The folder of a run, or a model: a `.keras`, `.h5`, `.onnx`, `.pt2` or `.tflite` file; the last runs as on a device, in one arena and on one
+    /// thread.
     #[arg(value_name = "RUN | MODEL")]
     what: PathBuf,
     /// The data; by default the held-back part of what a run was trained on.
@@ -78,6 +80,11 @@ impl Common {
             ..Config::default()
         }
     }
+
+    /// The path of a `.tflite` file, which runs by itself.
+    fn tflite(&self) -> Option<&str> {
+        self.what.to_str().filter(|path| is_tflite(path))
+    }
 }
 
 /// The most that the process has taken so far, for one who checks the memory limit.
@@ -89,15 +96,22 @@ fn peak() -> Option<u64> {
 pub fn evaluate(args: &EvaluateArgs) -> Result<(), Stop> {
     let said = Config { loss: args.loss.clone(), metrics: args.metrics.clone(), ..args.common.said() };
     check::check(&said).map_err(Stop::usage)?;
-    let mut trained = Trained::open(&args.common.what, said, Purpose::Evaluate)?;
-    let found = trained.trainer.evaluate(&trained.data)?;
-    let data = &trained.data_name;
+    let (found, data, is_seen) = match args.common.tflite() {
+        Some(path) => {
+            let (found, data) = tflite_file::evaluate(path, &said)?;
+            (found, data, false)
+        }
+        None => {
+            let mut trained = Trained::open(&args.common.what, said, Purpose::Evaluate)?;
+            (trained.trainer.evaluate(&trained.data)?, trained.data_name, trained.is_seen)
+        }
+    };
     if found.samples == 0 {
         return Err(Failure(format!("{data} has no samples to evaluate on")).into());
     }
     if args.common.json {
         let mut line = serde_json::json!({
-            "loss": found.loss, "samples": found.samples, "data": data, "trained_on": trained.is_seen,
+            "loss": found.loss, "samples": found.samples, "data": data, "trained_on": is_seen,
             "resident_peak_bytes": peak(),
         });
         for (name, value) in &found.metrics {
@@ -109,7 +123,7 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Stop> {
     let metrics: String = found.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
     let samples = if found.samples == 1 { "sample" } else { "samples" };
     say!("{} {samples} of {data}: loss {:.4}{metrics}", found.samples, found.loss);
-    if trained.is_seen {
+    if is_seen {
         say!(
             "nothing was held back: this is the data that the model was trained on, and says nothing of other data"
         );
@@ -121,9 +135,48 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Stop> {
 pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
     let said = args.common.said();
     check::check(&said).map_err(Stop::usage)?;
+    let (seen, shape, data) = match args.common.tflite() {
+        Some(path) => {
+            let wanted = |names: &[String]| {
+                let wanted = wanted_output(&args.output, names)?;
+                within(wanted, names.len())
+            };
+            tflite_file::predict(path, &said, wanted, |meaning| {
+                Writer::new(args.out.as_deref(), args.argmax, meaning)
+            })?
+        }
+        None => of_trained(args, said)?,
+    };
+    if seen == 0 {
+        return Err(Failure(format!("{data} has no samples to predict on")).into());
+    }
+    let Some(out) = &args.out else { return Ok(()) };
+    if args.common.json {
+        say!(
+            "{}",
+            serde_json::json!({
+                "samples": seen, "shape": shape, "out": out.to_string_lossy(), "data": data,
+                "resident_peak_bytes": peak(),
+            })
+        );
+    } else {
+        let are = if seen == 1 { "prediction of shape" } else { "predictions of shape" };
+        say!("{}: {seen} {are} {:?}", out.display(), &shape[1..]);
+    }
+    Ok(())
+}
+
+/// Writes the predictions of a run or of a file that can be trained: how many, their shape, and the data they are of.
+fn of_trained(args: &PredictArgs, said: Config) -> Result<(u64, Vec<usize>, String), Stop> {
     let mut trained = Trained::open(&args.common.what, said, Purpose::Predict)?;
     let wanted = wanted_output(&args.output, &trained.model_setup.output_names()).map_err(Stop::usage)?;
-    let mut writer = Writer::new(args.out.as_deref(), args.argmax, &trained, wanted)?;
+    let meaning = Meaning {
+        is_classes: trained.model_setup.gives_classes(wanted),
+        is_logits: trained.model_setup.is_classifier,
+        class_names: trained.form.class_names.clone(),
+        data: trained.data.clone(),
+    };
+    let mut writer = Writer::new(args.out.as_deref(), args.argmax, meaning)?;
     let mut outputs = 0;
     let mut failed = None;
     let seen = trained.trainer.predict(&trained.data, |prediction| {
@@ -136,28 +189,21 @@ pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
     if let Some(why) = failed {
         return Err(why.into());
     }
-    if seen == 0 {
-        return Err(Failure(format!("{} has no samples to predict on", trained.data_name)).into());
+    if seen > 0 {
+        within(wanted, outputs).map_err(Stop::usage)?;
     }
-    if wanted >= outputs {
-        let why = format!("the model has {outputs} outputs, counted from 0, and so no output {wanted}");
-        return Err(Stop::Usage(why));
+    Ok((seen, writer.finish()?, trained.data_name))
+}
+
+/// The number of an output, where there is one of it.
+fn within(wanted: usize, outputs: usize) -> Result<usize, Failure> {
+    match wanted < outputs {
+        true => Ok(wanted),
+        false => {
+            let why = format!("the model has {outputs} outputs, counted from 0, and so no output {wanted}");
+            Err(Failure(why))
+        }
     }
-    let shape = writer.finish()?;
-    let Some(out) = &args.out else { return Ok(()) };
-    if args.common.json {
-        say!(
-            "{}",
-            serde_json::json!({
-                "samples": seen, "shape": shape, "out": out.to_string_lossy(), "data": trained.data_name,
-                "resident_peak_bytes": peak(),
-            })
-        );
-    } else {
-        let are = if seen == 1 { "prediction of shape" } else { "predictions of shape" };
-        say!("{}: {seen} {are} {:?}", out.display(), &shape[1..]);
-    }
-    Ok(())
 }
 
 /// The number of an output that is named by its name or number.

@@ -14,7 +14,6 @@ use plimsoll::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::Failure;
-use crate::trained::Trained;
 
 /// How predictions are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,17 +26,22 @@ enum Format {
     Text,
 }
 
+/// What the rows of an output mean.
+pub struct Meaning {
+    /// Whether a row of outputs is scores of classes, to be made probabilities.
+    pub is_classes: bool,
+    /// Whether those scores are still to go through a softmax.
+    pub is_logits: bool,
+    pub class_names: Vec<String>,
+    /// It knows the names of its samples.
+    pub data: Dataset,
+}
+
 /// A file of predictions in the making.
 pub struct Writer {
     format: Format,
     is_argmax: bool,
-    /// Whether a row of outputs is scores of classes, to be made probabilities.
-    is_classes: bool,
-    /// Whether those scores are still to go through a softmax.
-    is_logits: bool,
-    class_names: Vec<String>,
-    /// It knows the names of its samples.
-    data: Dataset,
+    meaning: Meaning,
     out: Option<Unfinished>,
     seen: u64,
     shape: Vec<usize>,
@@ -64,12 +68,7 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> Failure {
 
 impl Writer {
     /// Begins a file, its format by its ending; without one, text.
-    pub fn new(
-        out: Option<&Path>,
-        is_argmax: bool,
-        trained: &Trained,
-        output: usize,
-    ) -> Result<Writer, Failure> {
+    pub fn new(out: Option<&Path>, is_argmax: bool, meaning: Meaning) -> Result<Writer, Failure> {
         let format = match out.map(|path| path.extension().and_then(|end| end.to_str()).unwrap_or_default()) {
             None => Format::Text,
             Some("npy") => Format::Npy,
@@ -97,10 +96,7 @@ impl Writer {
         Ok(Writer {
             format,
             is_argmax,
-            is_classes: trained.model_setup.gives_classes(output),
-            is_logits: trained.model_setup.is_classifier,
-            class_names: trained.form.class_names.clone(),
-            data: trained.data.clone(),
+            meaning,
             out,
             seen: 0,
             shape: Vec::new(),
@@ -135,16 +131,16 @@ impl Writer {
 
     /// Writes what one sample came to.
     fn row(&mut self, number: u64, values: &[f64]) -> Result<(), Failure> {
-        let name = self.data.sample_name(number).unwrap_or_else(|| number.to_string());
+        let name = self.meaning.data.sample_name(number).unwrap_or_else(|| number.to_string());
         let first = self.seen == 0;
         self.seen += 1;
-        let is_classes = self.is_classes && self.shape.len() == 1 && values.len() > 1;
-        let values = match is_classes && self.is_logits {
+        let is_classes = self.meaning.is_classes && self.shape.len() == 1 && values.len() > 1;
+        let values = match is_classes && self.meaning.is_logits {
             true => softmax(values),
             false => values.to_vec(),
         };
         let class = values.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i);
-        let shown = |i: usize| self.class_names.get(i).cloned().unwrap_or_else(|| i.to_string());
+        let shown = |i: usize| self.meaning.class_names.get(i).cloned().unwrap_or_else(|| i.to_string());
         match self.format {
             Format::Text => {
                 let what = match is_classes {

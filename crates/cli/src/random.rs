@@ -12,7 +12,7 @@ use crate::keras_file;
 use crate::model_setup::{self, Purpose};
 use crate::onnx_file;
 use crate::request::is_onnx;
-use crate::{sizes, torch_file};
+use crate::{sizes, tflite_file, torch_file};
 
 /// Steps of an epoch: enough to see how fast they are.
 const STEPS: u64 = 100;
@@ -28,7 +28,10 @@ pub fn open(
         None if config.model.as_deref().is_some_and(is_onnx) => (of_onnx(config, purpose)?, None),
         None => match torch_file::opened(config)? {
             Some(model) => (of_torch(config, &model, purpose)?, None),
-            None => of_zoo(config)?,
+            None => match tflite_file::random_fields(config, purpose)? {
+                Some(fields) => (fields, None),
+                None => of_zoo(config)?,
+            },
         },
     };
     let batch = match config.batch {
@@ -73,7 +76,7 @@ fn random(fields: Vec<(FieldSpec, Draw)>, count: u64, seed: Option<u64>) -> Data
     Dataset::random(Random { spec, draws, count, seed: seed.unwrap_or(42) })
 }
 
-type Fields = Vec<(FieldSpec, Draw)>;
+pub type Fields = Vec<(FieldSpec, Draw)>;
 
 /// One array of samples, of the type of a batch of one.
 fn field(name: &str, ty: &Type) -> FieldSpec {

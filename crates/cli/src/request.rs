@@ -24,7 +24,12 @@ pub fn is_torch(name: &str) -> bool {
     name.ends_with(".pt2")
 }
 
-/// Whether a name is that of a file with a model in it.
+/// Whether a name is that of a TensorFlow Lite file. Such a file runs and is not trained.
+pub fn is_tflite(name: &str) -> bool {
+    name.ends_with(".tflite")
+}
+
+/// Whether a name is that of a file with a model in it, to be trained or used.
 pub fn is_model_file(name: &str) -> bool {
     is_keras(name) || is_onnx(name) || is_torch(name)
 }

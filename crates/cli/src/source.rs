@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::Purpose;
-use crate::{digits, keras_file, onnx_file, random, torch_file};
+use crate::{digits, keras_file, onnx_file, random, tflite_file, torch_file};
 
 /// Samples of a held-back part that is generated.
 const HELD_BACK: u64 = 256;
@@ -70,7 +70,10 @@ impl Source {
             Some(model) => Some(keras_file::fields(config, model, purpose)?),
             None => match torch_file::opened(config)? {
                 Some(model) => Some(torch_file::fields(config, &model, purpose)),
-                None => onnx_file::unbound(config)?.map(|model| onnx_file::fields(&model, purpose)),
+                None => match onnx_file::unbound(config)? {
+                    Some(model) => Some(onnx_file::fields(&model, purpose)),
+                    None => tflite_file::fields(config, purpose)?,
+                },
             },
         };
         let named = match config.data.as_deref() {

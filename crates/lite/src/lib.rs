@@ -38,7 +38,7 @@ mod tensor;
 
 pub use error::{Error, Result};
 pub use load::Options;
-pub use model::{Model, TensorInfo};
+pub use model::{Model, OperatorInfo, TensorInfo};
 pub use schema::Type;
 
 /// The names of all operators that can be run, as the schema has them.

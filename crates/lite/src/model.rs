@@ -7,7 +7,7 @@ use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::{Error, Result};
 use crate::load::{self, Options};
 use crate::ops::{Kind, Store};
-use crate::schema::{Info, Type};
+use crate::schema::{Code, Info, Type};
 use crate::tensor::{Place, Tensor};
 
 /// A `.tflite` model that can be run. Its weights stay in the file's bytes.
@@ -46,6 +46,37 @@ pub struct TensorInfo<'m> {
     pub bytes: usize,
     /// Scale and zero point: a byte means `scale * (byte - zero)`.
     pub quantization: Option<(f32, i32)>,
+    /// Whether its bytes are in the file: a weight or another constant.
+    pub is_stored: bool,
+}
+
+/// An operator that is run.
+#[derive(Clone, Copy, Debug)]
+pub struct OperatorInfo<'m> {
+    /// Its name in the schema.
+    pub name: &'static str,
+    /// Which of the file's operators it is.
+    pub index: usize,
+    model: &'m Model<'m>,
+    node: &'m Node,
+}
+
+impl<'m> OperatorInfo<'m> {
+    /// What it reads; operands that are left out are not there.
+    pub fn operands(&self) -> impl Iterator<Item = TensorInfo<'m>> + use<'m> {
+        self.infos(&self.node.inputs)
+    }
+
+    /// What it writes.
+    pub fn results(&self) -> impl Iterator<Item = TensorInfo<'m>> + use<'m> {
+        self.infos(&self.node.outputs)
+    }
+
+    fn infos(&self, range: &Range<usize>) -> impl Iterator<Item = TensorInfo<'m>> + use<'m> {
+        let model = self.model;
+        let tensors = model.operands.get(range.clone()).unwrap_or_default();
+        tensors.iter().filter_map(|at| Some(info(model.tensors.get(usize::try_from(*at).ok()?)?)))
+    }
 }
 
 /// An operand of an operator, as its kernel finds it.
@@ -116,6 +147,36 @@ impl<'a> Model<'a> {
     /// How many operators are run.
     pub fn operators(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// The operators that are run, in order. Those that move nothing, as most reshapes, are not among them.
+    pub fn operator_infos(&self) -> impl ExactSizeIterator<Item = OperatorInfo<'_>> {
+        self.nodes.iter().map(|node| OperatorInfo {
+            name: node.info.name,
+            index: node.index,
+            model: self,
+            node,
+        })
+    }
+
+    /// The name of the operator whose numbers an output holds, in whatever type; none where a reshape or nothing stands before it.
+    pub fn output_maker(&self, index: usize) -> Result<Option<&'static str>> {
+        let mut tensor = self.end("output", index)?;
+        for node in self.nodes.iter().rev() {
+            if self.result(node, 0)? != tensor {
+                continue;
+            }
+            match (node.info.code, self.operand(node, 0)) {
+                (Code::Quantize | Code::Dequantize, Some(before)) => tensor = before,
+                _ => return Ok(Some(node.info.name)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many bytes of weights and other constants the file holds.
+    pub fn stored_bytes(&self) -> usize {
+        self.tensors.iter().filter_map(Tensor::constant).map(<[u8]>::len).sum()
     }
 
     /// How many inputs there are.
@@ -283,6 +344,7 @@ fn info<'m>(tensor: &'m Tensor<'_>) -> TensorInfo<'m> {
         shape: tensor.shape.dims(),
         bytes: tensor.bytes,
         quantization: tensor.affine().map(|affine| (affine.scale, affine.zero)),
+        is_stored: tensor.constant().is_some(),
     }
 }
 

@@ -248,6 +248,19 @@ impl Type {
         })
     }
 
+    /// Its name: `float32`, `int8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::I32 => "int32",
+            Self::U8 => "uint8",
+            Self::I64 => "int64",
+            Self::Bool => "bool",
+            Self::I8 => "int8",
+        }
+    }
+
     /// How many bytes an element takes.
     pub fn bytes(self) -> usize {
         match self {

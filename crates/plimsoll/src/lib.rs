@@ -57,6 +57,7 @@ pub mod device;
 pub mod formats;
 pub mod hub;
 pub mod keras;
+pub mod lite;
 pub mod nn;
 pub mod onnx;
 pub mod plan;

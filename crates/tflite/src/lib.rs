@@ -23,6 +23,7 @@ mod values;
 mod run;
 
 mod quantize;
+mod report;
 
 mod export;
 
@@ -33,4 +34,5 @@ pub use ops::OpCode;
 pub use options::{Fused, Options, Padding};
 pub use quantize::{Calibration, Quantize, Range};
 pub use read::read;
+pub use report::TensorError;
 pub use run::{run, run_watched};

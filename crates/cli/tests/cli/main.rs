@@ -19,6 +19,7 @@ mod live;
 mod manners;
 mod memory_limit;
 mod model;
+mod out_of_the_door;
 mod parity;
 mod placement;
 mod plan;

@@ -135,8 +135,8 @@ pub const CRATES: &[Crate] = &[
     row(
         "plimsoll",
         &[
-            "comm", "data", "device", "formats", "graph", "hub", "keras", "nn", "onnx", "plan", "run",
-            "tflite", "torch", "train",
+            "comm", "data", "device", "formats", "graph", "hub", "keras", "lite", "nn", "onnx", "plan",
+            "run", "tflite", "torch", "train",
         ],
         "",
         &[],

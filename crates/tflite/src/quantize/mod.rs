@@ -60,15 +60,16 @@ pub(crate) struct Quantized {
 const LEAST_HALF: usize = 64;
 const LEAST_INT8: usize = 1024;
 
-pub(crate) fn quantize(model: LiteModel, how: &Quantize) -> Result<Quantized> {
+/// A model in fewer bits. Weights that stay as they are are shared with the one that was given.
+pub(crate) fn quantize(model: &LiteModel, how: &Quantize) -> Result<Quantized> {
     let plain = |model: LiteModel| Quantized { model: model.compact(), floats: Vec::new() };
     match how {
-        Quantize::No => Ok(plain(model)),
-        Quantize::HalfWeights => Ok(plain(half_weights(model))),
-        Quantize::DynamicRange => Ok(plain(dynamic_range(model))),
+        Quantize::No => Ok(plain(model.clone())),
+        Quantize::HalfWeights => Ok(plain(half_weights(model.clone()))),
+        Quantize::DynamicRange => Ok(plain(dynamic_range(model.clone()))),
         Quantize::Int8(calibration) => {
-            let ranges = calibrate::ranges(&model, calibration)?;
-            int8::int8(&model, &ranges, calibration.int8_ports)
+            let ranges = calibrate::ranges(model, calibration)?;
+            int8::int8(model, &ranges, calibration.int8_ports)
         }
     }
 }

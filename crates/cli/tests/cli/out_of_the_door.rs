@@ -1,0 +1,99 @@
+//! A trained model as `.onnx` and `.tflite`, looked at, used and compared with the run that it came from.
+
+use serde_json::Value;
+
+use crate::common::{lines, plimsoll, ran};
+
+fn line(words: &[&str]) -> Value {
+    lines(words).unwrap_or_else(|why| panic!("{words:?}: {why}")).pop().unwrap()
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("no {field} in {line}"))
+}
+
+/// What a command says on standard error that must fail.
+fn refused(words: &[&str]) -> String {
+    let ended = plimsoll().args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).to_string();
+    assert!(!ended.status.success(), "{words:?} is taken");
+    said
+}
+
+#[test]
+fn a_run_leaves_as_onnx_and_tflite_and_is_as_good_there() {
+    let (scratch, run, _) = ran("door", "train demo --data digits --epochs 6 --batch 32");
+    let of_run = line(&["evaluate", &run, "--json"]);
+    let file = |name: &str| scratch.path(name);
+    let (onnx, float, int8) = (file("digits.onnx"), file("digits.tflite"), file("int8.tflite"));
+    line(&["export", &run, "--to", &onnx, "--json"]);
+    let written = line(&["export", &run, "--to", &float, "--json"]);
+    assert!(number(&written, "distance") < 1e-5 && written["accuracy"].is_null(), "{written}");
+    for path in [&onnx, &float] {
+        let found = line(&["evaluate", path, "--data", "digits", "--json"]);
+        assert_eq!(found["samples"], of_run["samples"]);
+        assert_eq!(found["accuracy"], of_run["accuracy"], "{path}");
+        assert!((number(&found, "loss") - number(&of_run, "loss")).abs() < 1e-4, "{path}: {found}");
+    }
+
+    let words = ["--quantize", "int8", "--calibration-samples", "100", "--json"];
+    let written = line(&[&["export", &run, "--to", &int8][..], &words].concat());
+    assert_eq!(written["calibrated_on"], "the held-back part of digits");
+    assert_eq!(written["calibration_samples"], 100);
+    let accuracy = &written["accuracy"];
+    assert_eq!(number(accuracy, "f32"), number(&of_run, "accuracy"));
+    assert!((number(accuracy, "f32") - number(accuracy, "int8")).abs() <= 0.005, "{accuracy}");
+    let errors: Vec<f64> =
+        written["tensors"].as_array().unwrap().iter().map(|e| number(e, "signal_to_noise_db")).collect();
+    assert!(errors.len() > 5 && errors[0] > 20.0, "{errors:?}");
+    assert!(errors.is_sorted(), "the worst first: {errors:?}");
+    let found = line(&["evaluate", &int8, "--data", "digits", "--json"]);
+    assert_eq!(found["accuracy"], accuracy["int8"]);
+
+    let looked = line(&["inspect", &int8, "--json"]);
+    assert_eq!(looked["kind"], "tflite");
+    assert_eq!(looked["arena_bytes"], written["arena_bytes"]);
+    assert_eq!(looked["bytes"], written["bytes"]);
+    assert_eq!(looked["inputs"][0]["shape"], serde_json::json!([1, 8, 8, 1]));
+    let ops = looked["operators"].as_array().unwrap();
+    assert!(ops.iter().any(|op| op["op"] == "CONV_2D" && op["results"][0]["type"] == "int8"), "{looked}");
+
+    // As many classes as the run says, sample by sample.
+    let (out, of_file) = (file("run.npy"), file("file.npy"));
+    line(&["predict", &run, "--out", &out, "--argmax", "--json"]);
+    line(&["predict", &float, "--data", "digits", "--out", &of_file, "--argmax", "--json"]);
+    assert_eq!(std::fs::read(&out).unwrap(), std::fs::read(&of_file).unwrap());
+
+    for (words, said) in [
+        (&["predict", &float, "--data", "digits", "--memory", "64MiB"][..], "--memory"),
+        (&["predict", &float, "--data", "digits", "--batch", "7"], "fixed at 1"),
+        (&["predict", &float, "--data", "digits", "--device", "cuda"], "--device"),
+        (&["predict", &float], "--data"),
+        (&["predict", &float, "--data", "shapes:32:4"], "takes f32 of shape [8, 8, 1]"),
+        (&["predict", &float, "--data", "digits", "--output", "3"], "no output 3"),
+        (&["train", &float], "is not trained"),
+        (&["export", &float, "--to", &file("again.onnx")], "what comes out of an export"),
+        (&["inspect", &onnx.replace(".onnx", ".tflite.tflite")], "No such file"),
+    ] {
+        let found = refused(words);
+        assert!(found.contains(said), "{words:?}: {found}");
+    }
+}
+
+#[test]
+fn ranges_come_from_the_data_and_fewer_samples_than_asked_are_said() {
+    let (scratch, run, _) = ran("door-ranges", "train mlp --data digits --epochs 1 --batch 64");
+    let file = scratch.path("mlp.tflite");
+    let ended = plimsoll()
+        .args(["export", &run, "--to", &file, "--quantize", "int8", "--calibration-samples", "5000"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).to_string();
+    assert!(said.contains("ranges were found on 297 samples"), "{said}");
+    assert!(said.contains("5000 were asked for"), "{said}");
+    let looked = line(&["inspect", &file, "--json"]);
+    // Digits go from 0 to 1 here: 255 steps of the first bytes are as long as that.
+    let first = &looked["operators"][0]["results"][0];
+    let reach = number(first, "scale") * 255.0;
+    assert!((0.9..1.1).contains(&reach), "{first}");
+}

@@ -1,0 +1,4 @@
+//! Running `.tflite` files in one arena, as a device does that has nothing else: the runtime is `plimsoll-lite`, a crate of its own.
+
+#[doc(inline)]
+pub use plimsoll_lite::{Error, Model, OperatorInfo, Options, Result, TensorInfo, Type, operator_names};
