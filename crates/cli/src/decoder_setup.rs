@@ -49,6 +49,7 @@ const KNOWN: &[&str] = &[
     "train",
     "soft-placement",
     "place",
+    "from",
 ];
 
 /// Whether a name is that of a folder with a model of Hugging Face's form.
@@ -87,23 +88,8 @@ pub struct DecoderSetup {
 impl DecoderSetup {
     pub fn new(config: &Config, decoder: Decoder) -> Result<DecoderSetup, Failure> {
         check(config)?;
-        let context = decoder.config.context;
-        let sequence = config.sequence.unwrap_or(SEQUENCE.min(context));
-        if sequence == 0 || sequence > context {
-            return Err(Failure(format!(
-                "--sequence {sequence}: the model has {context} positions; use 1 to {context}"
-            )));
-        }
-        let batch = match config.batch {
-            None => BATCH,
-            Some(BatchSize::Samples(0)) => return Err(Failure("--batch 0 trains on nothing".into())),
-            Some(BatchSize::Samples(n)) => n,
-            Some(BatchSize::Auto) => {
-                return Err(Failure(
-                    "--batch auto is not for language models of a folder; name a number of rows".into(),
-                ));
-            }
-        };
+        let sequence = sequence(config.sequence, SEQUENCE, decoder.config.context)?;
+        let batch = batch(config, BATCH)?;
         let tuned = match &decoder.tuning {
             Tuning::Lora(lora) => {
                 let beside = match decoder.base {
@@ -113,63 +99,28 @@ impl DecoderSetup {
                 };
                 format!("adapters of rank {}{beside}", lora.rank)
             }
-            _ => match &config.train {
-                Some(named) => format!("the weights {named}"),
-                None => "all weights".into(),
-            },
+            _ => named_weights(config),
         };
         Ok(DecoderSetup { decoder, batch, sequence, tuned })
     }
 
-    /// The optimizer: adamw without decay where nothing is said, at a rate that is usual for what is tuned.
-    fn optimizer(&self, config: &Config) -> Result<Arc<dyn plimsoll::nn::Optimizer>, Failure> {
-        let usual = if self.decoder.tuning == Tuning::Full { 2e-5 } else { 2e-4 };
-        let name = config.optimizer.as_deref().unwrap_or("adamw");
-        let decay = config.weight_decay.or((name == "adamw").then_some(0.0));
-        names::with_state(names::optimizer(name, config.lr.unwrap_or(usual), decay)?, config)
-    }
-
     /// A trainer on a device, for so many steps.
     pub fn trainer(&self, config: &Config, device: &Device, steps: u64) -> Result<Trainer, Failure> {
-        let (all, layers) = config.precision()?;
-        if !layers.is_empty() {
-            return Err(Failure(
-                "--precision names layers; a language model of a folder computes in one precision".into(),
-            ));
-        }
-        let loss = TokenLoss { logit_cap: self.decoder.config.logit_cap };
-        let patterns = config.patterns()?;
-        if patterns.is_some() && self.decoder.tuning != Tuning::Full {
-            return Err(Failure(
-                "--train names weights, and --lora tunes adapters alone; leave one out".into(),
-            ));
-        }
-        let model: Arc<dyn Model> = match patterns {
-            Some(patterns) => Arc::new(TrainOnly::new(self.decoder.clone(), patterns)),
-            None => Arc::new(self.decoder.clone()),
+        let is_whole = self.decoder.tuning == Tuning::Full;
+        let whole = TrainedModel {
+            model: self.decoder.clone(),
+            loss: TokenLoss { logit_cap: self.decoder.config.logit_cap },
+            labels: 2,
+            rate: if is_whole { 2e-5 } else { 2e-4 },
+            is_whole,
         };
-        Ok(Trainer::new(model, loss, self.optimizer(config)?)
-            .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
-            .labels(2)
-            .clip(config.clip())
-            .schedule(config.schedule(steps)?)
-            .seed(config.seed.unwrap_or(42))
-            .reading_back())
+        whole.trainer(config, device, steps)
     }
 
     /// Rows as a training reads them: in batches whose weights, the field of that number, make the loss the mean over the tokens that
     /// count.
     pub fn batches(&self, rows: Dataset, weights: usize, config: &Config) -> Dataset {
-        let shuffled = rows.shuffle(1 << 14, config.seed.unwrap_or(42));
-        shuffled.batch(self.batch).map_batch(move |batch| {
-            let samples = batch.samples() as f32;
-            let weights = batch.get_mut::<f32>(weights)?;
-            let counted: f32 = weights.iter().sum();
-            if counted > 0.0 {
-                weights.iter_mut().for_each(|weight| *weight *= samples / counted);
-            }
-            Ok(())
-        })
+        weighted(rows, self.batch, Some(weights), config)
     }
 
     /// Rows of no text, to plan with.
@@ -185,6 +136,98 @@ impl DecoderSetup {
             3,
             config,
         )
+    }
+}
+
+/// A folder's model with what its training is told of it.
+pub struct TrainedModel<M> {
+    pub model: M,
+    pub loss: TokenLoss,
+    /// Fields of a sample that are labels.
+    pub labels: usize,
+    /// The learning rate where none is named.
+    pub rate: f64,
+    /// Whether weights are trained, and not adapters.
+    pub is_whole: bool,
+}
+
+impl<M: Model + 'static> TrainedModel<M> {
+    /// The optimizer: adamw without decay where nothing is said, at a rate that is usual for what is tuned.
+    fn optimizer(&self, config: &Config) -> Result<Arc<dyn plimsoll::nn::Optimizer>, Failure> {
+        let name = config.optimizer.as_deref().unwrap_or("adamw");
+        let decay = config.weight_decay.or((name == "adamw").then_some(0.0));
+        names::with_state(names::optimizer(name, config.lr.unwrap_or(self.rate), decay)?, config)
+    }
+
+    /// A trainer on a device, for so many steps.
+    pub fn trainer(self, config: &Config, device: &Device, steps: u64) -> Result<Trainer, Failure> {
+        let (all, layers) = config.precision()?;
+        if !layers.is_empty() {
+            return Err(Failure(
+                "--precision names layers; a model of a folder computes in one precision".into(),
+            ));
+        }
+        let patterns = config.patterns()?;
+        if patterns.is_some() && !self.is_whole {
+            return Err(Failure(
+                "--train names weights, and --lora tunes adapters alone; leave one out".into(),
+            ));
+        }
+        let optimizer = self.optimizer(config)?;
+        let model: Arc<dyn Model> = match patterns {
+            Some(patterns) => Arc::new(TrainOnly::new(self.model, patterns)),
+            None => Arc::new(self.model),
+        };
+        Ok(Trainer::new(model, self.loss, optimizer)
+            .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
+            .labels(self.labels)
+            .clip(config.clip())
+            .schedule(config.schedule(steps)?)
+            .seed(config.seed.unwrap_or(42))
+            .reading_back())
+    }
+}
+
+/// Rows in batches whose weights, the field of that number, make the loss the mean over what counts.
+pub fn weighted(rows: Dataset, batch: usize, weights: Option<usize>, config: &Config) -> Dataset {
+    let shuffled = rows.shuffle(1 << 14, config.seed.unwrap_or(42)).batch(batch);
+    let Some(weights) = weights else { return shuffled };
+    shuffled.map_batch(move |batch| {
+        let samples = batch.samples() as f32;
+        let weights = batch.get_mut::<f32>(weights)?;
+        let counted: f32 = weights.iter().sum();
+        if counted > 0.0 {
+            weights.iter_mut().for_each(|weight| *weight *= samples / counted);
+        }
+        Ok(())
+    })
+}
+
+/// Tokens of a row: as asked for, or a usual number, as far as there are positions.
+pub fn sequence(asked: Option<usize>, usual: usize, context: usize) -> Result<usize, Failure> {
+    match asked.unwrap_or(usual.min(context)) {
+        n if (1..=context).contains(&n) => Ok(n),
+        n => Err(Failure(format!("--sequence {n}: the model has {context} positions; use 1 to {context}"))),
+    }
+}
+
+/// Samples of a step: as asked for, or a usual number.
+pub fn batch(config: &Config, usual: usize) -> Result<usize, Failure> {
+    match config.batch {
+        None => Ok(usual),
+        Some(BatchSize::Samples(0)) => Err(Failure("--batch 0 trains on nothing".into())),
+        Some(BatchSize::Samples(n)) => Ok(n),
+        Some(BatchSize::Auto) => {
+            Err(Failure("--batch auto is not for language models of a folder; name a number of rows".into()))
+        }
+    }
+}
+
+/// The weights that are trained, in words.
+pub fn named_weights(config: &Config) -> String {
+    match &config.train {
+        Some(named) => format!("the weights {named}"),
+        None => "all weights".into(),
     }
 }
 

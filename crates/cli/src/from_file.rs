@@ -117,7 +117,7 @@ impl FromFile {
 }
 
 /// Says some names of a kind, where there are some.
-fn listed(what: &str, names: &[String]) {
+pub fn listed(what: &str, names: &[String]) {
     if names.is_empty() {
         return;
     }

@@ -8,13 +8,15 @@ use plimsoll::prelude::*;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::lora_args::Base;
 use crate::{Failure, Stop, decoder_setup, device_args, merge};
 
 /// Arguments of `plimsoll generate`.
 #[derive(clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
-    /// A folder with config.json, model.safetensors (or its index and parts) and tokenizer.json.
+    /// A folder with config.json, model.safetensors (or its index and parts) and tokenizer.json; or adapters (PEFT's form) whose base is in
+    /// the folder that they name.
     folder: PathBuf,
     /// What the model goes on from.
     #[arg(long)]
@@ -28,6 +30,9 @@ pub struct Args {
     /// Adapters beside its weights: a folder of PEFT's form, or a run of `plimsoll tune`.
     #[arg(long, value_name = "FOLDER")]
     adapter: Option<PathBuf>,
+    /// Keep the weights of linear layers in fewer bits. What is computed from them is rounded accordingly. [default: as they are stored]
+    #[arg(long, value_enum)]
+    base: Option<Base>,
     /// 0 takes the likeliest token; above, tokens are drawn, the more freely the higher.
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
@@ -91,14 +96,15 @@ fn say_on(args: &Args, config: &Config, device: &Device) -> Result<(), Failure> 
         ));
     }
     let request = config.memory_request(all.unwrap_or_default(), device)?;
-    let mut folder = decoder_setup::open(&args.folder)?;
-    let mut adapter = args.adapter.as_deref().map(merge::adapter_of).map(Adapter::open).transpose()?;
-    let tokenizer = Tokenizer::open(&args.folder)?;
-    tokenizer.fits(&folder.config)?;
+    let (model, adapter) = merge::with_base(&args.folder, args.adapter.as_deref())?;
+    let mut folder = decoder_setup::open(&model)?;
+    let mut adapter = adapter.as_deref().map(merge::adapter_of).map(Adapter::open).transpose()?;
+    let tokenizer = Tokenizer::open(&model)?;
+    tokenizer.fits(folder.config.vocabulary)?;
     let prompt = prompt(args, &tokenizer)?;
-    let ends = ends(&args.folder, &folder.config, &tokenizer)?;
-    let mut generator =
-        Generator::new(&mut folder, adapter.as_mut(), &request, prompt.len() + args.tokens, args.seed)?;
+    let ends = ends(&model, &folder.config, &tokenizer)?;
+    let (length, base) = (prompt.len() + args.tokens, args.base.map(Base::form));
+    let mut generator = Generator::new(&mut folder, adapter.as_mut(), &request, length, args.seed, base)?;
     let sampling = Sampling { temperature: args.temperature, top_p: args.top_p, seed: args.seed };
     let (mut said, mut text, mut shown) = (Vec::new(), String::new(), 0);
     let mut logits = generator.read(&prompt)?;

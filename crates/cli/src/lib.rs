@@ -17,6 +17,7 @@ mod device_args;
 mod devices;
 mod digits;
 mod doctor;
+mod encoder_setup;
 mod ending;
 mod explain;
 mod export;
@@ -70,6 +71,7 @@ mod trained;
 mod tui;
 mod tune;
 mod tune_run;
+mod tuned_model;
 mod ways_out;
 mod words;
 

@@ -43,7 +43,7 @@ pub enum Base {
 }
 
 impl Base {
-    fn form(self) -> QuantForm {
+    pub fn form(self) -> QuantForm {
         match self {
             Base::Int8 => QuantForm::Int8,
             Base::Nf4 => QuantForm::Nf4,

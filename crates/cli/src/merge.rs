@@ -1,8 +1,8 @@
 //! `plimsoll merge`: a folder and its adapters as one folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use plimsoll::hub::{Adapter, merge};
+use plimsoll::hub::{Adapter, base_of_adapter, merge};
 
 use crate::{Failure, decoder_setup};
 
@@ -22,14 +22,42 @@ pub struct Args {
 }
 
 /// A run's adapters, or the folder itself.
-pub fn adapter_of(path: &std::path::Path) -> PathBuf {
+pub fn adapter_of(path: &Path) -> PathBuf {
     let own = path.join("adapter");
     if own.join("adapter_config.json").is_file() { own } else { path.to_path_buf() }
+}
+
+/// A model's folder and its adapters. Where the folder that is named has adapters and no model, they are those, and the model is what they say
+/// that they belong to, if that is a folder here.
+pub fn with_base(folder: &Path, adapter: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    let own = adapter_of(folder);
+    let Some(base) = base_of_adapter(&own)? else {
+        return Ok((folder.to_path_buf(), adapter.map(Path::to_path_buf)));
+    };
+    let (shown, base) = (folder.display(), PathBuf::from(base));
+    if let Some(other) = adapter {
+        let why = format!(
+            "{shown} has adapters and no model; name the folder of their model ({}) before",
+            base.display()
+        );
+        return Err(Failure(format!("{why} --adapter {}", other.display())));
+    }
+    match base.join("config.json").is_file() {
+        true => Ok((base, Some(own))),
+        false => Err(Failure(format!(
+            "{shown} has adapters of {:?} and no model, and that is no folder here; name the folder of that model, and --adapter {shown}",
+            base.display().to_string()
+        ))),
+    }
 }
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     if std::fs::read_dir(&args.out).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Failure(format!("{} is not empty; name another folder with --out", args.out.display())));
+    }
+    if base_of_adapter(&adapter_of(&args.folder))?.is_some() {
+        let why = "has adapters and no model; name the folder of the model first, then that of its adapters";
+        return Err(Failure(format!("{} {why}", args.folder.display())));
     }
     let (mut folder, mut adapter) =
         (decoder_setup::open(&args.folder)?, Adapter::open(adapter_of(&args.adapter))?);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use plimsoll::hub::EncoderConfig;
 use plimsoll::internals::device::process;
 use plimsoll::internals::run::{Error, Profile, on_all_cores};
 use plimsoll::prelude::*;
@@ -11,6 +12,7 @@ use plimsoll::train::BatchSizes;
 use crate::compare::{self, AtLimit};
 use crate::config::{BatchSize, Config};
 use crate::decoder_setup::{self, DecoderSetup};
+use crate::encoder_setup::{EncoderArgs, EncoderSetup};
 use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
 use crate::plan_trace::{self, Asked};
@@ -38,6 +40,8 @@ pub struct Args {
     config: Config,
     #[command(flatten)]
     lora: LoraArgs,
+    #[command(flatten)]
+    encoder: EncoderArgs,
     /// Instead of a model, a traced step: one JSON line a storage and an op, in executed order. Takes --memory, --ratio, --seconds and --out.
     #[arg(long, help_heading = "Plan")]
     trace: Option<PathBuf>,
@@ -92,8 +96,9 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     if let Some(folder) = args.model.as_deref().filter(|name| decoder_setup::is_folder(name)) {
         return decoder(args, Path::new(folder));
     }
-    if args.lora.is_asked() {
-        return Err(Stop::Usage("--lora is for a language model of a Hugging Face folder; name one".into()));
+    if args.lora.is_asked() || args.encoder.is_asked() {
+        let flag = if args.lora.is_asked() { "--lora is" } else { "--task and --labels are" };
+        return Err(Stop::Usage(format!("{flag} for a model of a Hugging Face folder; name one")));
     }
     // What threads of the planner have freed is not to count as the program's: training plans on one.
     process::share_one_heap();
@@ -131,7 +136,13 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     })?)
 }
 
-/// Plans a step of tuning a folder's language model, from its config alone.
+/// A model of a folder, as its config describes it.
+enum FolderSetup {
+    Decoder(DecoderSetup),
+    Encoder(EncoderSetup),
+}
+
+/// Plans a step of tuning a folder's model, from its config alone.
 fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     process::share_one_heap();
     let mut config = args.config.clone();
@@ -142,16 +153,34 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     check::check(&config).map_err(Stop::usage)?;
     let (device, _) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
-    let described = decoder_setup::described(folder, args.lora.tuning().map_err(Stop::usage)?)?;
-    let described = args.lora.based(described).map_err(Stop::usage)?;
-    let setup = DecoderSetup::new(&config, described).map_err(Stop::usage)?;
+    let setup = match EncoderConfig::is_in(folder) {
+        true => {
+            let encoder = args.encoder.described(folder, &args.lora).map_err(Stop::usage)?;
+            FolderSetup::Encoder(EncoderSetup::new(&config, encoder).map_err(Stop::usage)?)
+        }
+        false => {
+            let described = decoder_setup::described(folder, args.lora.tuning().map_err(Stop::usage)?)?;
+            let described = args.lora.based(described).map_err(Stop::usage)?;
+            FolderSetup::Decoder(DecoderSetup::new(&config, described).map_err(Stop::usage)?)
+        }
+    };
     let name = decoder_setup::short_name(folder);
-    let about = format!("{} tuned, rows of {} tokens", setup.tuned, setup.sequence);
-    let about = About { model: &name, data: &about, batch: setup.batch };
+    let (about, batch) = match &setup {
+        FolderSetup::Encoder(setup) if setup.is_image() => {
+            (format!("{} tuned, pictures", setup.tuned), setup.batch)
+        }
+        FolderSetup::Encoder(EncoderSetup { tuned, sequence, batch, .. })
+        | FolderSetup::Decoder(DecoderSetup { tuned, sequence, batch, .. }) => {
+            (format!("{tuned} tuned, rows of {sequence} tokens"), *batch)
+        }
+    };
+    let about = About { model: &name, data: &about, batch };
     Ok(on_all_cores(|| {
         device.scope(|| {
-            let mut trainer = setup.trainer(&config, &device, 1)?;
-            let data = setup.random(&config);
+            let (mut trainer, data) = match &setup {
+                FolderSetup::Decoder(setup) => (setup.trainer(&config, &device, 1)?, setup.random(&config)),
+                FolderSetup::Encoder(setup) => (setup.trainer(&config, &device, 1)?, setup.random(&config)),
+            };
             if !args.compare.is_empty() {
                 return side_by_side(args, &about, &mut trainer, &data);
             }

@@ -3,21 +3,24 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
-use crate::decoder_setup::{self, DecoderSetup};
+use crate::decoder_setup;
+use crate::encoder_setup::EncoderArgs;
 use crate::folder::Folder;
 use crate::lora_args::LoraArgs;
 use crate::session::Session;
 use crate::tune_run::{self, Kept, TuneRun};
-use crate::{Failure, Stop, check, device_args, resume};
+use crate::tuned_model::TunedModel;
+use crate::{Failure, Stop, check, device_args, merge, resume};
 
 /// Arguments of `plimsoll tune`.
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
-    after_help = "Texts are lines of a .jsonl file: {\"text\": …}, {\"prompt\": …, \"completion\": …} or {\"messages\": [{\"role\": …, \"content\": …}, …]}."
+    after_help = "Texts are lines of a .jsonl file: {\"text\": …}, {\"prompt\": …, \"completion\": …} or {\"messages\": [{\"role\": …, \"content\": …}, …]}; for encoders {\"text\": …}, {\"text\": …, \"label\": …} or {\"tokens\": […], \"labels\": […]}. Pictures lie in a folder, a sub-folder a label."
 )]
 pub struct Args {
-    /// A folder with config.json, model.safetensors (or its index and parts) and tokenizer.json. With --resume it may be left out.
+    /// A folder with config.json, model.safetensors (or its index and parts) and tokenizer.json; or adapters (PEFT's form) whose base is in
+    /// the folder that they name. With --resume it may be left out.
     #[arg(value_name = "FOLDER", required_unless_present = "resume")]
     folder: Option<PathBuf>,
     #[command(flatten)]
@@ -25,6 +28,8 @@ pub struct Args {
     /// Begin with the adapters of this folder (PEFT's form); their rank, scale and layers are its own.
     #[arg(long, value_name = "FOLDER", conflicts_with = "lora", help_heading = "Adapters")]
     adapter: Option<PathBuf>,
+    #[command(flatten)]
+    encoder: EncoderArgs,
     #[command(flatten)]
     config: Config,
     #[command(flatten)]
@@ -40,28 +45,44 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     }
     let mut asked = args.config.clone();
     asked.data = asked.data.as_deref().map(absolute).transpose()?;
-    asked.model = args.folder.as_deref().map(|folder| absolute(&folder.to_string_lossy())).transpose()?;
+    asked.from = asked.from.as_deref().map(absolute).transpose()?;
+    let named =
+        args.folder.as_deref().map(|folder| merge::with_base(folder, args.adapter.as_deref())).transpose()?;
+    let (folder, adapter) =
+        named.map_or((None, args.adapter.clone()), |(folder, adapter)| (Some(folder), adapter));
+    if adapter.is_some() && args.lora.lora.is_some() {
+        let why = "--lora begins adapters, and the folder has some; leave one out";
+        return Err(Stop::Usage(why.into()));
+    }
+    asked.model = folder.as_deref().map(|folder| absolute(&folder.to_string_lossy())).transpose()?;
     decoder_setup::check(&asked).map_err(Stop::usage)?;
     check::check(&asked).map_err(Stop::usage)?;
     let (config, kept) = match &session.out {
         Some(out) if session.resume => {
             let folder = Folder::of(out)?;
             let kept = Kept::read(&folder)?;
-            if args.lora.is_asked() && args.lora != kept.lora || args.adapter.is_some() {
+            if args.lora.is_asked() && args.lora != kept.lora || adapter.is_some() {
                 let why = "it was begun with other adapters; leave their flags out to go on";
+                return Err(Stop::Usage(format!("{}: {why}", out.display())));
+            }
+            if args.encoder.is_asked() && args.encoder != kept.encoder {
+                let why = "it was begun with another task or other labels; leave their flags out to go on";
                 return Err(Stop::Usage(format!("{}: {why}", out.display())));
             }
             (resume::settings(asked, folder.settings()?, out)?, kept)
         }
-        _ => (asked, Kept { lora: args.lora.clone(), adapter: args.adapter.clone(), packed: None }),
+        _ => {
+            let (lora, encoder) = (args.lora.clone(), args.encoder.clone());
+            (asked, Kept { lora, adapter, encoder, packed: None })
+        }
     };
     let model = PathBuf::from(config.model.clone().unwrap_or_default());
     if config.data.is_none() {
-        return Err(Stop::Usage("there is nothing to learn from; name a .jsonl file with --data".into()));
+        let why = "there is nothing to learn from; name a .jsonl file, or a folder of pictures, with --data";
+        return Err(Stop::Usage(why.into()));
     }
     let device = device_args::device(&config)?;
-    let decoder = kept.lora.based(decoder_setup::described(&model, kept.tuning()?)?).map_err(Stop::usage)?;
-    let setup = DecoderSetup::new(&config, decoder).map_err(Stop::usage)?;
+    let tuned = TunedModel::open(&model, &kept, &config)?;
     let (folder, lock) = match &session.out {
         Some(out) if session.resume => {
             let folder = Folder::of(out)?;
@@ -72,7 +93,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     };
     let is_named = session.out.is_some();
     let run = TuneRun { session: &session, config: &config, folder: &folder, model: &model, device: &device };
-    let ended = device.scope(|| tune_run::tune(&run, setup, kept, lock));
+    let ended = device.scope(|| tune_run::tune(&run, tuned, kept, lock));
     if ended.is_err() && !is_named {
         folder.abandon();
     }

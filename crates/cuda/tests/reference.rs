@@ -8,7 +8,8 @@ use common::{bench, card, emulator};
 use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{
-    Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, ScatterAdd,
+    Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, LayerNorm, LayerNormGrad,
+    RmsNorm, RmsNormGrad, ScatterAdd,
 };
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Scalar, Type};
@@ -220,6 +221,42 @@ fn sums_by_index(cuda: &Cuda) {
 fn sums_by_index_mean_what_the_reference_means_however_long_their_lists() {
     for cuda in [card(), emulator()].into_iter().flatten() {
         sums_by_index(&cuda);
+    }
+}
+
+/// Layer and RMS norms of rows that take one warp, several, and more than a block has registers for.
+fn norms_of_wide_rows(cuda: &Cuda) {
+    let mut dice = Dice::new(9);
+    for (dtype, rows, width) in [
+        (DType::BF16, 21, 1000),
+        (DType::BF16, 5, 1600),
+        (DType::BF16, 11, 2048),
+        (DType::BF16, 3, 4096),
+        (DType::BF16, 2, 8192),
+        (DType::F32, 7, 640),
+        (DType::F32, 3, 3000),
+        (DType::F32, 2, 5120),
+    ] {
+        let wide = dtype.accumulator();
+        let of = |dtype, shape: &[usize], domain| (Type::new(dtype, shape), domain);
+        let (x, scale) = (of(dtype, &[rows, width], Domain::Normal), of(wide, &[width], Domain::Normal));
+        let (some, positive) = (of(wide, &[rows], Domain::Normal), of(wide, &[rows], Domain::Positive));
+        let eps = Scalar(1e-2);
+        for example in [
+            Example::new(RmsNorm { eps }, vec![x.clone(), scale.clone()]),
+            Example::new(RmsNormGrad, vec![x.clone(), scale.clone(), positive.clone(), x.clone()]),
+            Example::new(LayerNorm { eps, axes: 1 }, vec![x.clone(), scale.clone(), scale.clone()]),
+            Example::new(LayerNormGrad { axes: 1 }, vec![x.clone(), scale, some, positive, x]),
+        ] {
+            check(cuda, &example, &mut dice, dtype);
+        }
+    }
+}
+
+#[test]
+fn norms_of_wide_rows_mean_what_the_reference_means() {
+    for cuda in [card(), emulator()].into_iter().flatten() {
+        norms_of_wide_rows(&cuda);
     }
 }
 

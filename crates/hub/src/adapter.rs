@@ -116,6 +116,16 @@ impl Adapter {
     }
 }
 
+/// What the adapters of a folder belong to, as PEFT says it: of a folder that has adapters and no model. None of any other folder.
+pub fn base_of_adapter(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join(CONFIG);
+    if folder.join("config.json").is_file() || !path.is_file() {
+        return Ok(None);
+    }
+    let value = read_json(&path, LARGEST)?;
+    Ok(Some(value["base_model_name_or_path"].as_str().unwrap_or_default().to_string()))
+}
+
 /// B A · scale, made row by row.
 pub(crate) struct Delta {
     a: Vec<f32>,

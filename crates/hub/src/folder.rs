@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_nn::Param;
 
 use crate::base;
-use crate::config::Config;
+use crate::config::{Config, EncoderConfig};
 use crate::decoder::Decoder;
 use crate::error::{Error, Result};
 use crate::tuning::{Tuning, fits};
@@ -21,15 +21,89 @@ const NO_WEIGHTS: &[&str] = &[
     "*.h.*.attn.masked_bias",
 ];
 
-/// A Hugging Face folder with a model's weights. None of them is in memory.
+/// A Hugging Face folder with the weights of a decoder, or of an encoder. None of them is in memory.
 #[derive(Debug)]
-pub struct Folder {
+pub struct Folder<C = Config> {
     /// Where it is.
     pub path: PathBuf,
     /// What its model is.
-    pub config: Config,
+    pub config: C,
     /// Its tensors.
     pub weights: Weights,
+}
+
+/// What a model's config says of the tensors of its files.
+pub trait Described {
+    /// Other names that a tensor may have.
+    fn other_names(&self, tensor: &str) -> Vec<String>;
+    /// Whether a tensor of a file is no weight, or the copy of one.
+    fn is_no_weight(&self, tensor: &str) -> bool;
+    /// Whether a tensor belongs to a head: of the files', where the model has another; of the model's, where the files have none.
+    fn is_of_head(&self, _tensor: &str) -> bool {
+        false
+    }
+    /// Whether a head may begin anew, and where the files' has other shapes.
+    fn has_new_head(&self) -> (bool, bool) {
+        (false, false)
+    }
+}
+
+impl Described for Config {
+    fn other_names(&self, tensor: &str) -> Vec<String> {
+        // The first files of GPT-2 leave the model's own name out.
+        tensor.split_once('.').map(|(_, rest)| rest.to_string()).into_iter().collect()
+    }
+
+    fn is_no_weight(&self, tensor: &str) -> bool {
+        // A copy of the table, which transformers does not read either.
+        NO_WEIGHTS.iter().any(|pattern| fits(pattern, tensor)) || (self.is_tied && tensor == "lm_head.weight")
+    }
+}
+
+/// Copies of encoders' tables in heads, and numbers that are no weights.
+const COPIES: &[&str] = &[
+    "*embeddings.position_ids",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "lm_head.decoder.weight",
+    "lm_head.decoder.bias",
+    "vocab_projector.weight",
+];
+
+impl Described for EncoderConfig {
+    fn other_names(&self, tensor: &str) -> Vec<String> {
+        let prefix = format!("{}.", self.family.root());
+        // Models without a head are saved without their name; the first files of BERT name the parts of norms otherwise.
+        let short = tensor.strip_prefix(&prefix).map(String::from);
+        let old = ["weight", "bias"].into_iter().zip(["gamma", "beta"]).find_map(|(new, old)| {
+            tensor.strip_suffix(&format!("LayerNorm.{new}")).map(|rest| format!("{rest}LayerNorm.{old}"))
+        });
+        [short, old].into_iter().flatten().collect()
+    }
+
+    fn is_no_weight(&self, tensor: &str) -> bool {
+        COPIES.iter().any(|pattern| fits(pattern, tensor))
+    }
+
+    fn is_of_head(&self, tensor: &str) -> bool {
+        let root = self.family.root();
+        let heads =
+            ["cls.", "lm_head.", "vocab_", "classifier.", "pre_classifier.", "qa_outputs.", "pooler."];
+        heads.iter().any(|head| tensor.starts_with(head)) || tensor.starts_with(&format!("{root}.pooler."))
+    }
+
+    fn has_new_head(&self) -> (bool, bool) {
+        (self.stored_task != Some(self.task), self.has_new_labels)
+    }
+}
+
+/// What of a model and of its files did not meet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unmatched {
+    /// Parameters of a head that no file holds: they begin anew.
+    pub anew: Vec<String>,
+    /// Tensors of another head, which nobody reads.
+    pub unread: Vec<String>,
 }
 
 impl Folder {
@@ -43,11 +117,8 @@ impl Folder {
     /// The model. Weights that are not trained are kept as the files have them.
     pub fn decoder(&self, tuning: Tuning) -> Decoder {
         let mut decoder = Decoder::new(self.config.clone(), tuning);
-        let widest = self.weights.names().filter_map(|name| self.weights.find(name)?.1.element.dtype());
-        // What is stored counts, whatever a config says; f32 among 16-bit weights is kept exactly.
-        if let Some(dtype) = widest.filter(|dtype| dtype.is_float()).max_by_key(|dtype| dtype.bytes()) {
-            decoder.kept = dtype;
-        }
+        // What is stored counts, whatever a config says.
+        decoder.kept = self.weights.widest().unwrap_or(decoder.kept);
         decoder
     }
 
@@ -55,22 +126,35 @@ impl Folder {
     pub(crate) fn prefix(&self) -> &'static str {
         if self.config.family == crate::Family::Gpt2 { "transformer." } else { "model." }
     }
+}
 
-    /// The tensor that a parameter is, under the name that the files have.
+impl Folder<EncoderConfig> {
+    /// The folder of an encoder's config, with the headers of its files of weights.
+    pub fn of_encoder(path: impl AsRef<Path>, config: EncoderConfig) -> Result<Folder<EncoderConfig>> {
+        let path = path.as_ref();
+        Ok(Folder { path: path.into(), config, weights: Weights::open(path)? })
+    }
+}
+
+impl<C: Described> Folder<C> {
+    /// The tensor that a parameter is, under the name that the files have; none where it is an adapter's or begins anew.
     fn tensor_of(&self, param: &Param) -> Result<Option<String>> {
         let whole = base::whole_of(&param.name).unwrap_or(&param.name);
         let Some(name) = Decoder::tensor_name(whole) else { return Ok(None) };
-        // The first files of GPT-2 leave the model's own name out.
-        let short = name.split_once('.').map(|(_, rest)| rest.to_string());
-        let found =
-            [Some(name.clone()), short].into_iter().flatten().find(|name| self.weights.find(name).is_some());
-        match found {
-            Some(found) => Ok(Some(found)),
+        let others = self.config.other_names(&name);
+        let found = std::iter::once(&name).chain(&others).find(|name| self.weights.find(name).is_some());
+        let (may_miss, may_differ) = self.config.has_new_head();
+        let is_head = self.config.is_of_head(&name);
+        match found.and_then(|found| Some((found, self.weights.find(found)?.1))) {
+            Some((_, tensor)) if is_head && may_differ && tensor.shape[..] != param.ty.shape[..] => Ok(None),
+            Some((found, _)) => Ok(Some(found.clone())),
+            None if is_head && may_miss => Ok(None),
             None => Err(Error::file(&self.path, format!("no file of weights holds the tensor {name:?}"))),
         }
     }
 
-    /// Gives every parameter that a file holds its values, one after another in the order of the files' bytes; adapters are left out.
+    /// Gives every parameter that a file holds its values, one after another in the order of the files' bytes; adapters are left out. Says
+    /// what begins anew, and what nobody reads.
     ///
     /// # Errors
     /// A parameter has no tensor, or one of another shape; a tensor belongs to no parameter; a file is damaged. The first two are
@@ -79,22 +163,23 @@ impl Folder {
         &mut self,
         params: &[Param],
         mut give: impl FnMut(&Param, &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut all = Vec::new();
+    ) -> Result<Unmatched> {
+        let (mut all, mut unmatched) = (Vec::new(), Unmatched::default());
         for param in params {
-            if let Some(name) = self.tensor_of(param)? {
-                all.push((name, param));
+            match self.tensor_of(param)? {
+                Some(name) => all.push((name, param)),
+                None if Decoder::tensor_name(&param.name).is_some() => {
+                    unmatched.anew.push(param.name.clone())
+                }
+                None => {}
             }
         }
         let known: BTreeSet<String> = all.iter().map(|(name, _)| name.clone()).collect();
-        let is_tied = self.config.is_tied;
-        let is_known = |name: &str| {
-            known.contains(name)
-                || NO_WEIGHTS.iter().any(|pattern| fits(pattern, name))
-                // A copy of the table, which transformers does not read either.
-                || (is_tied && name == "lm_head.weight")
-        };
-        if let Some(name) = self.weights.names().find(|name| !is_known(name)) {
+        let is_unread = |name: &&str| !known.contains(*name) && !self.config.is_no_weight(name);
+        let (heads, strange): (Vec<&str>, Vec<&str>) =
+            self.weights.names().filter(is_unread).partition(|name| self.config.is_of_head(name));
+        unmatched.unread = heads.into_iter().map(String::from).collect();
+        if let Some(name) = strange.first() {
             let file = self.weights.find(name).map_or(self.path.clone(), |(path, _)| path.to_path_buf());
             return Err(Error::file(
                 &file,
@@ -117,6 +202,6 @@ impl Folder {
             let bytes = self.weights.read(&name, &param.ty)?;
             give(param, &bytes)?;
         }
-        Ok(())
+        Ok(unmatched)
     }
 }

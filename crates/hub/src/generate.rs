@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plimsoll_graph::quant::QuantForm;
 use plimsoll_graph::{DType, GatherOps, IndexPutOps, TensorOps, Type};
 use plimsoll_nn::blocks::refuse;
 use plimsoll_nn::{Net, Param, Precision};
@@ -66,7 +67,8 @@ impl Memory for Kept<'_> {
 }
 
 impl Generator {
-    /// A folder's model, with adapters where there are some, for conversations of at most so many tokens: planned, compiled and loaded.
+    /// A folder's model, with adapters where there are some, for conversations of at most so many tokens: planned, compiled and loaded; with
+    /// the weights of linear layers in few bits, where a base is named.
     /// Runs on the device of the scope it is made in.
     ///
     /// # Errors
@@ -77,6 +79,7 @@ impl Generator {
         request: &MemoryRequest,
         length: usize,
         seed: u64,
+        base: Option<QuantForm>,
     ) -> Result<Generator> {
         if length > folder.config.context {
             let why =
@@ -84,7 +87,7 @@ impl Generator {
             return Err(Error::Asked(why));
         }
         let tuning = adapter.as_ref().map_or(Tuning::Frozen, |adapter| Tuning::Lora(adapter.lora.clone()));
-        let decoder = folder.decoder(tuning);
+        let decoder = Decoder { base, ..folder.decoder(tuning) };
         let precision = request.precision;
         let input = Type::new(DType::I64, [1, 1]);
         let params = Net::discover_in(precision, &[input], &decoder)?;

@@ -7,7 +7,8 @@ use plimsoll_run::{Result, Tensor};
 
 /// The weighted cross-entropy of tokens: the sum of weight · loss over the tokens of a sample, then the mean over samples.
 ///
-/// Outputs: features `[B, T, C]` and the output layer `[V, C]`. Labels: the tokens that should follow `[B, T]`, and weights `[B, T]`.
+/// Outputs: features `[B, T, C]` and the output layer `[V, C]`. Labels: the tokens that should follow `[B, T]`, and weights `[B, T]`; or one
+/// label a sample, `[B]`, where T is 1.
 /// With weights B / n, where n tokens of the batch count, it is the mean over those, as transformers has it; and a batch that is run
 /// in pieces has the gradient of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,12 +19,16 @@ pub struct TokenLoss {
 
 impl Loss for TokenLoss {
     fn loss(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<Tensor> {
-        let ([features, head], [next, weights]) = (outputs, labels) else {
+        let ([features, head], [next, weights @ ..]) = (outputs, labels) else {
             return Err(refuse(format!(
                 "gives {} outputs and {} labels to the loss of tokens, which takes two and two",
                 outputs.len(),
                 labels.len()
             )));
+        };
+        let Some(weights) = weights.first() else {
+            let next = next.reshape([next.shape()[0], 1])?;
+            return features.linear_cross_entropy(head, &next, self.logit_cap)?.mean(&[], false);
         };
         let losses = features.linear_cross_entropy(head, next, self.logit_cap)?;
         losses.mul(&weights.cast(losses.dtype())?)?.sum(&[1], false)?.mean(&[], false)

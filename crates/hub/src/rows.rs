@@ -3,13 +3,12 @@
 //! A row has tokens, the position of each within its text, the token that should follow each, and whether that counts. No token
 //! sees another text (positions say where one begins), and what follows the end of a text does not count.
 
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use plimsoll_formats::{Element, npy};
+use plimsoll_formats::Element;
 
 use crate::error::{Error, Result};
+use crate::row_files::{RowFiles, bytes_of};
 use crate::texts::Sample;
 
 /// What was packed.
@@ -43,7 +42,7 @@ pub const FIELDS: [&str; 4] = ["tokens", "positions", "next", "weights"];
 /// Rows being written.
 pub struct Rows {
     length: usize,
-    files: Vec<(PathBuf, BufWriter<File>)>,
+    files: RowFiles,
     tokens: Vec<i32>,
     positions: Vec<i32>,
     next: Vec<i32>,
@@ -64,15 +63,8 @@ impl Rows {
         if length == 0 {
             return Err(Error::Asked("sequences of no tokens cannot be learnt from".into()));
         }
-        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let mut files = Vec::new();
-        for (i, field) in FIELDS.iter().enumerate() {
-            let path = folder.join(format!("{field}.npy"));
-            let mut file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
-            // The number of rows is written when it is known; the header's size does not depend on it.
-            npy::write_header(&mut file, element(i), &[0, length]).map_err(Error::io(&path))?;
-            files.push((path, file));
-        }
+        let fields = FIELDS.iter().enumerate().map(|(i, field)| (*field, element(i), length)).collect();
+        let files = RowFiles::create(folder, fields)?;
         let (tokens, positions, next, weights) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Ok(Rows { length, files, tokens, positions, next, weights, texts: 0, packed: Packed::default() })
     }
@@ -129,12 +121,10 @@ impl Rows {
             self.positions.extend(0..rest as i32);
             self.next.extend(std::iter::repeat_n(0, rest));
             self.weights.extend(std::iter::repeat_n(0.0, rest));
-            let whole = |numbers: &[i32]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-            let weights = self.weights.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let whole = |numbers: &[i32]| bytes_of(numbers, i32::to_le_bytes);
+            let weights = bytes_of(&self.weights, f32::to_le_bytes);
             let fields = [whole(&self.tokens), whole(&self.positions), whole(&self.next), weights];
-            for ((path, file), bytes) in self.files.iter_mut().zip(fields) {
-                file.write_all(&bytes).map_err(Error::io(path))?;
-            }
+            self.files.write(fields.iter().map(Vec::as_slice))?;
             self.packed.rows += 1;
             self.packed.shared += u64::from(self.texts > 1);
         }
@@ -151,13 +141,7 @@ impl Rows {
         if !self.tokens.is_empty() {
             self.end_row()?;
         }
-        let rows = self.packed.rows as usize;
-        for (i, (path, file)) in self.files.iter_mut().enumerate() {
-            file.seek(SeekFrom::Start(0)).map_err(Error::io(path))?;
-            npy::write_header(file, element(i), &[rows, self.length]).map_err(Error::io(path))?;
-            file.flush().map_err(Error::io(path))?;
-            file.get_ref().sync_all().map_err(Error::io(path))?;
-        }
+        self.files.finish(self.packed.rows)?;
         Ok(self.packed)
     }
 }
@@ -165,6 +149,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_formats::npy;
 
     fn numbers(folder: &Path, field: &str) -> Vec<i32> {
         let (mut file, header) = npy::Header::of_file(&folder.join(format!("{field}.npy"))).unwrap();

@@ -13,7 +13,7 @@ use plimsoll_run::Tensor;
 use serde_json::json;
 
 use crate::adapter::Adapter;
-use crate::config::Family;
+use crate::config::{EncoderConfig, Family, LARGEST_CONFIG, read_json};
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 
@@ -31,6 +31,8 @@ const BESIDE: &[&str] = &[
     "merges.txt",
     "tokenizer.model",
     "chat_template.jinja",
+    "vocab.txt",
+    "preprocessor_config.json",
 ];
 
 /// One tensor to write: its name, and how it is stored.
@@ -173,15 +175,15 @@ fn narrowed(numbers: &[f32], element: Element) -> Option<Vec<u8>> {
 }
 
 /// Writes a model whose weights were all trained as a folder like the one it came from, in the type in which that stores them.
-pub fn save_model<'a>(
-    folder: &Folder,
+pub fn save_model<'a, C>(
+    folder: &Folder<C>,
     out: &Path,
     values: impl IntoIterator<Item = (&'a Param, &'a Tensor)>,
 ) -> Result<()> {
     if is_same(&folder.path, out) {
         return Err(Error::Asked(format!("{} is the folder that was read; name another", out.display())));
     }
-    let stored = folder.decoder(crate::tuning::Tuning::Frozen).kept;
+    let stored = folder.weights.widest().unwrap_or(DType::F32);
     let own: BTreeMap<String, &Tensor> = values
         .into_iter()
         .filter_map(|(param, value)| Some((crate::Decoder::tensor_name(&param.name)?, value)))
@@ -203,4 +205,23 @@ pub fn save_model<'a>(
         narrowed(&numbers, Element::from(stored))
             .ok_or_else(|| Error::Asked(format!("weights as {stored} are not written")))
     })
+}
+
+/// Writes an encoder as a folder: its weights, and a config that names its task and its labels.
+pub fn save_encoder<'a>(
+    folder: &Folder<EncoderConfig>,
+    out: &Path,
+    values: impl IntoIterator<Item = (&'a Param, &'a Tensor)>,
+) -> Result<()> {
+    save_model(folder, out, values)?;
+    let path = out.join("config.json");
+    let mut config = read_json(&path, LARGEST_CONFIG)?;
+    let numbers = || folder.config.labels.iter().enumerate();
+    config["architectures"] = json!([folder.config.class()]);
+    if folder.config.has_new_labels {
+        config["id2label"] = numbers().map(|(i, label)| (i.to_string(), json!(label))).collect();
+        config["label2id"] = numbers().map(|(i, label)| (label.clone(), json!(i))).collect();
+    }
+    let text = serde_json::to_vec_pretty(&config).map_err(|e| Error::Asked(e.to_string()))?;
+    durable::write_file(&path, |out| std::io::Write::write_all(out, &text)).map_err(Error::io(&path))
 }

@@ -1,17 +1,13 @@
 //! Turns the lines of a `.jsonl` file into tokens, and says which of them are to be learnt.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::chat::Message;
 use crate::error::{Error, Result};
+use crate::lines::Lines;
 use crate::tokenizer::{Encoded, Tokenizer};
-
-/// Bytes of a line at most: a longer one is no sample.
-const LONGEST_LINE: u64 = 256 << 20;
 
 /// A text as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +23,7 @@ pub struct Sample {
 /// The samples of a `.jsonl` file, one a line: an object with `text`, with `prompt` and `completion`, or with `messages`.
 pub struct Texts<'a> {
     tokenizer: &'a Tokenizer,
-    path: PathBuf,
-    lines: BufReader<File>,
-    line: u64,
-    buffer: Vec<u8>,
+    lines: Lines,
     /// The token behind a text that is complete.
     eos: Option<u32>,
     vocabulary: usize,
@@ -44,46 +37,28 @@ impl<'a> Texts<'a> {
         eos: Option<u32>,
         vocabulary: usize,
     ) -> Result<Texts<'a>> {
-        if path.extension().is_none_or(|end| end != "jsonl" && end != "json") {
-            let why = "texts are read from .jsonl: an object a line, with text, with prompt and completion, or with messages";
-            return Err(Error::file(path, why));
-        }
-        let file = File::open(path).map_err(Error::io(path))?;
-        let lines = BufReader::with_capacity(1 << 16, file);
-        Ok(Texts { tokenizer, path: path.into(), lines, line: 0, buffer: Vec::new(), eos, vocabulary })
+        let lines = Lines::open(path, "text, with prompt and completion, or with messages")?;
+        Ok(Texts { tokenizer, lines, eos, vocabulary })
     }
 
     /// The line that was read last, from 1.
     pub fn line(&self) -> u64 {
-        self.line
+        self.lines.line
     }
 
     /// The next sample; none at the end. Empty lines are passed over. After an error of a line the next one can be read.
     pub fn read(&mut self) -> Result<Option<Sample>> {
-        loop {
-            self.buffer.clear();
-            let mut limited = (&mut self.lines).take(LONGEST_LINE + 1);
-            let n = limited.read_until(b'\n', &mut self.buffer).map_err(Error::io(&self.path))?;
-            if n == 0 {
-                return Ok(None);
-            }
-            self.line += 1;
-            if n as u64 > LONGEST_LINE {
-                return Err(self.wrong(format!("it has more than {LONGEST_LINE} bytes")));
-            }
-            if !self.buffer.trim_ascii().is_empty() {
-                return self.sample().map(Some);
-            }
+        match self.lines.read()? {
+            Some(value) => self.sample(&value).map(Some),
+            None => Ok(None),
         }
     }
 
     fn wrong(&self, why: impl Into<String>) -> Error {
-        Error::Line { path: self.path.clone(), line: self.line, why: why.into() }
+        self.lines.wrong(why)
     }
 
-    fn sample(&self) -> Result<Sample> {
-        let value: Value = serde_json::from_slice(&self.buffer)
-            .map_err(|e| self.wrong(format!("it is no JSON object: {e}")))?;
+    fn sample(&self, value: &Value) -> Result<Sample> {
         let text = |name: &str| match &value[name] {
             Value::Null => Ok(None),
             Value::String(text) => Ok(Some(text.clone())),
@@ -104,11 +79,7 @@ impl<'a> Texts<'a> {
             _ if kinds[2] => self.conversation(&value["messages"])?,
             _ => return Err(self.wrong("it has none of text, prompt and completion, and messages")),
         };
-        if let Some(token) = sample.tokens.iter().find(|token| **token as usize >= self.vocabulary) {
-            return Err(
-                self.wrong(format!("token {token} is outside the model's vocabulary of {}", self.vocabulary))
-            );
-        }
+        self.lines.check(&sample.tokens, self.vocabulary)?;
         match sample.counts.iter().skip(1).any(|counts| *counts) {
             true => Ok(sample),
             false => Err(self.wrong("there is nothing in it to learn")),

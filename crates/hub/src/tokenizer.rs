@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::chat::Template;
-use crate::config::{Config, read_json, read_small};
+use crate::config::{read_json, read_small};
 use crate::error::{Error, Result};
 
 /// Bytes of a `tokenizer.json` at most; the largest published ones have 35 megabytes.
@@ -30,6 +30,8 @@ pub struct Tokenizer {
     pub template: Option<Template>,
     /// The token that ends a text, where the tokenizer names one.
     pub eos: Option<u32>,
+    /// The token that hides another, where the tokenizer names one.
+    pub mask: Option<u32>,
 }
 
 impl Tokenizer {
@@ -48,10 +50,10 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|e| Error::file(&path, e.to_string()))?;
         let settings = folder.join("tokenizer_config.json");
         let settings = if settings.is_file() { read_json(&settings, LARGEST_CONFIG)? } else { Value::Null };
-        let named = |name: &str| word(&settings[name]);
-        let eos = named("eos_token").and_then(|token| inner.token_to_id(&token));
+        let named = |name: &str| word(&settings[name]).and_then(|token| inner.token_to_id(&token));
+        let (eos, mask) = (named("eos_token"), named("mask_token"));
         let template = Template::find(folder, &settings)?;
-        Ok(Tokenizer { inner, path, template, eos })
+        Ok(Tokenizer { inner, path, template, eos, mask })
     }
 
     /// Tokens of a text; with those that the tokenizer puts around every text, where it does.
@@ -62,20 +64,26 @@ impl Tokenizer {
         Ok(Encoded { tokens: encoding.get_ids().to_vec(), spans: encoding.get_offsets().to_vec() })
     }
 
+    /// Tokens of words, with those that the tokenizer puts around every text; and of each the number of its word.
+    pub fn encode_words(&self, words: &[String]) -> Result<(Vec<u32>, Vec<Option<u32>>)> {
+        let wrong = |e: tokenizers::Error| Error::file(&self.path, format!("words cannot be tokenised: {e}"));
+        let encoding = self.inner.encode(words, true).map_err(wrong)?;
+        Ok((encoding.get_ids().to_vec(), encoding.get_word_ids().to_vec()))
+    }
+
     /// The text of tokens, without those that no text stands for.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let wrong = |e: tokenizers::Error| Error::file(&self.path, format!("tokens are no text: {e}"));
         self.inner.decode(tokens, true).map_err(wrong)
     }
 
-    /// Refuses a tokenizer that has tokens which the model has not.
-    pub fn fits(&self, config: &Config) -> Result<()> {
+    /// Refuses a tokenizer that has tokens which a model of so many has not.
+    pub fn fits(&self, vocabulary: usize) -> Result<()> {
         let most = self.inner.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
         match most {
-            Some((token, id)) if id as usize >= config.vocabulary => {
+            Some((token, id)) if id as usize >= vocabulary => {
                 let why = format!(
-                    "its token {token:?} is number {id}, outside the model's vocabulary of {}",
-                    config.vocabulary
+                    "its token {token:?} is number {id}, outside the model's vocabulary of {vocabulary}"
                 );
                 Err(Error::file(&self.path, why))
             }

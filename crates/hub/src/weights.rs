@@ -85,6 +85,12 @@ impl Weights {
         Some((path, reader.tensor(name).ok()?))
     }
 
+    /// The widest type of float that a tensor has: f32 among 16-bit weights is kept exactly.
+    pub fn widest(&self) -> Option<DType> {
+        let all = self.names().filter_map(|name| self.find(name)?.1.element.dtype());
+        all.filter(|dtype| dtype.is_float()).max_by_key(|dtype| dtype.bytes())
+    }
+
     /// Bytes of all tensors together, as they are stored.
     pub fn bytes(&self) -> u64 {
         self.files.iter().flat_map(|(_, reader)| reader.tensors()).map(|tensor| tensor.bytes as u64).sum()

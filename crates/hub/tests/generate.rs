@@ -8,7 +8,7 @@ use plimsoll_run::MemoryRequest;
 
 fn say(name: &str, request: &MemoryRequest, prompt: &[u32], n: usize) -> Vec<u32> {
     let mut folder = Folder::open(fixture(name)).unwrap();
-    let mut generator = Generator::new(&mut folder, None, request, prompt.len() + n, 1).unwrap();
+    let mut generator = Generator::new(&mut folder, None, request, prompt.len() + n, 1, None).unwrap();
     let mut logits = generator.read(prompt).unwrap();
     let mut said = Vec::new();
     while said.len() < n {
@@ -36,8 +36,8 @@ fn a_prompt_that_is_read_in_chunks_is_the_prompt() {
     let mut folder = Folder::open(fixture("gemma3")).unwrap();
     let prompt: Vec<u32> = (0..70).map(|i| (i * 37) % 288).collect();
     let request = MemoryRequest::default();
-    let whole = Generator::new(&mut folder, None, &request, 80, 1).unwrap().read(&prompt).unwrap();
-    let mut one_by_one = Generator::new(&mut folder, None, &request, 80, 1).unwrap();
+    let whole = Generator::new(&mut folder, None, &request, 80, 1, None).unwrap().read(&prompt).unwrap();
+    let mut one_by_one = Generator::new(&mut folder, None, &request, 80, 1, None).unwrap();
     let mut last = Vec::new();
     for token in &prompt {
         last = one_by_one.read(&[*token]).unwrap();
@@ -50,16 +50,16 @@ fn a_prompt_that_is_read_in_chunks_is_the_prompt() {
 fn what_there_is_no_room_for_is_refused() {
     let mut folder = Folder::open(fixture("llama")).unwrap();
     let request = MemoryRequest::default();
-    let error = Generator::new(&mut folder, None, &request, 97, 1).err().unwrap().to_string();
+    let error = Generator::new(&mut folder, None, &request, 97, 1, None).err().unwrap().to_string();
     assert!(error.contains("97 tokens") && error.contains("96 positions"), "{error}");
-    let mut generator = Generator::new(&mut folder, None, &request, 4, 1).unwrap();
+    let mut generator = Generator::new(&mut folder, None, &request, 4, 1, None).unwrap();
     assert!(generator.read(&[]).unwrap_err().to_string().contains("prompt"));
     assert!(generator.read(&[288]).unwrap_err().to_string().contains("token 288"));
     assert!(generator.read(&[1, 2, 3, 4, 5]).unwrap_err().to_string().contains("room"));
     generator.read(&[1, 2, 3, 4]).unwrap();
     assert!(generator.read(&[5]).is_err());
     let tiny = MemoryRequest { limit: Some("1MiB".parse().unwrap()), ..MemoryRequest::default() };
-    let error = Generator::new(&mut folder, None, &tiny, 8, 1).err().unwrap().to_string();
+    let error = Generator::new(&mut folder, None, &tiny, 8, 1, None).err().unwrap().to_string();
     assert!(error.contains("MiB"), "{error}");
 }
 
@@ -68,7 +68,7 @@ fn draws_follow_temperature_share_and_seed() {
     let mut folder = Folder::open(fixture("llama")).unwrap();
     let mut adapter = Adapter::open(fixture("llama-adapter")).unwrap();
     let mut generator =
-        Generator::new(&mut folder, Some(&mut adapter), &MemoryRequest::default(), 4, 7).unwrap();
+        Generator::new(&mut folder, Some(&mut adapter), &MemoryRequest::default(), 4, 7, None).unwrap();
     let logits = [0.0, 3.0, 2.9, -9.0];
     let hot = Sampling { temperature: 1.0, ..Sampling::default() };
     let drawn: Vec<u32> = (0..200).map(|_| generator.choose(&logits, &hot)).collect();

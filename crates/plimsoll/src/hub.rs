@@ -4,7 +4,8 @@
 
 #[doc(inline)]
 pub use plimsoll_hub::{
-    Adapter, Config, Decoder, Error, Family, Folder, Generator, Lora, Message, Packed, Result, Rows, Sample,
-    Sampling, Targets, Template, Texts, TokenLoss, Tokenizer, Tuning, Weights, merge, save_adapter,
-    save_model,
+    Adapter, Config, Decoder, Encoder, EncoderConfig, EncoderFamily, EncoderInput, Error, Family, Folder,
+    Generator, LABELLED_FIELDS, LabelledRows, Lora, Message, Packed, Result, Rows, Sample, Sampling, Targets,
+    Task, Template, Texts, TokenLoss, Tokenizer, Tuning, Unmatched, Weights, base_of_adapter, merge,
+    save_adapter, save_encoder, save_model,
 };

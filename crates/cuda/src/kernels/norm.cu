@@ -77,14 +77,34 @@ KERNEL(scale_sums, P) {
 #endif
 
 #if WAY == 1
-// Layer and RMS norm with rows of up to 32 · PACKS · N elements: a warp a row, which stays in registers.
-DEV A in_warp(A x) {
-    for (int d = 16; d > 0; d /= 2) x += (A)__shfl_xor_sync(0xffffffffu, x, d);
-    return x;
+// Layer and RMS norm with rows of up to 32 · WARPS · PACKS · N elements: WARPS warps a row, which stays in registers.
+#define LANES (32 * WARPS)
+#define ROWS (8 / WARPS)
+// Two sums over a row, the same on all of its lanes. Every thread of the block comes here.
+DEV void in_row(A &a, A &b) {
+    for (int d = 16; d > 0; d /= 2) {
+        a += (A)__shfl_xor_sync(0xffffffffu, a, d);
+        b += (A)__shfl_xor_sync(0xffffffffu, b, d);
+    }
+#if WARPS > 1
+    __shared__ A parts[16];
+    int warp = threadIdx.x / 32, first = warp / WARPS * WARPS;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        parts[2 * warp] = a;
+        parts[2 * warp + 1] = b;
+    }
+    __syncthreads();
+    a = b = (A)0;
+    for (int w = first; w < first + WARPS; w++) {
+        a += parts[2 * w];
+        b += parts[2 * w + 1];
+    }
+#endif
 }
 #define EACH_OF_ROW(k, e)                                                                                              \
     _Pragma("unroll") for (int k = 0; k < PACKS; k++) _Pragma("unroll") for (int e = 0; e < N; e++)
-#define COLUMN(k) ((k * 32 + (int)threadIdx.x % 32) * N)
+#define COLUMN(k) ((k * LANES + (int)threadIdx.x % LANES) * N)
 // A row as it is stored, zeros where there is none.
 DEV void fetch(Pack<T, N> *v, const T *x, i64 part, bool there) {
 #pragma unroll
@@ -101,22 +121,24 @@ DEV void row_in(A (*v)[N], const T *x, i64 part, bool there) {
     EACH_OF_ROW(k, e) v[k][e] = (A)widen(stored[k].v[e]);
 }
 KERNEL(forward, P) {
-    i64 row = (i64)blockIdx.x * 8 + threadIdx.x / 32;
+    i64 row = (i64)blockIdx.x * ROWS + threadIdx.x / LANES;
     bool there = row < p.samples;
-    A v[PACKS][N], mean = (A)0, var = (A)0;
+    A v[PACKS][N], mean = (A)0, var = (A)0, none = (A)0;
     row_in(v, p.x + row * p.part, p.part, there);
     if (p.beta) {
         EACH_OF_ROW(k, e) mean += v[k][e];
-        mean = in_warp(mean) / (A)p.part;
+        in_row(mean, none);
+        mean /= (A)p.part;
     }
     EACH_OF_ROW(k, e) {
         A d = COLUMN(k) < p.part ? v[k][e] - mean : (A)0;
         var += d * d;
     }
-    var = in_warp(var) / (A)p.part;
+    in_row(var, none);
+    var /= (A)p.part;
     A rstd = (A)1 / m_sqrt(var + (A)p.eps);
     if (!there) return;
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x % LANES == 0) {
         if (p.out_mean) p.out_mean[row] = mean;
         p.out_rstd[row] = rstd;
     }
@@ -132,32 +154,32 @@ KERNEL(forward, P) {
         store_pack<T, N>(p.y + row * p.part, COLUMN(k), y);
     }
 }
-// A piece of rows a block; each warp adds up the scales' gradients of its rows, the block those of its warps.
+// A piece of rows a block; each row's warps add up the scales' gradients of their rows, the block those of all.
 KERNEL(backward, P) {
     DYNAMIC_SHARED(A, shared);
     i64 chunk = (p.samples + p.pieces - 1) / p.pieces, start = blockIdx.x * chunk, end = start + chunk;
     if (end > p.samples) end = p.samples;
-    int warp = threadIdx.x / 32;
+    int group = threadIdx.x / LANES;
     A gamma[PACKS][N], dgamma[PACKS][N], dbeta[PACKS][N];
     EACH_OF_ROW(k, e) {
         dgamma[k][e] = dbeta[k][e] = (A)0;
         gamma[k][e] = COLUMN(k) < p.part ? p.gamma[COLUMN(k) + e] : (A)0;
     }
-    // The next row of a warp is on its way while this one is worked on.
+    // The next row is on its way while this one is worked on.
     Pack<T, N> next_x[PACKS], next_dy[PACKS];
-    fetch(next_x, p.x + (start + warp) * p.part, p.part, start + warp < end);
-    fetch(next_dy, p.dy + (start + warp) * p.part, p.part, start + warp < end);
-    // All warps go round equally often: they meet below.
-    for (i64 first = start; first < end; first += 8) {
-        i64 row = first + warp;
+    fetch(next_x, p.x + (start + group) * p.part, p.part, start + group < end);
+    fetch(next_dy, p.dy + (start + group) * p.part, p.part, start + group < end);
+    // All warps go round equally often: they meet in sums and below.
+    for (i64 first = start; first < end; first += ROWS) {
+        i64 row = first + group;
         bool there = row < end;
         A x[PACKS][N], dy[PACKS][N], a = (A)0, b = (A)0;
         EACH_OF_ROW(k, e) {
             x[k][e] = (A)widen(next_x[k].v[e]);
             dy[k][e] = (A)widen(next_dy[k].v[e]);
         }
-        fetch(next_x, p.x + (row + 8) * p.part, p.part, row + 8 < end);
-        fetch(next_dy, p.dy + (row + 8) * p.part, p.part, row + 8 < end);
+        fetch(next_x, p.x + (row + ROWS) * p.part, p.part, row + ROWS < end);
+        fetch(next_dy, p.dy + (row + ROWS) * p.part, p.part, row + ROWS < end);
         A mean = there && p.mean ? p.mean[row] : (A)0, rstd = there ? p.rstd[row] : (A)0;
         EACH_OF_ROW(k, e) {
             A n = (x[k][e] - mean) * rstd, v = dy[k][e] * gamma[k][e];
@@ -167,10 +189,7 @@ KERNEL(backward, P) {
             dgamma[k][e] += dy[k][e] * n;
             dbeta[k][e] += dy[k][e];
         }
-        for (int d = 16; d > 0; d /= 2) {
-            a += (A)__shfl_xor_sync(0xffffffffu, a, d);
-            b += (A)__shfl_xor_sync(0xffffffffu, b, d);
-        }
+        in_row(a, b);
         a /= (A)p.part;
         b /= (A)p.part;
         if (!p.mean) a = (A)0;
@@ -185,13 +204,13 @@ KERNEL(backward, P) {
         }
     }
     for (int kind = 0; kind < 2; kind++)
-        for (int w = 0; w < 8; w++) {
+        for (int g = 0; g < ROWS; g++) {
             __syncthreads();
-            if (warp == w)
+            if (group == g)
                 EACH_OF_ROW(k, e)
                     if (COLUMN(k) < p.part) {
                         A own = kind ? dbeta[k][e] : dgamma[k][e], *sum = shared + kind * p.part + COLUMN(k) + e;
-                        *sum = w ? *sum + own : own;
+                        *sum = g ? *sum + own : own;
                     }
         }
     __syncthreads();

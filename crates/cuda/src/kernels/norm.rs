@@ -15,8 +15,12 @@ use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
 const TEXT: &str = concat!(include_str!("columns.cu"), include_str!("norm.cu"));
-/// Packs of a row that a lane of a warp holds at most.
-const MOST_PACKS: usize = 8;
+/// Packs of a row that a lane holds at most where a row has one warp: beyond that, registers spill in the gradient.
+const PACKS_OF_ONE: usize = 4;
+/// Packs that a lane holds where a row has several warps, as long as eight are enough; and at most.
+const PACKS_OF_SEVERAL: [usize; 2] = [2, 4];
+/// Warps of a block.
+const WARPS: usize = 8;
 
 /// How a norm sees x: `[samples, positions, groups, part]`.
 #[derive(Clone, Copy)]
@@ -61,7 +65,7 @@ impl View {
     fn pieces(&self, x: &Type) -> usize {
         match self.way(x, true) {
             // Enough to fill a large card once; each piece costs a row of sums.
-            Way::Rows { .. } => self.samples.div_ceil(8).clamp(1, PIECES / 2),
+            Way::Rows { warps, .. } => self.samples.div_ceil(WARPS / warps).clamp(1, PIECES / 2),
             _ => Cut::new(x.dtype, self.columns()).pieces(self.samples * self.positions),
         }
     }
@@ -73,13 +77,23 @@ impl View {
     /// How the norm of x is computed where its operands are aligned, and where they are not.
     fn way(&self, x: &Type, aligned: bool) -> Way {
         let together = 16 / x.dtype.bytes();
-        let packs = self.part.div_ceil(32 * together);
         let is_row = self.groups == 1 && self.positions == 1 && self.part.is_multiple_of(together);
-        match () {
-            () if self.of_columns => Way::Columns,
-            () if is_row && packs <= MOST_PACKS && aligned => Way::Rows { packs, together },
-            () => Way::Sets,
+        match self.lanes(together) {
+            _ if self.of_columns => Way::Columns,
+            Some((warps, packs)) if is_row && aligned => Way::Rows { warps, packs, together },
+            _ => Way::Sets,
         }
+    }
+
+    /// Warps of a row and packs of a lane, where a row is short enough to stay in registers.
+    fn lanes(&self, together: usize) -> Option<(usize, usize)> {
+        let packs = |warps: usize| self.part.div_ceil(32 * warps * together);
+        if packs(1) <= PACKS_OF_ONE {
+            return Some((1, packs(1)));
+        }
+        let [usual, most] = PACKS_OF_SEVERAL;
+        let warps = [2, 4, WARPS].into_iter().find(|warps| packs(*warps) <= usual).unwrap_or(WARPS);
+        (packs(warps) <= most).then(|| (warps, packs(warps)))
     }
 
     /// The source for a call, and how it goes about it.
@@ -94,9 +108,12 @@ impl View {
         };
         let code = match way {
             Way::Sets => cut.code(code.with("WAY", 0)),
-            Way::Rows { packs, together } => {
-                code.with("WAY", 1).with("PACKS", packs).with("N", together).with("ACROSS", 32)
-            }
+            Way::Rows { warps, packs, together } => code
+                .with("WAY", 1)
+                .with("WARPS", warps)
+                .with("PACKS", packs)
+                .with("N", together)
+                .with("ACROSS", 32),
             Way::Columns => cut.code(code.with("WAY", 2).with("RELU", usize::from(relu))),
         };
         (code, way, cut)
@@ -108,8 +125,8 @@ impl View {
 enum Way {
     /// A block a set of elements that share statistics.
     Sets,
-    /// A warp a row, which stays in registers.
-    Rows { packs: usize, together: usize },
+    /// One or several warps a row, which stays in registers.
+    Rows { warps: usize, packs: usize, together: usize },
     /// By sums of columns.
     Columns,
 }
@@ -167,7 +184,7 @@ unsafe fn forward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, eps: 
     }
     let (code, way, _) = view.code(call, false);
     let grid = match way {
-        Way::Rows { .. } => Grid::tiles(view.samples.div_ceil(8), 1, 1, 256),
+        Way::Rows { warps, .. } => Grid::tiles(view.samples.div_ceil(WARPS / warps), 1, 1, 256),
         _ => Grid::rows(view.samples * view.groups, view.positions * view.part),
     };
     // SAFETY: the caller's promise.

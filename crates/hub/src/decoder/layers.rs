@@ -40,8 +40,9 @@ impl Decoder {
                 true => net.dropout("lora_dropout", x, lora.dropout)?,
                 false => x.clone(),
             };
-            let low = x.matmul_with(&a, None, false, true)?.matmul_with(&b, None, false, true)?;
-            y.add(&low.mul_scalar(lora.scale())?)
+            // Scaled where there are `rank` features and not `units`: so is the gradient.
+            let low = x.matmul_with(&a, None, false, true)?.mul_scalar(lora.scale())?;
+            y.add(&low.matmul_with(&b, None, false, true)?)
         })
     }
 
