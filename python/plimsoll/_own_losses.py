@@ -96,31 +96,47 @@ def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None)
     return {"module": "plimsoll", "class_name": "PlimsollLoss", "config": config, "registered_name": "PlimsollLoss"}
 
 
-def follow(model: Any, read: Any, compiled: dict[str, Any], y: Any) -> None:
-    """Puts what losses of the user's own compute into the compile configuration, in the place of their names.
+def _given(model: Any) -> dict[str, Any]:
+    """What a model was compiled with, as it was given."""
+    config = getattr(getattr(model, "_compile_config", None), "config", None)
+    return config if isinstance(config, dict) else {}
+
+
+@contextlib.contextmanager
+def aside(model: Any) -> Iterator[bool]:
+    """Takes losses of the user's own out of a model while its configuration is read: not every one can be stored. Gives whether there are such."""
+    given = _given(model)
+    loss = given.get("loss")
+    every = list(loss.values()) if isinstance(loss, dict) else list(loss) if isinstance(loss, (list, tuple)) else [loss]
+    if not any(_own(one) for one in every):
+        yield False
+        return
+    given["loss"] = None
+    try:
+        yield True
+    finally:
+        given["loss"] = loss
+
+
+def follow(model: Any, read: Any, y: Any) -> Any:
+    """The losses of a model's outputs for its compile configuration, with what those of the user's own compute in the place of their names.
 
     Raises:
         PlimsollError: one computes in a way that cannot be followed.
     """
-    given = getattr(getattr(model, "_compile_config", None), "config", None)
-    loss = given.get("loss") if isinstance(given, dict) else None
-    if loss is None:
-        return
+    import keras
+
+    loss = _given(model).get("loss")
     outputs = list(read.outputs)
     names = [str(name) for name in (getattr(read, "output_names", None) or [f"output_{i}" for i in range(len(outputs))])]
-    every = list(loss.values()) if isinstance(loss, dict) else list(loss) if isinstance(loss, (list, tuple)) else [loss]
-    if not any(_own(one) for one in every):
-        return
     shapes = _labels(y, names)
 
-    def put(one: Any, stored: Any, i: int) -> Any:
+    def put(one: Any, i: int) -> Any:
         call = _own(one)
-        return stored if call is None else _followed(one, call, outputs[i], shapes[i])
+        return keras.saving.serialize_keras_object(one) if call is None or i >= len(outputs) else _followed(one, call, outputs[i], shapes[i])
 
-    stored = compiled.get("loss")
     if isinstance(loss, dict):
-        compiled["loss"] = {name: put(one, stored.get(name), names.index(name)) if name in names else stored.get(name) for name, one in loss.items()}
-    elif isinstance(loss, (list, tuple)):
-        compiled["loss"] = [put(one, old, i) if i < len(outputs) else old for i, (one, old) in enumerate(zip(loss, stored))]
-    else:
-        compiled["loss"] = [put(loss, stored, i) for i in range(len(outputs))]
+        return {name: put(one, names.index(name) if name in names else len(names)) for name, one in loss.items()}
+    if isinstance(loss, (list, tuple)):
+        return [put(one, i) for i, one in enumerate(loss)]
+    return [put(loss, i) for i in range(len(outputs))]

@@ -250,14 +250,14 @@ def live(
         if isinstance(layer, keras.layers.IntegerLookup) and layer.input_vocabulary is None and layer.vocabulary_size() > 0
     ]
     words = _said(adapted, "input_vocabulary", lambda layer: [int(word) for word in layer.get_vocabulary(include_special_tokens=False)])
-    with words, warnings.catch_warnings():
+    with words, _own_losses.aside(model) as has_own, warnings.catch_warnings():
         # That a function could not be read from a file again: no file is written.
         warnings.simplefilter("ignore", UserWarning)
         whole = keras.saving.serialize_keras_object(read)
         if getattr(model, "compiled", False):
             whole["compile_config"] = model.get_compile_config()
-    if isinstance(whole.get("compile_config"), dict):
-        _own_losses.follow(model, read, whole["compile_config"], y)
+    if has_own:
+        whole["compile_config"]["loss"] = _own_losses.follow(model, read, y)
     whole = _whole(model, whole)
     if trained and _parts(model):
         whole["compile_config"]["optimizer"]["config"]["assigned"] = _assigned(model, store)

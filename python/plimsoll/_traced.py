@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import json
 import threading
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _has_own(layer: Any, method: str) -> bool:
     return of.__module__.split(".")[0] != "keras"
 
 
-def _weight_class() -> type:
+def _tensor_classes() -> tuple[type, type]:
     import keras
 
     class PlimsollWeight(keras.layers.Layer):
@@ -71,9 +71,22 @@ def _weight_class() -> type:
                 said[f"value_{kind}"] = None if own is None else keras.saving.serialize_keras_object(own)
             return {**super().get_config(), **said}
 
-    PlimsollWeight.__module__ = "plimsoll"
-    PlimsollWeight.__qualname__ = "PlimsollWeight"
-    return PlimsollWeight
+    class PlimsollConstant(keras.layers.Layer):
+        """A tensor whose value is known."""
+
+        def __init__(self) -> None:
+            super().__init__(autocast=False)
+            self.built = True
+
+        def compute_output_spec(self, inputs: Any, value: Any) -> Any:
+            return keras.KerasTensor(tuple(value.shape), dtype=keras.backend.standardize_dtype(value.dtype))
+
+        def call(self, inputs: Any, value: Any) -> Any:
+            return value
+
+    for kind in (PlimsollWeight, PlimsollConstant):
+        kind.__module__, kind.__qualname__ = "plimsoll", kind.__name__
+    return PlimsollWeight, PlimsollConstant
 
 
 class _Follower:
@@ -83,7 +96,7 @@ class _Follower:
         import keras
 
         self._keras, self._training = keras, training
-        self._weight = _weight_class()
+        self._weight, self._constant = _tensor_classes()
         self._symbolic: dict[int, Any] = {}
         self._names: set[str] = set()
         self._anchor: Any = None
@@ -142,6 +155,8 @@ class _Follower:
         def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if id(layer) in follower._entered and follower._depth == 0 and threading.current_thread() is own_thread:
                 return follower._enter(layer, args, kwargs)
+            if follower._depth == 0 and threading.current_thread() is own_thread:
+                args, kwargs = follower._known(layer, args, kwargs)
             follower._depth += 1
             try:
                 return original(layer, *args, **kwargs)
@@ -235,6 +250,25 @@ class _Follower:
             return {key: self._put(layer, item) for key, item in value.items()}
         return value
 
+    def _known(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a layer with weights is called on. Of values alone it would give values, in which nobody sees its weights: they become symbolic."""
+        keras = self._keras
+        if not layer.variables or any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten((args, kwargs))):
+            return args, kwargs
+
+        def symbolic(leaf: Any) -> Any:
+            return self._made(lambda: self._constant()(self._anchor, value=leaf)) if keras.ops.is_tensor(leaf) or isinstance(leaf, np.ndarray) else leaf
+
+        return keras.tree.map_structure(symbolic, args), keras.tree.map_structure(symbolic, kwargs)
+
+    def _made(self, make: Callable[[], Any]) -> Any:
+        """A tensor of ours, by a layer that is not entered."""
+        self._depth += 1
+        try:
+            return make()
+        finally:
+            self._depth -= 1
+
     def _tensor(self, layer: Any, variable: Any) -> Any:
         known = self._symbolic.get(id(variable))
         if known is None:
@@ -242,11 +276,7 @@ class _Follower:
             while name in self._names:
                 name, n = f"{layer.name}_{variable.name}_{n}", n + 1
             self._names.add(name)
-            self._depth += 1
-            try:
-                known = self._weight(variable, layer.dtype_policy, name)(self._anchor)
-            finally:
-                self._depth -= 1
+            known = self._made(lambda: self._weight(variable, layer.dtype_policy, name)(self._anchor))
             self._symbolic[id(variable)] = known
         return known
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,27 @@ def test_a_model_with_a_call_of_its_own_and_adams_state_in_its_order():
         model(np.zeros((1, WIDTH), "float32"))
         model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-2), "sparse_categorical_crossentropy", metrics=["accuracy"])
         return model, *data()
+
+    trains_as_in_keras(make)
+
+
+def test_layers_that_are_called_on_known_values():
+    import keras
+    from keras import layers, ops
+
+    class Places(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = layers.Embedding(9, 4), layers.Embedding(WIDTH, 4)
+
+        def call(self, x):
+            return self.words(x) + self.places(ops.arange(ops.shape(x)[-1]))
+
+    def make(n):
+        inputs = keras.Input((WIDTH,), dtype="int32")
+        rng = np.random.default_rng(7)
+        model = keras.Model(inputs, layers.Dense(3, activation="softmax")(layers.Flatten()(Places()(inputs))))
+        return compiled(model), rng.integers(0, 9, (N, WIDTH)), rng.integers(0, 3, N)
 
     trains_as_in_keras(make)
 
@@ -215,7 +238,8 @@ def losses():
             off = y_true - y_pred
             return ops.mean(ops.maximum(0.7 * off, -0.3 * off), axis=-1)
 
-    hot = [by_elements, by_samples, one_number, focal(2.0), dice_and_binary, lambda t, p: ops.mean(ops.log(ops.cosh(p - t)), -1), Tilted(), Tilted(reduction="sum")]
+    partly = functools.partial(keras.losses.categorical_crossentropy, label_smoothing=0.1)
+    hot = [partly, by_elements, by_samples, one_number, focal(2.0), dice_and_binary, lambda t, p: ops.mean(ops.log(ops.cosh(p - t)), -1), Tilted(), Tilted(reduction="sum")]
     return [(loss, True) for loss in hot] + [(of_classes, False)]
 
 
