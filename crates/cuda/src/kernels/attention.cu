@@ -22,6 +22,13 @@ template <int WIDTH> DEV void rows_in(A *to, const T *x, i64 b, i64 start, i64 l
             start + r < length ? (A)widen(x[((b * length + start + r) * heads + h) * WIDTH + c]) : (A)0;
     }
 }
+// ROWS keys and values, when nobody reads those before them any more.
+DEV void keys_in(const P &p, A *k, A *v, i64 b, i64 j0, i64 hk) {
+    __syncthreads();
+    rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
+    rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
+    __syncthreads();
+}
 template <int WIDTH> DEV A dot(const A *x, const A *y) {
     A s = (A)0;
     for (int c = 0; c < WIDTH; c++) s += x[c] * y[c];
@@ -55,10 +62,7 @@ KERNEL(forward, P) {
     for (int c = 0; c < OWN(DV); c++) sum[c] = (A)0;
     i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, (int)last);
     for (i64 j0 = (i64)first_block(p, b, (int)i0, ROWS, ROWS) * ROWS; j0 < seen; j0 += ROWS) {
-        __syncthreads();
-        rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
-        rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
-        __syncthreads();
+        keys_in(p, k, v, b, j0, hk);
         for (int e = t; e < ROWS * ROWS; e += THREADS) {
             int r = e / ROWS, j = e % ROWS;
             A slope;
@@ -120,47 +124,56 @@ DEV void pair(const P &p, const A *q, const A *k, const A *v, const A *g, i64 b,
     prob = m_exp(score(p, q, k, b, h, i, j, slope) - lse);
     ds = prob * (dot<DV>(g, v) - p.sums[(b * p.heads + h) * p.tq + i]) * slope * (A)p.scale;
 }
+// The gradients of the scores of ROWS queries and ROWS keys, and where there is room their probabilities.
+DEV void pairs(const P &p, const A *q, const A *k, const A *v, const A *g, i64 b, i64 h, i64 i0, i64 j0, A *s, A *w) {
+    for (int e = threadIdx.x; e < ROWS * ROWS; e += THREADS) {
+        int r = e / ROWS, j = e % ROWS;
+        A prob, ds;
+        pair(p, q + r * (D + 1), k + j * (D + 1), v + j * (DV + 1), g + r * (DV + 1), b, h, i0 + r, j0 + j, prob, ds);
+        s[r * (ROWS + 1) + j] = ds;
+        if (w) w[r * (ROWS + 1) + j] = prob;
+    }
+}
+// sum += s x of this thread's features, for numbers of s that lie `step` apart and ROWS rows of x.
+template <int WIDTH> DEV void add_rows(A *sum, const A *s, int step, const A *x) {
+    for (int c = 0; c < OWN(WIDTH); c++) {
+        int at = threadIdx.x % SHARE + c * SHARE;
+        if (at >= WIDTH) break;
+        for (int j = 0; j < ROWS; j++) sum[c] += s[j * step] * x[j * (WIDTH + 1) + at];
+    }
+}
+// This thread's sums into their places of a row.
+template <int WIDTH> DEV void row_out(T *to, const A *sum) {
+    for (int c = 0; c < OWN(WIDTH); c++) {
+        int at = threadIdx.x % SHARE + c * SHARE;
+        if (at < WIDTH) to[at] = narrow<T>(sum[c]);
+    }
+}
 KERNEL(grad_queries, P) {
     DYNAMIC_SHARED(A, shared);
     A *q = shared, *k = q + ROWS * (D + 1), *v = k + ROWS * (D + 1), *g = v + ROWS * (DV + 1), *s = g + ROWS * (DV + 1);
     i64 h = blockIdx.y, b = blockIdx.z, i0 = (i64)blockIdx.x * ROWS, hk = h / (p.heads / p.kv_heads);
-    int t = threadIdx.x, row = t / SHARE, lane = t % SHARE;
+    int row = threadIdx.x / SHARE;
     rows_in<D>(q, p.q, b, i0, p.tq, p.heads, h);
     rows_in<DV>(g, p.d_o, b, i0, p.tq, p.heads, h);
     A sum[OWN(D)];
     for (int c = 0; c < OWN(D); c++) sum[c] = (A)0;
     i64 last = i0 + ROWS - 1 < p.tq - 1 ? i0 + ROWS - 1 : p.tq - 1, seen = visible(p, (int)last);
     for (i64 j0 = (i64)first_block(p, b, (int)i0, ROWS, ROWS) * ROWS; j0 < seen; j0 += ROWS) {
+        keys_in(p, k, v, b, j0, hk);
+        pairs(p, q, k, v, g, b, h, i0, j0, s, 0);
         __syncthreads();
-        rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
-        rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
-        __syncthreads();
-        for (int e = t; e < ROWS * ROWS; e += THREADS) {
-            int r = e / ROWS, j = e % ROWS;
-            A prob, ds;
-            pair(p, q + r * (D + 1), k + j * (D + 1), v + j * (DV + 1), g + r * (DV + 1), b, h, i0 + r, j0 + j, prob, ds);
-            s[r * (ROWS + 1) + j] = ds;
-        }
-        __syncthreads();
-        for (int c = 0; c < OWN(D); c++) {
-            int at = lane + c * SHARE;
-            if (at >= D) break;
-            for (int j = 0; j < ROWS; j++) sum[c] += s[row * (ROWS + 1) + j] * k[j * (D + 1) + at];
-        }
+        add_rows<D>(sum, s + row * (ROWS + 1), 1, k);
     }
     i64 i = i0 + row;
-    if (i >= p.tq) return;
-    for (int c = 0; c < OWN(D); c++) {
-        int at = lane + c * SHARE;
-        if (at < D) p.to0[((b * p.tq + i) * p.heads + h) * D + at] = narrow<T>(sum[c]);
-    }
+    if (i < p.tq) row_out<D>(p.to0 + ((b * p.tq + i) * p.heads + h) * D, sum);
 }
 KERNEL(grad_keys, P) {
     DYNAMIC_SHARED(A, shared);
     A *q = shared, *k = q + ROWS * (D + 1), *v = k + ROWS * (D + 1), *g = v + ROWS * (DV + 1), *s = g + ROWS * (DV + 1);
     A *w = s + ROWS * (ROWS + 1);
     i64 hk = blockIdx.y, b = blockIdx.z, j0 = (i64)blockIdx.x * ROWS, group = p.heads / p.kv_heads;
-    int t = threadIdx.x, row = t / SHARE, lane = t % SHARE;
+    int row = threadIdx.x / SHARE;
     rows_in<D>(k, p.k, b, j0, p.tk, p.kv_heads, hk);
     rows_in<DV>(v, p.v, b, j0, p.tk, p.kv_heads, hk);
     A dk[OWN(D)], dv[OWN(DV)];
@@ -175,33 +188,13 @@ KERNEL(grad_keys, P) {
             rows_in<D>(q, p.q, b, i0, p.tq, p.heads, h);
             rows_in<DV>(g, p.d_o, b, i0, p.tq, p.heads, h);
             __syncthreads();
-            for (int e = t; e < ROWS * ROWS; e += THREADS) {
-                int r = e / ROWS, j = e % ROWS;
-                A prob, ds;
-                pair(p, q + r * (D + 1), k + j * (D + 1), v + j * (DV + 1), g + r * (DV + 1), b, h, i0 + r, j0 + j, prob, ds);
-                s[r * (ROWS + 1) + j] = ds;
-                w[r * (ROWS + 1) + j] = prob;
-            }
+            pairs(p, q, k, v, g, b, h, i0, j0, s, w);
             __syncthreads();
-            for (int c = 0; c < OWN(D); c++) {
-                int at = lane + c * SHARE;
-                if (at >= D) break;
-                for (int r = 0; r < ROWS; r++) dk[c] += s[r * (ROWS + 1) + row] * q[r * (D + 1) + at];
-            }
-            for (int c = 0; c < OWN(DV); c++) {
-                int at = lane + c * SHARE;
-                if (at >= DV) break;
-                for (int r = 0; r < ROWS; r++) dv[c] += w[r * (ROWS + 1) + row] * g[r * (DV + 1) + at];
-            }
+            add_rows<D>(dk, s + row, ROWS + 1, q);
+            add_rows<DV>(dv, w + row, ROWS + 1, g);
         }
     i64 j = j0 + row;
     if (j >= p.tk) return;
-    for (int c = 0; c < OWN(D); c++) {
-        int at = lane + c * SHARE;
-        if (at < D) p.to0[((b * p.tk + j) * p.kv_heads + hk) * D + at] = narrow<T>(dk[c]);
-    }
-    for (int c = 0; c < OWN(DV); c++) {
-        int at = lane + c * SHARE;
-        if (at < DV) p.to1[((b * p.tk + j) * p.kv_heads + hk) * DV + at] = narrow<T>(dv[c]);
-    }
+    row_out<D>(p.to0 + ((b * p.tk + j) * p.kv_heads + hk) * D, dk);
+    row_out<DV>(p.to1 + ((b * p.tk + j) * p.kv_heads + hk) * DV, dv);
 }

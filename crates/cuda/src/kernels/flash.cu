@@ -61,6 +61,70 @@ DEV void rows_out(T *to, float (*sum)[4], i64 b, int start, int length, i64 head
         }
 }
 
+// Block n of keys and of values on its way into its half of the two that there is room for.
+DEV void keys_later(const P &p, T *k, T *v, i64 b, int n, i64 hk) {
+    rows_later<KEYS, D>(k + n % 2 * KEYS * SD, p.k, b, n * KEYS, (int)p.tk, p.kv_heads, hk);
+    rows_later<KEYS, DV>(v + n % 2 * KEYS * SV, p.v, b, n * KEYS, (int)p.tk, p.kv_heads, hk);
+}
+// The first block, together with what was on its way before.
+DEV void keys_first(const P &p, T *k, T *v, i64 b, int n, int blocks, i64 hk) {
+    if (n < blocks) keys_later(p, k, v, b, n, hk);
+    end_of_group();
+}
+// Waits for block n, while the next one is on its way.
+DEV void keys_now(const P &p, T *k, T *v, i64 b, int n, int blocks, i64 hk) {
+    keys_first(p, k, v, b, n + 1, blocks, hk);
+    wait_for_groups<1>();
+    __syncthreads();
+}
+// The logarithm of a query's sum, to base two, and its delta. Rows without any key, and those beyond the end, have no probabilities.
+DEV void sums_of(const P &p, i64 b, i64 h, int i, float &lse, float &delta) {
+    bool there = i < (int)p.tq;
+    i64 at = (b * p.heads + h) * p.tq + i;
+    float x = there ? p.lse[at] : -INF_F;
+    lse = x == -INF_F ? INF_F : x * LOG2E;
+    delta = there ? p.sums[at] : 0.0f;
+}
+// sum += x yᵀ, for 16 rows of x from `first` on and COLUMNS rows of y, WIDTH features each.
+template <int WIDTH, int COLUMNS>
+DEV void add_products(float (*sum)[4], const T *x, int first, const T *y) {
+#pragma unroll
+    for (int c = 0; c < WIDTH; c += 16) {
+        u32 left[4], right[4];
+        load_left(left, x, PITCH(WIDTH), first, c);
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j += 2) {
+            load_right(right, y, PITCH(WIDTH), j * 8, c);
+            product(sum[j], left, right);
+            product(sum[j + 1], left, right + 2);
+        }
+    }
+}
+// Scores of 16 queries (or keys) and COLUMNS keys (or queries), and what the gradients of their outputs say of the values.
+template <int COLUMNS>
+DEV void scores_of(float (*s)[4], float (*ds)[4], const T *x, const T *gx, int first, const T *y, const T *gy) {
+    clear(s[0], COLUMNS / 2);
+    clear(ds[0], COLUMNS / 2);
+    add_products<D, COLUMNS>(s, x, first, y);
+    add_products<DV, COLUMNS>(ds, gx, first, gy);
+}
+// Sixteen columns of sums as the left side of a product.
+DEV void as_left(u32 *left, float (*x)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) left[e] = both(x[e / 2][e % 2 * 2], x[e / 2][e % 2 * 2 + 1]);
+}
+// sum += left y, for 16 rows of y from `row` on.
+template <int WIDTH>
+DEV void add_rows(float (*sum)[4], const u32 *left, const T *y, int row) {
+    u32 right[4];
+#pragma unroll
+    for (int c = 0; c < WIDTH / 8; c += 2) {
+        load_right_turned(right, y, PITCH(WIDTH), c * 8, row);
+        product(sum[c], left, right);
+        product(sum[c + 1], left, right + 2);
+    }
+}
+
 // QUERIES / 64 times 16 queries a warp.
 #define QUERIES (D > 64 || DV > 64 ? 64 : 128)
 #define TALL (QUERIES / 64)
@@ -70,7 +134,7 @@ KERNEL(forward, P) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
     // The last queries see most keys: they come first.
-    int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, mine = i0 + warp * 16 * TALL;
+    int tq = (int)p.tq, i0 = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, mine = i0 + warp * 16 * TALL;
     float scale = UNIT * LOG2E;
     int last = i0 + QUERIES - 1 < tq - 1 ? i0 + QUERIES - 1 : tq - 1;
     int blocks = (visible(p, last) + KEYS - 1) / KEYS, begin = first_block(p, b, i0, QUERIES, KEYS);
@@ -89,21 +153,11 @@ KERNEL(forward, P) {
         total[m][0] = total[m][1] = 0.0f;
     }
     rows_later<QUERIES, D>(q, p.q, b, i0, tq, p.heads, h);
-    if (begin < blocks) {
-        rows_later<KEYS, D>(k + begin % 2 * KEYS * SD, p.k, b, begin * KEYS, tk, p.kv_heads, hk);
-        rows_later<KEYS, DV>(v + begin % 2 * KEYS * SV, p.v, b, begin * KEYS, tk, p.kv_heads, hk);
-    }
-    end_of_group();
+    keys_first(p, k, v, b, begin, blocks, hk);
     for (int n = begin; n < blocks; n++) {
-        int j0 = n * KEYS, next = (n + 1) % 2;
+        int j0 = n * KEYS;
         const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
-        if (n + 1 < blocks) {
-            rows_later<KEYS, D>(k + next * KEYS * SD, p.k, b, j0 + KEYS, tk, p.kv_heads, hk);
-            rows_later<KEYS, DV>(v + next * KEYS * SV, p.v, b, j0 + KEYS, tk, p.kv_heads, hk);
-        }
-        end_of_group();
-        wait_for_groups<1>();
-        __syncthreads();
+        keys_now(p, k, v, b, n, blocks, hk);
         float s[TALL][KEYS / 8][4];
 #pragma unroll
         for (int m = 0; m < TALL; m++) clear(s[m][0], KEYS / 2);
@@ -175,9 +229,7 @@ KERNEL(forward, P) {
         for (int j = 0; j < KEYS / 8; j += 2) {
             u32 left[TALL][4];
 #pragma unroll
-            for (int m = 0; m < TALL; m++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) left[m][e] = both(s[m][j + e / 2][e % 2 * 2], s[m][j + e / 2][e % 2 * 2 + 1]);
+            for (int m = 0; m < TALL; m++) as_left(left[m], s[m] + j);
 #pragma unroll
             for (int c = 0; c < DV / 8; c += 2) {
                 u32 right[4];
@@ -228,7 +280,7 @@ KERNEL(grad_queries, P) {
     T *q = shared, *g = q + 64 * SD, *k = g + 64 * SV, *v = k + 2 * KEYS * SD;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     i64 h = blockIdx.y, b = blockIdx.z, hk = h / (p.heads / p.kv_heads);
-    int tq = (int)p.tq, tk = (int)p.tk, i0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, mine = i0 + warp * 16 + lane / 4;
+    int tq = (int)p.tq, i0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, mine = i0 + warp * 16 + lane / 4;
     int last = i0 + 63 < tq - 1 ? i0 + 63 : tq - 1;
     int blocks = (visible(p, last) + KEYS - 1) / KEYS, begin = first_block(p, b, i0, 64, KEYS);
     float scale = UNIT * LOG2E, lse[2], delta[2], dq[D / 8][4];
@@ -239,56 +291,18 @@ KERNEL(grad_queries, P) {
     clear(dq[0], D / 2);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int i = mine + 8 * half;
-        i64 at = (b * p.heads + h) * tq + i;
-        float x = i < tq ? p.lse[at] : -INF_F;
-        // Rows without any key, and those beyond the end, have no probabilities.
-        lse[half] = x == -INF_F ? INF_F : x * LOG2E;
-        delta[half] = i < tq ? p.sums[at] : 0.0f;
-        seen[half] = visible(p, i);
+        sums_of(p, b, h, mine + 8 * half, lse[half], delta[half]);
+        seen[half] = visible(p, mine + 8 * half);
     }
     rows_later<64, D>(q, p.q, b, i0, tq, p.heads, h);
     rows_later<64, DV>(g, p.d_o, b, i0, tq, p.heads, h);
-    if (begin < blocks) {
-        rows_later<KEYS, D>(k + begin % 2 * KEYS * SD, p.k, b, begin * KEYS, tk, p.kv_heads, hk);
-        rows_later<KEYS, DV>(v + begin % 2 * KEYS * SV, p.v, b, begin * KEYS, tk, p.kv_heads, hk);
-    }
-    end_of_group();
+    keys_first(p, k, v, b, begin, blocks, hk);
     for (int n = begin; n < blocks; n++) {
-        int j0 = n * KEYS, next = (n + 1) % 2;
+        int j0 = n * KEYS;
         const T *kn = k + n % 2 * KEYS * SD, *vn = v + n % 2 * KEYS * SV;
-        if (n + 1 < blocks) {
-            rows_later<KEYS, D>(k + next * KEYS * SD, p.k, b, j0 + KEYS, tk, p.kv_heads, hk);
-            rows_later<KEYS, DV>(v + next * KEYS * SV, p.v, b, j0 + KEYS, tk, p.kv_heads, hk);
-        }
-        end_of_group();
-        wait_for_groups<1>();
-        __syncthreads();
+        keys_now(p, k, v, b, n, blocks, hk);
         float s[KEYS / 8][4], ds[KEYS / 8][4];
-        clear(s[0], KEYS / 2);
-        clear(ds[0], KEYS / 2);
-#pragma unroll
-        for (int c = 0; c < D; c += 16) {
-            u32 left[4], right[4];
-            load_left(left, q, SD, warp * 16, c);
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j += 2) {
-                load_right(right, kn, SD, j * 8, c);
-                product(s[j], left, right);
-                product(s[j + 1], left, right + 2);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < DV; c += 16) {
-            u32 left[4], right[4];
-            load_left(left, g, SV, warp * 16, c);
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j += 2) {
-                load_right(right, vn, SV, j * 8, c);
-                product(ds[j], left, right);
-                product(ds[j + 1], left, right + 2);
-            }
-        }
+        scores_of<KEYS>(s, ds, q, g, warp * 16, kn, vn);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
@@ -309,15 +323,9 @@ KERNEL(grad_queries, P) {
             }
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
-            u32 left[4], right[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) left[e] = both(ds[j + e / 2][e % 2 * 2], ds[j + e / 2][e % 2 * 2 + 1]);
-#pragma unroll
-            for (int c = 0; c < D / 8; c += 2) {
-                load_right_turned(right, kn, SD, c * 8, j * 8);
-                product(dq[c], left, right);
-                product(dq[c + 1], left, right + 2);
-            }
+            u32 left[4];
+            as_left(left, ds + j);
+            add_rows<D>(dq, left, kn, j * 8);
         }
         __syncthreads();
     }
@@ -356,10 +364,7 @@ KERNEL(grad_keys, P) {
             rows_later<QUERY_ROWS, DV>(g + half * QUERY_ROWS * SV, p.d_o, b, i, tq, p.heads, h);
             if (threadIdx.x < QUERY_ROWS) {
                 int row = i + (int)threadIdx.x, to = half * QUERY_ROWS + threadIdx.x;
-                i64 at = (b * p.heads + h) * tq + row;
-                float x = row < tq ? p.lse[at] : -INF_F;
-                lse[to] = x == -INF_F ? INF_F : x * LOG2E;
-                delta[to] = row < tq ? p.sums[at] : 0.0f;
+                sums_of(p, b, h, row, lse[to], delta[to]);
 #if EARLY
                 early[to] = first_seen(p, b, row);
 #endif
@@ -372,30 +377,7 @@ KERNEL(grad_keys, P) {
         int i0 = first + n % blocks * QUERY_ROWS, half = n % 2 * QUERY_ROWS;
         const T *qn = q + half * SD, *gn = g + half * SV;
         float s[QUERY_ROWS / 8][4], ds[QUERY_ROWS / 8][4];
-        clear(s[0], QUERY_ROWS / 2);
-        clear(ds[0], QUERY_ROWS / 2);
-#pragma unroll
-        for (int c = 0; c < D; c += 16) {
-            u32 left[4], right[4];
-            load_left(left, k, SD, warp * 16, c);
-#pragma unroll
-            for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
-                load_right(right, qn, SD, i * 8, c);
-                product(s[i], left, right);
-                product(s[i + 1], left, right + 2);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < DV; c += 16) {
-            u32 left[4], right[4];
-            load_left(left, v, SV, warp * 16, c);
-#pragma unroll
-            for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
-                load_right(right, gn, SV, i * 8, c);
-                product(ds[i], left, right);
-                product(ds[i + 1], left, right + 2);
-            }
-        }
+        scores_of<QUERY_ROWS>(s, ds, k, v, warp * 16, qn, gn);
 #pragma unroll
         for (int i = 0; i < QUERY_ROWS / 8; i++)
 #pragma unroll
@@ -417,24 +399,11 @@ KERNEL(grad_keys, P) {
             }
 #pragma unroll
         for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
-            u32 probs[4], grads[4], right[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                probs[e] = both(s[i + e / 2][e % 2 * 2], s[i + e / 2][e % 2 * 2 + 1]);
-                grads[e] = both(ds[i + e / 2][e % 2 * 2], ds[i + e / 2][e % 2 * 2 + 1]);
-            }
-#pragma unroll
-            for (int c = 0; c < DV / 8; c += 2) {
-                load_right_turned(right, gn, SV, c * 8, i * 8);
-                product(dv[c], probs, right);
-                product(dv[c + 1], probs, right + 2);
-            }
-#pragma unroll
-            for (int c = 0; c < D / 8; c += 2) {
-                load_right_turned(right, qn, SD, c * 8, i * 8);
-                product(dk[c], grads, right);
-                product(dk[c + 1], grads, right + 2);
-            }
+            u32 probs[4], grads[4];
+            as_left(probs, s + i);
+            as_left(grads, ds + i);
+            add_rows<DV>(dv, probs, gn, i * 8);
+            add_rows<D>(dk, grads, qn, i * 8);
         }
         __syncthreads();
     }

@@ -20,10 +20,7 @@ DEV A base_of(A top) { return top == Limit<A>::lowest() ? (A)0 : top; }
 // A sum of exponentials below one top as one below another; nothing stays nothing.
 DEV A moved(A sum, A from, A to) { return sum == (A)0 ? sum : sum * m_exp(base_of(from) - base_of(to)); }
 DEV i64 label_of(const P &p, i64 row, bool tells) {
-    i64 label = (i64)((const I *)p.labels)[row];
-    if (label >= 0 && label < p.classes) return label;
-    if (tells) raise(p.flag, p.code, row, label, p.classes);
-    return -1;
+    return checked_label((i64)((const I *)p.labels)[row], row, p.classes, p.flag, p.code, tells);
 }
 KERNEL(add_piece, P) {
     i64 row = blockIdx.x;

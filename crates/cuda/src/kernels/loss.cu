@@ -42,10 +42,7 @@ DEV A log_sum_exp(const T *x, i64 n) {
     return top + m_log(in_block<Sum>(s));
 }
 DEV i64 label_of(const P &p, i64 row, bool tells) {
-    i64 label = (i64)((const I *)p.target)[row];
-    if (label >= 0 && label < p.classes) return label;
-    if (tells) raise(p.flag, p.code, row, label, p.classes);
-    return -1;
+    return checked_label((i64)((const I *)p.target)[row], row, p.classes, p.flag, p.code, tells);
 }
 KERNEL(cross_entropy, P) {
     i64 row = blockIdx.x;

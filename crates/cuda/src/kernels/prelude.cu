@@ -87,6 +87,12 @@ DEV void raise(i64 *flag, i64 code, i64 place, i64 value, i64 limit) {
 DEV int atomic_next(int *at) { return (*at)++; }
 DEV void atomic_most(int *at, int x) { *at = *at > x ? *at : x; }
 #endif
+// A label that is one of the classes; another is -1, and said by the thread that tells.
+DEV i64 checked_label(i64 label, i64 row, i64 classes, i64 *flag, i64 code, bool tells) {
+    if (label >= 0 && label < classes) return label;
+    if (tells) raise(flag, code, row, label, classes);
+    return -1;
+}
 
 struct bf16 {
     u16 bits;
