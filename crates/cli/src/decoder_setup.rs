@@ -49,6 +49,7 @@ const KNOWN: &[&str] = &[
     "train",
     "soft-placement",
     "place",
+    "parallel",
 ];
 
 /// Whether a name is that of a folder with a model of Hugging Face's form.
@@ -141,6 +142,7 @@ impl DecoderSetup {
         };
         Ok(Trainer::new(model, loss, self.optimizer(config)?)
             .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
+            .parallel(crate::ranks::parallel(config))
             .labels(2)
             .clip(config.clip())
             .schedule(config.schedule(steps)?)
