@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use plimsoll_testing::child::Said;
 use serde_json::Value;
 
 use crate::common::{Scratch, lines};
@@ -44,6 +45,11 @@ impl Started {
 fn start(scratch: &Scratch, commands: Vec<Command>) -> Vec<Started> {
     let of = |(rank, command)| Started::new(command, &scratch.path(&format!("rank{rank}")));
     commands.into_iter().enumerate().map(of).collect()
+}
+
+/// What ranks said was wrong.
+fn wrong(ranks: &[Result<Said, String>]) -> String {
+    ranks.iter().filter_map(|rank| rank.as_ref().err().map(String::as_str)).collect()
 }
 
 fn parsed(stdout: &str) -> Vec<Value> {
@@ -155,7 +161,7 @@ fn a_full_disk_ends_all_ranks_with_what_the_system_says_and_the_last_checkpoint(
             "train mlp --data digits --width 256 --batch 30 --take 60 --threads 1 --json --epochs 2 --parallel {parallel} --out {out}"
         );
         let first = run(ranks(2, &words));
-        assert!(first.iter().all(Result::is_ok), "{first:?}");
+        assert_eq!(wrong(&first), "");
         // As a disk that is full: files beyond a size are refused, of the first rank, which writes.
         let mut commands = ranks(2, &format!("train --resume --json --epochs 9 --out {out}"));
         let limited = {
@@ -175,7 +181,8 @@ fn a_full_disk_ends_all_ranks_with_what_the_system_says_and_the_last_checkpoint(
         assert!(why.contains("the last checkpoint is") && why.contains("step-00000004"), "{parallel}: {why}");
         // What was there is whole, and goes on.
         let again = run(ranks(2, &format!("train --resume --json --epochs 3 --out {out}")));
-        assert!(again[0].as_ref().is_ok_and(|said| epochs(&said.lines).len() == 1), "{again:?}");
+        assert_eq!(wrong(&again), "");
+        assert!(again[0].as_ref().is_ok_and(|said| epochs(&said.lines).len() == 1));
     }
 }
 
@@ -233,5 +240,5 @@ fn another_program_and_other_data_are_refused_by_name() {
     moved.envs(commands[1].get_envs().filter_map(|(name, value)| Some((name, value?))));
     commands[1] = moved;
     let said = run(commands);
-    assert!(said.iter().all(Result::is_ok), "{said:?}");
+    assert_eq!(wrong(&said), "");
 }
