@@ -40,7 +40,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
             _ => {}
         }
     }
-    ranks::check(config.parallel.as_deref())?;
+    ranks::check(config)?;
     if let Some(depth) = config.depth.filter(|&depth| depth > MOST_LAYERS) {
         return Err(Failure(format!("--depth {depth} is too much; {MOST_LAYERS} is the most")));
     }

@@ -174,11 +174,16 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft_placement: Option<bool>,
     /// How several ranks share a training, each with its share of every batch: data (all of the model on each), shard (each has all parameters, and its
-    /// shard of gradients and of the optimizer's state), auto (the one that fits, and of two the faster). Others (pipeline, tensor) are refused.
-    /// [default: data]
-    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard")]
+    /// shard of gradients and of the optimizer's state), parameters (its shard of those, too: they are gathered where they are used), auto (of those that
+    /// fit the fastest). Others (pipeline, tensor) are refused. [default: data]
+    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel: Option<String>,
+    /// Let batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes those
+    /// of its own.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Ranks")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_batch_norm: Option<bool>,
     /// Threads. [default: as many as this process may use]
     #[arg(long, help_heading = "Machine")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -332,7 +337,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory allocator state exact micro_batch device place soft_placement parallel threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory allocator state exact micro_batch device place soft_placement parallel sync_batch_norm threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence bind train from early_stopping patience min_delta best restore_best)
     }
 

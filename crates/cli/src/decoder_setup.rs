@@ -50,6 +50,7 @@ const KNOWN: &[&str] = &[
     "soft-placement",
     "place",
     "from",
+    "parallel",
 ];
 
 /// Whether a name is that of a folder with a model of Hugging Face's form.
@@ -180,6 +181,7 @@ impl<M: Model + 'static> TrainedModel<M> {
         };
         Ok(Trainer::new(model, self.loss, optimizer)
             .memory_request(&config.memory_request(all.unwrap_or_default(), device)?)
+            .parallel(crate::ranks::parallel(config))
             .labels(self.labels)
             .clip(config.clip())
             .schedule(config.schedule(steps)?)

@@ -10,9 +10,10 @@ use plimsoll::device::AllocatorKind;
 use plimsoll::internals::device::process;
 use plimsoll::internals::run::{CudaOptions, Profile};
 use plimsoll::prelude::*;
+use plimsoll::ranks::Machine;
 
-use crate::Failure;
 use crate::config::Config;
+use crate::{Failure, scaled_record};
 
 /// Why there is no device of a name.
 enum NoDevice {
@@ -131,8 +132,8 @@ fn timing() -> impl Fn(usize, usize, &str) + Send + Sync {
 /// Cards of which a record comes with the program.
 const PROFILES: [(&str, &str); 1] = [("h200", include_str!("../profiles/h200.times"))];
 
-/// A device to plan for: one that is here, or the record of one that is not. A record comes with the program (`h200`) or is a
-/// file of kernel times, as runs on a card leave them in the cache.
+/// A device to plan for: one that is here, or the record of one that is not. A record comes with the program (`h200`), is scaled from that for another card
+/// that is known by its datasheet (`a100-80g`, `h100`), or is a file of kernel times, as runs on a card leave them in the cache.
 pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Failure> {
     let recorded = |profile: Result<Profile, String>| -> Result<_, Failure> {
         if let Some(kind) = config.allocator()?.filter(|kind| *kind != AllocatorKind::Pages) {
@@ -148,6 +149,10 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
     if let Some((name, text)) = PROFILES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)) {
         return recorded(Profile::parse(name, text));
     }
+    if let Some(machine) = Machine::known(name) {
+        let (_, measured) = PROFILES[0];
+        return recorded(Profile::parse(&machine.name, &scaled_record::scaled(measured, &machine)));
+    }
     if name.ends_with(".times") {
         return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
     }
@@ -155,7 +160,8 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
         Ok(device) => placing(&device, config).map(|()| (device, None)),
         Err(NoDevice::Unusable(why)) => Err(why),
         Err(NoDevice::Unknown) => {
-            let records: Vec<&str> = PROFILES.iter().map(|(name, _)| *name).collect();
+            let records: Vec<String> =
+                Machine::all_known().map(|machine| machine.name.to_lowercase()).collect();
             Err(Failure(format!(
                 "there is no device {name}; use cpu, cuda or cuda:N, the record of a card ({}), or a file of kernel times",
                 records.join(", ")

@@ -55,6 +55,11 @@ impl Folder {
         folder.config().is_file().then_some(folder)
     }
 
+    /// The folder of a run that another process writes, and may not have begun yet.
+    pub fn at(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
     /// The folder of a run that was.
     pub fn of(path: &Path) -> Result<Folder, Failure> {
         if let Some(folder) = Folder::of_run(path) {

@@ -268,6 +268,7 @@ impl ModelSetup {
         Ok(Trainer::new(model, self.loss.clone(), optimizer)
             .memory_request(&config.memory_request(self.precision, &device)?)
             .parallel(crate::ranks::parallel(config))
+            .sync_batch_norm(config.sync_batch_norm == Some(true))
             .clip(config.clip().or(kept.and_then(|compiled| compiled.clip)))
             .metrics(self.metrics.clone())
             .labels(labels)

@@ -7,6 +7,7 @@ use plimsoll::hub::EncoderConfig;
 use plimsoll::internals::device::process;
 use plimsoll::internals::run::{Error, Profile, on_all_cores};
 use plimsoll::prelude::*;
+use plimsoll::ranks::{Machine, Peers};
 use plimsoll::train::BatchSizes;
 
 use crate::compare::{self, AtLimit};
@@ -14,13 +15,14 @@ use crate::config::{BatchSize, Config};
 use crate::decoder_setup::{self, DecoderSetup};
 use crate::encoder_setup::{EncoderArgs, EncoderSetup};
 use crate::lora_args::LoraArgs;
+use crate::paper::Paper;
 use crate::plan_text::About;
 use crate::plan_trace::{self, Asked};
 use crate::setup::Setup;
 use crate::strategies::Compared;
 use crate::{
     Failure, Stop, batch_auto, check, device_args, model_setup, placement_log, plan_text, ranks, records,
-    request,
+    request, strategies,
 };
 
 /// Arguments of `plimsoll plan`.
@@ -123,7 +125,9 @@ pub fn run(args: &Args) -> Result<(), Stop> {
                 say!("{}", ranks::text(&imagined, config.samples().unwrap_or(1)));
             }
             let compared = match &imagined {
-                Some(imagined) if args.compare.is_empty() => Some(Compared::new(&config, &device, imagined)?),
+                Some(imagined) if args.compare.is_empty() => {
+                    Some(Compared::new(&config, &strategies::of_setup(&device), imagined)?)
+                }
                 _ => None,
             };
             if let Some(compared) = compared.as_ref().filter(|_| !args.json) {
@@ -153,6 +157,10 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     check::check(&config).map_err(Stop::usage)?;
     let (device, _) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
+    let (device, imagined) = ranks::imagined(device, &config, args.ranks, args.nodes)?;
+    if imagined.is_some() && !args.compare.is_empty() {
+        return Err(Stop::Usage("--compare is of one rank's limits for a folder; leave --ranks out".into()));
+    }
     let setup = match EncoderConfig::is_in(folder) {
         true => {
             let encoder = args.encoder.described(folder, &args.lora).map_err(Stop::usage)?;
@@ -165,29 +173,44 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
         }
     };
     let name = decoder_setup::short_name(folder);
-    let (about, batch) = match &setup {
+    let (about, batch, sequence) = match &setup {
         FolderSetup::Encoder(setup) if setup.is_image() => {
-            (format!("{} tuned, pictures", setup.tuned), setup.batch)
+            (format!("{} tuned, pictures", setup.tuned), setup.batch, setup.sequence)
         }
         FolderSetup::Encoder(EncoderSetup { tuned, sequence, batch, .. })
         | FolderSetup::Decoder(DecoderSetup { tuned, sequence, batch, .. }) => {
-            (format!("{tuned} tuned, rows of {sequence} tokens"), *batch)
+            (format!("{tuned} tuned, rows of {sequence} tokens"), *batch, *sequence)
         }
     };
     let about = About { model: &name, data: &about, batch };
     Ok(on_all_cores(|| {
         device.scope(|| {
-            let (mut trainer, data) = match &setup {
-                FolderSetup::Decoder(setup) => (setup.trainer(&config, &device, 1)?, setup.random(&config)),
-                FolderSetup::Encoder(setup) => (setup.trainer(&config, &device, 1)?, setup.random(&config)),
+            let made = |config: &Config| {
+                Ok(match &setup {
+                    FolderSetup::Decoder(setup) => (setup.trainer(config, &device, 1)?, setup.random(config)),
+                    FolderSetup::Encoder(setup) => (setup.trainer(config, &device, 1)?, setup.random(config)),
+                })
             };
+            let compared =
+                imagined.as_ref().map(|imagined| Compared::new(&config, &made, imagined)).transpose()?;
+            if let (Some(imagined), Some(compared), false) = (&imagined, &compared, args.json) {
+                say!("{}\n{}", ranks::text(imagined, batch), compared.text());
+            }
+            let config = compared.as_ref().map_or(config.clone(), |compared| compared.chosen(&config));
+            // What a card computes, with exchanges beside that.
+            let own = imagined.as_ref().map_or(batch, |imagined| imagined.rank().shard(batch).len());
+            let tokens = (own * sequence) as f64;
+            let (mut trainer, data) = made(&config)?;
             if !args.compare.is_empty() {
                 return side_by_side(args, &about, &mut trainer, &data);
             }
             let limit = trainer.request().limit;
-            let (line, text) = match trainer.plan(&data) {
+            // How much longer a step takes by what a plan computes again.
+            let mut longer = 1.0;
+            let (mut line, mut text) = match trainer.plan(&data) {
                 Ok(plan) => {
                     let info = plan.figures.clone();
+                    longer = info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE);
                     drop(plan);
                     let frontier = match args.no_frontier || limit.is_some() {
                         true => None,
@@ -203,6 +226,26 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
                 )) => (about.refusal_json(&error), error.to_string()),
                 Err(error) => return Err(error.into()),
             };
+            if let (Some(compared), Some(ranks)) = (&compared, args.ranks) {
+                (line["rank"], line["ranks"]) = (0.into(), ranks.into());
+                (line["parallel"], line["strategies"]) = (compared.name().into(), compared.json());
+                if let Some(seconds) = compared.beside_seconds() {
+                    line["tokens_s"] = (tokens / seconds).into();
+                    text += &format!(
+                        "\n{:.0} tokens/s a rank with {}, where exchanges go on beside computation",
+                        tokens / seconds,
+                        compared.name()
+                    );
+                }
+            }
+            let machine = config.device.as_deref().and_then(Machine::known);
+            if let (Some(machine), Some(imagined), FolderSetup::Decoder(setup)) =
+                (&machine, &imagined, &setup)
+            {
+                let paper = Paper::new(&setup.decoder.config, machine, imagined, own, sequence);
+                line["paper"] = paper.json(longer);
+                text += &format!("\n{}", paper.text(longer));
+            }
             match args.json {
                 true => say!("{line}"),
                 false => say!("{}", text.trim_end()),

@@ -1,17 +1,20 @@
 //! Turns the environment of a process, or `--ranks N`, into one of several ranks that train together.
 
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll::internals::graph::counted;
 use plimsoll::internals::graph::ops::Rank;
+use plimsoll::internals::run::Error as RunError;
 use plimsoll::nn::Parallel;
 use plimsoll::prelude::*;
 use plimsoll::ranks::{Connected, Imagined, Launch, Machine, Peers, RANK_TIMEOUT, Ranks, connect_as};
 
 use crate::config::Config;
+use crate::request::is_model_file;
 use crate::session::Session;
 use crate::{Failure, device_args, strategies};
 
@@ -19,21 +22,35 @@ use crate::{Failure, device_args, strategies};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long ranks that this one started may take to end after it.
 const LAST: Duration = Duration::from_secs(20);
+/// The longest path of a folder that ranks tell each other.
+const PATH_BYTES: usize = 4096;
 /// More ranks on one machine are a mistake.
 const MOST: usize = 256;
 
 /// Ways for ranks to share a training, and what of them there is.
-const WAYS: [(&str, bool); 5] =
-    [("auto", true), ("data", true), ("shard", true), ("pipeline", false), ("tensor", false)];
+const WAYS: [(&str, bool); 6] = [
+    ("auto", true),
+    ("data", true),
+    ("shard", true),
+    ("parameters", true),
+    ("pipeline", false),
+    ("tensor", false),
+];
 
-/// Whether a way to share a training is known, and is there.
-pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
-    let Some(asked) = parallel else { return Ok(()) };
+/// Whether a way to share a training is known, is there, and can be taken.
+pub fn check(config: &Config) -> Result<(), Failure> {
+    let Some(asked) = config.parallel.as_deref() else { return Ok(()) };
+    if let Some(model) = config.model.as_deref().filter(|model| asked == "parameters" && is_model_file(model))
+    {
+        return Err(Failure(format!(
+            "--parallel parameters cannot write {model} back, which is made of whole parameters; take --parallel shard"
+        )));
+    }
     match WAYS.iter().find(|(name, _)| *name == asked) {
         Some((_, true)) => Ok(()),
         Some((_, false)) => Err(Failure(format!(
             "--parallel {asked} is not built yet; there are data (all of the model on every rank), shard (of gradients and of the optimizer's \
-             state, each rank has its shard) and auto (the one of these that fits and is faster)"
+             state, each rank has its shard), parameters (of those, too) and auto (of these that fit the fastest)"
         ))),
         None => {
             let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
@@ -46,6 +63,7 @@ pub fn check(parallel: Option<&str>) -> Result<(), Failure> {
 pub fn parallel(config: &Config) -> Parallel {
     match config.parallel.as_deref() {
         Some("shard") => Parallel::Shard,
+        Some("parameters") => Parallel::Parameters,
         _ => Parallel::Data,
     }
 }
@@ -149,7 +167,7 @@ impl World {
         if config.parallel.as_deref() != Some("auto") {
             return Ok((config, None));
         }
-        let found = strategies::plan_each(&config, device)?;
+        let found = strategies::plan_each(&config, &strategies::of_setup(device))?;
         // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on average.
         let mut numbers: Vec<f64> = found
             .iter()
@@ -160,7 +178,7 @@ impl World {
         peers.sum(&mut numbers).map_err(|fault| Failure(fault.why))?;
         let n = peers.rank().ranks as f64;
         let seconds = |i: usize| (numbers[2 * i] == n).then_some(numbers[2 * i + 1] / n);
-        let (name, why) = strategies::choose(seconds(0), seconds(1));
+        let (name, why) = strategies::choose([seconds(0), seconds(1), seconds(2)]);
         Ok((Config { parallel: Some(name.into()), ..config }, Some(why)))
     }
 
@@ -172,6 +190,17 @@ impl World {
     /// Whether this rank prints and writes.
     pub fn is_first(&self) -> bool {
         self.rank().rank == 0
+    }
+
+    /// The folder of the run, which only the first rank knows where it is not named: it says it, and the others hear it.
+    pub fn folder(&self, own: Option<&Path>) -> Result<PathBuf, RunError> {
+        let mut text = own.map(|path| path.to_string_lossy().into_owned().into_bytes()).unwrap_or_default();
+        text.resize(PATH_BYTES, 0);
+        if let Some(peers) = &self.peers {
+            peers.of_rank(0, &mut text).map_err(RunError::Ranks)?;
+        }
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        Ok(PathBuf::from(String::from_utf8_lossy(&text[..end]).into_owned()))
     }
 
     /// The device as one of these ranks.
@@ -195,6 +224,7 @@ impl World {
         let each = match parallel(config) {
             Parallel::Data => "all of the model",
             Parallel::Shard => "all parameters, its shard of gradients and of the optimizer's state",
+            Parallel::Parameters => "its shard of parameters, gradients and the optimizer's state",
         };
         Some(format!("{n} ranks by {}, each with {each} and its share of every batch", peers.by()))
     }

@@ -9,10 +9,10 @@ use plimsoll::prelude::*;
 use plimsoll::ranks::{Imagined, Peers};
 use serde_json::{Value, json};
 
-use crate::Failure;
 use crate::config::Config;
 use crate::plot::duration;
 use crate::setup::Setup;
+use crate::{Failure, ranks};
 
 /// A way is worth having shards only where it saves so much of a step: with all of it everywhere, any rank can write a checkpoint.
 const WORTH: f64 = 0.95;
@@ -24,7 +24,6 @@ pub struct Planned {
     pub predicted_seconds: f64,
     exchange_seconds: f64,
     parameters: u64,
-    largest_parameter: u64,
     optimizer: u64,
 }
 
@@ -38,12 +37,29 @@ pub struct Refused {
 /// What planning a way came to.
 type Answer = Result<Planned, Refused>;
 
-/// Plans the two ways that are built: data, then shard.
-pub fn plan_each(config: &Config, device: &Device) -> Result<[Answer; 2], Failure> {
+/// The ways that are built: each has more in shards than the one before.
+pub const BUILT: [&str; 3] = ["data", "shard", "parameters"];
+
+/// What makes a trainer of settings, and its data.
+pub type Made<'a> = dyn Fn(&Config) -> Result<(Trainer, Dataset), Failure> + 'a;
+
+/// A trainer of a model by name or of a file.
+pub fn of_setup(device: &Device) -> impl Fn(&Config) -> Result<(Trainer, Dataset), Failure> + '_ {
+    |config| {
+        let Setup { trainer, train, .. } = Setup::new(config, device)?;
+        Ok((trainer, train))
+    }
+}
+
+/// Plans the ways that are built.
+pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; 3], Failure> {
     let plan = |name: &str| -> Result<Answer, Failure> {
         let config = Config { parallel: Some(name.into()), ..config.clone() };
-        let setup = Setup::new(&config, device)?;
-        match setup.trainer.plan(&setup.train) {
+        if let Err(Failure(why)) = ranks::check(&config) {
+            return Ok(Err(Refused { why, least: None }));
+        }
+        let (trainer, data) = made(&config)?;
+        match trainer.plan(&data) {
             Ok(plan) => {
                 let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
                 Ok(Ok(Planned::of(bytes, seconds, &plan.timeline()?)))
@@ -54,36 +70,52 @@ pub fn plan_each(config: &Config, device: &Device) -> Result<[Answer; 2], Failur
                 Ok(Err(Refused { why, least: Some(least.get()) }))
             }
             // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
-            Err(error) if name == "shard" => Ok(Err(Refused { why: error.to_string(), least: None })),
+            Err(error) if name != "data" => Ok(Err(Refused { why: error.to_string(), least: None })),
             Err(error) => Err(error.into()),
         }
     };
-    Ok([plan("data")?, plan("shard")?])
+    let [data, shard, parameters] = BUILT.map(plan);
+    Ok([data?, shard?, parameters?])
 }
 
-/// Which way to take by the seconds of a step with each, where it fits; and why.
-pub fn choose(data: Option<f64>, shard: Option<f64>) -> (&'static str, String) {
-    match (data, shard) {
-        (Some(data), Some(shard)) if shard < WORTH * data => (
-            "shard",
-            format!(
-                "shard is taken: {} a step, {} with all of the state on every rank",
-                duration(shard),
-                duration(data)
-            ),
-        ),
-        (Some(data), Some(shard)) => {
-            ("data", format!("data is taken: {} a step fits, {} in shards", duration(data), duration(shard)))
-        }
-        (Some(_), None) => ("data", "data is taken: the other way does not fit or cannot be taken".into()),
-        (None, Some(_)) => {
-            ("shard", "shard is taken: all of the optimizer's state does not fit on every rank".into())
-        }
-        (None, None) => ("shard", "neither way fits; shard takes the least".into()),
+/// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
+pub fn choose(seconds: [Option<f64>; 3]) -> (&'static str, String) {
+    let fitting: Vec<(&'static str, f64)> =
+        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?))).collect();
+    let Some(&first) = fitting.first() else {
+        return ("parameters", "no way fits; parameters in shards take the least".into());
+    };
+    let better = |best: (&'static str, f64), other: &(&'static str, f64)| {
+        if other.1 < WORTH * best.1 { *other } else { best }
+    };
+    let (name, taken) = fitting.iter().fold(first, better);
+    let others: Vec<String> = fitting
+        .iter()
+        .filter(|(other, _)| *other != name)
+        .map(|(other, seconds)| format!("{} with {other}", duration(*seconds)))
+        .collect();
+    let unfit: Vec<&str> = BUILT
+        .into_iter()
+        .zip(seconds)
+        .filter(|(_, seconds)| seconds.is_none())
+        .map(|(name, _)| name)
+        .collect();
+    let mut why = format!("{name} is taken: {} a step", duration(taken));
+    for other in &others {
+        why = format!("{why}, {other}");
     }
+    if !unfit.is_empty() {
+        why = format!("{why}; {} does not fit or cannot be taken", unfit.join(" and "));
+    }
+    (name, why)
 }
 
 impl Planned {
+    /// Seconds of a step whose exchanges go on beside its computation, as far as one of the two is longer.
+    fn beside_seconds(&self) -> f64 {
+        (self.predicted_seconds - self.exchange_seconds).max(self.exchange_seconds)
+    }
+
     fn of(bytes: Bytes, seconds: f64, step: &record::Step) -> Planned {
         let is_exchange = |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather");
         let us: f64 = step.instructions.iter().filter(|i| is_exchange(&i.op)).map(|i| i.us).sum();
@@ -94,7 +126,6 @@ impl Planned {
             predicted_seconds: seconds,
             exchange_seconds: us * 1e-6,
             parameters: of_kind(record::Kind::Parameter).sum(),
-            largest_parameter: of_kind(record::Kind::Parameter).max().unwrap_or(0),
             optimizer: of_kind(record::Kind::Optimizer).sum(),
         }
     }
@@ -122,33 +153,22 @@ const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
 
 impl Compared {
     /// Plans each way for a rank that is only planned for.
-    pub fn new(config: &Config, device: &Device, imagined: &Imagined) -> Result<Compared, Failure> {
-        let [data, shard] = plan_each(config, device)?;
+    pub fn new(config: &Config, made: &Made<'_>, imagined: &Imagined) -> Result<Compared, Failure> {
+        let [data, shard, parameters_too] = plan_each(config, made)?;
         let topology = imagined.topology();
-        let known = data.as_ref().ok().or(shard.as_ref().ok());
-        let parameters = known.map_or(0, |planned| planned.parameters);
+        let ranks = imagined.rank().ranks as u64;
+        let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
+        let in_shards = parameters_too.as_ref().ok().map(|planned| planned.parameters * ranks);
+        let parameters = known.or(in_shards).unwrap_or(0);
         let sent = |kinds: &[Kind]| {
             let each = kinds.iter().map(|kind| topology.traffic(Way::Ring, *kind, parameters));
             each.fold((0.0, 0.0), |(a, b), (inside, between)| (a + inside, b + between))
         };
-        let saved = |bytes: u64| bytes - bytes / imagined.rank().ranks as u64;
+        let saved = |bytes: u64| bytes - bytes / ranks;
         // A gradient is whole until the backward pass is over, and no longer than its update otherwise.
         let state_only = shard.clone().map(|shard| {
             let most = data.as_ref().map_or(u64::MAX, |data| data.bytes);
             Planned { bytes: (shard.bytes + saved(shard.parameters)).min(most), ..shard }
-        });
-        // Two of the largest are there at a time; all are gathered once more, for the way back.
-        let parameters_too = shard.clone().map(|shard| {
-            let again = topology.seconds(Kind::AllGather, shard.parameters);
-            let there = (shard.parameters / imagined.rank().ranks as u64 + 2 * shard.largest_parameter)
-                .min(shard.parameters);
-            Planned {
-                bytes: shard.bytes - shard.parameters + there,
-                predicted_seconds: shard.predicted_seconds + again,
-                exchange_seconds: shard.exchange_seconds + again,
-                parameters: there,
-                ..shard
-            }
         });
         let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
         let (name, why) = match config.parallel.as_deref() {
@@ -158,7 +178,8 @@ impl Compared {
                 ("data", "data is what train does unless it is asked (--parallel)".into())
             }
             Some("shard") => ("shard", "shard is asked for".into()),
-            _ => choose(seconds(&data), seconds(&shard)),
+            Some("parameters") => ("parameters", "parameters in shards are asked for".into()),
+            _ => choose([seconds(&data), seconds(&shard), seconds(&parameters_too)]),
         };
         let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
         let rows = vec![
@@ -186,7 +207,7 @@ impl Compared {
             Row {
                 name: "parameters",
                 what: "parameters too",
-                is_estimated: true,
+                is_estimated: false,
                 planned: parameters_too,
                 sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
             },
@@ -204,10 +225,16 @@ impl Compared {
         Config { parallel: Some(self.name.into()), ..config.clone() }
     }
 
+    /// Seconds of a step with the way that is taken, where exchanges go on wholly beside computation; nothing where it does not fit.
+    pub fn beside_seconds(&self) -> Option<f64> {
+        let row = self.rows.iter().find(|row| row.name == self.name)?;
+        row.planned.as_ref().ok().map(Planned::beside_seconds)
+    }
+
     /// A table for people.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{:<12}{:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
+            "{:<12}{:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
             "--parallel",
             "in shards",
             "a rank",
@@ -215,6 +242,7 @@ impl Compared {
             "optimizer",
             "a step",
             "exchanges",
+            "beside",
             "sent inside",
             "to others"
         );
@@ -224,12 +252,13 @@ impl Compared {
             match planned {
                 Ok(p) => writeln!(
                     text,
-                    "{name:<12}{what:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
+                    "{name:<12}{what:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
                     Bytes(p.bytes).to_string(),
                     Bytes(p.parameters).to_string(),
                     Bytes(p.optimizer).to_string(),
                     duration(p.predicted_seconds),
                     duration(p.exchange_seconds),
+                    duration(p.beside_seconds()),
                     Bytes(sent.0 as u64).to_string(),
                     Bytes(sent.1 as u64).to_string(),
                 )
@@ -237,7 +266,8 @@ impl Compared {
                 Err(Refused { why, .. }) => writeln!(text, "{name:<12}{what:<27}  {why}").ok(),
             };
         }
-        text += "* not built: reckoned from the plan of shard\n";
+        text +=
+            "* sends as much as shard and holds more, so it is not built: reckoned from the plan of shard\n";
         text + &self.why
     }
 
@@ -247,7 +277,7 @@ impl Compared {
             Ok(p) => json!({
                 "parallel": name, "what": what, "estimated": is_estimated, "fits": true, "planned_bytes": p.bytes,
                 "parameter_bytes": p.parameters, "optimizer_bytes": p.optimizer, "predicted_seconds": p.predicted_seconds,
-                "exchange_seconds": p.exchange_seconds, "sent_inside_bytes": sent.0, "sent_between_bytes": sent.1,
+                "exchange_seconds": p.exchange_seconds, "beside_seconds": p.beside_seconds(), "sent_inside_bytes": sent.0, "sent_between_bytes": sent.1,
             }),
             Err(Refused { why, least }) => {
                 json!({ "parallel": name, "what": what, "estimated": is_estimated, "fits": false, "why": why, "floor_bytes": least })
@@ -263,10 +293,14 @@ mod tests {
 
     #[test]
     fn shards_are_taken_where_they_must_be_or_are_worth_it() {
-        assert_eq!(choose(Some(1.0), Some(1.0)).0, "data");
-        assert_eq!(choose(Some(1.0), Some(0.9)).0, "shard");
-        assert_eq!(choose(None, Some(2.0)).0, "shard");
-        assert_eq!(choose(Some(1.0), None).0, "data");
-        assert!(choose(None, None).1.contains("neither"));
+        assert_eq!(choose([Some(1.0), Some(1.0), Some(1.0)]).0, "data");
+        assert_eq!(choose([Some(1.0), Some(0.9), Some(0.88)]).0, "shard");
+        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8)]).0, "parameters");
+        let (name, why) = choose([None, Some(2.0), Some(3.0)]);
+        assert_eq!(name, "shard");
+        assert!(why.contains("data does not fit") && why.contains("with parameters"), "{why}");
+        assert_eq!(choose([None, None, Some(3.0)]).0, "parameters");
+        assert_eq!(choose([Some(1.0), None, None]).0, "data");
+        assert!(choose([None; 3]).1.contains("no way fits"));
     }
 }

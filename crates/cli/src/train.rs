@@ -10,8 +10,8 @@ use plimsoll::nn::Training;
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use plimsoll::train::{
-    BatchSizes, CsvLog, EarlyStopping, Error as TrainError, Fault, JsonLines, NoticeLog, StepLog,
-    TensorBoardLog,
+    BatchSizes, Checkpoint, CsvLog, EarlyStopping, Ended, Error as TrainError, Fault, JsonLines, NoticeLog,
+    StepLog, TensorBoardLog,
 };
 
 use crate::config::{BatchSize, Config};
@@ -52,7 +52,12 @@ const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "42MiB" } else { "32MiB" };
 pub fn run(args: &Args) -> Result<(), Stop> {
     let (mut config, session) = settings(args)?;
     let fault = session.fault().map_err(Stop::usage)?;
-    let world = World::join(&mut config, &session)?;
+    let world = World::join(&mut config, &session).map_err(|Failure(why)| match &session.out {
+        Some(out) if session.resume => {
+            Failure(format!("{why}; {}", last_checkpoint(&Folder::at(out.clone()))))
+        }
+        _ => Failure(why),
+    })?;
     let done = joined(config, &session, fault, &world);
     if let Err(Stop::Failed(why) | Stop::Usage(why)) = &done {
         world.stop(why);
@@ -91,6 +96,7 @@ fn joined(config: Config, session: &Session, fault: Option<Fault>, world: &World
         }
         out => Folder::to_begin(out.as_deref(), &name)?,
     };
+    world.folder(Some(folder.path())).map_err(|error| heard(0, error.into(), &folder))?;
     let is_named = session.out.is_some();
     let run = Run { session, config: &config, folder: &folder, sizes: sizes.as_ref(), world };
     let ended = device.scope(|| run.train(fault, lock, &device));
@@ -109,19 +115,16 @@ fn follow(
     device: &Device,
 ) -> Result<(), Stop> {
     let rank = world.rank().rank;
-    let named = |error: TrainError| match &error {
-        // Whoever fails says why, and the first rank what all hear of. Of the first itself, once it is gone, others must.
-        TrainError::Run(RunError::Ranks(heard)) if heard.lost_rank != Some(0) => Stop::Heard,
-        TrainError::RanksDiffer(_) => Stop::Heard,
-        _ => Stop::Failed(format!("rank {rank}: {error}")),
-    };
     let (config, _) = batch_auto::settled(config, device)?;
+    let named = Folder::at(session.out.clone().unwrap_or_default());
+    let folder = Folder::at(world.folder(None).map_err(|error| heard(rank, error.into(), &named))?);
+    let named = |error: TrainError| heard(rank, error, &folder);
     let mut setup = Setup::new(&config, device)?;
     setup.trainer = setup.trainer.fault(fault);
     setup.compile().map_err(|Failure(why)| Stop::Failed(format!("rank {rank}: {why}")))?;
     let mut resumed = false;
     if let Some(out) = session.out.as_deref().filter(|_| session.resume) {
-        resumed = setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(named)?;
+        resumed = setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(&named)?;
     }
     if let Some(begun) = FromFile::of(&config, &setup.trainer)?.filter(|_| !resumed) {
         begun.load(&mut setup.trainer)?;
@@ -129,8 +132,43 @@ fn follow(
     let Setup { mut trainer, train, .. } = setup;
     // The first signal is a wish that all ranks hear of, and no end of this one alone.
     let _signals = Signals::listen(&trainer.stop_handle())?;
-    trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))).map_err(named)?;
+    trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))).map_err(&named)?;
+    // The first writes the model, with the others' shards where they have some.
+    let is_sharded = trainer.training().is_some_and(Training::has_sharded_parameters);
+    if is_sharded && !matches!(trainer.ended(), Some(Ended::Stopped { .. })) {
+        trainer.save(folder.model()).map_err(&named)?;
+    }
     Ok(())
+}
+
+/// What a rank says of an error: whoever fails says why, and the first rank what all hear of. Of the first itself, once it is gone, others must. Where a
+/// rank is lost, the last checkpoint is named.
+fn heard(rank: usize, error: TrainError, folder: &Folder) -> Stop {
+    let is_heard = match &error {
+        TrainError::Run(RunError::Ranks(fault)) => fault.lost_rank != Some(0),
+        TrainError::RanksDiffer(_) => true,
+        _ => false,
+    };
+    let of_rank = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
+    match &error {
+        _ if is_heard && rank > 0 => Stop::Heard,
+        TrainError::Run(RunError::Ranks(_)) => {
+            Stop::Failed(format!("{of_rank}{error}; {}", last_checkpoint(folder)))
+        }
+        _ => Stop::Failed(format!("{of_rank}{error}")),
+    }
+}
+
+/// Where a run that lost a rank goes on from.
+fn last_checkpoint(folder: &Folder) -> String {
+    match Checkpoint::newest(&folder.checkpoints()) {
+        Ok(Some(path)) => format!(
+            "the last checkpoint is {}; go on with: plimsoll train --resume --out {}",
+            path.display(),
+            folder.path().display()
+        ),
+        _ => "there is no checkpoint yet".into(),
+    }
 }
 
 /// The flags over the file, or over what the run in `--out` was begun with, over the demo's own.
@@ -198,7 +236,7 @@ impl Run<'_> {
             let step = trainer.progress().step;
             let fault = Event::new("fault").at(step).because(error.to_string());
             NoticeLog::add(&folder.notices(), &fault)?;
-            return Err(error.into());
+            return Err(heard(0, error, folder));
         }
         self.finish(&mut trainer, &model_setup, signals.received())
     }
@@ -279,7 +317,7 @@ impl Run<'_> {
             }
             if world.text(self.config).is_some() {
                 line["ranks"] = world.rank().ranks.into();
-                line["parallel"] = format!("{:?}", crate::ranks::parallel(self.config)).to_lowercase().into();
+                line["parallel"] = crate::ranks::parallel(self.config).name().into();
             }
             say!("{line}");
         }

@@ -55,6 +55,10 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         return Err(Stop::Usage(why.into()));
     }
     asked.model = folder.as_deref().map(|folder| absolute(&folder.to_string_lossy())).transpose()?;
+    if let Some(parallel) = &asked.parallel {
+        let why = "plimsoll tune is one rank's; plimsoll plan says what several would take";
+        return Err(Stop::Usage(format!("--parallel {parallel}: {why}")));
+    }
     decoder_setup::check(&asked).map_err(Stop::usage)?;
     check::check(&asked).map_err(Stop::usage)?;
     let (config, kept) = match &session.out {

@@ -9,7 +9,7 @@ use plimsoll_graph::{Rule, Type};
 
 use crate::agree::agree;
 use crate::call::{Call, Kind, Reduce};
-use crate::communicator::{Buffers, Communicator};
+use crate::communicator::{Buffers, Communicator, Ticket};
 use crate::cost::Topology;
 use crate::error::{CommError, Result};
 use crate::link::{Link, measure};
@@ -103,22 +103,32 @@ impl<C: Communicator> Peers for Connected<C> {
     }
 
     unsafe fn exchange(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<(), Fault> {
-        let Exchanged { x, y, scratch } = on;
-        let call = call(exchange, x.ty);
-        if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr {
-            // SAFETY: the caller's promise: both are live, of one type, and apart.
-            unsafe { y.ptr.copy_from_nonoverlapping(x.ptr, x.ty.bytes()) };
-        }
-        let buffers = Buffers {
-            input: x.ptr,
-            output: y.ptr,
-            scratch: scratch.as_mut_ptr(),
-            scratch_bytes: scratch.len(),
-        };
         // SAFETY: the caller's promise; the call is over when `wait` is, with an error or without.
-        let ticket =
-            unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(Rule::name(exchange), &why))?;
+        let ticket = unsafe { self.begin(exchange, on) }?;
         self.ranks.wait(ticket).map_err(|why| fault(Rule::name(exchange), &why))
+    }
+
+    unsafe fn start(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<u64, Fault> {
+        // SAFETY: the caller's promise.
+        let ticket = unsafe { self.begin(exchange, on) }?;
+        let number = ticket.0;
+        // Kernels of a card know nothing of what is under way there.
+        if !self.ranks.is_on_host() {
+            self.ranks.wait(ticket).map_err(|why| fault(Rule::name(exchange), &why))?;
+        }
+        Ok(number)
+    }
+
+    fn finish(&self, started: u64) -> Result<(), Fault> {
+        if !self.ranks.is_on_host() {
+            return Ok(());
+        }
+        self.ranks.wait(Ticket(started)).map_err(|why| fault("exchange", &why))
+    }
+
+    fn move_along(&self) {
+        // Whoever waits hears what failed.
+        drop(self.ranks.progress());
     }
 
     fn differ(&self, fields: &[(&str, &str)]) -> Result<Option<String>, Fault> {
@@ -141,6 +151,29 @@ impl<C: Communicator> Peers for Connected<C> {
     fn traffic(&self) -> RankTraffic {
         let traffic = self.ranks.traffic();
         RankTraffic { sent: traffic.sent, received: traffic.received }
+    }
+}
+
+impl<C: Communicator> Connected<C> {
+    /// Starts a call.
+    ///
+    /// # Safety
+    /// As of [`Peers::start`].
+    unsafe fn begin(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<Ticket, Fault> {
+        let Exchanged { x, y, scratch } = on;
+        let call = call(exchange, x.ty);
+        if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr {
+            // SAFETY: the caller's promise: both are live, of one type, and apart.
+            unsafe { y.ptr.copy_from_nonoverlapping(x.ptr, x.ty.bytes()) };
+        }
+        let buffers = Buffers {
+            input: x.ptr,
+            output: y.ptr,
+            scratch: scratch.as_mut_ptr(),
+            scratch_bytes: scratch.len(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(Rule::name(exchange), &why))
     }
 }
 

@@ -34,6 +34,7 @@ mod columns;
 mod combine;
 mod counters;
 mod dataset;
+mod digest;
 mod engine;
 mod error;
 mod fields;

@@ -57,6 +57,29 @@ pub trait Peers: Send + Sync + fmt::Debug {
     /// [`Fault::lost_rank`] names one that has ended or does not answer.
     unsafe fn exchange(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<(), Fault>;
 
+    /// Starts to exchange values, so that the caller can compute meanwhile: the number to wait for it by. Without more to it, it is over when this returns.
+    ///
+    /// # Safety
+    /// As of [`Peers::exchange`], until [`Peers::finish`] has returned: nobody touches what is written, nor writes what is read.
+    ///
+    /// # Errors
+    /// As of [`Peers::exchange`].
+    unsafe fn start(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<u64, Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange(exchange, on) }.map(|()| 0)
+    }
+
+    /// Waits until an exchange that was started is over.
+    ///
+    /// # Errors
+    /// As of [`Peers::exchange`].
+    fn finish(&self, _started: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Moves exchanges along that were started, without waiting. What fails is told by [`Peers::finish`].
+    fn move_along(&self) {}
+
     /// Compares named texts of all ranks: which rank differs in what, the same sentence on all; none where they are alike.
     ///
     /// # Errors
@@ -101,7 +124,7 @@ impl dyn Peers {
     }
 
     fn over<T: Element>(&self, kind: ExchangeKind, values: &mut [T]) -> Result<(), Fault> {
-        let exchange = Exchange { kind, of: self.rank(), is_total: true };
+        let exchange = Exchange { kind, of: self.rank(), is_total: true, anew: false };
         let ty = Type::new(T::DTYPE, Shape::from([values.len()]));
         let x = Operand { ty: &ty, ptr: values.as_mut_ptr().cast() };
         // Aligned as scratch is.

@@ -400,6 +400,7 @@ impl Compiled {
             accumulate: 1,
             rank: plimsoll_graph::ops::Rank::ONLY,
             parallel: plimsoll_nn::Parallel::Data,
+            sync_batch_norm: false,
         }
     }
 

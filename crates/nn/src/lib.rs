@@ -30,6 +30,7 @@ mod scale;
 mod schedule;
 mod weighting;
 
+mod synced;
 mod training;
 
 pub mod blocks;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
@@ -12,6 +13,8 @@ use crate::description::{LayerKind, Noted};
 use crate::error::refuse;
 use crate::init::stream;
 use crate::precision::names_layer;
+use crate::synced::Synced;
+use crate::training::shards;
 use crate::{Init, Model, Outputs, Patterns, Precision, Precisions, Start};
 
 /// A parameter that a model asked for.
@@ -72,6 +75,10 @@ pub struct Net {
     filled: Option<Tensor>,
     /// The weights that are trained, where not all are.
     trains: Option<Arc<Patterns>>,
+    /// Ranks that statistics of batches are taken with.
+    pub(crate) synced: Option<Synced>,
+    /// The ranks that have shards of parameters, and of which: those are gathered where they are asked for.
+    gathered: Option<(Rank, Arc<[bool]>)>,
 }
 
 /// A model's outputs, its parameters with their tensors, its layers.
@@ -166,6 +173,8 @@ impl Net {
             noted: None,
             filled: None,
             trains: None,
+            synced: None,
+            gathered: None,
         }
     }
 
@@ -186,6 +195,12 @@ impl Net {
     /// key with each piece's first index and draws what the whole batch would.
     pub fn key(mut self, key: Tensor) -> Net {
         self.key = Some(key);
+        self
+    }
+
+    /// The same net over parameters some of which are a rank's shards: those are gathered wherever they are asked for.
+    pub(crate) fn gathering(mut self, rank: Rank, which: &Arc<[bool]>) -> Net {
+        self.gathered = which.contains(&true).then(|| (rank, which.clone()));
         self
     }
 
@@ -408,7 +423,11 @@ impl Net {
                 return Err(refuse(format!("asks for parameter {path} as {ty}, which is {other} elsewhere")));
             }
             let missing = || refuse(format!("asks for parameter {path}, for which no value was given"));
-            return self.values.get(i).cloned().ok_or_else(missing);
+            let value = self.values.get(i).ok_or_else(missing)?;
+            return match &self.gathered {
+                Some((rank, which)) if which[i] => shards::gathered_anew(value, &ty, *rank),
+                _ => Ok(value.clone()),
+            };
         }
         if ty.elements() == 0 {
             return Err(refuse(format!(

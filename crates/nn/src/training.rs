@@ -5,7 +5,7 @@ mod due;
 mod layout;
 mod ranks;
 mod recipe;
-mod shards;
+pub(crate) mod shards;
 
 pub use recipe::{Clip, Parallel, Recipe};
 
@@ -87,8 +87,7 @@ impl Training {
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let values =
-            params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
+        let values = drawn(&recipe, &params, seed)?;
         Training::compile(model, recipe, params, values, seed)
     }
 
@@ -100,6 +99,8 @@ impl Training {
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
+        let held = params.iter().zip(values).map(|(param, value)| recipe.held(param, value));
+        let values = held.collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, 0)
     }
 
@@ -148,8 +149,7 @@ impl Training {
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let values =
-            params.iter().map(|p| p.init.draw(&p.name, &p.ty, seed)).collect::<Result<Vec<Tensor>>>()?;
+        let values = drawn(&recipe, &params, seed)?;
         Training::unused(model, recipe, params, values)
     }
 
@@ -158,7 +158,8 @@ impl Training {
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let values = params.iter().map(|p| Tensor::zeros(p.ty.clone())).collect::<Result<Vec<Tensor>>>()?;
+        let zeros = params.iter().map(|param| Tensor::zeros(recipe.held_type(param)));
+        let values = zeros.collect::<Result<Vec<Tensor>>>()?;
         Training::unused(model, recipe, params, values)
     }
 
@@ -416,6 +417,17 @@ impl Training {
         !self.wholes.is_empty()
     }
 
+    /// Whether this rank has only its shards of some parameters: then [`Training::values`] has those, and whoever evaluates, predicts or saves does
+    /// it on all ranks at once.
+    pub fn has_sharded_parameters(&self) -> bool {
+        self.wholes.iter().any(|(at, _)| *at < self.params.len())
+    }
+
+    /// The parameters as [`Training::whole_state`] has them.
+    pub fn whole_parameters(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
+        self.whole_state().take(self.params.len())
+    }
+
     /// Which bytes of a part of the state that ranks have shards of are a rank's, the first ones of its shard.
     pub fn bytes_of_rank(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
         shards::own_bytes(whole, rank)
@@ -505,18 +517,23 @@ impl Training {
 fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Computation<M>)> {
     let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
     let (layout, held) = Layout::new(&recipe, &params);
-    Ok((specs(&params, held), Computation { model, recipe, params, layout }))
+    Ok((specs(&recipe, &params, held), Computation { model, recipe, params, layout }))
 }
 
 /// All that a step keeps, as far as planning must know it.
-fn specs(params: &[Param], kept: Vec<(String, Type, Start)>) -> Vec<StateSpec> {
-    let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, p.ty.clone()));
+fn specs(recipe: &Recipe, params: &[Param], kept: Vec<(String, Type, Start)>) -> Vec<StateSpec> {
+    let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, recipe.held_type(p)));
     parameters.chain(others(kept)).collect()
 }
 
 /// What a step keeps beside the parameters, as far as planning must know it.
 fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
     kept.into_iter().map(|(name, ty, _)| StateSpec::new(name, Kind::Optimizer, ty))
+}
+
+/// The parameters as layers say that they start, one after the other: of what ranks have shards of, no more than one is whole at a time.
+fn drawn(recipe: &Recipe, params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
+    params.iter().map(|p| recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?)).collect()
 }
 
 /// The parameters as a step holds them.

@@ -7,9 +7,14 @@ use plimsoll_record::{Action, Profile, ProfiledRun, Step};
 use serde_json::json;
 
 /// The tracks, by number from 1.
-const TRACKS: [&str; 4] = ["kernels", "copies to the host", "copies from the host", "steps"];
+const TRACKS: [&str; 5] =
+    ["kernels", "copies to the host", "copies from the host", "steps", "exchanges between ranks"];
 const KERNELS: usize = 1;
 const STEPS: usize = 4;
+const EXCHANGES: usize = 5;
+
+/// Ops that ranks exchange values by.
+const EXCHANGED: [&str; 4] = ["all_reduce", "reduce_scatter", "all_gather", "of_rank"];
 
 /// Writes the trace of a profile. It must be of that step ([`Profile::check`]). Perfetto (ui.perfetto.dev) and chrome://tracing open it.
 ///
@@ -54,6 +59,8 @@ fn write_run(out: &mut impl Write, step: &Step, run: &ProfiledRun, begin: f64) -
     let Some(section) = step.section(run.section as usize) else { return Ok(()) };
     let mut at = begin;
     let mut copies = run.copies.iter().peekable();
+    // Exchanges that were started and not waited for yet, each with its time.
+    let mut under_way: Vec<(usize, f64)> = Vec::new();
     for ((i, us), number) in run.us.iter().enumerate().zip(section) {
         let us = f64::from(*us);
         let copy = copies.next_if(|copy| copy.instruction as usize == i);
@@ -71,7 +78,31 @@ fn write_run(out: &mut impl Write, step: &Step, run: &ProfiledRun, begin: f64) -
             "args": { "instruction": number, "phase": line.phase, "source": source, "predicted_us": line.us },
         });
         write!(out, ",{event}")?;
+        let began = match line.what {
+            Action::Run if EXCHANGED.contains(&&*line.op) => {
+                under_way.push((number, at));
+                None
+            }
+            // It is told like the exchange that it waits for.
+            Action::Await if copy.is_none() => {
+                let is_its = |(exchange, _): &(usize, f64)| {
+                    let exchange = &step.instructions[*exchange];
+                    (exchange.layer, exchange.site) == (line.layer, line.site)
+                };
+                under_way.iter().position(is_its).map(|i| under_way.remove(i))
+            }
+            _ => None,
+        };
         at += us;
+        if let Some((exchange, began)) = began {
+            let line = &step.instructions[exchange];
+            let name = if layer.is_empty() { line.op.to_string() } else { format!("{layer}/{}", line.op) };
+            let event = json!({
+                "ph": "X", "pid": 1, "tid": EXCHANGES, "ts": began, "dur": at - began, "name": name, "cat": "exchange",
+                "args": { "instruction": exchange, "waited_us": us, "predicted_us": line.us },
+            });
+            write!(out, ",{event}")?;
+        }
     }
     Ok(())
 }
@@ -129,5 +160,43 @@ mod tests {
         assert!(near(&copy["ts"], 23.0) && near(&copy["dur"], 25.0) && copy["tid"] == 2, "{copy}");
         assert_eq!(first["name"], "dense/tanh");
         assert_eq!(first["args"]["source"], "model.rs:7");
+    }
+
+    #[test]
+    fn an_exchange_is_drawn_from_its_start_to_the_end_of_its_wait() {
+        let line = |op: &'static str, what, site| Instruction {
+            op: op.into(),
+            layer: 0,
+            site: Some(site),
+            us: 1.0,
+            what,
+            phase: Phase::Backward,
+        };
+        let step = Step {
+            names: vec!["dense".into()],
+            sites: vec!["model.rs:7".into(), "model.rs:8".into()],
+            instructions: vec![
+                line("all_reduce", Action::Run, 0),
+                line("all_reduce", Action::Run, 1),
+                line("matmul", Action::Run, 0),
+                line("await", Action::Await, 1),
+                line("await", Action::Await, 0),
+            ],
+            sections: vec![Section { name: "step".into(), first: 0, samples: 1, runs: 1 }],
+            ..Step::default()
+        };
+        let us = vec![2.0, 3.0, 40.0, 1.0, 5.0];
+        let run = ProfiledRun { section: 0, start_us: 0.0, us, copies: Vec::new() };
+        let profiled = ProfiledStep { step: 1, spent: Spent::default(), runs: vec![run] };
+        let profile = Profile { steps: vec![profiled], instructions_us: vec![0.0; 5], ..Profile::default() };
+        let mut text = Vec::new();
+        write_profile_trace(&mut text, &step, &profile).unwrap();
+        let trace: Value = serde_json::from_slice(&text).unwrap();
+        let all = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["cat"] == "exchange");
+        let found: Vec<(f64, f64, f64)> = all
+            .map(|e| ["ts", "dur"].map(|key| e[key].as_f64().unwrap()))
+            .map(|[ts, dur]| (ts, dur, ts + dur))
+            .collect();
+        assert_eq!(found, [(2.0, 44.0, 46.0), (0.0, 51.0, 51.0)]);
     }
 }

@@ -24,6 +24,7 @@ mod watched;
 mod checkpoint;
 mod parity;
 mod predict;
+mod program;
 mod ranks;
 mod rate_finder;
 mod session;

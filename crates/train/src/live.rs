@@ -1,6 +1,6 @@
 //! A model in training as callbacks see it: weights to look at and to change, and the learning rate.
 
-use plimsoll_graph::DType;
+use plimsoll_graph::{DType, TensorOps};
 use plimsoll_nn::{Measure, Param, Training};
 use plimsoll_run::Tensor;
 
@@ -16,7 +16,8 @@ pub struct LiveModel<'a> {
 }
 
 impl LiveModel<'_> {
-    /// The parameters with their values, in the model's order. Values are where the model is trained: reading those of a card copies.
+    /// The parameters with their values, in the model's order. Values are where the model is trained: reading those of a card copies. Of parameters
+    /// in shards ([`Parallel::Parameters`](plimsoll_nn::Parallel::Parameters)), this rank's.
     pub fn parameters(&self) -> impl Iterator<Item = (&Param, &Tensor)> {
         self.training.params().iter().zip(self.training.values())
     }
@@ -27,7 +28,13 @@ impl LiveModel<'_> {
     /// There is no parameter of that name.
     pub fn values(&self, name: &str) -> Result<Vec<f64>> {
         let found = self.parameters().find(|(param, _)| param.name == name);
-        let (_, tensor) = found.ok_or_else(|| self.unknown(name))?;
+        let (param, tensor) = found.ok_or_else(|| self.unknown(name))?;
+        if tensor.ty() != &param.ty {
+            let why = format!(
+                "{name} is in shards, of which this rank has one; save the model on all ranks to see it whole"
+            );
+            return Err(Error::Mismatch(why));
+        }
         Ok(tensor.to_f64()?)
     }
 
@@ -47,7 +54,7 @@ impl LiveModel<'_> {
             // Parameters are kept in f32 otherwise, whatever is computed in.
             _ => values.iter().flat_map(|value| (*value as f32).to_ne_bytes()).collect(),
         };
-        Ok(self.training.restore(name, &bytes)?)
+        Ok(self.training.restore_whole(name, &bytes)?)
     }
 
     /// The metrics of the epoch so far, by name, without those of validation. Empty at an epoch's end, whose event has them.

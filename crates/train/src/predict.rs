@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{TensorOps, Type};
-use plimsoll_nn::Measure;
+use plimsoll_nn::{Measure, Training};
 use plimsoll_run::Tensor;
 
 use crate::callback::Evaluating;
@@ -67,17 +67,25 @@ impl Trainer {
         let (mut sum, mut samples) = (0.0, 0);
         self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation(&Evaluating::Begun))?;
         let (mut batches, mut done) = (data.batches()?, 0);
+        // Where parameters are gathered, every rank evaluates every batch, and all stop at the same one.
+        let is_together = self.training.as_ref().is_some_and(Training::has_sharded_parameters);
+        let together = self.ranks()?.filter(|_| is_together);
         loop {
-            if stops(self) {
+            let own = stops(self);
+            let is_over = match &together {
+                Some(ranks) => ranks.any(own).map_err(crate::ranks::failed)?,
+                None => own,
+            };
+            if is_over {
                 return Ok(None);
             }
-            let batch = match Asked::next(&mut batches, || !stops(self))? {
+            let batch = match Asked::next(&mut batches, || is_together || !stops(self))? {
                 Asked::Batch(Taken { batch: Some(batch), .. }) => batch,
                 Asked::Stopped => return Ok(None),
                 _ => break,
             };
             let n = batch.share().samples;
-            if n == 0 {
+            if n == 0 && !is_together {
                 // Another rank has all of it.
                 continue;
             }
@@ -85,6 +93,9 @@ impl Trainer {
             drop(batch);
             let Some(training) = &mut self.training else { break };
             let outcome = training.evaluate(&borrowed(staged))?;
+            if n == 0 {
+                continue;
+            }
             sum += outcome.loss * n as f64;
             samples += n as u64;
             for (total, sums) in totals.iter_mut().zip(outcome.sums) {

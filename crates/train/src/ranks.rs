@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use plimsoll_data::Dataset;
 use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
 use plimsoll_nn::Training;
 
 use crate::error::{Error, Result};
+use crate::program;
 use crate::terms::Terms;
 use crate::trainer::Trainer;
 
@@ -62,20 +64,23 @@ impl Trainer {
     }
 
     /// Refuses ranks that were not started alike, by what differs.
-    pub(crate) fn agree(&self, terms: &Terms, epochs: u64) -> Result<()> {
+    pub(crate) fn agree(&self, terms: &Terms, content: &Dataset, epochs: u64) -> Result<()> {
         let (Some(ranks), Some(training)) = (self.ranks()?, &self.training) else { return Ok(()) };
         let limit = self.request.limit.map_or("none".into(), |limit| limit.to_string());
         let parameters = training.params().iter().map(|p| format!("{} {}", p.name, p.ty));
         let data = &terms.data;
-        let fields: [(&str, String); 12] = [
+        let fields: [(&str, String); 15] = [
             ("the version", env!("CARGO_PKG_VERSION").into()),
+            ("the program", program::digest()),
             ("the memory limit", limit),
-            ("the way to share the training (--parallel)", format!("{:?}", self.parallel).to_lowercase()),
+            ("the way to share the training (--parallel)", self.parallel.name().into()),
+            ("whether batch norm is of all ranks (--sync-batch-norm)", self.sync_batch_norm.to_string()),
             ("the optimizer", terms.optimizer.clone()),
             ("the seed", terms.seed.to_string()),
             ("the batch size", data.batch.map_or("none".into(), |n| n.to_string())),
             ("the number of samples", data.samples.map_or("unknown".into(), |n| n.to_string())),
             ("the digest of the data's pipeline", format!("{:016x}", data.pipeline)),
+            ("the digest of the data's samples", format!("{:016x}", content.content_digest()?)),
             ("the digest of the parameters", digest(parameters)),
             ("the step that it goes on from", self.progress.step.to_string()),
             ("the number of epochs", epochs.to_string()),

@@ -139,7 +139,7 @@ impl Trainer {
             }
             _ => data.batches()?,
         };
-        self.agree(&terms, epochs)?;
+        self.agree(&terms, &data, epochs)?;
         self.terms = Some(terms);
         self.announce(&data, epochs)?;
         let watch = batches.watch();

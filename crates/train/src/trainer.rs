@@ -86,6 +86,7 @@ pub struct Trainer {
     pub(crate) clip: Option<Clip>,
     /// What ranks have of each other's.
     pub(crate) parallel: Parallel,
+    pub(crate) sync_batch_norm: bool,
     pub(crate) metrics: Vec<Measure>,
     pub(crate) schedule: Schedule,
     pub(crate) seed: u64,
@@ -134,6 +135,7 @@ impl Trainer {
             request: MemoryRequest::default(),
             clip: None,
             parallel: Parallel::Data,
+            sync_batch_norm: false,
             metrics: Vec::new(),
             schedule: Schedule::constant(),
             seed: 42,

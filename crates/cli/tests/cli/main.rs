@@ -26,6 +26,7 @@ mod plan;
 mod plan_cache;
 mod plan_trace;
 mod profile;
+mod rank_faults;
 mod ranks;
 mod report;
 mod resume;

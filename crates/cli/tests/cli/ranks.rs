@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use crate::common::{Scratch, bytes, least_of, lines, plimsoll};
 
-const SMALL: &str = "cnn --data digits --width 4 --batch 30 --take 100 --seed 3 --threads 1 --json";
+pub(super) const SMALL: &str =
+    "cnn --data digits --width 4 --batch 30 --take 100 --seed 3 --threads 1 --json";
 
 /// The command of each rank, as torchrun would start it.
-fn ranks(n: usize, arguments: &str) -> Vec<Command> {
+pub(super) fn ranks(n: usize, arguments: &str) -> Vec<Command> {
     let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let rank = |rank: usize| {
         let mut command = plimsoll();
@@ -28,17 +29,17 @@ fn ranks(n: usize, arguments: &str) -> Vec<Command> {
 }
 
 /// Runs ranks side by side.
-fn run(commands: Vec<Command>) -> Vec<Result<Said, String>> {
+pub(super) fn run(commands: Vec<Command>) -> Vec<Result<Said, String>> {
     let each = commands.into_iter().map(|mut command| std::thread::spawn(move || child::lines(&mut command)));
     let all: Vec<_> = each.collect();
     all.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
-fn epochs(lines: &[Value]) -> Vec<&Value> {
+pub(super) fn epochs(lines: &[Value]) -> Vec<&Value> {
     lines.iter().filter(|line| line["event"] == "epoch").collect()
 }
 
-fn same_epochs(found: &[Value], expected: &[Value], within: f64, what: &str) {
+pub(super) fn same_epochs(found: &[Value], expected: &[Value], within: f64, what: &str) {
     let (found, expected) = (epochs(found), epochs(expected));
     assert_eq!(found.len(), expected.len(), "{what}");
     for (a, b) in found.iter().zip(&expected) {
@@ -206,7 +207,7 @@ fn begun(scratch: &Scratch, more: &str) -> Vec<Child> {
     children
 }
 
-fn signal(child: &Child, name: &str) {
+pub(super) fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 

@@ -131,8 +131,8 @@ fn accept_all(
     let mut refused = String::new();
     while streams[wanted.clone()].iter().any(Option::is_none) {
         if Instant::now() >= deadline {
-            let missing = wanted.filter(|rank| streams[*rank].is_none()).map(|rank| rank.to_string());
-            return Err(format!("missing are {}{refused}", missing.collect::<Vec<_>>().join(", ")));
+            let missing = wanted.filter(|rank| streams[*rank].is_none()).map(|rank| format!("rank {rank}"));
+            return Err(format!("missing: {}{refused}", missing.collect::<Vec<_>>().join(", ")));
         }
         let Ok((mut stream, _)) = listener.accept() else {
             std::thread::sleep(Duration::from_millis(2));

@@ -30,7 +30,7 @@ fn a_rank_that_never_comes_is_named_to_all_that_did() {
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     for why in &said {
-        assert!(why.contains("not all ranks have come") && why.contains("missing are 1, 3"), "{why}");
+        assert!(why.contains("not all ranks have come") && why.contains("missing: rank 1, rank 3"), "{why}");
     }
     assert!(start.elapsed() < Duration::from_secs(5));
 }

@@ -1,6 +1,6 @@
 //! Turns a training step traced over a part of a batch into a pass over that part and one update for all parts.
 //!
-//! [`splits`] says whether the parts' passes add up to the whole batch's; [`cut`] makes the two graphs.
+//! [`splits`] says whether the parts' passes add up to the whole batch's, [`shares`] whether those of ranks do; [`cut`] makes the two graphs.
 
 mod cut;
 mod interleave;
@@ -8,7 +8,7 @@ mod samples;
 
 pub use cut::{Cut, Frame, cut};
 pub use interleave::{Run, interleave};
-pub use samples::{Splits, splits};
+pub use samples::{Splits, shares, splits};
 
 use crate::graph::{Graph, Phase};
 

@@ -33,8 +33,17 @@ enum Role {
     Statistic,
 }
 
-/// Compares a step's trace for `sizes.0` samples with that for `sizes.1`.
+/// Compares a step's trace for `sizes.0` samples with that for `sizes.1`: whether passes over parts of a batch, one after the other, add up.
 pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) -> Splits {
+    compare(graphs, sizes, frame, false)
+}
+
+/// As [`splits`], for parts that ranks have at the same time: what they exchange on the way is of the whole batch.
+pub fn shares(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) -> Splits {
+    compare(graphs, sizes, frame, true)
+}
+
+fn compare(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame, at_once: bool) -> Splits {
     let (one, two) = graphs;
     if one.nodes().len() != two.nodes().len() || one.values().len() != two.values().len() {
         return Splits::Not("the model does other things for another batch size".into());
@@ -64,6 +73,18 @@ pub fn splits(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame) ->
         let counts = !of_gradient && averaged[i] && !reads(Role::Statistic);
         if counts && !same_numbers(node, &two.nodes()[i]) {
             return Splits::Not(format!("{} depends on the size of the batch ({})", name(node), node.site));
+        }
+        // What all ranks have of each other's says nothing of this one's samples.
+        if node.op.is_exchange() && at_once && !parts.once[i] {
+            continue;
+        }
+        // Every rank would have to make as many passes.
+        if node.op.is_exchange() && node.phase == Phase::Backward {
+            return Splits::Not(format!(
+                "{} is exchanged between ranks on the way back ({})",
+                name(node),
+                node.site
+            ));
         }
         let plain = !reads(Role::Samples) && !reads(Role::Mean) && !reads(Role::Statistic);
         if plain {

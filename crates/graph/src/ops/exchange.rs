@@ -57,6 +57,8 @@ pub struct Exchange {
     pub of: Rank,
     /// Whether x is a total over samples and no mean of them: parts of a batch add to it with their full weight.
     pub is_total: bool,
+    /// Whether what a gradient reads of y is exchanged anew on the way back, so that y need not be there in between.
+    pub anew: bool,
 }
 
 impl Exchange {
@@ -161,7 +163,7 @@ impl Rule for Exchange {
                 ));
             }
         };
-        let back = Exchange { kind, of: self.of, is_total: self.is_total };
+        let back = Exchange { kind, of: self.of, is_total: self.is_total, anew: false };
         let dx = at.push(back, &[&at.grad(0)?])?.remove(0);
         let dx = if dx.ty() == at.input_type(0) { dx } else { dx.reshape(&at.input_type(0).shape)? };
         // A token has no gradient.
@@ -203,7 +205,7 @@ impl Rule for Exchange {
         let mut examples = Vec::new();
         for (kind, shape) in kinds {
             for (dtype, domain) in [(DType::F32, Domain::Normal), (DType::I64, Domain::Index(9))] {
-                let op = Exchange { kind: kind.clone(), of: Rank::ONLY, is_total: false };
+                let op = Exchange { kind: kind.clone(), of: Rank::ONLY, is_total: false, anew: false };
                 examples.push(Example::new(op, vec![(Type::new(dtype, shape.clone()), domain)]));
             }
         }
@@ -229,45 +231,53 @@ pub trait ExchangeOps: TensorOps {
     /// The sum of all ranks' values.
     #[track_caller]
     fn all_reduce(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::Sum, of, false)
+        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: false })
     }
 
     /// The sum of all ranks' totals over samples: counts for a metric, say.
     #[track_caller]
     fn all_reduce_total(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::Sum, of, true)
+        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: true, anew: false })
     }
 
     /// The largest of all ranks' values. It has no gradient.
     #[track_caller]
     fn all_reduce_max(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::Max, of, false)
+        exchanged(self, Exchange { kind: ExchangeKind::Max, of, is_total: false, anew: false })
     }
 
     /// This rank's shard of the sum of all ranks' values, in one axis.
     #[track_caller]
     fn reduce_scatter(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::ScatterSum, of, false)
+        exchanged(self, Exchange { kind: ExchangeKind::ScatterSum, of, is_total: false, anew: false })
     }
 
     /// The values of which every rank has its shard.
     #[track_caller]
     fn all_gather(&self, of: Rank, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::Gather(shape.into()), of, false)
+        let kind = ExchangeKind::Gather(shape.into());
+        exchanged(self, Exchange { kind, of, is_total: false, anew: false })
+    }
+
+    /// As [`ExchangeOps::all_gather`]; what a gradient reads of the values is gathered anew on the way back, so that they need not be there in
+    /// between.
+    #[track_caller]
+    fn all_gather_anew(&self, of: Rank, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
+        let kind = ExchangeKind::Gather(shape.into());
+        exchanged(self, Exchange { kind, of, is_total: false, anew: true })
     }
 
     /// The values of one rank. They have no gradient.
     #[track_caller]
     fn of_rank(&self, of: Rank, root: usize) -> Result<Self, Self::Error> {
-        exchanged(self, ExchangeKind::From(root), of, false)
+        exchanged(self, Exchange { kind: ExchangeKind::From(root), of, is_total: false, anew: false })
     }
 }
 
 impl<T: TensorOps> ExchangeOps for T {}
 
 #[track_caller]
-fn exchanged<T: TensorOps>(x: &T, kind: ExchangeKind, of: Rank, is_total: bool) -> Result<T, T::Error> {
-    let op = Exchange { kind, of, is_total };
+fn exchanged<T: TensorOps>(x: &T, op: Exchange) -> Result<T, T::Error> {
     let name = Rule::name(&op);
     let made = x.emit(op.into(), &[x], Site::here())?;
     made.into_iter().next().ok_or_else(|| Error::Internal(format!("{name} made nothing")).into())
@@ -292,6 +302,7 @@ mod tests {
                         kind: ExchangeKind::ScatterSum,
                         of: Rank { rank, ranks },
                         is_total: false,
+                        anew: false,
                     };
                     Op::from(op).infer(&[&Type::new(DType::F32, [n])]).unwrap()[0].elements()
                 });
@@ -303,17 +314,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let why = |kind: ExchangeKind, ty: Type| {
-            let op = Exchange { kind, of: Rank { rank: 1, ranks: 2 }, is_total: false };
+            let op = Exchange { kind, of: Rank { rank: 1, ranks: 2 }, is_total: false, anew: false };
             Op::from(op).infer(&[&ty]).unwrap_err()
         };
         let x = |n: usize| Type::new(DType::F32, [n]);
         assert!(why(ExchangeKind::Gather([5].into()), x(3)).contains("has 2 elements"));
         assert!(why(ExchangeKind::From(2), x(3)).contains("no rank 2 among 2"));
         assert!(why(ExchangeKind::Sum, Type::new(DType::Bool, [3])).contains("cast"));
-        let op =
-            Op::from(Exchange { kind: ExchangeKind::Sum, of: Rank { rank: 2, ranks: 2 }, is_total: false });
+        let sum = |of: Rank| Op::from(Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: false });
+        let op = sum(Rank { rank: 2, ranks: 2 });
         assert!(op.infer(&[&x(1)]).unwrap_err().contains("no rank 2"));
-        let op = Op::from(Exchange { kind: ExchangeKind::Sum, of: Rank::ONLY, is_total: false });
+        let op = sum(Rank::ONLY);
         assert!(op.infer(&[&x(1), &x(1)]).unwrap_err().contains("token"));
     }
 
@@ -335,6 +346,52 @@ mod tests {
     }
 
     #[test]
+    fn what_is_gathered_anew_is_read_by_nobody_on_the_way_back() {
+        let of = Rank { rank: 0, ranks: 2 };
+        let graph = |is_anew: bool| {
+            let trace = Trace::new();
+            let (x, own) = (
+                trace.input("x", Type::new(DType::F64, [3, 4])),
+                trace.input("w", Type::new(DType::F64, [6])),
+            );
+            let all = match is_anew {
+                true => own.all_gather_anew(of, [12]).unwrap(),
+                false => own.all_gather(of, [12]).unwrap(),
+            };
+            let w = all.reshape([4, 3]).unwrap();
+            let y = x.matmul(&w).unwrap().tanh().unwrap().matmul(&w.transpose(&[1, 0]).unwrap()).unwrap();
+            let loss = y.square().unwrap().sum(&[], false).unwrap();
+            let slopes = gradients(&[(&loss, None)], &[&x, &own], Site::here()).unwrap();
+            let slopes: Vec<Sym> = slopes.into_iter().map(Option::unwrap).collect();
+            trace.finish(&slopes.iter().collect::<Vec<_>>()).unwrap()
+        };
+        let (kept, anew) = (graph(false), graph(true));
+        let gathers = |graph: &crate::Graph| -> Vec<crate::NodeId> {
+            let all = graph.nodes().iter().enumerate();
+            all.filter(|(_, node)| node.op.name() == "all_gather")
+                .map(|(i, _)| crate::NodeId(i as u32))
+                .collect()
+        };
+        assert_eq!((gathers(&kept).len(), gathers(&anew).len()), (1, 2), "{anew}");
+        // What is made of the first gathering alone, and who reads it.
+        let mut made = vec![anew.node(gathers(&anew)[0]).outputs[0]];
+        for node in anew.nodes() {
+            if node.inputs.iter().any(|v| made.contains(v)) {
+                assert_ne!(node.phase, crate::Phase::Backward, "{anew}");
+                if node.inputs.len() == 1 {
+                    made.extend(&node.outputs);
+                }
+            }
+        }
+        assert!(made.len() > 2, "{anew}");
+        let mut dice = Dice::new(5);
+        let types = [Type::new(DType::F64, [3, 4]), Type::new(DType::F64, [6])];
+        let values: Vec<Array> = types.iter().map(|ty| Domain::Normal.fill(ty, &mut dice)).collect();
+        let (a, b) = (interpret(&kept, &values), interpret(&anew, &values));
+        assert!(a.iter().zip(&b).all(|(a, b)| a.data == b.data));
+    }
+
+    #[test]
     fn gradients_over_ranks_agree_with_finite_differences() {
         for of in ranks() {
             // Shards of one length, since the reference takes all ranks' values as the same.
@@ -345,7 +402,8 @@ mod tests {
             {
                 let trace = Trace::new();
                 let x = trace.input("x", ty.clone());
-                let y = exchanged(&x, kind.clone(), of, false).unwrap();
+                let op = Exchange { kind: kind.clone(), of, is_total: false, anew: false };
+                let y = exchanged(&x, op).unwrap();
                 let loss = y.square().unwrap().sum(&[], false).unwrap();
                 let slope = gradients(&[(&loss, None)], &[&x], Site::here()).unwrap().remove(0).unwrap();
                 let (f, g) = (trace.finish(&[&loss]).unwrap(), trace.finish(&[&slope]).unwrap());
@@ -372,7 +430,8 @@ mod tests {
         for kind in [ExchangeKind::Max, ExchangeKind::From(0)] {
             let trace = Trace::new();
             let x = trace.input("x", Type::new(DType::F64, [3]));
-            let y = exchanged(&x, kind, Rank { rank: 0, ranks: 2 }, false).unwrap();
+            let of = Rank { rank: 0, ranks: 2 };
+            let y = exchanged(&x, Exchange { kind, of, is_total: false, anew: false }).unwrap();
             let loss = y.sum(&[], false).unwrap();
             assert!(gradients(&[(&loss, None)], &[&x], Site::here()).is_err());
         }

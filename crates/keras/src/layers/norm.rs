@@ -166,8 +166,14 @@ impl Batch {
         if !(cx.is_training() && cx.pass.own_trainable) {
             return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
         }
+        if mask.is_some() && cx.net.is_synced() {
+            return Err(refuse(
+                "norms batches of sequences with a mask, which cannot take statistics over ranks; leave --sync-batch-norm out",
+            ));
+        }
+        let net = &*cx.net;
         let normed = |x: &Tensor, gamma: &Tensor, beta: &Tensor| match mask {
-            None => x.batch_norm(gamma, beta, eps),
+            None => net.batch_norm_of(x, gamma, beta, eps),
             Some(mask) => masked_norm(x, mask, gamma, beta, eps),
         };
         if let (Some(renorm), Some(slow)) = (&self.renorm, slow) {

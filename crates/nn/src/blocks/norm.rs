@@ -3,6 +3,8 @@
 use plimsoll_graph::{NormOps, Shape, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use crate::Net;
+
 /// A scale or shift in the type in which norms keep theirs; where there is none, one that changes nothing.
 fn wide(x: &Tensor, given: Option<&Tensor>, shape: &[usize], otherwise: f64) -> Result<Tensor> {
     let dtype = x.dtype().accumulator();
@@ -48,13 +50,14 @@ pub fn group_norm(
 /// `[.., C]` normed over the batch: y, and the batch's mean and (biased) variance.
 #[track_caller]
 pub fn batch_norm(
+    net: &Net,
     x: &Tensor,
     gamma: Option<&Tensor>,
     beta: Option<&Tensor>,
     eps: f64,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let channels = x.shape().last().copied().unwrap_or(1);
-    x.batch_norm(&wide(x, gamma, &[channels], 1.0)?, &wide(x, beta, &[channels], 0.0)?, eps)
+    net.batch_norm_of(x, &wide(x, gamma, &[channels], 1.0)?, &wide(x, beta, &[channels], 0.0)?, eps)
 }
 
 /// `[.., C]` normed by statistics that are known.

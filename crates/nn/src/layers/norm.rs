@@ -34,11 +34,10 @@ impl Net {
             if !training {
                 return x.batch_norm_inference(&gamma, &beta, &mean, &var, eps);
             }
-            let (y, batch_mean, batch_var) = x.batch_norm(&gamma, &beta, eps)?;
+            let (y, batch_mean, batch_var) = net.batch_norm_of(&x, &gamma, &beta, eps)?;
             // The running variance is kept unbiased, as PyTorch does. Keras 3 keeps the biased one; the bridge to its files
             // has a batch norm of its own for that.
-            let n = (x.ty().elements() / width.max(1)) as f64;
-            let unbiased = batch_var.mul_scalar(n / (n - 1.0).max(1.0))?;
+            let unbiased = net.unbiased(&batch_var, &x)?;
             let follow =
                 |old: &Tensor, new: &Tensor| old.mul_scalar(1.0 - momentum)?.add(&new.mul_scalar(momentum)?);
             net.update("mean", follow(&mean, &batch_mean)?)?;

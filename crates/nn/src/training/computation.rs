@@ -24,8 +24,13 @@ pub(super) struct Computation<M> {
 impl<M: Model + 'static> Computation<M> {
     /// The net for everything but training.
     fn net(&self, pass: &StepArgs<'_>) -> Net {
-        Net::bound(&self.params, &pass.state[..self.params.len()], false)
+        self.net_over(pass.state, false)
+    }
+
+    fn net_over(&self, state: &[Tensor], training: bool) -> Net {
+        Net::bound(&self.params, &state[..self.params.len()], training)
             .precision(self.recipe.request.precision)
+            .gathering(self.recipe.rank, &self.layout.gathered)
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
@@ -60,14 +65,22 @@ impl<M: Model + 'static> Computation<M> {
         let shared = Shared::of(recipe, layout, state);
         let first = shared.as_ref().map(|shared| shared.first(pass.first)).transpose()?;
         let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
-        let mut net =
-            Net::bound(params, &state[..params.len()], true).precision(recipe.request.precision).key(key);
+        let mut net = self.net_over(state, true).key(key);
+        if let Some(shared) = shared.as_ref().filter(|_| recipe.sync_batch_norm) {
+            net = net.synced(recipe.rank, shared.share());
+        }
         let outputs = model.forward(&mut net, inputs)?;
         let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
         let totals = self.sums(&outputs, labels, &parts)?;
+        // What is differentiated may be the sum of all ranks' losses, each by its share. The mean is exchanged before that, so that it is known before
+        // anything is written.
+        let (target, mean) = match shared.as_ref().filter(|_| recipe.weighs_loss()) {
+            Some(shared) => (shared.counted(&loss)?, Some(shared.mean(&loss)?)),
+            None => (loss.clone(), None),
+        };
         let found = match &layout.scale {
-            None => tape.try_gradient(&loss, &wrt)?,
-            Some(scale) => scale.gradient(&tape, &loss, &wrt, state)?,
+            None => tape.try_gradient(&target, &wrt)?,
+            Some(scale) => scale.gradient(&tape, &target, &wrt, state)?,
         };
         // The parameters that move, with their slots and gradients.
         let (mut moved, mut grads) = (Vec::new(), Vec::new());
@@ -82,21 +95,26 @@ impl<M: Model + 'static> Computation<M> {
             }
         }
         let sharded = shared.as_ref().filter(|_| recipe.is_sharded());
-        if sharded.is_none() && shared.is_some() && recipe.parallel == Parallel::Shard {
+        if sharded.is_none() && shared.is_some() && recipe.parallel != Parallel::Data {
             return Err(refuse(format!(
                 "shares the state of {} among ranks, which as it is used here cannot be cut into shards: 8-bit state, averages of weights, \
-                 gradients added up over steps, Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
+                 Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
                 recipe.optimizer.name()
             )));
         }
         // From here on everything is of all ranks' samples, and the same on all of them, but for shards of gradients.
         let (mut loss, mut updates) = (loss, net.updates());
         if let Some(shared) = &shared {
-            loss = shared.mean(&loss)?;
-            grads = match sharded {
-                Some(_) => shared.shards_of_gradients(&grads)?,
-                None => shared.gradients(&grads)?,
+            loss = mean.map_or_else(|| shared.mean(&loss), Ok)?;
+            // What was gathered has come back as this rank's shard of the sum already.
+            let left = moved.iter().enumerate().filter(|(_, (i, _))| !layout.gathered[*i]);
+            let left: Vec<usize> = left.map(|(at, _)| at).collect();
+            let own: Vec<Tensor> = left.iter().map(|&at| grads[at].clone()).collect();
+            let of_all = match sharded {
+                Some(_) => shared.shards_of_gradients(&own)?,
+                None => shared.gradients(&own)?,
             };
+            left.iter().zip(of_all).for_each(|(&at, grad)| grads[at] = grad);
             updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
         }
         let mut finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
@@ -130,21 +148,25 @@ impl<M: Model + 'static> Computation<M> {
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
             let own = sharded.map(|_| shards::of_param(&params[i], recipe.rank));
             let at = UpdateAt { count: &count, rate, scalars, param: own.as_ref().unwrap_or(&params[i]) };
-            let start = updates.get_mut(i).and_then(Option::take);
-            let start = start.as_ref().unwrap_or(&state[i]);
-            let own_start = sharded.map(|sharded| sharded.shard(start)).transpose()?;
-            let start = own_start.as_ref().unwrap_or(start);
+            let set = updates.get_mut(i).and_then(Option::take);
+            let own_start = match sharded {
+                Some(sharded) if set.is_some() || !layout.gathered[i] => {
+                    Some(sharded.shard(set.as_ref().unwrap_or(&state[i]))?)
+                }
+                _ => None,
+            };
+            let start = own_start.as_ref().or(set.as_ref()).unwrap_or(&state[i]);
             let (value, updated) = recipe.optimizer.update(&at, start, grad, &state[slots.clone()])?;
             if updated.len() != slots.len() {
                 let (name, given, own) = (recipe.optimizer.name(), updated.len(), slots.len());
                 return Err(refuse(format!("uses {name}, which updated {given} slots of {own}")));
             }
             match sharded {
-                Some(_) => {
+                Some(_) if !layout.gathered[i] => {
                     whose.push(i);
                     own_values.push(value);
                 }
-                None => new[i] = value,
+                _ => new[i] = value,
             }
             new[slots.clone()].clone_from_slice(&updated);
         }
@@ -160,7 +182,7 @@ impl<M: Model + 'static> Computation<M> {
         }
         for (i, update) in updates.into_iter().enumerate() {
             if let Some(value) = update {
-                new[i] = value;
+                new[i] = recipe.held(&params[i], value)?;
             }
         }
         let mut outputs = vec![loss];

@@ -1,5 +1,7 @@
 //! Where everything is in the state of a training, and what it starts with.
 
+use std::sync::Arc;
+
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -29,6 +31,8 @@ pub(super) struct Layout {
     pub(super) share: Option<Share>,
     /// Which parts of the state are a rank's shards, and of what.
     pub(super) wholes: Vec<(usize, Type)>,
+    /// By parameter: whether a rank has its shard of it alone.
+    pub(super) gathered: Arc<[bool]>,
 }
 
 /// Where gradients are added up until an update is due.
@@ -65,7 +69,10 @@ impl Layout {
             n + kept.len() - 1
         };
         let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
-        let (mut slots, mut first, mut wholes) = (Vec::new(), n, Vec::new());
+        let gathered: Arc<[bool]> = params.iter().map(|param| recipe.gathers(param)).collect();
+        let own = params.iter().enumerate().filter(|(i, _)| gathered[*i]);
+        let mut wholes: Vec<(usize, Type)> = own.map(|(i, param)| (i, param.ty.clone())).collect();
+        let (mut slots, mut first) = (Vec::new(), n);
         for &i in &trained {
             let mut end = first;
             let own = recipe.is_sharded().then(|| shards::of_param(&params[i], recipe.rank));
@@ -93,7 +100,16 @@ impl Layout {
             gradients: trained
                 .iter()
                 .map(|&i| {
-                    keep(format!("{}.gradients", params[i].name), params[i].ty.clone(), Start::Value(0.0))
+                    let (name, whole) = (format!("{}.gradients", params[i].name), params[i].ty.clone());
+                    let own = match recipe.is_sharded() {
+                        true => shards::of_type(&whole, recipe.rank),
+                        false => whole.clone(),
+                    };
+                    let at = keep(name, own, Start::Value(0.0));
+                    if recipe.is_sharded() {
+                        wholes.push((at, whole));
+                    }
+                    at
                 })
                 .collect(),
         });
@@ -123,6 +139,7 @@ impl Layout {
                 scale,
                 share,
                 wholes,
+                gathered,
             },
             kept,
         )

@@ -13,13 +13,20 @@ pub(super) struct Shared<'a> {
     /// Which share of the samples is its own: 0 where it only keeps the others company.
     share: &'a Tensor,
     first: &'a Tensor,
+    /// Whether gradients are of a loss that counts by its share already.
+    is_weighed: bool,
 }
 
 impl<'a> Shared<'a> {
     /// The share of a training's rank; nothing where it has all samples.
     pub(super) fn of(recipe: &Recipe, layout: &Layout, state: &'a [Tensor]) -> Option<Shared<'a>> {
         let share = layout.share?;
-        Some(Shared { rank: recipe.rank, share: &state[share.of_batch], first: &state[share.first] })
+        Some(Shared {
+            rank: recipe.rank,
+            share: &state[share.of_batch],
+            first: &state[share.first],
+            is_weighed: recipe.weighs_loss(),
+        })
     }
 
     /// The position in the whole batch of what is at a position of this rank's.
@@ -27,25 +34,40 @@ impl<'a> Shared<'a> {
         own.add(self.first)
     }
 
+    /// Which share of the samples is this rank's.
+    pub(super) fn share(&self) -> &'a Tensor {
+        self.share
+    }
+
+    /// What this rank's values count among all ranks'.
+    pub(super) fn counted(&self, own: &Tensor) -> Result<Tensor> {
+        own.mul(&self.share.cast(own.dtype())?)
+    }
+
     /// A mean over all samples of a mean over this rank's.
     pub(super) fn mean(&self, own: &Tensor) -> Result<Tensor> {
-        own.mul(&self.share.cast(own.dtype())?)?.all_reduce(self.rank)
+        self.counted(own)?.all_reduce(self.rank)
+    }
+
+    /// The gradient of the mean loss of all samples, of this rank's.
+    fn gradient(&self, own: &Tensor) -> Result<Tensor> {
+        if self.is_weighed { own.all_reduce(self.rank) } else { self.mean(own) }
     }
 
     /// The gradients of the mean loss, the last first: so they are complete on the way back through the model, and are exchanged while it
     /// goes on.
     pub(super) fn gradients(&self, own: &[Tensor]) -> Result<Vec<Tensor>> {
         self.in_buckets(own, |bucket| {
-            let [_, _, ..] = bucket else { return bucket.iter().map(|grad| self.mean(grad)).collect() };
+            let [_, _, ..] = bucket else { return bucket.iter().map(|grad| self.gradient(grad)).collect() };
             let flat = bucket.iter().map(|grad| grad.flatten(0)).collect::<Result<Vec<Tensor>>>()?;
-            let mean = self.mean(&Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0)?)?;
+            let mean = self.gradient(&Tensor::concat(&flat.iter().collect::<Vec<_>>(), 0)?)?;
             shards::pieces(&mean, bucket.iter().map(Tensor::ty))
         })
     }
 
     /// As [`Shared::gradients`], this rank's shards of them alone.
     pub(super) fn shards_of_gradients(&self, own: &[Tensor]) -> Result<Vec<Tensor>> {
-        let counted = |all: &Tensor| all.mul(&self.share.cast(all.dtype())?);
+        let counted = |all: &Tensor| if self.is_weighed { Ok(all.clone()) } else { self.counted(all) };
         self.in_buckets(own, |bucket| shards::scattered(bucket, self.rank, counted))
     }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
 use plimsoll_graph::ops::Rank;
-use plimsoll_run::{MemoryRequest, StepOptions};
+use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
-use crate::{Loss, Measure, Optimizer, softmax_cross_entropy};
+use super::shards;
+use crate::{Loss, Measure, Optimizer, Param, softmax_cross_entropy};
 
 /// A bound on gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
-/// How ranks share a training. Each has its share of every batch either way, and all parameters.
+/// How ranks share a training. Each has its share of every batch whatever the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parallel {
     /// Every rank has all gradients and all of the optimizer's state.
@@ -28,6 +29,20 @@ pub enum Parallel {
     Data,
     /// Every rank has its shard of the gradients' sums and of the optimizer's state, updates that, and gets the others' parameters.
     Shard,
+    /// As `Shard`, and of parameters, too: those with several axes are gathered where they are used, dropped, and gathered again on the way
+    /// back. Vectors (biases, scales of norms) are thousandths of a model, and each rank has all of them.
+    Parameters,
+}
+
+impl Parallel {
+    /// Its name, as the command has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Parallel::Data => "data",
+            Parallel::Shard => "shard",
+            Parallel::Parameters => "parameters",
+        }
+    }
 }
 
 /// How a model is trained.
@@ -62,6 +77,9 @@ pub struct Recipe {
     pub rank: Rank,
     /// What those have of each other's.
     pub parallel: Parallel,
+    /// Whether batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes
+    /// those of its own.
+    pub sync_batch_norm: bool,
 }
 
 impl Clip {
@@ -94,6 +112,7 @@ impl Recipe {
             lengths: 1,
             rank: Rank::ONLY,
             parallel: Parallel::Data,
+            sync_batch_norm: false,
         }
     }
 
@@ -104,10 +123,33 @@ impl Recipe {
 
     /// Whether ranks have shards of the optimizer's state.
     pub(super) fn is_sharded(&self) -> bool {
-        self.rank.ranks > 1
-            && self.parallel == Parallel::Shard
-            && self.accumulate <= 1
-            && self.optimizer.keeps_elements_apart()
+        self.rank.ranks > 1 && self.parallel != Parallel::Data && self.optimizer.keeps_elements_apart()
+    }
+
+    /// Whether ranks have shards of a parameter's values, too.
+    pub(super) fn gathers(&self, param: &Param) -> bool {
+        self.is_sharded()
+            && self.parallel == Parallel::Parameters
+            && param.trained
+            && param.ty.shape.rank() > 1
+    }
+
+    /// What a rank holds of a parameter's values: all, or its shard.
+    pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
+        if self.gathers(param) { shards::own(&value, self.rank) } else { Ok(value) }
+    }
+
+    /// The type of that.
+    pub(super) fn held_type(&self, param: &Param) -> Type {
+        if self.gathers(param) { shards::of_type(&param.ty, self.rank) } else { param.ty.clone() }
+    }
+
+    /// Whether a loss counts by its share before its gradient is taken: where ranks exchange values on the way through the model; and in f16, whose
+    /// gradients are then as large as one rank's, and leave its range where those do.
+    pub(super) fn weighs_loss(&self) -> bool {
+        let gathers = self.is_sharded() && self.parallel == Parallel::Parameters;
+        let is_f16 = self.request.precision.needs_loss_scale();
+        self.rank.ranks > 1 && (self.sync_batch_norm || gathers || is_f16)
     }
 
     /// The types of inputs and labels, as a step is given them.

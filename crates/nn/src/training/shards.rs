@@ -102,6 +102,14 @@ pub(super) fn scattered(
     pieces(&found, types.iter())
 }
 
+/// A parameter of which every rank has its shard, gathered once more where a gradient reads it.
+pub(crate) fn gathered_anew(shard: &Tensor, whole: &Type, rank: Rank) -> Result<Tensor> {
+    let (own, len) = (shard.shape().elements(), whole.elements());
+    let all = shard.flatten(0)?.all_gather_anew(rank, [own * rank.ranks])?;
+    let all = if own * rank.ranks == len { all } else { all.narrow(0, 0, len)? };
+    all.reshape(whole.shape.clone())
+}
+
 /// Values of which every rank has its shard, gathered together.
 pub(super) fn gathered(shards: &[Tensor], wholes: &[&Type], rank: Rank) -> Result<Vec<Tensor>> {
     if let ([shard], [whole]) = (shards, wholes)

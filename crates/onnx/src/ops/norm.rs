@@ -86,14 +86,15 @@ fn batch_norm(c: &mut Call<'_>) -> Result<Vec<Value>> {
         }
         return Ok(outputs);
     }
-    let (y, batch_mean, batch_var) = norm::batch_norm(&last, Some(&scale), Some(&shift), eps)?;
+    let (y, batch_mean, batch_var) = norm::batch_norm(c.net, &last, Some(&scale), Some(&shift), eps)?;
     // ONNX counts the share of the old statistics.
     let share = 1.0 - momentum;
     let n = last.ty().elements() / channels.max(1);
     // What trains here is what PyTorch exported, which keeps the unbiased variance; a node by itself is ONNX's.
-    let unbiased = (is_stored && n > 1).then_some(n);
+    let is_unbiased = is_stored && (n > 1 || c.net.is_synced());
+    let batch_var = if is_unbiased { c.net.unbiased(&batch_var, &last)? } else { batch_var };
     let new_mean = norm::running(&mean, &batch_mean, share, None)?;
-    let new_var = norm::running(&var, &batch_var, share, unbiased)?;
+    let new_var = norm::running(&var, &batch_var, share, None)?;
     if is_stored {
         let (mean_name, var_name) = (c.node.inputs[3].clone(), c.node.inputs[4].clone());
         c.net.update(&mean_name, new_mean.clone())?;

@@ -61,6 +61,42 @@ impl Device {
         self.ranks().map_or(RankTraffic::default(), |peers| peers.traffic())
     }
 
+    /// Starts an exchange with other ranks: the number to wait for it by.
+    ///
+    /// # Safety
+    /// As of a kernel's run, until [`Device::finish_exchange`] has returned.
+    pub(crate) unsafe fn start_exchange(&self, call: &Call<'_>) -> Result<u64, Fault> {
+        let (Some(exchanges), Op::Exchange(exchange), [x, ..], [y, ..]) =
+            (self.exchanges(), call.op, call.inputs, call.outputs)
+        else {
+            let why = "this device is connected to no other ranks; run it on Device::with_ranks";
+            return Err(Fault::new(call.op.name(), why));
+        };
+        // Whatever was queued before has made the values.
+        exchanges.device.synchronize()?;
+        // SAFETY: the caller's promise.
+        unsafe { exchanges.peers.start(exchange, Exchanged { x: *x, y: *y, scratch: call.scratch() }) }
+    }
+
+    /// Waits for an exchange that was started.
+    pub(crate) fn finish_exchange(&self, started: u64) -> Result<(), Fault> {
+        self.ranks().map_or(Ok(()), |peers| peers.finish(started))
+    }
+
+    /// Moves exchanges along that were started, without waiting.
+    pub(crate) fn move_exchanges_along(&self) {
+        if let Some(peers) = self.ranks() {
+            peers.move_along();
+        }
+    }
+
+    /// Ends all exchanges that were started, of all ranks: none can go on.
+    pub(crate) fn abandon_exchanges(&self, why: &str) {
+        if let Some(peers) = self.ranks() {
+            peers.stop(why);
+        }
+    }
+
     /// The kernels of exchanges, where it is connected to other ranks.
     pub(super) fn exchanges(&self) -> Option<&Exchanges> {
         self.0.exchanges.as_ref()

@@ -4,6 +4,7 @@
 //! them in `recorded`: either is a subject of its own.
 
 mod clock;
+mod flights;
 mod instructions;
 mod meanwhile;
 mod memory;
@@ -20,9 +21,11 @@ pub(crate) use recorded::Recorded;
 pub(crate) use step_program::{Part, StepProgram};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use plimsoll_device::backend::Fault;
 use plimsoll_graph::{DType, Graph, Node, NodeId, Op, Site, Type, ValueId};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -58,6 +61,8 @@ pub(crate) enum Instruction {
     Store { argument: usize, from: Place, bytes: usize, slot: usize },
     /// Wait for the copy of a slot.
     Await { slot: usize },
+    /// Wait for an exchange with other ranks that was started.
+    Finish { node: NodeId },
 }
 
 /// A compiled graph.
@@ -74,14 +79,20 @@ pub(crate) struct Program {
     /// Bytes that a run copies from the host and to it.
     up: usize,
     down: usize,
+    /// Exchanges that go on beside other instructions, each with the number that it was started under.
+    flights: FxHashMap<NodeId, AtomicU64>,
+    /// How many of them are under way.
+    flying: AtomicUsize,
 }
 
 impl Program {
     /// The program of a plan.
     pub(crate) fn new(planned: &PlannedGraph) -> Result<Program> {
         let graph = planned.lowered().graph.clone();
-        let Instructions { all: instructions, arena_bytes, spans } =
+        let Instructions { all, arena_bytes, mut spans } =
             Instructions::new(planned.lowered(), planned.plan())?;
+        let (instructions, started) = flights::finish_late(all, &mut spans, &graph);
+        let flights = started.into_iter().map(|node| (node, AtomicU64::new(0))).collect();
         let host_bytes = planned.figures().host_bytes as usize;
         let slot = |i: &Instruction| match i {
             Instruction::Offload { slot, .. } | Instruction::Prefetch { slot, .. } => slot + 1,
@@ -98,7 +109,8 @@ impl Program {
             }
         }
         let arena_bytes = arena_bytes.max(1);
-        Ok(Program { graph, instructions, spans, arena_bytes, host_bytes, slots, up, down })
+        let flying = AtomicUsize::new(0);
+        Ok(Program { graph, instructions, spans, arena_bytes, host_bytes, slots, up, down, flights, flying })
     }
 
     /// The bytes of the host's arena that it copies to, and how many copies are under way at once.
@@ -158,7 +170,7 @@ impl Program {
             | Instruction::Prefetch { bytes, .. }
             | Instruction::Fetch { bytes, .. }
             | Instruction::Store { bytes, .. } => *bytes,
-            Instruction::Await { .. } => 0,
+            Instruction::Await { .. } | Instruction::Finish { .. } => 0,
         })
     }
 

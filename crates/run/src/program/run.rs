@@ -1,5 +1,7 @@
 //! How the instructions of a program are carried out.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use plimsoll_device::backend::{Call, Operand};
 use plimsoll_graph::ValueId;
 use smallvec::SmallVec;
@@ -24,6 +26,10 @@ impl Program {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         let done = unsafe { self.run_some(0, &self.instructions, device, memory, clock) };
+        // A run that ended in between leaves nothing behind that would write to its memory.
+        if self.flying.swap(0, Relaxed) > 0 {
+            device.abandon_exchanges("a step ended in the middle of an exchange");
+        }
         self.count_traffic(device);
         self.settled(done, memory)
     }
@@ -56,6 +62,7 @@ impl Program {
             let Some(clock) = clock else {
                 // SAFETY: the caller's promise.
                 unsafe { self.run_one(instruction, device, memory) }?;
+                self.move_along(device);
                 continue;
             };
             clock.starts(first + i, memory.host);
@@ -65,9 +72,17 @@ impl Program {
                 Instruction::Check { .. } => clock.wait(run),
                 _ => run(),
             }?;
+            self.move_along(device);
             clock.before(self, first + i + 1)?;
         }
         Ok(())
+    }
+
+    /// Between two instructions, exchanges that are under way move along. One that failed says so where it is waited for.
+    fn move_along(&self, device: &Device) {
+        if self.flying.load(Relaxed) > 0 {
+            device.move_exchanges_along();
+        }
     }
 
     /// # Safety
@@ -83,8 +98,8 @@ impl Program {
         let host =
             || memory.host.ok_or_else(|| Error::Internal("a program has no host memory to copy to".into()));
         let done = match instruction {
-            Instruction::Run { node, inputs, outputs, scratch, scratch_bytes, on_host } => {
-                let node = self.graph.node(*node);
+            Instruction::Run { node: id, inputs, outputs, scratch, scratch_bytes, on_host } => {
+                let node = self.graph.node(*id);
                 let operand =
                     |(v, place): (&ValueId, &Place)| Operand { ty: self.graph.ty(*v), ptr: at(*place) };
                 let inputs: SmallVec<[Operand<'_>; 24]> =
@@ -101,6 +116,16 @@ impl Program {
                 if *on_host {
                     device.count_down(call.inputs.iter().map(|x| x.ty.bytes()).sum());
                     device.count_up(call.outputs.iter().map(|x| x.ty.bytes()).sum());
+                }
+                if let Some(flight) = self.flights.get(id) {
+                    // SAFETY: as below; and nobody touches these bytes before it is waited for.
+                    let started = unsafe { device.start_exchange(&call) };
+                    flight.store(
+                        started.map_err(|fault| Error::of_kernel(&node.op, fault, node.site))?,
+                        Relaxed,
+                    );
+                    self.flying.fetch_add(1, Relaxed);
+                    return Ok(());
                 }
                 // SAFETY: the caller's promise, and operands that live at once are disjoint in a verified plan.
                 let ran = unsafe { device.kernels(&node.op, *on_host)?.run(&call) };
@@ -132,6 +157,18 @@ impl Program {
                 host()?.store(at(*from), memory.arguments[*argument], *bytes, *slot)
             },
             Instruction::Await { slot } => host()?.wait(*slot),
+            Instruction::Finish { node: id } => {
+                let node = self.graph.node(*id);
+                let Some(flight) = self.flights.get(id) else {
+                    return Err(Error::Internal(
+                        "a program waits for an exchange that it did not start".into(),
+                    ));
+                };
+                let done = device.finish_exchange(flight.load(Relaxed));
+                // The last one; what failed has ended all of them.
+                self.flying.fetch_sub(1, Relaxed);
+                return done.map_err(|fault| Error::of_kernel(&node.op, fault, node.site));
+            }
         };
         done.map_err(|fault| self.fault(fault))
     }

@@ -76,6 +76,10 @@ impl ProgramLines<'_> {
                 Some(copy) => Line { op: "await".into(), what: Action::Await, ..copy },
                 None => self.plain("await", None, Action::Await, Phase::Forward),
             },
+            Instruction::Finish { node } => {
+                let ((layer, site), phase) = (self.origin(*node), self.phases.of(self.graph, *node));
+                Line { op: "await".into(), layer, site, us: 0.0, what: Action::Await, phase }
+            }
         }
     }
 

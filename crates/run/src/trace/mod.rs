@@ -8,7 +8,7 @@ mod step_fn;
 pub use options::StepOptions;
 pub use step_fn::{StepArgs, StepFn, StepResult};
 
-use plimsoll_graph::micro_batch::{Frame, Splits, splits};
+use plimsoll_graph::micro_batch::{Frame, Splits, shares, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type};
 use plimsoll_record::Kind;
 
@@ -89,7 +89,7 @@ impl Traceable {
         // Of a single sample a trace is another one: sums over one row are left out.
         let [few, more] = [4, 6].map(|samples| self.trace(Some(samples)));
         let (few, more) = (few?, more?);
-        Ok(splits((&few.graph, &more.graph), (4, 6), &few.frame))
+        Ok(shares((&few.graph, &more.graph), (4, 6), &few.frame))
     }
 
     /// Whether the batch can be split into micro-batches, and what that changes: two traces of different batch sizes tell which

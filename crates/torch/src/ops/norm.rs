@@ -101,7 +101,7 @@ fn groups_of(c: &mut Call<'_, '_>, x: &Laid, groups: usize) -> Values {
 fn without_statistics(c: &mut Call<'_, '_>) -> Values {
     let (x, gamma, beta) = (c.laid("input")?, c.opt_tensor("weight")?, c.opt_tensor("bias")?);
     let _ = (c.value("momentum"), c.flag("training")?, c.value("running_var"));
-    let (y, ..) = batch_norm(&x.to_channels_last()?, gamma.as_ref(), beta.as_ref(), c.float("eps")?)?;
+    let (y, ..) = batch_norm(c.net, &x.to_channels_last()?, gamma.as_ref(), beta.as_ref(), c.float("eps")?)?;
     one(Laid::channels_last(y))
 }
 
@@ -124,11 +124,14 @@ fn batch(c: &mut Call<'_, '_>, gives_statistics: bool) -> Values {
         }
         return Ok(results);
     }
-    let (y, batch_mean, batch_var) = batch_norm(&lying, gamma.as_ref(), beta.as_ref(), eps)?;
+    let (y, batch_mean, batch_var) = batch_norm(c.net, &lying, gamma.as_ref(), beta.as_ref(), eps)?;
     let n = lying.shape().elements() / lying.shape().last().copied().unwrap_or(1).max(1);
     let kept = |old: &Tensor, new: &Tensor, unbiased| -> Result<Tensor> {
         converted(&running(old, &new.stop_gradient()?, momentum, unbiased)?, old.dtype())
     };
-    let (mean, var) = (kept(&mean, &batch_mean, None)?, kept(&var, &batch_var, Some(n))?);
+    let (mean, var) = match c.net.is_synced() {
+        true => (kept(&mean, &batch_mean, None)?, kept(&var, &c.net.unbiased(&batch_var, &lying)?, None)?),
+        false => (kept(&mean, &batch_mean, None)?, kept(&var, &batch_var, Some(n))?),
+    };
     Ok(vec![Laid::channels_last(y).into(), Value::None, Value::None, mean.into(), var.into()])
 }

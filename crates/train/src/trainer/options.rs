@@ -147,11 +147,19 @@ impl Trainer {
         self
     }
 
-    /// What ranks that train together have of each other's: with [`Parallel::Shard`], shards of gradients and of the optimizer's state. On one
-    /// rank it changes nothing.
+    /// What ranks that train together have of each other's: with [`Parallel::Shard`], shards of gradients and of the optimizer's state; with
+    /// [`Parallel::Parameters`], of parameters, too. On one rank it changes nothing.
     #[must_use]
     pub fn parallel(mut self, parallel: Parallel) -> Trainer {
         self.parallel = parallel;
+        self
+    }
+
+    /// Whether batch norms take their statistics over the samples of all ranks that share a batch, as one rank with all of them would. Without
+    /// a word each rank takes those of its own.
+    #[must_use]
+    pub fn sync_batch_norm(mut self, is_synced: bool) -> Trainer {
+        self.sync_batch_norm = is_synced;
         self
     }
 

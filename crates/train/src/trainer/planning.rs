@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Net, Recipe, Training};
+use plimsoll_nn::{Clip, Net, Parallel, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
@@ -192,6 +192,12 @@ impl Trainer {
             let why = "8-bit state is for parameters in f32, and all of this model's are in f64; leave one of the two out";
             return Err(Error::Mismatch(why.into()));
         }
+        let puts_back = self.best.as_ref().is_some_and(|best| best.is_restored);
+        if puts_back && self.parallel == Parallel::Parameters && self.on()?.rank().ranks > 1 {
+            let why = "the weights of the best epoch cannot be put back where parameters are in shards (--restore-best); the checkpoint of that epoch \
+                       is kept without it (--best), or take --parallel shard";
+            return Err(Error::Mismatch(why.into()));
+        }
         // What has fewer fields has no labels.
         let n_labels = if types.len() > self.n_labels { self.n_labels } else { 0 };
         let (inputs, labels) = types.split_at(types.len() - n_labels);
@@ -211,6 +217,7 @@ impl Trainer {
             lengths: data.padded_lengths()?.len(),
             rank: self.on()?.rank(),
             parallel: self.parallel,
+            sync_batch_norm: self.sync_batch_norm,
         };
         self.with_host(recipe, data, share)
     }

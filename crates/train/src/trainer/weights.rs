@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_data::Dataset;
-use plimsoll_graph::TensorOps;
 
 use super::Trainer;
 use super::planning::Values;
@@ -107,23 +106,21 @@ impl Trainer {
         Ok(Some(path))
     }
 
-    /// Writes the parameters as safetensors, whole or not at all.
+    /// Writes the parameters as safetensors, whole or not at all. Where ranks have shards of parameters, all of them call it, and the first one
+    /// writes.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(training) = &self.training else {
             let why = "there are no weights to save before the model has seen data; call fit, load, plan or prepare first";
             return Err(Error::Mismatch(why.into()));
         };
-        let names = training.params().iter().map(|p| p.name.as_str());
-        plimsoll_formats::durable::write_file(path, |out| {
-            save_tensors(
-                out,
-                names.zip(training.values()).map(|(name, own)| (name, own, own.ty())),
-                None,
-                path,
-            )
-        })
-        .map_err(|error| error.at(path))
+        let ranks = self.ranks()?.filter(|_| training.has_sharded_parameters());
+        let parts = training.whole_parameters();
+        if ranks.is_some() && !self.is_first()? {
+            return save_tensors(&mut std::io::sink(), parts, ranks.as_ref(), path);
+        }
+        plimsoll_formats::durable::write_file(path, |out| save_tensors(out, parts, ranks.as_ref(), path))
+            .map_err(|error| error.at(path))
     }
 
     /// Reads the parameters from a file that [`Trainer::save`] or a checkpoint wrote, for data like this, and begins anew with

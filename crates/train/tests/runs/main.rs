@@ -13,6 +13,7 @@ mod nothing;
 mod order;
 mod paths;
 mod ranks;
+mod shards;
 mod stop;
 mod wide;
 

@@ -19,13 +19,13 @@ use plimsoll_train::{Callback, Checkpoints, EpochEvent, Epochs, StepEvent, Train
 use super::Scratch;
 
 /// With batches of 5: the last of an epoch has one sample, which the ranks after the first have none of.
-const SAMPLES: u64 = 26;
-const BATCH: usize = 5;
+pub(super) const SAMPLES: u64 = 26;
+pub(super) const BATCH: usize = 5;
 const EPOCHS: u64 = 9;
-const CLASSES: usize = 7;
+pub(super) const CLASSES: usize = 7;
 
 /// Runs `body` on every rank of a world of threads.
-fn on_ranks<T: Send>(ranks: usize, body: impl Fn(Device) -> T + Sync) -> Vec<T> {
+pub(super) fn on_ranks<T: Send>(ranks: usize, body: impl Fn(Device) -> T + Sync) -> Vec<T> {
     refused_on_ranks(ranks, |device| Ok(body(device))).into_iter().map(|done| done.unwrap()).collect()
 }
 
@@ -57,7 +57,7 @@ fn refused(ranks: usize, body: impl Fn(Device) -> plimsoll_train::Result<()> + S
 
 /// Keeps the loss of every step.
 #[derive(Clone, Default)]
-struct Losses(Arc<Mutex<Vec<f64>>>);
+pub(super) struct Losses(pub(super) Arc<Mutex<Vec<f64>>>);
 
 impl Callback for Losses {
     fn on_step(&mut self, event: &StepEvent) -> plimsoll_train::Result<()> {
@@ -67,7 +67,7 @@ impl Callback for Losses {
 }
 
 /// A model of the zoo in small.
-fn entry(name: &str) -> zoo::Entry {
+pub(super) fn entry(name: &str) -> zoo::Entry {
     zoo::find(name).unwrap().sized(|size| {
         (size.width, size.depth, size.image, size.sequence, size.heads, size.classes) =
             (8, 2, 8, 6, 2, CLASSES);
@@ -75,7 +75,7 @@ fn entry(name: &str) -> zoo::Entry {
 }
 
 /// Samples of what the model takes, with labels.
-fn samples(entry: &zoo::Entry, n: u64) -> Dataset {
+pub(super) fn samples(entry: &zoo::Entry, n: u64) -> Dataset {
     let input = entry.input(1);
     let shape: Vec<usize> = input.shape[1..].to_vec();
     let is_tokens = input.dtype == DType::I64;
@@ -138,7 +138,7 @@ fn train_by(
     Seen { losses: losses.0.lock().unwrap().clone(), epochs, weights, traffic }
 }
 
-fn close(a: f64, b: f64, within: f64, what: &str) {
+pub(super) fn close(a: f64, b: f64, within: f64, what: &str) {
     assert!((a - b).abs() <= within * (1.0 + b.abs()), "{what}: {a} and {b}");
 }
 

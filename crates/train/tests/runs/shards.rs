@@ -1,0 +1,330 @@
+//! Parameters in shards, statistics of batches over all ranks, f16, gradients of several steps: the losses of one rank.
+
+use plimsoll_formats::safetensors::Reader;
+use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_nn::{
+    Adam, Clip, Metric, Parallel, Precision, Recipe, Sequential, Training, softmax_cross_entropy,
+};
+use plimsoll_run::{Device, Tensor};
+use plimsoll_train::{Callback, Checkpoints, EarlyStopping, Ended, EpochEvent, Epochs, StepEvent, Trainer};
+
+use super::Scratch;
+use super::ranks::{BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, samples};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// What a training came to: losses of steps, of epochs with metrics, and the weights as they were saved.
+#[derive(Debug, PartialEq)]
+struct Came {
+    losses: Vec<f64>,
+    epochs: Vec<(f64, Vec<(String, f64)>)>,
+    weights: Vec<(String, Vec<u8>)>,
+}
+
+fn saved(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut reader = Reader::open(path).unwrap();
+    let names: Vec<String> = reader.tensors().iter().map(|tensor| tensor.name.clone()).collect();
+    let read = |name: String| {
+        let ty = reader.tensor(&name).unwrap();
+        let mut bytes = vec![0; ty.element.bytes() * ty.shape.iter().product::<usize>()];
+        reader.read_into(&name, &mut bytes).unwrap();
+        (name, bytes)
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// Trains on ranks of threads; what the first one saw, and all saw alike.
+fn came(
+    ranks: usize,
+    epochs: u64,
+    data: &plimsoll_data::Dataset,
+    made: impl Fn(Device) -> Trainer + Sync,
+) -> Came {
+    let folder = Scratch::new("came");
+    let found = on_ranks(ranks, |device| {
+        let losses = Losses::default();
+        let mut trainer = made(device.clone())
+            .metrics([Metric::Accuracy])
+            .clip(Some(Clip::Norm(0.5)))
+            .validation(data.clone().take(11).batch(4))
+            .callback(losses.clone());
+        let data = data.clone().shuffle(100, 3).batch(BATCH);
+        let history = trainer.fit(&data, Epochs(epochs)).unwrap();
+        trainer.save(folder.join("model.safetensors")).unwrap();
+        let epochs = history.into_iter().map(|epoch| (epoch.loss, epoch.metrics)).collect::<Vec<_>>();
+        let losses = losses.0.lock().unwrap().clone();
+        (losses, epochs)
+    });
+    assert!(found.iter().all(|seen| *seen == found[0]), "the same bits on all ranks");
+    let (losses, epochs) = found.into_iter().next().unwrap();
+    Came { losses, epochs, weights: saved(&folder.join("model.safetensors")) }
+}
+
+fn compare(found: &Came, one: &Came, within: f64, what: &str) {
+    assert_eq!(found.losses.len(), one.losses.len(), "{what}");
+    for (step, (a, b)) in found.losses.iter().zip(&one.losses).enumerate() {
+        close(*a, *b, within, &format!("{what}, step {step}"));
+    }
+    for ((loss, metrics), (expected, of_one)) in found.epochs.iter().zip(&one.epochs) {
+        close(*loss, *expected, within, what);
+        for ((name, value), (_, expected)) in metrics.iter().zip(of_one) {
+            close(*value, *expected, within, &format!("{what}: {name}"));
+        }
+    }
+    for ((name, a), (other, b)) in found.weights.iter().zip(&one.weights) {
+        assert_eq!((name, a.len()), (other, b.len()), "{what}");
+    }
+}
+
+#[test]
+fn parameters_in_shards_lose_as_much_as_one_rank() {
+    for name in ["mlp", "cnn", "gpt", "lstm"] {
+        let entry = entry(name);
+        let data = samples(&entry, SAMPLES);
+        for (precision, within, ranks) in [(Precision::F64, 1e-9, 4), (Precision::F32, 1e-5, 3)] {
+            let made = |device: Device| {
+                Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+                    .device(device)
+                    .parallel(Parallel::Parameters)
+                    .precision(precision)
+            };
+            let one = came(1, 4, &data, made);
+            let found = came(ranks, 4, &data, made);
+            compare(&found, &one, within, &format!("{name} in {precision:?}, parameters in shards"));
+            if name == "mlp" {
+                assert_eq!(found, came(ranks, 4, &data, made), "the same bits in every run");
+            }
+        }
+    }
+}
+
+#[test]
+fn parameters_in_shards_are_held_and_sent_as_they_should() {
+    let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
+    let data = samples(&entry, SAMPLES);
+    let train = |device: Device| {
+        let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+            .device(device.clone())
+            .parallel(Parallel::Parameters);
+        let data = data.clone().batch(13);
+        trainer.fit(&data, Epochs(1)).unwrap();
+        let before = device.rank_traffic();
+        trainer.fit(&data, Epochs(11)).unwrap();
+        let training = trainer.training().unwrap();
+        let held: usize = training.values().iter().map(|own| own.ty().bytes()).sum();
+        let of = |is_matrix: bool| -> u64 {
+            let all = training.params().iter().filter(|param| (param.ty.shape.rank() > 1) == is_matrix);
+            all.map(|param| param.ty.bytes() as u64).sum()
+        };
+        (device.rank_traffic().sent - before.sent, held, of(true), of(false))
+    };
+    for ranks in [2usize, 4] {
+        for (sent, held, matrices, vectors) in on_ranks(ranks, train) {
+            let share = matrices as f64 / ranks as f64 + vectors as f64;
+            assert!((1.0..1.02).contains(&(held as f64 / share)), "{held} bytes held, {share} in theory");
+            // Gathered twice and scattered once; vectors are scattered and gathered.
+            let theory = 20 * (ranks as u64 - 1) * (3 * matrices + 2 * vectors) / ranks as u64;
+            let more = sent as f64 / theory as f64;
+            assert!((1.0..1.05).contains(&more), "{ranks} ranks sent {sent} bytes, {theory} in theory");
+        }
+    }
+    // Where no weight is most of the model.
+    let deep = entry.sized(|size| (size.width, size.depth) = (512, 10));
+    let planned = on_ranks(4, |device| {
+        let data = data.clone().batch(13);
+        [Parallel::Data, Parallel::Shard, Parallel::Parameters].map(|parallel| {
+            let trainer = Trainer::new(deep, softmax_cross_entropy, Adam::new(1e-2));
+            let trainer = trainer.device(device.clone()).parallel(parallel);
+            trainer.plan(&data).unwrap().figures.planned
+        })
+    });
+    for [data, shard, parameters] in planned {
+        assert!(parameters < shard && shard < data, "{parameters} {shard} {data}");
+    }
+}
+
+#[test]
+fn batch_norm_over_all_ranks_is_that_of_one_with_the_whole_batch() {
+    let entry = entry("cnn");
+    let data = samples(&entry, SAMPLES);
+    let shape = &entry.input(1).shape[1..];
+    let shape = [shape[0], shape[1], shape[2]];
+    let made = |device: Device, parallel: Parallel, is_synced: bool| {
+        let model = Sequential::new(shape)
+            .conv2d(4, 3)
+            .batch_norm()
+            .relu()
+            .flatten()
+            .dense(6)
+            .batch_norm()
+            .relu()
+            .dense(CLASSES);
+        Trainer::new(model, softmax_cross_entropy, Adam::new(1e-2))
+            .device(device)
+            .parallel(parallel)
+            .sync_batch_norm(is_synced)
+            .precision(Precision::F64)
+    };
+    let one = came(1, 3, &data, |device| made(device, Parallel::Data, true));
+    for (ranks, parallel) in
+        [(2, Parallel::Data), (3, Parallel::Data), (3, Parallel::Shard), (2, Parallel::Parameters)]
+    {
+        let found = came(ranks, 3, &data, |device| made(device, parallel, true));
+        compare(&found, &one, 1e-9, &format!("batch norm over {ranks} ranks, {parallel:?}"));
+    }
+    // Each by itself is something else.
+    let apart = came(2, 3, &data, |device| made(device, Parallel::Data, false));
+    assert!((apart.losses[0] - one.losses[0]).abs() > 1e-6, "{apart:?}");
+}
+
+/// Keeps the loss scale of every step.
+#[derive(Clone, Default)]
+struct Scales(Arc<Mutex<Vec<Option<f64>>>>);
+
+impl Callback for Scales {
+    fn on_step(&mut self, event: &StepEvent) -> plimsoll_train::Result<()> {
+        self.0.lock().unwrap().push(event.loss_scale);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_loss_scale_of_f16_is_that_of_one_rank_in_shards() {
+    let entry = entry("mlp");
+    let data = samples(&entry, SAMPLES).batch(BATCH);
+    // So large that gradients overflow at first: steps are left out, and the scale comes down.
+    let loss = |y: &Tensor, labels: &Tensor| softmax_cross_entropy(y, labels)?.mul_scalar(64.0);
+    let train = |device: Device, parallel: Parallel| {
+        let (losses, scales) = (Losses::default(), Scales::default());
+        let mut trainer = Trainer::new(entry, loss, Adam::new(1e-3))
+            .device(device)
+            .parallel(parallel)
+            .precision(Precision::MixedF16)
+            .callback(losses.clone())
+            .callback(scales.clone());
+        let history = trainer.fit(&data, Epochs(3)).unwrap();
+        let skipped: Vec<u64> = history.iter().map(|epoch| epoch.skipped).collect();
+        let (losses, scales) = (losses.0.lock().unwrap().clone(), scales.0.lock().unwrap().clone());
+        (losses, scales, skipped)
+    };
+    let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
+    assert!(one.2[0] > 0, "some steps are left out: {one:?}");
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+        for found in on_ranks(3, |device| train(device, parallel)) {
+            assert_eq!((&found.1, &found.2), (&one.1, &one.2), "{parallel:?}");
+            for (a, b) in found.0.iter().zip(&one.0) {
+                close(*a, *b, 5e-3, &format!("{parallel:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_several_steps_are_added_up_in_shards() {
+    let entry = entry("mlp");
+    let input = entry.input(6);
+    let (n, m) = (input.shape.elements(), 6);
+    let batches: Vec<(Vec<f64>, Vec<i64>)> = (0..7)
+        .map(|i| {
+            let mut dice = plimsoll_graph::example::Dice::new(i + 1);
+            let x = (0..n).map(|_| dice.normal()).collect();
+            (x, (0..m).map(|_| dice.range(0, CLASSES) as i64).collect())
+        })
+        .collect();
+    let train = |device: Device, parallel: Parallel| {
+        let rank = device.rank();
+        device.scope(|| {
+            let own = rank.shard(m);
+            let mut shape: Vec<usize> = input.shape[..].to_vec();
+            shape[0] = own.len();
+            let width = n / m;
+            let x = Type::new(DType::F64, &shape[..]);
+            let mut recipe =
+                Recipe::cross_entropy(Adam::new(1e-2), x.clone(), Type::new(DType::I64, [own.len()]));
+            (recipe.accumulate, recipe.parallel, recipe.rank) = (3, parallel, rank);
+            recipe.request.precision = Precision::F64;
+            recipe.clip = Some(Clip::Norm(0.1));
+            let mut training = Training::new(entry, recipe, 7).unwrap();
+            let step = |(values, labels): &(Vec<f64>, Vec<i64>)| {
+                let values = &values[own.start * width..own.end * width];
+                let x = Tensor::from_slice(values, x.shape.clone()).unwrap();
+                let labels = Tensor::from_slice(&labels[own.clone()], [own.len()]).unwrap();
+                if rank.ranks > 1 {
+                    training.set_share(own.start, own.len(), m).unwrap();
+                }
+                training.step(&[&x], &labels).unwrap()
+            };
+            batches.iter().map(step).collect::<Vec<f64>>()
+        })
+    };
+    let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+        for found in on_ranks(2, |device| train(device, parallel)) {
+            for (step, (a, b)) in found.iter().zip(&one).enumerate() {
+                close(*a, *b, 1e-9, &format!("{parallel:?}, step {step}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
+    let entry = entry("mlp");
+    let data = samples(&entry, SAMPLES).shuffle(100, 3).batch(BATCH);
+    let folder = Scratch::new("parameters");
+    let trainer = |device: Device, parallel: Parallel, folder: &Path| {
+        let is_first = device.rank().rank == 0;
+        let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
+            .device(device)
+            .parallel(parallel)
+            .precision(Precision::F64);
+        if is_first { trainer.checkpoints(Checkpoints::new(folder).every(4)) } else { trainer }
+    };
+    let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
+    let whole = on_ranks(1, |device| {
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(5)).unwrap())
+    });
+    let mut parts = Vec::new();
+    let ways = [
+        (3, Parallel::Parameters, 2),
+        (1, Parallel::Parameters, 3),
+        (2, Parallel::Parameters, 4),
+        (2, Parallel::Shard, 5),
+    ];
+    for (ranks, parallel, epochs) in ways {
+        let found = on_ranks(ranks, |device| {
+            let mut trainer = trainer(device, parallel, &folder.join("parts"));
+            trainer.resume(&folder.join("parts"), &data).unwrap();
+            losses(trainer.fit(&data, Epochs(epochs)).unwrap())
+        });
+        assert!(found.iter().all(|losses| *losses == found[0]));
+        parts.extend_from_slice(&found[0]);
+    }
+    assert_eq!(parts.len(), 5);
+    for (a, b) in parts.iter().zip(&whole[0]) {
+        close(*a, *b, 1e-9, "parameters in shards on 3, 1 and 2 ranks");
+    }
+}
+
+#[test]
+fn ranks_stop_early_where_one_would() {
+    let entry = entry("mlp");
+    let data = samples(&entry, SAMPLES).batch(BATCH);
+    let train = |device: Device, parallel: Parallel| {
+        // Only the first rank judges, as with the command.
+        let is_first = device.rank().rank == 0;
+        let mut trainer =
+            Trainer::new(entry, softmax_cross_entropy, Adam::new(0.1)).device(device).parallel(parallel);
+        if is_first {
+            trainer = trainer.callback(EarlyStopping::new("loss", 1).min_delta(0.05));
+        }
+        let epochs = trainer.fit(&data, Epochs(200)).unwrap().len();
+        assert!(matches!(trainer.ended(), Some(Ended::EarlyStop { .. })), "{:?}", trainer.ended());
+        epochs
+    };
+    let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
+    assert!((2..200).contains(&one), "{one}");
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+        assert_eq!(on_ranks(3, |device| train(device, parallel)), [one; 3], "{parallel:?}");
+    }
+}
