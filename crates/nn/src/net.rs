@@ -72,6 +72,8 @@ pub struct Net {
     filled: Option<Tensor>,
     /// The weights that are trained, where not all are.
     trains: Option<Arc<Patterns>>,
+    /// How many layers have rounded to eight bits so far, where the model is trained so.
+    pub(crate) rounds: Option<usize>,
 }
 
 /// A model's outputs, its parameters with their tensors, its layers.
@@ -166,6 +168,7 @@ impl Net {
             noted: None,
             filled: None,
             trains: None,
+            rounds: None,
         }
     }
 
