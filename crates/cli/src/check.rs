@@ -104,6 +104,7 @@ fn check_names(config: &Config) -> Result<(), Failure> {
         names::with_state(optimizer, config)?;
     }
     config.schedule(1)?;
+    config.pruning(1)?;
     let (precision, _) = config.precision()?;
     if config.has_eight_bit_state()? && precision == Some(Precision::F64) {
         let why = "--state 8bit is for parameters in f32, and --precision f64 makes all of them f64";

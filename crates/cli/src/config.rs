@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll::nn::Patterns;
 use plimsoll::prelude::*;
+use plimsoll::train::{Pruning, Sparsity};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
@@ -250,6 +251,24 @@ pub struct Config {
     #[arg(long, help_heading = "Training", value_name = "PATTERN,…")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<String>,
+    /// Hold this share of each weight at zero, its smallest elements (`0.8`), or two of every four along its inputs (`2:4`). Biases and norms are spared.
+    /// Masks take a byte a weight; checkpoints have them. [default: none]
+    #[arg(long, help_heading = "Training", value_name = "SHARE | 2:4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune: Option<String>,
+    /// How `--prune` goes on: `polynomial` (more and more, from a tenth of the steps to three quarters) or `constant` (all at once, after a
+    /// quarter of them). [default: polynomial; constant for 2:4]
+    #[arg(long, help_heading = "Training", value_name = "HOW")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune_schedule: Option<String>,
+    /// The weights that `--prune` is of, by name, as of --train. [default: all of two axes or more]
+    #[arg(long, help_heading = "Training", value_name = "PATTERN,…")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prune_pattern: Option<String>,
+    /// Train with the rounding of int8 in dense layers and convolutions, so that `export --quantize int8` costs less: for models of the zoo.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", help_heading = "Training")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantize_aware: Option<bool>,
     /// Begin with the weights of this safetensors file, as far as their names and shapes are the model's; what matched and what did not is
     /// listed. [default: drawn, or a file's own]
     #[arg(long, help_heading = "Training", value_name = "FILE")]
@@ -328,6 +347,41 @@ impl Config {
         self.train.as_ref().map(parse).transpose()
     }
 
+    /// The weights that are held at zero, over so many steps.
+    pub fn pruning(&self, steps: u64) -> Result<Option<Pruning>, Failure> {
+        let Some(prune) = &self.prune else {
+            let alone =
+                [("--prune-schedule", &self.prune_schedule), ("--prune-pattern", &self.prune_pattern)];
+            return match alone.into_iter().find(|(_, said)| said.is_some()) {
+                Some((flag, _)) => Err(Failure(format!("{flag} is for --prune, which is not asked for"))),
+                None => Ok(None),
+            };
+        };
+        let wrong = || Failure(format!("--prune {prune}: it is a share between 0 and 1, as 0.8 is, or 2:4"));
+        let sparsity = match prune.as_str() {
+            "2:4" => Sparsity::TwoOfFour,
+            share => Sparsity::Share(share.parse().map_err(|_| wrong())?),
+        };
+        if matches!(sparsity, Sparsity::Share(share) if !(share > 0.0 && share < 1.0)) {
+            return Err(wrong());
+        }
+        if self.average.is_some() {
+            let why =
+                "averages of weights are not zero where pruned weights are; leave --prune or --average out";
+            return Err(Failure(why.into()));
+        }
+        let pruning = match (self.prune_schedule.as_deref(), sparsity) {
+            (Some("constant"), _) | (None, Sparsity::TwoOfFour) => Pruning::at_once(sparsity, steps),
+            (Some("polynomial") | None, _) => Pruning::gradual(sparsity, steps)?,
+            (Some(other), _) => {
+                return Err(Failure(format!("--prune-schedule {other}: it is polynomial or constant")));
+            }
+        };
+        let Some(text) = &self.prune_pattern else { return Ok(Some(pruning)) };
+        let patterns = Patterns::parse(text).map_err(|why| Failure(format!("--prune-pattern: {why}")))?;
+        Ok(Some(pruning.only(patterns)))
+    }
+
     /// The metric whose best epoch is kept.
     pub fn best_metric(&self) -> Option<&str> {
         let stopping = self.early_stopping.as_deref().filter(|_| self.restore_best == Some(true));
@@ -338,7 +392,7 @@ impl Config {
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
             memory host_memory allocator state exact micro_batch device place soft_placement parallel sync_batch_norm threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
-            patch image sequence bind train from early_stopping patience min_delta best restore_best)
+            patch image sequence bind train prune prune_schedule prune_pattern quantize_aware from early_stopping patience min_delta best restore_best)
     }
 
     /// These settings with paths that mean the same from every folder, so that a run can be used from anywhere.

@@ -2,9 +2,11 @@
 
 mod accuracy;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use plimsoll::data::{Dataset, FieldSpec};
+use plimsoll::internals::formats::deflated_bytes;
 use plimsoll::internals::graph::{Shape, Type};
 use plimsoll::internals::run::Tensor;
 use plimsoll::keras::KerasModel;
@@ -84,6 +86,8 @@ struct Report {
     written: Written,
     /// Bytes of the arena that it runs in here, or why it does not.
     arena: Result<usize, String>,
+    /// Bytes of the file once it is compressed.
+    compressed: u64,
     /// On which data ranges were found, and on how many samples.
     calibrated: Option<(String, usize)>,
     accuracy: Option<Accuracy>,
@@ -143,7 +147,7 @@ impl Report {
             Err(why) => (None, Some(why)),
         };
         serde_json::json!({
-            "model": name, "to": to, "bytes": found.bytes, "ops": found.ops, "distance": found.distance, "float_ops": floats,
+            "model": name, "to": to, "bytes": found.bytes, "compressed_bytes": self.compressed, "ops": found.ops, "distance": found.distance, "float_ops": floats,
             "arena_bytes": arena, "not_run_by_lite": problem,
             "calibrated_on": self.calibrated.as_ref().map(|(data, _)| data),
             "calibration_samples": self.calibrated.as_ref().map(|(_, samples)| samples),
@@ -153,7 +157,8 @@ impl Report {
 
     fn print(&self, name: &str, to: &str, asked: usize) {
         let found = &self.written;
-        say!("{to} is {name} as TensorFlow Lite: {} bytes, {} ops", found.bytes, found.ops);
+        let (bytes, compressed, ops) = (found.bytes, self.compressed, found.ops);
+        say!("{to} is {name} as TensorFlow Lite: {bytes} bytes ({compressed} compressed), {ops} ops");
         match &self.arena {
             Ok(bytes) => say!("plimsoll-lite runs it in an arena of {bytes} bytes"),
             Err(why) => say!("plimsoll-lite does not run it: {why}"),
@@ -315,12 +320,21 @@ impl Args {
             let shape: Shape = std::iter::once(batch).chain(field.shape.iter().copied()).collect();
             (name, Type::new(field.dtype, shape))
         };
+        let inputs: Vec<(String, Type)> = names.into_iter().zip(&spec).map(typed).collect();
+        // What a training with the rounding of int8 keeps beside the model's parameters is found anew on data.
+        let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
+        let known = Net::discover(&types, &*model_setup.model)?;
+        let known: HashSet<&str> = known.iter().map(|param| param.name.as_str()).collect();
+        let own = training.params().iter().zip(training.values());
+        let own = own.filter(|(param, _)| known.contains(param.name.as_str()));
+        let (params, values): (Vec<Param>, Vec<Tensor>) =
+            own.map(|(param, value)| (param.clone(), value.clone())).unzip();
         let whole = Exported {
             name: &model_setup.name,
             model: &*model_setup.model,
-            inputs: names.into_iter().zip(&spec).map(typed).collect(),
-            params: training.params(),
-            values: training.values(),
+            inputs,
+            params: &params,
+            values: &values,
             data: Some((&data, &data_name)),
         };
         // What is written is compared where the weights are.
@@ -361,7 +375,8 @@ impl Args {
             (Ok(runner), None) => (Ok(runner.arena_bytes()), None),
             (Err(Failure(why)), _) => (Err(why), None),
         };
-        Ok(Some(Report { written, arena, calibrated, accuracy }))
+        let compressed = deflated_bytes(&file);
+        Ok(Some(Report { written, arena, compressed, calibrated, accuracy }))
     }
 
     /// Batches of inputs, as the file takes them, and how many samples they are.

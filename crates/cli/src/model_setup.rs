@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, TrainOnly, dice, zoo};
+use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, QuantizeAware, TrainOnly, dice, zoo};
 use plimsoll::onnx::OnnxModel;
 use plimsoll::prelude::*;
 use plimsoll::torch::TorchModel;
@@ -264,6 +264,14 @@ impl ModelSetup {
         let model: Arc<dyn Model> = match config.patterns()? {
             Some(patterns) => Arc::new(TrainOnly::new(self.model.clone(), patterns)),
             None => self.model.clone(),
+        };
+        let model: Arc<dyn Model> = match config.quantize_aware {
+            Some(true) if inputs.is_some() => {
+                let why = "is for models of the zoo; layers of a Keras, ONNX or PyTorch file do not round";
+                return Err(Failure(format!("--quantize-aware {why}")));
+            }
+            Some(true) => Arc::new(QuantizeAware::new(model)),
+            _ => model,
         };
         Ok(Trainer::new(model, self.loss.clone(), optimizer)
             .memory_request(&config.memory_request(self.precision, &device)?)

@@ -120,6 +120,9 @@ impl Setup {
         if let Some(decay) = config.average {
             trainer = trainer.average(decay)?;
         }
+        if let Some(pruning) = config.pruning(steps)? {
+            trainer = trainer.prune(pruning)?;
+        }
         if let Some(metric) = config.best_metric() {
             // Where it is kept is known when the run has a folder; what it takes of memory counts in every plan.
             trainer = trainer.best(best(config, metric, Path::new("best")));

@@ -11,7 +11,7 @@ use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use plimsoll::train::{
     BatchSizes, Checkpoint, CsvLog, EarlyStopping, Ended, Error as TrainError, Fault, JsonLines, NoticeLog,
-    StepLog, TensorBoardLog,
+    PrunedShare, StepLog, TensorBoardLog,
 };
 
 use crate::config::{BatchSize, Config};
@@ -357,10 +357,19 @@ impl Run<'_> {
         let signal = signal.or((self.world.rank().ranks > 1).then_some(SIGTERM));
         ending::interrupted(trainer, folder, signal, "train", session.json)?;
         let written = self.keep_model(trainer, model_setup)?;
+        let pruned = trainer.pruned_share()?;
         if session.json {
-            say!("{}", ending::line(trainer, folder, Some(&written)));
+            let mut line = ending::line(trainer, folder, Some(&written));
+            if let Some(pruned) = pruned {
+                line["pruned"] = serde_json::json!(pruned);
+            }
+            say!("{line}");
         }
         if session.is_text() {
+            if let Some(PrunedShare { tensors, elements, zeros }) = pruned {
+                let share = 100.0 * zeros as f64 / elements.max(1) as f64;
+                say!("{zeros} of {elements} elements of {tensors} weights are zero ({share:.1} %)");
+            }
             say!("the trained model is {}", written.display());
         }
         Ok(())

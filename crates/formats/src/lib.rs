@@ -10,6 +10,7 @@
 //!
 //! [limits]: safetensors::Limits
 
+mod deflated;
 mod element;
 mod file_error;
 mod stored;
@@ -30,6 +31,7 @@ pub mod keras;
 pub mod safetensors;
 pub mod tensorboard;
 
+pub use deflated::deflated_bytes;
 pub use element::Element;
 pub use file_error::{FileError, Result};
 pub use stored::Stored;

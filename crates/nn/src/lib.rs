@@ -13,6 +13,7 @@ mod precision;
 mod layers;
 mod model;
 mod net;
+mod quantize_aware;
 mod sequential;
 mod train_only;
 
@@ -50,12 +51,13 @@ pub use model::{Model, Outputs, model};
 pub use net::{Net, Param};
 pub use optim::{
     Adafactor, Adagrad, Adam, Adamax, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, NAdam, Optimizer,
-    RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
+    Pruned, RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
 };
 pub use pass::Pass;
 pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
 pub use predicting::Predicting;
+pub use quantize_aware::QuantizeAware;
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use train_only::{Patterns, TrainOnly};

@@ -79,6 +79,8 @@ pub struct Net {
     pub(crate) synced: Option<Synced>,
     /// The ranks that have shards of parameters, and of which: those are gathered where they are asked for.
     gathered: Option<(Rank, Arc<[bool]>)>,
+    /// How many layers have rounded to eight bits so far, where the model is trained so.
+    pub(crate) rounds: Option<usize>,
 }
 
 /// A model's outputs, its parameters with their tensors, its layers.
@@ -175,6 +177,7 @@ impl Net {
             trains: None,
             synced: None,
             gathered: None,
+            rounds: None,
         }
     }
 

@@ -48,6 +48,11 @@ impl Patterns {
         self.0.iter().any(|pattern| fits_part(pattern, &name))
     }
 
+    /// A pattern that fits none of these names.
+    pub fn unmatched(&self, names: &[String]) -> Option<&str> {
+        self.idle(names).first().map(|pattern| pattern.as_str())
+    }
+
     /// The patterns that fit none of these names.
     fn idle<'a>(&self, names: &'a [String]) -> Vec<&String> {
         let fits = |pattern: &String, name: &'a String| fits_part(pattern, &name.replace('/', "."));
@@ -113,7 +118,7 @@ impl<M: Model> Model for TrainOnly<M> {
             let some: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
             format!("{}{}", some.join(", "), if names.len() > some.len() { ", …" } else { "" })
         };
-        if let Some(pattern) = self.patterns.idle(&names).first() {
+        if let Some(pattern) = self.patterns.unmatched(&names) {
             return Err(refuse(format!(
                 "is to train {pattern:?}, which no weight of the model is called; there are {}",
                 shown(&names)

@@ -37,6 +37,11 @@ impl Trainer {
             let what = "the decay of the average of weights".into();
             return Err(Error::Setting { what, value: decay, must: "between 0 and 1, as 0.999 is" });
         }
+        if self.pruning.is_some() {
+            let why =
+                "averages of weights are not zero where pruned weights are: prune, or average, not both";
+            return Err(Error::Mismatch(why.into()));
+        }
         self.optimizer = Arc::new(Averaged::new(self.optimizer.clone(), decay));
         self.is_averaged = true;
         Ok(self)

@@ -18,6 +18,7 @@ mod live;
 mod logs;
 pub mod output;
 mod progress;
+mod pruning;
 mod stop;
 mod watched;
 
@@ -48,6 +49,7 @@ pub use logs::{CsvLog, TensorBoardLog};
 pub use parity::{Apart, Parity, PassValues};
 pub use predict::{Evaluation, Prediction};
 pub use progress::{JsonLines, ProgressBar};
+pub use pruning::{PrunedShare, Pruning, Sparsity};
 pub use rate_finder::{RateCurve, RatePoint, RateSweep};
 pub use session::History;
 pub use stop::{Ended, StopFlag};

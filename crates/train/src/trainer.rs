@@ -28,6 +28,7 @@ use crate::callback::Callback;
 use crate::checkpoint::{Checkpoints, Progress};
 use crate::error::{Error, Result};
 use crate::fault::Fault;
+use crate::pruning::PruningOf;
 use crate::staging::Staging;
 use crate::stop::{Ended, StopFlag};
 use crate::terms::Terms;
@@ -119,6 +120,8 @@ pub struct Trainer {
     pub(crate) reads_back: bool,
     /// Whether the optimizer keeps averages of the weights.
     pub(crate) is_averaged: bool,
+    /// Which weights are held at zero, and when.
+    pub(crate) pruning: Option<Arc<PruningOf>>,
 }
 
 impl Trainer {
@@ -159,6 +162,7 @@ impl Trainer {
             profile: None,
             reads_back: false,
             is_averaged: false,
+            pruning: None,
         }
     }
 

@@ -103,6 +103,7 @@ impl Net {
         let y = self.layer(name, |net| {
             let w = net.weight([kh, kw, width, conv.channels], fan_in, fan_out)?;
             let b = net.bias(conv.bias, conv.channels, fan_in)?;
+            let (x, w) = net.rounded(&x, &w)?;
             x.conv2d(&w, b.as_ref(), conv.geometry)
         });
         self.note(name, LayerKind::Conv2d(conv), &[&x], y)

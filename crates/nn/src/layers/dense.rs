@@ -15,6 +15,7 @@ impl Net {
         let y = self.layer(name, |net| {
             let w = net.weight([width, units], width, units)?;
             let b = net.bias(bias, units, width)?;
+            let (x, w) = net.rounded(&x, &w)?;
             x.matmul_with(&w, b.as_ref(), false, false)
         });
         self.note(name, LayerKind::Dense { units, bias }, &[&x], y)

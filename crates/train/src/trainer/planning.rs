@@ -251,10 +251,18 @@ impl Trainer {
         let reads_back = self.reads_back || self.best.as_ref().is_some_and(|best| best.is_restored);
         // Weights and averages change places through two copies of a parameter.
         let copies = if self.is_averaged { 2 } else { usize::from(reads_back) };
-        if copies == 0 || self.on()?.has_own_memory() {
+        // A mask is set from a copy of a weight, the sizes of its elements and the mask itself.
+        let copies = if self.pruning.is_some() { 3 } else { copies };
+        if copies == 0 {
             return Ok(self.reserved);
         }
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &self.model)?;
+        if let Some(pruning) = &self.pruning {
+            pruning.check(&params)?;
+        }
+        if self.on()?.has_own_memory() {
+            return Ok(self.reserved);
+        }
         let largest = params.iter().map(|param| param.ty.bytes()).max().unwrap_or(0);
         Ok(self.reserved + Bytes::from(copies * largest))
     }

@@ -12,6 +12,7 @@ mod faults;
 mod nothing;
 mod order;
 mod paths;
+mod pruning;
 mod ranks;
 mod shards;
 mod stop;
